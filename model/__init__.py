@@ -1,0 +1,1 @@
+"""What is measured: a decoder-only Transformer language model, its attention, precision and training step."""

@@ -1,0 +1,101 @@
+"""Every attention implementation, behind one signature and one table.
+
+Shapes: B batch, H heads (1, or absent, in attention alone), T tokens, K head width.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+from model.compilation import compiled, why_cannot_compile
+
+AttentionFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Causal attention: query, key and value of shape (..., T, K) to an output of the same shape."""
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One way to compute causal attention."""
+
+    about: str
+    build: Callable[[], AttentionFunction]
+    """Makes the function afresh, with no compiled graph left over from an earlier case."""
+    why_unavailable: Callable[[torch.device, int], str | None]
+    """Given device and head width K: None where it runs, forward and backward, else a sentence that says why not."""
+    is_compiled: bool = False
+
+
+def softmax(x: Tensor) -> Tensor:
+    """Softmax over the last dimension, written out: shift by the maximum, exponentiate, normalise."""
+    shifted = x - x.amax(dim=-1, keepdim=True)
+    exponentials = shifted.exp()
+    return exponentials / exponentials.sum(dim=-1, keepdim=True)
+
+
+def causal_mask(num_tokens: int, device: torch.device) -> Tensor:
+    """Which keys (columns) each query (row) may look at; bool, (T, T)."""
+    position_T = torch.arange(num_tokens, device=device)
+    return position_T[:, None] >= position_T[None, :]
+
+
+def naive_attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor) -> Tensor:
+    """Vaswani et al., 2017, equation 1, op by op: scores, mask, softmax, product. The mask is built in every call."""
+    scores_BHTT = q_BHTK @ k_BHTK.transpose(-2, -1) / math.sqrt(q_BHTK.shape[-1])
+    mask_TT = causal_mask(q_BHTK.shape[-2], q_BHTK.device)
+    scores_BHTT = torch.where(mask_TT, scores_BHTT, float("-inf"))
+    return softmax(scores_BHTT) @ v_BHTK
+
+
+def sdpa_attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor) -> Tensor:
+    """PyTorch's fused attention."""
+    if q_BHTK.ndim == 3:
+        # Without a head dimension the fused kernels are passed over in silence for the slow math path.
+        return sdpa_attention(q_BHTK[:, None], k_BHTK[:, None], v_BHTK[:, None])[:, 0]
+    return F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, is_causal=True)
+
+
+def _build_flex() -> AttentionFunction:
+    attend = compiled(flex_attention)
+
+    def flex(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor) -> Tensor:
+        if q_BHTK.ndim == 3:
+            return flex(q_BHTK[:, None], k_BHTK[:, None], v_BHTK[:, None])[:, 0]
+        num_tokens = q_BHTK.shape[-2]
+        mask = create_block_mask(_is_causal, None, None, num_tokens, num_tokens, device=q_BHTK.device.type)
+        # Rotary embedding leaves queries and keys in float32 under autocast; flex wants one dtype.
+        return attend(q_BHTK.to(v_BHTK.dtype), k_BHTK.to(v_BHTK.dtype), v_BHTK, block_mask=mask)
+
+    return flex
+
+
+def _is_causal(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    return query >= key
+
+
+def _anywhere(device: torch.device, head_dim: int) -> str | None:
+    return None
+
+
+def _where_compiled(device: torch.device, head_dim: int) -> str | None:
+    return why_cannot_compile(device)
+
+
+def _where_flex(device: torch.device, head_dim: int) -> str | None:
+    if device.type != "cuda":
+        return f"flex_attention has no backward pass on {device.type}; choose naive, compiled or sdpa."
+    if head_dim < 16:
+        return f"flex_attention needs a head width of at least 16, this one is {head_dim}."
+    return why_cannot_compile(device)
+
+
+ATTENTION = {
+    "naive": Attention("explicit scores, mask, softmax and product", lambda: naive_attention, _anywhere),
+    "compiled": Attention("naive under torch.compile", lambda: compiled(naive_attention), _where_compiled, True),
+    "sdpa": Attention("torch.nn.functional.scaled_dot_product_attention", lambda: sdpa_attention, _anywhere),
+    "flex": Attention("torch.nn.attention.flex_attention, compiled", _build_flex, _where_flex, True),
+}

@@ -1,0 +1,33 @@
+"""Compiling a function or module with torch.compile, one shape at a time."""
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import torch
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def compiled(function: F) -> F:
+    """`function` under torch.compile with static shapes: a sweep must not turn a dimension dynamic half-way."""
+    return cast(F, torch.compile(function, dynamic=False))
+
+
+def forget_compiled() -> None:
+    """Drop every compiled graph of this process, so that a case is the same alone or after others."""
+    torch.compiler.reset()
+
+
+def why_cannot_compile(device: torch.device) -> str | None:
+    """None where torch.compile can generate code for `device`, else a sentence that says what is missing."""
+    if device.type == "cuda":
+        if importlib.util.find_spec("triton") is None:
+            return "torch.compile needs triton on a GPU, and it is not installed; run `pip install triton`."
+        return None
+    compiler = os.environ.get("CXX", "g++")
+    if shutil.which(compiler) is None:
+        return f"torch.compile needs a C++ compiler, and {compiler!r} is not on the PATH; install g++ or set CXX."
+    return None

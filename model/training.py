@@ -1,0 +1,104 @@
+"""A training step and its parts, each with one definition: forward, loss, backward, update.
+
+Shapes: B batch, T tokens, V vocabulary.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from model.precision import Precision
+
+OPTIMIZERS = ("default", "loop", "foreach", "fused")
+"""How AdamW's update is issued; `default` leaves the choice to PyTorch, by device."""
+
+MAX_GRADIENT_NORM = 1.0
+
+Mark = Callable[[str], None]
+"""Called with the name of the part of a training step that has just been issued."""
+
+
+def ignore_mark(part: str) -> None:
+    """Nobody is watching."""
+
+
+def cross_entropy(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
+    """Mean negative log-likelihood in nats, a scalar, computed in float32 and written out op by op."""
+    logits_BTV = logits_BTV.float()
+    shifted_BTV = logits_BTV - logits_BTV.amax(dim=-1, keepdim=True)
+    log_probabilities_BTV = shifted_BTV - shifted_BTV.exp().sum(dim=-1, keepdim=True).log()
+    return -log_probabilities_BTV.gather(-1, targets_BT[..., None]).mean()
+
+
+class Training:
+    """A model in training: what each benchmarked phase calls.
+
+    Parameters stay in float32; `precision` says what a forward pass casts and whether the loss is scaled.
+    """
+
+    def __init__(self, model: nn.Module, precision: Precision, device: torch.device, optimizer: str = "default"):
+        self.model = model
+        self.precision = precision
+        self.device = device
+        self.optimizer_implementation = optimizer_that_runs(optimizer, device)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=precision.scales_loss)
+        self.optimizer = torch.optim.AdamW(
+            model.parameters(),
+            foreach=self.optimizer_implementation == "foreach",
+            fused=self.optimizer_implementation == "fused",
+        )
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        """Logits (B, T, V). Autocast is entered here and left before anything else happens."""
+        with self.precision.autocast(self.device):
+            return self.model(tokens_BT)  # type: ignore[no-any-return]
+
+    def loss(self, logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
+        return cross_entropy(logits_BTV, targets_BT)
+
+    def backward(self, loss: Tensor) -> None:
+        """Fill the gradients; with a scaler they are multiplied by its scale until `update` divides them again."""
+        self.scaler.scale(loss).backward()
+
+    def update(self) -> None:
+        """Clip the gradients to norm 1 and step AdamW; a step whose scaled gradients overflowed is skipped."""
+        self.scaler.unscale_(self.optimizer)
+        nn.utils.clip_grad_norm_(
+            self.model.parameters(), MAX_GRADIENT_NORM, foreach=self.optimizer_implementation != "loop"
+        )
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    def clear_gradients(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def step(self, tokens_BT: Tensor, targets_BT: Tensor, mark: Mark = ignore_mark) -> Tensor:
+        """One whole training step; returns the loss. `mark` is called after each part with its name."""
+        self.clear_gradients()
+        mark("zero_grad")
+        logits_BTV = self.forward(tokens_BT)
+        mark("forward")
+        loss = self.loss(logits_BTV, targets_BT)
+        mark("loss")
+        self.backward(loss)
+        mark("backward")
+        self.update()
+        mark("optimizer")
+        return loss.detach()
+
+    def loss_scale(self) -> float:
+        """The scaler's factor, 1 without a scaler; it falls when a step was skipped. Waits for the device."""
+        return float(self.scaler.get_scale())
+
+    def release(self) -> None:
+        """Free gradients and optimizer state, whose tensors outlive the step that made them."""
+        self.clear_gradients()
+        self.optimizer.state.clear()
+
+
+def optimizer_that_runs(optimizer: str, device: torch.device) -> str:
+    """`optimizer` with `default` resolved as torch.optim.AdamW does: foreach on CUDA, a loop on a CPU."""
+    if optimizer != "default":
+        return optimizer
+    return "foreach" if device.type == "cuda" else "loop"
