@@ -52,7 +52,7 @@ class Training:
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """Logits (B, T, V). Autocast is entered here and left before anything else happens."""
         with self.precision.autocast(self.device):
-            return self.model(tokens_BT)  # type: ignore[no-any-return]
+            return self.model(tokens_BT)
 
     def loss(self, logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
         return cross_entropy(logits_BTV, targets_BT)

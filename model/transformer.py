@@ -43,7 +43,7 @@ class TransformerLM(nn.Module):
                 x_BTD = recomputed(run_blocks, group, x_BTD, use_reentrant=False)
         else:
             x_BTD = run_blocks(self.blocks, x_BTD)
-        return self.head(self.norm(x_BTD))  # type: ignore[no-any-return]
+        return self.head(self.norm(x_BTD))
 
     def reset_parameters(self) -> None:
         """Draw every parameter again from torch's global generator."""
@@ -91,7 +91,7 @@ class Block(nn.Module):
         else:
             attended_BTD = self.attention(normed_BTD)
         x_BTD = x_BTD + attended_BTD
-        return x_BTD + self.feed_forward(self.feed_forward_norm(x_BTD))  # type: ignore[no-any-return]
+        return x_BTD + self.feed_forward(self.feed_forward_norm(x_BTD))
 
 
 class MultiHeadAttention(nn.Module):
@@ -112,7 +112,7 @@ class MultiHeadAttention(nn.Module):
         k_BHTK = self.rotary(self.split_heads(self.key(x_BTD)))
         v_BHTK = self.split_heads(self.value(x_BTD))
         attended_BHTK = self.attention(q_BHTK, k_BHTK, v_BHTK)
-        return self.output(attended_BHTK.transpose(1, 2).flatten(start_dim=2))  # type: ignore[no-any-return]
+        return self.output(attended_BHTK.transpose(1, 2).flatten(start_dim=2))
 
     def split_heads(self, x_BTD: Tensor) -> Tensor:
         return x_BTD.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
@@ -155,7 +155,7 @@ class SwiGLU(nn.Module):
     def forward(self, x_BTD: Tensor) -> Tensor:
         gate_BTF = self.gate(x_BTD)
         silu_BTF = gate_BTF * gate_BTF.sigmoid()
-        return self.down(silu_BTF * self.up(x_BTD))  # type: ignore[no-any-return]
+        return self.down(silu_BTF * self.up(x_BTD))
 
 
 class RMSNorm(nn.Module):
