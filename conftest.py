@@ -1,7 +1,3 @@
-"""Wiring of both suites."""
+"""Wiring of both suites: options and hooks live in the plugin, fixtures beside the tests that use them."""
 
-import pytest
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--device", default="auto", metavar="auto|cpu|cuda|cuda:N", help="where to run (default: auto)")
+pytest_plugins = ("perf_tests.plugin",)

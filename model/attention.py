@@ -32,7 +32,8 @@ class Attention:
 
 def softmax(x: Tensor) -> Tensor:
     """Softmax over the last dimension, written out: shift by the maximum, exponentiate, normalise."""
-    shifted = x - x.amax(dim=-1, keepdim=True)
+    # max, not amax: the backward pass of amax would keep a third T x T matrix alive.
+    shifted = x - x.max(dim=-1, keepdim=True).values
     exponentials = shifted.exp()
     return exponentials / exponentials.sum(dim=-1, keepdim=True)
 

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -18,7 +19,8 @@ def compiled(function: F) -> F:
 
 def forget_compiled() -> None:
     """Drop every compiled graph of this process, so that a case is the same alone or after others."""
-    torch.compiler.reset()
+    if "torch._dynamo" in sys.modules:  # else nothing was compiled, and the import takes seconds
+        torch.compiler.reset()
 
 
 def why_cannot_compile(device: torch.device) -> str | None:

@@ -26,7 +26,7 @@ def ignore_mark(part: str) -> None:
 def cross_entropy(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
     """Mean negative log-likelihood in nats, a scalar, computed in float32 and written out op by op."""
     logits_BTV = logits_BTV.float()
-    shifted_BTV = logits_BTV - logits_BTV.amax(dim=-1, keepdim=True)
+    shifted_BTV = logits_BTV - logits_BTV.max(dim=-1, keepdim=True).values
     log_probabilities_BTV = shifted_BTV - shifted_BTV.exp().sum(dim=-1, keepdim=True).log()
     return -log_probabilities_BTV.gather(-1, targets_BT[..., None]).mean()
 
@@ -72,6 +72,17 @@ class Training:
 
     def clear_gradients(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
+
+    def create_optimizer_state(self) -> None:
+        """Make AdamW's moments, which it makes only in its first step, by a step that moves no weight."""
+        for parameter in self.model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        for group in self.optimizer.param_groups:
+            learning_rate, group["lr"] = group["lr"], 0.0
+        self.optimizer.step()
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.clear_gradients()
 
     def step(self, tokens_BT: Tensor, targets_BT: Tensor, mark: Mark = ignore_mark) -> Tensor:
         """One whole training step; returns the loss. `mark` is called after each part with its name."""

@@ -1,0 +1,240 @@
+"""What one benchmark measures: a frozen case with its id and identity, and the grids that the options choose."""
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import torch
+
+from model.attention import ATTENTION
+from model.sizes import SIZES, ModelConfig
+from model.training import optimizer_that_runs
+from perf_tests.options import Settings
+
+ZERO_GRAD_POLICY = "set_to_none_before_forward"
+
+# Multiples of the forward pass's model FLOPs; the optimizer's are no matrix products and count as none.
+MODEL_FLOPS_OF_PHASE = {"inference": 1, "forward": 1, "backward": 2, "forward_backward": 3, "full_step": 3}
+ATTENTION_FLOPS_OF_PHASE = {"attention_forward": 1, "attention_backward": 2}
+
+ATTENTION_BATCH_SIZE = 8
+
+
+@dataclass(frozen=True)
+class LanguageModelCase:
+    """One phase of training one language model."""
+
+    phase: str
+    size: str
+    config: ModelConfig
+    context_length: int
+    batch_size: int
+    precision: str
+    attention: str
+    execution: str
+    checkpoint: str
+    optimizer: str | None
+    """How AdamW runs; None in phases without it."""
+    device: str
+    model: str
+
+    def identity(self) -> dict[str, Any]:
+        """Every field that two rows must share to be compared, flat."""
+        return {
+            "phase": self.phase,
+            "model": self.model,
+            "size": self.size,
+            "d_model": self.config.d_model,
+            "d_ff": self.config.d_ff,
+            "num_layers": self.config.num_layers,
+            "num_heads": self.config.num_heads,
+            "vocab_size": self.config.vocab_size,
+            "context_length": self.context_length,
+            "batch_size": self.batch_size,
+            "precision": self.precision,
+            "attention": self.attention,
+            "execution": self.execution,
+            "checkpoint": self.checkpoint,
+            "optimizer": self.optimizer,
+            "zero_grad_policy": ZERO_GRAD_POLICY if self.phase == "full_step" else None,
+            "device": self.device,
+        }
+
+    @property
+    def tokens(self) -> int:
+        return self.batch_size * self.context_length
+
+    @property
+    def model_flops(self) -> int | None:
+        """Model FLOPs of one round, the full T x T square counted; None where the phase has no matrix products."""
+        if self.phase not in MODEL_FLOPS_OF_PHASE:
+            return None
+        return MODEL_FLOPS_OF_PHASE[self.phase] * self.config.forward_flops(self.batch_size, self.context_length)
+
+    @property
+    def has_backward(self) -> bool:
+        return self.phase not in ("inference", "forward")
+
+    @property
+    def trains(self) -> bool:
+        """Whether a round changes the weights."""
+        return self.phase in ("optimizer", "full_step")
+
+    @property
+    def built_from(self) -> tuple[Any, ...]:
+        """Cases that agree in this share one model."""
+        return (self.model, self.config, self.attention, self.execution, self.checkpoint, self.device)
+
+
+@dataclass(frozen=True)
+class AttentionCase:
+    """Causal attention alone, without heads: query, key and value of shape (8, sequence, head width)."""
+
+    phase: str
+    head_dim: int
+    sequence_length: int
+    batch_size: int
+    precision: str
+    attention: str
+    device: str
+
+    def identity(self) -> dict[str, Any]:
+        """Every field that two rows must share to be compared, flat."""
+        return dict(vars(self))
+
+    @property
+    def tokens(self) -> int:
+        return self.batch_size * self.sequence_length
+
+    @property
+    def model_flops(self) -> int:
+        """2mnk of the two products, the full square counted, and twice that backward."""
+        forward = 4 * self.batch_size * self.sequence_length**2 * self.head_dim
+        return ATTENTION_FLOPS_OF_PHASE[self.phase] * forward
+
+    @property
+    def has_backward(self) -> bool:
+        return self.phase == "attention_backward"
+
+
+Case = LanguageModelCase | AttentionCase
+
+LANGUAGE_MODEL_AXES = ("model_size", "context_length", "precision", "attention", "execution", "checkpoint")
+ATTENTION_AXES = ("head_dim", "sequence_length", "precision", "attention")
+
+
+def language_model_grid(settings: Settings) -> list[tuple[str | int, ...]]:
+    """Values of `LANGUAGE_MODEL_AXES`, smallest model first; a compiled model has no compiled part of its own."""
+
+    def is_compiled_twice(attention: str, execution: str) -> bool:
+        return execution == "compiled" and attention in ATTENTION and ATTENTION[attention].is_compiled
+
+    return [
+        (size, context, precision, attention, execution, checkpoint)
+        for size, context, attention, execution, checkpoint, precision in product(
+            settings.sizes,
+            settings.contexts,
+            settings.attentions,
+            settings.executions,
+            settings.checkpoints,
+            settings.precisions,
+        )
+        if not is_compiled_twice(attention, execution)
+    ]
+
+
+def attention_grid(settings: Settings) -> list[tuple[str | int, ...]]:
+    """Values of `ATTENTION_AXES`, smallest cell first."""
+    return list(
+        product(
+            settings.head_dims,
+            settings.sequence_lengths,
+            settings.attention_alone_precisions,
+            settings.attention_alone_implementations,
+        )
+    )
+
+
+def language_model_id(values: tuple[str | int, ...]) -> str:
+    """`small-ctx128-bf16-naive`; an axis at its default adds nothing, so that a new axis renames no old case.
+
+    The id joins a case to its row in older records: change it and every comparison loses the case.
+    """
+    size, context, precision, attention, execution, checkpoint = values
+    parts = [str(size), f"ctx{context}", str(precision), str(attention)]
+    if execution != "eager":
+        parts.append(f"{execution}-model")
+    if checkpoint != "none":
+        parts.append(f"checkpoint-{checkpoint}")
+    return "-".join(parts)
+
+
+def attention_id(values: tuple[str | int, ...]) -> str:
+    """`d64-seq1024-fp32-naive`."""
+    head_dim, sequence_length, precision, attention = values
+    return f"d{head_dim}-seq{sequence_length}-{precision}-{attention}"
+
+
+def language_model_case(phase: str, axes: dict[str, Any], settings: Settings) -> LanguageModelCase:
+    """The case of one parametrized test, from its `LANGUAGE_MODEL_AXES`."""
+    optimizer = None
+    if phase in ("optimizer", "full_step"):
+        optimizer = optimizer_that_runs(settings.optimizer, torch.device(settings.device))
+    return LanguageModelCase(
+        phase=phase,
+        size=axes["model_size"],
+        config=SIZES[axes["model_size"]].at_context(axes["context_length"]),
+        context_length=axes["context_length"],
+        batch_size=settings.batch_size,
+        precision=axes["precision"],
+        attention=axes["attention"],
+        execution=axes["execution"],
+        checkpoint=axes["checkpoint"],
+        optimizer=optimizer,
+        device=settings.device_type,
+        model=settings.model or "ours",
+    )
+
+
+def attention_case(phase: str, axes: dict[str, Any], settings: Settings) -> AttentionCase:
+    """The case of one parametrized test, from its `ATTENTION_AXES`."""
+    return AttentionCase(
+        phase=phase, batch_size=ATTENTION_BATCH_SIZE, device=settings.device_type,
+        head_dim=axes["head_dim"], sequence_length=axes["sequence_length"],
+        precision=axes["precision"], attention=axes["attention"],
+    )  # fmt: skip
+
+
+def chosen_phases(settings: Settings) -> set[str]:
+    """`--phase` applies to both families; attention alone has a forward and a backward pass."""
+    alone = {f"attention_{phase}" for phase in ("forward", "backward") if phase in settings.phases}
+    return {*settings.phases, *alone}
+
+
+def is_inside(identity: dict[str, Any], settings: Settings) -> bool:
+    """Whether the axes of this run hold the case that an older row speaks of."""
+    if identity.get("phase") not in chosen_phases(settings) or identity.get("device") != settings.device_type:
+        return False
+    if "head_dim" in identity:
+        return (
+            identity["head_dim"] in settings.head_dims
+            and identity["sequence_length"] in settings.sequence_lengths
+            and identity["precision"] in settings.attention_alone_precisions
+            and identity["attention"] in settings.attention_alone_implementations
+        )
+    return (
+        identity.get("model") == (settings.model or "ours")
+        and identity["size"] in settings.sizes
+        and identity["context_length"] in settings.contexts
+        and identity["precision"] in settings.precisions
+        and identity["attention"] in settings.attentions
+        and identity["execution"] in settings.executions
+        and identity["checkpoint"] in settings.checkpoints
+    )
+
+
+def selectable_cases(settings: Settings) -> int:
+    """How many cases the axes span."""
+    phases = chosen_phases(settings)
+    alone = sum(phase.startswith("attention_") for phase in phases)
+    return (len(phases) - alone) * len(language_model_grid(settings)) + alone * len(attention_grid(settings))

@@ -1,0 +1,40 @@
+"""What torch.compile did so far in this process: graphs compiled, and whether its disk cache knew them."""
+
+import sys
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class CompilationCount:
+    """Totals since the process began; subtract two of them."""
+
+    graphs: int
+    cache_hits: int
+    cache_misses: int
+
+    def since(self, earlier: "CompilationCount") -> "CompilationCount":
+        return CompilationCount(
+            self.graphs - earlier.graphs,
+            self.cache_hits - earlier.cache_hits,
+            self.cache_misses - earlier.cache_misses,
+        )
+
+    @property
+    def cache_state(self) -> str | None:
+        """`cold` if anything had to be generated, `warm` if the disk cache held it all, None if nothing compiled."""
+        if self.cache_misses:
+            return "cold"
+        return "warm" if self.cache_hits else None
+
+
+def count_compilations() -> CompilationCount:
+    if "torch._dynamo" not in sys.modules:  # importing it takes longer than many a case
+        return CompilationCount(0, 0, 0)
+    # PyTorch has no public counterpart of these counters; its own troubleshooting guide reads them from here.
+    from torch._dynamo.utils import counters
+
+    return CompilationCount(
+        graphs=counters["stats"]["unique_graphs"],
+        cache_hits=counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"],
+        cache_misses=counters["inductor"]["fxgraph_cache_miss"],
+    )

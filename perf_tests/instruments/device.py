@@ -1,0 +1,137 @@
+"""One face for a CPU and a GPU: waiting for it, its events, its memory. Bytes are bytes, seconds are seconds."""
+
+from typing import Protocol
+
+import torch
+
+from perf_tests.instruments import host_memory
+
+
+class Event(Protocol):
+    """A point in the device's queue of work."""
+
+    def seconds_until(self, later: "Event") -> float: ...
+
+
+class Device(Protocol):
+    """What the clock and the suite ask of the machine that computes."""
+
+    torch_device: torch.device
+
+    def synchronize(self) -> None:
+        """Return when all work issued so far is done."""
+
+    def record_event(self) -> Event | None:
+        """Mark this point of the queue; None where the device has no clock of its own."""
+
+    def is_alive(self) -> bool:
+        """False once an error has left the device unusable for this process."""
+
+    def available_bytes(self) -> int:
+        """Memory that this process could still take."""
+
+    def limit_memory(self, budget_bytes: int) -> None:
+        """Make an allocation beyond the budget fail as an error that can be caught."""
+
+    def release_memory(self) -> None:
+        """Give cached memory back."""
+
+    def start_peaks(self) -> None:
+        """Count peaks from here on."""
+
+    def peak_allocated_bytes(self) -> int | None: ...
+
+    def peak_reserved_bytes(self) -> int | None: ...
+
+
+def open_device(torch_device: torch.device) -> Device:
+    return CudaDevice(torch_device) if torch_device.type == "cuda" else CpuDevice(torch_device)
+
+
+class CpuDevice:
+    """Work is done when the call returns, so there is nothing to wait for and no second clock."""
+
+    def __init__(self, torch_device: torch.device) -> None:
+        self.torch_device = torch_device
+
+    def synchronize(self) -> None:
+        return
+
+    def record_event(self) -> Event | None:
+        return None
+
+    def is_alive(self) -> bool:
+        return True
+
+    def available_bytes(self) -> int:
+        return host_memory.available_bytes()
+
+    def limit_memory(self, budget_bytes: int) -> None:
+        host_memory.cap_address_space(budget_bytes)
+
+    def release_memory(self) -> None:
+        return
+
+    def start_peaks(self) -> None:
+        return
+
+    def peak_allocated_bytes(self) -> int | None:
+        return None
+
+    def peak_reserved_bytes(self) -> int | None:
+        return None
+
+
+class CudaEvent:
+    """A timing event on the current stream."""
+
+    def __init__(self) -> None:
+        self.event = torch.cuda.Event(enable_timing=True)
+        self.event.record()
+
+    def seconds_until(self, later: Event) -> float:
+        assert isinstance(later, CudaEvent)
+        return float(self.event.elapsed_time(later.event)) / 1e3
+
+
+class CudaDevice:
+    """An NVIDIA GPU under PyTorch's caching allocator."""
+
+    def __init__(self, torch_device: torch.device) -> None:
+        self.torch_device = torch_device
+        torch.cuda.set_device(torch_device)
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.torch_device)
+
+    def record_event(self) -> Event | None:
+        return CudaEvent()
+
+    def is_alive(self) -> bool:
+        try:
+            torch.zeros(1, device=self.torch_device).add_(1).item()
+        except torch.OutOfMemoryError:
+            return True
+        except RuntimeError:
+            return False
+        return True
+
+    def available_bytes(self) -> int:
+        free_bytes, _ = torch.cuda.mem_get_info(self.torch_device)
+        return free_bytes
+
+    def limit_memory(self, budget_bytes: int) -> None:
+        total_bytes = torch.cuda.get_device_properties(self.torch_device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(budget_bytes / total_bytes, 1.0), self.torch_device)
+
+    def release_memory(self) -> None:
+        torch.cuda.empty_cache()
+
+    def start_peaks(self) -> None:
+        torch.cuda.reset_peak_memory_stats(self.torch_device)
+
+    def peak_allocated_bytes(self) -> int | None:
+        return torch.cuda.max_memory_allocated(self.torch_device)
+
+    def peak_reserved_bytes(self) -> int | None:
+        return torch.cuda.max_memory_reserved(self.torch_device)

@@ -1,0 +1,55 @@
+"""The memory of the host: what is free, and a cap that turns running out into an error instead of a kill."""
+
+import resource
+from pathlib import Path
+
+
+def available_bytes() -> int:
+    """What this process could still take: the machine's free memory or its control group's, whichever is less."""
+    free = _meminfo_bytes("MemAvailable")
+    limit = _control_group_room_bytes()
+    return free if limit is None else min(free, limit)
+
+
+def total_bytes() -> int:
+    return _meminfo_bytes("MemTotal")
+
+
+def cap_address_space(budget_bytes: int) -> None:
+    """Let this process grow by `budget_bytes` and no further.
+
+    An allocation beyond that raises, where otherwise the kernel would kill the process and everything measured in it.
+    """
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_AS)
+    limit = _address_space_bytes() + budget_bytes
+    if hard_limit != resource.RLIM_INFINITY:
+        limit = min(limit, hard_limit)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard_limit))
+
+
+def _meminfo_bytes(name: str) -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"/proc/meminfo has no {name}; give --memory-budget by hand")
+
+
+def _address_space_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return pages * resource.getpagesize()
+
+
+def _control_group_room_bytes() -> int | None:
+    """Room under the control group's limit (version 2, then 1); None where there is none."""
+    for limit_name, used_name in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        try:
+            limit = Path("/sys/fs/cgroup", limit_name).read_text().strip()
+            used = Path("/sys/fs/cgroup", used_name).read_text().strip()
+        except OSError:
+            continue
+        if limit.isdecimal():
+            return int(limit) - int(used)
+    return None

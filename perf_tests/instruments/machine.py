@@ -1,0 +1,76 @@
+"""What the machine is, and what of it drifts: the first belongs to a record, the second to each of its rows."""
+
+import os
+from typing import Any
+
+import torch
+
+from perf_tests.instruments import host_memory
+
+# Environment variables that change a figure without changing a line of code.
+_VARIABLES = (
+    "OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_BLOCKTIME",
+    "MKL_NUM_THREADS", "ONEDNN_DEFAULT_FPMATH_MODE", "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG", "CUDA_LAUNCH_BLOCKING",
+    "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "LD_PRELOAD", "MALLOC_CONF", "MALLOC_ARENA_MAX",
+)  # fmt: skip
+
+
+def stable_facts(device: torch.device, threads: int) -> dict[str, Any]:
+    """Hardware, build and flags: two runs compare only where all of this is equal."""
+    return {
+        "device": device.type,
+        "gpu": _gpu_facts(device) if device.type == "cuda" else None,
+        # Whole GiB: the kernel keeps a few MiB more or less for itself at each boot.
+        "memory_gib": round(host_memory.total_bytes() / 2**30),
+        "torch": torch.__version__,
+        "torch_git": torch.version.git_version,
+        "cuda": torch.version.cuda,
+        "threads": threads,
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "environment": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
+    }
+
+
+def _gpu_facts(device: torch.device) -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "name": properties.name,
+        "memory_bytes": properties.total_memory,
+        "compute_capability": f"{properties.major}.{properties.minor}",
+        "multiprocessors": properties.multi_processor_count,
+        "driver": _driver_version(),
+    }
+
+
+def _driver_version() -> str | None:
+    """The NVIDIA driver's version as the kernel module states it; None where it does not."""
+    try:
+        with open("/proc/driver/nvidia/version") as lines:
+            return next(lines).split("Kernel Module")[1].split()[0]
+    except (OSError, StopIteration, IndexError):
+        return None
+
+
+def drifting_facts(device: torch.device) -> dict[str, Any]:
+    """Clock rates and load at this moment; None where the machine does not tell."""
+    if device.type == "cuda":
+        return {"sm_clock_mhz": _sm_clock_mhz(device)}
+    one_minute_load, _, _ = os.getloadavg()
+    return {"cpu_clock_mhz": _cpu_clock_mhz(), "load_average_1min": one_minute_load}
+
+
+def _sm_clock_mhz(device: torch.device) -> int | None:
+    try:
+        return torch.cuda.clock_rate(device)
+    except (RuntimeError, ImportError):  # needs nvidia-ml-py
+        return None
+
+
+def _cpu_clock_mhz() -> float | None:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            clocks = [float(line.split(":")[1]) for line in lines if line.startswith("cpu MHz")]
+    except OSError:
+        return None
+    return max(clocks, default=None)

@@ -1,0 +1,166 @@
+"""pytest's side of the suite: which cases are collected, and what becomes of each."""
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from perf_tests import benchmark_options, recording, reporting
+from perf_tests.cases import (
+    ATTENTION_AXES,
+    LANGUAGE_MODEL_AXES,
+    Case,
+    attention_case,
+    attention_grid,
+    attention_id,
+    chosen_phases,
+    language_model_case,
+    language_model_grid,
+    language_model_id,
+)
+from perf_tests.options import Settings, add_options, read_settings
+from perf_tests.records.record import Json
+from perf_tests.stash import CASE, OUTCOME, SAVING, SETTINGS, WORKBENCH
+
+PHASE_ORDER = (
+    "inference", "forward", "backward", "forward_backward", "optimizer", "full_step",
+    "attention_forward", "attention_backward",
+)  # fmt: skip
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_options(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[SAVING] = benchmark_options.take_over(config)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    session.config.stash[SETTINGS] = read_settings(session.config)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    settings = config.stash.get(SETTINGS, None)
+    if settings is None:
+        return None
+    return f"device: {settings.device}, threads: {settings.threads}"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Spread a benchmark over the axes it asks for."""
+    phase = _phase_of(metafunc.definition)
+    if phase is None:
+        return
+    settings = metafunc.config.stash[SETTINGS]
+    if "model_size" in metafunc.fixturenames:
+        axes = ",".join(LANGUAGE_MODEL_AXES)
+        values, ids = language_model_grid(settings), language_model_id
+    else:
+        axes = ",".join(ATTENTION_AXES)
+        values, ids = attention_grid(settings), attention_id
+    if phase not in chosen_phases(settings):
+        values = []
+    metafunc.parametrize(axes, values, ids=[ids(value) for value in values], indirect=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Order the cases so that each model is built once, and get ready to measure them."""
+    others = [item for item in items if _phase_of(item) is None]
+    benchmarks = [item for item in items if _phase_of(item) in chosen_phases(config.stash[SETTINGS])]
+    for item in benchmarks:
+        item.stash[CASE] = _case_of(item, config.stash[SETTINGS])
+    place = _model_places(benchmarks)
+    benchmarks.sort(key=lambda item: place[id(item)])
+    if benchmarks and not config.option.collectonly and not session.testsfailed:
+        benchmarks = recording.get_ready(config, benchmarks)
+    items[:] = [*benchmarks, *others]
+
+
+def _phase_of(item: Any) -> str | None:
+    marker = item.get_closest_marker("phase")
+    return None if marker is None else str(marker.args[0])
+
+
+def _case_of(item: pytest.Item, settings: Settings) -> Case:
+    axes = item.callspec.params  # type: ignore[attr-defined]  # public on every parametrized pytest.Function
+    make = attention_case if "head_dim" in axes else language_model_case
+    return make(_phase_of(item) or "", axes, settings)
+
+
+def _model_places(benchmarks: list[pytest.Item]) -> dict[int, tuple[int, ...]]:
+    """A sort key for each item: cases of one model side by side, within it by precision and then by phase."""
+    first_seen: dict[Any, int] = {}
+    places: dict[int, tuple[int, ...]] = {}
+    for item in sorted(benchmarks, key=lambda item: item.stash[CASE].phase.startswith("attention")):
+        case = item.stash[CASE]
+        shared = case.built_from if hasattr(case, "built_from") else tuple(case.identity().items())[1:]
+        model = first_seen.setdefault(shared, len(first_seen))
+        precision = first_seen.setdefault(case.precision, len(first_seen))
+        places[id(item)] = (model, precision, PHASE_ORDER.index(case.phase))
+    return places
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    if CASE in item.stash:
+        workbench = item.config.stash[WORKBENCH]
+        refusal = workbench.why_not(item.stash[CASE])
+        if refusal is not None:
+            item.stash[OUTCOME] = refusal
+            pytest.skip(refusal.in_words)
+        if workbench.session is not None:
+            workbench.session.begin(item.nodeid, workbench.settings.warmup_rounds, workbench.rounds(item.stash[CASE]))
+    yield from _out_of_memory_skips(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    yield from _out_of_memory_skips(item)
+
+
+def _out_of_memory_skips(item: pytest.Item) -> Generator[None, None, None]:
+    """Running out of memory is an outcome of a case, not a failure of a test."""
+    try:
+        return (yield)
+    except Exception as error:
+        outcome = reporting.outcome_of_error(item, error)
+        if outcome is None:
+            raise
+    # Out here the error is gone, and with it the frames that kept the tensors of the failed round alive.
+    item.stash[OUTCOME] = outcome
+    pytest.skip(outcome.in_words)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if CASE in item.stash:
+        reporting.note_report(item, report)
+    return report
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    reporting.finish(session)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reporting.show(terminalreporter)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: Json) -> None:
+    recording.complete_machine_info(config, machine_info)
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_benchmark_group_stats(config: pytest.Config | None, benchmarks: list[Json]) -> None:
+    """Returning nothing leaves the grouping to pytest-benchmark, whose command line calls this without a config."""
+    if config is not None:
+        recording.prepare_table(config, benchmarks)

@@ -1,0 +1,81 @@
+"""What a person at a terminal sees while a run goes on: the case, the round, the time left. Nobody else sees it."""
+
+import time
+from typing import Protocol
+
+from perf_tests.cases import AttentionCase, Case
+
+# Forward passes' worth of work in one round of each phase, its set-up included.
+_FORWARD_PASSES = {
+    "inference": 1, "forward": 1, "backward": 3, "forward_backward": 3, "optimizer": 3.5, "full_step": 3.5,
+    "attention_forward": 1, "attention_backward": 3,
+}  # fmt: skip
+
+
+class Line(Protocol):
+    """pytest's terminal reporter."""
+
+    def rewrite(self, line: str, **markup: bool) -> None: ...
+
+    def ensure_newline(self) -> None: ...
+
+
+def expected_work(case: Case, rounds: int) -> float:
+    """FLOPs of all rounds, near enough to share out the remaining time."""
+    if isinstance(case, AttentionCase):
+        forward = 4 * case.batch_size * case.sequence_length**2 * case.head_dim
+    else:
+        forward = case.config.forward_flops(case.batch_size, case.context_length)
+    return _FORWARD_PASSES[case.phase] * forward * rounds
+
+
+class Progress:
+    """One line that rewrites itself; silent without a `line` to write on."""
+
+    def __init__(self, line: Line | None, works: dict[str, float]) -> None:
+        self._line = line
+        self._works = works
+        self._done: dict[str, float] = {}
+        self._measured_seconds = 0.0
+        self._case_id = ""
+        self._case_start = 0.0
+        self._rounds = 0
+        self._warmup_rounds = 0
+
+    def begin(self, case_id: str, warmup_rounds: int, rounds: int) -> None:
+        self._case_id, self._warmup_rounds, self._rounds = case_id, warmup_rounds, rounds
+        self._case_start = time.monotonic()
+        if self._line is not None:
+            self._line.ensure_newline()
+
+    def round(self, number: int) -> None:
+        """Round `number` of all begins, counted from 0, warm-up first."""
+        if self._line is None:
+            return
+        if number < self._warmup_rounds:
+            kind, count, of = "warm-up", number + 1, self._warmup_rounds
+        else:
+            kind, count, of = "round", number - self._warmup_rounds + 1, self._rounds
+        position = f"case {len(self._done) + 1} of {len(self._works)}"
+        name = self._case_id.rpartition("::")[2]
+        self._line.rewrite(f"{position}  {name}  {kind} {count} of {of}{self._time_left()}", erase=True)
+
+    def end(self, case_id: str) -> None:
+        """The case is done, with a timing or without."""
+        if case_id == self._case_id:
+            self._measured_seconds += time.monotonic() - self._case_start
+            self._done[case_id] = self._works.get(case_id, 0.0)
+            self._case_id = ""
+            if self._line is not None:
+                self._line.rewrite("", erase=True)
+        else:
+            self._done[case_id] = 0.0
+            self._works[case_id] = 0.0
+
+    def _time_left(self) -> str:
+        done = sum(self._done.values())
+        if not done:
+            return ""
+        left = (sum(self._works.values()) - done) * self._measured_seconds / done
+        left = max(0.0, left - (time.monotonic() - self._case_start))
+        return f"  about {left / 60:.0f} min left" if left >= 90 else f"  about {left:.0f} s left"

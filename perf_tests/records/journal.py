@@ -1,0 +1,116 @@
+"""The journal of a run: one line on disk for each finished case, before the next one starts.
+
+First line: header (settings, machine, selection). Then `{"started": id}`, `{"benchmark": row}`, `{"outcome": row}`.
+A process that dies leaves at most a torn last line; the file goes when the record that replaces it is written.
+"""
+
+import fcntl
+import json
+import os
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO
+
+from perf_tests.records.record import Json, without_nan
+
+
+@dataclass
+class JournalContents:
+    """What a journal holds, in the order of writing."""
+
+    header: Json
+    benchmarks: list[Json] = field(default_factory=list)
+    outcomes: list[Json] = field(default_factory=list)
+    starts: dict[str, int] = field(default_factory=dict)
+    """How often each case began."""
+
+    @property
+    def finished_ids(self) -> set[str]:
+        return {row["fullname"] for row in self.benchmarks} | {row["id"] for row in self.outcomes}
+
+
+class Journal:
+    """An open journal, locked against every other process. Raises OSError when the disk refuses."""
+
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        self.path = path
+        self._file = file
+
+    @classmethod
+    def create(cls, folder: Path, header: Json) -> "Journal":
+        folder.mkdir(parents=True, exist_ok=True)
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+        path = folder / f"journal-{stamp}-{os.getpid()}.jsonl"
+        journal = cls(path, path.open("xb"))
+        _lock(journal._file)
+        journal._append({"header": header})
+        return journal
+
+    @classmethod
+    def reopen(cls, path: Path) -> "Journal | None":
+        """The journal of a dead run; None if the process that writes it is alive."""
+        file = path.open("r+b")
+        if not _lock(file):
+            file.close()
+            return None
+        file.seek(_length_of_whole_lines(path))
+        file.truncate()
+        return cls(path, file)
+
+    def started(self, case_id: str) -> None:
+        self._append({"started": case_id})
+
+    def benchmark(self, row: Json) -> None:
+        self._append({"benchmark": row})
+
+    def outcome(self, row: Json) -> None:
+        self._append({"outcome": row})
+
+    def close(self) -> None:
+        self._file.close()
+
+    def discard(self) -> None:
+        """The record is safe on disk; the journal has served."""
+        self.path.unlink()
+        self._file.close()
+
+    def _append(self, entry: Json) -> None:
+        line = json.dumps(without_nan(entry), allow_nan=False) + "\n"
+        self._file.write(line.encode())
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+def read_journal(path: Path) -> JournalContents | None:
+    """What the journal at `path` holds; None if not even its header was written. A torn last line is left out."""
+    lines = path.read_bytes()[: _length_of_whole_lines(path)].splitlines()
+    if not lines:
+        return None
+    contents = JournalContents(json.loads(lines[0])["header"])
+    for line in lines[1:]:
+        entry = json.loads(line)
+        if "started" in entry:
+            contents.starts[entry["started"]] = contents.starts.get(entry["started"], 0) + 1
+        elif "benchmark" in entry:
+            contents.benchmarks.append(entry["benchmark"])
+        else:
+            contents.outcomes.append(entry["outcome"])
+    return contents
+
+
+def unfinished_journals(storage: Path) -> list[Path]:
+    """Journals below `storage`, newest first; one may belong to a run that is still going."""
+    return sorted(storage.glob("*/journal-*.jsonl"), key=lambda path: path.name, reverse=True)
+
+
+def _lock(file: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _length_of_whole_lines(path: Path) -> int:
+    return path.read_bytes().rfind(b"\n") + 1

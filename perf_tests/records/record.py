@@ -1,0 +1,128 @@
+"""The record of one run: pytest-benchmark's JSON, and beside its `benchmarks` the cases that have no timing."""
+
+import math
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+FORMAT_VERSION = 1
+
+Json = dict[str, Any]
+
+LANGUAGE_MODEL_IDENTITY = (
+    "phase", "model", "size", "d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "context_length",
+    "batch_size", "precision", "attention", "execution", "checkpoint", "optimizer", "zero_grad_policy", "device",
+)  # fmt: skip
+ATTENTION_IDENTITY = (
+    "phase", "head_dim", "sequence_length", "batch_size", "precision", "attention", "device",
+)  # fmt: skip
+
+OUTCOMES = {
+    "out_of_memory": "out of memory",
+    "would_not_fit": "would not fit",
+    "unsupported": "unsupported",
+    "error": "failed",
+    "impossible": "impossible",
+}
+"""Why a selected case has no valid timing, and how a person is told."""
+
+FLAGS = {
+    "math_attention": "scaled_dot_product_attention took the unfused math path",
+    "recompiled": "torch.compile compiled again inside the measured rounds",
+    "skipped_steps": "the gradient scaler skipped optimizer steps in the measured rounds",
+}
+"""Every flag that a row may carry in `flags`, with its sentence."""
+
+
+def identity_of(row: Json) -> Json:
+    """The identity fields of a benchmark (kept in its `extra_info`) or of an outcome (kept flat)."""
+    fields = row.get("extra_info", row)
+    names = ATTENTION_IDENTITY if "head_dim" in fields else LANGUAGE_MODEL_IDENTITY
+    return {name: fields.get(name) for name in names}
+
+
+def build_record(header: Json, benchmarks: list[Json], outcomes: list[Json]) -> Json:
+    """A complete record out of what a journal held."""
+    return without_nan(
+        {
+            "machine_info": header["machine_info"],
+            "commit_info": header["commit_info"],
+            "benchmarks": benchmarks,
+            "outcomes": outcomes,
+            "passes": [],
+            "datetime": datetime.now(UTC).isoformat(),
+            "version": version("pytest-benchmark"),
+            "suite": {
+                "format_version": FORMAT_VERSION,
+                "started": header["started"],
+                "settings": header["settings"],
+                "selection": header["selection"],
+            },
+        }
+    )
+
+
+def why_not_a_record(data: object) -> str | None:
+    """None for a record of this suite, else what is wrong with the data, which may come from anywhere."""
+    if not isinstance(data, dict) or not isinstance(data.get("suite"), dict):
+        return "it is no record of this suite"
+    if data["suite"].get("format_version") != FORMAT_VERSION:
+        return f"its format version is {data['suite'].get('format_version')!r}, this suite reads {FORMAT_VERSION}"
+    for name in ("benchmarks", "outcomes"):
+        if not isinstance(data.get(name), list) or not all(isinstance(row, dict) for row in data[name]):
+            return f"its {name!r} is no list of rows"
+    for row in data["benchmarks"]:
+        rounds = row.get("stats", {}).get("data") if isinstance(row.get("stats"), dict) else None
+        if not isinstance(row.get("fullname"), str) or not isinstance(row.get("extra_info"), dict) or not rounds:
+            return f"its benchmark {row.get('fullname')!r} lacks a name, an identity or rounds"
+    if not all(isinstance(row.get("id"), str) and row.get("outcome") in OUTCOMES for row in data["outcomes"]):
+        return "one of its outcomes lacks an id or a known outcome"
+    if not isinstance(data.get("machine_info"), dict):
+        return "its 'machine_info' is missing"
+    return None
+
+
+def ids_of(record: Json) -> set[str]:
+    """Node ids of every case that the record speaks of."""
+    return {row["fullname"] for row in record["benchmarks"]} | {row["id"] for row in record["outcomes"]}
+
+
+def without_nan(value: Any) -> Any:
+    """The same data with null for NaN and infinities, which strict JSON does not know."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {str(key): without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(item) for item in value]
+    return value
+
+
+def machine_differences(here: Json, there: Json) -> list[str]:
+    """Which facts make two machines or builds incomparable, as `name: here, there`; empty if none do."""
+    facts_here, facts_there = _comparable_facts(here), _comparable_facts(there)
+    return [
+        f"{name}: {facts_here.get(name)!r} here, {facts_there.get(name)!r} there"
+        for name in sorted(facts_here.keys() | facts_there.keys())
+        if facts_here.get(name) != facts_there.get(name)
+    ]
+
+
+def _comparable_facts(machine_info: Json) -> Json:
+    """What identifies the machine. Not its host name, which a container draws anew each time it starts."""
+    cpu = machine_info.get("cpu") or {}
+    facts = {f"cpu.{name}": cpu.get(name) for name in ("brand_raw", "arch", "count")}
+    facts["python"] = ".".join(str(machine_info.get("python_version")).split(".")[:2])
+    facts["system"] = machine_info.get("system")
+    facts.update(_flat("", machine_info.get("torch") or {}))
+    return facts
+
+
+def _flat(prefix: str, facts: Json) -> Json:
+    leaves: Json = {}
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            leaves.update(_flat(f"{prefix}{name}.", value))
+        else:
+            leaves[f"{prefix}{name}"] = value
+    return leaves

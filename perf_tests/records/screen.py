@@ -1,0 +1,109 @@
+"""A record as a person reads it in a terminal: plain lines, a pure function of the data."""
+
+from collections.abc import Iterable, Sequence
+
+from perf_tests.records.compare import Row, Status
+from perf_tests.records.record import FLAGS, OUTCOMES, Json
+
+DASH = "-"
+
+
+def result_lines(record: Json) -> list[str]:
+    """One row for each case: median, spread, throughput; then the cases without a timing, with their reasons."""
+    header = ("case", "median", "spread", "tokens/s", "TFLOP/s", "of matmul ceiling")
+    lines = table(header, [_result_row(row) for row in record["benchmarks"]]) if record["benchmarks"] else []
+    if lines:
+        lines += ["spread: interquartile range over median; ceiling: the best square product in this precision here"]
+    for row in record["benchmarks"]:
+        lines += [f"{case_name(row['fullname'])}: {FLAGS[flag]}" for flag in row["extra_info"].get("flags", ())]
+    lines += [
+        f"{case_name(row['id'])}: {OUTCOMES[row['outcome']]}: {row['reason']}{_rounds_kept(row)}"
+        for row in record["outcomes"]
+    ]
+    return lines
+
+
+def _result_row(row: Json) -> tuple[str, ...]:
+    info, stats = row["extra_info"], row["stats"]
+    return (
+        case_name(row["fullname"]),
+        duration(stats["median"]),
+        f"{stats['iqr'] / stats['median']:.1%}",
+        _rounded(info.get("tokens_per_second")),
+        _rounded(info.get("tflops_per_second")),
+        DASH if info.get("share_of_matmul_ceiling") is None else f"{info['share_of_matmul_ceiling']:.0%}",
+    )
+
+
+def _rounds_kept(outcome: Json) -> str:
+    count = len(outcome.get("rounds") or ())
+    return f" ({count} rounds kept)" if count else ""
+
+
+def comparison_lines(rows: Sequence[Row]) -> list[str]:
+    """Slowest-changing last: every case of either run with its ratio, or in words why it has none."""
+    measured = sorted((row for row in rows if row.ratio is not None), key=lambda row: -(row.ratio or 0))
+    lines = []
+    if measured:
+        header = ("case", "before", "now", "now / before", "95 % within these launches")
+        lines += table(header, [_comparison_row(row) for row in measured])
+        lines += ["one launch of each: launches differ by more than their rounds do, so this is no verdict"]
+    lines += [_in_words(row) for row in rows if row.ratio is None and row.status != Status.NEVER]
+    never = sum(row.status == Status.NEVER for row in rows)
+    return [*lines, f"{never} cases were measured in neither run"] if never else lines
+
+
+def _comparison_row(row: Row) -> tuple[str, ...]:
+    interval = "too few rounds" if row.interval is None else f"{row.interval[0]:.3f} to {row.interval[1]:.3f}"
+    before, now = duration(row.before_seconds or 0), duration(row.now_seconds or 0)
+    return case_name(row.id), before, now, f"{row.ratio:.3f}", interval
+
+
+def _in_words(row: Row) -> str:
+    seconds = row.before_seconds if row.now_seconds is None else row.now_seconds
+    figure = "" if seconds is None else f" ({duration(seconds)}{' before' if row.now_seconds is None else ''})"
+    return f"{case_name(row.id)}: {row.status}{figure}{': ' if row.explanation else ''}{row.explanation}"
+
+
+def time_line(seconds: dict[str, float]) -> str:
+    """Where the time of a run went, as shares of the whole."""
+    total = seconds["total"] or 1.0
+    rest = total - seconds["rounds"] - seconds["building"]
+    return (
+        f"{total:.0f} s: {seconds['rounds'] / total:.0%} in warm-up and measured rounds with their set-up "
+        f"({seconds['compiling'] / total:.0%} of all in first calls that compile), "
+        f"{seconds['building'] / total:.0%} building models, {rest / total:.0%} start, ceilings, checks and clean-up"
+    )
+
+
+def case_name(node_id: str) -> str:
+    """`forward small-ctx128-fp32-naive` out of a node id."""
+    function = node_id.rpartition("::")[2]
+    name, _, parameters = function.removeprefix("test_").partition("[")
+    return f"{name} {parameters.removesuffix(']')}"
+
+
+def duration(seconds: float) -> str:
+    """Four significant digits in the unit that suits."""
+    for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "us")):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.4g} {unit}"
+    return f"{seconds * 1e9:.4g} ns"
+
+
+def _rounded(value: float | None) -> str:
+    if value is None:
+        return DASH
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Columns as wide as their content; the first to the left, figures to the right."""
+    cells = [list(header), *map(list, rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in cells
+    ]

@@ -1,0 +1,159 @@
+"""Records on disk: `.benchmarks/<machine>/<number>_<name>.json`, each written whole or not at all."""
+
+import json
+import os
+import platform
+import re
+import tempfile
+from collections.abc import Iterator, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from perf_tests.records.record import Json, ids_of, machine_differences, why_not_a_record
+
+
+class BaselineError(Exception):
+    """There is no baseline to compare with as asked; the message is one sentence for the user."""
+
+
+@dataclass(frozen=True)
+class StoredRecord:
+    """One readable record and where it lies."""
+
+    path: Path
+    data: Json
+
+    @property
+    def name(self) -> str:
+        return f"{self.path.parent.name}/{self.path.stem}"
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a storage folder holds, oldest first; `left_out` has a sentence for each file that is no record."""
+
+    records: list[StoredRecord]
+    left_out: list[str]
+
+
+def own_folder(storage: Path) -> Path:
+    """Where this interpreter's runs go, named as pytest-benchmark names it so that its own tools find them."""
+    python = ".".join(platform.python_version_tuple()[:2])
+    bits = platform.architecture()[0]
+    return storage / f"{platform.system()}-{platform.python_implementation()}-{python}-{bits}"
+
+
+def list_records(storage: Path) -> Listing:
+    records: list[StoredRecord] = []
+    left_out: list[str] = []
+    for path in sorted(storage.glob("*/*.json")):
+        try:
+            records.append(read_record(path))
+        except ValueError as error:
+            left_out.append(str(error))
+    records.sort(key=lambda record: str(record.data.get("datetime")))
+    return Listing(records, left_out)
+
+
+def read_record(path: Path) -> StoredRecord:
+    """The record at `path`; raises ValueError with one sentence when it cannot be read or is something else."""
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read: {error}.") from error
+    reason = why_not_a_record(data)
+    if reason:
+        raise ValueError(f"{path} cannot be used: {reason}.")
+    return StoredRecord(path, data)
+
+
+def encoded(record: Json) -> bytes:
+    """Strict JSON, as it lies on disk."""
+    return json.dumps(record, allow_nan=False, indent=1).encode()
+
+
+def save_record(record: Json, folder: Path, name: str) -> Path:
+    """Write the record under the next free number; raises OSError and leaves nothing behind when that fails."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with _written_aside(folder, encoded(record)) as temporary:
+        return _link_under_next_number(temporary, folder, name)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replace the file at `path` in one step; raises OSError and leaves the old file as it was when that fails."""
+    with _written_aside(path.parent, content) as temporary:
+        os.replace(temporary, path)
+
+
+@contextmanager
+def _written_aside(folder: Path, content: bytes) -> Iterator[Path]:
+    """A temporary file that holds `content`, safe on disk; what is left of it in the end is removed."""
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".unfinished-", delete=False) as file:
+        temporary = Path(file.name)
+        try:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            temporary.chmod(0o644)
+            yield temporary
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _link_under_next_number(source: Path, folder: Path, name: str) -> Path:
+    """Give `source` its final name; a link, unlike a rename, cannot overwrite what another run just wrote."""
+    number = max((int(path.name[:4]) for path in folder.glob("[0-9][0-9][0-9][0-9]_*.json")), default=0)
+    while True:
+        number += 1
+        target = folder / f"{number:04}_{re.sub(r'[^A-Za-z0-9_.-]', '-', name)}.json"
+        if any(folder.glob(f"{number:04}_*.json")):
+            continue
+        try:
+            os.link(source, target)
+        except FileExistsError:
+            continue
+        return target
+
+
+def latest_baseline(listing: Listing, machine_info: Json, selection: Set[str]) -> StoredRecord | None:
+    """The newest record of this machine and build that has every selected case, or failing that, any of them."""
+    ours = [r for r in reversed(listing.records) if not machine_differences(machine_info, r.data["machine_info"])]
+    covering = (record for record in ours if selection <= ids_of(record.data))
+    overlapping = (record for record in ours if selection & ids_of(record.data))
+    return next(covering, None) or next(overlapping, None)
+
+
+def numbered_baseline(storage: Path, asked: str, machine_info: Json) -> StoredRecord:
+    """The record that the user named, by number, beginning of a name or path.
+
+    Raises BaselineError where there is none, where several fit, where it is broken, or comes from another machine.
+    """
+    path = _path_of(storage, asked)
+    try:
+        record = read_record(path)
+    except ValueError as error:
+        raise BaselineError(f"The baseline {error}") from error
+    differences = machine_differences(machine_info, record.data["machine_info"])
+    if differences:
+        raise BaselineError(
+            f"The baseline {record.name} was recorded on another machine, build or setting "
+            f"({'; '.join(differences)}); times of the two cannot be compared. Record a baseline here first."
+        )
+    return record
+
+
+def _path_of(storage: Path, asked: str) -> Path:
+    if Path(asked).is_file():
+        return Path(asked)
+    pattern = asked if "/" in asked else f"*/{asked}"
+    own = own_folder(storage)
+    found = sorted(path for path in storage.glob(f"{pattern.removesuffix('*')}*.json"))
+    found = [path for path in found if path.parent == own] or found
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(f"{path.parent.name}/{path.stem}" for path in found)
+        raise BaselineError(f"--benchmark-compare={asked} fits several records ({names}); give more of the name.")
+    known = ", ".join(path.stem for path in sorted(own.glob("*.json"))) or "none"
+    raise BaselineError(f"--benchmark-compare={asked} fits no record under {storage}; recorded here: {known}.")

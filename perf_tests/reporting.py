@@ -1,0 +1,139 @@
+"""After each case a line in the journal; after the last the record, the comparison, the exit code and the screen."""
+
+import gc
+import sys
+
+import pytest
+
+from perf_tests.benchmark_options import SavingOptions, regressions, row_of
+from perf_tests.cases import is_inside, selectable_cases
+from perf_tests.outcomes import Outcome, is_out_of_memory, out_of_memory
+from perf_tests.records.compare import compare
+from perf_tests.records.record import Json, identity_of
+from perf_tests.records.screen import comparison_lines, result_lines, time_line
+from perf_tests.records.store import encoded, write_whole
+from perf_tests.session import MeasuringSession
+from perf_tests.stash import CASE, OUTCOME, RUN, SAVING, SETTINGS, WORKBENCH, Run
+from perf_tests.workbench import Workbench
+
+
+def outcome_of_error(item: pytest.Item, error: Exception) -> Outcome | None:
+    """The outcome that an error stands for, and a clean device after it; None for an error that is a failed test."""
+    if CASE not in item.stash or not is_out_of_memory(error):
+        return None
+    return out_of_memory(error, item.stash[CASE], item.config.stash[WORKBENCH].budget_bytes)
+
+
+def note_report(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Write the case's row, or why there is none, to the journal as soon as it is known."""
+    workbench = item.config.stash[WORKBENCH]
+    if workbench.session is None or report.when == "teardown":
+        return
+    benchmark = getattr(item, "funcargs", {}).get("benchmark")
+    try:
+        if report.when == "call" and report.passed:
+            workbench.session.measured(row_of(benchmark))
+        elif report.skipped or report.failed:
+            rounds = list(benchmark.stats.stats.data) if benchmark is not None and benchmark.stats else []
+            outcome = item.stash.get(OUTCOME, None) or _outcome_of_report(report)
+            workbench.session.not_measured(item.nodeid, item.stash[CASE], outcome, rounds)
+            _leave_nothing(item, workbench)
+    except OSError as error:
+        item.session.shouldstop = f"The journal {workbench.session.journal.path} cannot be written: {error}."
+
+
+def _outcome_of_report(report: pytest.TestReport) -> Outcome:
+    if report.skipped:
+        _, _, reason = report.longrepr if isinstance(report.longrepr, tuple) else ("", 0, str(report.longrepr))
+        return Outcome("unsupported", reason.removeprefix("Skipped: "))
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return Outcome("error", (crash.message if crash else report.longreprtext).splitlines()[0])
+
+
+def _leave_nothing(item: pytest.Item, workbench: Workbench) -> None:
+    """After a failure: no tensors held by a kept traceback, and no further case on a device that is beyond use."""
+    for name in ("last_exc", "last_value", "last_traceback"):
+        if hasattr(sys, name):
+            setattr(sys, name, None)
+    gc.collect()
+    if not workbench.device.is_alive():
+        item.session.shouldstop = (
+            f"{workbench.device.torch_device} is unusable after {item.name}; go on with --resume in a new process."
+        )
+
+
+def finish(session: pytest.Session) -> None:
+    """Turn a complete run into its record and an exit code; an incomplete one keeps its journal."""
+    run = session.config.stash.get(RUN, None)
+    if run is None:
+        return
+    measuring = session.config.stash[WORKBENCH].session
+    assert measuring is not None
+    if not measuring.is_complete:
+        _note_interruption(run, measuring)
+        return
+    saving = session.config.stash[SAVING]
+    run.record = measuring.record()
+    _save(session, run, measuring, saving)
+    if run.baseline is not None:
+        _compare(session, run, run.baseline.data, saving)
+    if run.failures and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _note_interruption(run: Run, measuring: MeasuringSession) -> None:
+    contents = measuring.contents
+    run.notes.append(
+        f"Not complete: {len(contents.finished_ids)} of {len(contents.header['selection'])} cases are kept in "
+        f"{measuring.journal.path}; go on with `{contents.header['command']}`."
+    )
+    measuring.journal.close()
+
+
+def _save(session: pytest.Session, run: Run, measuring: MeasuringSession, saving: SavingOptions) -> None:
+    assert run.record is not None
+    commit = run.record["commit_info"]
+    name = saving.save_name or f"{str(commit.get('id'))[:12]}{'-dirty' if commit.get('dirty') else ''}"
+    try:
+        if saving.json_path is not None:
+            write_whole(saving.json_path, encoded(run.record))
+            run.notes.append(f"Wrote {saving.json_path}.")
+        run.notes.append(f"Saved {measuring.save(saving.storage, name)}.")
+    except OSError as error:
+        run.failures.append(
+            f"The record cannot be written: {error}. Nothing is lost: {measuring.journal.path} holds the run; "
+            f"make room and finish it with `{measuring.contents.header['command']}`."
+        )
+
+
+def _compare(session: pytest.Session, run: Run, baseline: Json, saving: SavingOptions) -> None:
+    assert run.record is not None
+    settings = session.config.stash[SETTINGS]
+    inside = [row for row in baseline["benchmarks"] if is_inside(identity_of(row), settings)]
+    run.rows = compare({**baseline, "benchmarks": inside}, run.record, run.gone_counts)
+    run.failures += [f"{row.id}: {row.status}, {row.explanation}" for row in run.rows if row.is_failure]
+    run.failures += regressions(run.record, baseline, saving.compare_fail)
+    if not run.gone_counts:
+        left_out = selectable_cases(settings) - len(run.record["suite"]["selection"])
+        run.notes.append(f"{left_out} cases of this run's axes were not selected; none of them counts as gone.")
+
+
+def show(terminal: pytest.TerminalReporter) -> None:
+    """The result screen, below pytest-benchmark's table."""
+    run = terminal.config.stash.get(RUN, None)
+    if run is None:
+        return
+    if run.record is not None:
+        terminal.section("results", sep="-")
+        for line in result_lines(run.record):
+            terminal.write_line(line)
+    if run.baseline is not None and run.rows:
+        terminal.section(f"compared with {run.baseline.name}", sep="-")
+        for line in comparison_lines(run.rows):
+            terminal.write_line(line)
+    terminal.section("run", sep="-")
+    spent = terminal.config.stash[WORKBENCH].time_spent
+    for line in (time_line(spent.parts()), *run.notes):
+        terminal.write_line(line)
+    for failure in run.failures:
+        terminal.write_line(failure, red=True)

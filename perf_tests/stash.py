@@ -1,0 +1,46 @@
+"""What the suite keeps on pytest's own objects."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from perf_tests.benchmark_options import SavingOptions
+from perf_tests.cases import Case
+from perf_tests.options import Settings
+from perf_tests.outcomes import Outcome
+from perf_tests.records.compare import Row
+from perf_tests.records.record import Json
+from perf_tests.records.store import StoredRecord
+from perf_tests.workbench import Workbench
+
+
+@dataclass
+class Run:
+    """What is to be said when a measuring run is over."""
+
+    gone_counts: bool
+    """Whether a case of the baseline that this run lacks is missed, or was left out on purpose."""
+    baseline: StoredRecord | None = None
+    notes: list[str] = field(default_factory=list)
+    record: Json | None = None
+    rows: list[Row] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+
+SAVING = pytest.StashKey[SavingOptions]()
+"""On the config: what pytest-benchmark was asked to keep and to compare with."""
+
+SETTINGS = pytest.StashKey[Settings]()
+"""On the config: what the user asked for."""
+
+WORKBENCH = pytest.StashKey[Workbench]()
+"""On the config, once there is something to run."""
+
+RUN = pytest.StashKey[Run]()
+"""On the config, once there is something to measure."""
+
+CASE = pytest.StashKey[Case]()
+"""On an item that is a benchmark."""
+
+OUTCOME = pytest.StashKey[Outcome]()
+"""On an item whose case got no timing."""

@@ -1,0 +1,53 @@
+"""Time of causal attention alone, without heads or projections: batch 8, one head width, one sequence length."""
+
+import pytest
+from torch import Tensor
+
+from model.attention import AttentionFunction
+from perf_tests.cases import AttentionCase
+from perf_tests.checks import check_attention_gradients, check_attention_output
+from perf_tests.conftest import AttentionInputs
+from perf_tests.measure import Measure
+from perf_tests.stash import CASE
+
+
+@pytest.fixture
+def head_dim(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.fixture
+def sequence_length(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.fixture
+def case(
+    request: pytest.FixtureRequest, head_dim: int, sequence_length: int, precision: str, attention: str
+) -> AttentionCase:
+    """What the axes of attention alone describe."""
+    return request.node.stash[CASE]
+
+
+@pytest.mark.phase("attention_forward")
+def test_attention_forward(
+    case: AttentionCase, attend: AttentionFunction, inputs: AttentionInputs, measure: Measure
+) -> None:
+    """The forward pass with its graph recorded."""
+    output_BTK = measure(lambda: attend(inputs.q_BTK, inputs.k_BTK, inputs.v_BTK))
+    check_attention_output(output_BTK, inputs.v_BTK)
+
+
+@pytest.mark.phase("attention_backward")
+def test_attention_backward(
+    case: AttentionCase, attend: AttentionFunction, inputs: AttentionInputs, measure: Measure
+) -> None:
+    """The backward pass alone, on a graph made in each round's set-up."""
+
+    def forward() -> tuple[Tensor, Tensor]:
+        inputs.forget_gradients()
+        output_BTK = attend(inputs.q_BTK, inputs.k_BTK, inputs.v_BTK)
+        return output_BTK, inputs.gradient_BTK.to(output_BTK.dtype)
+
+    measure(lambda output_BTK, gradient_BTK: output_BTK.backward(gradient_BTK), setup=forward)
+    check_attention_gradients(inputs.q_BTK, inputs.k_BTK, inputs.v_BTK)

@@ -1,0 +1,41 @@
+"""Time of the backward pass, alone and with the forward pass before it. Never timed: clearing old gradients."""
+
+import pytest
+from torch import Tensor
+
+from model.training import Training
+from perf_tests.cases import LanguageModelCase
+from perf_tests.checks import check_gradients
+from perf_tests.conftest import Batch
+from perf_tests.instruments.clock import Clock
+from perf_tests.measure import Measure
+
+
+@pytest.mark.phase("backward")
+def test_backward(case: LanguageModelCase, training: Training, batch: Batch, measure: Measure) -> None:
+    """`loss.backward()` alone; each round has a graph of its own, made in its set-up."""
+
+    def forward_and_loss() -> tuple[Tensor]:
+        training.clear_gradients()
+        return (training.loss(training.forward(batch.tokens_BT), batch.targets_BT),)
+
+    measure(training.backward, setup=forward_and_loss)
+    check_gradients(training)
+
+
+@pytest.mark.phase("forward_backward")
+def test_forward_backward(
+    case: LanguageModelCase, training: Training, batch: Batch, measure: Measure, clock: Clock
+) -> None:
+    """Forward, loss and backward."""
+
+    def forward_backward() -> None:
+        logits_BTV = training.forward(batch.tokens_BT)
+        clock.mark("forward")
+        loss = training.loss(logits_BTV, batch.targets_BT)
+        clock.mark("loss")
+        training.backward(loss)
+        clock.mark("backward")
+
+    measure(forward_backward, setup=training.clear_gradients)
+    check_gradients(training)

@@ -1,0 +1,27 @@
+"""Time of one forward pass. Not timed: building the model, drawing tokens, the loss."""
+
+import pytest
+import torch
+
+from model.training import Training
+from perf_tests.cases import LanguageModelCase
+from perf_tests.checks import check_logits
+from perf_tests.conftest import Batch
+from perf_tests.measure import Measure
+
+
+@pytest.mark.phase("inference")
+def test_inference(case: LanguageModelCase, training: Training, batch: Batch, measure: Measure) -> None:
+    """Without a graph: nothing is kept for a backward pass."""
+    with torch.no_grad():
+        logits_BTV = measure(lambda: training.forward(batch.tokens_BT))
+    check_logits(logits_BTV, case)
+    assert logits_BTV.grad_fn is None
+
+
+@pytest.mark.phase("forward")
+def test_forward(case: LanguageModelCase, training: Training, batch: Batch, measure: Measure) -> None:
+    """With the graph recorded: what training pays."""
+    logits_BTV = measure(lambda: training.forward(batch.tokens_BT))
+    check_logits(logits_BTV, case)
+    assert logits_BTV.grad_fn is not None

@@ -1,0 +1,32 @@
+"""Time of the optimizer's update, and of a whole training step. AdamW's state exists before the first timed round."""
+
+import pytest
+
+from model.training import Training
+from perf_tests.cases import LanguageModelCase
+from perf_tests.checks import check_update
+from perf_tests.conftest import Batch
+from perf_tests.instruments.clock import Clock
+from perf_tests.measure import Measure
+
+
+@pytest.mark.phase("optimizer")
+def test_optimizer(case: LanguageModelCase, training: Training, batch: Batch, measure: Measure) -> None:
+    """Unscaling, clipping and the AdamW step; forward and backward are set-up."""
+
+    def forward_and_backward() -> None:
+        training.clear_gradients()
+        training.backward(training.loss(training.forward(batch.tokens_BT), batch.targets_BT))
+
+    training.create_optimizer_state()
+    measure(training.update, setup=forward_and_backward, loss_scale=training.loss_scale)
+    check_update(training)
+
+
+@pytest.mark.phase("full_step")
+def test_full_step(case: LanguageModelCase, training: Training, batch: Batch, measure: Measure, clock: Clock) -> None:
+    """zero_grad, forward, loss, backward, clipping, AdamW step; the time of each part is kept beside."""
+    training.create_optimizer_state()
+    loss = measure(lambda: training.step(batch.tokens_BT, batch.targets_BT, clock.mark), loss_scale=training.loss_scale)
+    assert loss.isfinite(), f"the loss after the last round is {loss.item()}"
+    check_update(training)
