@@ -37,43 +37,84 @@ def _language_model_bytes(case: LanguageModelCase) -> int:
     if case.phase == "inference":
         return weights + logits
     forward_done = weights + state + saved_bytes(case) + logits
-    backward_done = weights + state + gradients
-    return max(forward_done, backward_done) if case.has_backward else forward_done
+    if not case.has_backward:
+        return forward_done
+    return max(forward_done, weights + state + _recomputing_bytes(case), weights + state + gradients)
 
 
 def saved_bytes(case: LanguageModelCase) -> int:
     """What a forward pass keeps for the backward pass, weights apart.
 
-    For an eager model of ours these are the tensors of `model/transformer.py`, line by line. Of a model compiled
-    or not ours only the inputs of its matrix products are certain, and of somebody else's not even those.
+    For an eager model of ours these are the tensors of `model/transformer.py`, line by line, without those of one
+    number per row. Of a model compiled or not ours only the inputs of its matrix products are certain, and of
+    somebody else's not even those.
     """
     if case.model != "ours":
         return 0
-    config, blocks = case.config, case.config.num_layers
-    residual = case.tokens * config.d_model * FLOAT32_BYTES
+    groups = _checkpointed_groups(case)
+    blocks = groups * _width_bytes(case) if groups else case.config.num_layers * _block_bytes(case)
+    return blocks + _head_bytes(case)
+
+
+def _recomputing_bytes(case: LanguageModelCase) -> int:
+    """The inputs of all checkpointed groups and the inside of the one that is recomputed first, going back."""
+    groups = _checkpointed_groups(case)
+    if not groups or case.model != "ours":
+        return 0
+    blocks = min(blocks_per_checkpoint(case.checkpoint), case.config.num_layers)
+    last_group = case.config.num_layers - (groups - 1) * blocks
+    return (groups - 1) * _width_bytes(case) + last_group * _block_bytes(case)
+
+
+def _checkpointed_groups(case: LanguageModelCase) -> int:
     group = blocks_per_checkpoint(case.checkpoint)
-    if group:
-        return -(-blocks // group) * residual + min(group, blocks) * _block_bytes(case)
-    return blocks * _block_bytes(case)
+    return -(-case.config.num_layers // group) if group else 0
+
+
+def _width_bytes(case: LanguageModelCase) -> int:
+    """One residual, in float32 under every precision."""
+    return case.tokens * case.config.d_model * FLOAT32_BYTES
 
 
 def _block_bytes(case: LanguageModelCase) -> int:
-    config, half = case.config, _element_bytes(case.precision)
-    width, feed_forward = case.tokens * config.d_model, case.tokens * config.d_ff
+    width, feed_forward = case.tokens * case.config.d_model, case.tokens * case.config.d_ff
     if case.execution == "compiled":
-        return (3 * width + feed_forward) * half
-    # The two norms keep their input, the normalised and the weighted rows; the last is cast for the products.
-    norms = 6 * width * FLOAT32_BYTES + (2 * width * half if half < FLOAT32_BYTES else 0)
-    # Query, key, value and what they attend to.
-    attention = 4 * width * half
-    squares = SAVED_SQUARES[case.attention] * case.tokens * config.num_heads * case.context_length * half
+        return (3 * width + feed_forward) * _element_bytes(case.precision)
+    # The two norms keep their input and the normalised rows. A checkpoint keeps what the first of them gives.
+    norms = 4 * _width_bytes(case)
+    attention = _width_bytes(case) if case.checkpoint == "attention" else _attention_part_bytes(case)
+    return norms + attention + _feed_forward_part_bytes(case)
+
+
+def _attention_part_bytes(case: LanguageModelCase) -> int:
+    config, element_bytes = case.config, _element_bytes(case.precision)
+    # Query, key, value and what they attend to, which the CPU's fused kernel leaves in an order that has to be copied.
+    widths = 5 if case.attention == "sdpa" and case.device == "cpu" else 4
+    squares = SAVED_SQUARES[case.attention] * case.tokens * config.num_heads * case.context_length
+    inputs_and_weights = _product_bytes(case, products=3, matrices=4 * config.d_model**2)
+    return inputs_and_weights + (widths * case.tokens * config.d_model + squares) * element_bytes
+
+
+def _feed_forward_part_bytes(case: LanguageModelCase) -> int:
+    config = case.config
     # Gate, its sigmoid, their product, up, and the product of both.
-    gated = 5 * feed_forward * half
-    # Autocast's copies of the weights live as long as the graph.
-    copies = (4 * config.d_model**2 + 3 * config.d_model * config.d_ff) * half if half < FLOAT32_BYTES else 0
-    if case.checkpoint == "attention":
-        attention, squares = 0, 0
-    return norms + attention + squares + gated + copies
+    gated = 5 * case.tokens * config.d_ff * _element_bytes(case.precision)
+    return gated + _product_bytes(case, products=2, matrices=3 * config.d_model * config.d_ff)
+
+
+def _head_bytes(case: LanguageModelCase) -> int:
+    """The last norm's input and normalised rows, and the logits' product."""
+    if case.execution == "compiled":
+        return 0
+    return 2 * _width_bytes(case) + _product_bytes(case, 1, case.config.d_model * case.config.vocab_size)
+
+
+def _product_bytes(case: LanguageModelCase, products: int, matrices: int) -> int:
+    """The normed rows that `products` read, once for all. Autocast casts them for each anew, and the weights too."""
+    element_bytes = _element_bytes(case.precision)
+    if element_bytes == FLOAT32_BYTES:
+        return _width_bytes(case)
+    return (products * case.tokens * case.config.d_model + matrices) * element_bytes
 
 
 def _element_bytes(precision: str) -> int:

@@ -226,4 +226,4 @@ def _check_model_name(text: str) -> None:
     except (ImportError, ValueError) as error:
         raise ValueError(f"--model {text!r}: module {module!r} cannot be imported: {error}.") from error
     if found is None:
-        raise ValueError(f"--model {text!r}: there is no module {module!r} on the path; run from its folder.")
+        raise ValueError(f"--model {text!r}: there is no module {module!r} on the path; put its folder on PYTHONPATH.")

@@ -48,6 +48,13 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     return f"device: {settings.device}, threads: {settings.threads}"
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector, obj: Any) -> list[pytest.Item] | None:
+    """A benchmark of a phase that was not chosen is not collected; an empty list says so, None means: go on."""
+    phases = [mark.args[0] for mark in getattr(obj, "pytestmark", ()) if mark.name == "phase"]
+    return [] if phases and phases[0] not in chosen_phases(collector.config.stash[SETTINGS]) else None
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Spread a benchmark over the axes it asks for."""
     phase = _phase_of(metafunc.definition)
@@ -60,8 +67,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     else:
         axes = ",".join(ATTENTION_AXES)
         values, ids = attention_grid(settings), attention_id
-    if phase not in chosen_phases(settings):
-        values = []
     metafunc.parametrize(axes, values, ids=[ids(value) for value in values], indirect=True)
 
 
@@ -69,7 +74,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order the cases so that each model is built once, and get ready to measure them."""
     others = [item for item in items if _phase_of(item) is None]
-    benchmarks = [item for item in items if _phase_of(item) in chosen_phases(config.stash[SETTINGS])]
+    benchmarks = [item for item in items if _phase_of(item) is not None]
     for item in benchmarks:
         item.stash[CASE] = _case_of(item, config.stash[SETTINGS])
     place = _model_places(benchmarks)
@@ -112,7 +117,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
             item.stash[OUTCOME] = refusal
             pytest.skip(refusal.in_words)
         if workbench.session is not None:
-            workbench.session.begin(item.nodeid, workbench.settings.warmup_rounds, workbench.rounds(item.stash[CASE]))
+            reporting.note_start(item, workbench)
     yield from _out_of_memory_skips(item)
 
 

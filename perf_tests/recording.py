@@ -31,9 +31,11 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     for item in benchmarks:
         phase = item.stash[CASE].phase
         item.add_marker(pytest.mark.benchmark(timer=workbench.clock, group=phase, disable_gc=True))
+        if settings.model is not None:  # warnings of somebody else's model are theirs, and no failures here
+            item.add_marker(pytest.mark.filterwarnings("default"))
     if saving.disabled:
         return benchmarks
-    config.stash[RUN] = run = Run(gone_counts=not _is_restricted(config))
+    run = Run(gone_counts=not _is_restricted(config))
     machine_info = _machine_info(config)
     selection = [item.nodeid for item in benchmarks]
     try:
@@ -51,6 +53,7 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     works = {item.nodeid: expected_work(item.stash[CASE], workbench.rounds(item.stash[CASE])) for item in left}
     progress = Progress(_terminal_line(config), works)
     workbench.session = MeasuringSession(journal, contents, progress)
+    config.stash[RUN] = run
     _note_resumption(run, workbench.session, len(left), len(benchmarks))
     return _without_killers(left, workbench.session)
 

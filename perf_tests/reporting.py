@@ -24,6 +24,14 @@ def outcome_of_error(item: pytest.Item, error: Exception) -> Outcome | None:
     return out_of_memory(error, item.stash[CASE], item.config.stash[WORKBENCH].budget_bytes)
 
 
+def note_start(item: pytest.Item, workbench: Workbench) -> None:
+    assert workbench.session is not None
+    try:
+        workbench.session.begin(item.nodeid, workbench.settings.warmup_rounds, workbench.rounds(item.stash[CASE]))
+    except OSError as error:
+        _stop_unkept(workbench.session, error)
+
+
 def note_report(item: pytest.Item, report: pytest.TestReport) -> None:
     """Write the case's row, or why there is none, to the journal as soon as it is known."""
     workbench = item.config.stash[WORKBENCH]
@@ -39,7 +47,16 @@ def note_report(item: pytest.Item, report: pytest.TestReport) -> None:
             workbench.session.not_measured(item.nodeid, item.stash[CASE], outcome, rounds)
             _leave_nothing(item, workbench)
     except OSError as error:
-        item.session.shouldstop = f"The journal {workbench.session.journal.path} cannot be written: {error}."
+        _stop_unkept(workbench.session, error)
+
+
+def _stop_unkept(session: MeasuringSession, error: OSError) -> None:
+    """What cannot be kept is not worth measuring."""
+    pytest.exit(
+        f"The journal {session.journal.path} cannot be written: {error}. What it holds is safe; "
+        f"make room and go on with `{session.contents.header['command']}`.",
+        returncode=pytest.ExitCode.INTERNAL_ERROR,
+    )
 
 
 def _outcome_of_report(report: pytest.TestReport) -> Outcome:
@@ -83,6 +100,10 @@ def finish(session: pytest.Session) -> None:
 
 def _note_interruption(run: Run, measuring: MeasuringSession) -> None:
     contents = measuring.contents
+    if not contents.finished_ids:
+        measuring.journal.discard()
+        run.notes.append("Not complete: no case was finished, and nothing is kept.")
+        return
     run.notes.append(
         f"Not complete: {len(contents.finished_ids)} of {len(contents.header['selection'])} cases are kept in "
         f"{measuring.journal.path}; go on with `{contents.header['command']}`."

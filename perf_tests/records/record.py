@@ -72,14 +72,32 @@ def why_not_a_record(data: object) -> str | None:
         if not isinstance(data.get(name), list) or not all(isinstance(row, dict) for row in data[name]):
             return f"its {name!r} is no list of rows"
     for row in data["benchmarks"]:
-        rounds = row.get("stats", {}).get("data") if isinstance(row.get("stats"), dict) else None
-        if not isinstance(row.get("fullname"), str) or not isinstance(row.get("extra_info"), dict) or not rounds:
+        if not _is_timed(row):
             return f"its benchmark {row.get('fullname')!r} lacks a name, an identity or rounds"
-    if not all(isinstance(row.get("id"), str) and row.get("outcome") in OUTCOMES for row in data["outcomes"]):
-        return "one of its outcomes lacks an id or a known outcome"
-    if not isinstance(data.get("machine_info"), dict):
-        return "its 'machine_info' is missing"
+    if not all(_is_untimed(row) for row in data["outcomes"]):
+        return "one of its outcomes lacks an id, a reason or a known outcome"
+    machine_info = data.get("machine_info")
+    if not isinstance(machine_info, dict) or not all(
+        isinstance(machine_info.get(part) or {}, dict) for part in ("cpu", "torch")
+    ):
+        return "its 'machine_info' is missing or damaged"
     return None
+
+
+def _is_timed(row: Json) -> bool:
+    stats = row.get("stats")
+    if not isinstance(row.get("fullname"), str) or not isinstance(row.get("extra_info"), dict):
+        return False
+    if not isinstance(stats, dict) or not isinstance(stats.get("data"), list) or not stats["data"]:
+        return False
+    summary = (stats.get(name) for name in ("min", "max", "mean", "median", "iqr", "stddev"))
+    return all(isinstance(value, float) and value > 0 for value in stats["data"]) and all(
+        isinstance(value, int | float) for value in summary
+    )
+
+
+def _is_untimed(row: Json) -> bool:
+    return all(isinstance(row.get(name), str) for name in ("id", "outcome", "reason")) and row["outcome"] in OUTCOMES
 
 
 def ids_of(record: Json) -> set[str]:

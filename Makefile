@@ -1,0 +1,46 @@
+# Each target sets itself up in .venv from nothing; the second time it needs no network.
+#   make perf ARGS="--size small,medium --phase full_step"
+
+PYTHON ?= python3
+BIN := .venv/bin
+TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
+CPU_INDEX := https://download.pytorch.org/whl/cpu
+
+.PHONY: help perf test lint proofs clean
+
+help:  ## what can be made
+	@sed -n 's/^\([a-z]*\):.*## /\1: /p' Makefile
+
+perf: .venv/.installed  ## measure the default grid, save it, compare with the last run
+	$(BIN)/pytest perf_tests --benchmark-compare $(ARGS)
+
+test: .venv/.installed lint  ## all tests: tools, numerics, and every benchmark once on a tiny model
+	$(BIN)/pytest perf_tests/meta_tests numerics_tests
+	$(BIN)/pytest perf_tests --size tiny --phase all --benchmark-disable
+
+lint: .venv/.installed  ## format, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+proofs: .venv/.installed  ## what the suite claims of itself, measured
+	$(BIN)/python -m perf_tests.proofs.collection_cost
+	$(BIN)/python -m perf_tests.proofs.suite_against_loop
+	$(BIN)/python -m perf_tests.proofs.sdpa_against_naive
+	$(BIN)/python -m perf_tests.proofs.time_inside_rounds
+
+clean:  ## forget the installation, keep the records
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# A machine without an NVIDIA driver gets the CPU build, a tenth of the size, from wherever it can be had.
+.venv/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	if test -e /proc/driver/nvidia/version; then \
+	    $(BIN)/pip install --quiet "torch==$(TORCH)"; \
+	else \
+	    $(BIN)/pip install --quiet "torch==$(TORCH)+cpu" 2>/dev/null || \
+	    $(BIN)/pip install --quiet "torch==$(TORCH)+cpu" --extra-index-url $(CPU_INDEX) || \
+	    $(BIN)/pip install --quiet "torch==$(TORCH)"; \
+	fi
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[checks]'
+	touch $@

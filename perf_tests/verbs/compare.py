@@ -1,0 +1,35 @@
+"""`compare BEFORE NOW`: two records of one machine, case by case."""
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from perf_tests.records.compare import compare
+from perf_tests.records.record import machine_differences
+from perf_tests.records.screen import comparison_lines
+from perf_tests.records.store import read_record
+from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("before", type=Path, help="a record, .benchmarks/MACHINE/NUMBER_NAME.json")
+    parser.add_argument("now", type=Path, help="a later record of the same machine")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        before, now = read_record(arguments.before), read_record(arguments.now)
+    except ValueError as error:
+        print(error)
+        return UNREADABLE
+    differences = machine_differences(now.data["machine_info"], before.data["machine_info"])
+    if differences:
+        print(f"{before.name} and {now.name} are of two machines, builds or settings: {'; '.join(differences)}.")
+        return UNREADABLE
+    rows = compare(before.data, now.data)
+    if arguments.json:
+        print(json.dumps([{**asdict(row), "is_failure": row.is_failure} for row in rows], indent=1))
+    else:
+        print("\n".join(comparison_lines(rows)))
+    return FINDINGS if any(row.is_failure for row in rows) else FINE
