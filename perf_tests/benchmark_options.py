@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from perf_tests.records.compare import identity_difference
 from perf_tests.records.record import Json
 
 
@@ -73,7 +74,7 @@ def show_beside_baseline(rows: list[Json], baseline: Json | None, baseline_name:
     known = {row["fullname"]: row for row in baseline["benchmarks"]} if baseline else {}
     shown: list[Json] = []
     for row in rows:
-        if row["fullname"] in known:
+        if row["fullname"] in known and not identity_difference(known[row["fullname"]], row):
             stats = {name: value for name, value in known[row["fullname"]]["stats"].items() if name != "data"}
             shown.append({**row, **stats, "path": baseline_name, "source": baseline_name.rpartition("/")[2][:4]})
             row["source"] = "NOW"
@@ -88,14 +89,14 @@ def same_parameters(rows: list[Json], axes: Sequence[str]) -> None:
 
 
 def regressions(record: Json, baseline: Json, checks: Sequence[RegressionCheck]) -> list[str]:
-    """A sentence for each case of both records that fails one of the user's checks."""
-    before = {row["fullname"]: row["stats"] for row in baseline["benchmarks"]}
+    """A sentence for each case comparable in both records that fails one of the user's checks."""
+    before = {row["fullname"]: row for row in baseline["benchmarks"]}
     return [
         f"{row['fullname']}: {failure}"
         for row in record["benchmarks"]
-        if row["fullname"] in before
+        if row["fullname"] in before and not identity_difference(before[row["fullname"]], row)
         for check in checks
-        if (failure := check.fails(row["stats"], before[row["fullname"]]))
+        if (failure := check.fails(row["stats"], before[row["fullname"]]["stats"]))
     ]
 
 

@@ -42,6 +42,10 @@ class Progress:
         self._rounds = 0
         self._warmup_rounds = 0
 
+    @property
+    def is_watched(self) -> bool:
+        return self._line is not None
+
     def begin(self, case_id: str, warmup_rounds: int, rounds: int) -> None:
         self._case_id, self._warmup_rounds, self._rounds = case_id, warmup_rounds, rounds
         self._case_start = time.monotonic()
@@ -60,14 +64,15 @@ class Progress:
         name = self._case_id.rpartition("::")[2]
         self._line.rewrite(f"{position}  {name}  {kind} {count} of {of}{self._time_left()}", erase=True)
 
-    def end(self, case_id: str) -> None:
-        """The case is done, with a timing or without."""
+    def end(self, case_id: str, result: str) -> None:
+        """The case is done, with a timing or without; `result` takes the place of its rounds."""
         if case_id == self._case_id:
             self._measured_seconds += time.monotonic() - self._case_start
             self._done[case_id] = self._works.get(case_id, 0.0)
             self._case_id = ""
             if self._line is not None:
                 self._line.rewrite("", erase=True)
+                self._line.rewrite(f"{result} ")
         else:
             self._done[case_id] = 0.0
             self._works[case_id] = 0.0

@@ -9,7 +9,7 @@ from perf_tests.benchmark_options import SavingOptions, regressions, row_of
 from perf_tests.cases import is_inside, selectable_cases
 from perf_tests.outcomes import Outcome, is_out_of_memory, out_of_memory
 from perf_tests.records.compare import compare
-from perf_tests.records.record import Json, identity_of
+from perf_tests.records.record import Json, identity_of, ids_of
 from perf_tests.records.screen import comparison_lines, result_lines, time_line
 from perf_tests.records.store import encoded, write_whole
 from perf_tests.session import MeasuringSession
@@ -94,7 +94,9 @@ def finish(session: pytest.Session) -> None:
     _save(session, run, measuring, saving)
     if run.baseline is not None:
         _compare(session, run, run.baseline.data, saving)
-    if run.failures and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+    if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:  # a resumed run of which every case was done
+        session.exitstatus = pytest.ExitCode.OK
+    if run.failures and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -130,8 +132,12 @@ def _save(session: pytest.Session, run: Run, measuring: MeasuringSession, saving
 def _compare(session: pytest.Session, run: Run, baseline: Json, saving: SavingOptions) -> None:
     assert run.record is not None
     settings = session.config.stash[SETTINGS]
-    inside = [row for row in baseline["benchmarks"] if is_inside(identity_of(row), settings)]
-    run.rows = compare({**baseline, "benchmarks": inside}, run.record, run.gone_counts)
+    ids = ids_of(run.record)
+    inside = {
+        kind: [row for row in baseline[kind] if row[key] in ids or is_inside(identity_of(row), settings)]
+        for kind, key in (("benchmarks", "fullname"), ("outcomes", "id"))
+    }
+    run.rows = compare({**baseline, **inside}, run.record, run.gone_counts)
     run.failures += [f"{row.id}: {row.status}, {row.explanation}" for row in run.rows if row.is_failure]
     run.failures += regressions(run.record, baseline, saving.compare_fail)
     if not run.gone_counts:

@@ -12,7 +12,8 @@ from perf_tests.options import Settings
 from perf_tests.outcomes import Outcome
 from perf_tests.progress import Progress
 from perf_tests.records.journal import Journal, JournalContents, read_journal, unfinished_journals
-from perf_tests.records.record import Json, build_record, machine_differences
+from perf_tests.records.record import OUTCOMES, Json, build_record, machine_differences
+from perf_tests.records.screen import case_name, duration
 from perf_tests.records.store import own_folder, save_record
 
 
@@ -57,13 +58,13 @@ class MeasuringSession:
     def measured(self, row: Json) -> None:
         self.journal.benchmark(row)
         self.contents.benchmarks.append(row)
-        self.progress.end(row["fullname"])
+        self.progress.end(row["fullname"], f"{case_name(row['fullname'])}  {duration(row['stats']['median'])}")
 
     def not_measured(self, case_id: str, case: Case, outcome: Outcome, rounds: Sequence[float] = ()) -> None:
         row = outcome.as_row(case_id, case, rounds)
         self.journal.outcome(row)
         self.contents.outcomes.append(row)
-        self.progress.end(case_id)
+        self.progress.end(case_id, f"{case_name(case_id)}  {OUTCOMES[outcome.outcome]}")
 
     @property
     def is_complete(self) -> bool:
@@ -109,7 +110,12 @@ def open_journal(storage: Path, header: Json, resume: bool) -> tuple[Journal, Jo
     """
     if resume:
         for path in unfinished_journals(storage):
-            contents = read_journal(path)
+            try:
+                contents = read_journal(path)
+            except FileNotFoundError:  # that run has just become complete
+                continue
+            except ValueError as error:
+                raise ResumeError(f"{error} Delete it to begin anew.") from error
             if contents is None or machine_differences(header["machine_info"], contents.header["machine_info"]):
                 continue
             journal = Journal.reopen(path)

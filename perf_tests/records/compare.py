@@ -49,6 +49,7 @@ def compare(before: Json, now: Json, gone_counts: bool = True) -> list[Row]:
     if gone_counts:
         seen = timed_now.keys() | untimed_now.keys()
         rows += [_gone(case_id, row) for case_id, row in timed_before.items() if case_id not in seen]
+        rows += [_never(case_id, row) for case_id, row in untimed_before.items() if case_id not in seen]
     return rows
 
 
@@ -60,7 +61,7 @@ def _timed_now(case_id: str, now: Json, timed_before: dict[str, Json], untimed_b
     if case_id not in timed_before:
         return Row(case_id, Status.NEW, median(seconds))
     before = timed_before[case_id]
-    difference = _identity_difference(before, now)
+    difference = identity_difference(before, now)
     if difference:
         return Row(case_id, Status.INCOMPARABLE, median(seconds), explanation=difference)
     seconds_before = before["stats"]["data"]
@@ -78,6 +79,9 @@ def _untimed_now(case_id: str, now: Json, timed_before: dict[str, Json], untimed
     explanation = f"now {OUTCOMES[now['outcome']]}: {now['reason']}"
     if case_id in timed_before:
         before_seconds = median(timed_before[case_id]["stats"]["data"])
+        difference = identity_difference(timed_before[case_id], now)
+        if difference:
+            return Row(case_id, Status.INCOMPARABLE, before_seconds=before_seconds, explanation=difference)
         return Row(case_id, Status.NO_LONGER, before_seconds=before_seconds, explanation=explanation)
     return Row(case_id, Status.NEVER if case_id in untimed_before else Status.NEW, explanation=explanation)
 
@@ -86,7 +90,12 @@ def _gone(case_id: str, before: Json) -> Row:
     return Row(case_id, Status.GONE, before_seconds=median(before["stats"]["data"]), explanation="not part of this run")
 
 
-def _identity_difference(before: Json, now: Json) -> str:
+def _never(case_id: str, before: Json) -> Row:
+    was = OUTCOMES[before["outcome"]]
+    return Row(case_id, Status.NEVER, explanation=f"{was} before, and not part of this run")
+
+
+def identity_difference(before: Json, now: Json) -> str:
     """The identity fields in which two rows of one id differ; empty if they agree."""
     fields_before, fields_now = identity_of(before), identity_of(now)
     return ", ".join(

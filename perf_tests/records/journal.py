@@ -7,12 +7,15 @@ A process that dies leaves at most a torn last line; the file goes when the reco
 import fcntl
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
 from perf_tests.records.record import Json, without_nan
+
+HEADER = ("settings", "selection", "machine_info", "commit_info", "source", "command", "started")
 
 
 @dataclass
@@ -49,9 +52,12 @@ class Journal:
 
     @classmethod
     def reopen(cls, path: Path) -> "Journal | None":
-        """The journal of a dead run; None if the process that writes it is alive."""
-        file = path.open("r+b")
-        if not _lock(file):
+        """The journal of a dead run; None if the process that writes it is alive, or has just completed it."""
+        try:
+            file = path.open("r+b")
+        except FileNotFoundError:
+            return None
+        if not _lock(file) or not path.exists():
             file.close()
             return None
         file.seek(_length_of_whole_lines(path))
@@ -68,12 +74,14 @@ class Journal:
         self._append({"outcome": row})
 
     def close(self) -> None:
-        self._file.close()
+        # A line that a full disk refused stays in the buffer and is refused again; that has been told already.
+        with suppress(OSError):
+            self._file.close()
 
     def discard(self) -> None:
         """The record is safe on disk; the journal has served."""
         self.path.unlink()
-        self._file.close()
+        self.close()
 
     def _append(self, entry: Json) -> None:
         line = json.dumps(without_nan(entry), allow_nan=False) + "\n"
@@ -83,20 +91,32 @@ class Journal:
 
 
 def read_journal(path: Path) -> JournalContents | None:
-    """What the journal at `path` holds; None if not even its header was written. A torn last line is left out."""
+    """What the journal at `path` holds; None if not even its header was written. A torn last line is left out.
+
+    Raises ValueError with one sentence for a file that is no journal or is damaged before its end.
+    """
     lines = path.read_bytes()[: _length_of_whole_lines(path)].splitlines()
     if not lines:
         return None
-    contents = JournalContents(json.loads(lines[0])["header"])
-    for line in lines[1:]:
-        entry = json.loads(line)
+    try:
+        header, *entries = (json.loads(line) for line in lines)
+        contents = JournalContents({name: header["header"][name] for name in HEADER})
+        _sort(entries, contents)
+        if not all(isinstance(case_id, str) for case_id in contents.finished_ids):
+            raise TypeError("a case without a name")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is no journal of this suite, or is damaged: {error!r}.") from error
+    return contents
+
+
+def _sort(entries: list[Json], contents: JournalContents) -> None:
+    for entry in entries:
         if "started" in entry:
             contents.starts[entry["started"]] = contents.starts.get(entry["started"], 0) + 1
         elif "benchmark" in entry:
             contents.benchmarks.append(entry["benchmark"])
         else:
             contents.outcomes.append(entry["outcome"])
-    return contents
 
 
 def unfinished_journals(storage: Path) -> list[Path]:

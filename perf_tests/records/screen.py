@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from perf_tests.records.compare import Row, Status
+from perf_tests.records.compare import Row
 from perf_tests.records.record import FLAGS, OUTCOMES, Json
 
 DASH = "-"
@@ -48,9 +48,7 @@ def comparison_lines(rows: Sequence[Row]) -> list[str]:
         header = ("case", "before", "now", "now / before", "95 % within these launches")
         lines += table(header, [_comparison_row(row) for row in measured])
         lines += ["one launch of each: launches differ by more than their rounds do, so this is no verdict"]
-    lines += [_in_words(row) for row in rows if row.ratio is None and row.status != Status.NEVER]
-    never = sum(row.status == Status.NEVER for row in rows)
-    return [*lines, f"{never} cases were measured in neither run"] if never else lines
+    return lines + [_in_words(row) for row in rows if row.ratio is None]
 
 
 def _comparison_row(row: Row) -> tuple[str, ...]:

@@ -148,7 +148,10 @@ def _path_of(storage: Path, asked: str) -> Path:
         return Path(asked)
     pattern = asked if "/" in asked else f"*/{asked}"
     own = own_folder(storage)
-    found = sorted(path for path in storage.glob(f"{pattern.removesuffix('*')}*.json"))
+    try:
+        found = sorted(storage.glob(f"{pattern.removesuffix('*')}*.json"))
+    except (ValueError, NotImplementedError):  # an absolute path, or a pattern that is none
+        found = []
     found = [path for path in found if path.parent == own] or found
     if len(found) == 1:
         return found[0]

@@ -1,0 +1,88 @@
+"""What the README says is so: its commands run, its paths exist, its tables and its results are the program's own."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from perf_tests.options import add_options
+from perf_tests.records.screen import result_lines
+from perf_tests.records.store import read_record
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def section(title: str) -> str:
+    return README.partition(f"## {title}\n")[2].partition("\n## ")[0]
+
+
+def commands(text: str) -> list[str]:
+    """Indented lines, without their trailing comments."""
+    return [line.partition(" #")[0].strip() for line in text.splitlines() if line.startswith("    ")]
+
+
+PYTEST_COMMANDS = [line for line in commands(section("Run")) if line.startswith("pytest")]
+MAKE_COMMANDS = [line for line in commands(section("Run")) if line.startswith("make")]
+
+
+@pytest.mark.parametrize("command", PYTEST_COMMANDS)
+def test_each_pytest_command_collects(command: str, tmp_path: Path) -> None:
+    words = [*shlex.split(command)[1:], "--collect-only", "-q", f"--benchmark-storage=file://{tmp_path}"]
+    ended = subprocess.run([sys.executable, "-m", "pytest", *words], cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-2000:]
+
+
+@pytest.mark.parametrize("command", MAKE_COMMANDS)
+def test_each_make_target_exists(command: str) -> None:
+    ended = subprocess.run([*shlex.split(command), "--dry-run"], cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_the_readme_has_commands_to_test() -> None:
+    assert len(PYTEST_COMMANDS) >= 4
+    assert len(MAKE_COMMANDS) >= 3
+
+
+def test_the_option_table_lists_every_option_and_no_other() -> None:
+    parser = Mock()
+    add_options(parser)
+    known = {call.args[0] for call in parser.getgroup().addoption.call_args_list}
+    rows = [line.split("|")[1] for line in section("Run").splitlines() if line.startswith("| `--")]
+    assert {name for row in rows for name in re.findall(r"`(--[a-z-]+)`", row)} == known
+
+
+def mapped_paths() -> list[str]:
+    """The file names of the map, each with the folder it is listed under."""
+    folder, found = "", []
+    for line in section("Map").splitlines():
+        indent = len(line) - len(line.lstrip())
+        for word in line.partition("  #")[0].split():
+            if indent == 4 and word.endswith("/"):
+                folder = word
+            if word.endswith((".py", "/")) and not word.startswith("("):
+                found.append(word if indent == 4 else folder + word)
+    return found
+
+
+@pytest.mark.parametrize("path", mapped_paths())
+def test_each_path_of_the_map_exists(path: str) -> None:
+    assert (ROOT / path).exists()
+
+
+def test_every_file_of_perf_tests_is_on_the_map() -> None:
+    on_the_map = {Path(path).name for path in mapped_paths()}
+    here = {path.name for path in (ROOT / "perf_tests").glob("*.py")} - {"__init__.py", "__main__.py"}
+    assert here - on_the_map == set()
+
+
+def test_the_results_are_those_of_the_record_they_name() -> None:
+    block = README.partition("<!-- results:")[2].partition("<!-- end of results -->")[0]
+    name = re.search(r"`(\.benchmarks/[^`]+\.json)`", block)
+    assert name is not None, "the results name no record"
+    shown = [line.removeprefix("    ").rstrip() for line in block.splitlines() if line.startswith("    ")]
+    assert shown == [line.rstrip() for line in result_lines(read_record(ROOT / name[1]).data)]
