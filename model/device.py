@@ -24,18 +24,18 @@ def device_named(text: str) -> torch.device:
     return torch.device("cuda", index)
 
 
+def why_gpu_is_passed_over(device: str) -> str | None:
+    """A sentence where `auto` chose the CPU although there is a GPU, else None."""
+    return why_gpu_cannot_run(0) if device == "cpu" and torch.cuda.is_available() else None
+
+
 def why_gpu_cannot_run(index: int) -> str | None:
     """None where this torch build holds kernels for the GPU, else a sentence that names a wheel which does."""
-    major, minor = torch.cuda.get_device_capability(index)
+    capability = torch.cuda.get_device_capability(index)
     built_for = torch.cuda.get_arch_list()
-    # A cubin runs on later minor revisions of its major; PTX (compute_NN) on anything later still.
-    runs = any(
-        (kind == "sm" and number // 10 == major and number % 10 <= minor)
-        or (kind == "compute" and number <= major * 10 + minor)
-        for kind, number in (_split_architecture(name) for name in built_for)
-    )
-    if runs:
+    if any(_runs_on(architecture, capability) for architecture in built_for):
         return None
+    major, minor = capability
     return (
         f"GPU {torch.cuda.get_device_name(index)} has compute capability {major}.{minor}, but torch "
         f"{torch.__version__} was built for {' '.join(built_for)}; install the wheel of another CUDA version "
@@ -43,7 +43,13 @@ def why_gpu_cannot_run(index: int) -> str | None:
     )
 
 
-def _split_architecture(name: str) -> tuple[str, int]:
-    """`sm_90a` to ("sm", 90)."""
-    kind, _, number = name.partition("_")
-    return kind, int("".join(character for character in number if character.isdecimal()))
+def _runs_on(architecture: str, capability: tuple[int, int]) -> bool:
+    """NVIDIA, CUDA C++ Programming Guide, "Compute Compatibility": what code for `sm_90a` or `compute_80` runs on."""
+    kind, _, name = architecture.partition("_")
+    number = name.rstrip("af")
+    built_for = int(number[:-1]), int(number[-1])
+    if name.endswith("a"):  # code that uses features of one architecture runs nowhere else
+        return built_for == capability
+    if kind == "sm" or name.endswith("f"):  # machine code, and code for a family, run on later minor revisions
+        return built_for[0] == capability[0] and built_for[1] <= capability[1]
+    return built_for <= capability  # PTX is translated for whatever came later

@@ -72,7 +72,7 @@ def _why_unsupported_on_cpu(precision: Precision, capabilities: dict[str, bool])
         return None
     return (
         f"{precision.name} needs a CPU with {' or '.join(needed)}; this one only emulates it, "
-        "so its time would say nothing. Measure fp32 here."
+        "so its time would say nothing; measure fp32 here."
     )
 
 

@@ -9,7 +9,7 @@ import torch
 from model.attention import ATTENTION
 from model.sizes import SIZES, ModelConfig
 from model.training import optimizer_that_runs
-from perf_tests.options import Settings
+from perf_tests.options import PHASES, Settings
 
 ZERO_GRAD_POLICY = "set_to_none_before_forward"
 
@@ -18,6 +18,9 @@ MODEL_FLOPS_OF_PHASE = {"inference": 1, "forward": 1, "backward": 2, "forward_ba
 ATTENTION_FLOPS_OF_PHASE = {"attention_forward": 1, "attention_backward": 2}
 
 ATTENTION_BATCH_SIZE = 8
+
+PHASE_ORDER = (*PHASES, *ATTENTION_FLOPS_OF_PHASE)
+"""Phases of one model in the order they are measured: those that leave the weights alone come first."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +68,15 @@ class LanguageModelCase:
         return self.batch_size * self.context_length
 
     @property
+    def forward_flops(self) -> int:
+        return self.config.forward_flops(self.batch_size, self.context_length)
+
+    @property
     def model_flops(self) -> int | None:
         """Model FLOPs of one round, the full T x T square counted; None where the phase has no matrix products."""
         if self.phase not in MODEL_FLOPS_OF_PHASE:
             return None
-        return MODEL_FLOPS_OF_PHASE[self.phase] * self.config.forward_flops(self.batch_size, self.context_length)
+        return MODEL_FLOPS_OF_PHASE[self.phase] * self.forward_flops
 
     @property
     def has_backward(self) -> bool:
@@ -107,14 +114,22 @@ class AttentionCase:
         return self.batch_size * self.sequence_length
 
     @property
+    def forward_flops(self) -> int:
+        """2mnk of the two products, the full square counted."""
+        return 4 * self.batch_size * self.sequence_length**2 * self.head_dim
+
+    @property
     def model_flops(self) -> int:
-        """2mnk of the two products, the full square counted, and twice that backward."""
-        forward = 4 * self.batch_size * self.sequence_length**2 * self.head_dim
-        return ATTENTION_FLOPS_OF_PHASE[self.phase] * forward
+        return ATTENTION_FLOPS_OF_PHASE[self.phase] * self.forward_flops
 
     @property
     def has_backward(self) -> bool:
         return self.phase == "attention_backward"
+
+    @property
+    def built_from(self) -> tuple[Any, ...]:
+        """Cases that agree in this are measured side by side."""
+        return (self.head_dim, self.sequence_length, self.attention, self.device)
 
 
 Case = LanguageModelCase | AttentionCase

@@ -15,7 +15,7 @@ from perf_tests.cases import AttentionCase, Case, LanguageModelCase
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.sdpa_backend import sdpa_backend_for_shape
 from perf_tests.measure import Measure
-from perf_tests.models import ModelShelf, forget
+from perf_tests.models import ForeignModelError, ModelShelf, forget
 from perf_tests.records.record import Json
 from perf_tests.stash import CASE, WORKBENCH
 from perf_tests.workbench import Workbench
@@ -107,7 +107,11 @@ def clock(workbench: Workbench) -> Clock:
 @pytest.fixture
 def training(case: LanguageModelCase, workbench: Workbench, shelf: ModelShelf) -> Iterator[Training]:
     start = time.perf_counter()
-    training = shelf.lend(case, workbench.settings.optimizer)
+    try:
+        training = shelf.lend(case, workbench.settings.optimizer)
+    except ForeignModelError as error:
+        # What --model names is no language model, and so it is for every further case.
+        pytest.exit(str(error), returncode=pytest.ExitCode.USAGE_ERROR)
     workbench.device.synchronize()
     workbench.time_spent.builds_seconds += time.perf_counter() - start
     yield training
@@ -151,15 +155,13 @@ def inputs(case: AttentionCase, workbench: Workbench) -> AttentionInputs:
 
 @pytest.fixture
 def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, benchmark: object) -> Iterator[Measure]:
-    is_attention = isinstance(case, AttentionCase)
-    settings = workbench.settings
     measure = Measure(
         benchmark=benchmark,  # type: ignore[arg-type]
         case=case,
         clock=workbench.clock,
         device=workbench.device,
-        rounds=settings.attention_alone_rounds if is_attention else settings.rounds,
-        warmup_rounds=settings.warmup_rounds,
+        rounds=workbench.rounds(case),
+        warmup_rounds=workbench.settings.warmup_rounds,
         matmul_flops_per_second=None if workbench.disabled else workbench.ceiling(case.precision),
         conditions={} if workbench.disabled else _conditions(case, workbench),
         on_round=workbench.on_round,

@@ -2,6 +2,8 @@
 
 import gc
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +16,7 @@ from model.training import Training
 from model.transformer import ModelFactory, TransformerLM
 from perf_tests.cases import LanguageModelCase
 from perf_tests.instruments.device import Device
+from perf_tests.outcomes import is_out_of_memory
 
 
 class ForeignModelError(Exception):
@@ -84,21 +87,32 @@ def forget(device: Device) -> None:
 def build_foreign_model(name: str, config: ModelConfig) -> nn.Module:
     """What `MODULE:FACTORY` makes of `config`. Raises ForeignModelError with one sentence."""
     module_name, _, factory_name = name.partition(":")
-    try:
+    with _told_in_one_sentence(f"--model {name} cannot be imported"):
         factory: ModelFactory = getattr(importlib.import_module(module_name), factory_name)
-    except (ImportError, AttributeError) as error:
-        raise ForeignModelError(f"--model {name} cannot be imported: {error}.") from error
-    model = factory(config)
+    with _told_in_one_sentence(f"--model {name} builds no model of {config}"):
+        model = factory(config)
     if not isinstance(model, nn.Module):
         raise ForeignModelError(f"--model {name} returned a {type(model).__name__}; it must return an nn.Module.")
     return model
+
+
+@contextmanager
+def _told_in_one_sentence(what: str) -> Iterator[None]:
+    """Whatever somebody else's code raises, but for running out of memory, which is an outcome of the case."""
+    try:
+        yield
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        raise ForeignModelError(f"{what}: {type(error).__name__}: {error}") from error
 
 
 @torch.no_grad()
 def check_foreign_model(model: nn.Module, case: LanguageModelCase, device: torch.device) -> None:
     """Whether the model is a language model of the case's shape that reads its context; else ForeignModelError."""
     tokens_BT = torch.randint(case.config.vocab_size, (1, case.context_length), device=device)
-    logits_BTV = model(tokens_BT)
+    with _told_in_one_sentence(f"--model {case.model} fails on tokens of shape {(1, case.context_length)}"):
+        logits_BTV = model(tokens_BT)
     wanted = (1, case.context_length, case.config.vocab_size)
     if not isinstance(logits_BTV, Tensor) or tuple(logits_BTV.shape) != wanted:
         got = tuple(logits_BTV.shape) if isinstance(logits_BTV, Tensor) else type(logits_BTV).__name__

@@ -59,7 +59,6 @@ class Settings:
 def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("transformer performance", "Transformer performance suite (lists take commas, or all)")
     texts = {
-        "--device": "where to measure: auto, cpu, cuda or cuda:N (default: auto)",
         "--size": "model sizes (default: small on a CPU, small to 2.7B on a GPU)",
         "--context": "context lengths in tokens (default: 128 on a CPU, 128 to 1024 on a GPU)",
         "--precision": "fp32, tf32, bf16, fp16, fp16-unscaled (default: fp32 and, where native, bf16)",
@@ -78,6 +77,9 @@ def add_options(parser: pytest.Parser) -> None:
         "--memory-budget": "what may be used, for example 12GiB (default: what is free)",
         "--model": "MODULE:FACTORY, a model of your own: factory(config) -> nn.Module (default: ours)",
     }
+    group.addoption(
+        "--device", default="auto", metavar="DEVICE", help="where to run: auto, cpu, cuda or cuda:N (default: auto)"
+    )
     for name, text in texts.items():
         group.addoption(name, default=None, metavar=name.strip("-").upper().replace("-", "_"), help=text)
     group.addoption("--resume", action="store_true", help="go on with an interrupted run")
@@ -106,7 +108,7 @@ def _read_settings(config: pytest.Config) -> Settings:
         text = typed(option)
         return default if text is None else _number(option, text, least)
 
-    device = device_named(typed("--device") or "auto")
+    device = device_named(config.getoption("--device"))
     on_gpu = device.type == "cuda"
     native = tuple(name for name in ("fp32", "bf16") if PRECISIONS[name].why_unsupported(device) is None)
     model = typed("--model")

@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 
+from model.device import why_gpu_is_passed_over
+from model.precision import PRECISIONS
 from perf_tests import benchmark_options, recording, reporting
 from perf_tests.cases import (
     ATTENTION_AXES,
     LANGUAGE_MODEL_AXES,
+    PHASE_ORDER,
+    AttentionCase,
     Case,
     attention_case,
     attention_grid,
@@ -22,11 +26,6 @@ from perf_tests.cases import (
 from perf_tests.options import Settings, add_options, read_settings
 from perf_tests.records.record import Json
 from perf_tests.stash import CASE, OUTCOME, SAVING, SETTINGS, WORKBENCH
-
-PHASE_ORDER = (
-    "inference", "forward", "backward", "forward_backward", "optimizer", "full_step",
-    "attention_forward", "attention_backward",
-)  # fmt: skip
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,11 +43,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     session.config.stash[SETTINGS] = read_settings(session.config)
 
 
-def pytest_report_header(config: pytest.Config) -> str | None:
+def pytest_report_header(config: pytest.Config) -> list[str]:
     settings = config.stash.get(SETTINGS, None)
     if settings is None:
-        return None
-    return f"device: {settings.device}, threads: {settings.threads}"
+        return []
+    reason = why_gpu_is_passed_over(settings.device)
+    return [f"device: {settings.device}, threads: {settings.threads}", *([reason] if reason else [])]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -80,8 +80,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     benchmarks = [item for item in items if _phase_of(item) is not None]
     for item in benchmarks:
         item.stash[CASE] = _case_of(item, config.stash[SETTINGS])
-    place = _model_places(benchmarks)
-    benchmarks.sort(key=lambda item: place[id(item)])
+    benchmarks = _side_by_side(benchmarks)
     if benchmarks and not config.option.collectonly and not session.testsfailed:
         benchmarks = recording.get_ready(config, benchmarks)
     items[:] = [*benchmarks, *others]
@@ -98,17 +97,18 @@ def _case_of(item: pytest.Item, settings: Settings) -> Case:
     return make(_phase_of(item) or "", axes, settings)
 
 
-def _model_places(benchmarks: list[pytest.Item]) -> dict[int, tuple[int, ...]]:
-    """A sort key for each item: cases of one model side by side, within it by precision and then by phase."""
-    first_seen: dict[Any, int] = {}
-    places: dict[int, tuple[int, ...]] = {}
-    for item in sorted(benchmarks, key=lambda item: item.stash[CASE].phase.startswith("attention")):
-        case = item.stash[CASE]
-        shared = case.built_from if hasattr(case, "built_from") else tuple(case.identity().items())[1:]
-        model = first_seen.setdefault(shared, len(first_seen))
-        precision = first_seen.setdefault(case.precision, len(first_seen))
-        places[id(item)] = (model, precision, PHASE_ORDER.index(case.phase))
-    return places
+def _side_by_side(benchmarks: list[pytest.Item]) -> list[pytest.Item]:
+    """Cases of one model next to each other, the language models first, within each by precision and by phase."""
+    cases = {item: item.stash[CASE] for item in benchmarks}
+    alone_last = sorted(benchmarks, key=lambda item: isinstance(cases[item], AttentionCase))
+    models = {built: place for place, built in enumerate(dict.fromkeys(cases[item].built_from for item in alone_last))}
+    precisions = list(PRECISIONS)
+
+    def place(item: pytest.Item) -> tuple[int, int, int]:
+        case = cases[item]
+        return models[case.built_from], precisions.index(case.precision), PHASE_ORDER.index(case.phase)
+
+    return sorted(benchmarks, key=place)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,9 +1,13 @@
 """What a person at a terminal sees while a run goes on: the case, the round, the time left. Nobody else sees it."""
 
+import shutil
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
-from perf_tests.cases import AttentionCase, Case
+from perf_tests.cases import Case
 
 # Forward passes' worth of work in one round of each phase, its set-up included.
 _FORWARD_PASSES = {
@@ -19,14 +23,34 @@ class Line(Protocol):
 
     def ensure_newline(self) -> None: ...
 
+    def flush(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class WatchedLine:
+    """The terminal itself: while a test runs pytest keeps everything that is written, and would keep the line too."""
+
+    line: Line
+    uncaptured: Callable[[], AbstractContextManager[None]]
+
+    def rewrite(self, line: str, **markup: bool) -> None:
+        width = shutil.get_terminal_size().columns - 1  # a wrapped line could not be written over
+        with self.uncaptured():
+            self.line.rewrite(line[:width], **markup)
+            self.line.flush()
+
+    def ensure_newline(self) -> None:
+        with self.uncaptured():
+            self.line.ensure_newline()
+            self.line.flush()
+
+    def flush(self) -> None:
+        return
+
 
 def expected_work(case: Case, rounds: int) -> float:
     """FLOPs of all rounds, near enough to share out the remaining time."""
-    if isinstance(case, AttentionCase):
-        forward = 4 * case.batch_size * case.sequence_length**2 * case.head_dim
-    else:
-        forward = case.config.forward_flops(case.batch_size, case.context_length)
-    return _FORWARD_PASSES[case.phase] * forward * rounds
+    return _FORWARD_PASSES[case.phase] * case.forward_flops * rounds
 
 
 class Progress:
@@ -62,7 +86,8 @@ class Progress:
             kind, count, of = "round", number - self._warmup_rounds + 1, self._rounds
         position = f"case {len(self._done) + 1} of {len(self._works)}"
         name = self._case_id.rpartition("::")[2]
-        self._line.rewrite(f"{position}  {name}  {kind} {count} of {of}{self._time_left()}", erase=True)
+        # The name last: it is what a narrow terminal cuts off.
+        self._line.rewrite(f"{position}{self._time_left()}  {kind} {count} of {of}  {name}", erase=True)
 
     def end(self, case_id: str, result: str) -> None:
         """The case is done, with a timing or without; `result` takes the place of its rounds."""

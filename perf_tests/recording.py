@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import nullcontext
 from hashlib import sha256
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from perf_tests.cases import ATTENTION_AXES, LANGUAGE_MODEL_AXES
 from perf_tests.instruments import machine
 from perf_tests.options import Settings
 from perf_tests.outcomes import Outcome
-from perf_tests.progress import Line, Progress, expected_work
+from perf_tests.progress import Line, Progress, WatchedLine, expected_work
 from perf_tests.records.record import Json, machine_differences
 from perf_tests.records.store import BaselineError, StoredRecord, latest_baseline, list_records, numbered_baseline
 from perf_tests.session import MeasuringSession, ResumeError, command_line, journal_header, open_journal
@@ -147,7 +148,10 @@ def _terminal_line(config: pytest.Config) -> Line | None:
     """Where progress is shown: a terminal that a person watches, and nowhere else."""
     reporter = config.pluginmanager.getplugin("terminalreporter")
     is_watched = reporter is not None and sys.__stdout__ is not None and sys.__stdout__.isatty()
-    return reporter if is_watched and not os.environ.get("CI") else None
+    if reporter is None or not is_watched or os.environ.get("CI"):
+        return None
+    capture = config.pluginmanager.getplugin("capturemanager")
+    return WatchedLine(reporter, nullcontext if capture is None else capture.global_and_fixture_disabled)
 
 
 def _note_resumption(run: Run, session: MeasuringSession, left: int, selected: int) -> None:

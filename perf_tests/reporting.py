@@ -96,7 +96,9 @@ def finish(session: pytest.Session) -> None:
         _compare(session, run, run.baseline.data, saving)
     if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:  # a resumed run of which every case was done
         session.exitstatus = pytest.ExitCode.OK
-    if run.failures and session.exitstatus == pytest.ExitCode.OK:
+    # A case may have failed in the part of the run that this process resumed.
+    failed = run.failures or any(row["outcome"] == "error" for row in run.record["outcomes"])
+    if failed and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -121,7 +123,7 @@ def _save(session: pytest.Session, run: Run, measuring: MeasuringSession, saving
         if saving.json_path is not None:
             write_whole(saving.json_path, encoded(run.record))
             run.notes.append(f"Wrote {saving.json_path}.")
-        run.notes.append(f"Saved {measuring.save(saving.storage, name)}.")
+        run.notes.append(f"Saved {measuring.save(run.record, saving.storage, name)}.")
     except OSError as error:
         run.failures.append(
             f"The record cannot be written: {error}. Nothing is lost: {measuring.journal.path} holds the run; "

@@ -79,9 +79,9 @@ class MeasuringSession:
             sorted(self.contents.outcomes, key=lambda row: place.get(row["id"], len(place))),
         )
 
-    def save(self, storage: Path, name: str) -> Path:
-        """Write the record and let the journal go; raises OSError, and then the journal stays."""
-        path = save_record(self.record(), own_folder(storage), name)
+    def save(self, record: Json, storage: Path, name: str) -> Path:
+        """Write the run's record and let the journal go; raises OSError, and then the journal stays."""
+        path = save_record(record, own_folder(storage), name)
         self.journal.discard()
         return path
 

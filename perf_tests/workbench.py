@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 
 from model.precision import PRECISIONS
-from perf_tests.cases import Case
+from perf_tests.cases import AttentionCase, Case
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.device import Device, open_device
 from perf_tests.instruments.roofline import matmul_flops_per_second
@@ -45,9 +45,8 @@ class Workbench:
         return self._ceilings[precision]
 
     def rounds(self, case: Case) -> int:
-        if case.phase.startswith("attention"):
-            return self.settings.attention_alone_rounds
-        return self.settings.rounds
+        alone = isinstance(case, AttentionCase)
+        return self.settings.attention_alone_rounds if alone else self.settings.rounds
 
     def on_round(self, number: int) -> None:
         if self.session is not None:

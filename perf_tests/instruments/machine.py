@@ -21,7 +21,6 @@ def stable_facts(device: torch.device, threads: int) -> dict[str, Any]:
     return {
         "device": device.type,
         "gpu": _gpu_facts(device) if device.type == "cuda" else None,
-        # Whole GiB: the kernel keeps a few MiB more or less for itself at each boot.
         "memory_gib": round(host_memory.total_bytes() / 2**30),
         "torch": torch.__version__,
         "torch_git": torch.version.git_version,

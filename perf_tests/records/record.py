@@ -133,6 +133,7 @@ def _comparable_facts(machine_info: Json) -> Json:
     facts["python"] = ".".join(str(machine_info.get("python_version")).split(".")[:2])
     facts["system"] = machine_info.get("system")
     facts.update(_flat("", machine_info.get("torch") or {}))
+    facts.pop("memory_gib", None)  # the kernel keeps more or less for itself at each boot, across any rounding
     return facts
 
 

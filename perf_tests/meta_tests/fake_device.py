@@ -1,0 +1,49 @@
+"""A device whose work is done later, in virtual time: what a GPU is to a clock, without a GPU."""
+
+from dataclasses import dataclass
+
+from perf_tests.instruments.device import CpuDevice, Event
+from perf_tests.meta_tests.example_cases import CPU
+
+
+@dataclass(frozen=True)
+class QueueEvent:
+    """The moment at which the work issued before it is done."""
+
+    done_at: float
+
+    def seconds_until(self, later: Event) -> float:
+        assert isinstance(later, QueueEvent)
+        return later.done_at - self.done_at
+
+
+class QueueDevice(CpuDevice):
+    """Launching work takes no host time; `synchronize` moves the host's clock to the end of the queue.
+
+    It stands in for the module `time` too, so that a clock reads its virtual seconds. `deaf_to` is the number of a
+    synchronisation that does nothing, counted from 1.
+    """
+
+    def __init__(self, deaf_to: int | None = None) -> None:
+        super().__init__(CPU)
+        self.now = 0.0
+        self.done_at = 0.0
+        self.deaf_to = deaf_to
+        self.synchronisations = 0
+
+    def launch(self, seconds: float) -> None:
+        self.done_at = max(self.done_at, self.now) + seconds
+
+    def synchronize(self) -> None:
+        self.synchronisations += 1
+        if self.synchronisations != self.deaf_to:
+            self.now = max(self.now, self.done_at)
+
+    def record_event(self) -> Event | None:
+        return QueueEvent(max(self.done_at, self.now))
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def process_time(self) -> float:
+        return self.now / 2

@@ -1,0 +1,111 @@
+"""Small records as the suite writes them, with invented figures."""
+
+from collections.abc import Sequence
+from statistics import mean, median
+from typing import Any
+
+from perf_tests.records.record import LANGUAGE_MODEL_IDENTITY, Json, build_record
+
+FORWARD = "perf_tests/test_forward.py::test_forward[tiny-ctx8-fp32-naive]"
+BACKWARD = "perf_tests/test_backward.py::test_backward[tiny-ctx8-fp32-naive]"
+FULL_STEP = "perf_tests/test_full_step.py::test_full_step[tiny-ctx8-fp32-naive]"
+
+TEN_ROUNDS = (1.00, 1.01, 1.02, 1.03, 1.04, 1.05, 1.06, 1.07, 1.08, 1.09)
+
+
+def identity(**changes: Any) -> Json:
+    known = {
+        "phase": "forward", "model": "ours", "size": "tiny", "d_model": 128, "d_ff": 512, "num_layers": 2,
+        "num_heads": 4, "vocab_size": 10_000, "context_length": 8, "batch_size": 4, "precision": "fp32",
+        "attention": "naive", "execution": "eager", "checkpoint": "none", "optimizer": None, "zero_grad_policy": None,
+        "device": "cpu",
+    }  # fmt: skip
+    return {name: {**known, **changes}[name] for name in LANGUAGE_MODEL_IDENTITY}
+
+
+def timed(case_id: str = FORWARD, seconds: Sequence[float] = TEN_ROUNDS, **changes: Any) -> Json:
+    """The row of a case that was measured; `changes` go to its identity, other names to its `extra_info`."""
+    middle = median(seconds)
+    extra = {name: value for name, value in changes.items() if name not in LANGUAGE_MODEL_IDENTITY}
+    info = {"tokens_per_second": 32 / middle, "tflops_per_second": 0.02, "share_of_matmul_ceiling": 0.25, "flags": []}
+    return {
+        "group": "forward",
+        "name": case_id.rpartition("::")[2],
+        "fullname": case_id,
+        "params": {"model_size": "tiny"},
+        "extra_info": {**identity(**changes), **info, **extra},
+        "stats": {
+            "min": min(seconds),
+            "max": max(seconds),
+            "mean": mean(seconds),
+            "median": middle,
+            "iqr": 0.05,
+            "stddev": 0.03,
+            "rounds": len(seconds),
+            "data": list(seconds),
+        },
+    }
+
+
+def untimed(
+    case_id: str = FORWARD, outcome: str = "out_of_memory", reason: str = "1.0 GiB asked, 0.5 GiB left", **changes: Any
+) -> Json:
+    """The row of a case that got no timing; `changes` go to its identity."""
+    return {
+        "id": case_id,
+        **identity(**changes),
+        "outcome": outcome,
+        "reason": reason,
+        "needed_bytes": 2**30,
+        "available_bytes": 2**29,
+        "rounds": [],
+    }
+
+
+def machine(**changes: Any) -> Json:
+    """A machine as a record describes it; `changes` replace facts of `cpu` and `torch` or the others by name."""
+    facts: Json = {
+        "node": "host-1",
+        "processor": "x86_64",
+        "machine": "x86_64",
+        "python_version": "3.11.7",
+        "system": "Linux",
+        "release": "6.1.0",
+        "cpu": {"brand_raw": "Some CPU", "arch": "X86_64", "count": 8, "hz_actual": [2_400_000_000, 0]},
+        "torch": {
+            "device": "cpu",
+            "gpu": None,
+            "memory_gib": 16,
+            "torch": "2.13.0+cpu",
+            "torch_git": "abc",
+            "cuda": None,
+            "threads": 4,
+            "deterministic_algorithms": False,
+            "environment": {},
+        },
+    }
+    for name, value in changes.items():
+        place = next((facts[part] for part in ("cpu", "torch") if name in facts[part]), facts)
+        place[name] = value
+    return facts
+
+
+def header(selection: Sequence[str] = (FORWARD,), **machine_changes: Any) -> Json:
+    return {
+        "settings": {"sizes": ["tiny"], "threads": 4},
+        "selection": list(selection),
+        "machine_info": machine(**machine_changes),
+        "commit_info": {"id": "0123456789abcdef", "dirty": False},
+        "source": "digest",
+        "command": "pytest perf_tests --size tiny --resume",
+        "started": "2030-01-01T00:00:00+00:00",
+    }
+
+
+def record(
+    benchmarks: Sequence[Json] = (), outcomes: Sequence[Json] = (), written: str | None = None, **machine_changes: Any
+) -> Json:
+    """A complete record; `written` is its date."""
+    selection = [*(row["fullname"] for row in benchmarks), *(row["id"] for row in outcomes)]
+    data = build_record(header(selection, **machine_changes), list(benchmarks), list(outcomes))
+    return data if written is None else {**data, "datetime": written}

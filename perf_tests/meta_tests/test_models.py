@@ -1,0 +1,171 @@
+"""The shelf builds a model once, lends it in the same state every time, and refuses what is no language model."""
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from model.sizes import ModelConfig
+from model.training import Training
+from model.transformer import TransformerLM
+from perf_tests import models
+from perf_tests.cases import LanguageModelCase
+from perf_tests.instruments.device import CpuDevice
+from perf_tests.meta_tests.example_cases import CPU, TOY, language_model_case, random_tokens
+from perf_tests.models import ForeignModelError, ModelShelf, build_foreign_model
+
+FACTORIES = "perf_tests.meta_tests.foreign_models"
+TRAINING_CASE = language_model_case(phase="full_step", optimizer="loop")
+FOREIGN = language_model_case(model=f"{FACTORIES}:Averaging", attention="own")
+
+
+@pytest.fixture
+def shelf() -> ModelShelf:
+    return ModelShelf(CpuDevice(CPU), seed=7)
+
+
+def weights_of(training: Training) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in training.model.parameters()]
+
+
+def same(first: list[Tensor], second: list[Tensor]) -> bool:
+    return all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+def train(training: Training) -> None:
+    training.step(random_tokens(), random_tokens())
+    training.release()
+
+
+@pytest.mark.parametrize("change", [{"phase": "backward"}, {"precision": "bf16"}, {"batch_size": 4}], ids=str)
+def test_cases_that_share_a_model_build_it_once(shelf: ModelShelf, change: dict[str, Any]) -> None:
+    first = shelf.lend(language_model_case(), "loop").model
+    assert shelf.lend(language_model_case(**change), "loop").model is first
+    assert shelf.builds == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        language_model_case(TOY.at_context(4)),
+        language_model_case(attention="sdpa"),
+        language_model_case(checkpoint="block"),
+        FOREIGN,
+    ],
+    ids=["context", "attention", "checkpoint", "model"],
+)
+def test_a_case_of_another_model_builds_its_own(shelf: ModelShelf, other: LanguageModelCase) -> None:
+    shelf.lend(language_model_case(), "loop")
+    shelf.lend(other, "loop")
+    assert shelf.builds == 2
+
+
+def test_after_training_the_weights_are_the_first_ones_again(shelf: ModelShelf) -> None:
+    training = shelf.lend(TRAINING_CASE, "loop")
+    first = weights_of(training)
+    train(training)
+    assert not same(first, weights_of(training))
+    assert same(first, weights_of(shelf.lend(TRAINING_CASE, "loop")))
+    assert shelf.builds == 1
+
+
+def test_a_second_round_of_training_takes_the_same_steps(shelf: ModelShelf) -> None:
+    """No gradient, moment or weight is left over from the case before."""
+    ends = []
+    for _ in range(2):
+        training = shelf.lend(TRAINING_CASE, "loop")
+        train(training)
+        ends.append(weights_of(training))
+    assert same(*ends)
+
+
+def test_the_weights_are_those_of_the_seed() -> None:
+    lent = [ModelShelf(CpuDevice(CPU), seed).lend(language_model_case(), "loop") for seed in (7, 7, 8)]
+    first, again, other = map(weights_of, lent)
+    assert same(first, again)
+    assert not same(first, other)
+
+
+def test_a_model_that_cannot_draw_its_weights_again_is_built_again(shelf: ModelShelf) -> None:
+    training_case = language_model_case(model=FOREIGN.model, attention="own", phase="full_step", optimizer="loop")
+    training = shelf.lend(training_case, "loop")
+    first = weights_of(training)
+    train(training)
+    assert same(first, weights_of(shelf.lend(training_case, "loop")))
+    assert shelf.builds == 2
+
+
+def test_a_model_that_was_not_trained_is_not_built_again(shelf: ModelShelf) -> None:
+    for _ in range(2):
+        shelf.lend(FOREIGN, "loop")
+    assert shelf.builds == 1
+
+
+def test_the_old_model_is_gone_before_the_next_is_built(shelf: ModelShelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or two of them would have to fit at once."""
+    old = weakref.ref(shelf.lend(language_model_case(), "loop").model)
+    alive_while_building = []
+
+    def build(config: ModelConfig, *arguments: Any) -> nn.Module:
+        alive_while_building.append(old() is not None)
+        return TransformerLM(config, *arguments)
+
+    monkeypatch.setattr(models, "TransformerLM", build)
+    shelf.lend(language_model_case(attention="sdpa"), "loop")
+    assert alive_while_building == [False]
+
+
+def test_clearing_frees_the_model(shelf: ModelShelf) -> None:
+    model = weakref.ref(shelf.lend(language_model_case(), "loop").model)
+    shelf.clear()
+    gc.collect()
+    assert model() is None
+
+
+def test_lending_sets_the_precision(shelf: ModelShelf) -> None:
+    torch.set_float32_matmul_precision("high")
+    shelf.lend(language_model_case(), "loop")
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_a_foreign_model_that_reads_its_context_is_lent(shelf: ModelShelf) -> None:
+    logits_BTV = shelf.lend(FOREIGN, "loop").forward(random_tokens())
+    assert logits_BTV.shape == (2, TOY.context_length, TOY.vocab_size)
+
+
+def test_with_a_single_token_there_is_no_context_to_ignore(shelf: ModelShelf) -> None:
+    shelf.lend(language_model_case(TOY.at_context(1), model=f"{FACTORIES}:Bigram", attention="own"), "loop")
+    assert shelf.builds == 1
+
+
+@pytest.mark.parametrize(
+    "factory, words",
+    [
+        ("Bigram", "ignores its context"),
+        ("LastTokenOnly", r"returned \(1, 37\) for tokens of shape \(1, 8\).* \(1, 8, 37\)"),
+        ("Wrapped", "returned tuple"),
+        ("not_a_module", "returned a dict"),
+        ("missing", "cannot be imported"),
+        ("raises", "builds no model of .*KeyError: 'hidden_size'"),
+        ("Unrunnable", "fails on tokens of shape .*an attention mask is missing"),
+    ],
+)
+def test_a_foreign_model_that_is_no_language_model_is_refused(shelf: ModelShelf, factory: str, words: str) -> None:
+    case = language_model_case(model=f"{FACTORIES}:{factory}", attention="own")
+    with pytest.raises(ForeignModelError, match=words) as refusal:
+        shelf.lend(case, "loop")
+    assert str(refusal.value).startswith(f"--model {case.model} ")
+    assert ". " not in str(refusal.value)
+
+
+def test_a_foreign_model_that_runs_out_of_memory_is_not_refused_for_it(shelf: ModelShelf) -> None:
+    with pytest.raises(MemoryError):
+        shelf.lend(language_model_case(model=f"{FACTORIES}:runs_out_of_memory", attention="own"), "loop")
+
+
+def test_a_module_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ForeignModelError, match="no_such_module:build cannot be imported"):
+        build_foreign_model("no_such_module:build", TOY)

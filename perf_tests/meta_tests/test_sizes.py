@@ -1,0 +1,79 @@
+"""Parameter count and FLOPs, closed forms both, against models that are built and products that are counted."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from model.attention import naive_attention
+from model.sizes import SIZES, ModelConfig
+from model.transformer import TransformerLM
+
+# Course handout, Stanford CS336, assignment 2 (editions 2025 and 2026): parameters, and forward TFLOP by context.
+PUBLISHED = {
+    "small": (128_625_408, {128: 0.126, 256: 0.257, 512: 0.534, 1024: 1.145}),
+    "medium": (423_183_360, {128: 0.429, 256: 0.871, 512: 1.794, 1024: 3.795}),
+    "large": (969_411_840, {128: 0.992, 256: 2.007, 512: 4.111, 1024: 8.609}),
+    "xl": (1_998_235_200, {128: 2.050, 256: 4.140, 512: 8.441, 1024: 17.526}),
+    "2.7B": (3_406_809_600, {128: 3.484, 256: 7.010, 512: 14.192, 1024: 29.072}),
+    "10B": (12_832_823_808, {128: 13.15, 512: 53.34}),
+}
+
+
+@pytest.mark.parametrize("config", SIZES.values(), ids=SIZES)
+def test_parameters_are_those_of_the_model(config: ModelConfig) -> None:
+    with torch.device("meta"):
+        model = TransformerLM(config, naive_attention)
+    assert sum(parameter.numel() for parameter in model.parameters()) == config.parameters
+
+
+@pytest.mark.parametrize("size", ["tiny", "small"])
+@pytest.mark.parametrize("context", [32, 96])
+def test_forward_flops_are_those_of_the_products(size: str, context: int) -> None:
+    config = SIZES[size].at_context(context)
+    with torch.device("meta"):
+        model = TransformerLM(config, naive_attention)
+        tokens_BT = torch.zeros(3, context, dtype=torch.int64)
+    with FlopCounterMode(display=False) as counter:
+        model(tokens_BT)
+    assert counter.get_total_flops() == config.forward_flops(batch_size=3, context_length=context)
+
+
+@pytest.mark.parametrize("size", PUBLISHED)
+def test_parameters_are_the_published_ones(size: str) -> None:
+    assert SIZES[size].parameters == PUBLISHED[size][0]
+
+
+@pytest.mark.parametrize("size", PUBLISHED)
+def test_forward_flops_are_the_published_ones(size: str) -> None:
+    """To the last digit printed: three decimals, two for 10B."""
+    for context, teraflops in PUBLISHED[size][1].items():
+        digits = 2 if size == "10B" else 3
+        assert round(SIZES[size].forward_flops(4, context) / 1e12, digits) == teraflops
+
+
+@pytest.mark.parametrize(
+    "shape, words",
+    [
+        ({"d_model": 100, "num_heads": 3}, "d_model 100 is not divisible by num_heads 3"),
+        ({"d_model": 12, "num_heads": 4}, "odd head width 3"),
+        ({"num_layers": 0}, "num_layers is 0"),
+        ({"vocab_size": -1}, "vocab_size is -1"),
+    ],
+)
+def test_an_impossible_shape_is_refused_in_one_sentence(shape: dict[str, int], words: str) -> None:
+    with pytest.raises(ValueError, match=words) as refusal:
+        ModelConfig(**{"d_model": 64, "d_ff": 128, "num_layers": 2, "num_heads": 4, **shape})
+    assert str(refusal.value).count(". ") == 0
+    assert str(refusal.value).endswith(".")
+
+
+def test_another_context_keeps_the_shape() -> None:
+    longer = SIZES["tiny"].at_context(4096)
+    assert longer.context_length == 4096
+    assert {**vars(longer), "context_length": 0} == {**vars(SIZES["tiny"]), "context_length": 0}
+
+
+def test_tiny_is_the_smallest_and_first() -> None:
+    counts = [config.parameters for config in SIZES.values()]
+    assert counts == sorted(counts)
+    assert next(iter(SIZES)) == "tiny"

@@ -1,0 +1,67 @@
+"""`python -m perf_tests compare`: what it prints and returns, without torch."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perf_tests.__main__ import main
+from perf_tests.meta_tests.synthetic import BACKWARD, FORWARD, record, timed, untimed
+from perf_tests.records.record import Json
+
+SLOWER = tuple(1.1 * seconds for seconds in (1.00, 1.01, 1.02, 1.03, 1.04, 1.05, 1.06, 1.07, 1.08, 1.09))
+
+
+def written(folder: Path, name: str, data: Json) -> str:
+    path = folder / name
+    path.write_text(json.dumps(data))
+    return str(path)
+
+
+def test_two_records_are_compared_case_by_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = written(tmp_path, "before.json", record([timed()]))
+    now = written(tmp_path, "now.json", record([timed(seconds=SLOWER)]))
+    assert main(["compare", before, now]) == 0
+    assert "1.100" in capsys.readouterr().out
+
+
+def test_json_says_the_same_to_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, "run.json", record([timed()]))
+    assert main(["compare", path, path, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["id"], row["ratio"], row["is_failure"]) == (FORWARD, 1.0, False)
+
+
+@pytest.mark.parametrize("now", [record([timed()]), record([timed()], [untimed(BACKWARD, phase="backward")])])
+def test_a_case_that_lost_its_figure_is_a_finding(now: Json, tmp_path: Path) -> None:
+    before = written(tmp_path, "before.json", record([timed(), timed(BACKWARD, phase="backward")]))
+    assert main(["compare", before, written(tmp_path, "now.json", now)]) == 1
+
+
+def test_records_of_two_machines_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = written(tmp_path, "before.json", record([timed()], threads=4))
+    now = written(tmp_path, "now.json", record([timed()], threads=2))
+    assert main(["compare", before, now]) == 3
+    assert "threads: 2 here, 4 there" in capsys.readouterr().out
+
+
+def test_a_file_that_is_no_record_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, "torn.json", record([timed()]))
+    Path(path).write_text("{")
+    assert main(["compare", path, path]) == 3
+    assert path in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [[], ["compare"], ["unknown"]])
+def test_wrong_words_are_a_usage_error(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(words)
+    assert exit_.value.code == 2
+
+
+def test_looking_at_records_needs_no_torch() -> None:
+    program = "import sys, perf_tests.__main__; sys.exit('torch' in sys.modules)"
+    root = Path(__file__).parents[2]
+    assert subprocess.run([sys.executable, "-c", program], cwd=root).returncode == 0
