@@ -6,11 +6,12 @@ Shapes: B batch, H heads (1, or absent, in attention alone), T tokens, K head wi
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from model.compilation import compiled, why_cannot_compile
 
@@ -63,11 +64,15 @@ def sdpa_attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor) -> Tensor:
 def _build_flex() -> AttentionFunction:
     attend = compiled(flex_attention)
 
+    @cache
+    def block_mask(num_tokens: int, device_type: str) -> BlockMask:
+        """Which blocks to skip is worked out once, as its users do; it takes longer than the attention itself."""
+        return create_block_mask(_is_causal, None, None, num_tokens, num_tokens, device=device_type)
+
     def flex(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor) -> Tensor:
         if q_BHTK.ndim == 3:
             return flex(q_BHTK[:, None], k_BHTK[:, None], v_BHTK[:, None])[:, 0]
-        num_tokens = q_BHTK.shape[-2]
-        mask = create_block_mask(_is_causal, None, None, num_tokens, num_tokens, device=q_BHTK.device.type)
+        mask = block_mask(q_BHTK.shape[-2], q_BHTK.device.type)
         # Rotary embedding leaves queries and keys in float32 under autocast; flex wants one dtype.
         return attend(q_BHTK.to(v_BHTK.dtype), k_BHTK.to(v_BHTK.dtype), v_BHTK, block_mask=mask)
 

@@ -1,0 +1,39 @@
+"""The mask and the shapes of flex attention, uncompiled: compiled it runs on a GPU alone."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from model import attention
+from model.attention import ATTENTION, naive_attention
+
+
+@pytest.fixture(autouse=True)
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave_alone(function: Any) -> Any:
+        return function
+
+    monkeypatch.setattr(attention, "compiled", leave_alone)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("shape", [(2, 130, 16), (2, 3, 130, 16)], ids=["alone", "heads"])
+def test_flex_is_causal_attention(shape: tuple[int, ...]) -> None:
+    """130 tokens: two blocks of the mask, the second all but empty."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(3))
+    flex = ATTENTION["flex"].build()
+    assert torch.allclose(flex(q, k, v), naive_attention(q, k, v), rtol=0, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_takes_queries_and_keys_that_autocast_left_in_float32() -> None:
+    q, k = (torch.randn(1, 2, 16, 16) for _ in range(2))
+    v = torch.randn(1, 2, 16, 16, dtype=torch.bfloat16)
+    assert ATTENTION["flex"].build()(q, k, v).dtype == torch.bfloat16
+
+
+def test_flex_says_where_it_does_not_run() -> None:
+    assert "no backward pass on cpu" in str(ATTENTION["flex"].why_unavailable(torch.device("cpu"), 64))
+    assert "at least 16" in str(ATTENTION["flex"].why_unavailable(torch.device("cuda"), 8))
