@@ -1,13 +1,13 @@
 """One run from its first case to its record: what was measured, what was not, and what it is compared with."""
 
 import shlex
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from perf_tests.cases import Case
+from perf_tests.instruments.machine import seconds_since_process_start
 from perf_tests.options import Settings
 from perf_tests.outcomes import Outcome
 from perf_tests.progress import Progress
@@ -25,7 +25,6 @@ class ResumeError(Exception):
 class TimeSpent:
     """Where the seconds of a run went."""
 
-    started: float = field(default_factory=time.perf_counter)
     rounds_seconds: float = 0.0
     """Warm-up and measured rounds with their set-up."""
     first_compiled_calls_seconds: float = 0.0
@@ -33,9 +32,9 @@ class TimeSpent:
     builds_seconds: float = 0.0
 
     def parts(self) -> dict[str, float]:
-        """Seconds so far, in all and by kind."""
+        """Seconds so far, in all since the process began, and by kind."""
         return {
-            "total": time.perf_counter() - self.started,
+            "total": seconds_since_process_start(),
             "rounds": self.rounds_seconds,
             "compiling": self.first_compiled_calls_seconds,
             "building": self.builds_seconds,

@@ -1,6 +1,8 @@
 """What the machine is, and what of it drifts: the first belongs to a record, the second to each of its rows."""
 
 import os
+import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -73,3 +75,10 @@ def _cpu_clock_mhz() -> float | None:
     except OSError:
         return None
     return max(clocks, default=None)
+
+
+def seconds_since_process_start() -> float:
+    """Age of this process, the interpreter's own start included (proc(5), /proc/pid/stat, field 22)."""
+    after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    started = int(after_name[19]) / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started

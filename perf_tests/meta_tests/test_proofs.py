@@ -1,0 +1,126 @@
+"""The statistics and the parsing that the proofs stand on; the proofs themselves measure time and are no tests."""
+
+import math
+import random
+
+import pytest
+
+from perf_tests.proofs import against_llama
+from perf_tests.proofs.launches import Launch, LaunchError, launch_suite
+from perf_tests.proofs.paired_ratio import means_outside, paired_ratio, paired_ratio_of_turns
+from perf_tests.proofs.time_inside_rounds import parsed_time_line
+from perf_tests.proofs.verdict import conclude
+from perf_tests.records.screen import time_line
+
+
+def noisy_seconds(typical_seconds: float, count: int, seed: int) -> list[float]:
+    """Rounds that scatter by 5 % around a typical one."""
+    draw = random.Random(seed)
+    return [typical_seconds * draw.lognormvariate(0, 0.05) for _ in range(count)]
+
+
+def test_a_planted_slowdown_of_ten_percent_is_found() -> None:
+    found = paired_ratio(noisy_seconds(1.1, 100, seed=1), noisy_seconds(1.0, 100, seed=2))
+    assert found.ratio == pytest.approx(1.1, rel=0.02)
+    assert 1 < found.low < found.ratio < found.high
+    assert not found.is_within(0.98, 1.02)
+
+
+def test_equal_sides_stay_within_the_limits() -> None:
+    found = paired_ratio(noisy_seconds(1.0, 300, seed=3), noisy_seconds(1.0, 300, seed=4))
+    assert found.is_within(0.98, 1.02)
+
+
+def test_a_drift_and_a_spike_that_both_sides_see_cancel() -> None:
+    seconds = [1.0 + 0.01 * place for place in range(40)]
+    seconds[10] *= 20
+    found = paired_ratio([1.1 * value for value in seconds], seconds)
+    assert found.low == pytest.approx(1.1)
+    assert found.high == pytest.approx(1.1)
+
+
+def test_a_steady_drift_cancels_within_each_quadruple() -> None:
+    """Reference, side, side, reference: on a logarithmic slope the outer and the inner means are the same."""
+    moments = [math.exp(0.05 * moment) for moment in range(40)]
+    reference = [moments[moment] for moment in range(40) if moment % 4 in (0, 3)]
+    side = [moments[moment] for moment in range(40) if moment % 4 in (1, 2)]
+    found = paired_ratio_of_turns(side, reference)
+    assert (found.low, found.high) == pytest.approx((1.0, 1.0))
+
+
+def test_one_spike_moves_neither_the_ratio_nor_the_interval_far() -> None:
+    seconds, reference = noisy_seconds(1.0, 60, seed=5), noisy_seconds(1.0, 60, seed=6)
+    calm = paired_ratio(seconds, reference)
+    seconds[7] *= 50
+    assert paired_ratio(seconds, reference).ratio == pytest.approx(calm.ratio, rel=0.01)
+
+
+@pytest.mark.parametrize(("count", "outside"), [(6, 0), (7, 2), (8, 3), (10, 8), (15, 25), (20, 52)])
+def test_the_limits_are_those_of_the_printed_tables(count: int, outside: int) -> None:
+    """Two-sided 5 % critical values of the signed-rank test, as tabulated by Wilcoxon and Wilcox (1964)."""
+    assert means_outside(count, 0.025) == outside
+
+
+def test_six_pairs_span_from_the_smallest_to_the_largest() -> None:
+    seconds = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5]
+    found = paired_ratio(seconds, [1.0] * 6)
+    assert (found.low, found.high) == pytest.approx((1.0, 1.5))
+
+
+def test_too_few_pairs_are_refused() -> None:
+    with pytest.raises(ValueError, match="5 pairs are too few"):
+        paired_ratio([1.0] * 5, [1.0] * 5)
+
+
+def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
+    """2000 draws of 8 equal pairs: at least 95 % less four standard errors of that share."""
+    trials = 2000
+    covered = 0
+    for trial in range(trials):
+        sides = [noisy_seconds(1.0, 8, seed=2 * trial + side) for side in (0, 1)]
+        found = paired_ratio(*sides)
+        covered += found.low <= 1 <= found.high
+    assert covered / trials >= 0.95 - 4 * math.sqrt(0.95 * 0.05 / trials)
+
+
+def test_the_time_line_is_read_as_the_suite_writes_it() -> None:
+    line = time_line({"total": 200.0, "rounds": 166.0, "compiling": 20.0, "building": 10.0})
+    assert parsed_time_line(f"--- run ---\n{line}\nSaved it.\n") == (200.0, 0.83)
+
+
+def test_a_run_without_a_time_line_is_refused() -> None:
+    with pytest.raises(ValueError, match="no line about its time"):
+        parsed_time_line("no tests ran in 0.01s")
+
+
+def test_launches_of_both_sides_take_turns_and_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    order: list[str] = []
+
+    def launch(arguments: list[str]) -> Launch:
+        order.append("llama" if "--model" in arguments else "ours")
+        seconds = 1.1 if order[-1] == "ours" else 1.0
+        info = {"phase": "forward", "context_length": 128, "cpu_seconds": [2.0, 2.0]}
+        return Launch([{"extra_info": info, "stats": {"data": [seconds, seconds]}}], "", 5.0)
+
+    monkeypatch.setattr(against_llama, "launch_suite", launch)
+    wall, cpu = against_llama.figures_of_launches([], pairs=6)
+    assert order == ["llama", "ours", "ours", "llama"] * 3
+    ratio = paired_ratio(wall["ours"]["forward at 128"], wall["llama"]["forward at 128"])
+    assert ratio.ratio == pytest.approx(1.1)
+    against_llama.show({"forward at 128": ratio}, wall, cpu)
+    assert "1.100 s   1.000 s   1.100 (1.100 to 1.100)" in capsys.readouterr().out
+
+
+def test_a_failed_run_says_what_it_printed() -> None:
+    with pytest.raises(LaunchError, match="no_such_file"):
+        launch_suite(["perf_tests/no_such_file.py"])
+
+
+@pytest.mark.parametrize(("holds", "code", "words"), [(True, 0, "holds"), (False, 1, "does not hold")])
+def test_the_verdict_is_the_last_word_and_the_exit_code(
+    capsys: pytest.CaptureFixture[str], holds: bool, code: int, words: str
+) -> None:
+    assert conclude("it is so", holds) == code
+    assert capsys.readouterr().out == f"claim: it is so: {words}\n"

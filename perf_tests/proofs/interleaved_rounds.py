@@ -1,0 +1,87 @@
+"""Benchmarks that take turns with a hand-written loop; `suite_against_loop` runs them by name, nothing else does."""
+
+import gc
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from model.training import Training
+from perf_tests.cases import LanguageModelCase
+from perf_tests.conftest import Batch
+from perf_tests.measure import Measure
+
+
+class Loop:
+    """What somebody would write without a suite, a round at a time: collector off, wait, read, call, wait, read."""
+
+    def __init__(self, measure: Measure) -> None:
+        self.measure = measure
+        self.seconds: list[float] = []
+        self.cpu_seconds: list[float] = []
+        self.suite_rounds = 0
+
+    def beside(self, target: Callable[..., Any], setup: Callable[[], tuple[Any, ...]] = tuple) -> None:
+        """Measure `target` by the suite, and by hand in its untimed set-ups: two rounds before every other one."""
+
+        def turn() -> tuple[Any, ...]:
+            if self.suite_rounds % 2 == 0:
+                self.round(target, setup)
+                self.round(target, setup)
+            self.suite_rounds += 1
+            return setup()
+
+        self.measure(target, setup=turn)
+        self.round(target, setup)
+        self.measure.benchmark.extra_info["loop_seconds"] = self.seconds
+        self.measure.benchmark.extra_info["loop_cpu_seconds"] = self.cpu_seconds
+
+    def round(self, target: Callable[..., Any], setup: Callable[[], tuple[Any, ...]]) -> None:
+        arguments = setup()
+        gc.disable()
+        self.measure.device.synchronize()
+        cpu_start = time.process_time()
+        start = time.perf_counter()
+        result = target(*arguments)
+        self.measure.device.synchronize()
+        self.seconds.append(time.perf_counter() - start)
+        self.cpu_seconds.append(time.process_time() - cpu_start)
+        gc.enable()
+        del result
+
+
+@pytest.fixture
+def loop(measure: Measure) -> Loop:
+    return Loop(measure)
+
+
+@pytest.mark.phase("inference")
+def test_inference(case: LanguageModelCase, training: Training, batch: Batch, loop: Loop) -> None:
+    with torch.no_grad():
+        loop.beside(lambda: training.forward(batch.tokens_BT))
+
+
+@pytest.mark.phase("forward")
+def test_forward(case: LanguageModelCase, training: Training, batch: Batch, loop: Loop) -> None:
+    loop.beside(lambda: training.forward(batch.tokens_BT))
+
+
+@pytest.mark.phase("backward")
+def test_backward(case: LanguageModelCase, training: Training, batch: Batch, loop: Loop) -> None:
+    def forward_and_loss() -> tuple[Tensor]:
+        training.clear_gradients()
+        return (training.loss(training.forward(batch.tokens_BT), batch.targets_BT),)
+
+    loop.beside(training.backward, forward_and_loss)
+
+
+@pytest.mark.phase("inference")
+def test_nothing(case: LanguageModelCase, measure: Measure) -> None:
+    """No work at all: what is left from one set-up to the next is the suite's own cost."""
+    moments: list[float] = []
+    measure(lambda: None, setup=lambda: moments.append(time.perf_counter()))
+    measure.benchmark.extra_info["between_seconds"] = [later - earlier for earlier, later in pairwise(moments)]

@@ -1,0 +1,21 @@
+"""The last line of every proof, and the conditions it was tried under."""
+
+import os
+import platform
+
+import torch
+
+
+def conclude(claim: str, holds: bool) -> int:
+    """Print the verdict; the exit code."""
+    print(f"claim: {claim}: {'holds' if holds else 'does not hold'}")
+    return 0 if holds else 1
+
+
+def conditions(threads: int | None = None) -> str:
+    """Machine, build and how busy the machine is: neighbours widen every interval."""
+    load = os.getloadavg()[0]
+    parts = [f"{platform.machine()}, {os.cpu_count()} CPUs", f"torch {torch.__version__}"]
+    if threads is not None:
+        parts.append(f"{threads} threads")
+    return ", ".join([*parts, f"load {load:.1f} at the start"])
