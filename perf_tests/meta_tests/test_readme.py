@@ -1,5 +1,6 @@
 """What the README says is so: its commands run, its paths exist, its tables and its results are the program's own."""
 
+import importlib.util
 import re
 import shlex
 import subprocess
@@ -43,9 +44,16 @@ def test_each_make_target_exists(command: str) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
+@pytest.mark.parametrize("command", commands(section("Claims")))
+def test_each_proof_exists(command: str) -> None:
+    module = shlex.split(command)[2]
+    assert importlib.util.find_spec(module) is not None
+
+
 def test_the_readme_has_commands_to_test() -> None:
     assert len(PYTEST_COMMANDS) >= 4
     assert len(MAKE_COMMANDS) >= 3
+    assert len(commands(section("Claims"))) >= 5
 
 
 def test_the_option_table_lists_every_option_and_no_other() -> None:

@@ -60,7 +60,7 @@ def read_record(path: Path) -> StoredRecord:
     """The record at `path`; raises ValueError with one sentence when it cannot be read or is something else."""
     try:
         data = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read: {error}.") from error
     reason = why_not_a_record(data)
     if reason:

@@ -1,0 +1,114 @@
+"""The suite as a user starts it, in a process of its own with a storage folder of its own."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perf_tests.records.journal import read_journal
+from perf_tests.records.record import Json
+
+ROOT = Path(__file__).parents[2]
+
+MODELS = "perf_tests.meta_tests.planted_models"
+
+SMALL = (
+    "--device=cpu", "--size=tiny", "--context=8", "--precision=fp32", "--rounds=2", "--warmup-rounds=1",
+    "--head-dim=16", "--sequence-length=16", "--attention=naive",
+)  # fmt: skip
+"""The least there is to measure; what follows on the command line overrides it."""
+
+
+THREE_CASES = ("--context=8,16,24", "--phase=forward", "-k=not attention")
+ALL_THREE = {f"test_forward[tiny-ctx{context}-fp32-own]" for context in (8, 16, 24)}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a process ended, and what it said and left."""
+
+    exit_code: int
+    output: str
+    errors: str
+    storage: Path
+
+    @property
+    def records(self) -> list[Json]:
+        return [json.loads(path.read_bytes()) for path in record_files(self.storage)]
+
+    @property
+    def record(self) -> Json:
+        (record,) = self.records
+        return record
+
+    @property
+    def journals(self) -> list[Path]:
+        return sorted(self.storage.glob("*/journal-*"))
+
+    @property
+    def outcomes(self) -> dict[str, Json]:
+        """By short name, `test_forward[tiny-ctx8-fp32-own]`."""
+        return {short(row["id"]): row for row in self.record["outcomes"]}
+
+    @property
+    def measured(self) -> dict[str, Json]:
+        """By short name."""
+        return {short(row["fullname"]): row for row in self.record["benchmarks"]}
+
+
+def finished(launched: Launch) -> set[str]:
+    """The cases that the only journal holds, by short name."""
+    (journal,) = launched.journals
+    contents = read_journal(journal)
+    assert contents is not None
+    return {short(case_id) for case_id in contents.finished_ids}
+
+
+def copied(launched: Launch, folder: Path) -> Path:
+    """What the launch left, to go on from without touching it."""
+    return Path(shutil.copytree(launched.storage, folder / "storage"))
+
+
+def record_files(storage: Path) -> list[Path]:
+    return sorted(storage.glob("*/*.json"))
+
+
+def short(case_id: str) -> str:
+    return case_id.rpartition("::")[2]
+
+
+def start(storage: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    """`environment` reaches planted models, which read it when they run."""
+    command = (
+        *(sys.executable, "-m", "pytest", str(ROOT / "perf_tests"), "-p", "perf_tests.meta_tests.quick_ceiling"),
+        *("-p", "no:cacheprovider", *SMALL, f"--benchmark-storage=file://{storage}", *arguments),
+    )
+    return start_command(command, ROOT, ROOT, **environment)
+
+
+def start_command(
+    command: Sequence[str], cwd: Path = ROOT, root: Path = ROOT, **environment: str
+) -> subprocess.Popen[str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "CI", "PLANTED"))}
+    return subprocess.Popen(
+        command,
+        cwd=cwd,
+        env={**inherited, "PYTHONPATH": str(root), **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str], storage: Path) -> Launch:
+    output, errors = process.communicate(timeout=300)
+    return Launch(process.returncode, output, errors, storage)
+
+
+def launch(storage: Path, *arguments: str, **environment: str) -> Launch:
+    return finish(start(storage, *arguments, **environment), storage)

@@ -1,0 +1,183 @@
+"""Models for `--model` that misbehave at a known place, each otherwise the suite's own Transformer.
+
+A planted fault spares the two small inputs with which the suite first checks a foreign model: their batch is 1.
+"""
+
+import errno
+import os
+import resource
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from model.attention import ATTENTION
+from model.sizes import ModelConfig
+from model.transformer import TransformerLM
+
+
+class Healthy(TransformerLM):
+    """Counts the forward passes of real batches."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config, ATTENTION["naive"].build())
+        self.calls = 0
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        if len(tokens_BT) == 1:
+            return super().forward(tokens_BT)
+        self.calls += 1
+        self.before_forward()
+        return self.after_forward(super().forward(tokens_BT))
+
+    def before_forward(self) -> None:
+        return
+
+    def after_forward(self, logits_BTV: Tensor) -> Tensor:
+        return logits_BTV
+
+
+class DiesAt16(Healthy):
+    """Takes its process along at context 16: by the signal PLANTED_SIGNAL, if there is one."""
+
+    def before_forward(self) -> None:
+        if self.config.context_length == 16 and "PLANTED_SIGNAL" in os.environ:
+            os.kill(os.getpid(), signal.Signals[os.environ["PLANTED_SIGNAL"]])
+
+
+class WaitsAt16(Healthy):
+    """Stands still at context 16 until the file PLANTED_GATE exists, if there is one to wait for."""
+
+    def before_forward(self) -> None:
+        if self.config.context_length == 16 and "PLANTED_GATE" in os.environ:
+            while not Path(os.environ["PLANTED_GATE"]).exists():
+                time.sleep(0.05)
+
+
+class DiskFillsAt16(Healthy):
+    """From context 16 on no file may grow beyond what the journal under PLANTED_STORAGE holds, and a little more."""
+
+    def before_forward(self) -> None:
+        if self.config.context_length == 16 and "PLANTED_STORAGE" in os.environ:
+            (journal,) = Path(os.environ["PLANTED_STORAGE"]).glob("*/journal-*")
+            limit = journal.stat().st_size + 100
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+
+class DiskTurnsReadOnly(Healthy):
+    """Once a batch is seen no file gets a new name, where PLANTED_READ_ONLY says so."""
+
+    def before_forward(self) -> None:
+        if "PLANTED_READ_ONLY" in os.environ:
+            os.link = refuse_to_link
+
+
+def refuse_to_link(*arguments: object, **names: object) -> None:
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+
+class RunsOutOfMemory(Healthy):
+    """Without a graph, at contexts of 32 and more, takes memory until there is none. With one, takes nearly as much."""
+
+    chunks_until_the_end = 0
+
+    def before_forward(self) -> None:
+        if self.config.context_length < 32:
+            return
+        if torch.is_grad_enabled():
+            take(self.chunks_until_the_end - 2)
+            return
+        RunsOutOfMemory.chunks_until_the_end = 0
+        held: list[Tensor] = []
+        while True:
+            held.append(take(1))
+            RunsOutOfMemory.chunks_until_the_end += 1
+
+
+def take(chunks: int) -> Tensor:
+    """Address space, never touched, so that the machine itself has memory left: 64 MiB a chunk."""
+    return torch.empty(chunks * 2**26, dtype=torch.uint8)
+
+
+class FailsWithoutGraph(Healthy):
+    """Without a graph: at context 16 raises in its third round, at 24 its logits are no numbers. With one: works."""
+
+    def before_forward(self) -> None:
+        if self.config.context_length == 16 and self.calls == 3 and not torch.is_grad_enabled():
+            raise RuntimeError("planted in the third round")
+
+    def after_forward(self, logits_BTV: Tensor) -> Tensor:
+        if self.config.context_length == 24 and not torch.is_grad_enabled():
+            return logits_BTV * float("nan")
+        return logits_BTV
+
+
+class Everything(RunsOutOfMemory):
+    """The faults of both, each at its own context."""
+
+    def before_forward(self) -> None:
+        FailsWithoutGraph.before_forward(self)  # type: ignore[arg-type]
+        super().before_forward()
+
+    def after_forward(self, logits_BTV: Tensor) -> Tensor:
+        return FailsWithoutGraph.after_forward(self, logits_BTV)  # type: ignore[arg-type]
+
+
+class OutOfMemoryOnRequest(Healthy):
+    """Asks for more than any machine has, where PLANTED_MEMORY says so."""
+
+    def before_forward(self) -> None:
+        if "PLANTED_MEMORY" in os.environ:
+            torch.empty(2**50, dtype=torch.uint8)
+
+
+class Logged(Healthy):
+    """Writes to the file PLANTED_LOG each build, and at the first forward pass of each case the sum of its weights."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.last_case = ""
+        log("built")
+
+    def before_forward(self) -> None:
+        case = os.environ["PYTEST_CURRENT_TEST"].partition(" ")[0]
+        if case != self.last_case:
+            self.last_case = case
+            weights = [parameter.detach().double().sum().item() for parameter in self.parameters()]
+            log(f"{case} {sum(weights)!r}")
+
+
+class LoggedWithoutReset(Logged):
+    """Its weights cannot be drawn again."""
+
+    reset_parameters: Any = None
+
+
+def log(line: str) -> None:
+    with Path(os.environ["PLANTED_LOG"]).open("a") as file:
+        file.write(line + "\n")
+
+
+class WrongShape(Healthy):
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        return super().forward(tokens_BT)[..., :-1]
+
+
+class IgnoresContext(nn.Module):
+    """A bigram model: each token predicts the next from itself alone."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(config.vocab_size, 8)
+        self.head = nn.Linear(8, config.vocab_size)
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        logits_BTV: Tensor = self.head(self.embedding(tokens_BT))
+        return logits_BTV
+
+
+def no_module(config: ModelConfig) -> str:
+    return "no module"

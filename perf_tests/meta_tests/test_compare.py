@@ -1,0 +1,209 @@
+"""The comparison of two runs: a row for every case of either, and an interval that holds what it promises."""
+
+import random
+from collections.abc import Callable
+from itertools import product
+from math import comb, exp
+from typing import Any
+
+import pytest
+
+from perf_tests.benchmark_options import regressions, show_beside_baseline
+from perf_tests.meta_tests.synthetic import FORWARD, TEN_ROUNDS, record, timed, untimed
+from perf_tests.records.compare import Row, Status, compare, median_interval, ratio_interval
+from perf_tests.records.record import OUTCOMES, Json
+
+
+def only_row(before: Json, now: Json) -> Row:
+    (row,) = compare(before, now)
+    return row
+
+
+def test_a_case_measured_twice_has_the_ratio_of_its_medians() -> None:
+    row = only_row(record([timed(seconds=(1.0, 2.0, 9.0))]), record([timed(seconds=(3.0, 1.0, 4.0, 8.0))]))
+
+    assert row.status is Status.MEASURED
+    assert (row.before_seconds, row.now_seconds, row.ratio) == (2.0, 3.5, 1.75)
+    assert not row.is_failure
+
+
+def test_a_case_without_a_row_before_is_new_and_no_failure() -> None:
+    row = only_row(record(), record([timed()]))
+
+    assert (row.status, row.ratio, row.is_failure) == (Status.NEW, None, False)
+
+
+def test_a_case_without_a_row_now_is_gone_and_a_failure() -> None:
+    row = only_row(record([timed()]), record())
+
+    assert (row.id, row.status, row.is_failure) == (FORWARD, Status.GONE, True)
+
+
+def test_without_the_whole_selection_no_case_is_gone() -> None:
+    assert compare(record([timed()]), record(), gone_counts=False) == []
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_a_case_that_no_longer_has_a_figure_is_a_failure_with_its_reason(outcome: str) -> None:
+    row = only_row(record([timed()]), record([], [untimed(outcome=outcome, reason="the reason")]))
+
+    assert (row.status, row.is_failure) == (Status.NO_LONGER, True)
+    assert row.explanation == f"now {OUTCOMES[outcome]}: the reason"
+    assert row.before_seconds == 1.045
+
+
+def test_a_case_that_has_a_figure_at_last_says_what_it_was() -> None:
+    row = only_row(record([], [untimed()]), record([timed()]))
+
+    assert (row.status, row.explanation, row.is_failure) == (Status.MEASURED_NOW, "out of memory before", False)
+
+
+def test_a_case_without_a_figure_in_either_is_a_row_with_its_reason_and_no_failure() -> None:
+    row = only_row(record([], [untimed()]), record([], [untimed(reason="still too large")]))
+
+    assert (row.status, row.is_failure) == (Status.NEVER, False)
+    assert "still too large" in row.explanation
+
+
+def test_a_case_without_a_figure_before_and_without_a_row_now_is_not_forgotten() -> None:
+    row = only_row(record([], [untimed()]), record())
+
+    assert (row.status, row.is_failure) == (Status.NEVER, False)
+    assert row.explanation == "out of memory before, and not part of this run"
+
+
+def test_a_new_case_without_a_figure_says_why() -> None:
+    row = only_row(record(), record([], [untimed(reason="too large")]))
+
+    assert (row.status, row.explanation) == (Status.NEW, "now out of memory: too large")
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [("batch_size", 8), ("optimizer", "fused"), ("model", "theirs:build"), ("d_model", 64), ("device", "cuda")],
+)
+def test_the_same_id_with_another_identity_is_incomparable_and_names_the_field(name: str, value: Any) -> None:
+    row = only_row(record([timed()]), record([timed(**{name: value})]))
+
+    assert (row.status, row.ratio, row.is_failure) == (Status.INCOMPARABLE, None, False)
+    assert f"{name} was " in row.explanation
+    assert f"is {value!r}" in row.explanation
+
+
+def test_another_case_under_the_same_id_that_ran_out_of_memory_is_incomparable_too() -> None:
+    """A batch eight times as large that does not fit says nothing about the smaller one."""
+    row = only_row(record([timed(batch_size=4)]), record([], [untimed(batch_size=32)]))
+
+    assert (row.status, row.is_failure) == (Status.INCOMPARABLE, False)
+    assert row.explanation == "batch_size was 4, is 32"
+
+
+def test_every_case_of_either_run_has_exactly_one_row() -> None:
+    before = record([timed("a"), timed("b"), timed("c")], [untimed("d"), untimed("e"), untimed("f")])
+    now = record([timed("a"), timed("d"), timed("g")], [untimed("b"), untimed("e"), untimed("h")])
+
+    ids = [row.id for row in compare(before, now)]
+
+    assert sorted(ids) == list("abcdefgh")
+
+
+class SlowerThanBefore:
+    """A check as `--benchmark-compare-fail` makes it."""
+
+    def fails(self, current: Json, compared: Json) -> str | None:
+        return "slower" if current["median"] > compared["median"] else None
+
+
+def test_a_users_check_is_applied_to_comparable_cases_only() -> None:
+    before = record([timed("a", (1.0,)), timed("b", (1.0,), batch_size=2), timed("c", (3.0,))])
+    now = record([timed(case_id, (2.0,)) for case_id in "abcd"])
+
+    assert regressions(now, before, [SlowerThanBefore()]) == ["a: slower"]
+
+
+def test_the_table_shows_the_baselines_row_before_each_comparable_row() -> None:
+    rows = [timed("a", (2.0,)), timed("b", (2.0,))]
+
+    show_beside_baseline(rows, record([timed("a", (1.0,)), timed("b", (1.0,), batch_size=2)]), "Linux/0007_name")
+
+    assert [(row["fullname"], row.get("source"), row["stats"]["median"]) for row in rows if "source" not in row] == [
+        ("b", None, 2.0)
+    ]
+    assert [(row["fullname"], row["source"], row.get("median")) for row in rows[:2]] == [
+        ("a", "0007", 1.0),
+        ("a", "NOW", None),
+    ]
+
+
+def coverage(count: int, skipped: int) -> float:
+    """Chance that the median of a continuous distribution lies between `skipped + 1` from below and from above."""
+    return 1 - 2 * sum(comb(count, below) for below in range(skipped + 1)) / 2**count
+
+
+@pytest.mark.parametrize("count", [7, 10, 20, 100])
+@pytest.mark.parametrize("confidence", [0.9, 0.975, 0.99])
+def test_the_interval_of_a_median_is_the_narrowest_that_covers_it(count: int, confidence: float) -> None:
+    enclosed = median_interval(range(count), confidence)
+    wide_enough = [skipped for skipped in range(count // 2) if coverage(count, skipped) >= confidence]
+
+    assert enclosed == ((wide_enough[-1], count - 1 - wide_enough[-1]) if wide_enough else None)
+
+
+def test_ten_rounds_leave_out_one_at_each_end_and_cover_the_median_as_the_binomial_says() -> None:
+    """Each of ten rounds falls below or above the median with the same chance: all 1024 ways are counted."""
+    assert median_interval(TEN_ROUNDS, 0.975) == (TEN_ROUNDS[1], TEN_ROUNDS[8])
+
+    covering = sum(2 <= sum(below) <= 8 for below in product((0, 1), repeat=10))
+
+    assert covering / 1024 == coverage(10, 1) == 0.978515625
+
+
+@pytest.mark.parametrize("count", range(7))
+def test_fewer_than_seven_rounds_give_no_interval(count: int) -> None:
+    assert ratio_interval([1.0] * count, TEN_ROUNDS) is None
+    assert ratio_interval(TEN_ROUNDS, [1.0] * count) is None
+
+
+def test_seven_rounds_give_an_interval() -> None:
+    assert ratio_interval(TEN_ROUNDS[:7], TEN_ROUNDS[:7]) == (1.00 / 1.06, 1.06 / 1.00)
+
+
+def test_the_interval_is_of_now_over_before() -> None:
+    interval = ratio_interval([2 * seconds for seconds in TEN_ROUNDS], TEN_ROUNDS)
+
+    assert interval is not None
+    assert interval[0] < 2 < interval[1]
+
+
+def log_normal(source: random.Random) -> float:
+    return exp(source.gauss(0, 0.1))
+
+
+def exponential(source: random.Random) -> float:
+    return 1 + source.expovariate(1)
+
+
+def uniform_with_outliers(source: random.Random) -> float:
+    return source.uniform(1, 1.1) * (10 if source.random() < 0.1 else 1)
+
+
+def two_modes(source: random.Random) -> float:
+    return source.gauss(1.0, 0.01) if source.random() < 0.6 else source.gauss(1.5, 0.01)
+
+
+@pytest.mark.parametrize("rounds", [7, 10, 30])
+@pytest.mark.parametrize("draw", [log_normal, exponential, uniform_with_outliers, two_modes])
+def test_the_interval_covers_the_true_ratio_in_95_of_100_pairs_of_runs(
+    draw: Callable[[random.Random], float], rounds: int
+) -> None:
+    """Both runs draw from one distribution and the second is stretched, so the ratio of the medians is known."""
+    source = random.Random(2027)
+    pairs, true_ratio, covered = 3000, 1.3, 0
+    for _ in range(pairs):
+        before = [draw(source) for _ in range(rounds)]
+        now = [true_ratio * draw(source) for _ in range(rounds)]
+        interval = ratio_interval(now, before)
+        assert interval is not None
+        covered += interval[0] <= true_ratio <= interval[1]
+
+    assert covered / pairs >= 0.95

@@ -1,0 +1,199 @@
+"""The journal: every finished case is on disk before the next one starts, whatever ends the process."""
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from perf_tests.meta_tests.synthetic import BACKWARD, FORWARD, FULL_STEP, header, timed, untimed
+from perf_tests.records.journal import Journal, JournalContents, read_journal, unfinished_journals
+
+HEADER = header([FORWARD, BACKWARD, FULL_STEP])
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    journal = Journal.create(tmp_path / "machine", HEADER)
+    yield journal
+    journal.close()
+
+
+def contents_of(path: Path) -> JournalContents:
+    contents = read_journal(path)
+    assert contents is not None
+    return contents
+
+
+def test_what_was_written_is_read_back_in_order(journal: Journal) -> None:
+    journal.started(FORWARD)
+    journal.benchmark(timed(FORWARD))
+    journal.started(BACKWARD)
+    journal.outcome(untimed(BACKWARD))
+
+    contents = contents_of(journal.path)
+
+    assert contents.header == HEADER
+    assert contents.benchmarks == [timed(FORWARD)]
+    assert contents.outcomes == [untimed(BACKWARD)]
+    assert contents.finished_ids == {FORWARD, BACKWARD}
+
+
+def test_a_finished_case_has_left_the_process_when_the_call_returns(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Safe against a kill, for it can be read elsewhere, and against a power cut, for it was synchronised."""
+    sizes_on_disk = []
+    monkeypatch.setattr(os, "fsync", lambda number: sizes_on_disk.append(os.fstat(number).st_size))
+
+    journal.benchmark(timed(FORWARD))
+
+    assert contents_of(journal.path).finished_ids == {FORWARD}
+    assert sizes_on_disk == [journal.path.stat().st_size]
+
+
+def test_how_often_a_case_began_is_counted(journal: Journal) -> None:
+    for case_id in (FORWARD, BACKWARD, BACKWARD):
+        journal.started(case_id)
+
+    assert contents_of(journal.path).starts == {FORWARD: 1, BACKWARD: 2}
+
+
+def test_a_number_that_json_does_not_know_is_null_in_the_journal(journal: Journal) -> None:
+    journal.benchmark(timed(FORWARD, peak_allocated_bytes=math.nan))
+
+    assert contents_of(journal.path).benchmarks[0]["extra_info"]["peak_allocated_bytes"] is None
+    assert b"NaN" not in journal.path.read_bytes()
+
+
+def test_a_line_torn_anywhere_is_dropped_and_the_lines_before_survive(journal: Journal) -> None:
+    journal.benchmark(timed(FORWARD))
+    whole = journal.path.read_bytes()
+    journal.benchmark(timed(BACKWARD))
+    longer = journal.path.read_bytes()
+
+    for length in range(len(whole), len(longer)):
+        journal.path.write_bytes(longer[:length])
+        assert contents_of(journal.path).finished_ids == {FORWARD}, f"torn after {length} of {len(longer)} bytes"
+
+
+def test_a_journal_torn_inside_its_header_holds_nothing(journal: Journal) -> None:
+    journal.path.write_bytes(journal.path.read_bytes()[:-1])
+
+    assert read_journal(journal.path) is None
+
+
+def test_a_reopened_journal_goes_on_after_its_last_whole_line(journal: Journal) -> None:
+    journal.benchmark(timed(FORWARD))
+    journal.close()
+    with journal.path.open("ab") as file:
+        file.write(b'{"benchmark": {"fulln' + b"." * 9999)
+
+    reopened = Journal.reopen(journal.path)
+    assert reopened is not None
+    reopened.started(BACKWARD)
+    reopened.benchmark(timed(BACKWARD))
+    reopened.close()
+
+    assert [row["fullname"] for row in contents_of(journal.path).benchmarks] == [FORWARD, BACKWARD]
+
+
+def test_the_journal_of_a_run_that_is_still_going_is_not_reopened(journal: Journal) -> None:
+    before = journal.path.read_bytes()
+
+    assert Journal.reopen(journal.path) is None
+    assert journal.path.read_bytes() == before
+
+
+def test_the_journal_of_a_run_that_ended_is_reopened(journal: Journal) -> None:
+    journal.close()
+
+    reopened = Journal.reopen(journal.path)
+
+    assert reopened is not None
+    reopened.close()
+
+
+def test_a_journal_that_its_own_run_has_just_completed_is_not_reopened(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its run discards it between another process's opening it and locking it."""
+    path, opened = journal.path, Path.open
+
+    def open_then_complete(self: Path, mode: str) -> object:
+        file = opened(self, mode)
+        journal.discard()
+        return file
+
+    monkeypatch.setattr(Path, "open", open_then_complete)
+
+    assert Journal.reopen(path) is None
+
+
+def test_a_discarded_journal_is_gone(journal: Journal) -> None:
+    journal.discard()
+
+    assert not journal.path.exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"[]\n", b"{}\n", b'{"header": 5}\n', b'{"header": {}}\n', b"no json\n", b"\xff\xfe\n", b"\x00\n"],
+)
+def test_a_foreign_file_under_a_journals_name_is_told_apart_and_left_alone(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "journal-foreign.jsonl"
+    path.write_bytes(content)
+
+    with pytest.raises(ValueError, match="is no journal of this suite, or is damaged"):
+        read_journal(path)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("line", [b"garbage", b"[]", b"5", b'{"benchmark": 1}', b'{"other": {}}'])
+def test_a_journal_damaged_in_the_middle_is_told_apart(journal: Journal, line: bytes) -> None:
+    journal.benchmark(timed(FORWARD))
+    last_line = journal.path.read_bytes().splitlines()[-1]
+    with journal.path.open("ab") as file:
+        file.write(line + b"\n" + last_line + b"\n")
+
+    with pytest.raises(ValueError, match="is no journal of this suite, or is damaged"):
+        read_journal(journal.path)
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_of_the_operating_system(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(OSError, match="file"):
+        Journal.create(tmp_path / "file" / "machine", HEADER)
+
+
+def test_a_line_that_a_full_disk_refuses_costs_no_line_before_it(journal: Journal) -> None:
+    """/dev/full refuses like a full disk; closing afterwards, with the line still in the buffer, raises nothing."""
+    journal.benchmark(timed(FORWARD))
+    refused = Journal(journal.path, open("/dev/full", "wb"))  # noqa: SIM115  # closed by the journal
+
+    with pytest.raises(OSError, match="No space left"):
+        refused.benchmark(timed(BACKWARD))
+    refused.close()
+
+    assert contents_of(journal.path).finished_ids == {FORWARD}
+
+
+def test_interrupted_runs_are_listed_newest_first(tmp_path: Path) -> None:
+    names = ["journal-20300101T000000-7.jsonl", "journal-20300102T000000-1.jsonl", "journal-20291231T235959-9.jsonl"]
+    for name in names:
+        (tmp_path / "machine").mkdir(exist_ok=True)
+        (tmp_path / "machine" / name).write_text("")
+
+    assert [path.name for path in unfinished_journals(tmp_path)] == [names[1], names[0], names[2]]
+
+
+def test_every_line_is_strict_json(journal: Journal) -> None:
+    journal.started(FORWARD)
+    journal.benchmark(timed(FORWARD))
+
+    kinds = [next(iter(json.loads(line))) for line in journal.path.read_bytes().splitlines()]
+
+    assert kinds == ["header", "started", "benchmark"]

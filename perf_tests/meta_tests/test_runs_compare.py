@@ -1,0 +1,236 @@
+"""Comparisons in real launches: against a record as it was written, or with one thing in it changed."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from perf_tests.meta_tests.launch import MODELS, Launch, launch, record_files
+from perf_tests.records.record import Json
+
+CASES = (f"--model={MODELS}:OutOfMemoryOnRequest", "--phase=forward,backward", "--rounds=7")
+FORWARD = "test_forward[tiny-ctx8-fp32-own]"
+BACKWARD = "test_backward[tiny-ctx8-fp32-own]"
+
+
+@pytest.fixture(scope="module")
+def baseline(tmp_path_factory: pytest.TempPathFactory) -> Launch:
+    return launch(tmp_path_factory.mktemp("baseline"), *CASES)
+
+
+def launch_after(
+    baseline: Launch, storage: Path, change: Callable[[Json], None], *arguments: str, **environment: str
+) -> Launch:
+    """Compare a new run with the baseline after `change`."""
+    (path,) = record_files(baseline.storage)
+    data = json.loads(path.read_bytes())
+    change(data)
+    copy = storage / path.relative_to(baseline.storage)
+    copy.parent.mkdir()
+    copy.write_text(json.dumps(data))
+    return launch(storage, *CASES, *arguments, **environment)
+
+
+def row_of(data: Json, name: str) -> Json:
+    row: Json
+    (row,) = (row for row in data["benchmarks"] if row["fullname"].endswith(name))
+    return row
+
+
+def line_with(launched: Launch, beginning: str, section: str = "compared with") -> str:
+    """The line of a section of the screen that tells of one case."""
+    lines = launched.output.partition(f" {section} ")[2].splitlines()
+    return next(line for line in lines if line.startswith(beginning))
+
+
+@pytest.fixture(scope="module")
+def again(baseline: Launch, tmp_path_factory: pytest.TempPathFactory) -> Launch:
+    """The same run twice, on a host whose name, kernel and clock have changed since."""
+
+    def drift(data: Json) -> None:
+        data["machine_info"]["node"] = "another-host"
+        data["machine_info"]["release"] = "0.0"
+        data["machine_info"]["cpu"]["hz_actual"] = [1, 0]
+
+    storage = tmp_path_factory.mktemp("again")
+    json_path = storage / "whole.json"
+    return launch_after(
+        baseline,
+        storage,
+        drift,
+        *(
+            "--benchmark-compare",
+            "--benchmark-group-by=param:precision,param:head_dim",
+            f"--benchmark-json={json_path}",
+        ),
+        "--benchmark-compare-fail=median:100000%",
+    )
+
+
+def test_the_same_run_twice_differs_in_nothing_that_counts(again: Launch) -> None:
+    assert again.exit_code == 0
+    assert " compared with " in again.output
+
+
+def test_every_case_of_a_comparison_has_the_ratio_of_its_medians(baseline: Launch, again: Launch) -> None:
+    before, now = baseline.measured, json.loads((again.storage / "whole.json").read_bytes())["benchmarks"]
+    assert len(now) == 4
+    for row in now:
+        name = row["fullname"].rpartition("::")[2]
+        ratio = row["stats"]["median"] / before[name]["stats"]["median"]
+        case = name.removeprefix("test_").replace("[", " ").removesuffix("]")
+        assert f"  {ratio:.3f}  " in line_with(again, f"{case} ")
+
+
+def test_the_interval_of_a_ratio_is_labelled_for_what_it_is(again: Launch) -> None:
+    assert "within these launches" in again.output
+    assert " to " in line_with(again, "forward tiny-ctx8")
+
+
+def test_pytest_benchmarks_own_table_shows_the_baseline_beside_the_run(again: Launch) -> None:
+    table = again.output.partition("- results -")[0]
+
+    assert f"{FORWARD} (NOW)" in table
+    assert f"{FORWARD} (0001" in table
+
+
+def test_grouping_by_an_axis_that_one_family_lacks_is_possible(again: Launch) -> None:
+    assert "precision=fp32 head_dim=16" in again.output
+    assert "INTERNALERROR" not in again.output
+
+
+def test_the_json_file_asked_for_is_the_whole_record(again: Launch) -> None:
+    newest = max(again.records, key=lambda record: str(record["datetime"]))
+
+    assert json.loads((again.storage / "whole.json").read_bytes()) == newest
+
+
+def test_a_baseline_of_another_machine_is_refused_before_measuring(baseline: Launch, tmp_path: Path) -> None:
+    def change_machine(data: Json) -> None:
+        data["machine_info"]["cpu"]["brand_raw"] = "Another CPU"
+        data["machine_info"]["torch"]["torch"] = "0.4.1"
+        data["machine_info"]["torch"]["threads"] = 999
+
+    refused = launch_after(baseline, tmp_path, change_machine, "--benchmark-compare=0001")
+
+    assert refused.exit_code == 4
+    for named in ("cpu.brand_raw: ", "'Another CPU' there", "torch: ", "'0.4.1' there", "threads: ", "999 there"):
+        assert named in refused.errors
+    assert len(refused.records) == 1
+    assert refused.journals == []
+
+
+def test_without_a_number_a_record_of_another_machine_is_passed_over_and_named(
+    baseline: Launch, tmp_path: Path
+) -> None:
+    def change_machine(data: Json) -> None:
+        data["machine_info"]["torch"]["torch"] = "0.4.1"
+
+    first = launch_after(baseline, tmp_path, change_machine, "--benchmark-compare")
+
+    assert first.exit_code == 0
+    assert "torch: " in first.output
+    assert "'0.4.1' there" in first.output
+    assert " compared with " not in first.output
+
+
+@pytest.fixture(scope="module")
+def two_missing(baseline: Launch, tmp_path_factory: pytest.TempPathFactory) -> Launch:
+    """The baseline has a case that this run's axes include and no test makes, and one that they do not include."""
+
+    def add_cases(data: Json) -> None:
+        renamed, elsewhere = (json.loads(json.dumps(row_of(data, FORWARD))) for _ in range(2))
+        renamed["fullname"] = renamed["fullname"].replace("test_forward[", "test_renamed[")
+        elsewhere["fullname"] = elsewhere["fullname"].replace("ctx8", "ctx4096")
+        elsewhere["extra_info"]["context_length"] = 4096
+        data["benchmarks"] += [renamed, elsewhere]
+
+    return launch_after(baseline, tmp_path_factory.mktemp("two_missing"), add_cases, "--benchmark-compare")
+
+
+def test_a_case_that_is_gone_fails_the_run_which_is_kept(two_missing: Launch) -> None:
+    assert two_missing.exit_code == 1
+    assert "gone" in line_with(two_missing, "renamed tiny-ctx8")
+    assert len(two_missing.records) == 2
+
+
+def test_a_case_outside_this_runs_axes_is_not_gone(two_missing: Launch) -> None:
+    assert "ctx4096" not in two_missing.output
+
+
+def test_a_case_that_no_longer_fits_fails_the_run(baseline: Launch, tmp_path: Path) -> None:
+    compared = launch_after(
+        baseline, tmp_path, lambda data: None, "--benchmark-compare", PLANTED_MEMORY="as much as there is"
+    )
+
+    assert compared.exit_code == 1
+    line = line_with(compared, "forward tiny-ctx8")
+    assert "no longer measured (" in line
+    assert "now out of memory: " in line
+
+
+FOREIGN = {"0001_truncated.json": '{"benchmarks": [', "0002_foreign.json": "[1, 2, 3]"}
+
+
+@pytest.fixture(scope="module")
+def narrowed(baseline: Launch, tmp_path_factory: pytest.TempPathFactory) -> Launch:
+    """Only the language models, chosen with -k, after one is new, the other another case under the same name."""
+
+    def change(data: Json) -> None:
+        data["benchmarks"].remove(row_of(data, BACKWARD))
+        row_of(data, FORWARD)["extra_info"].update(batch_size=64, model="theirs:build")
+
+    storage = tmp_path_factory.mktemp("narrowed")
+    for name, content in FOREIGN.items():
+        (storage / "another-machine").mkdir(exist_ok=True)
+        (storage / "another-machine" / name).write_text(content)
+    return launch_after(
+        baseline, storage, change, *("--benchmark-compare", "-k=not attention", "--benchmark-compare-fail=median:1%")
+    )
+
+
+def test_with_a_narrowed_selection_nothing_is_gone_and_the_rest_is_counted(narrowed: Launch) -> None:
+    assert narrowed.exit_code == 0
+    assert "2 cases of this run's axes were not selected" in narrowed.output
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_file_that_is_no_record_is_named_once_and_left_alone(narrowed: Launch, name: str) -> None:
+    path = narrowed.storage / "another-machine" / name
+
+    assert narrowed.output.count(str(path)) == 1
+    assert path.read_text() == FOREIGN[name]
+
+
+def test_a_case_that_the_baseline_lacks_is_new(narrowed: Launch) -> None:
+    assert "new (" in line_with(narrowed, "backward tiny-ctx8")
+
+
+def test_the_same_name_with_another_identity_is_incomparable_and_names_the_fields(narrowed: Launch) -> None:
+    line = line_with(narrowed, "forward tiny-ctx8")
+
+    assert "incomparable" in line
+    assert "batch_size was 64, is 4" in line
+    assert "model was 'theirs:build'" in line
+
+
+def test_a_regression_beyond_the_users_limit_fails_the_run_and_names_the_case(baseline: Launch, tmp_path: Path) -> None:
+    def a_thousand_times_as_fast(data: Json) -> None:
+        stats = row_of(data, FORWARD)["stats"]
+        stats["data"] = [seconds / 1000 for seconds in stats["data"]]
+        stats["median"] /= 1000
+
+    compared = launch_after(
+        baseline,
+        tmp_path,
+        a_thousand_times_as_fast,
+        "--benchmark-compare=0001",
+        "--benchmark-compare-fail=median:10000%",
+    )
+
+    assert compared.exit_code == 1
+    told = [line for line in compared.output.splitlines() if "10000" in line and "test_" in line]
+    assert len(told) == 1
+    assert FORWARD in told[0]
+    assert "Traceback" not in compared.output + compared.errors

@@ -1,0 +1,154 @@
+"""Runs that are killed, interrupted or doubled, in real launches: nothing finished is lost."""
+
+import shlex
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from perf_tests.meta_tests.launch import (
+    ALL_THREE,
+    MODELS,
+    THREE_CASES,
+    Launch,
+    copied,
+    finish,
+    finished,
+    launch,
+    short,
+    start,
+    start_command,
+)
+from perf_tests.records.journal import read_journal
+
+DIES_AT_16 = (f"--model={MODELS}:DiesAt16", *THREE_CASES)
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Launch:
+    """Killed in the second of three cases."""
+    return launch(tmp_path_factory.mktemp("killed"), *DIES_AT_16, PLANTED_SIGNAL="SIGKILL")
+
+
+@pytest.fixture(scope="module")
+def resumed(killed: Launch, tmp_path_factory: pytest.TempPathFactory) -> Launch:
+    return launch(copied(killed, tmp_path_factory.mktemp("resumed")), *DIES_AT_16, "--resume")
+
+
+def test_a_killed_run_loses_only_the_case_in_flight(killed: Launch) -> None:
+    assert killed.exit_code == -signal.SIGKILL
+    assert finished(killed) == {"test_forward[tiny-ctx8-fp32-own]"}
+    assert killed.records == []
+
+
+def test_a_resumed_run_ends_in_one_record_with_every_case_once(resumed: Launch) -> None:
+    assert resumed.exit_code == 0
+    assert resumed.measured.keys() == ALL_THREE
+    assert len(resumed.record["benchmarks"]) == 3
+    assert resumed.record["outcomes"] == []
+
+
+def test_a_resumed_run_keeps_the_rounds_that_were_measured_before(killed: Launch, resumed: Launch) -> None:
+    contents = read_journal(killed.journals[0])
+    assert contents is not None
+
+    assert contents.benchmarks == [resumed.measured["test_forward[tiny-ctx8-fp32-own]"]]
+
+
+def test_a_complete_run_leaves_no_journal(resumed: Launch) -> None:
+    assert resumed.journals == []
+
+
+def test_a_resumed_run_says_how_much_was_done(resumed: Launch) -> None:
+    assert "1 of 3 cases were done" in resumed.output
+
+
+def test_an_interrupted_run_is_not_gone_on_with_under_other_options(killed: Launch, tmp_path: Path) -> None:
+    storage = copied(killed, tmp_path)
+    journal = next(storage.glob("*/journal-*"))
+    before = journal.read_bytes()
+
+    refused = launch(storage, *DIES_AT_16, "--resume", "--rounds=3", "--batch-size=2")
+
+    assert refused.exit_code == 4
+    assert "rounds (2 then, 3 now)" in refused.errors
+    assert "batch_size (4 then, 2 now)" in refused.errors
+    assert refused.records == []
+    assert journal.read_bytes() == before
+
+
+def test_a_case_that_kills_the_process_twice_is_given_up(killed: Launch, tmp_path: Path) -> None:
+    storage = copied(killed, tmp_path)
+
+    again = launch(storage, *DIES_AT_16, "--resume", PLANTED_SIGNAL="SIGKILL")
+    last = launch(storage, *DIES_AT_16, "--resume", PLANTED_SIGNAL="SIGKILL")
+
+    assert again.exit_code == -signal.SIGKILL
+    assert last.exit_code == 1
+    assert last.measured.keys() | last.outcomes.keys() == ALL_THREE
+    assert "died twice" in last.outcomes["test_forward[tiny-ctx16-fp32-own]"]["reason"]
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Launch:
+    """Ctrl-C in the second of three cases."""
+    return launch(tmp_path_factory.mktemp("interrupted"), *DIES_AT_16, PLANTED_SIGNAL="SIGINT")
+
+
+def test_ctrl_c_keeps_what_was_measured(interrupted: Launch) -> None:
+    assert interrupted.exit_code == 2
+    assert finished(interrupted) == {"test_forward[tiny-ctx8-fp32-own]"}
+    assert interrupted.records == []
+
+
+def test_the_command_that_an_interrupted_run_prints_completes_it(interrupted: Launch) -> None:
+    command = interrupted.output.partition("go on with `")[2].partition("`")[0]
+    pytest_name, *arguments = shlex.split(command)
+
+    completed = finish(start_command((sys.executable, "-m", pytest_name, *arguments)), interrupted.storage)
+
+    assert completed.exit_code == 0
+    assert completed.measured.keys() == ALL_THREE
+    assert completed.journals == []
+
+
+def test_a_run_that_stops_at_its_first_failure_keeps_its_journal(tmp_path: Path) -> None:
+    stopped = launch(tmp_path, f"--model={MODELS}:FailsWithoutGraph", *THREE_CASES, "--phase=inference", "--exitfirst")
+
+    assert stopped.exit_code == 1
+    assert stopped.records == []
+    assert finished(stopped) == {f"test_inference[tiny-ctx{context}-fp32-own]" for context in (8, 16)}
+    assert "2 of 3 cases are kept" in stopped.output
+
+
+def test_two_runs_at_once_end_in_two_records(tmp_path: Path) -> None:
+    """The second starts while the first is in its second case, and is even told to resume: it leaves it alone."""
+    arguments = (f"--model={MODELS}:WaitsAt16", *THREE_CASES)
+    gate = tmp_path / "gate"
+    first = start(tmp_path, *arguments, PLANTED_GATE=str(gate))
+    try:
+        wait_until_a_case_is_finished(tmp_path)
+        second = launch(tmp_path, *arguments, "--resume")
+        journals_of_the_first = second.journals
+    finally:
+        gate.touch()
+        both = finish(first, tmp_path)
+
+    assert (both.exit_code, second.exit_code) == (0, 0)
+    assert len(journals_of_the_first) == 1
+    assert both.journals == []
+    assert [{short(row["fullname"]) for row in record["benchmarks"]} for record in both.records] == [ALL_THREE] * 2
+    assert both.records[0]["benchmarks"] != both.records[1]["benchmarks"]
+
+
+def wait_until_a_case_is_finished(storage: Path) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        for journal in storage.glob("*/journal-*"):
+            contents = read_journal(journal)
+            if contents is not None and contents.finished_ids:
+                return
+        time.sleep(0.05)
+    raise AssertionError("the first run never finished a case")

@@ -1,0 +1,149 @@
+"""What a person reads: every case once, every case without a timing with its reason, in straight columns."""
+
+import pytest
+
+from perf_tests.meta_tests.synthetic import BACKWARD, FORWARD, FULL_STEP, record, timed, untimed
+from perf_tests.records.compare import compare
+from perf_tests.records.record import FLAGS, OUTCOMES
+from perf_tests.records.screen import case_name, comparison_lines, duration, result_lines, table, time_line
+
+
+def naming(case_id: str, lines: list[str]) -> list[str]:
+    return [line for line in lines if case_name(case_id) in line]
+
+
+def test_each_measured_case_is_one_line_with_its_figures() -> None:
+    lines = result_lines(record([timed(FORWARD, (0.0125,)), timed(BACKWARD, (3.5,))]))
+
+    (forward,), (backward,) = naming(FORWARD, lines), naming(BACKWARD, lines)
+    assert "12.5 ms" in forward
+    assert "2,560" in forward
+    assert "25%" in forward
+    assert "3.5 s" in backward
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_each_case_without_a_timing_is_one_line_with_its_reason(outcome: str) -> None:
+    lines = result_lines(record([timed(FORWARD)], [untimed(BACKWARD, outcome, "because of this")]))
+
+    assert naming(BACKWARD, lines) == [f"{case_name(BACKWARD)}: {OUTCOMES[outcome]}: because of this"]
+
+
+def test_a_case_that_failed_after_timing_says_how_many_rounds_are_kept() -> None:
+    row = {**untimed(BACKWARD, "error", "NaN"), "rounds": [0.1, 0.2, 0.3]}
+
+    assert result_lines(record([], [row])) == [f"{case_name(BACKWARD)}: failed: NaN (3 rounds kept)"]
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_each_flag_is_told_in_its_sentence(flag: str) -> None:
+    lines = result_lines(record([timed(FORWARD, flags=[flag])]))
+
+    assert f"{case_name(FORWARD)}: {FLAGS[flag]}" in lines
+
+
+def test_what_is_not_known_is_a_dash() -> None:
+    row = timed(FORWARD, tokens_per_second=None, tflops_per_second=None, share_of_matmul_ceiling=None)
+
+    assert naming(FORWARD, result_lines(record([row])))[0].split()[-3:] == ["-", "-", "-"]
+
+
+def test_a_record_without_a_timing_has_no_empty_table() -> None:
+    assert result_lines(record()) == []
+
+
+def test_columns_are_aligned_whatever_their_width() -> None:
+    lines = table(("case", "a", "longer"), [("x", "12345", "1"), ("a long name", "1", "123456789")])
+
+    assert lines == [
+        "case             a     longer",
+        "x            12345          1",
+        "a long name      1  123456789",
+    ]
+
+
+def test_result_columns_are_aligned() -> None:
+    header, *rows = result_lines(record([timed(FORWARD, (0.001,)), timed(FULL_STEP, (123.4,))]))[:3]
+
+    assert {len(row) for row in rows} == {len(header)}
+
+
+@pytest.mark.parametrize(
+    "seconds, text",
+    [
+        (123.456, "123.5 s"),
+        (1.0, "1 s"),
+        (0.9999, "999.9 ms"),
+        (0.0012345, "1.234 ms"),
+        (12.5e-6, "12.5 us"),
+        (3e-9, "3 ns"),
+    ],
+)
+def test_a_duration_has_four_digits_and_a_unit(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_a_case_is_called_by_its_phase_and_its_parameters() -> None:
+    assert case_name(FORWARD) == "forward tiny-ctx8-fp32-naive"
+    assert case_name("perf_tests/test_attention.py::test_attention_forward[d16-seq256-fp32-naive]") == (
+        "attention_forward d16-seq256-fp32-naive"
+    )
+
+
+BEFORE = record(
+    [timed("gone"), timed("same"), timed("slower"), timed("incomparable"), timed("no-longer")],
+    [untimed("measured-now"), untimed("never", reason="never fits")],
+)
+NOW = record(
+    [
+        timed("same"),
+        timed("slower", [2 * seconds for seconds in timed()["stats"]["data"]]),
+        timed("incomparable", batch_size=8),
+        timed("measured-now"),
+        timed("new"),
+    ],
+    [untimed("no-longer", reason="1 GiB asked"), untimed("never", reason="never fits")],
+)
+
+
+@pytest.mark.parametrize(
+    "case_id, words",
+    [
+        ("same", "1.000"),
+        ("slower", "2.000"),
+        ("gone", "gone (1.045 s before)"),
+        ("new", "new (1.045 s)"),
+        ("incomparable", "incomparable (1.045 s): batch_size was 4, is 8"),
+        ("measured-now", "measured now, not before (1.045 s): out of memory before"),
+        ("no-longer", "no longer measured (1.045 s before): now out of memory: 1 GiB asked"),
+        ("never", "measured in neither: now out of memory: never fits"),
+    ],
+)
+def test_each_case_of_either_run_is_one_line_of_the_comparison(case_id: str, words: str) -> None:
+    (line,) = [line for line in comparison_lines(compare(BEFORE, NOW)) if line.startswith(f"{case_id} ")]
+
+    assert words in line
+
+
+def test_the_interval_is_labelled_for_what_it_is() -> None:
+    assert "within these launches" in comparison_lines(compare(BEFORE, NOW))[0]
+
+
+def test_the_case_that_changed_least_for_the_worse_stands_last() -> None:
+    lines = comparison_lines(compare(BEFORE, NOW))
+
+    assert [line.split()[0] for line in lines[1:3]] == ["slower", "same"]
+
+
+def test_too_few_rounds_for_an_interval_are_said_to_be_too_few() -> None:
+    few = record([timed(seconds=(1.0, 2.0))])
+
+    assert "too few rounds" in naming(FORWARD, comparison_lines(compare(few, few)))[0]
+
+
+def test_the_shares_of_a_runs_time_add_up() -> None:
+    line = time_line({"total": 10.0, "rounds": 6.0, "compiling": 1.0, "building": 1.0})
+
+    assert line.startswith("10 s: 60% in warm-up and measured rounds")
+    assert "10% of all in first calls" in line
+    assert "10% building models, 30% start" in line
