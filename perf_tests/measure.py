@@ -43,6 +43,7 @@ class Measure:
     """Told the number of each round before its set-up; warm-up rounds come first."""
     rounds_seconds: float = 0.0
     first_call_seconds: float = 0.0
+    _arguments: tuple[Any, ...] = ()
     _result: Any = None
     _round: int = 0
     _loss_scales: list[float] = field(default_factory=list)
@@ -58,21 +59,21 @@ class Measure:
         `loss_scale` is read before each round; a fall between two tells of a skipped optimizer step.
         """
 
-        def prepare() -> tuple[tuple[Any, ...], dict[str, Any]]:
-            # Free the last round's graph now, or two of them would be alive at once.
-            self._result = None
+        def prepare() -> None:
+            # Free the last round's graph now, or two of them would be alive at once. For the same reason the
+            # arguments are kept here: the benchmark would hold them until the next ones are there.
+            self._arguments, self._result = (), None
             self.on_round(self._round)
             if self._round == self.warmup_rounds:
                 self.device.start_peaks()
             if loss_scale is not None:
                 self._loss_scales.append(loss_scale())
-            arguments = setup() if setup is not None else None
+            self._arguments = (setup() if setup is not None else None) or ()
             self._round += 1
             self.clock.begin_round()
-            return arguments or (), {}
 
-        def timed(*arguments: Any) -> None:
-            self._result = target(*arguments)
+        def timed() -> None:
+            self._result = target(*self._arguments)
 
         self.clock.forget()
         if self.benchmark.disabled:
@@ -84,7 +85,7 @@ class Measure:
         self._write_down()
         return self._result
 
-    def _measure(self, timed: Callable[..., None], prepare: Callable[[], Any]) -> None:
+    def _measure(self, timed: Callable[[], None], prepare: Callable[[], None]) -> None:
         gc.collect()
         before, compilations = drifting_facts(self.device.torch_device), count_compilations()
         start = time.perf_counter()
@@ -103,14 +104,14 @@ class Measure:
             self.conditions["recompiles"] = count_compilations().since(first_compilations).graphs
         self.conditions["before"], self.conditions["after"] = before, drifting_facts(self.device.torch_device)
 
-    def _first_round(self, timed: Callable[..., None], prepare: Callable[[], Any]) -> None:
+    def _first_round(self, timed: Callable[[], None], prepare: Callable[[], None]) -> None:
         """One warm-up round by hand, its set-up and its call timed apart: compiled code is generated in either."""
         start = time.perf_counter()
-        arguments, _ = prepare()
+        prepare()
         self.device.synchronize()
         prepared = time.perf_counter()
         self.clock()
-        timed(*arguments)
+        timed()
         self.clock()
         self.first_call_seconds = time.perf_counter() - start
         self.conditions["first_setup_seconds"] = prepared - start

@@ -11,7 +11,7 @@ from perf_tests.proofs.launches import launch_suite
 from perf_tests.proofs.paired_ratio import paired_ratio_of_turns
 from perf_tests.proofs.verdict import conclude, conditions
 
-ROUNDS, WARMUP_ROUNDS = 400, 10
+ROUNDS, WARMUP_ROUNDS = 1000, 10
 LIMITS = (0.98, 1.02)
 SHORTEST_SECONDS = 0.010
 OWN_COST_LIMIT_SECONDS = 50e-6
