@@ -1,0 +1,75 @@
+"""A claim: a test that takes the implementation it judges as an argument.
+
+pytest runs it on the real implementations, the kill matrix runs the very same function on planted faults.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.strategies import SearchStrategy
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What must hold for every good implementation, and for no faulty one."""
+
+    name: str
+    argument: str
+    """Name of the parameter that takes the implementation."""
+    references: Mapping[str, Any]
+    """The implementations it must hold for."""
+    strategies: Mapping[str, SearchStrategy[Any]]
+    check: Callable[..., None]
+    cost: int
+    """Runs 1/cost of the profile's examples."""
+
+    @property
+    def area(self) -> str:
+        return self.check.__module__.rpartition(".test_")[2]
+
+    def examples(self) -> int:
+        return max(2, settings().max_examples // self.cost)
+
+    def judge(self, implementation: object, device: torch.device) -> None:
+        """Raise what the claim raises for `implementation`; no shrinking and no database, so that it is quick."""
+        arguments = {self.argument: implementation, "device": device}
+        if not self.strategies:
+            self.check(**arguments)
+            return
+        hurried = settings(
+            max_examples=self.examples(),
+            phases=[Phase.generate],
+            database=None,
+            derandomize=True,
+            print_blob=False,
+            suppress_health_check=list(HealthCheck),
+        )
+        hurried(given(**self.strategies)(self.check))(**arguments)
+
+
+CLAIMS: dict[str, Claim] = {}
+"""Every claim by the name of its test function, filled as the test files are imported."""
+
+
+def claim(
+    argument: str, references: Mapping[str, Any] | None = None, cost: int = 1, **strategies: SearchStrategy[Any]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a test function a claim over `references`, or over the fixture called `argument` where there are none."""
+
+    def register(check: Callable[..., None]) -> Callable[..., None]:
+        made = Claim(check.__name__, argument, references or {}, strategies, check, cost)
+        assert made.name not in CLAIMS, f"two claims are called {made.name}"
+        CLAIMS[made.name] = made
+        test = check
+        if strategies:
+            test = settings(max_examples=made.examples())(given(**strategies)(check))
+        if references is not None:
+            test = pytest.mark.parametrize(argument, references.values(), ids=references.keys())(test)
+        test.claim = made  # type: ignore[attr-defined]
+        return test
+
+    return register

@@ -1,0 +1,92 @@
+"""Process-wide switches that change results: what each must be here, and who changed it.
+
+PyTorch, "Numerical accuracy" (pytorch.org/docs/stable/notes/numerical_accuracy.html), names them.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One switch; `pinned` is the value every bound here assumes."""
+
+    name: str
+    pinned: Any
+    read: Callable[[], Any]
+    write: Callable[[Any], object]
+
+
+def _attribute(owner: Any, name: str, pinned: Any) -> Flag:
+    path = f"{getattr(owner, '__name__', type(owner).__name__)}.{name}"
+    return Flag(path, pinned, lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
+
+
+def _reduced(name: str) -> Flag:
+    """Split-K partial sums rounded to 16 bits: True by default, and then sum_in_float32 is no bound."""
+    matmul = torch.backends.cuda.matmul
+    return Flag(
+        f"torch.backends.cuda.matmul.{name}",
+        False,
+        lambda: getattr(matmul, name),
+        lambda value: setattr(matmul, name, value),
+    )
+
+
+FLAGS = (
+    Flag(
+        "float32_matmul_precision", "highest", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
+    ),
+    Flag("default_dtype", torch.float32, torch.get_default_dtype, torch.set_default_dtype),
+    Flag(
+        "deterministic_algorithms",
+        False,
+        torch.are_deterministic_algorithms_enabled,
+        lambda value: torch.use_deterministic_algorithms(value),
+    ),
+    Flag("grad_enabled", True, torch.is_grad_enabled, torch.set_grad_enabled),
+    _attribute(torch.backends.cudnn, "allow_tf32", False),
+    _reduced("allow_fp16_reduced_precision_reduction"),
+    _reduced("allow_bf16_reduced_precision_reduction"),
+)
+
+VARIABLES = {
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "lets float32 products run as TF32; reset here",
+    "NVIDIA_TF32_OVERRIDE": "forces TF32 inside cuBLAS and cuDNN, out of reach of PyTorch; unset it",
+    "ONEDNN_DEFAULT_FPMATH_MODE": "lets oneDNN compute float32 products in fewer bits, out of reach of PyTorch; unset it",
+    "DNNL_DEFAULT_FPMATH_MODE": "lets oneDNN compute float32 products in fewer bits, out of reach of PyTorch; unset it",
+}
+
+BY_DEFAULT = {flag.name: True for flag in FLAGS if "reduced_precision" in flag.name} | {"cudnn.allow_tf32": True}
+"""What PyTorch itself sets differently from what is pinned: nobody's doing, so nothing to report."""
+
+
+def changed(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """One sentence for each flag or variable that somebody set otherwise than these tests need."""
+    sentences = []
+    for flag in FLAGS:
+        value = flag.read()
+        if value not in (flag.pinned, BY_DEFAULT.get(flag.name, flag.pinned)):
+            sentences.append(f"{flag.name} is {value!r} in this environment; reset to {flag.pinned!r} for each test.")
+    for name, effect in VARIABLES.items():
+        if environment.get(name):
+            sentences.append(f"{name}={environment[name]} is set: it {effect}.")
+    return sentences
+
+
+@contextmanager
+def pinned() -> Iterator[None]:
+    """Every flag at its pinned value, and what was there before afterwards, whatever happens inside."""
+    before = [(flag, flag.read()) for flag in FLAGS]
+    try:
+        for flag in FLAGS:
+            flag.write(flag.pinned)
+        yield
+    finally:
+        for flag, value in before:
+            flag.write(value)

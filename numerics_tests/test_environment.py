@@ -1,0 +1,71 @@
+"""A wrong option, and flags that somebody changed, are named in one sentence instead of spoiling results."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from numerics_tests import environment, profiles
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (("--hypothesis-profile", "night"), "profile 'night' is not known; choose quick, ci, deep."),
+        (("--device", "cuda:99"), "device 'cuda:99'"),
+    ],
+    ids=["profile", "device"],
+)
+def test_bad_option_ends_in_one_sentence(arguments: tuple[str, ...], sentence: str) -> None:
+    """pytest exits with 4, its code for wrong usage, and prints no traceback."""
+    command = [sys.executable, "-m", "pytest", "numerics_tests/test_environment.py", "--collect-only", *arguments]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 4, run.stdout + run.stderr
+    assert sentence in run.stderr, run.stderr
+    assert "Traceback" not in run.stderr, run.stderr
+
+
+def test_profile_quick_is_the_default_even_where_ci_is_set() -> None:
+    """Hypothesis loads its own `ci` profile where the variable CI is set; ours of that name replaces it."""
+    assert profiles.DEFAULT == "quick"
+    assert profiles.PROFILES["ci"].derandomize
+    assert all(profile.deadline is None for profile in profiles.PROFILES.values())
+
+
+@pytest.mark.parametrize("flag", environment.FLAGS, ids=lambda flag: flag.name)
+def test_flag_holds_its_pinned_value(flag: environment.Flag) -> None:
+    """Every test here runs at the values that the bounds assume."""
+    assert flag.read() == flag.pinned
+
+
+def test_changed_matmul_precision_is_named_and_reset() -> None:
+    """What the environment of a user sets is reported, pinned inside and back outside."""
+    torch.set_float32_matmul_precision("medium")
+    assert any("float32_matmul_precision is 'medium'" in sentence for sentence in environment.changed({}))
+    with environment.pinned():
+        assert torch.get_float32_matmul_precision() == "highest"
+    assert torch.get_float32_matmul_precision() == "medium"
+
+
+def test_variable_that_forces_tf32_is_named() -> None:
+    """A variable that only cuBLAS reads cannot be undone from here, so it is said."""
+    sentences = environment.changed({"NVIDIA_TF32_OVERRIDE": "1"})
+    assert sentences == [
+        "NVIDIA_TF32_OVERRIDE=1 is set: it forces TF32 inside cuBLAS and cuDNN, out of reach of PyTorch; unset it."
+    ]
+
+
+def test_torch_draws_the_same_in_every_example() -> None:
+    """Hypothesis seeds Python and NumPy only; registered, torch's generator is saved and restored with them."""
+    generator = profiles.TorchGenerator()
+    state = generator.getstate()
+    generator.seed(7)
+    first = torch.rand(3)
+    generator.seed(7)
+    assert torch.equal(torch.rand(3), first)
+    generator.setstate(state)
+    assert torch.equal(generator.getstate(), state)
