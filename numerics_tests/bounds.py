@@ -126,4 +126,3 @@ def adamw(parameters: Tensor, steps: int, learning_rate: float) -> Tensor:
     in size, about 3.2 lr, so 4096 u32 of it is some 1300 roundings per step, loose in t but not in the formula.
     """
     return steps * (4 * U32 * parameters.abs() + learning_rate * 4096 * U32)
-

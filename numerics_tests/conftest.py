@@ -1,6 +1,6 @@
 """Wiring of the numerics suite: profile, device, pinned flags. What it wires stands in the modules it imports."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from hypothesis import register_random
 
 from model.attention import ATTENTION, AttentionFunction
 from model.device import device_named
-from numerics_tests import environment, profiles
+from numerics_tests import cuda_rules, environment, profiles
 
 # Hypothesis keeps a weak reference only.
 TORCH_GENERATOR = profiles.TorchGenerator()
@@ -52,3 +52,15 @@ def attention(request: pytest.FixtureRequest, device: torch.device) -> Attention
     if reason:
         pytest.skip(reason)
     return implementation.build()
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def rules(request: pytest.FixtureRequest, device: torch.device) -> Iterator[str]:
+    """Whose rules are in force: those of the device, or on a CPU also CUDA's from the header."""
+    if device.type == request.param:
+        yield request.param
+    elif device.type == "cpu":
+        with cuda_rules.on_the_cpu():
+            yield request.param
+    else:
+        pytest.skip("the CPU's rules are checked in a run with --device cpu.")

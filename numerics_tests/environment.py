@@ -39,9 +39,7 @@ def _reduced(name: str) -> Flag:
 
 
 FLAGS = (
-    Flag(
-        "float32_matmul_precision", "highest", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
-    ),
+    Flag("float32_matmul_precision", "highest", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     Flag("default_dtype", torch.float32, torch.get_default_dtype, torch.set_default_dtype),
     Flag(
         "deterministic_algorithms",

@@ -129,4 +129,3 @@ IN_INPUT_DTYPE = {
 The CPU's were found by running test_reductions.py on torch 2.13, x86-64. The GPU's are what its atomics suggest and
 have not been run; test_reductions.py only holds the CPU to this table.
 """
-

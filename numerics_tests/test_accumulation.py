@@ -148,8 +148,8 @@ def test_sums_in_the_format_stop_growing(running_sum: RunningSum, mantissas: lis
 
 @pytest.mark.parametrize(
     "addend, a_format, level",
-        [(0.01, FP16, 32), (0.01, BF16, 4), (1, FP16, 2048), (1, BF16, 256)],
-        ids=["fp16-0.01", "bf16-0.01", "fp16-1", "bf16-1"],
+    [(0.01, FP16, 32), (0.01, BF16, 4), (1, FP16, 2048), (1, BF16, 256)],
+    ids=["fp16-0.01", "bf16-0.01", "fp16-1", "bf16-1"],
 )
 def test_stagnation_point_of_known_loops(addend: float, a_format: Format, level: float) -> None:
     """The rule gives the levels that people meet in practice."""

@@ -75,7 +75,9 @@ def test_sum_of_small_integers_is_exact_in_any_order(total: Total, seed: int, de
     assert_same_bits(total(x[order.to(device)]), expected, "sum|x| < 2^24, permuted", seed)
 
 
-@claim("product", PRODUCTS, recipe=recipes((4, 33), max_spread=2, exponents=(-2, 2), plant=()), power=st.integers(-4, 4))
+@claim(
+    "product", PRODUCTS, recipe=recipes((4, 33), max_spread=2, exponents=(-2, 2), plant=()), power=st.integers(-4, 4)
+)
 def test_powers_of_two_pass_through_products(
     product: Product, recipe: Recipe, power: int, device: torch.device
 ) -> None:
@@ -108,4 +110,3 @@ def test_void_bound_is_refused() -> None:
     """gamma_n says nothing from n u = 1 on, and says so."""
     with pytest.raises(ValueError, match="gamma_256 is void"):
         bounds.gamma(256, LOW[1].unit_roundoff)
-

@@ -1,0 +1,182 @@
+"""Every op of the autocast table has the dtype the table gives it, under the CPU's rules and under CUDA's.
+
+On a machine without a GPU CUDA's rules run on the CPU, see cuda_rules.py; on a GPU they are CUDA's own.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from numerics_tests import cuda_rules, policy
+from numerics_tests.autocast_ops import OPS, why_missing
+from numerics_tests.checks import assert_same_bits, assert_true
+from numerics_tests.claims import claim
+from numerics_tests.strategies import Recipe, low_dtypes, recipes
+
+Region = Callable[..., AbstractContextManager[Any]]
+"""Makes a region as torch.autocast does: device type, dtype=, enabled=."""
+
+VERSION = policy.torch_version()
+LOW_DTYPES = (torch.bfloat16, torch.float16)
+
+
+def inputs(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """A square matrix of the dtype and one of float32, both away from zero."""
+    a = torch.linspace(0.125, 2, 16, dtype=torch.float64).reshape(4, 4)
+    return a.to(device, dtype), a.flip(0).to(device, torch.float32)
+
+
+def found_dtype(op: str, a: Tensor, b: Tensor) -> torch.dtype | str:
+    """dtype of the result or RAISES; an op that this torch lacks skips the test with words."""
+    try:
+        return OPS[op](a, b).dtype
+    except AttributeError as error:
+        reason = why_missing(error)
+        if reason:
+            pytest.skip(reason)
+        raise
+    except RuntimeError:
+        return policy.RAISES
+
+
+def wrong_dtypes(op: str, rules: str, device: torch.device) -> list[str]:
+    """A line for each dtype, with and without autocast, that comes out otherwise than the table says."""
+    wrong = []
+    for low in LOW_DTYPES:
+        for autocast_dtype in (low, None):
+            for dtype in (torch.float32, low, torch.float64):
+                expected = policy.expected_dtype(rules, op, dtype, autocast_dtype, VERSION)
+                a, b = inputs(dtype, device)
+                with torch.autocast(device.type, dtype=low, enabled=autocast_dtype is not None):
+                    found = found_dtype(op, a, b)
+                if expected is not None and found != expected:
+                    wrong.append(f"{op}({dtype}) under {autocast_dtype}: {found}, the table says {expected}")
+    return wrong
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_op_has_the_dtype_of_the_table(op: str, rules: str, device: torch.device) -> None:
+    """Each op, float32, 16 bits and float64 in, inside and outside a region; sources stand in policy.TABLE."""
+    if policy.row_for(rules, op, VERSION) is None:
+        pytest.skip(f"no source says what autocast does to {op} under the rules of {rules}.")
+    assert not wrong_dtypes(op, rules, device)
+
+
+regions = st.lists(st.tuples(st.booleans(), low_dtypes()), min_size=1, max_size=3)
+
+
+@claim(
+    "autocast",
+    {"torch": torch.autocast},
+    cost=1,
+    op=st.sampled_from(sorted(OPS)),
+    nesting=regions,
+    dtype=st.sampled_from([torch.float32, "the region's", torch.float64]),
+)
+def test_innermost_region_decides_the_dtype(
+    autocast: Region, op: str, nesting: list[tuple[bool, torch.dtype]], dtype: torch.dtype | str, device: torch.device
+) -> None:
+    """However regions nest, the innermost one is in force: its dtype, or nothing where it is disabled."""
+    is_enabled, low = nesting[-1]
+    a, b = inputs(low if isinstance(dtype, str) else dtype, device)
+    expected = policy.expected_dtype(device.type, op, a.dtype, low if is_enabled else None, VERSION)
+    with ExitStack() as stack:
+        for enabled, region_dtype in nesting:
+            stack.enter_context(autocast(device.type, dtype=region_dtype, enabled=enabled))
+        found = found_dtype(op, a, b)
+    if expected is not None:
+        assert_true(found == expected, f"{op}({a.dtype}) gave {found}, the table says {expected}", op, nesting, dtype)
+
+
+CALLABLE = sorted(
+    op for op in OPS if policy.row_for("cpu", op, VERSION) and "fp32)" not in op and op not in ("polar", "dropout")
+)
+"""Ops whose single operand is what autocast casts; dropout draws, and the rest mix operands."""
+
+
+def in_region(op: str, a: Tensor, b: Tensor, low: torch.dtype) -> Tensor:
+    with torch.autocast(a.device.type, dtype=low):
+        return OPS[op](a, b)
+
+
+@claim(
+    "run",
+    {"autocast": in_region},
+    cost=1,
+    op=st.sampled_from(CALLABLE),
+    recipe=recipes((2, 4, 6), (3, 4), dtypes=(torch.float32,), exponents=(-2, 1), max_spread=1, plant=()),
+    low=low_dtypes(),
+    starts_low=st.booleans(),
+)
+def test_autocast_is_casting_by_hand(
+    run: Callable[..., Tensor], op: str, recipe: Recipe, low: torch.dtype, starts_low: bool, device: torch.device
+) -> None:
+    """Bit for bit, result and gradient: autocast adds casts and nothing else; pytorch, test/test_autocast.py."""
+    leaf = recipe.tensor(device).to(low if starts_low else torch.float32)
+    by_hand, by_region = leaf.clone().requires_grad_(), leaf.clone().requires_grad_()
+    other = torch.ones_like(leaf, dtype=torch.float32)
+    expected = OPS[op](policy.cast_by_hand(device.type, op, by_hand, low, VERSION), other)
+    result = run(op, by_region, other, low)
+    assert_same_bits(result, expected, f"{op} by hand", op, recipe, low, starts_low)
+    expected.float().sum().backward()
+    result.float().sum().backward()
+    assert by_region.grad is not None, f"no gradient came through {op}"
+    assert by_hand.grad is not None
+    assert_same_bits(by_region.grad, by_hand.grad, f"gradient of {op} by hand", op, recipe, low, starts_low)
+
+
+def test_header_and_table_agree() -> None:
+    """The installed header is the authority on CUDA: ops in its lists have the rule of their list in the table."""
+    lists = cuda_rules.op_lists(cuda_rules.HEADER.read_text())
+    rule_of = {"low": policy.Rule.LOW, "float32": policy.Rule.FLOAT32, "set dtype": policy.Rule.FLOAT32}
+    listed = {name.partition(".")[0]: rule for group, rule in rule_of.items() for name in lists[group]}
+    for op in OPS:
+        row = policy.row_for("cuda", op, VERSION)
+        if row is not None and op in listed:
+            assert row.rule == listed[op], f"the header lists {op} as {listed[op]}, the table as {row.rule}"
+    is_listed = "rms_norm" in lists["float32"]
+    assert is_listed == (VERSION >= (2, 12))
+
+
+def test_header_without_the_lists_is_refused() -> None:
+    """A header laid out in another way ends in a sentence, not in empty lists that would pass everything."""
+    with pytest.raises(ValueError, match="AT_FORALL_LOWER_PRECISION_FP"):
+        cuda_rules.op_lists("#define SOMETHING_ELSE(_) _(linear)")
+
+
+@pytest.mark.parametrize(
+    "name, is_listed", [("linear", True), ("prod", True), ("layer_norm", False), ("softmax.int", False)]
+)
+def test_cpu_registers_what_the_table_says(name: str, is_listed: bool) -> None:
+    """The dispatcher knows which ops the CPU's autocast has a kernel for; torch offers no public way to ask."""
+    assert torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCPU") == is_listed
+
+
+def test_cuda_rules_leave_nothing_behind(device: torch.device) -> None:
+    """After the emulation, and after an error inside it, the CPU's own rules are back."""
+    a = torch.ones(2, 2, dtype=torch.bfloat16)
+
+    def fail() -> None:
+        with cuda_rules.on_the_cpu(), torch.autocast("cpu", dtype=torch.bfloat16):
+            assert torch.softmax(a, -1).dtype == torch.float32
+            raise KeyError("planted")
+
+    with pytest.raises(KeyError, match="planted"):
+        fail()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.softmax(a, -1).dtype == torch.bfloat16
+
+
+def test_op_that_this_torch_lacks_is_skipped_with_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing function of torch is no failure of precision; a missing attribute of anything else is an error."""
+    monkeypatch.setitem(OPS, "from the future", lambda a, b: torch.linalg.no_such_product(a, b))  # type: ignore[attr-defined]
+    with pytest.raises(pytest.skip.Exception, match=r"has no torch\.linalg\.no_such_product"):
+        found_dtype("from the future", *inputs(torch.float32, torch.device("cpu")))
+    monkeypatch.setitem(OPS, "broken", lambda a, b: a.no_such_method())  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError):
+        found_dtype("broken", *inputs(torch.float32, torch.device("cpu")))
