@@ -7,6 +7,7 @@ result is the number of leaves under the lowest node that holds both i and j. Fr
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -104,5 +105,5 @@ def _running_sum(tree: Tree) -> list[Tree]:
 
 def _step(leaves: list[int]) -> int:
     """The common difference of the leaves, 0 where there is none."""
-    differences = {b - a for a, b in zip(leaves, leaves[1:], strict=False)}
+    differences = {b - a for a, b in pairwise(leaves)}
     return differences.pop() if len(differences) == 1 else 0

@@ -56,8 +56,8 @@ FLAGS = (
 VARIABLES = {
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "lets float32 products run as TF32; reset here",
     "NVIDIA_TF32_OVERRIDE": "forces TF32 inside cuBLAS and cuDNN, out of reach of PyTorch; unset it",
-    "ONEDNN_DEFAULT_FPMATH_MODE": "lets oneDNN compute float32 products in fewer bits, out of reach of PyTorch; unset it",
-    "DNNL_DEFAULT_FPMATH_MODE": "lets oneDNN compute float32 products in fewer bits, out of reach of PyTorch; unset it",
+    "ONEDNN_DEFAULT_FPMATH_MODE": "lets oneDNN compute float32 products in fewer bits; unset it",
+    "DNNL_DEFAULT_FPMATH_MODE": "lets oneDNN compute float32 products in fewer bits; unset it",
 }
 
 BY_DEFAULT = {flag.name: True for flag in FLAGS if "reduced_precision" in flag.name} | {"cudnn.allow_tf32": True}

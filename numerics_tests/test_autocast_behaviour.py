@@ -24,7 +24,7 @@ class CastsOf(TorchDispatchMode):
     """Counts the casts of one tensor. The mode is what PyTorch's own test_autocast.py counts with."""
 
     def __init__(self, weight: Tensor) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.weight, self.count = weight, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -145,10 +145,11 @@ def test_custom_function_needs_the_amp_decorators(device: torch.device) -> None:
     weight = torch.ones(4, 3, device=device, requires_grad=True)
     with torch.autocast(device.type, dtype=torch.bfloat16):
         plain = Doubling.apply(x, weight)
-        aware = with_amp(device.type).apply(x, weight)
+        aware = with_amp(device.type).apply(x, weight)  # type: ignore[no-untyped-call]
     with pytest.raises(RuntimeError, match="dtype"):
         plain.float().sum().backward()
     aware.float().sum().backward()
+    assert x.grad is not None
     assert torch.equal(x.grad, torch.full_like(x, 8.0))
 
 
@@ -177,7 +178,7 @@ def test_low_precision_input_stays_low_in_a_disabled_region(low: torch.dtype, de
     {"cross_entropy": F.cross_entropy},
     recipe=recipes(4, (3, 17), dtypes=(torch.float16, torch.bfloat16), exponents=(-2, 3), plant=(0.0, 30.0, -30.0)),
 )
-def test_cross_entropy_inside_a_region_is_that_of_float32_logits(
+def test_cross_entropy_in_a_region_is_that_of_float32_logits(
     loss: Any, recipe: Recipe, device: torch.device
 ) -> None:
     """Bit for bit: the region casts 16-bit logits to float32 before anything else; autocast's list of float32 ops."""

@@ -177,6 +177,6 @@ def test_op_that_this_torch_lacks_is_skipped_with_words(monkeypatch: pytest.Monk
     monkeypatch.setitem(OPS, "from the future", lambda a, b: torch.linalg.no_such_product(a, b))  # type: ignore[attr-defined]
     with pytest.raises(pytest.skip.Exception, match=r"has no torch\.linalg\.no_such_product"):
         found_dtype("from the future", *inputs(torch.float32, torch.device("cpu")))
-    monkeypatch.setitem(OPS, "broken", lambda a, b: a.no_such_method())  # type: ignore[attr-defined]
+    monkeypatch.setitem(OPS, "broken", lambda a, b: a.no_such_method())
     with pytest.raises(AttributeError):
         found_dtype("broken", *inputs(torch.float32, torch.device("cpu")))

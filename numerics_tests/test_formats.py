@@ -24,7 +24,7 @@ def test_constants_agree_with_torch(a_format: Format) -> None:
     assert info.eps == 2 * a_format.unit_roundoff
 
 
-@pytest.mark.parametrize("a_format", (FP16, BF16), ids=lambda a_format: a_format.name)
+@pytest.mark.parametrize("a_format", [FP16, BF16], ids=lambda a_format: a_format.name)
 def test_overflow_starts_half_a_unit_beyond_the_maximum(a_format: Format, device: torch.device) -> None:
     """65519.99 is still 65504 in float16, 65520 is infinite; IEEE 754-2019, section 4.3.1."""
     edge = torch.tensor(a_format.overflows_from, dtype=torch.float32, device=device)
@@ -33,7 +33,7 @@ def test_overflow_starts_half_a_unit_beyond_the_maximum(a_format: Format, device
     assert below.to(a_format.dtype).item() == a_format.max
 
 
-@pytest.mark.parametrize("a_format", (FP16, BF16), ids=lambda a_format: a_format.name)
+@pytest.mark.parametrize("a_format", [FP16, BF16], ids=lambda a_format: a_format.name)
 def test_half_the_smallest_subnormal_rounds_to_zero(a_format: Format, device: torch.device) -> None:
     """A tie goes to even, and 0 is even; a little more than half survives. Nothing is flushed."""
     half = torch.tensor(a_format.min_subnormal / 2, dtype=torch.float64, device=device)
@@ -63,6 +63,9 @@ def test_update_below_half_a_unit_is_lost(base: Format, power: int, is_lost: boo
     assert bool(one - 2.0 ** (power - 1) == one) == is_lost
 
 
+Cast = Callable[[Tensor], Tensor]
+
+
 def to_float16(x: Tensor) -> Tensor:
     return x.to(torch.float16)
 
@@ -81,14 +84,14 @@ def nearest_bfloat16(x: Tensor) -> Tensor:
 
 @claim("cast", {"torch": to_bfloat16}, x=float32_patterns(near=BF16))
 def test_cast_to_bfloat16_is_the_integer_rule(
-    cast: Callable[[Tensor], Tensor], x: Tensor, device: torch.device
+    cast: Cast, x: Tensor, device: torch.device
 ) -> None:
     """Exact: round to nearest, ties to even, on bit patterns of every class; IEEE 754-2019, section 4.3.1."""
     assert_same_bits(cast(x.to(device)).cpu(), nearest_bfloat16(x), "IEEE 754-2019, section 4.3.1", x.tolist())
 
 
 @claim("cast", {"torch": to_float16}, x=float32_patterns(near=FP16))
-def test_cast_to_float16_is_numpys(cast: Callable[[Tensor], Tensor], x: Tensor, device: torch.device) -> None:
+def test_cast_to_float16_is_numpys(cast: Cast, x: Tensor, device: torch.device) -> None:
     """Exact: NumPy's float16 is a separate implementation, in integers, of the same rounding."""
     with np.errstate(over="ignore", invalid="ignore"):
         expected = torch.from_numpy(x.numpy().astype(np.float16))
