@@ -4,7 +4,7 @@ from collections.abc import Generator, Iterator
 
 import pytest
 import torch
-from hypothesis import register_random
+from hypothesis import register_random, settings
 
 from model.attention import ATTENTION, AttentionFunction
 from model.device import device_named
@@ -48,6 +48,8 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 def attention(request: pytest.FixtureRequest, device: torch.device) -> AttentionFunction:
     """Every implementation of the model, built once: a compiled one compiles once per shape."""
     implementation = ATTENTION[request.param]
+    if implementation.is_compiled and settings().max_examples <= profiles.PROFILES["quick"].max_examples:
+        pytest.skip(f"compiling {request.param!r} takes longer than the profile quick may; run ci or deep.")
     reason = implementation.why_unavailable(device, 16)
     if reason:
         pytest.skip(reason)
