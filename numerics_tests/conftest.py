@@ -29,13 +29,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     device = config.stash[DEVICE]
-    where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} threads"
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else "one thread"
     return [f"numerics: torch {torch.__version__} on {device}, {where}", *environment.changed()]
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Generator[None, object, object]:
-    with environment.pinned():
+    with environment.pinned(), environment.one_thread():
         return (yield)
 
 

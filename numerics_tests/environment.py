@@ -88,3 +88,14 @@ def pinned() -> Iterator[None]:
     finally:
         for flag, value in before:
             flag.write(value)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread inside: tensors are small here, and waiting for a second thread costs more than it saves."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

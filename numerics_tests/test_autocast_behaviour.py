@@ -178,9 +178,7 @@ def test_low_precision_input_stays_low_in_a_disabled_region(low: torch.dtype, de
     {"cross_entropy": F.cross_entropy},
     recipe=recipes(4, (3, 17), dtypes=(torch.float16, torch.bfloat16), exponents=(-2, 3), plant=(0.0, 30.0, -30.0)),
 )
-def test_cross_entropy_in_a_region_is_that_of_float32_logits(
-    loss: Any, recipe: Recipe, device: torch.device
-) -> None:
+def test_cross_entropy_in_a_region_is_that_of_float32_logits(loss: Any, recipe: Recipe, device: torch.device) -> None:
     """Bit for bit: the region casts 16-bit logits to float32 before anything else; autocast's list of float32 ops."""
     logits = recipe.tensor(device)
     targets = torch.arange(len(logits), device=device) % logits.shape[-1]

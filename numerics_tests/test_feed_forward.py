@@ -50,9 +50,7 @@ def running_bound(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
 
 
 @claim("feed_forward", {"model": model_swiglu}, recipe=ROWS)
-def test_swiglu_is_within_its_running_bound(
-    feed_forward: FeedForward, recipe: Recipe, device: torch.device
-) -> None:
+def test_swiglu_is_within_its_running_bound(feed_forward: FeedForward, recipe: Recipe, device: torch.device) -> None:
     """Products within gamma_n |x||W|, the gate within its slope of what reaches it; ASNA 2e, sections 3.3 and 3.5."""
     tensors = operands(recipe, device)
     exact = oracles.swiglu(*tensors)
@@ -71,9 +69,7 @@ def test_swiglu_is_shut_by_its_gate(feed_forward: FeedForward, recipe: Recipe, d
 
 
 @claim("feed_forward", {"model": model_swiglu}, cost=2, recipe=ROWS)
-def test_swiglu_gradients_are_those_of_float64(
-    feed_forward: FeedForward, recipe: Recipe, device: torch.device
-) -> None:
+def test_swiglu_gradients_are_those_of_float64(feed_forward: FeedForward, recipe: Recipe, device: torch.device) -> None:
     """Every gradient, by the rule of at most twice the same formula in float32 by torch's own silu."""
 
     def plain(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
@@ -84,7 +80,9 @@ def test_swiglu_gradients_are_those_of_float64(
         return list(torch.autograd.grad(function(*leaves).sum(), leaves))
 
     mine, baseline, exact = (
-        gradients(feed_forward, torch.float32), gradients(plain, torch.float32), gradients(oracles.swiglu, torch.float64)
+        gradients(feed_forward, torch.float32),
+        gradients(plain, torch.float32),
+        gradients(oracles.swiglu, torch.float64),
     )
     for actual, yardstick, oracle in zip(mine, baseline, exact, strict=True):
         floor = (HIDDEN + recipe.shape[-1]) * U32 * float(oracle.abs().max())

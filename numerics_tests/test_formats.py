@@ -83,9 +83,7 @@ def nearest_bfloat16(x: Tensor) -> Tensor:
 
 
 @claim("cast", {"torch": to_bfloat16}, x=float32_patterns(near=BF16))
-def test_cast_to_bfloat16_is_the_integer_rule(
-    cast: Cast, x: Tensor, device: torch.device
-) -> None:
+def test_cast_to_bfloat16_is_the_integer_rule(cast: Cast, x: Tensor, device: torch.device) -> None:
     """Exact: round to nearest, ties to even, on bit patterns of every class; IEEE 754-2019, section 4.3.1."""
     assert_same_bits(cast(x.to(device)).cpu(), nearest_bfloat16(x), "IEEE 754-2019, section 4.3.1", x.tolist())
 

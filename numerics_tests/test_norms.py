@@ -98,7 +98,9 @@ def test_rms_norm_survives_squares_that_underflow(
     _check_rms(rms_norm, recipe, eps, device)
 
 
-@claim("rms_norm", RMS_NORMS, recipe=recipes(2, (4, 32), exponents=(-2, 2), max_spread=2, plant=()), k=st.integers(-3, 3))
+@claim(
+    "rms_norm", RMS_NORMS, recipe=recipes(2, (4, 32), exponents=(-2, 2), max_spread=2, plant=()), k=st.integers(-3, 3)
+)
 def test_rms_norm_ignores_scale(rms_norm: RMS, recipe: Recipe, k: int, device: torch.device) -> None:
     """RMS(2^k x, 4^k eps) = RMS(x, eps) bit for bit: scaling by a power of two moves exponents alone."""
     x, weight = recipe.tensor(device), weights_like(recipe).to(device)
@@ -165,9 +167,7 @@ def test_layer_norm_is_within_its_bound(
 
 
 @claim("layer_norm", {"float32": float32_layer_norm}, cost=2, recipe=GRADIENT_ROWS)
-def test_layer_norm_bias_gradient_sums_rows_in_float32(
-    layer_norm: Layer, recipe: Recipe, device: torch.device
-) -> None:
+def test_layer_norm_bias_gradient_sums_rows_in_float32(layer_norm: Layer, recipe: Recipe, device: torch.device) -> None:
     """db = sum of the upstream gradients within gamma_N(u32) sum|g|: ASNA 2e, section 4.2.
 
     On a CPU torch's own kernel sums in the dtype of its input: 4096 ones make 256 to 512 in bfloat16. The planted

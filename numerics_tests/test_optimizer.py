@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from model.precision import PRECISIONS
 from model.training import Training
 from numerics_tests import bounds, oracles
-from numerics_tests.checks import assert_same_bits, assert_true, assert_within
+from numerics_tests.checks import assert_same_bits, assert_within
 from numerics_tests.claims import claim
 from numerics_tests.formats import U32
 from numerics_tests.strategies import Recipe, alike, recipes

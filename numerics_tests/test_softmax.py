@@ -13,7 +13,7 @@ from numerics_tests import bounds, oracles
 from numerics_tests.checks import assert_same_bits, assert_true, assert_within
 from numerics_tests.claims import claim
 from numerics_tests.formats import U32
-from numerics_tests.strategies import Recipe, alike, format_of, integers, recipes
+from numerics_tests.strategies import Recipe, alike, integers, recipes
 
 Softmax = Callable[[Tensor], Tensor]
 

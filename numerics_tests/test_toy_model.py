@@ -46,7 +46,12 @@ def average(logits_BV: Tensor) -> Tensor:
     return logits_BV.mean()
 
 
-FLOAT32_INSIDE: dict[Callable[[Tensor], Tensor], tuple[str, ...]] = {cross_entropy: ("cpu", "cuda"), squares: ("cpu", "cuda"), total: ("cuda",), average: ()}
+FLOAT32_INSIDE: dict[Callable[[Tensor], Tensor], tuple[str, ...]] = {
+    cross_entropy: ("cpu", "cuda"),
+    squares: ("cpu", "cuda"),
+    total: ("cuda",),
+    average: (),
+}
 """Under whose rules each loss is float32 inside a region; outside each has the dtype of the logits.
 
 Published with float32 losses (cross-entropy, and a sum on CUDA) and with a float16 one, taken outside.
