@@ -18,7 +18,7 @@ def _targets(a: Tensor) -> Tensor:
 
 
 def _probabilities(a: Tensor) -> Tensor:
-    return a.detach().abs().clamp(0.25, 0.75)
+    return a.abs().clamp(0.25, 0.75)
 
 
 def _attention(a: Tensor, b: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ LOSSES: dict[str, Call] = {
 }
 
 BANNED_ON_CUDA: dict[str, Call] = {
-    "binary_cross_entropy": lambda a, b: F.binary_cross_entropy(_probabilities(a), _probabilities(a)),
+    "binary_cross_entropy": lambda a, b: F.binary_cross_entropy(_probabilities(a), _probabilities(a).detach()),
 }
 
 ONLY_ON_CPU: dict[str, Call] = {"quantile": lambda a, b: torch.quantile(a, 0.5)}

@@ -31,6 +31,12 @@ PRODUCTS: dict[str, Product] = {
 """Products of two vectors."""
 
 
+def _mean(x: Tensor) -> Tensor:
+    # Filled up with zeros to a power of two, by which dividing and multiplying is exact.
+    length = 1 << (len(x) - 1).bit_length()
+    return F.pad(x, (0, length - len(x))).mean() * length
+
+
 def _index_add(x: Tensor) -> Tensor:
     return x.new_zeros(1).index_add_(0, torch.zeros(len(x), dtype=torch.int64, device=x.device), x)[0]
 
@@ -100,7 +106,7 @@ SUMS: dict[str, Total] = {
     "sum": lambda x: x.sum(),
     "sum(dim)": lambda x: x[None].repeat(3, 1).sum(1)[1],
     "sum(dim 0)": lambda x: x[:, None].repeat(1, 3).sum(0)[1],
-    "mean": lambda x: x.mean() * len(x),
+    "mean": _mean,
     "cumsum": lambda x: x.cumsum(0)[-1],
     "scatter_add": _scatter_add,
     "index_add": _index_add,

@@ -46,7 +46,9 @@ def average(logits_BV: Tensor) -> Tensor:
     return logits_BV.mean()
 
 
-FLOAT32_INSIDE: dict[Callable[[Tensor], Tensor], tuple[str, ...]] = {
+Losses = dict[Callable[[Tensor], Tensor], tuple[str, ...]]
+
+FLOAT32_INSIDE: Losses = {
     cross_entropy: ("cpu", "cuda"),
     squares: ("cpu", "cuda"),
     total: ("cuda",),
