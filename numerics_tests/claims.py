@@ -51,6 +51,20 @@ class Claim:
         hurried(given(**self.strategies)(self.check))(**arguments)
 
 
+@dataclass(frozen=True)
+class Fault:
+    """A wrong implementation, and the claim that must notice."""
+
+    name: str
+    caught_by: str
+    """Name of the claim's test function, without `test_`."""
+    implementation: Any
+
+    @property
+    def claim(self) -> Claim:
+        return CLAIMS[f"test_{self.caught_by}"]
+
+
 CLAIMS: dict[str, Claim] = {}
 """Every claim by the name of its test function, filled as the test files are imported."""
 

@@ -116,29 +116,29 @@ def _fields(mantissa_bits: int, exponent_bits: int) -> dict[str, tuple[SearchStr
 
 
 @st.composite
-def float32_patterns(draw: DrawFn, length: int = 8, near: Format | None = None) -> Tensor:
+def float32_patterns(draw: DrawFn, near: Format, length: int = 8) -> Tensor:
     """float32 values by class of bit pattern, so that subnormals, infinities and NaN come as often as numbers.
 
-    With `near`, half of the normals fall in the exponents of that format and beside its midpoints between
-    neighbours, where rounding decides.
+    Two classes more: numbers within the range of `near`, its subnormals included, and numbers beside a midpoint
+    between two of its neighbours, where rounding decides.
     """
     classes = _fields(23, 8)
+    lowest, highest = max(-126, near.min_exponent - near.precision), min(127, near.max_exponent)
+    in_range = st.integers(lowest + 127, highest + 127)
+    classes["in range"] = (in_range, st.integers(0, 2**23 - 1))
+    dropped = 24 - near.precision
+    midpoints = st.builds(
+        lambda kept, off: (kept << dropped) + (1 << (dropped - 1)) + off,
+        st.integers(0, 2 ** (near.precision - 1) - 1),
+        st.integers(-1, 1),
+    )
+    classes["midpoint"] = (in_range, midpoints)
     patterns = []
     for position in range(length):
-        kind = draw(st.sampled_from([*classes, "midpoint"]), label=f"class {position}")
+        exponents, mantissas = classes[draw(st.sampled_from(sorted(classes)), label=f"class {position}")]
         sign = draw(st.integers(0, 1), label=f"sign {position}")
-        if kind == "midpoint" and near is not None:
-            dropped = 24 - near.precision
-            low, high = max(-126, near.min_exponent), min(127, near.max_exponent)
-            exponent = draw(st.integers(low + 127, high + 127), label=f"exponent {position}")
-            kept = draw(st.integers(0, 2 ** (near.precision - 1) - 1), label=f"kept bits {position}")
-            off = draw(st.integers(-1, 1), label=f"off the midpoint {position}")
-            mantissa = (kept << dropped) + (1 << (dropped - 1)) + off
-        else:
-            exponent_field, mantissa_field = classes["normal" if kind == "midpoint" else kind]
-            exponent = draw(exponent_field, label=f"exponent {position}")
-            mantissa = draw(mantissa_field, label=f"mantissa {position}")
-        patterns.append((sign << 31) | (exponent << 23) | mantissa)
+        exponent = draw(exponents, label=f"exponent {position}")
+        patterns.append((sign << 31) | (exponent << 23) | draw(mantissas, label=f"mantissa {position}"))
     unsigned = torch.tensor(patterns, dtype=torch.int64)
     return torch.where(unsigned >= 2**31, unsigned - 2**32, unsigned).int().view(torch.float32)
 
