@@ -38,8 +38,33 @@ def _reduced(name: str) -> Flag:
     )
 
 
+@dataclass(frozen=True)
+class MixedPrecisions:
+    """What float32 products are computed in, set for one backend alone, which torch's one getter refuses to sum up."""
+
+    mkldnn: str
+    cuda: str
+
+
+def _read_matmul_precision() -> str | MixedPrecisions:
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        # Raised when somebody used the setting of a single backend; then each is asked for itself.
+        matmuls = torch.backends.mkldnn.matmul, torch.backends.cuda.matmul
+        return MixedPrecisions(*(matmul.fp32_precision for matmul in matmuls))
+
+
+def _write_matmul_precision(value: str | MixedPrecisions) -> None:
+    if isinstance(value, str):
+        torch.set_float32_matmul_precision(value)
+        return
+    torch.backends.mkldnn.matmul.fp32_precision = value.mkldnn
+    torch.backends.cuda.matmul.fp32_precision = value.cuda
+
+
 FLAGS = (
-    Flag("float32_matmul_precision", "highest", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    Flag("float32_matmul_precision", "highest", _read_matmul_precision, _write_matmul_precision),
     Flag("default_dtype", torch.float32, torch.get_default_dtype, torch.set_default_dtype),
     Flag(
         "deterministic_algorithms",

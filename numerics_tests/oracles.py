@@ -97,7 +97,8 @@ def _block(x: Tensor, weight: Mapping[str, Tensor], num_heads: int) -> Tensor:
     mixed = attention(rotary(q, positions, x.dtype), rotary(k, positions, x.dtype), v, x.dtype)
     x = x + mixed.transpose(1, 2).flatten(2) @ weight["attention.output.weight_OI"].T
     normed = rms_norm(x, weight["feed_forward_norm.weight_D"], 1e-5, x.dtype)
-    return x + swiglu(normed, *(weight[f"feed_forward.{name}.weight_OI"] for name in ("gate", "up", "down")), x.dtype)
+    gate, up, down = (weight[f"feed_forward.{name}.weight_OI"] for name in ("gate", "up", "down"))
+    return x + swiglu(normed, gate, up, down, x.dtype)
 
 
 def transformer_loss(

@@ -144,8 +144,8 @@ def test_custom_function_needs_the_amp_decorators(device: torch.device) -> None:
     x = torch.ones(2, 3, device=device, requires_grad=True)
     weight = torch.ones(4, 3, device=device, requires_grad=True)
     with torch.autocast(device.type, dtype=torch.bfloat16):
-        plain = Doubling.apply(x, weight)
-        aware = with_amp(device.type).apply(x, weight)  # type: ignore[no-untyped-call]
+        plain = Doubling.apply(x, weight)  # type: ignore[no-untyped-call]
+        aware = with_amp(device.type).apply(x, weight)
     with pytest.raises(RuntimeError, match="dtype"):
         plain.float().sum().backward()
     aware.float().sum().backward()

@@ -55,6 +55,19 @@ def test_changed_matmul_precision_is_named_and_reset() -> None:
     assert torch.get_float32_matmul_precision() == "medium"
 
 
+def test_precision_set_for_one_backend_is_named_and_reset() -> None:
+    """torch's getter raises after that; here it is one more thing that somebody changed."""
+    matmul = torch.backends.mkldnn.matmul
+    matmul.fp32_precision = "bf16"
+    try:
+        assert any("MixedPrecisions(mkldnn='bf16'" in sentence for sentence in environment.changed({}))
+        with environment.pinned():
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert matmul.fp32_precision == "bf16"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
 def test_variable_that_forces_tf32_is_named() -> None:
     """A variable that only cuBLAS reads cannot be undone from here, so it is said."""
     sentences = environment.changed({"NVIDIA_TF32_OVERRIDE": "1"})

@@ -1,6 +1,6 @@
 """Planted faults: each a wrong version of one function, with the claim that must notice it.
 
-A new fault is one line in the table of its area. Importing this package imports every test file with claims.
+A new fault is one line in the table of its area.
 """
 
 from numerics_tests.faults import accumulation, autocast, layers, norms, softmax_and_loss, training

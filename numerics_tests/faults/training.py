@@ -122,7 +122,7 @@ class FreshNoise(Training):
         noise = torch.Generator().manual_seed(torch.seed())
         with torch.no_grad():
             for parameter in self.model.parameters():
-                parameter += 1e-6 * torch.randn(parameter.shape, generator=noise).to(parameter.device)
+                parameter.add_(1e-6 * torch.randn(parameter.shape, generator=noise).to(parameter.device))
         return loss
 
 
@@ -172,6 +172,23 @@ def accumulate(
             training.backward(loss * weigh(tokens.numel(), total, len(microbatches)))
 
     return fill
+
+
+def updated_in_16_bits(master: Tensor, change: float, steps: int, low: torch.dtype) -> tuple[Tensor, Tensor]:
+    copy = master.to(low)
+    for _ in range(steps):
+        copy = copy - change
+    return master - steps * change, copy
+
+
+def rounded_to_nearest(x: Tensor, generator: torch.Generator) -> Tensor:
+    return x.bfloat16()
+
+
+def rounded_by_a_coin(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Up or down with even chances, whatever lies nearer."""
+    up = torch.randint(0, 2, x.shape, generator=generator, dtype=torch.int32) * 0xFFFF
+    return ((x.view(torch.int32) + up) & -0x10000).view(torch.float32).bfloat16()
 
 
 ADAMW, CLIP = "adamw_is_within_its_bound", "clipping_scales_to_the_norm"
@@ -231,5 +248,8 @@ FAULTS = (
     Fault("mean of microbatch means", MICROBATCHES, accumulate(lambda own, total, count: 1 / count)),
     Fault("microbatches not divided", MICROBATCHES, accumulate(lambda own, total, count: 1.0)),
     Fault("gradients cleared between microbatches", MICROBATCHES, accumulate(lambda o, t, c: o / t, clear=True)),
+    Fault("copy updated instead of its master", "copy_follows_its_master", updated_in_16_bits),
+    Fault("rounding to nearest", "stochastic_rounding_is_right_on_average", rounded_to_nearest),
+    Fault("rounding by a coin", "stochastic_rounding_is_right_on_average", rounded_by_a_coin),
     Fault("step that leaves the weights alone", "autocast_trains_like_float32", NeverUpdates),
 )
