@@ -20,22 +20,14 @@ class Flag:
     pinned: Any
     read: Callable[[], Any]
     write: Callable[[Any], object]
+    torch_default: Any = None
+    """What PyTorch itself starts with, where that is something else: nobody's doing, so nothing to report."""
 
 
-def _attribute(owner: Any, name: str, pinned: Any) -> Flag:
-    path = f"{getattr(owner, '__name__', type(owner).__name__)}.{name}"
-    return Flag(path, pinned, lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
-
-
-def _reduced(name: str) -> Flag:
-    """Split-K partial sums rounded to 16 bits: True by default, and then sum_in_float32 is no bound."""
-    matmul = torch.backends.cuda.matmul
-    return Flag(
-        f"torch.backends.cuda.matmul.{name}",
-        False,
-        lambda: getattr(matmul, name),
-        lambda value: setattr(matmul, name, value),
-    )
+def _backend_flag(backend: Any, name: str) -> Flag:
+    """A switch of `torch.backends` that PyTorch turns on and these tests turn off."""
+    path = name.rpartition(".")[2]
+    return Flag(name, False, lambda: getattr(backend, path), lambda value: setattr(backend, path, value), True)
 
 
 @dataclass(frozen=True)
@@ -51,7 +43,8 @@ def _read_matmul_precision() -> str | MixedPrecisions:
         return torch.get_float32_matmul_precision()
     except RuntimeError:
         # Raised when somebody used the setting of a single backend; then each is asked for itself.
-        matmuls = torch.backends.mkldnn.matmul, torch.backends.cuda.matmul
+        # The stubs of torch do not know mkldnn.matmul.
+        matmuls = torch.backends.mkldnn.matmul, torch.backends.cuda.matmul  # type: ignore[attr-defined]
         return MixedPrecisions(*(matmul.fp32_precision for matmul in matmuls))
 
 
@@ -59,7 +52,7 @@ def _write_matmul_precision(value: str | MixedPrecisions) -> None:
     if isinstance(value, str):
         torch.set_float32_matmul_precision(value)
         return
-    torch.backends.mkldnn.matmul.fp32_precision = value.mkldnn
+    torch.backends.mkldnn.matmul.fp32_precision = value.mkldnn  # type: ignore[attr-defined]
     torch.backends.cuda.matmul.fp32_precision = value.cuda
 
 
@@ -73,9 +66,10 @@ FLAGS = (
         lambda value: torch.use_deterministic_algorithms(value),
     ),
     Flag("grad_enabled", True, torch.is_grad_enabled, torch.set_grad_enabled),
-    _attribute(torch.backends.cudnn, "allow_tf32", False),
-    _reduced("allow_fp16_reduced_precision_reduction"),
-    _reduced("allow_bf16_reduced_precision_reduction"),
+    _backend_flag(torch.backends.cudnn, "cudnn.allow_tf32"),
+    # Partial sums of a split product rounded to 16 bits; with that, bounds.sum_in_float32 is no bound.
+    _backend_flag(torch.backends.cuda.matmul, "cuda.matmul.allow_fp16_reduced_precision_reduction"),
+    _backend_flag(torch.backends.cuda.matmul, "cuda.matmul.allow_bf16_reduced_precision_reduction"),
 )
 
 VARIABLES = {
@@ -85,16 +79,13 @@ VARIABLES = {
     "DNNL_DEFAULT_FPMATH_MODE": "lets oneDNN compute float32 products in fewer bits; unset it",
 }
 
-BY_DEFAULT = {flag.name: True for flag in FLAGS if "reduced_precision" in flag.name} | {"cudnn.allow_tf32": True}
-"""What PyTorch itself sets differently from what is pinned: nobody's doing, so nothing to report."""
-
 
 def changed(environment: Mapping[str, str] = os.environ) -> list[str]:
     """One sentence for each flag or variable that somebody set otherwise than these tests need."""
     sentences = []
     for flag in FLAGS:
         value = flag.read()
-        if value not in (flag.pinned, BY_DEFAULT.get(flag.name, flag.pinned)):
+        if value not in (flag.pinned, flag.torch_default):
             sentences.append(f"{flag.name} is {value!r} in this environment; reset to {flag.pinned!r} for each test.")
     for name, effect in VARIABLES.items():
         if environment.get(name):

@@ -46,6 +46,14 @@ def test_flag_holds_its_pinned_value(flag: environment.Flag) -> None:
     assert flag.read() == flag.pinned
 
 
+def test_nothing_is_reported_where_nobody_changed_anything() -> None:
+    """Also with what PyTorch itself turns on and these tests turn off."""
+    flags = [flag for flag in environment.FLAGS if flag.torch_default is not None]
+    for flag in flags:
+        flag.write(flag.torch_default)
+    assert environment.changed({}) == []
+
+
 def test_changed_matmul_precision_is_named_and_reset() -> None:
     """What the environment of a user sets is reported, pinned inside and back outside."""
     torch.set_float32_matmul_precision("medium")
@@ -57,7 +65,7 @@ def test_changed_matmul_precision_is_named_and_reset() -> None:
 
 def test_precision_set_for_one_backend_is_named_and_reset() -> None:
     """torch's getter raises after that; here it is one more thing that somebody changed."""
-    matmul = torch.backends.mkldnn.matmul
+    matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     matmul.fp32_precision = "bf16"
     try:
         assert any("MixedPrecisions(mkldnn='bf16'" in sentence for sentence in environment.changed({}))
