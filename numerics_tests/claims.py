@@ -15,6 +15,8 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.strategies import SearchStrategy
 
+from numerics_tests.profiles import PROFILES
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -34,17 +36,21 @@ class Claim:
     def area(self) -> str:
         return self.check.__module__.rpartition(".test_")[2]
 
-    def examples(self) -> int:
-        return max(2, settings().max_examples // self.cost)
+    def examples(self, profile: settings) -> int:
+        return max(2, profile.max_examples // self.cost)
 
     def judge(self, implementation: object, device: torch.device) -> None:
-        """Raise what the claim raises for `implementation`; no shrinking and no database, so that it is quick."""
+        """Raise what the claim raises for `implementation`.
+
+        As many examples as `quick` draws, whatever the profile, because that is what must be enough to see a fault;
+        always the same ones, unshrunk and from no database.
+        """
         arguments = {self.argument: implementation, "device": device}
         if not self.strategies:
             self.check(**arguments)
             return
         hurried = settings(
-            max_examples=self.examples(),
+            max_examples=self.examples(PROFILES["quick"]),
             phases=[Phase.generate],
             database=None,
             derandomize=True,
@@ -83,7 +89,7 @@ def claim(
         CLAIMS[made.name] = made
         test = check
         if strategies:
-            test = settings(max_examples=made.examples())(given(**strategies)(check))
+            test = settings(max_examples=made.examples(settings()))(given(**strategies)(check))
         if references is not None:
             test = pytest.mark.parametrize(argument, references.values(), ids=references.keys())(test)
         test.claim = made  # type: ignore[attr-defined]

@@ -56,13 +56,10 @@ def attention(request: pytest.FixtureRequest, device: torch.device) -> Attention
     return implementation.build()
 
 
-@pytest.fixture(params=["cpu", "cuda"])
+@pytest.fixture(params=cuda_rules.RULES)
 def rules(request: pytest.FixtureRequest, device: torch.device) -> Iterator[str]:
-    """Whose rules are in force: those of the device, or on a CPU also CUDA's from the header."""
-    if device.type == request.param:
-        yield request.param
-    elif device.type == "cpu":
-        with cuda_rules.on_the_cpu():
-            yield request.param
-    else:
+    """Whose autocast rules are in force: those of the device, and on a CPU also CUDA's from the header."""
+    if device.type == "cuda" and request.param == "cpu":
         pytest.skip("the CPU's rules are checked in a run with --device cpu.")
+    with cuda_rules.in_force(request.param, device):
+        yield request.param

@@ -7,13 +7,14 @@ registered under the CPU's autocast key, so that the rules are carried out on re
 import re
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+RULES = ("cpu", "cuda")
 HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
 LISTS = {
     "low": "AT_FORALL_LOWER_PRECISION_FP",
@@ -124,3 +125,8 @@ def on_the_cpu() -> Iterator[None]:
     finally:
         # The only way to take registrations back before the interpreter ends; torch.library has no public one.
         library._destroy()
+
+
+def in_force(rules: str, device: torch.device) -> AbstractContextManager[None]:
+    """The rules called `rules` on `device`: its own are there already, CUDA's on a CPU are put there."""
+    return on_the_cpu() if (rules, device.type) == ("cuda", "cpu") else nullcontext()

@@ -90,9 +90,11 @@ def expected_dtype(
 ) -> torch.dtype | str | None:
     """dtype of the result of `op`, RAISES, or None where the table is silent; autocast dtype None is no autocast."""
     row = row_for(device, op, version)
-    if row is None:
+    # Whether CUDA has 16-bit kernels for these was not looked at.
+    is_unknown = device == "cuda" and autocast_dtype is None and op in NEEDS_FLOAT32
+    if row is None or is_unknown:
         return None
-    rule = row.rule if autocast_dtype else _rule_without_autocast(row.rule, op, device)
+    rule = row.rule if autocast_dtype else _rule_without_autocast(row.rule, op)
     if input_dtype == torch.float64 and rule not in (Rule.COMPLEX, Rule.EXPLICIT):
         # Autocast leaves float64 alone (HEADER, is_eligible). Ops that want one dtype then raise, as they always do.
         is_silent = rule in (Rule.RAISES, Rule.RAISES_UNLESS_FLOAT32) or GROUP_OF[op] == "promoted on cuda"
@@ -109,11 +111,9 @@ def expected_dtype(
     }[rule]
 
 
-def _rule_without_autocast(rule: Rule, op: str, device: str) -> Rule:
+def _rule_without_autocast(rule: Rule, op: str) -> Rule:
     """Without autocast an op computes in what comes in, or raises where it has no kernel for that."""
-    if op in NEEDS_FLOAT32:
-        return Rule.RAISES_UNLESS_FLOAT32
-    if GROUP_OF[op] == "promoted on cuda":
+    if op in NEEDS_FLOAT32 or GROUP_OF[op] == "promoted on cuda":
         return Rule.RAISES_UNLESS_FLOAT32
     return Rule.UNCHANGED if rule in (Rule.LOW, Rule.FLOAT32, Rule.RAISES) else rule
 

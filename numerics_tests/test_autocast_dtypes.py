@@ -26,9 +26,9 @@ VERSION = policy.torch_version()
 LOW_DTYPES = (torch.bfloat16, torch.float16)
 
 
-def inputs(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """A square matrix of the dtype and one of float32, both away from zero."""
-    a = torch.linspace(0.125, 2, 16, dtype=torch.float64).reshape(4, 4)
+def inputs(dtype: torch.dtype, device: torch.device, rows: int = 4, columns: int = 4) -> tuple[Tensor, Tensor]:
+    """A matrix of the dtype and one of float32, both away from zero."""
+    a = torch.linspace(0.125, 2, rows * columns, dtype=torch.float64).reshape(rows, columns)
     return a.to(device, dtype), a.flip(0).to(device, torch.float32)
 
 
@@ -81,36 +81,42 @@ regions = st.lists(st.tuples(st.booleans(), low_dtypes()), min_size=1, max_size=
 @claim(
     "autocast",
     {"torch": torch.autocast},
-    cost=1,
     ops=one_of_each_group(sorted(OPS)),
     nesting=regions,
+    shape=st.tuples(st.sampled_from([2, 4, 6]), st.sampled_from([2, 4, 5])),
+    rules=st.sampled_from(cuda_rules.RULES),
     dtype=st.sampled_from([torch.float32, "the region's", torch.float64]),
 )
 def test_innermost_region_decides_the_dtype(
     autocast: Region,
     ops: tuple[str, ...],
-    nesting: list[tuple[bool, torch.dtype]],
+    nesting: Nesting,
+    shape: tuple[int, int],
+    rules: str,
     dtype: torch.dtype | str,
     device: torch.device,
 ) -> None:
     """However regions nest, the innermost one is in force: its dtype, or nothing where it is disabled."""
     is_enabled, low = nesting[-1]
-    a, b = inputs(low if isinstance(dtype, str) else dtype, device)
-    with ExitStack() as stack:
+    rules = device.type if device.type == "cuda" else rules
+    a, b = inputs(low if isinstance(dtype, str) else dtype, device, *shape)
+    with cuda_rules.in_force(rules, device), ExitStack() as stack:
         for enabled, region_dtype in nesting:
             stack.enter_context(autocast(device.type, dtype=region_dtype, enabled=enabled))
         found = {op: found_dtype(op, a, b) for op in ops}
     for op in ops:
-        expected = policy.expected_dtype(device.type, op, a.dtype, low if is_enabled else None, VERSION)
+        expected = policy.expected_dtype(rules, op, a.dtype, low if is_enabled else None, VERSION)
         sentence = f"{op}({a.dtype}) gave {found[op]}, the table says {expected}"
-        assert_true(expected in (None, found[op]), sentence, op, nesting, dtype)
+        assert_true(expected in (None, found[op]), sentence, op, nesting, shape, rules, dtype)
 
 
+SEVERAL_OPERANDS = ("products", "small products", "tensordot", "with float32", "promoted on cuda", "complex")
 ONE_OPERAND = sorted(
     op
     for op in OPS
     if policy.row_for("cpu", op, VERSION)
-    and GROUP_OF[op] not in ("products", "small products", "tensordot", "with float32", "promoted on cuda", "complex")
+    and policy.row_for("cuda", op, VERSION)
+    and GROUP_OF[op] not in (*SEVERAL_OPERANDS, "banned on cuda")
     and op not in ("cosine_similarity", "cdist", "layer_norm(weight)", "rms_norm(weight)", "normalize", "dropout")
 )
 """Ops that read `a` once: then one cast by hand is the cast of the region, also on the way back. dropout draws."""

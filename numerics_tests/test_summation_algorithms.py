@@ -84,7 +84,7 @@ def test_error_of_a_good_sum_does_not_grow_with_length(total: Sum, device: torch
     """Sequential errors grow like sqrt(n), slope 1/2, and these must stay under 1/4, the middle between 1/2 and 0.
 
     Random roundings add up like a random walk: Higham and Mary, SISC 41 (2019), theorem 2.4. Pairwise grows with
-    sqrt(log n) only. The rows are seeded, so the slope is one number per machine, measured under 0.15.
+    sqrt(log n) only. The rows are seeded, so the slope is one number per machine.
     """
     slope = growth(lambda x: total(x.to(device)).cpu())
     assert_true(slope < 0.25, f"error grows with n to the power of {slope:.2f}, it should not grow")
