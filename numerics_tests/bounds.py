@@ -34,7 +34,7 @@ def sum_in_float32(total: Tensor, magnitudes: Tensor, n: int, dtype: torch.dtype
     ASNA 2e, section 4.2 with (3.4): gamma_n sum|terms|, n and not n - 1 because a product of two float32 numbers
     rounds as well; the last rounding adds u |sum|. `magnitudes` is sum|terms| in float64. Tensor cores align terms
     and truncate instead of rounding, up to 3.0 n u32 on the first of them: Fasi, Higham, Mikaitis and Pranesh, PeerJ
-    CS 7:e330 (2021), section 4; hence 4 on a GPU.
+    Computer Science 7 (2021); hence 4 on a GPU.
     """
     u, eta = rounding(dtype)
     accumulated = gamma(n) * magnitudes * (4 if magnitudes.is_cuda else 1)
@@ -45,7 +45,7 @@ def sum_in_float32(total: Tensor, magnitudes: Tensor, n: int, dtype: torch.dtype
 
 
 def sum_by_algorithm(algorithm: str, n: int, u: float, block: int = 32) -> float:
-    """Relative to sum|terms|: how far a sum in one format may be off. ASNA 2e: (4.4), (4.6), section 4.3 (4.8)."""
+    """Relative to sum|terms|: how far a sum in one format may be off. ASNA 2e, sections 4.2 and 4.3."""
     return {
         "sequential": gamma(n - 1, u) if (n - 1) * u < 1 else math.inf,
         "pairwise": gamma(math.ceil(math.log2(n)) if n > 1 else 0, u),
@@ -78,7 +78,7 @@ def layer_norm(exact: Tensor, z: Tensor, weight: Tensor, bias: Tensor, kappa: Te
 def softmax(x: Tensor, exact: Tensor, dtype: torch.dtype) -> Tensor:
     """Softmax with the maximum subtracted, in float32: relative ((m - x_i) + log n + n + 8) u32 + u.
 
-    Blanchard, D. Higham and N. Higham, IMA J. Numer. Anal. 41 (2021), theorem 4.2: the shift costs its own rounding
+    Blanchard, D. Higham and N. Higham, IMA J. Numer. Anal. 41 (2021): the shift costs its own rounding
     error times the gap m - x_i. What underflows is off by at most one smallest normal number.
     """
     u, eta = rounding(dtype)
@@ -88,7 +88,7 @@ def softmax(x: Tensor, exact: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def cross_entropy(z: Tensor, target_logit: Tensor, loss: Tensor) -> Tensor:
-    """Per token, in float32: u32 (V + 10 + log V + 2 |m - z_t| + 2 |loss|). Same source as `softmax`, section 4.
+    """Per token, in float32: u32 (V + 10 + log V + 2 |m - z_t| + 2 |loss|). Same source as `softmax`.
 
     Absolute on purpose: near 0 the relative error of a loss is unbounded.
     """
@@ -98,10 +98,11 @@ def cross_entropy(z: Tensor, target_logit: Tensor, loss: Tensor) -> Tensor:
 
 
 def attention(exact: Tensor, scores: Tensor, v: Tensor, head_dim: int, out: Format, stored: Format) -> Tensor:
-    """u |O| + max|v| (u32 ((2 d + 6) s + 3 T + 24) + us s + 2 us + u), s the largest |q| |k| / sqrt(d).
+    """u |O| + max|v| (u32 ((2 d + 6) s + 3 T + 24) + us (3 s + 8)), s the largest |q| |k| / sqrt(d).
 
-    From ASNA 2e, section 3.5 (matrix products) and the softmax bound above; the us terms are there when scores and
-    probabilities are kept in a 16-bit format, `stored`: then each is rounded once more, the scores twice.
+    From ASNA 2e, section 3.5 (matrix products) and the softmax bound above. The us terms are there when scores and
+    probabilities are kept in a 16-bit format, `stored`: product, quotient and shift each round a score of size s,
+    and exp, sum, quotient and their like round a probability of at most 1.
     """
     tokens = v.shape[-2]
     largest_v, largest_s = v.abs().amax(), scores.abs().amax()

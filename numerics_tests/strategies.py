@@ -89,12 +89,6 @@ def alike(recipe: Recipe, number: int, **changes: object) -> Recipe:
     return replace(recipe, **{"seed": recipe.seed + number, "planted": (), **changes})  # type: ignore[arg-type]
 
 
-@st.composite
-def integer_recipes(draw: DrawFn, *shape: int, largest: int) -> tuple[int, int]:
-    """(seed, largest): what `integers` makes a tensor of integers from; sums of them are exact."""
-    return draw(st.integers(0, 2**32 - 1), label="seed"), draw(st.integers(1, largest), label="largest")
-
-
 def integers(seed: int, largest: int, *shape: int) -> Tensor:
     """float64 integers in [-largest, largest]."""
     generator = torch.Generator().manual_seed(seed)

@@ -77,7 +77,7 @@ def test_order_of_a_known_algorithm_is_recovered(
 
 @claim("total", KERNELS)
 def test_order_of_a_kernel_is_a_tree_that_never_changes(total: Total, device: torch.device) -> None:
-    """Every term is added once, and twice asked the kernel adds alike; FPRev, section 3 (a tree or a ValueError)."""
+    """Every term is added once, and twice asked the kernel adds alike; arXiv:2411.00442."""
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         try:
             first, second = (tree_of(total, LENGTH, dtype, device) for _ in range(2))

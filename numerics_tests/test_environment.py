@@ -1,5 +1,6 @@
 """A wrong option, and flags that somebody changed, are named in one sentence instead of spoiling results."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,37 +8,48 @@ from subprocess import PIPE
 
 import pytest
 import torch
+from hypothesis import settings
 
 from numerics_tests import environment, profiles
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def test_bad_option_ends_in_one_sentence() -> None:
-    """pytest exits with 4, its code for wrong usage, says what would be right, and prints no traceback."""
-    sentences = {
-        ("--hypothesis-profile", "night"): "profile 'night' is not known; choose quick, ci, deep.",
-        ("--device", "cuda:99"): "device 'cuda:99'",
-        ("--device", "gpu"): "device 'gpu' is not known; choose auto, cpu, cuda or cuda:N.",
-    }
-    command = [sys.executable, "-m", "pytest", "numerics_tests/test_environment.py", "--collect-only"]
+COMMAND = [sys.executable, "-m", "pytest", "numerics_tests/test_environment.py", "-p", "no:cacheprovider"]
+
+
+def start(*options: str, **variables: str) -> "subprocess.Popen[str]":
+    """pytest in a process of its own, as a user starts it."""
+    environ = {**os.environ, **variables}
+    return subprocess.Popen([*COMMAND, *options], cwd=ROOT, stdout=PIPE, stderr=PIPE, text=True, env=environ)
+
+
+def test_options_do_what_a_user_expects() -> None:
+    """A bad one ends with pytest's code for wrong usage, 4, and one sentence; `quick` holds on a CI machine too.
+
+    Hypothesis loads a `ci` profile of its own where the variable CI is set, before any conftest.
+    """
     # Side by side, because most of their time is spent importing torch.
-    runs = {
-        options: subprocess.Popen([*command, *options], cwd=ROOT, stdout=PIPE, stderr=PIPE, text=True)
-        for options in sentences
+    on_ci = start("-k", "profile_in_force", CI="1")
+    bad = {
+        "profile 'night' is not known; choose quick, ci, deep.": start("--hypothesis-profile", "night"),
+        "device 'cuda:99'": start("--device", "cuda:99"),
     }
-    for options, run in runs.items():
+    for sentence, run in bad.items():
         output, errors = run.communicate(timeout=300)
         assert run.returncode == 4, output + errors
-        assert sentences[options] in errors, errors
+        assert sentence in errors, errors
         assert "Traceback" not in errors, errors
+    output, errors = on_ci.communicate(timeout=300)
+    assert "1 passed" in output, output + errors
 
 
-def test_profile_quick_is_the_default_even_where_ci_is_set() -> None:
-    """Hypothesis loads its own `ci` profile where the variable CI is set; ours of that name replaces it."""
-    assert profiles.DEFAULT == "quick"
-    assert profiles.PROFILES["ci"].derandomize
-    assert all(profile.deadline is None for profile in profiles.PROFILES.values())
+def test_profile_in_force_is_ours(pytestconfig: pytest.Config) -> None:
+    """Hypothesis has a `ci` profile of its own; the one in force is in our table."""
+    name = pytestconfig.getoption("hypothesis_profile") or profiles.DEFAULT
+    chosen, current = profiles.PROFILES[name], settings()
+    for attribute in ("max_examples", "derandomize", "deadline"):
+        assert getattr(current, attribute) == getattr(chosen, attribute)
 
 
 @pytest.mark.parametrize("flag", environment.FLAGS, ids=lambda flag: flag.name)

@@ -80,7 +80,7 @@ def test_loss_ignores_a_shift(loss: Loss, seed: int, shift: int, device: torch.d
 def test_loss_gradient_is_probability_less_one_hot(loss: Loss, recipe: Recipe, device: torch.device) -> None:
     """dz = (softmax(z) - onehot) / N, each element within the bound of softmax and three roundings.
 
-    Blanchard, Higham and Higham, IMA JNA 41 (2021), theorem 4.2. exp(z - m - log S) adds u32 (gap + log n) once more.
+    Blanchard, Higham and Higham, IMA JNA 41 (2021). exp(z - m - log S) adds u32 (gap + log n) once more.
     """
     logits, targets = recipe.tensor(device).requires_grad_(), targets_for(recipe, device)
     (gradient,) = torch.autograd.grad(loss(logits, targets), logits)

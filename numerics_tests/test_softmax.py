@@ -32,7 +32,7 @@ LOW_LOGITS = recipes(3, (2, 8, 33, 600), dtypes=(torch.float16, torch.bfloat16),
 
 @claim("softmax", SOFTMAXES, recipe=LOGITS)
 def test_softmax_is_within_its_bound(softmax: Softmax, recipe: Recipe, device: torch.device) -> None:
-    """Relative ((m - x_i) + log n + n + 8) u32; Blanchard, Higham and Higham, IMA JNA 41 (2021), theorem 4.2."""
+    """Relative ((m - x_i) + log n + n + 8) u32; Blanchard, Higham and Higham, IMA JNA 41 (2021)."""
     x = recipe.tensor(device)
     exact = oracles.softmax(x)
     assert_within(softmax(x), exact, bounds.softmax(x.double(), exact, x.dtype), "bounds.softmax", recipe)
@@ -83,9 +83,10 @@ def test_softmax_keeps_order(softmax: Softmax, recipe: Recipe, device: torch.dev
 def test_softmax_moves_no_more_than_its_input(
     softmax: Softmax, recipe: Recipe, power: int, device: torch.device
 ) -> None:
-    """||softmax(z + e) - softmax(z)||_1 <= max|e|, and the rounding of both: the 1-norm of its Jacobian is <= 1/2.
+    """||softmax(z + e) - softmax(z)||_1 <= max|e|, and the rounding of both.
 
-    diag(p) - p p^T maps e to p (e - p.e), whose 1-norm is at most max|e| (Blanchard et al., section 3).
+    Derived: the Jacobian diag(p) - p p^T turns e into p (e - p.e), largest for e of signs alone, where its 1-norm is
+    4 P (1 - P) <= 1 with P the probability of the positive ones.
     """
     x = recipe.tensor(device)
     moved = x + alike(recipe, 1, exponent=power, spread=0).tensor(device)

@@ -22,7 +22,7 @@ def _within(algorithm: str, total: Sum, recipe: Recipe, device: torch.device) ->
     x = recipe.tensor(device)
     exact, magnitudes = x.double().sum(-1), x.double().abs().sum(-1)
     relative = bounds.sum_by_algorithm(algorithm, x.shape[-1], format_of(recipe).unit_roundoff)
-    # Addition is exact where it is subnormal (ASNA 2e, section 2.8, problem 2.19), so no absolute term.
+    # No absolute term: terms are multiples of the smallest subnormal, so a sum that is subnormal is exact.
     assert_within(total(x), exact, relative * magnitudes, f"ASNA 2e, section 4.2, {algorithm}", recipe)
 
 
@@ -47,13 +47,13 @@ def test_pairwise_sum_is_within_its_bound(total: Sum, recipe: Recipe, device: to
 
 @claim("total", {"blocked": ALGORITHMS["blocked"]}, cost=2, recipe=FEW_TERMS)
 def test_blocked_sum_is_within_its_bound(total: Sum, recipe: Recipe, device: torch.device) -> None:
-    """(b - 1 + n/b - 1) u sum|x|; Blanchard, Higham and Mary, SISC 42 (2020), theorem 3.1."""
+    """(b - 1 + n/b - 1) u sum|x|; Blanchard, Higham and Mary, SISC 42 (2020)."""
     _within("blocked", total, recipe, device)
 
 
 @claim("total", {"kahan": kahan}, cost=2, recipe=POSITIVE)
 def test_kahan_sum_is_within_its_bound(total: Sum, recipe: Recipe, device: torch.device) -> None:
-    """(2 u + O(n u^2)) sum|x|: the number of terms hardly counts; Higham, ASNA 2e, (4.8)."""
+    """(2 u + O(n u^2)) sum|x|: the number of terms hardly counts; Higham, ASNA 2e, section 4.3."""
     _within("kahan", total, recipe, device)
 
 
@@ -83,7 +83,7 @@ def growth(total: Sum) -> float:
 def test_error_of_a_good_sum_does_not_grow_with_length(total: Sum, device: torch.device) -> None:
     """Sequential errors grow like sqrt(n), slope 1/2, and these must stay under 1/4, the middle between 1/2 and 0.
 
-    Random roundings add up like a random walk: Higham and Mary, SISC 41 (2019), theorem 2.4. Pairwise grows with
+    Random roundings add up like a random walk: Higham and Mary, SISC 41 (2019). Pairwise grows with
     sqrt(log n) only. The rows are seeded, so the slope is one number per machine.
     """
     slope = growth(lambda x: total(x.to(device)).cpu())
@@ -91,7 +91,7 @@ def test_error_of_a_good_sum_does_not_grow_with_length(total: Sum, device: torch
 
 
 def test_error_of_a_sequential_sum_grows_with_the_root_of_its_length() -> None:
-    """Slope 1/2, between a constant error and the worst case n; Higham and Mary, SISC 41 (2019), theorem 2.4."""
+    """Slope 1/2, between a constant error and the worst case n; Higham and Mary, SISC 41 (2019)."""
     assert 0.25 < growth(sequential) < 0.75
 
 

@@ -231,7 +231,7 @@ def test_stochastic_rounding_is_right_on_average(
 ) -> None:
     """Only the two neighbours appear, and their mean is x within 6 standard deviations of N draws.
 
-    Why bfloat16 weights can do without a master: E SR(x) = x. Connolly, Higham and Mary, SISC 43 (2021), lemma 5.2.
+    Why bfloat16 weights can do without a master: E SR(x) = x. Connolly, Higham and Mary, SISC 43 (2021).
     """
     generator = torch.Generator().manual_seed(share)
     p, draws = share / 2**16, 4096
