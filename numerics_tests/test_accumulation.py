@@ -37,10 +37,10 @@ def test_thousand_additions_of_a_hundredth(
 
 
 def test_first_five_partial_sums() -> None:
-    """float16 and float32 agree on 0.01, 0.02, part, tie again at step 4 by accident, and part for good.
+    """float16 and float32 agree on 0.01 and 0.02, part at step 3, and tie at step 4 by accident.
 
-    Both add the same number, 1311 x 2^-17. The float16 sum at step 3 is rounded down by half of what step 4
-    rounds up, so that two errors cancel.
+    Both add the same number, 1311 x 2^-17. Step 3 rounds the float16 sum down by 2^-17, step 4 up by 2^-17: two errors
+    cancel, which says nothing about the next step.
     """
     addend = torch.tensor(0.01, dtype=torch.float16)
     in_fp16 = running_sums(addend, 5, torch.float16)
@@ -48,6 +48,7 @@ def test_first_five_partial_sums() -> None:
     assert in_fp16 == [0.01000213623046875, 0.0200042724609375, 0.029998779296875, 0.040008544921875, 0.050018310546875]
     assert in_fp32 == [n * 1311 * 2.0**-17 for n in range(1, 6)]
     assert [a == b for a, b in zip(in_fp16, in_fp32, strict=True)] == [True, True, False, True, False]
+    assert [(low - wide) * 2**17 for low, wide in zip(in_fp16, in_fp32, strict=True)][1:4] == [0.0, -1.0, 0.0]
     all_fp32 = running_sums(torch.tensor(0.01), 5, torch.float32)
     assert all_fp32 == [
         *(0.009999999776482582, 0.019999999552965164, 0.029999999329447746),
