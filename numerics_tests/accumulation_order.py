@@ -47,7 +47,7 @@ def subtree_sizes(total: Total, length: int, dtype: torch.dtype, device: torch.d
             x = torch.full((length,), mask.unit, dtype=dtype, device=device)
             x[i], x[j] = mask.swallowing, -mask.swallowing
             left = float(total(x)) / mask.unit
-            if left != int(left) or not 0 <= left <= length - 2:
+            if not 0 <= left <= length - 2 or left != int(left):
                 raise ValueError(f"{left} of {length} units are left with M at {i} and {j}: not a plain sum.")
             sizes[i][j] = sizes[j][i] = length - int(left)
     return sizes
@@ -81,17 +81,16 @@ def _is_consistent(sizes: list[list[int]], children: list[list[int]], root_size:
 
 
 def written(tree: Tree) -> str:
-    """A run of terms added one by one is written with its length, everything else in brackets."""
+    """[a, b, ...] adds one after the other, with dots where the steps are even; (a + b) adds two subtrees."""
     if isinstance(tree, int):
         return str(tree)
     run = _running_sum(tree)
-    if len(run) > 2:
-        start, *rest = run
-        step = _step([leaf for leaf in (start, *rest) if isinstance(leaf, int)])
-        if step and len(run) > 3 and all(isinstance(term, int) for term in run):
-            return f"[{start}, {rest[0]} ... {rest[-1]}]"
-        return "[" + ", ".join(written(term) for term in run) + "]"
-    return "(" + " + ".join(written(child) for child in tree) + ")"
+    if len(run) <= 2:
+        return "(" + " + ".join(written(child) for child in tree) + ")"
+    leaves = [term for term in run if isinstance(term, int)]
+    if len(leaves) == len(run) > 3 and _are_even(leaves):
+        return f"[{leaves[0]}, {leaves[1]} ... {leaves[-1]}]"
+    return "[" + ", ".join(written(term) for term in run) + "]"
 
 
 def _running_sum(tree: Tree) -> list[Tree]:
@@ -103,7 +102,5 @@ def _running_sum(tree: Tree) -> list[Tree]:
     return [tree]
 
 
-def _step(leaves: list[int]) -> int:
-    """The common difference of the leaves, 0 where there is none."""
-    differences = {b - a for a, b in pairwise(leaves)}
-    return differences.pop() if len(differences) == 1 else 0
+def _are_even(leaves: list[int]) -> bool:
+    return len({b - a for a, b in pairwise(leaves)}) == 1

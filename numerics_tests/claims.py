@@ -92,7 +92,6 @@ def claim(
             test = settings(max_examples=made.examples(settings()))(given(**strategies)(check))
         if references is not None:
             test = pytest.mark.parametrize(argument, references.values(), ids=references.keys())(test)
-        test.claim = made  # type: ignore[attr-defined]
         return test
 
     return register

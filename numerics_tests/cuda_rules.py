@@ -72,18 +72,20 @@ def _kernel(policy: str, op: Any) -> Callable[..., Any]:
                 wide = torch.float32 if any(t.dtype == torch.float32 for t in _tensors(args)) else low
                 dtype = {"low": low, "float32": torch.float32, "widest": wide}[policy]
                 return op(*_cast(args, dtype), **{name: _cast(value, dtype) for name, value in kwargs.items()})
-            if _is_eligible(args[0]):
-                if policy == "append dtype":
-                    return _norm_in_float32(op, args, kwargs)
-                # The schema spells dtype keyword-only or last; an explicit one wins.
-                names = [argument.name for argument in op._schema.arguments]
-                named = dict(zip(names, args, strict=False)) | kwargs
-                kwargs = {name: value for name, value in named.items() if name != names[0]}
-                kwargs["dtype"] = kwargs.get("dtype") or torch.float32
-                return op(args[0], **kwargs)
-            return op(*args, **kwargs)
+            if not _is_eligible(args[0]):
+                return op(*args, **kwargs)
+            return (_norm_in_float32 if policy == "append dtype" else _with_float32)(op, args, kwargs)
 
     return run
+
+
+def _with_float32(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`op` told to compute in float32, unless the call names a dtype itself."""
+    # The schema tells which positional argument is the dtype; torch has no public way to ask for it.
+    _, *names = (argument.name for argument in op._schema.arguments)
+    named = dict(zip(names, args[1:], strict=False)) | kwargs
+    named["dtype"] = named.get("dtype") or torch.float32
+    return op(args[0], **named)
 
 
 def _norm_in_float32(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -110,7 +112,10 @@ def _exists(name: str) -> bool:
 
 @contextmanager
 def on_the_cpu() -> Iterator[None]:
-    """Inside, `torch.autocast("cpu")` follows CUDA's rules; afterwards the CPU's own are back."""
+    """Inside, `torch.autocast("cpu")` follows CUDA's rules; afterwards the CPU's own are back.
+
+    An op that only the CPU lists, such as quantile, keeps the CPU's rule.
+    """
     lists = op_lists(HEADER.read_text())
     listed = {name: policy for policy, names in lists.items() for name in names if _exists(name)}
     library = torch.library.Library("aten", "IMPL")
