@@ -1,8 +1,8 @@
 """What autocast turns each op's result into: a table by device, op, input dtype, autocast dtype and torch version.
 
 Sources, named in each row: OP_LIST is "CPU Ops that can autocast to lower precision / float32" and its CUDA twin on
-pytorch.org/docs/stable/amp.html; HEADER is ATen/autocast_mode.h of the installed wheel; RUN is what torch 2.9, 2.13 and 2.15
-did on x86-64.
+pytorch.org/docs/stable/amp.html; HEADER is ATen/autocast_mode.h of the installed wheel; RUN is what torch 2.9,
+2.13 and 2.15 did on x86-64.
 """
 
 from dataclasses import dataclass

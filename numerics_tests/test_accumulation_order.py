@@ -89,6 +89,7 @@ def test_order_of_a_kernel_is_a_tree_that_never_changes(total: Total, device: to
 @pytest.mark.parametrize("name", KERNELS)
 def test_order_is_printed(name: str, device: torch.device) -> None:
     """One line for each kernel and format: [..] is a running sum, (a + b) adds two subtrees, and so on."""
+    print()
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         tree = tree_of(KERNELS[name], LENGTH, dtype, device)
         print(f"{name:18} {str(dtype)[6:]:9} {written(tree)}")

@@ -4,6 +4,7 @@
 """
 
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -22,8 +23,16 @@ def why_not_a_fault_here(fault: Fault, device: torch.device) -> str | None:
     return None
 
 
+@pytest.fixture(scope="module")
+def table() -> Iterator[list[str]]:
+    """A row for each fault that was caught, printed once all have been."""
+    rows: list[str] = []
+    yield rows
+    print("\n" + "\n".join(rows))
+
+
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name.replace(" ", "-"))
-def test_kill_matrix_fault_is_caught(fault: Fault, device: torch.device) -> None:
+def test_kill_matrix_fault_is_caught(fault: Fault, table: list[str], device: torch.device) -> None:
     """The claim fails on the fault, by an assertion and not by an accident such as a wrong argument."""
     reason = why_not_a_fault_here(fault, device)
     if reason:
@@ -31,7 +40,7 @@ def test_kill_matrix_fault_is_caught(fault: Fault, device: torch.device) -> None
     try:
         fault.claim.judge(fault.implementation, device)
     except AssertionError as error:
-        print(f"{fault.claim.area:22} {fault.name:42} {str(error).splitlines()[0][:110]}")
+        table.append(f"{fault.claim.area:22} {fault.name:42} {str(error).splitlines()[0][:110]}")
         return
     pytest.fail(f"{fault.name!r} survives {fault.claim.name}: the claim no longer sees it.")
 
@@ -62,4 +71,4 @@ def test_kill_matrix_notices_a_survivor(device: torch.device) -> None:
     claim = CLAIMS["test_softmax_is_within_its_bound"]
     harmless = Fault("no fault at all", "softmax_is_within_its_bound", next(iter(claim.references.values())))
     with pytest.raises(pytest.fail.Exception, match="survives"):
-        test_kill_matrix_fault_is_caught(harmless, device)
+        test_kill_matrix_fault_is_caught(harmless, [], device)

@@ -58,6 +58,7 @@ def accumulates_in_float32(name: str, dtype: torch.dtype, device: torch.device) 
 def test_map_of_sums_that_accumulate_in_low_precision(a_format: Format, device: torch.device) -> None:
     """The map, printed with -s; on a CPU it must be the recorded one, so that a change of kernel is noticed."""
     found = {name: accumulates_in_float32(name, a_format.dtype, device) for name in SUMS}
+    print()
     for name, is_float32 in found.items():
         print(f"{a_format.name}  {name:32} accumulates in {'float32' if is_float32 else a_format.name}")
     if device.type == "cpu":
