@@ -147,7 +147,8 @@ def test_noise_averages_out_in_a_sum_of_one_sign() -> None:
 def test_noise_of_a_norm_is_shared_by_its_row() -> None:
     """The inverse root in bfloat16 is one rounding error for the whole row: averaging over the row keeps all of it.
 
-    Every element is off by the same factor, while rounding each element leaves 1 / sqrt(n) of it in the row's mean.
+    Every element is off by the same factor, while rounding each element leaves 1 / sqrt(n) of it in the row's mean:
+    1/32 of 1024, of which a quarter is asked for here.
     """
     x = normal(256, 1024)
     exact = oracles.rms_norm(x, torch.ones(1024), 1e-5)

@@ -223,7 +223,7 @@ FAULTS = (
     Fault("head in bfloat16", LOGITS, built(change_output("head", lambda x: x.bfloat16().float()))),
     Fault("eps of 1e-3 in every norm", LOGITS, built(wrong_eps)),
     Fault("attention without scale in the model", LOGITS, built(nothing, unscaled)),
-    Fault("keys without rotary embedding", LOGITS, built(change_output("blocks.0.attention.key", lambda x: x.flip(1)))),
+    Fault("keys in reverse order", LOGITS, built(change_output("blocks.0.attention.key", lambda x: x.flip(1)))),
     Fault("attention branch detached", GRADIENTS, built(change_output("blocks.0.attention", half_detached))),
     Fault("embedding detached by half", GRADIENTS, built(change_output("embedding", half_detached))),
     Fault(
