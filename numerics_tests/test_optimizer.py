@@ -7,7 +7,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from model.precision import PRECISIONS
+from model.precision import PRECISIONS, Precision
 from model.training import Training
 from numerics_tests import bounds, oracles
 from numerics_tests.checks import assert_same_bits, assert_within
@@ -129,6 +129,30 @@ def test_clipping_leaves_small_gradients_alone(clip: Clip, recipe: Recipe, devic
     clip(gradients, 1e6)
     for gradient, kept in zip(gradients, before, strict=True):
         assert_same_bits(gradient, kept, "the factor is 1", recipe)
+
+
+MakeTraining = Callable[[nn.Module, Precision, torch.device], Training]
+
+
+@claim("make", {"model": Training}, cost=2, recipe=PARAMETERS, first=st.integers(-4, 8), second=st.integers(-4, 8))
+def test_update_clips_to_norm_one_and_steps(
+    make: MakeTraining, recipe: Recipe, first: int, second: int, device: torch.device
+) -> None:
+    """Two updates of the model's training against clipping and AdamW in float64, with bounds.adamw.
+
+    Two, because the first AdamW step forgets the size of its gradient. Clipping is off by (n + 8) u32 relatively, of
+    an update of some lr: within what bounds.adamw allows.
+    """
+    layer = nn.ParameterList([recipe.tensor(device)])
+    training = make(layer, PRECISIONS["fp32"], device)
+    gradients = [alike(recipe, n, exponent=e, spread=1).tensor(device) for n, e in ((1, first), (2, second))]
+    for gradient in gradients:
+        layer[0].grad = gradient.clone()
+        training.update()
+    clipped = [g.double() * min(1.0, float(1 / (g.double().norm() + 1e-6))) for g in gradients]
+    exact = oracles.adamw(recipe.tensor(device), clipped, RATE, BETAS, EPS, DECAY)
+    bound = bounds.adamw(recipe.tensor(device).double(), 2, RATE)
+    assert_within(layer[0].detach(), exact, bound, "bounds.adamw", recipe, first, second)
 
 
 def test_clipping_float16_gradients_loses_them_all() -> None:

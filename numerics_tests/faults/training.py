@@ -70,6 +70,13 @@ class ClipBeforeUnscale(Training):
         self.scaler.update()
 
 
+class NeverClips(Training):
+    def update(self) -> None:
+        self.scaler.unscale_(self.optimizer)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+
 class NoPowerOfTwo(Training):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -211,6 +218,7 @@ FAULTS = (
     Fault("clipping of each tensor alone", CLIP, clip_each_alone),
     Fault("clipping by the largest element", CLIP, clip_by_the_largest),
     Fault("clipping that always rescales", "clipping_leaves_small_gradients_alone", always_rescale),
+    Fault("clipping forgotten", "update_clips_to_norm_one_and_steps", NeverClips),
     Fault("clipping before unscaling", INVISIBLE, ClipBeforeUnscale),
     Fault("scale that is no power of two", INVISIBLE, NoPowerOfTwo),
     Fault("step in spite of an overflow", OVERFLOW, StepsOnOverflow),
