@@ -122,6 +122,19 @@ def test_float32_sums_of_one_16_bit_value_are_exact(
     assert_true(bool((totals.cpu().double() == addends.double() * count).all()), "the sum was rounded", bits, count)
 
 
+@pytest.mark.parametrize("a_format", [FP16, BF16], ids=["fp16", "bf16"])
+def test_float32_sums_of_one_16_bit_value_are_exact_to_a_limit(a_format: Format, device: torch.device) -> None:
+    """The largest significand 2^p - 1 fits 2^(24 - p) times into 2^24, and a few times more does not."""
+    largest = torch.tensor([2.0**a_format.precision - 1], dtype=a_format.dtype, device=device)
+    limit = 2 ** (24 - a_format.precision)
+    assert add_at_once(largest, limit, torch.float32).item() == limit * largest.item()
+    # Odd and beyond 2^24, where float32 holds even numbers only.
+    beyond = limit + limit // int(largest.item()) + 1
+    beyond += 1 - beyond % 2
+    assert beyond * largest.item() > 2**24
+    assert add_at_once(largest, beyond, torch.float32).item() != beyond * largest.item()
+
+
 def stops_at(addend: float, precision: int) -> float:
     """The first power of two 2^e with addend <= 2^(e - p): there half a unit is at least what is added.
 
