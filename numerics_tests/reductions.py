@@ -13,10 +13,6 @@ Product = Callable[[Tensor, Tensor], Tensor]
 Total = Callable[[Tensor], Tensor]
 
 
-def _conv1d(x: Tensor, y: Tensor) -> Tensor:
-    return F.conv1d(x[None, None], y[None, None])[0, 0, 0]
-
-
 PRODUCTS: dict[str, Product] = {
     "dot": torch.dot,
     "mv": lambda x, y: torch.mv(x[None].repeat(3, 1), y)[1],
@@ -26,7 +22,6 @@ PRODUCTS: dict[str, Product] = {
     "linear": lambda x, y: F.linear(x[None].repeat(2, 1), y[None].repeat(3, 1))[1, 2],
     "addmm": lambda x, y: torch.addmm(x.new_zeros(2, 3), x[None].repeat(2, 1), y[:, None].repeat(1, 3))[1, 2],
     "einsum": lambda x, y: torch.einsum("bi,bi->b", x[None], y[None])[0],
-    "conv1d": _conv1d,
 }
 """Products of two vectors."""
 
