@@ -1,0 +1,77 @@
+"""How a claim fails: with error / bound, where it happened, and lines to paste."""
+
+import torch
+from torch import Tensor
+
+
+def assert_within(actual: Tensor, exact: Tensor, bound: Tensor | float, source: str, *drawn: object) -> None:
+    """Raise AssertionError unless |actual - exact| <= bound everywhere; `exact` is the float64 oracle."""
+    __tracebackhide__ = True
+    assert exact.dtype == torch.float64, f"the oracle must be float64, it is {exact.dtype}"
+    assert actual.shape == exact.shape, f"shape {tuple(actual.shape)}, the oracle has {tuple(exact.shape)}"
+    error = (actual.double() - exact).abs()
+    allowed = torch.as_tensor(bound, dtype=torch.float64, device=error.device).expand_as(error)
+    # Written so that NaN fails: every comparison with NaN is false.
+    outside = ~(error <= allowed)
+    if not outside.any():
+        return
+    ratio = torch.where(outside, (error / allowed).nan_to_num(nan=float("inf")), 0)
+    worst = int(ratio.flatten().argmax())
+    raise AssertionError(
+        f"error is {ratio.flatten()[worst]:.3g} x its bound at {_index(worst, error)} "
+        f"({int(outside.sum())} of {error.numel()} outside): got {actual.flatten()[worst]:.9g}, "
+        f"float64 says {exact.flatten()[worst]:.9g}, error {error.flatten()[worst]:.3g}, "
+        f"allowed {allowed.flatten()[worst]:.3g} [{source}]." + snippet(drawn)
+    )
+
+
+def assert_same_bits(actual: Tensor, expected: Tensor, source: str, *drawn: object) -> None:
+    """Raise AssertionError unless both tensors have one dtype and the same bits; -0 is not 0, any NaN is NaN."""
+    __tracebackhide__ = True
+    assert actual.dtype == expected.dtype, f"dtype {actual.dtype}, expected {expected.dtype} [{source}]"
+    assert actual.shape == expected.shape, f"shape {tuple(actual.shape)}, expected {tuple(expected.shape)}"
+    both_nan = actual.isnan() & expected.isnan()
+    same = (actual == expected) & (actual.signbit() == expected.signbit())
+    different = ~(same | both_nan)
+    if not different.any():
+        return
+    first = int(different.flatten().int().argmax())
+    raise AssertionError(
+        f"{int(different.sum())} of {actual.numel()} values differ, first at {_index(first, actual)}: "
+        f"got {actual.flatten()[first]:.9g}, expected {expected.flatten()[first]:.9g} [{source}]." + snippet(drawn)
+    )
+
+
+def assert_true(fact: bool, sentence: str, *drawn: object) -> None:
+    """Raise AssertionError with `sentence` and the lines to paste unless `fact` holds."""
+    __tracebackhide__ = True
+    if not fact:
+        raise AssertionError(sentence + snippet(drawn))
+
+
+def assert_at_most_twice(actual: Tensor, baseline: Tensor, exact: Tensor, floor: float, *drawn: object) -> None:
+    """The rule of flash-attention's own tests, tests/test_flash_attn.py: no bound is needed where a yardstick is.
+
+    The largest error may be at most twice that of the plain computation in the same precision, plus `floor`.
+    """
+    __tracebackhide__ = True
+    error = float((actual.double() - exact).abs().max())
+    allowed = 2 * float((baseline.double() - exact).abs().max()) + floor
+    assert_true(
+        error <= allowed,
+        f"error is {error / allowed:.3g} x what is allowed: {error:.3g}, twice the plain computation "
+        f"of the same precision is {allowed:.3g} [flash-attention, tests/test_flash_attn.py].",
+        *drawn,
+    )
+
+
+def snippet(drawn: tuple[object, ...]) -> str:
+    """Lines that rebuild what was drawn, ready to paste into a Python prompt at the repository root."""
+    if not drawn:
+        return ""
+    lines = "\n".join(f"    drawn_{number} = {value!r}" for number, value in enumerate(drawn))
+    return f"\nPaste:\n    import torch\n    from numerics_tests.strategies import *\n{lines}"
+
+
+def _index(flat: int, like: Tensor) -> tuple[int, ...]:
+    return tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), like.shape))

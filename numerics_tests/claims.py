@@ -1,0 +1,106 @@
+"""A claim: a test that takes the implementation it judges as an argument.
+
+pytest runs it on the real implementations, the kill matrix runs the very same function on planted faults.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.strategies import SearchStrategy
+
+from numerics_tests.profiles import PROFILES
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What must hold for every good implementation, and for no faulty one."""
+
+    name: str
+    argument: str
+    """Name of the parameter that takes the implementation."""
+    references: Mapping[str, Any]
+    """The implementations it must hold for."""
+    strategies: Mapping[str, SearchStrategy[Any]]
+    check: Callable[..., None]
+    cost: int
+    """Runs 1/cost of the profile's examples."""
+
+    @property
+    def area(self) -> str:
+        return self.check.__module__.rpartition(".test_")[2]
+
+    def examples(self, profile: settings) -> int:
+        return max(2, profile.max_examples // self.cost)
+
+    def judge(self, implementation: object, device: torch.device) -> None:
+        """Raise what the claim raises for `implementation`.
+
+        As many examples as `quick` draws, whatever the profile, because that is what must be enough to see a fault;
+        always the same ones, unshrunk and from no database.
+        """
+        arguments = {self.argument: implementation, "device": device}
+        if not self.strategies:
+            self.check(**arguments)
+            return
+        hurried = settings(
+            max_examples=self.examples(PROFILES["quick"]),
+            phases=[Phase.generate],
+            database=None,
+            derandomize=True,
+            print_blob=False,
+            suppress_health_check=list(HealthCheck),
+        )
+        hurried(given(**self.strategies)(self.check))(**arguments)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A wrong implementation, and the claim that must notice."""
+
+    name: str
+    caught_by: str
+    """Name of the claim's test function, without `test_`."""
+    implementation: Any
+
+    @property
+    def claim(self) -> Claim:
+        return CLAIMS[f"test_{self.caught_by}"]
+
+
+CLAIMS: dict[str, Claim] = {}
+"""Every claim by the name of its test function, filled as the test files are imported."""
+
+
+def claim(
+    argument: str, references: Mapping[str, Any] | None = None, cost: int = 1, **strategies: SearchStrategy[Any]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a test function a claim over `references`, or over the fixture called `argument` where there are none."""
+
+    def register(check: Callable[..., None]) -> Callable[..., None]:
+        made = Claim(check.__name__, argument, references or {}, strategies, check, cost)
+        assert made.name not in CLAIMS, f"two claims are called {made.name}"
+        CLAIMS[made.name] = made
+        test = check
+        if strategies:
+            test = settings(max_examples=made.examples(settings()))(given(**strategies)(check))
+        if references is not None:
+            test = pytest.mark.parametrize(argument, references.values(), ids=references.keys())(test)
+        return test
+
+    return register
+
+
+def all_claims() -> dict[str, Claim]:
+    """`CLAIMS` once every test file beside this one has been imported, whatever pytest has collected so far."""
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        # The kill matrix itself asks for this, and makes no claims.
+        if module.name.startswith("test_") and module.name != "test_kill_matrix":
+            importlib.import_module(f"numerics_tests.{module.name}")
+    return CLAIMS

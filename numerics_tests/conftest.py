@@ -1,0 +1,65 @@
+"""Wiring of the numerics suite: profile, device, pinned flags. What it wires stands in the modules it imports."""
+
+from collections.abc import Generator, Iterator
+
+import pytest
+import torch
+from hypothesis import register_random, settings
+
+from model.attention import ATTENTION, AttentionFunction
+from model.device import device_named
+from numerics_tests import cuda_rules, environment, profiles
+
+# Hypothesis keeps a weak reference only.
+TORCH_GENERATOR = profiles.TorchGenerator()
+DEVICE = pytest.StashKey[torch.device]()
+
+
+# First, so that an unknown profile meets our sentence before Hypothesis's own traceback.
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    # Also beats the `ci` profile that Hypothesis loads by itself where the variable CI is set.
+    profiles.load(config.getoption("hypothesis_profile", None) or profiles.DEFAULT)
+    register_random(TORCH_GENERATOR)
+    try:
+        config.stash[DEVICE] = device_named(config.getoption("--device"))
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    device = config.stash[DEVICE]
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else "one thread"
+    return [f"numerics: torch {torch.__version__} on {device}, {where}", *environment.changed()]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    with environment.pinned(), environment.one_thread():
+        return (yield)
+
+
+@pytest.fixture(scope="session")
+def device(request: pytest.FixtureRequest) -> torch.device:
+    return request.config.stash[DEVICE]
+
+
+@pytest.fixture(scope="session", params=ATTENTION)
+def attention(request: pytest.FixtureRequest, device: torch.device) -> AttentionFunction:
+    """Every implementation of the model, built once: a compiled one compiles once per shape."""
+    implementation = ATTENTION[request.param]
+    if implementation.is_compiled and settings().max_examples <= profiles.PROFILES["quick"].max_examples:
+        pytest.skip(f"compiling {request.param!r} takes longer than the profile quick may; run ci or deep.")
+    reason = implementation.why_unavailable(device, 16)
+    if reason:
+        pytest.skip(reason)
+    return implementation.build()
+
+
+@pytest.fixture(params=cuda_rules.RULES)
+def rules(request: pytest.FixtureRequest, device: torch.device) -> Iterator[str]:
+    """Whose autocast rules are in force: those of the device, and on a CPU also CUDA's from the header."""
+    if device.type == "cuda" and request.param == "cpu":
+        pytest.skip("the CPU's rules are checked in a run with --device cpu.")
+    with cuda_rules.in_force(request.param, device):
+        yield request.param

@@ -1,0 +1,137 @@
+"""CUDA's autocast rules on a machine without a GPU: its op lists, parsed from the installed header, on the CPU.
+
+ATen/autocast_mode.h comes with every wheel and names, op by op, what CUDA's autocast casts to. Here the same ops are
+registered under the CPU's autocast key, so that the rules are carried out on real numbers.
+"""
+
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+RULES = ("cpu", "cuda")
+HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
+LISTS = {
+    "low": "AT_FORALL_LOWER_PRECISION_FP",
+    "float32": "AT_FORALL_FP32",
+    "set dtype": "AT_FORALL_FP32_SET_OPT_DTYPE",
+    "append dtype": "AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE",
+    "widest": "AT_FORALL_PROMOTE",
+}
+BANNED = "binary_cross_entropy"
+"""Registered by hand in aten/src/ATen/autocast_mode.cpp, so in no list of the header."""
+
+
+def op_lists(header: str) -> dict[str, list[str]]:
+    """The op names with their overload, such as `softmax.int`, by policy."""
+    # A line that ends in a backslash goes on in the next.
+    joined = header.replace("\\\n", " ")
+    lists = {}
+    for policy, macro in LISTS.items():
+        found = re.search(rf"#define {macro}\(_\)(.*)", joined)
+        if found is None:
+            raise ValueError(f"{HEADER} defines no {macro}; this torch lays its op lists out in another way.")
+        if policy == "append dtype":
+            lists[policy] = re.findall(r'"([\w.]+)"', found[1])
+        else:
+            lists[policy] = [".".join(filter(None, pair)) for pair in re.findall(r"_\((\w+)(?:,\s*(\w+))?\)", found[1])]
+    return lists
+
+
+def _is_eligible(value: object) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.float64
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    """`value`, or each member of it, cast where autocast may cast."""
+    if isinstance(value, list | tuple):
+        return type(value)(_cast(member, dtype) for member in value)
+    return value.to(dtype) if _is_eligible(value) else value
+
+
+def _tensors(values: tuple[Any, ...]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _tensors(tuple(value))
+        elif _is_eligible(value):
+            yield value
+
+
+def _kernel(policy: str, op: Any) -> Callable[..., Any]:
+    """What autocast does before it calls `op` with itself switched off, as the templates of the header say it."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        low = torch.get_autocast_dtype("cpu")
+        with torch.autocast("cpu", enabled=False):
+            if policy in ("low", "float32", "widest"):
+                wide = torch.float32 if any(t.dtype == torch.float32 for t in _tensors(args)) else low
+                dtype = {"low": low, "float32": torch.float32, "widest": wide}[policy]
+                return op(*_cast(args, dtype), **{name: _cast(value, dtype) for name, value in kwargs.items()})
+            if not _is_eligible(args[0]):
+                return op(*args, **kwargs)
+            return (_norm_in_float32 if policy == "append dtype" else _with_float32)(op, args, kwargs)
+
+    return run
+
+
+def _with_float32(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`op` told to compute in float32, unless the call names a dtype itself."""
+    # The schema tells which positional argument is the dtype; torch has no public way to ask for it.
+    _, *names = (argument.name for argument in op._schema.arguments)
+    named = dict(zip(names, args[1:], strict=False)) | kwargs
+    named["dtype"] = named.get("dtype") or torch.float32
+    return op(args[0], **named)
+
+
+def _norm_in_float32(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """norm has overloads without a dtype; CUDA's autocast calls the one with it."""
+    x, power, *rest = (*args, *kwargs.values())
+    dims, keepdim = (rest[0], rest[1] if len(rest) > 1 else False) if rest else ([], False)
+    return torch.ops.aten.norm.ScalarOpt_dim_dtype(x, power, dims, keepdim, dtype=torch.float32)
+
+
+def _banned(*args: Any, **kwargs: Any) -> Any:
+    raise RuntimeError("binary_cross_entropy is unsafe to autocast; use binary_cross_entropy_with_logits.")
+
+
+def _resolve(name: str) -> Any:
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+def _exists(name: str) -> bool:
+    packet, _, overload = name.partition(".")
+    found = getattr(torch.ops.aten, packet, None)
+    return found is not None and (overload or "default") in found.overloads()
+
+
+@contextmanager
+def on_the_cpu() -> Iterator[None]:
+    """Inside, `torch.autocast("cpu")` follows CUDA's rules; afterwards the CPU's own are back.
+
+    An op that only the CPU lists, such as quantile, keeps the CPU's rule.
+    """
+    lists = op_lists(HEADER.read_text())
+    listed = {name: policy for policy, names in lists.items() for name in names if _exists(name)}
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        with warnings.catch_warnings():
+            # torch says that a kernel of its own is overridden, which is the purpose.
+            warnings.filterwarnings("ignore", message="(?s).*[Oo]verriding a previously registered kernel.*")
+            for name, policy in listed.items():
+                library.impl(name, _kernel(policy, _resolve(name)), "AutocastCPU")
+            library.impl(BANNED, _banned, "AutocastCPU")
+        yield
+    finally:
+        # The only way to take registrations back before the interpreter ends; torch.library has no public one.
+        library._destroy()
+
+
+def in_force(rules: str, device: torch.device) -> AbstractContextManager[None]:
+    """The rules called `rules` on `device`: its own are there already, CUDA's on a CPU are put there."""
+    return on_the_cpu() if (rules, device.type) == ("cuda", "cpu") else nullcontext()

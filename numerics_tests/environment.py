@@ -1,0 +1,117 @@
+"""Process-wide switches that change results: what each must be here, and who changed it.
+
+PyTorch, "Numerical accuracy" (pytorch.org/docs/stable/notes/numerical_accuracy.html), names them.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One switch; `pinned` is the value every bound here assumes."""
+
+    name: str
+    pinned: Any
+    read: Callable[[], Any]
+    write: Callable[[Any], object]
+    torch_default: Any = None
+    """What PyTorch itself starts with, where that is something else: nobody's doing, so nothing to report."""
+
+
+def _backend_flag(backend: Any, name: str) -> Flag:
+    """A switch of `torch.backends` that PyTorch turns on and these tests turn off."""
+    path = name.rpartition(".")[2]
+    return Flag(name, False, lambda: getattr(backend, path), lambda value: setattr(backend, path, value), True)
+
+
+@dataclass(frozen=True)
+class MixedPrecisions:
+    """What float32 products are computed in, set for one backend alone, which torch's one getter refuses to sum up."""
+
+    mkldnn: str
+    cuda: str
+
+
+def _read_matmul_precision() -> str | MixedPrecisions:
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        # Raised when somebody used the setting of a single backend; then each is asked for itself.
+        # The stubs of torch do not know mkldnn.matmul.
+        matmuls = torch.backends.mkldnn.matmul, torch.backends.cuda.matmul  # type: ignore[attr-defined]
+        return MixedPrecisions(*(matmul.fp32_precision for matmul in matmuls))
+
+
+def _write_matmul_precision(value: str | MixedPrecisions) -> None:
+    if isinstance(value, str):
+        torch.set_float32_matmul_precision(value)
+        return
+    torch.backends.mkldnn.matmul.fp32_precision = value.mkldnn  # type: ignore[attr-defined]
+    torch.backends.cuda.matmul.fp32_precision = value.cuda
+
+
+FLAGS = (
+    Flag("float32_matmul_precision", "highest", _read_matmul_precision, _write_matmul_precision),
+    Flag("default_dtype", torch.float32, torch.get_default_dtype, torch.set_default_dtype),
+    Flag(
+        "deterministic_algorithms",
+        False,
+        torch.are_deterministic_algorithms_enabled,
+        lambda value: torch.use_deterministic_algorithms(value),
+    ),
+    Flag("grad_enabled", True, torch.is_grad_enabled, torch.set_grad_enabled),
+    _backend_flag(torch.backends.cudnn, "cudnn.allow_tf32"),
+    # Partial sums of a split product rounded to 16 bits; with that, bounds.sum_in_float32 is no bound.
+    _backend_flag(torch.backends.cuda.matmul, "cuda.matmul.allow_fp16_reduced_precision_reduction"),
+    _backend_flag(torch.backends.cuda.matmul, "cuda.matmul.allow_bf16_reduced_precision_reduction"),
+)
+
+VARIABLES = {
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "lets float32 products run as TF32; reset here",
+    "NVIDIA_TF32_OVERRIDE": "forces TF32 inside cuBLAS and cuDNN, out of reach of PyTorch; unset it",
+    "ONEDNN_DEFAULT_FPMATH_MODE": "lets oneDNN compute float32 products in fewer bits; unset it",
+    "DNNL_DEFAULT_FPMATH_MODE": "lets oneDNN compute float32 products in fewer bits; unset it",
+}
+
+
+def changed(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """One sentence for each flag or variable that somebody set otherwise than these tests need."""
+    sentences = []
+    for flag in FLAGS:
+        value = flag.read()
+        if value not in (flag.pinned, flag.torch_default):
+            sentences.append(f"{flag.name} is {value!r} in this environment; reset to {flag.pinned!r} for each test.")
+    for name, effect in VARIABLES.items():
+        if environment.get(name):
+            sentences.append(f"{name}={environment[name]} is set: it {effect}.")
+    return sentences
+
+
+@contextmanager
+def pinned() -> Iterator[None]:
+    """Every flag at its pinned value, and what was there before afterwards, whatever happens inside."""
+    before = [(flag, flag.read()) for flag in FLAGS]
+    try:
+        for flag in FLAGS:
+            flag.write(flag.pinned)
+        yield
+    finally:
+        for flag, value in before:
+            flag.write(value)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread inside: tensors are small here, and waiting for a second thread costs more than it saves."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

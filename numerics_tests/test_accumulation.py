@@ -1,0 +1,181 @@
+"""Adding 0.01 a thousand times: which error is of the number, which of the adding, and where adding stops."""
+
+from collections.abc import Callable
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from numerics_tests.checks import assert_same_bits, assert_true
+from numerics_tests.claims import claim
+from numerics_tests.formats import BF16, FORMAT_OF, FP16, FP32, Format
+from numerics_tests.strategies import low_dtypes
+from numerics_tests.summation import running_sums
+
+LOOPS = {
+    # name: (accumulator, addend as it is added, what a thousand additions give)
+    "fp32": (torch.float32, torch.tensor(0.01), 10.000133514404297),
+    "fp16": (torch.float16, torch.tensor(0.01, dtype=torch.float16), 9.953125),
+    "fp32-of-fp16": (torch.float32, torch.tensor(0.01, dtype=torch.float16), 10.00213623046875),
+    "fp32-of-fp16-cast": (torch.float32, torch.tensor(0.01, dtype=torch.float16).float(), 10.00213623046875),
+}
+"""The four loops of Stanford CS336, assignment 2, section on mixed precision; as many write-ups print them."""
+
+
+@pytest.mark.parametrize("accumulator, addend, total", LOOPS.values(), ids=LOOPS)
+def test_thousand_additions_of_a_hundredth(
+    accumulator: torch.dtype, addend: Tensor, total: float, device: torch.device
+) -> None:
+    """The published totals, to the last bit: IEEE 754 leaves no freedom in a sequence of additions."""
+    running = torch.zeros((), dtype=accumulator, device=device)
+    on_device = addend.to(device)
+    for _ in range(1000):
+        running += on_device
+    assert running.item() == total
+
+
+def test_first_five_partial_sums() -> None:
+    """float16 and float32 agree on 0.01 and 0.02, part at step 3, and tie at step 4 by accident.
+
+    Both add the same number, 1311 x 2^-17. Step 3 rounds the float16 sum down by 2^-17, step 4 up by 2^-17: two errors
+    cancel, which says nothing about the next step.
+    """
+    addend = torch.tensor(0.01, dtype=torch.float16)
+    in_fp16 = running_sums(addend, 5, torch.float16)
+    in_fp32 = running_sums(addend, 5, torch.float32)
+    assert in_fp16 == [0.01000213623046875, 0.0200042724609375, 0.029998779296875, 0.040008544921875, 0.050018310546875]
+    assert in_fp32 == [n * 1311 * 2.0**-17 for n in range(1, 6)]
+    assert [a == b for a, b in zip(in_fp16, in_fp32, strict=True)] == [True, True, False, True, False]
+    assert [(low - wide) * 2**17 for low, wide in zip(in_fp16, in_fp32, strict=True)][1:4] == [0.0, -1.0, 0.0]
+    all_fp32 = running_sums(torch.tensor(0.01), 5, torch.float32)
+    assert all_fp32 == [
+        *(0.009999999776482582, 0.019999999552965164, 0.029999999329447746),
+        *(0.03999999910593033, 0.04999999701976776),
+    ]
+
+
+@pytest.mark.parametrize(
+    "a_format, numerator, exponent",
+    [(FP16, 1311, -17), (BF16, 41, -12), (FP32, 5368709, -29)],
+    ids=["fp16", "bf16", "fp32"],
+)
+def test_representation_error_of_a_hundredth(a_format: Format, numerator: int, exponent: int) -> None:
+    """0.01 is in no binary format; what stands for it is off by at most u, before anything is added."""
+    stored = Fraction(torch.tensor(0.01, dtype=a_format.dtype).item())
+    assert stored == numerator * Fraction(2) ** exponent
+    assert 0 < abs(stored - Fraction(1, 100)) <= Fraction(a_format.unit_roundoff) / 100
+
+
+@pytest.mark.parametrize("name", ["fp16", "fp32-of-fp16"])
+def test_representation_and_accumulation_error_are_told_apart(name: str) -> None:
+    """float32 adds 1000 x fp16(0.01) without any error: all of its 0.0021 is 0.01 being stored in float16.
+
+    In float16 the same representation error is there, and accumulation puts -0.049 on top.
+    """
+    accumulator, addend, _ = LOOPS[name]
+    total = Fraction(running_sums(addend, 1000, accumulator)[-1])
+    representation = 1000 * (Fraction(addend.item()) - Fraction(1, 100))
+    accumulation = total - 1000 * Fraction(addend.item())
+    assert total - 10 == representation + accumulation
+    assert representation == Fraction(1000 * 1311, 2**17) - 10
+    assert accumulation == {"fp16": Fraction("9.953125") - Fraction(1000 * 1311, 2**17), "fp32-of-fp16": 0}[name]
+
+
+RunningSum = Callable[[Tensor, int, torch.dtype], Tensor]
+"""(addends, how often each is added, dtype of the accumulator) to the totals."""
+
+
+def add_one_by_one(addends: Tensor, count: int, accumulator: torch.dtype) -> Tensor:
+    totals, addends = torch.zeros_like(addends, dtype=accumulator), addends.to(accumulator)
+    for _ in range(count):
+        totals += addends
+    return totals
+
+
+def add_at_once(addends: Tensor, count: int, accumulator: torch.dtype) -> Tensor:
+    return addends[:, None].expand(-1, count).sum(dim=-1, dtype=accumulator)
+
+
+@claim(
+    "running_sum",
+    {"loop": add_one_by_one, "torch.sum": add_at_once},
+    bits=st.lists(st.integers(1, 0x7BFF), min_size=1, max_size=8),
+    dtype=low_dtypes(),
+    share=st.floats(0, 1),
+)
+def test_float32_sums_of_one_16_bit_value_are_exact(
+    running_sum: RunningSum, bits: list[int], dtype: torch.dtype, share: float, device: torch.device
+) -> None:
+    """n copies of a p-bit number are exact in 24 bits while n <= 2^(24 - p): every partial sum is m x 2^e, m < 2^24.
+
+    8192 copies for float16, 65536 for bfloat16 (run to 8192 here). Elementary; cf. Higham, ASNA 2e, section 2.2.
+    """
+    addends = torch.tensor(bits, dtype=torch.int16).view(dtype)
+    addends = torch.where(addends.float() < 2.0**60, addends, 1.0).to(dtype)
+    limit = min(2 ** (24 - FORMAT_OF[dtype].precision), 2**13)
+    count = 1 + round(share * (limit - 1))
+    # bfloat16 reaches below what float32 holds without subnormals; multiples of a subnormal are exact too.
+    totals = running_sum(addends.to(device), count, torch.float32)
+    assert_same_bits(totals.cpu(), (addends.double() * count).float(), "n m < 2^24", bits, dtype, count)
+    assert_true(bool((totals.cpu().double() == addends.double() * count).all()), "the sum was rounded", bits, count)
+
+
+@pytest.mark.parametrize("a_format", [FP16, BF16], ids=["fp16", "bf16"])
+def test_float32_sums_of_one_16_bit_value_are_exact_to_a_limit(a_format: Format, device: torch.device) -> None:
+    """The largest significand 2^p - 1 fits 2^(24 - p) times into 2^24, and a few times more does not."""
+    largest = torch.tensor([2.0**a_format.precision - 1], dtype=a_format.dtype, device=device)
+    limit = 2 ** (24 - a_format.precision)
+    assert add_at_once(largest, limit, torch.float32).item() == limit * largest.item()
+    # Odd and beyond 2^24, where float32 holds even numbers only.
+    beyond = limit + limit // int(largest.item()) + 1
+    beyond += 1 - beyond % 2
+    assert beyond * largest.item() > 2**24
+    assert add_at_once(largest, beyond, torch.float32).item() != beyond * largest.item()
+
+
+def stops_at(addend: float, precision: int) -> float:
+    """The first power of two 2^e with addend <= 2^(e - p): there half a unit is at least what is added.
+
+    Round to nearest, ties to even: at 2^e the distance to the next number is 2^(e - p + 1), and 2^e is even.
+    """
+    total = 2.0**-149
+    while addend > total * 2.0**-precision:
+        total *= 2
+    return total
+
+
+@claim("running_sum", {"loop": add_one_by_one}, cost=4, mantissas=st.lists(st.floats(1, 1.999), min_size=4, max_size=8))
+def test_sums_in_the_format_stop_growing(running_sum: RunningSum, mantissas: list[float], device: torch.device) -> None:
+    """A running sum of x > 0 in precision p stands still at the first 2^e with x <= 2^(e - p), and stays there.
+
+    From round to nearest alone; so 0.01 stops at 32 in float16 and at 4 in bfloat16, and ones at 2048 and 256.
+    """
+    for a_format in (FP16, BF16):
+        scaled = torch.tensor([0.01, 1.0, *(m * 2.0**-9 for m in mantissas)], dtype=a_format.dtype)
+        expected = torch.tensor([stops_at(x, a_format.precision) for x in scaled.tolist()], dtype=a_format.dtype)
+        enough = 2 * a_format.consecutive_integers_to
+        totals = running_sum(scaled.to(device), enough, a_format.dtype)
+        assert_same_bits(totals.cpu(), expected, "round to nearest, ties to even", mantissas)
+
+
+@pytest.mark.parametrize(
+    "addend, a_format, level",
+    [(0.01, FP16, 32), (0.01, BF16, 4), (1, FP16, 2048), (1, BF16, 256)],
+    ids=["fp16-0.01", "bf16-0.01", "fp16-1", "bf16-1"],
+)
+def test_stagnation_point_of_known_loops(addend: float, a_format: Format, level: float) -> None:
+    """The rule gives the levels that people meet in practice."""
+    stored = torch.tensor(float(addend), dtype=a_format.dtype).item()
+    assert stops_at(stored, a_format.precision) == level
+
+
+def test_a_dimension_decides_what_a_sum_is_kept_in() -> None:
+    """A float32 scalar does not lift a float16 vector: only a 0-dim tensor against a 0-dim one promotes.
+
+    PyTorch, "Tensor Attributes", type promotion: a tensor without dimensions counts for less than one with.
+    """
+    one_dim, no_dim = torch.zeros(1, dtype=torch.float16), torch.zeros((), dtype=torch.float16)
+    assert (no_dim + torch.tensor(1.0)).dtype == torch.float32
+    assert (one_dim + torch.tensor(1.0)).dtype == torch.float16

@@ -1,0 +1,153 @@
+"""Attention: blind to the future, within the hull of the values, as exact as plain PyTorch of the same precision.
+
+Every implementation of the model runs, the compiled ones at one shape, because each new shape is compiled anew.
+"""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from model.attention import ATTENTION, AttentionFunction, naive_attention, sdpa_attention
+from numerics_tests import bounds, oracles
+from numerics_tests.checks import assert_at_most_twice, assert_same_bits, assert_true, assert_within
+from numerics_tests.claims import claim
+from numerics_tests.formats import FP32, U32
+from numerics_tests.strategies import Recipe, alike, format_of, recipes
+
+SHAPE = (2, 2, 9, 16)
+TOKENS, WIDTH = SHAPE[-2:]
+QUERIES = recipes(*SHAPE, exponents=(-3, 1), max_spread=1, plant=(0.0, 1.0, -8.0))
+FLOAT32_QUERIES = recipes(*SHAPE, dtypes=(torch.float32,), exponents=(-3, 1), max_spread=1, plant=(0.0, -8.0))
+
+EAGER: dict[str, AttentionFunction] = {"naive": naive_attention, "sdpa": sdpa_attention}
+
+
+def triple(recipe: Recipe, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    q, k, v = (made.tensor(device) for made in (recipe, alike(recipe, 1), alike(recipe, 2)))
+    return q, k, v
+
+
+def check_bound(attention: AttentionFunction, recipe: Recipe, device: torch.device) -> None:
+    q, k, v = triple(recipe, device)
+    exact = oracles.attention(q, k, v)
+    scores = q.double().abs() @ k.double().abs().transpose(-2, -1) / q.shape[-1] ** 0.5
+    made_of = format_of(recipe)
+    bound = bounds.attention(exact, scores, v.double(), q.shape[-1], made_of, made_of)
+    assert_within(attention(q, k, v), exact, bound, "bounds.attention", recipe)
+
+
+@claim("attention", cost=2, recipe=QUERIES)
+def test_attention_is_within_its_bound(attention: AttentionFunction, recipe: Recipe, device: torch.device) -> None:
+    """u |O| + max|v| ((2 d + 6) s + 3 T + 24) u32, and the rounding of scores where they are kept in 16 bits.
+
+    Products by ASNA 2e, section 3.5; softmax by Blanchard, Higham and Higham, IMA JNA 41 (2021).
+    """
+    check_bound(attention, recipe, device)
+
+
+@claim("attention", EAGER, recipe=recipes((1, 3), (1, 2), (1, 2, 33), (2, 8, 64), exponents=(-3, 0), plant=(0.0, 1.0)))
+def test_attention_is_within_its_bound_at_any_shape(
+    attention: AttentionFunction, recipe: Recipe, device: torch.device
+) -> None:
+    """The same bound for one token, one head, narrow and wide heads; ASNA 2e, section 3.5."""
+    check_bound(attention, recipe, device)
+
+
+@claim("attention", cost=4, recipe=FLOAT32_QUERIES)
+def test_attention_errs_at_most_twice_the_plain_one(
+    attention: AttentionFunction, recipe: Recipe, device: torch.device
+) -> None:
+    """flash-attention's rule, tests/test_flash_attn.py; the floor is one rounding of the largest value."""
+    q, k, v = triple(recipe, device)
+    floor = 4 * U32 * float(v.abs().max())
+    exact = oracles.attention(q, k, v)
+    assert_at_most_twice(attention(q, k, v), naive_attention(q, k, v), exact, floor, recipe)
+
+
+@claim("attention", cost=2, recipe=QUERIES, cut=st.integers(1, TOKENS - 1))
+def test_past_does_not_depend_on_the_future(
+    attention: AttentionFunction, recipe: Recipe, cut: int, device: torch.device
+) -> None:
+    """Bit for bit: masked scores are -inf before and after, exp of them 0, and adding 0 x v is exact."""
+    q, k, v = triple(recipe, device)
+    before = attention(q, k, v)[..., :cut, :]
+    for x, other in zip((q, k, v), triple(alike(recipe, 3), device), strict=True):
+        x[..., cut:, :] = other[..., cut:, :]
+    assert_same_bits(attention(q, k, v)[..., :cut, :], before, "exp(-inf) = 0", recipe, cut)
+
+
+@claim("attention", cost=2, recipe=QUERIES)
+def test_first_token_attends_to_itself(attention: AttentionFunction, recipe: Recipe, device: torch.device) -> None:
+    """Its only weight is 1 = exp(0) / exp(0), so the first row of the output is the first row of v to the bit."""
+    q, k, v = triple(recipe, device)
+    result = attention(q, k, v)
+    assert_same_bits(result[..., 0, :] + 0.0, v[..., 0, :] + 0.0, "exp(0) = 1", recipe)
+
+
+@claim("attention", cost=2, recipe=QUERIES)
+def test_output_is_in_the_hull_of_the_values(
+    attention: AttentionFunction, recipe: Recipe, device: torch.device
+) -> None:
+    """min v <= O <= max v over the visible rows, up to weights that sum to 1 within (T + 8) u32 + 4 u; ASNA 2e, 4.2."""
+    q, k, v = triple(recipe, device)
+    result, wide = attention(q, k, v).double(), v.double()
+    u, eta = bounds.rounding(recipe.dtype)
+    slack = ((TOKENS + 8) * U32 + 5 * u) * wide.abs().amax() + eta
+    lowest, highest = wide.cummin(-2).values, wide.cummax(-2).values
+    outside = (result < lowest - slack) | (result > highest + slack)
+    assert_true(not bool(outside.any()), f"{int(outside.sum())} elements leave the hull of v", recipe)
+
+
+@claim("attention", cost=4, recipe=FLOAT32_QUERIES)
+def test_attention_gradients_are_those_of_float64(
+    attention: AttentionFunction, recipe: Recipe, device: torch.device
+) -> None:
+    """dq, dk and dv by flash-attention's rule: at most twice the error of plain attention in the same precision."""
+    upstream = alike(recipe, 3).tensor(device)
+
+    def gradients(function: Callable[[Tensor, Tensor, Tensor], Tensor], dtype: torch.dtype) -> list[Tensor]:
+        leaves = [x.to(dtype).requires_grad_() for x in triple(recipe, device)]
+        return list(torch.autograd.grad(function(*leaves), leaves, upstream.to(dtype)))
+
+    mine, plain = (gradients(function, torch.float32) for function in (attention, naive_attention))
+    exact = gradients(oracles.attention, torch.float64)
+    for actual, baseline, oracle in zip(mine, plain, exact, strict=True):
+        floor = WIDTH * TOKENS * U32 * float(oracle.abs().max())
+        assert_at_most_twice(actual, baseline, oracle, floor, recipe)
+
+
+@claim("attention", EAGER, recipe=FLOAT32_QUERIES, power=st.sampled_from([-2, 2, 4]))
+def test_attention_is_linear_in_the_values(
+    attention: AttentionFunction, recipe: Recipe, power: int, device: torch.device
+) -> None:
+    """Powers of two pass through v bit for bit; moved from k to q they change nothing: IEEE 754-2019, section 4.3."""
+    q, k, v = triple(recipe, device)
+    result = attention(q, k, v)
+    assert_same_bits(attention(q, k, v * 2.0**power), result * 2.0**power, "exponents alone", recipe, power)
+    moved = attention(q * 2.0**power, k * 2.0**-power, v)
+    assert_same_bits(moved, result, "exponents alone, from k to q", recipe, power)
+
+
+def test_attention_runs_in_a_region_as_its_dtypes_say(attention: AttentionFunction, device: torch.device) -> None:
+    """Rotary embedding leaves float32 queries and keys beside 16-bit values; each implementation takes them."""
+    q, k, v = triple(Recipe(SHAPE, torch.float32), device)
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        result = attention(q, k, v.bfloat16())
+    assert result.dtype == torch.bfloat16
+    exact = oracles.attention(q, k, v.bfloat16())
+    scores = q.double().abs() @ k.double().abs().transpose(-2, -1) / WIDTH**0.5
+    u_bf16 = 2.0**-8
+    # q and k are rounded to bfloat16 as well: each score moves by up to 2 u |q||k| more.
+    bound = bounds.attention(exact, scores, v.double(), WIDTH, format_of(Recipe((), torch.bfloat16)), FP32)
+    bound = bound + v.double().abs().max() * (u_bf16 * (2 * 3 * scores.max() + 8))
+    assert_within(result, exact, bound, "bounds.attention, inputs rounded")
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_every_implementation_runs_or_says_why_not(name: str, device: torch.device) -> None:
+    """A skip must be a sentence; an implementation that silently falls out would look tested."""
+    reason = ATTENTION[name].why_unavailable(device, WIDTH)
+    assert reason is None or reason.endswith(".")

@@ -1,0 +1,245 @@
+"""Every op of the autocast table has the dtype the table gives it, under the CPU's rules and under CUDA's.
+
+On a machine without a GPU CUDA's rules run on the CPU, see cuda_rules.py; on a GPU they are CUDA's own.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+from numerics_tests import cuda_rules, policy
+from numerics_tests.autocast_ops import GROUP_OF, OPS, why_missing
+from numerics_tests.checks import assert_same_bits, assert_true
+from numerics_tests.claims import claim
+from numerics_tests.strategies import Recipe, alike, low_dtypes, recipes
+
+Region = Callable[..., AbstractContextManager[Any]]
+"""Makes a region as torch.autocast does: device type, dtype=, enabled=."""
+
+VERSION = policy.torch_version()
+LOW_DTYPES = (torch.bfloat16, torch.float16)
+
+
+def inputs(dtype: torch.dtype, device: torch.device, rows: int = 4, columns: int = 4) -> tuple[Tensor, Tensor]:
+    """A matrix of the dtype and one of float32, both away from zero."""
+    a = torch.linspace(0.125, 2, rows * columns, dtype=torch.float64).reshape(rows, columns)
+    return a.to(device, dtype), a.flip(0).to(device, torch.float32)
+
+
+def found_dtype(op: str, a: Tensor, b: Tensor) -> torch.dtype | str:
+    """dtype of the result or RAISES; an op that this torch lacks skips the test with words."""
+    try:
+        return OPS[op](a, b).dtype
+    except AttributeError as error:
+        reason = why_missing(error)
+        if reason:
+            pytest.skip(reason)
+        raise
+    except RuntimeError:
+        return policy.RAISES
+
+
+def wrong_dtypes(op: str, rules: str, device: torch.device) -> list[str]:
+    """A line for each dtype, with and without autocast, that comes out otherwise than the table says."""
+    wrong = []
+    for low in LOW_DTYPES:
+        for autocast_dtype in (low, None):
+            for dtype in (torch.float32, low, torch.float64):
+                expected = policy.expected_dtype(rules, op, dtype, autocast_dtype, VERSION)
+                a, b = inputs(dtype, device)
+                with torch.autocast(device.type, dtype=low, enabled=autocast_dtype is not None):
+                    found = found_dtype(op, a, b)
+                if expected is not None and found != expected:
+                    wrong.append(f"{op}({dtype}) under {autocast_dtype}: {found}, the table says {expected}")
+    return wrong
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_op_has_the_dtype_of_the_table(op: str, rules: str, device: torch.device) -> None:
+    """Each op, float32, 16 bits and float64 in, inside and outside a region; sources stand in policy.TABLE."""
+    if policy.row_for(rules, op, VERSION) is None:
+        pytest.skip(f"no source says what autocast does to {op} under the rules of {rules}.")
+    assert not wrong_dtypes(op, rules, device)
+
+
+def one_of_each_group(ops: list[str]) -> st.SearchStrategy[tuple[str, ...]]:
+    """One op of every group of the table that `ops` has members of, so that no rule is left out of an example."""
+    groups = sorted({GROUP_OF[op] for op in ops})
+    return st.tuples(*(st.sampled_from([op for op in ops if GROUP_OF[op] == group]) for group in groups))
+
+
+Nesting = list[tuple[bool, torch.dtype]]
+regions = st.lists(st.tuples(st.booleans(), low_dtypes()), min_size=1, max_size=3)
+
+
+@claim(
+    "autocast",
+    {"torch": torch.autocast},
+    ops=one_of_each_group(sorted(OPS)),
+    nesting=regions,
+    shape=st.tuples(st.sampled_from([2, 4, 6]), st.sampled_from([2, 4, 5])),
+    rules=st.sampled_from(cuda_rules.RULES),
+    dtype=st.sampled_from([torch.float32, "the region's", torch.float64]),
+)
+def test_innermost_region_decides_the_dtype(
+    autocast: Region,
+    ops: tuple[str, ...],
+    nesting: Nesting,
+    shape: tuple[int, int],
+    rules: str,
+    dtype: torch.dtype | str,
+    device: torch.device,
+) -> None:
+    """However regions nest, the innermost one is in force: its dtype, or nothing where it is disabled."""
+    is_enabled, low = nesting[-1]
+    rules = device.type if device.type == "cuda" else rules
+    a, b = inputs(low if isinstance(dtype, str) else dtype, device, *shape)
+    with cuda_rules.in_force(rules, device), ExitStack() as stack:
+        for enabled, region_dtype in nesting:
+            stack.enter_context(autocast(device.type, dtype=region_dtype, enabled=enabled))
+        found = {op: found_dtype(op, a, b) for op in ops}
+    for op in ops:
+        expected = policy.expected_dtype(rules, op, a.dtype, low if is_enabled else None, VERSION)
+        sentence = f"{op}({a.dtype}) gave {found[op]}, the table says {expected}"
+        assert_true(expected in (None, found[op]), sentence, op, nesting, shape, rules, dtype)
+
+
+SEVERAL_OPERANDS = ("products", "small products", "tensordot", "with float32", "promoted on cuda", "complex")
+ONE_OPERAND = sorted(
+    op
+    for op in OPS
+    if policy.row_for("cpu", op, VERSION)
+    and policy.row_for("cuda", op, VERSION)
+    and GROUP_OF[op] not in (*SEVERAL_OPERANDS, "banned on cuda")
+    and op not in ("cosine_similarity", "cdist", "layer_norm(weight)", "rms_norm(weight)", "normalize", "dropout")
+)
+"""Ops that read `a` once: then one cast by hand is the cast of the region, also on the way back. dropout draws."""
+
+
+def in_region(call: Callable[..., Tensor], low: torch.dtype, *operands: Tensor) -> Tensor:
+    with torch.autocast(operands[0].device.type, dtype=low):
+        return call(*operands)
+
+
+Run = Callable[..., Tensor]
+"""(op, autocast dtype, operands) to the result inside a region."""
+
+
+def assert_same_way_there_and_back(
+    result: Tensor, expected: Tensor, leaves: list[Tensor], by_hand: list[Tensor], *drawn: object
+) -> None:
+    """Result and gradients of two ways to compute the same, bit for bit."""
+    assert_same_bits(result, expected, "casting by hand", *drawn)
+    expected.float().sum().backward()
+    result.float().sum().backward()
+    for leaf, other in zip(leaves, by_hand, strict=True):
+        assert leaf.grad is not None, "no gradient came through"
+        assert other.grad is not None
+        assert_same_bits(leaf.grad, other.grad, "gradient of casting by hand", *drawn)
+
+
+@claim(
+    "run",
+    {"autocast": in_region},
+    ops=one_of_each_group(ONE_OPERAND),
+    recipe=recipes((2, 4, 6), (3, 4), dtypes=(torch.float32,), exponents=(-2, 1), max_spread=1, plant=()),
+    low=low_dtypes(),
+    starts_low=st.booleans(),
+)
+def test_autocast_is_casting_by_hand(
+    run: Run, ops: tuple[str, ...], recipe: Recipe, low: torch.dtype, starts_low: bool, device: torch.device
+) -> None:
+    """Bit for bit, result and gradient: autocast adds casts and nothing else; pytorch, test/test_autocast.py."""
+    leaf = recipe.tensor(device).to(low if starts_low else torch.float32)
+    other = torch.ones_like(leaf, dtype=torch.float32)
+    for op in ops:
+        by_hand, by_region = leaf.clone().requires_grad_(), leaf.clone().requires_grad_()
+        cast = policy.cast_by_hand(device.type, op, by_hand, low, VERSION)
+        result = run(OPS[op], low, by_region, other)
+        drawn = (op, recipe, low, starts_low)
+        assert_same_way_there_and_back(result, OPS[op](cast, other), [by_region], [by_hand], *drawn)
+
+
+TWO_OPERANDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "linear": F.linear,
+    "matmul": lambda x, y: x @ y.T,
+    "bmm": lambda x, y: torch.bmm(x[None], y.T[None]),
+    "einsum": lambda x, y: torch.einsum("ij,kj->ik", x, y),
+    "addmm": lambda x, y: torch.addmm(x.new_zeros(()), x, y.T),
+}
+
+
+@claim(
+    "run",
+    {"autocast": in_region},
+    op=st.sampled_from(sorted(TWO_OPERANDS)),
+    recipe=recipes((2, 5), 8, dtypes=(torch.float32,), exponents=(-2, 1), max_spread=1, plant=()),
+    low=low_dtypes(),
+)
+def test_product_in_a_region_is_that_of_cast_operands(
+    run: Run, op: str, recipe: Recipe, low: torch.dtype, device: torch.device
+) -> None:
+    """Activations and weights are each cast, multiplied in 16 bits, and their gradients cast back: bit for bit."""
+    operands = [recipe.tensor(device), alike(recipe, 1, shape=(3, 8)).tensor(device)]
+    by_hand, by_region = ([x.clone().requires_grad_() for x in operands] for _ in range(2))
+    expected = TWO_OPERANDS[op](*(x.to(low) for x in by_hand))
+    result = run(TWO_OPERANDS[op], low, *by_region)
+    assert_same_way_there_and_back(result, expected, by_region, by_hand, op, recipe, low)
+
+
+def test_header_and_table_agree() -> None:
+    """The installed header is the authority on CUDA: ops in its lists have the rule of their list in the table."""
+    lists = cuda_rules.op_lists(cuda_rules.HEADER.read_text())
+    rule_of = {"low": policy.Rule.LOW, "float32": policy.Rule.FLOAT32, "set dtype": policy.Rule.FLOAT32}
+    listed = {name.partition(".")[0]: rule for group, rule in rule_of.items() for name in lists[group]}
+    for op in OPS:
+        row = policy.row_for("cuda", op, VERSION)
+        if row is not None and op in listed:
+            assert row.rule == listed[op], f"the header lists {op} as {listed[op]}, the table as {row.rule}"
+    is_listed = "rms_norm" in lists["float32"]
+    assert is_listed == (VERSION >= (2, 12))
+
+
+def test_header_without_the_lists_is_refused() -> None:
+    """A header laid out in another way ends in a sentence, not in empty lists that would pass everything."""
+    with pytest.raises(ValueError, match="AT_FORALL_LOWER_PRECISION_FP"):
+        cuda_rules.op_lists("#define SOMETHING_ELSE(_) _(linear)")
+
+
+@pytest.mark.parametrize(
+    "name, is_listed", [("linear", True), ("prod", True), ("layer_norm", False), ("softmax.int", False)]
+)
+def test_cpu_registers_what_the_table_says(name: str, is_listed: bool) -> None:
+    """The dispatcher knows which ops the CPU's autocast has a kernel for; torch offers no public way to ask."""
+    assert torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCPU") == is_listed
+
+
+def test_cuda_rules_leave_nothing_behind(device: torch.device) -> None:
+    """After the emulation, and after an error inside it, the CPU's own rules are back."""
+    a = torch.ones(2, 2, dtype=torch.bfloat16)
+
+    def fail() -> None:
+        with cuda_rules.on_the_cpu(), torch.autocast("cpu", dtype=torch.bfloat16):
+            assert torch.softmax(a, -1).dtype == torch.float32
+            raise KeyError("planted")
+
+    with pytest.raises(KeyError, match="planted"):
+        fail()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.softmax(a, -1).dtype == torch.bfloat16
+
+
+def test_op_that_this_torch_lacks_is_skipped_with_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing function of torch is no failure of precision; a missing attribute of anything else is an error."""
+    monkeypatch.setitem(OPS, "from the future", lambda a, b: torch.linalg.no_such_product(a, b))  # type: ignore[attr-defined]
+    with pytest.raises(pytest.skip.Exception, match=r"has no torch\.linalg\.no_such_product"):
+        found_dtype("from the future", *inputs(torch.float32, torch.device("cpu")))
+    monkeypatch.setitem(OPS, "broken", lambda a, b: a.no_such_method())
+    with pytest.raises(AttributeError):
+        found_dtype("broken", *inputs(torch.float32, torch.device("cpu")))

@@ -1,0 +1,52 @@
+"""The checks themselves: what they refuse, and that their messages can be pasted."""
+
+import math
+
+import pytest
+import torch
+
+from numerics_tests.checks import assert_at_most_twice, assert_same_bits, assert_within
+from numerics_tests.strategies import Recipe
+
+ZERO = torch.zeros(2, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, 1.0])
+def test_value_outside_its_bound_is_refused(wrong: float) -> None:
+    """NaN too, which is neither smaller nor larger than anything."""
+    with pytest.raises(AssertionError, match=r"x its bound at \(1,\) \(1 of 2 outside\)"):
+        assert_within(torch.tensor([0.0, wrong]), ZERO, 0.5, "a source")
+
+
+def test_oracle_of_low_precision_is_refused() -> None:
+    """Two results in low precision agree on their common error."""
+    with pytest.raises(AssertionError, match="the oracle must be float64"):
+        assert_within(torch.zeros(2), torch.zeros(2), 1.0, "a source")
+
+
+@pytest.mark.parametrize("wrong", [torch.tensor([-0.0]), torch.tensor([1e-45]), torch.zeros(1, dtype=torch.float64)])
+def test_other_bits_are_refused(wrong: torch.Tensor) -> None:
+    """Also the sign of zero, and the dtype."""
+    with pytest.raises(AssertionError, match="a source"):
+        assert_same_bits(wrong, torch.zeros(1), "a source")
+
+
+def test_more_than_twice_the_error_is_refused() -> None:
+    """The baseline's own error decides."""
+    baseline = torch.full((2,), 0.1)
+    assert_at_most_twice(torch.full((2,), 0.19), baseline, ZERO, 0.0)
+    with pytest.raises(AssertionError, match="x what is allowed"):
+        assert_at_most_twice(torch.full((2,), 0.21), baseline, ZERO, 0.0)
+    with pytest.raises(AssertionError, match="x what is allowed"):
+        assert_at_most_twice(torch.full((2,), math.nan), baseline, ZERO, 0.0)
+
+
+def test_message_can_be_pasted() -> None:
+    """The lines after "Paste:" run, and give the very tensor that failed."""
+    recipe = Recipe((2,), torch.float16, seed=3, exponent=4, planted=((1, 256.0),))
+    with pytest.raises(AssertionError) as caught:
+        assert_within(recipe.tensor(), ZERO, 0.5, "a source", recipe)
+    _, _, lines = str(caught.value).partition("Paste:\n")
+    scope: dict[str, object] = {}
+    exec("\n".join(line.removeprefix("    ") for line in lines.splitlines()), scope)
+    assert scope["drawn_0"] == recipe

@@ -1,0 +1,89 @@
+"""SwiGLU: the error of three products and a gate, carried along step by step."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from model.transformer import SwiGLU
+from numerics_tests import oracles
+from numerics_tests.bounds import gamma
+from numerics_tests.checks import assert_at_most_twice, assert_true, assert_within
+from numerics_tests.claims import claim
+from numerics_tests.formats import U32
+from numerics_tests.strategies import Recipe, alike, recipes
+
+FeedForward = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""(x, gate, up, down), weights (out, in), to the output."""
+
+SILU_SLOPE = 1.1
+"""The largest slope of x sigmoid(x) is 1.0998, at x = 2.4."""
+
+ROWS = recipes(3, (4, 33), dtypes=(torch.float32,), exponents=(-3, 2), max_spread=2, plant=(0.0, 1.0, -30.0, 100.0))
+HIDDEN = 24
+
+
+def model_swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    layer = SwiGLU(x.shape[-1], gate.shape[0]).to(x.device)
+    weights = {"gate.weight_OI": gate, "up.weight_OI": up, "down.weight_OI": down}
+    return torch.func.functional_call(layer, weights, (x,))
+
+
+def operands(recipe: Recipe, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    width = recipe.shape[-1]
+    gate, up = (alike(recipe, n, shape=(HIDDEN, width), exponent=-2, spread=1).tensor(device) for n in (1, 2))
+    down = alike(recipe, 3, shape=(width, HIDDEN), exponent=-2, spread=1).tensor(device)
+    return recipe.tensor(device), gate, up, down
+
+
+def running_bound(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    """Running error analysis, ASNA 2e, section 3.3: what each step adds to what it was given."""
+    x, gate, up, down = (tensor.double() for tensor in (x, gate, up, down))
+    g, h = x @ gate.T, x @ up.T
+    error_g, error_h = (gamma(x.shape[-1]) * (x.abs() @ weight.abs().T) for weight in (gate, up))
+    silu = g * g.sigmoid()
+    # sigmoid itself is off by a few u32, times its condition |g| where it is small.
+    error_silu = SILU_SLOPE * error_g + (g.abs() + 8) * U32 * silu.abs() + 2.0**-126
+    product = silu * h
+    error = silu.abs() * error_h + h.abs() * error_silu + error_silu * error_h + U32 * product.abs()
+    return error @ down.abs().T + gamma(HIDDEN) * ((product.abs() + error) @ down.abs().T) + 2.0**-126
+
+
+@claim("feed_forward", {"model": model_swiglu}, recipe=ROWS)
+def test_swiglu_is_within_its_running_bound(feed_forward: FeedForward, recipe: Recipe, device: torch.device) -> None:
+    """Products within gamma_n |x||W|, the gate within its slope of what reaches it; ASNA 2e, sections 3.3 and 3.5."""
+    tensors = operands(recipe, device)
+    exact = oracles.swiglu(*tensors)
+    assert_within(feed_forward(*tensors), exact, running_bound(*tensors), "running error, ASNA 2e, 3.3", recipe)
+
+
+@claim("feed_forward", {"model": model_swiglu}, recipe=ROWS)
+def test_swiglu_is_shut_by_its_gate(feed_forward: FeedForward, recipe: Recipe, device: torch.device) -> None:
+    """A gate of zeros gives zeros to the bit, 0 sigmoid(0) = 0; halving `down` halves the output to the bit."""
+    x, gate, up, down = operands(recipe, device)
+    shut = feed_forward(x, torch.zeros_like(gate), up, down)
+    assert_true(bool((shut == 0).all()), f"a shut gate let {shut.abs().max()} through", recipe)
+    whole, half = feed_forward(x, gate, up, down), feed_forward(x, gate, up, down / 2)
+    large = whole.abs() > 2.0**-100
+    assert_true(bool((half * 2 == whole)[large].all()), "the output is not linear in `down`", recipe)
+
+
+@claim("feed_forward", {"model": model_swiglu}, cost=2, recipe=ROWS)
+def test_swiglu_gradients_are_those_of_float64(feed_forward: FeedForward, recipe: Recipe, device: torch.device) -> None:
+    """Every gradient, by the rule of at most twice the same formula in float32 by torch's own silu."""
+
+    def plain(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        return (torch.nn.functional.silu(x @ gate.T) * (x @ up.T)) @ down.T
+
+    def gradients(function: FeedForward, dtype: torch.dtype) -> list[Tensor]:
+        leaves = [tensor.to(dtype).requires_grad_() for tensor in operands(recipe, device)]
+        return list(torch.autograd.grad(function(*leaves).sum(), leaves))
+
+    mine, baseline, exact = (
+        gradients(feed_forward, torch.float32),
+        gradients(plain, torch.float32),
+        gradients(oracles.swiglu, torch.float64),
+    )
+    for actual, yardstick, oracle in zip(mine, baseline, exact, strict=True):
+        floor = (HIDDEN + recipe.shape[-1]) * U32 * float(oracle.abs().max())
+        assert_at_most_twice(actual, yardstick, oracle, floor, recipe)

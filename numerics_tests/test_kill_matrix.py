@@ -1,0 +1,74 @@
+"""Every claim of this suite can fail: each planted fault is caught by the claim that names it.
+
+`pytest numerics_tests -k kill_matrix -s` prints the table.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from numerics_tests.claims import Claim, Fault, all_claims
+from numerics_tests.faults import FAULTS
+
+CLAIMS = all_claims()
+ENOUGH = 50
+ONLY_ON_A_CPU = ("torch's 16-bit kernel on a CPU",)
+
+
+def why_not_a_fault_here(fault: Fault, device: torch.device) -> str | None:
+    if fault.name in ONLY_ON_A_CPU and device.type != "cpu":
+        return f"{fault.name} is none on {device.type}."
+    return None
+
+
+@pytest.fixture(scope="module")
+def table() -> Iterator[list[str]]:
+    """A row for each fault that was caught, printed once all have been."""
+    rows: list[str] = []
+    yield rows
+    print("\n" + "\n".join(rows))
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name.replace(" ", "-"))
+def test_kill_matrix_fault_is_caught(fault: Fault, table: list[str], device: torch.device) -> None:
+    """The claim fails on the fault, by an assertion and not by an accident such as a wrong argument."""
+    reason = why_not_a_fault_here(fault, device)
+    if reason:
+        pytest.skip(reason)
+    try:
+        fault.claim.judge(fault.implementation, device)
+    except AssertionError as error:
+        table.append(f"{fault.claim.area:22} {fault.name:42} {str(error).splitlines()[0][:110]}")
+        return
+    pytest.fail(f"{fault.name!r} survives {fault.claim.name}: the claim no longer sees it.")
+
+
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS.keys())
+def test_kill_matrix_claim_holds_for_its_reference(claim: Claim, device: torch.device) -> None:
+    """Judged in the same way as the faults, the reference passes: a claim that fails on everything proves nothing."""
+    if not claim.references:
+        pytest.skip("its references are a fixture; the claim itself runs on them.")
+    claim.judge(next(iter(claim.references.values())), device)
+
+
+def test_kill_matrix_covers_every_claim() -> None:
+    """A claim that no fault is planted for could pass whatever happens."""
+    unguarded = set(CLAIMS) - {fault.claim.name for fault in FAULTS}
+    assert not unguarded, f"no fault is planted for {', '.join(sorted(unguarded))}"
+
+
+def test_kill_matrix_is_large_enough() -> None:
+    """Names are unique, and there are faults of every area."""
+    assert len(FAULTS) >= ENOUGH
+    twice = [name for name, count in Counter(fault.name for fault in FAULTS).items() if count > 1]
+    assert not twice, f"two faults are called {twice}"
+
+
+def test_kill_matrix_notices_a_survivor(device: torch.device) -> None:
+    """The check itself can fail: a reference planted as a fault survives."""
+    claim = CLAIMS["test_softmax_is_within_its_bound"]
+    harmless = Fault("no fault at all", "softmax_is_within_its_bound", next(iter(claim.references.values())))
+    with pytest.raises(pytest.fail.Exception, match="survives"):
+        test_kill_matrix_fault_is_caught(harmless, [], device)

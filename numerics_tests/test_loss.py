@@ -1,0 +1,135 @@
+"""Cross-entropy: float32 whatever the logits are, exact to an absolute bound, its gradient as well."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+from model.training import cross_entropy as model_cross_entropy
+from numerics_tests import bounds, oracles
+from numerics_tests.checks import assert_same_bits, assert_true, assert_within
+from numerics_tests.claims import claim
+from numerics_tests.formats import U32
+from numerics_tests.strategies import Recipe, alike, integers, recipes
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""Logits (N, V) and targets (N,) to the mean loss in nats."""
+
+
+def torch_cross_entropy(logits_NV: Tensor, targets_N: Tensor) -> Tensor:
+    return F.cross_entropy(logits_NV.float(), targets_N)
+
+
+LOSSES = {"model": model_cross_entropy, "torch": torch_cross_entropy}
+GAPS = (0.0, 30.0, -30.0, 88.8, -104.0, 1e4, -1e4)
+LOGITS = recipes((1, 4, 33), (2, 17, 257), exponents=(-4, 5), plant=GAPS)
+
+
+def targets_for(recipe: Recipe, device: torch.device) -> Tensor:
+    generator = torch.Generator().manual_seed(recipe.seed)
+    return torch.randint(recipe.shape[-1], recipe.shape[:-1], generator=generator).to(device)
+
+
+def mean_bound(logits: Tensor, targets: Tensor) -> Tensor:
+    """Of the mean loss: the mean of the token bounds, and one more sum over tokens."""
+    losses = oracles.token_losses(logits, targets)
+    target_logit = logits.double().gather(-1, targets[..., None])[..., 0]
+    each = bounds.cross_entropy(logits.double(), target_logit, losses)
+    return each.mean() + bounds.gamma(losses.numel() + 1) * losses.abs().mean()
+
+
+@claim("loss", LOSSES, recipe=LOGITS)
+def test_loss_is_within_its_bound(loss: Loss, recipe: Recipe, device: torch.device) -> None:
+    """Absolute: u32 (V + 10 + log V + 2 |m - z_t| + 2 |loss|), averaged; bounds.cross_entropy and ASNA 2e, 4.2."""
+    logits, targets = recipe.tensor(device), targets_for(recipe, device)
+    exact = oracles.token_losses(logits, targets).mean()
+    assert_within(loss(logits, targets), exact, mean_bound(logits, targets), "bounds.cross_entropy", recipe)
+
+
+@claim("loss", LOSSES, recipe=LOGITS)
+def test_loss_is_float32_and_not_negative(loss: Loss, recipe: Recipe, device: torch.device) -> None:
+    """16-bit logits give a float32 loss: at a loss of 8 a bfloat16 one could only move in steps of 1/16."""
+    value = loss(recipe.tensor(device), targets_for(recipe, device))
+    assert_true(value.dtype == torch.float32, f"the loss is {value.dtype}", recipe)
+    assert_true(bool(value >= 0) and bool(value.isfinite()), f"the loss is {value}", recipe)
+
+
+@claim("loss", LOSSES, height=st.floats(-100, 100, width=16), vocabulary=st.sampled_from([2, 17, 1000]))
+def test_loss_of_equal_logits_is_the_log_of_their_number(
+    loss: Loss, height: float, vocabulary: int, device: torch.device
+) -> None:
+    """ln V whatever the common value: nobody knows anything; within bounds.cross_entropy."""
+    logits = torch.full((3, vocabulary), height, device=device)
+    exact = torch.tensor(math.log(vocabulary), dtype=torch.float64, device=device)
+    targets = torch.zeros(3, dtype=torch.int64, device=device)
+    assert_within(loss(logits, targets), exact, mean_bound(logits, targets), "ln V", height, vocabulary)
+
+
+@claim("loss", LOSSES, seed=st.integers(0, 2**32 - 1), shift=st.integers(-(2**20), 2**20))
+def test_loss_ignores_a_shift(loss: Loss, seed: int, shift: int, device: torch.device) -> None:
+    """CE(z + c) = CE(z) bit for bit on integers below 2^24, if the maximum is subtracted first."""
+    z = integers(seed, 30, 5, 17).float().to(device)
+    targets = torch.arange(5, device=device)
+    assert_same_bits(loss(z + shift, targets), loss(z, targets), "integers below 2^24 are exact", seed, shift)
+
+
+@claim("loss", LOSSES, recipe=LOGITS)
+def test_loss_gradient_is_probability_less_one_hot(loss: Loss, recipe: Recipe, device: torch.device) -> None:
+    """dz = (softmax(z) - onehot) / N, each element within the bound of softmax and three roundings.
+
+    Blanchard, Higham and Higham, IMA JNA 41 (2021). exp(z - m - log S) adds u32 (gap + log n) once more.
+    """
+    logits, targets = recipe.tensor(device).requires_grad_(), targets_for(recipe, device)
+    (gradient,) = torch.autograd.grad(loss(logits, targets), logits)
+    z = logits.detach().double()
+    probabilities = oracles.softmax(z)
+    onehot = F.one_hot(targets, z.shape[-1]).double()
+    tokens = targets.numel()
+    exact = (probabilities - onehot) / tokens
+    u, eta = bounds.rounding(recipe.dtype)
+    inner = 2 * bounds.softmax(z, probabilities, torch.float32) + 4 * U32
+    assert_within(gradient, exact, inner / tokens + u * exact.abs() + eta, "p - onehot", recipe)
+
+
+@claim("loss", LOSSES, recipe=LOGITS, power=st.integers(-8, 0))
+def test_loss_moves_at_most_twice_its_logits(loss: Loss, recipe: Recipe, power: int, device: torch.device) -> None:
+    """|CE(z + e) - CE(z)| <= 2 max|e|, and rounding: the gradient p - onehot has 1-norm at most 2.
+
+    Why bfloat16 logits of size Z cost at most 2^-7 Z of loss.
+    """
+    x, targets = recipe.tensor(device).float(), targets_for(recipe, device)
+    moved = x + alike(recipe, 1, exponent=power, spread=0, dtype=torch.float32).tensor(device)
+    change = (loss(moved, targets).double() - loss(x, targets).double()).abs()
+    allowed = 2 * (moved.double() - x.double()).abs().max() + mean_bound(x, targets) + mean_bound(moved, targets)
+    assert_within(change, torch.zeros_like(change), allowed, "1-norm of the gradient", recipe, power)
+
+
+def mean_over_valid(logits_NV: Tensor, targets_N: Tensor) -> Tensor:
+    return F.cross_entropy(logits_NV.float(), targets_N, ignore_index=-100)
+
+
+@claim("loss", {"torch": mean_over_valid}, recipe=recipes(6, (3, 17), exponents=(-2, 3)), ignored=st.integers(1, 5))
+def test_ignored_tokens_count_for_nothing(loss: Loss, recipe: Recipe, ignored: int, device: torch.device) -> None:
+    """The mean is over valid tokens, and the gradient of an ignored row is 0 to the bit; CrossEntropyLoss' page."""
+    logits, targets = recipe.tensor(device).requires_grad_(), targets_for(recipe, device)
+    targets[:ignored] = -100
+    value = loss(logits, targets)
+    valid, kept = logits.detach()[ignored:], targets[ignored:]
+    exact = oracles.token_losses(valid, kept).mean()
+    assert_within(value, exact, mean_bound(valid, kept), "mean over valid tokens", recipe, ignored)
+    (gradient,) = torch.autograd.grad(value, logits)
+    assert_true(bool((gradient[:ignored] == 0).all()), "an ignored row has a gradient", recipe, ignored)
+
+
+def test_sum_of_many_losses_needs_float32() -> None:
+    """16384 losses of ln 10000 sum to 150 904, beyond float16's 65504; the mean of the model stays exact."""
+    logits = torch.zeros(16384, 10, dtype=torch.float16)
+    targets = torch.zeros(16384, dtype=torch.int64)
+    losses = torch.full((16384,), math.log(10_000), dtype=torch.float16)
+    assert losses.sum() == torch.inf
+    bound = mean_bound(logits, targets)
+    exact = torch.tensor(math.log(10), dtype=torch.float64)
+    assert_within(model_cross_entropy(logits, targets), exact, bound, "ln V")

@@ -1,0 +1,185 @@
+"""AdamW and gradient clipping against their formulas in float64; loop, foreach and fused are the same optimizer."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from model.precision import PRECISIONS, Precision
+from model.training import Training
+from numerics_tests import bounds, oracles
+from numerics_tests.checks import assert_same_bits, assert_within
+from numerics_tests.claims import claim
+from numerics_tests.formats import U32
+from numerics_tests.strategies import Recipe, alike, recipes
+
+Steps = Callable[[Tensor, list[Tensor]], Tensor]
+"""(parameter, one gradient per step) to the parameter after all steps, with torch's default settings of AdamW."""
+Clip = Callable[[list[Tensor], float], Tensor]
+"""(gradients, largest norm) to the norm before; the gradients are clipped in place."""
+
+RATE, BETAS, EPS, DECAY = 1e-3, (0.9, 0.999), 1e-8, 1e-2
+"""The defaults of torch.optim.AdamW, which the model's training takes."""
+
+
+def stepping(implementation: str) -> Steps:
+    """The optimizer of the model's `Training`, fed with given gradients."""
+
+    def steps(parameter: Tensor, gradients: list[Tensor]) -> Tensor:
+        layer = nn.ParameterList([parameter.clone()])
+        training = Training(layer, PRECISIONS["fp32"], parameter.device, implementation)
+        for gradient in gradients:
+            layer[0].grad = gradient.clone()
+            training.optimizer.step()
+        return layer[0].detach()
+
+    return steps
+
+
+ADAMWS = {name: stepping(name) for name in ("loop", "foreach", "fused")}
+PARAMETERS = recipes((1, 33), dtypes=(torch.float32,), exponents=(-6, 3), plant=(0.0, 1.0, 255.0))
+
+
+def gradients_for(recipe: Recipe, steps: int, device: torch.device) -> list[Tensor]:
+    return [alike(recipe, n, exponent=-6 + n % 5).tensor(device) for n in range(1, steps + 1)]
+
+
+@claim("adamw", ADAMWS, cost=2, recipe=PARAMETERS, steps=st.sampled_from([1, 2, 20]))
+def test_adamw_is_within_its_bound(adamw: Steps, recipe: Recipe, steps: int, device: torch.device) -> None:
+    """t (4 u |p| + lr 4096 u32) after t steps; Loshchilov and Hutter, arXiv:1711.05101, algorithm 2."""
+    parameter, gradients = recipe.tensor(device), gradients_for(recipe, steps, device)
+    exact = oracles.adamw(parameter, gradients, RATE, BETAS, EPS, DECAY)
+    bound = bounds.adamw(parameter.double(), steps, RATE)
+    assert_within(adamw(parameter, gradients), exact, bound, "bounds.adamw", recipe, steps)
+
+
+@claim("adamw", ADAMWS, cost=2, recipe=PARAMETERS, power=st.integers(-6, 6))
+def test_first_step_of_adamw_is_the_sign_of_the_gradient(
+    adamw: Steps, recipe: Recipe, power: int, device: torch.device
+) -> None:
+    """m / sqrt(v) is g / |g| after one step, whatever the scale of g, as long as |g| >> eps: Kingma and Ba, sec. 2.1.
+
+    g / (|g| + eps) differs from the sign by eps / |g|.
+    """
+    parameter = recipe.tensor(device)
+    gradient = (alike(recipe, 1, exponent=0, spread=2).tensor(device) + 0.0) * 2.0**power
+    gradient = torch.where(gradient.abs() < 2.0**-9, 2.0**-9, gradient)
+    decayed = parameter.double() * (1 - RATE * DECAY)
+    exact = decayed - RATE * gradient.sign().double()
+    bound = bounds.adamw(parameter.double(), 1, RATE) + RATE * EPS / gradient.double().abs()
+    assert_within(adamw(parameter, [gradient]), exact, bound, "arXiv:1412.6980, section 2.1", recipe, power)
+
+
+@claim("adamw", ADAMWS, cost=2, recipe=PARAMETERS)
+def test_adamw_without_gradient_only_decays(adamw: Steps, recipe: Recipe, device: torch.device) -> None:
+    """w (1 - lr wd): decay is decoupled, so a zero gradient divided by sqrt(0) + eps adds nothing; two roundings."""
+    parameter = recipe.tensor(device)
+    exact = parameter.double() * (1 - RATE * DECAY)
+    bound = 2 * U32 * parameter.double().abs() + 2.0**-149
+    assert_within(adamw(parameter, [torch.zeros_like(parameter)]), exact, bound, "arXiv:1711.05101", recipe)
+
+
+@claim("adamw", {"foreach": ADAMWS["foreach"]}, cost=4, recipe=PARAMETERS)
+def test_foreach_is_the_loop_to_the_bit(adamw: Steps, recipe: Recipe, device: torch.device) -> None:
+    """Both issue the same operations in the same order, one tensor at a time or all in one call."""
+    parameter, gradients = recipe.tensor(device), gradients_for(recipe, 5, device)
+    loop = ADAMWS["loop"](parameter, gradients)
+    assert_same_bits(adamw(parameter, gradients), loop, "same operations, same order", recipe)
+
+
+def torch_clip(gradients: list[Tensor], largest: float) -> Tensor:
+    leaves = [nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients]
+    for leaf, gradient in zip(leaves, gradients, strict=True):
+        leaf.grad = gradient
+    return nn.utils.clip_grad_norm_(leaves, largest)
+
+
+CLIPS = {"torch": torch_clip}
+GRADIENTS = recipes((4, 33), dtypes=(torch.float32,), exponents=(-8, 8), max_spread=3, plant=(0.0, 1e3))
+
+
+def two_gradients(recipe: Recipe, device: torch.device) -> list[Tensor]:
+    return [recipe.tensor(device), alike(recipe, 1, shape=(7,)).tensor(device)]
+
+
+@claim("clip", CLIPS, recipe=GRADIENTS, largest=st.sampled_from([0.5, 1.0, 1e3]))
+def test_clipping_scales_to_the_norm(clip: Clip, recipe: Recipe, largest: float, device: torch.device) -> None:
+    """g min(1, c / (|g| + 1e-6)) with |g| over all tensors, relative (n + 8) u32; ASNA 2e, section 4.2.
+
+    Pascanu, Mikolov and Bengio, arXiv:1211.5063, algorithm 1; the 1e-6 is torch.nn.utils.clip_grad_norm_'s own.
+    """
+    gradients = two_gradients(recipe, device)
+    before = torch.cat([gradient.double().flatten() for gradient in gradients])
+    norm = before.norm()
+    exact = before * min(1.0, float(largest / (norm + 1e-6)))
+    reported = clip(gradients, largest)
+    relative = (len(before) + 8) * U32
+    assert_within(reported, norm, relative * norm, "ASNA 2e, section 4.2", recipe)
+    after = torch.cat([gradient.flatten() for gradient in gradients])
+    assert_within(after, exact, relative * exact.abs() + 2.0**-149, "arXiv:1211.5063", recipe, largest)
+
+
+@claim("clip", CLIPS, recipe=GRADIENTS)
+def test_clipping_leaves_small_gradients_alone(clip: Clip, recipe: Recipe, device: torch.device) -> None:
+    """Below the limit the factor is min(1, .) = 1, and nothing moves by a bit."""
+    gradients = two_gradients(recipe, device)
+    before = [gradient.clone() for gradient in gradients]
+    clip(gradients, 1e6)
+    for gradient, kept in zip(gradients, before, strict=True):
+        assert_same_bits(gradient, kept, "the factor is 1", recipe)
+
+
+MakeTraining = Callable[[nn.Module, Precision, torch.device], Training]
+
+
+@claim("make", {"model": Training}, cost=2, recipe=PARAMETERS, first=st.integers(-4, 8), second=st.integers(-4, 8))
+def test_update_clips_to_norm_one_and_steps(
+    make: MakeTraining, recipe: Recipe, first: int, second: int, device: torch.device
+) -> None:
+    """Two updates of the model's training against clipping and AdamW in float64, with bounds.adamw.
+
+    Two, because the first AdamW step forgets the size of its gradient. Clipping is off by (n + 8) u32 relatively, of
+    an update of some lr: within what bounds.adamw allows.
+    """
+    layer = nn.ParameterList([recipe.tensor(device)])
+    training = make(layer, PRECISIONS["fp32"], device)
+    gradients = [alike(recipe, n, exponent=e, spread=1).tensor(device) for n, e in ((1, first), (2, second))]
+    for gradient in gradients:
+        layer[0].grad = gradient.clone()
+        training.update()
+    clipped = [g.double() * min(1.0, float(1 / (g.double().norm() + 1e-6))) for g in gradients]
+    exact = oracles.adamw(recipe.tensor(device), clipped, RATE, BETAS, EPS, DECAY)
+    bound = bounds.adamw(recipe.tensor(device).double(), 2, RATE)
+    assert_within(layer[0].detach(), exact, bound, "bounds.adamw", recipe, first, second)
+
+
+def test_clipping_float16_gradients_loses_them_all() -> None:
+    """A float16 norm overflows, the factor is 1 / inf = 0, and every gradient is silently 0: why .grad is float32."""
+    gradients = [torch.full((4,), 60_000.0, dtype=torch.float16)]
+    assert torch_clip(gradients, 1.0).isinf()
+    assert (gradients[0] == 0).all()
+    wide = [torch.full((4,), 60_000.0)]
+    assert torch_clip(wide, 1.0) == 120_000
+    assert (wide[0] > 0.49).all()
+
+
+def test_optimizer_state_is_float32(device: torch.device) -> None:
+    """Moments follow their parameter's dtype, so float32 parameters keep float32 moments whatever autocast does."""
+    layer = nn.Linear(3, 3).to(device)
+    training = Training(layer, PRECISIONS["bf16"], device)
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        layer(torch.ones(2, 3, device=device)).float().sum().backward()
+    training.update()
+    moments = [state[name] for state in training.optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
+    assert len(moments) == 4
+    assert {moment.dtype for moment in moments} == {torch.float32}
+
+
+@pytest.mark.parametrize("implementation", ADAMWS)
+def test_training_takes_torchs_defaults(implementation: str, device: torch.device) -> None:
+    """The constants above are what the bounds assume; should torch's defaults change, this says so first."""
+    training = Training(nn.Linear(2, 2).to(device), PRECISIONS["fp32"], device, implementation)
+    group = training.optimizer.param_groups[0]
+    assert (group["lr"], group["betas"], group["eps"], group["weight_decay"]) == (RATE, BETAS, EPS, DECAY)

@@ -1,0 +1,229 @@
+"""The model as a whole: logits and gradients against float64, and a training step in each precision."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from model.attention import AttentionFunction
+from model.precision import PRECISIONS, Precision
+from model.training import Training
+from model.transformer import TransformerLM
+from numerics_tests import oracles, tiny
+from numerics_tests.checks import assert_at_most_twice, assert_same_bits, assert_true
+from numerics_tests.claims import claim
+from numerics_tests.formats import U32
+
+Build = Callable[[torch.device, int], TransformerLM]
+"""(device, seed) to a tiny model."""
+MakeTraining = Callable[[nn.Module, Precision, torch.device], Training]
+
+SHAPE = (tiny.CONFIG.num_layers, tiny.CONFIG.num_heads)
+SEEDS = st.integers(0, 1000)
+MODELS: dict[str, Build] = {"model": tiny.model}
+TRAININGS: dict[str, MakeTraining] = {"model": Training}
+
+
+def targets_of(tokens: Tensor) -> Tensor:
+    return tokens.roll(-1, -1)
+
+
+@claim("build", MODELS, cost=2, seed=SEEDS)
+def test_logits_err_at_most_twice_the_plain_formula(build: Build, seed: int, device: torch.device) -> None:
+    """Against float64, at most twice the same definition in float32; the floor is a few roundings of a logit."""
+    made, tokens = build(device, seed), tiny.tokens(device, seed)
+    state = {name: parameter.detach() for name, parameter in made.named_parameters()}
+    exact = oracles.transformer_logits(tiny.in_float64(made), tokens, *SHAPE).detach()
+    plain = oracles.transformer_logits(state, tokens, *SHAPE)
+    floor = tiny.CONFIG.d_model * U32 * float(exact.abs().max())
+    assert_at_most_twice(made(tokens).detach(), plain, exact, floor, seed)
+
+
+def filled_gradients(training: Training, tokens: Tensor) -> dict[str, Tensor]:
+    training.clear_gradients()
+    training.backward(training.loss(training.forward(tokens), targets_of(tokens)))
+    return tiny.gradients(training.model)
+
+
+@claim("build", MODELS, cost=2, seed=SEEDS)
+def test_gradients_err_at_most_twice_the_plain_formula(build: Build, seed: int, device: torch.device) -> None:
+    """Every parameter's gradient against float64, by the same rule; the floor is n u32 of the largest gradient."""
+    made, tokens = build(device, seed), tiny.tokens(device, seed)
+    mine = filled_gradients(Training(made, PRECISIONS["fp32"], device), tokens)
+    states = tiny.in_float64(made), {n: p.detach().clone().requires_grad_() for n, p in made.named_parameters()}
+    for state in states:
+        oracles.transformer_loss(state, tokens, targets_of(tokens), *SHAPE).backward()
+    for name, gradient in mine.items():
+        exact, plain = (state[name].grad for state in states)
+        assert exact is not None
+        assert plain is not None
+        floor = tokens.numel() * U32 * float(exact.abs().max())
+        assert_at_most_twice(gradient, plain, exact, floor, name, seed)
+
+
+@claim("build", MODELS, cost=4, seed=SEEDS)
+def test_gradient_is_the_slope_in_a_random_direction(build: Build, seed: int, device: torch.device) -> None:
+    """<grad, d> against (L(w + h d) - L(w - h d)) / 2 h in float64, no derivative code on the other side.
+
+    Halving h quarters the truncation error, so the change between h and h / 2 bounds what is left of it. Rounding:
+    n u32 sum|g d| with n the longest chain of additions; ASNA 2e, section 4.2.
+    """
+    made, tokens = build(device, seed), tiny.tokens(device, seed)
+    gradients = filled_gradients(Training(made, PRECISIONS["fp32"], device), tokens)
+    weights = {name: weight.detach() for name, weight in tiny.in_float64(made).items()}
+    generator = torch.Generator().manual_seed(seed)
+    direction = {n: torch.randn(w.shape, generator=generator, dtype=w.dtype).to(device) for n, w in weights.items()}
+
+    def slope(h: float) -> Tensor:
+        ahead, behind = (
+            oracles.transformer_loss(
+                {n: w + sign * h * direction[n] for n, w in weights.items()}, tokens, targets_of(tokens), *SHAPE
+            )
+            for sign in (1, -1)
+        )
+        return (ahead - behind) / (2 * h)
+
+    coarse, fine = slope(2.0**-14), slope(2.0**-15)
+    products = torch.cat([(gradients[name].double() * direction[name]).flatten() for name in weights])
+    error = (products.sum() - fine).abs()
+    longest = tiny.CONFIG.d_model + tiny.CONFIG.vocab_size + tokens.numel()
+    allowed = (coarse - fine).abs() + SHAPE[0] * longest * U32 * products.abs().sum()
+    assert_true(bool(error <= allowed), f"slope {fine:.6g}, <grad, d> is off by {error:.3g} of {allowed:.3g}", seed)
+
+
+@claim("build", MODELS, cost=2, seed=SEEDS, cut=st.integers(1, tiny.CONFIG.context_length - 1))
+def test_logits_do_not_depend_on_later_tokens(build: Build, seed: int, cut: int, device: torch.device) -> None:
+    """Bit for bit, with every token from `cut` on replaced by another; and their gradients are 0 to the bit."""
+    made, tokens = build(device, seed), tiny.tokens(device, seed)
+    other = tokens.clone()
+    other[:, cut:] = (other[:, cut:] + 1) % tiny.CONFIG.vocab_size
+    assert_same_bits(made(other)[:, :cut].detach(), made(tokens)[:, :cut].detach(), "causal mask", seed, cut)
+    embedded: list[Tensor] = []
+    handle = made.embedding.register_forward_hook(lambda module, inputs, output: embedded.append(output))
+    early = made(tokens)[:, :cut].sum()
+    handle.remove()
+    (gradient,) = torch.autograd.grad(early, embedded[0])
+    assert_true(bool((gradient[:, cut:] == 0).all()), "an early logit has a gradient in a later token", seed, cut)
+
+
+@claim("build", MODELS, cost=2, seed=SEEDS)
+def test_sequence_alone_is_as_exact_as_in_a_batch(build: Build, seed: int, device: torch.device) -> None:
+    """Not bit for bit, since kernels add in another order at another size, but by the rule of at most twice."""
+    made, tokens = build(device, seed), tiny.tokens(device, seed)
+    exact = oracles.transformer_logits(tiny.in_float64(made), tokens[:1], *SHAPE).detach()
+    floor = tiny.CONFIG.d_model * U32 * float(exact.abs().max())
+    together, alone = made(tokens)[:1].detach(), made(tokens[:1]).detach()
+    assert_at_most_twice(together, alone, exact, floor, seed)
+
+
+@pytest.mark.filterwarnings(
+    # torch.compile looks at .grad of the queries, which are no leaves here; nothing a user of it can change.
+    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
+)
+def test_every_attention_gives_the_same_model(attention: AttentionFunction, device: torch.device) -> None:
+    """Logits of each implementation inside the model, by the rule of at most twice the naive one's error."""
+    tokens = tiny.tokens(device)
+    made = tiny.model(device, attention=attention)
+    exact = oracles.transformer_logits(tiny.in_float64(made), tokens, *SHAPE).detach()
+    floor = tiny.CONFIG.d_model * U32 * float(exact.abs().max())
+    assert_at_most_twice(made(tokens).detach(), tiny.model(device)(tokens).detach(), exact, floor)
+
+
+@claim("make", TRAININGS, cost=4, seed=SEEDS, precision=st.sampled_from(["fp32", "bf16", "fp16"]))
+def test_step_keeps_parameters_gradients_and_moments_in_float32(
+    make: MakeTraining, seed: int, precision: str, device: torch.device
+) -> None:
+    """Mixed precision is a matter of the forward pass: what is kept between steps is float32, finite, complete."""
+    training = make(tiny.model(device, seed), PRECISIONS[precision], device)
+    tokens = tiny.tokens(device, seed)
+    # From a scale of 2^16 the first float16 steps may be skipped, by design; the eighth is at 2^8.
+    for _ in range(8):
+        loss = training.step(tokens, targets_of(tokens))
+    moments = [m for state in training.optimizer.state.values() for m in (state["exp_avg"], state["exp_avg_sq"])]
+    kept = [loss, *training.model.parameters(), *tiny.gradients(training.model).values(), *moments]
+    assert_true({tensor.dtype for tensor in kept} == {torch.float32}, "something is kept in 16 bits", seed, precision)
+    assert_true(all(bool(tensor.isfinite().all()) for tensor in kept), "something is not finite", seed, precision)
+    assert_true(len(moments) == 2 * len(list(training.model.parameters())), "a parameter was not stepped", seed)
+
+
+@claim("make", TRAININGS, cost=4, seed=SEEDS, precision=st.sampled_from(["fp32", "bf16"]))
+def test_step_forgets_earlier_gradients_and_repeats(
+    make: MakeTraining, seed: int, precision: str, device: torch.device
+) -> None:
+    """Two steps from one state are equal to the bit, also when the second starts with rubbish in .grad."""
+    tokens, results = tiny.tokens(device, seed), []
+    for rubbish in (False, True):
+        training = make(tiny.model(device, seed), PRECISIONS[precision], device)
+        if rubbish:
+            for parameter in training.model.parameters():
+                parameter.grad = torch.ones_like(parameter)
+        training.step(tokens, targets_of(tokens))
+        results.append(nn.utils.parameters_to_vector(training.model.parameters()).detach())
+    assert_same_bits(results[1], results[0], "the same step twice", seed, precision)
+
+
+Accumulate = Callable[[Training, list[Tensor]], None]
+"""Fill the gradients of the mean loss over all tokens from microbatches (b, T) of unequal size."""
+
+
+def accumulate_by_tokens(training: Training, microbatches: list[Tensor]) -> None:
+    total = sum(tokens.numel() for tokens in microbatches)
+    for tokens in microbatches:
+        loss = training.loss(training.forward(tokens), targets_of(tokens))
+        training.backward(loss * (tokens.numel() / total))
+
+
+@claim("accumulate", {"by tokens": accumulate_by_tokens}, cost=4, seed=SEEDS, first=st.integers(1, 4))
+def test_microbatches_accumulate_to_the_whole_batch(
+    accumulate: Accumulate, seed: int, first: int, device: torch.device
+) -> None:
+    """Each weighted by its tokens: against float64, at most twice the error of the whole batch at once.
+
+    Means of unequal microbatches do not average to the mean: huggingface/transformers#34191.
+    """
+    tokens = tiny.tokens(device, seed, batch=6)
+    split = Training(tiny.model(device, seed), PRECISIONS["fp32"], device)
+    accumulate(split, [tokens[:first], tokens[first:]])
+    whole = filled_gradients(Training(tiny.model(device, seed), PRECISIONS["fp32"], device), tokens)
+    state = tiny.in_float64(split.model)
+    oracles.transformer_loss(state, tokens, targets_of(tokens), *SHAPE).backward()
+    for name, gradient in tiny.gradients(split.model).items():
+        exact = state[name].grad
+        assert exact is not None
+        floor = tokens.numel() * U32 * float(exact.abs().max())
+        assert_at_most_twice(gradient, whole[name], exact, floor, name, seed)
+
+
+def losses_of(make: MakeTraining, precision: str, device: torch.device, steps: int = 32) -> list[float]:
+    """The loss before each of `steps` steps on one batch."""
+    training, tokens = make(tiny.model(device), PRECISIONS[precision], device), tiny.tokens(device)
+    return [float(training.step(tokens, targets_of(tokens))) for _ in range(steps)]
+
+
+@claim("make", TRAININGS)
+def test_autocast_trains_like_float32(make: MakeTraining, device: torch.device) -> None:
+    """32 steps in each precision: the losses stay within 0.05 of float32's, and fall.
+
+    A trajectory has no useful worst-case bound; the number is that of Liger-Kernel, test/convergence/bf16.
+    """
+    in_float32 = losses_of(Training, "fp32", device)
+    assert_true(in_float32[-1] < in_float32[0] - 0.5, f"float32 does not learn: {in_float32[::8]}")
+    for precision in ("bf16", "fp16"):
+        losses = losses_of(make, precision, device)
+        skipped = sum(a == b for a, b in pairwise(losses))
+        gap = max(abs(a - b) for a, b in zip(losses[skipped:], in_float32, strict=False))
+        assert_true(gap <= 5e-2, f"{precision} is {gap:.3g} away from float32: {losses[::8]}")
+        assert_true(losses[-1] < losses[0] - 0.5, f"{precision} does not learn: {losses[::8]}")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_region_is_left_before_the_loss(precision: str, device: torch.device) -> None:
+    """Autocast covers the forward pass alone: the loss is float32 by its own cast, and backward runs outside."""
+    training, tokens = tiny.training(device, precision), tiny.tokens(device)
+    logits = training.forward(tokens)
+    assert not torch.is_autocast_enabled(device.type)
+    assert logits.dtype == (PRECISIONS[precision].autocast_dtype or torch.float32)
+    assert training.loss(logits, targets_of(tokens)).dtype == torch.float32

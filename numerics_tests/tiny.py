@@ -1,0 +1,51 @@
+"""A language model small enough to train in milliseconds, and what its tests need around it."""
+
+import torch
+from torch import Tensor
+
+from model.attention import AttentionFunction, naive_attention
+from model.precision import PRECISIONS
+from model.sizes import ModelConfig
+from model.training import Training
+from model.transformer import TransformerLM
+
+CONFIG = ModelConfig(d_model=16, d_ff=32, num_layers=2, num_heads=2, vocab_size=29, context_length=12)
+BATCH = 3
+
+
+def model(
+    device: torch.device, seed: int = 0, attention: AttentionFunction = naive_attention, config: ModelConfig = CONFIG
+) -> TransformerLM:
+    """Parameters drawn from `seed`, the same on every device; norm weights away from 1, where they would hide."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        made = TransformerLM(config, attention)
+        with torch.no_grad():
+            for name, parameter in made.named_parameters():
+                if name.endswith("weight_D"):
+                    parameter.uniform_(0.5, 1.5)
+    return made.to(device)
+
+
+def training(device: torch.device, precision: str = "fp32", seed: int = 0, optimizer: str = "default") -> Training:
+    return Training(model(device, seed), PRECISIONS[precision], device, optimizer)
+
+
+def tokens(device: torch.device, seed: int = 0, batch: int = BATCH) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(CONFIG.vocab_size, (batch, CONFIG.context_length), generator=generator).to(device)
+
+
+def gradients(of: torch.nn.Module) -> dict[str, Tensor]:
+    """Every gradient by name; raises ValueError for a parameter that got none."""
+    found = {}
+    for name, parameter in of.named_parameters():
+        if parameter.grad is None:
+            raise ValueError(f"{name} has no gradient.")
+        found[name] = parameter.grad
+    return found
+
+
+def in_float64(of: torch.nn.Module) -> dict[str, Tensor]:
+    """Its parameters as float64 leaves, for the oracles."""
+    return {name: parameter.detach().double().requires_grad_() for name, parameter in of.named_parameters()}
