@@ -15,8 +15,10 @@ perf: .venv/.installed  ## measure the default grid, save it, compare with the l
 	$(BIN)/pytest perf_tests --benchmark-compare $(ARGS)
 
 test: .venv/.installed lint  ## all tests: tools, numerics, and every benchmark once on a tiny model
-	$(BIN)/pytest perf_tests/meta_tests numerics_tests
+	$(BIN)/pytest perf_tests/meta_tests
+	$(BIN)/pytest numerics_tests --hypothesis-profile ci
 	$(BIN)/pytest perf_tests --size tiny --phase all --benchmark-disable
+	$(BIN)/pytest perf_tests/test_backward.py --size tiny --phase forward_backward --attention compiled --benchmark-disable
 
 lint: .venv/.installed  ## format, lint, types
 	$(BIN)/ruff format --check .

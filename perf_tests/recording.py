@@ -32,8 +32,8 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     for item in benchmarks:
         phase = item.stash[CASE].phase
         item.add_marker(pytest.mark.benchmark(timer=workbench.clock, group=phase, disable_gc=True))
-        if settings.model is not None:  # warnings of somebody else's model are theirs, and no failures here
-            item.add_marker(pytest.mark.filterwarnings("default"))
+        # A warning, of another torch or of somebody else's model, takes no case its figure.
+        item.add_marker(pytest.mark.filterwarnings("default"))
     if saving.disabled:
         return benchmarks
     run = Run(gone_counts=not _is_restricted(config))
