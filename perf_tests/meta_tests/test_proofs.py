@@ -6,7 +6,7 @@ import random
 import pytest
 
 from perf_tests.proofs import against_llama
-from perf_tests.proofs.launches import Launch, LaunchError, launch_suite
+from perf_tests.proofs.launches import LaunchError, launch_suite
 from perf_tests.proofs.paired_ratio import means_outside, paired_ratio, paired_ratio_of_turns
 from perf_tests.proofs.time_inside_rounds import parsed_time_line
 from perf_tests.proofs.verdict import conclude
@@ -93,24 +93,16 @@ def test_a_run_without_a_time_line_is_refused() -> None:
         parsed_time_line("no tests ran in 0.01s")
 
 
-def test_launches_of_both_sides_take_turns_and_are_told_apart(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("ours", "no_slower"), [(1.0, True), (1.1, False)])
+def test_ours_against_llama_is_the_loop_against_the_suite(
+    ours: float, no_slower: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    order: list[str] = []
-
-    def launch(arguments: list[str]) -> Launch:
-        order.append("llama" if "--model" in arguments else "ours")
-        seconds = 1.1 if order[-1] == "ours" else 1.0
-        info = {"phase": "forward", "context_length": 128, "cpu_seconds": [2.0, 2.0]}
-        return Launch([{"extra_info": info, "stats": {"data": [seconds, seconds]}}], "", 5.0)
-
-    monkeypatch.setattr(against_llama, "launch_suite", launch)
-    wall, cpu = against_llama.figures_of_launches([], pairs=6)
-    assert order == ["llama", "ours", "ours", "llama"] * 3
-    ratio = paired_ratio(wall["ours"]["forward at 128"], wall["llama"]["forward at 128"])
-    assert ratio.ratio == pytest.approx(1.1)
-    against_llama.show({"forward at 128": ratio}, wall, cpu)
-    assert "1.100 s   1.000 s   1.100 (1.100 to 1.100)" in capsys.readouterr().out
+    """The loop's rounds of the warm-up, here a hundred times as slow, are no part of it."""
+    loop_seconds = [100.0] * 3 + [ours] * 24
+    info = {"phase": "forward", "context_length": 128, "loop_seconds": loop_seconds}
+    benchmark: dict[str, object] = {"extra_info": info, "stats": {"data": [1.0] * 24}}
+    assert against_llama.is_no_slower(benchmark) is no_slower
+    assert f"ours / llama {ours:.3f} ({ours:.3f} to {ours:.3f})" in capsys.readouterr().out
 
 
 def test_a_failed_run_says_what_it_printed() -> None:

@@ -15,6 +15,9 @@ from perf_tests.cases import LanguageModelCase
 from perf_tests.conftest import Batch
 from perf_tests.measure import Measure
 
+Target = Callable[..., Any]
+SetUp = Callable[[], tuple[Any, ...]]
+
 
 class Loop:
     """What somebody would write without a suite, a round at a time: collector off, wait, read, call, wait, read."""
@@ -25,22 +28,26 @@ class Loop:
         self.cpu_seconds: list[float] = []
         self.suite_rounds = 0
 
-    def beside(self, target: Callable[..., Any], setup: Callable[[], tuple[Any, ...]] = tuple) -> None:
-        """Measure `target` by the suite, and by hand in its untimed set-ups: two rounds before every other one."""
+    def beside(self, target: Target, setup: SetUp = tuple, by_hand: tuple[Target, SetUp] | None = None) -> None:
+        """Measure `target` by the suite, and by hand in its untimed set-ups: two rounds before every other one.
+
+        `by_hand` is what the loop runs, where that is something else.
+        """
+        loop_target, loop_setup = by_hand or (target, setup)
 
         def turn() -> tuple[Any, ...]:
             if self.suite_rounds % 2 == 0:
-                self.round(target, setup)
-                self.round(target, setup)
+                self.round(loop_target, loop_setup)
+                self.round(loop_target, loop_setup)
             self.suite_rounds += 1
             return setup()
 
         self.measure(target, setup=turn)
-        self.round(target, setup)
+        self.round(loop_target, loop_setup)
         self.measure.benchmark.extra_info["loop_seconds"] = self.seconds
         self.measure.benchmark.extra_info["loop_cpu_seconds"] = self.cpu_seconds
 
-    def round(self, target: Callable[..., Any], setup: Callable[[], tuple[Any, ...]]) -> None:
+    def round(self, target: Target, setup: SetUp) -> None:
         arguments = setup()
         gc.disable()
         self.measure.device.synchronize()
@@ -52,6 +59,14 @@ class Loop:
         self.cpu_seconds.append(time.process_time() - cpu_start)
         gc.enable()
         del result
+
+
+def rounds_between(loop_seconds: list[float], warmup_rounds: int, count: int) -> list[float]:
+    """The loop's measured rounds, so that each two rounds of the suite lie between two of them.
+
+    The loop's come in twos before each two of the suite's, so its first measured one is the second of such two.
+    """
+    return loop_seconds[warmup_rounds + 1 :][:count]
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import sys
 from statistics import median
 from typing import Any
 
+from perf_tests.proofs.interleaved_rounds import rounds_between
 from perf_tests.proofs.launches import launch_suite
 from perf_tests.proofs.paired_ratio import paired_ratio_of_turns
 from perf_tests.proofs.verdict import conclude, conditions
@@ -41,22 +42,16 @@ def main() -> int:
 def is_close(benchmark: dict[str, Any]) -> bool:
     """Print the phase's row; whether it is long enough and its interval lies within the limits."""
     info, suite = benchmark["extra_info"], benchmark["stats"]["data"]
-    loop = between_pairs(info["loop_seconds"], len(suite))
+    loop = rounds_between(info["loop_seconds"], WARMUP_ROUNDS, len(suite))
     ratio = paired_ratio_of_turns(suite, loop)
-    cpu_ratio = paired_ratio_of_turns(info["cpu_seconds"], between_pairs(info["loop_cpu_seconds"], len(suite)))
+    cpu_ratio = paired_ratio_of_turns(
+        info["cpu_seconds"], rounds_between(info["loop_cpu_seconds"], WARMUP_ROUNDS, len(suite))
+    )
     print(
         f"{info['phase']:10} suite {median(suite) * 1e3:6.2f} ms  loop {median(loop) * 1e3:6.2f} ms"
         f"  suite / loop {ratio}, by CPU time {cpu_ratio}"
     )
     return median(loop) >= SHORTEST_SECONDS and ratio.is_within(*LIMITS)
-
-
-def between_pairs(loop_seconds: list[float], count: int) -> list[float]:
-    """The loop's measured rounds, so that each two rounds of the suite lie between two of them.
-
-    The loop's come in twos before each two of the suite's, so its first measured one is the second of such two.
-    """
-    return loop_seconds[WARMUP_ROUNDS + 1 :][:count]
 
 
 def cost_of_a_round(empty: dict[str, Any]) -> float:
