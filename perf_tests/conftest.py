@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -55,34 +56,22 @@ def shelf(workbench: Workbench) -> Iterator[ModelShelf]:
     shelf.clear()
 
 
-@pytest.fixture
-def model_size(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+def axis(name: str) -> Any:
+    """A fixture that hands on the value which the plugin chose for this axis."""
+
+    @pytest.fixture(name=name)
+    def value(request: pytest.FixtureRequest) -> str | int:
+        return request.param
+
+    return value
 
 
-@pytest.fixture
-def context_length(request: pytest.FixtureRequest) -> int:
-    return int(request.param)
-
-
-@pytest.fixture
-def precision(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def attention(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def execution(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def checkpoint(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+model_size = axis("model_size")
+context_length = axis("context_length")
+precision = axis("precision")
+attention = axis("attention")
+execution = axis("execution")
+checkpoint = axis("checkpoint")
 
 
 @pytest.fixture

@@ -6,19 +6,12 @@ from torch import Tensor
 from model.attention import AttentionFunction
 from perf_tests.cases import AttentionCase
 from perf_tests.checks import check_attention_gradients, check_attention_output
-from perf_tests.conftest import AttentionInputs
+from perf_tests.conftest import AttentionInputs, axis
 from perf_tests.measure import Measure
 from perf_tests.stash import CASE
 
-
-@pytest.fixture
-def head_dim(request: pytest.FixtureRequest) -> int:
-    return int(request.param)
-
-
-@pytest.fixture
-def sequence_length(request: pytest.FixtureRequest) -> int:
-    return int(request.param)
+head_dim = axis("head_dim")
+sequence_length = axis("sequence_length")
 
 
 @pytest.fixture
