@@ -55,7 +55,8 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     progress = Progress(_terminal_line(config), works)
     workbench.session = MeasuringSession(journal, contents, progress)
     config.stash[RUN] = run
-    _note_resumption(run, workbench.session, len(left), len(benchmarks))
+    if config.option.resume:
+        _note_resumption(run, workbench.session, len(left), len(benchmarks))
     return _without_killers(left, workbench.session)
 
 
@@ -155,8 +156,10 @@ def _terminal_line(config: pytest.Config) -> Line | None:
 
 
 def _note_resumption(run: Run, session: MeasuringSession, left: int, selected: int) -> None:
-    if left < selected:
+    if session.contents.starts:
         run.notes.append(f"Resumed {session.journal.path.name}: {selected - left} of {selected} cases were done.")
+    else:
+        run.notes.append("There was no interrupted run of this machine to go on with; this is a new one.")
 
 
 def _without_killers(left: list[pytest.Item], session: MeasuringSession) -> list[pytest.Item]:

@@ -137,6 +137,7 @@ def test_two_runs_at_once_end_in_two_records(tmp_path: Path) -> None:
         both = finish(first, tmp_path)
 
     assert (both.exit_code, second.exit_code) == (0, 0)
+    assert "no interrupted run of this machine to go on with" in second.output
     assert len(journals_of_the_first) == 1
     assert both.journals == []
     assert [{short(row["fullname"]) for row in record["benchmarks"]} for record in both.records] == [ALL_THREE] * 2

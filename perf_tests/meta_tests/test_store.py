@@ -48,6 +48,15 @@ def test_each_folder_counts_for_itself(tmp_path: Path) -> None:
     assert files(tmp_path / "one") == files(tmp_path / "other") == ["0001_name.json"]
 
 
+def test_a_file_system_without_links_holds_records_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "link", refuse(errno.EPERM))
+    data = record([timed()])
+    paths = [save_record(data, tmp_path, "name") for _ in range(2)]
+
+    assert files(tmp_path) == ["0001_name.json", "0002_name.json"]
+    assert [read_record(path).data for path in paths] == [data, data]
+
+
 def test_a_number_freed_in_the_middle_is_not_given_again(tmp_path: Path) -> None:
     """A comparison by number must not silently mean another run."""
     for name in ("first", "second", "third"):

@@ -1,5 +1,6 @@
 """Records on disk: `.benchmarks/<machine>/<number>_<name>.json`, each written whole or not at all."""
 
+import errno
 import json
 import os
 import platform
@@ -110,10 +111,21 @@ def _link_under_next_number(source: Path, folder: Path, name: str) -> Path:
         if any(folder.glob(f"{number:04}_*.json")):
             continue
         try:
-            os.link(source, target)
+            _link(source, target)
         except FileExistsError:
             continue
         return target
+
+
+def _link(source: Path, target: Path) -> None:
+    """Raises FileExistsError rather than overwrite; where the file system has no links, through an empty file."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP):
+            raise
+        target.open("xb").close()
+        os.replace(source, target)
 
 
 def latest_baseline(listing: Listing, machine_info: Json, selection: Set[str]) -> StoredRecord | None:
