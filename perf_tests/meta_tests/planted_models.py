@@ -45,6 +45,8 @@ class DiesAt16(Healthy):
 
     def before_forward(self) -> None:
         if self.config.context_length == 16 and "PLANTED_SIGNAL" in os.environ:
+            # As in a terminal; a process started in the background ignores Ctrl-C, and its children with it.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             os.kill(os.getpid(), signal.Signals[os.environ["PLANTED_SIGNAL"]])
 
 
