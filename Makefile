@@ -34,7 +34,7 @@ proofs: .venv/.installed  ## what the suite claims of itself, measured
 clean:  ## forget the installation, keep the records
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-# A machine without an NVIDIA driver gets the CPU build, a tenth of the size, from wherever it can be had.
+# A machine without an NVIDIA driver gets the CPU build, which is far smaller, from wherever it can be had.
 .venv/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	if test -e /proc/driver/nvidia/version; then \

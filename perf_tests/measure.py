@@ -98,10 +98,10 @@ class Measure:
         self.benchmark.pedantic(timed, setup=prepare, rounds=self.rounds, warmup_rounds=warmup_rounds)
         self.device.synchronize()
         self.rounds_seconds = time.perf_counter() - start
-        compiled = first_compilations.since(compilations)
-        if compiled.graphs:
-            self.conditions["compile_cache"] = compiled.cache_state
-            self.conditions["recompiles"] = count_compilations().since(first_compilations).graphs
+        all_compilations = count_compilations()
+        if all_compilations.since(compilations).graphs:
+            self.conditions["compile_cache"] = all_compilations.since(compilations).cache_state
+            self.conditions["recompiles"] = all_compilations.since(first_compilations).graphs
         self.conditions["before"], self.conditions["after"] = before, drifting_facts(self.device.torch_device)
 
     def _first_round(self, timed: Callable[[], None], prepare: Callable[[], None]) -> None:
@@ -154,8 +154,8 @@ class Measure:
         return sum(later < earlier for earlier, later in pairwise(scales))
 
     def _compile_seconds(self) -> Json | None:
-        """Seconds of the first calls, which generate the code and run it once; None where nothing was compiled."""
-        if "compile_cache" not in self.conditions:
+        """Seconds of the first calls, which generate the code and run it once; None without any, or without warm-up."""
+        if "compile_cache" not in self.conditions or "first_round_seconds" not in self.conditions:
             return None
         parts = {part: values[0] for part, values in self.clock.part_seconds.items() if part in ("forward", "backward")}
         if parts:

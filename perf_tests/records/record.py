@@ -28,7 +28,7 @@ OUTCOMES = {
 
 FLAGS = {
     "math_attention": "scaled_dot_product_attention took the unfused math path",
-    "recompiled": "torch.compile compiled again inside the measured rounds",
+    "recompiled": "torch.compile generated code inside the measured rounds",
     "skipped_steps": "the gradient scaler skipped optimizer steps in the measured rounds",
 }
 """Every flag that a row may carry in `flags`, with its sentence."""

@@ -1,0 +1,51 @@
+"""What is written down when code is generated in the wrong place."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from perf_tests import measure
+from perf_tests.instruments.clock import Clock
+from perf_tests.instruments.compilation import CompilationCount
+from perf_tests.instruments.device import CpuDevice
+from perf_tests.measure import Measure
+from perf_tests.meta_tests.example_cases import CPU, language_model_case
+
+
+class LoopBenchmark:
+    """pytest-benchmark's fixture as far as `Measure` sees it."""
+
+    disabled = False
+
+    def __init__(self) -> None:
+        self.extra_info: dict[str, Any] = {}
+        self.stats = {"median": 1.0}
+
+    def pedantic(
+        self, target: Callable[[], None], *, setup: Callable[[], None], rounds: int, warmup_rounds: int
+    ) -> None:
+        for _ in range(warmup_rounds + rounds):
+            setup()
+            target()
+
+
+@pytest.mark.parametrize("warmup_rounds, generated_in_round, is_flagged", [(1, 0, False), (2, 3, True), (0, 0, True)])
+def test_code_generated_in_a_measured_round_is_flagged(
+    warmup_rounds: int, generated_in_round: int, is_flagged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs = rounds = 0
+
+    def target() -> None:
+        nonlocal graphs, rounds
+        graphs += rounds in (0, generated_in_round)
+        rounds += 1
+
+    monkeypatch.setattr(measure, "count_compilations", lambda: CompilationCount(graphs, 0, graphs))
+    device, benchmark = CpuDevice(CPU), LoopBenchmark()
+    measured = Measure(
+        benchmark, language_model_case(), Clock(device), device, 3, warmup_rounds, None, {}, lambda number: None
+    )
+    measured(target)
+    assert ("recompiled" in benchmark.extra_info["flags"]) == is_flagged
+    assert (benchmark.extra_info["compile_seconds"] is None) == (warmup_rounds == 0)
