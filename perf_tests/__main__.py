@@ -4,9 +4,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from perf_tests.verbs import compare
+from perf_tests.verbs import compare, replay
 
-VERBS = {"compare": compare}
+VERBS = {"compare": compare, "replay": replay}
 
 
 def main(words: Sequence[str] | None = None) -> int:

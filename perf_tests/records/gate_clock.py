@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -29,6 +30,7 @@ class ClockDecision:
         return self.clock == "cpu"
 
 
+@lru_cache(maxsize=2**16)  # the engine asks anew after each launch pair
 def pair_value(line: Measurement, clock: Clock) -> float:
     """The log ratio, head over base, of one case in one launch pair: what all inference takes as one value.
 

@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from perf_tests.records.gate_clock import ClockDecision, decide_clock, pair_values
 from perf_tests.records.gate_decisions import (
-    CLEARING_LEVEL,
     Confirmed,
     Screened,
     confirm_values,
@@ -155,7 +154,7 @@ def _held_back(after: Confirmed, before: Confirmed, wall: Floats, screening: Scr
     if screening.guard is None:
         return after
     found = stage_two_estimate(wall, screening.guard.prior)
-    held = screening.guard.slower_suspects & ~(found.upper_limits(CLEARING_LEVEL) < rules.log_matters)
+    held = screening.guard.slower_suspects & ~(found.upper_limits(rules.look_clearing_level) < rules.log_matters)
     free = ~held | before.decided
     return Confirmed(after.slower, after.faster & free, after.cleared & free)
 

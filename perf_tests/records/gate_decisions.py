@@ -25,9 +25,6 @@ from perf_tests.records.gate_statistics import (
     trimmed_means,
 )
 
-CLEARING_LEVEL = 0.05
-"""OK means: a slowdown that matters is ruled out at this level, one-sided."""
-
 SIGN_FLIP_ALLOWANCE = 5
 """The exact test must agree at five times the level: it is there to catch what is far from any t distribution."""
 
@@ -72,7 +69,7 @@ def screen_values(values: Floats, rules: Rules) -> Screened:
     found = moderated(plain, prior)
     slower = found.slower_p_values(0.0) < rules.screen_level
     faster = found.faster_p_values(0.0) < rules.faster_screen_level
-    unclear = ~(found.upper_limits(CLEARING_LEVEL) < rules.log_matters) & (found.count > 0)
+    unclear = ~(found.upper_limits(rules.screen_clearing_level) < rules.log_matters) & (found.count > 0)
     return Screened(found, prior, slower, faster, unclear & ~slower)
 
 
@@ -89,8 +86,8 @@ def confirm_values(values: Floats, screened: Screened, before: Confirmed, level:
     slower = before.slower | rejected_values(values, found, screened.candidates, before.slower, undecided, level, rules)
     mirrored = replace(found, mean=-found.mean)
     faster = rejected_values(-values, mirrored, screened.candidates, before.faster, undecided & ~slower, level, rules)
-    no_slowdown = found.upper_limits(CLEARING_LEVEL) < rules.log_matters
-    no_speedup = found.lower_limits(CLEARING_LEVEL) > -rules.log_matters
+    no_slowdown = found.upper_limits(rules.look_clearing_level) < rules.log_matters
+    no_speedup = found.lower_limits(rules.look_clearing_level) > -rules.log_matters
     clear = undecided & ~slower & ~faster & no_slowdown & (no_speedup | ~screened.faster_suspects)
     return Confirmed(slower, before.faster | faster, before.cleared | clear)
 

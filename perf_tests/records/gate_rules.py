@@ -22,17 +22,19 @@ class Rules:
     margin: float = 0.005
     """Significant: a slowdown must be shown to exceed this. Up to here nothing is ever called SLOWER but by chance."""
     matters: float = 0.03
-    """What matters: a case is OK once a slowdown of this size is ruled out at 95 %."""
+    """What matters: a case is OK once a slowdown of this size is ruled out, at `clearing_level`."""
     screen_pairs: int = 6
     """Launch pairs of the whole suite in stage 1."""
-    screen_level: float = 0.10
-    """A case goes on to stage 2 when stage 1 would call it slower at this level."""
-    faster_screen_level: float = 0.01
+    screen_level: float = 0.03
+    """A case goes on to stage 2 when stage 1 would call it slower at this level. What matters goes on without it."""
+    faster_screen_level: float = 0.005
     """The same on the faster side. Stricter: it decides no exit code, and each case that goes on costs launches."""
     confirm_looks: tuple[int, ...] = (10, 18, 30)
     """After how many fresh launch pairs of stage 2 the suspects are looked at."""
     look_shares: tuple[float, ...] = (0.15, 0.25, 0.60)
     """How `alpha` is spent on the looks."""
+    clearing_level: float = 0.05
+    """The chance that a case which is slower by what matters is called OK: half in stage 1, half over the looks."""
     suite_share: float = 0.1
     """The part of `alpha` that goes to the test of the suite as a whole."""
     guard_share: float = 0.1
@@ -45,7 +47,7 @@ class Rules:
 
     def __post_init__(self) -> None:
         """Raises ValueError with one sentence for rules that make no sense."""
-        for name in ("alpha", "screen_level", "faster_screen_level", "contamination_level"):
+        for name in ("alpha", "screen_level", "faster_screen_level", "clearing_level", "contamination_level"):
             _check(name, getattr(self, name), 0, 0.5)
         for name in ("suite_share", "guard_share"):
             _check(name, getattr(self, name), 0, 0.5)
@@ -70,6 +72,14 @@ class Rules:
     @property
     def log_matters(self) -> float:
         return math.log1p(self.matters)
+
+    @property
+    def screen_clearing_level(self) -> float:
+        return self.clearing_level / 2
+
+    @property
+    def look_clearing_level(self) -> float:
+        return self.clearing_level / 2 / len(self.confirm_looks)
 
     def settings(self) -> Json:
         """As the header of a samples file keeps them."""

@@ -48,7 +48,7 @@ Side = Literal["base", "head"]
 EndReason = Literal["finished", "budget", "interrupted"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Measurement:
     """One benchmark in one launch pair. The arrays are (quadruples, 2)."""
 
@@ -72,7 +72,7 @@ class NoTiming:
     reason: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sentinel:
     """Frozen work that is the same on both sides, as one of them took it in one launch pair."""
 

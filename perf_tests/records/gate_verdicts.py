@@ -10,7 +10,7 @@ from scipy import stats
 
 from perf_tests.records.accepted import Acceptance
 from perf_tests.records.gate_course import Course
-from perf_tests.records.gate_decisions import CLEARING_LEVEL, stage_two_estimate
+from perf_tests.records.gate_decisions import stage_two_estimate
 from perf_tests.records.gate_rules import Clock, Rules
 from perf_tests.records.gate_samples import ABSENT, ExactFinding, GateSamples, NoTiming
 from perf_tests.records.gate_statistics import FEWEST_PAIRS, Estimate, estimate, moderated
@@ -234,6 +234,6 @@ def launches_needed(found: Estimate, candidates: int, rules: Rules, most: int = 
     error = np.sqrt(found.variance[0] / pairs)
     level = rules.alpha * (1 - rules.suite_share) * rules.look_shares[-1] / max(1, candidates)
     is_slower = found.mean[0] - stats.t.isf(level, pairs - 1) * error > rules.log_margin
-    is_clear = found.mean[0] + stats.t.isf(CLEARING_LEVEL, pairs - 1) * error < rules.log_matters
+    is_clear = found.mean[0] + stats.t.isf(rules.look_clearing_level, pairs - 1) * error < rules.log_matters
     enough = pairs[is_slower | is_clear]
     return int(enough[0]) if len(enough) else None

@@ -1,0 +1,201 @@
+"""The gate on a simulated machine whose truth is known: false alarms, power, bias, and other tools on the same rounds.
+
+Thousands of whole runs, judged by the functions that judge a real one. It measures no time, so it may run anywhere.
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from perf_tests.proofs.peer_rules import PEERS
+from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
+from perf_tests.proofs.simulated_suites import JudgedSuites, Machine, judged_suites, unit_pair_values
+from perf_tests.proofs.verdict import conclude
+from perf_tests.records.gate import conclude as judge
+from perf_tests.records.gate_decisions import stage_two_estimate
+from perf_tests.records.gate_rules import Rules
+from perf_tests.records.gate_statistics import Floats, estimate, fit_prior, sign_flip_p_value
+from perf_tests.records.gate_verdicts import Verdict
+from perf_tests.records.screen import table
+
+CASES = 20
+CHUNK = 500
+RULES = Rules()
+
+UNCHANGED = {
+    "spread 1 %, Gaussian": (Machine(0.01), 0.0),
+    "spread 2 %, cases differ": (Machine(0.02, 0.5), 0.0),
+    "spread 2 %, cases differ, t4": (Machine(0.02, 0.5, heavy_tails=True), 0.0),
+    "spread 3 %, cases differ, t4, 30 % common": (Machine(0.03, 0.5, heavy_tails=True, common_share=0.3), 0.0),
+    "spread 3 %, each slower by the margin": (Machine(0.03, 0.5), RULES.margin),
+}
+"""Machines, and by how much every case is slower; up to the margin, nothing may be called SLOWER."""
+
+SPREADS = (0.005, 0.01, 0.02, 0.03)
+SLOWDOWNS = (0.01, 0.02, 0.03, 0.05, 0.10)
+CLAIMED_POWER = {0.03: 0.80, 0.05: 0.95}
+CLAIMED_SPREAD = 0.02
+CLAIMED_BIAS = 0.005
+
+
+@dataclass(frozen=True)
+class Share:
+    """So many of so many, with Clopper and Pearson's 95 % limits."""
+
+    count: int
+    of: int
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        found = stats.binomtest(self.count, self.of).proportion_ci(0.95, method="exact")
+        return float(found.low), float(found.high)
+
+    def __str__(self) -> str:
+        low, high = self.limits
+        return f"{self.count}/{self.of} = {self.count / self.of:.2%} ({low:.2%} to {high:.2%})"
+
+
+def main() -> int:
+    arguments = parsed_arguments()
+    print(f"{CASES} cases, seed {arguments.seed}, rules {RULES}")
+    draw = np.random.default_rng(arguments.seed)
+    is_calm = prints_false_alarms(draw, arguments.suites)
+    is_uniform = prints_p_values(draw, arguments.trials)
+    is_strong = prints_power(draw, arguments.trials)
+    prints_peers(arguments.seed, arguments.peer_suites)
+    claim = (
+        f"runs of {arguments.suites} simulated suites without a slow case say SLOWER in at most {RULES.alpha:.0%} on "
+        f"every machine; p-values are valid; up to a spread of {CLAIMED_SPREAD:.0%}, 5 % is found in 95 % and 3 % in "
+        f"80 % of trials, within {CLAIMED_BIAS:.1%} of its size"
+    )
+    return conclude(claim, is_calm and is_uniform and is_strong)
+
+
+def parsed_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--suites", type=int, default=10_000, help="runs of an unchanged suite on each machine")
+    parser.add_argument("--trials", type=int, default=1000, help="planted slowdowns in each cell")
+    parser.add_argument("--peer-suites", type=int, default=100, help="runs that the rules of others judge too")
+    parser.add_argument("--seed", type=int, default=2027)
+    return parser.parse_args()
+
+
+def prints_false_alarms(draw: np.random.Generator, suites: int) -> bool:
+    """Whether the upper limit of every machine's family-wise rate is at most alpha."""
+    rows, holds = [], True
+    for name, (machine, slowdown) in UNCHANGED.items():
+        judged = unchanged_runs(draw, machine, slowdown, suites)
+        alarms = Share(sum(int(run.false_alarms.sum()) for run in judged), suites)
+        faster = Share(sum(int(run.confirmed.faster.any(axis=-1).sum()) for run in judged), suites)
+        screened = np.mean([1 - run.screened.candidates.mean() for run in judged])
+        pairs = np.mean([run.pairs.mean() for run in judged])
+        undecided = np.mean([_undecided(run).mean() for run in judged])
+        rows += [(name, str(alarms), str(faster), f"{screened:.1%}", f"{pairs:.1f}", f"{undecided:.2%}")]
+        holds &= alarms.limits[1] <= RULES.alpha
+    header = ("unchanged suites", "any SLOWER", "any FASTER", "cleared in stage 1", "launch pairs a case", "UNDECIDED")
+    print("\n".join(table(header, rows)))
+    return holds
+
+
+def unchanged_runs(draw: np.random.Generator, machine: Machine, slowdown: float, suites: int) -> list[JudgedSuites]:
+    """In portions, so that memory stays small."""
+    truth = np.full(CASES, math.log1p(slowdown))
+    sizes = [CHUNK] * (suites // CHUNK) + ([suites % CHUNK] if suites % CHUNK else [])
+    return [judged_suites(draw, machine, truth, RULES, size) for size in sizes]
+
+
+def _undecided(run: JudgedSuites) -> Floats:
+    unclear = run.screened.slower_suspects | run.screened.too_noisy
+    return np.asarray(unclear & ~run.confirmed.decided, dtype=float)
+
+
+def prints_p_values(draw: np.random.Generator, suites: int) -> bool:
+    """Whether p-values of unchanged cases are uniform (Kolmogorov and Smirnov), and those of heavy tails no smaller."""
+    pairs = RULES.confirm_looks[0]
+    plain, moderated, exact = null_p_values(draw, suites, pairs)
+    tests = {"t test": stats.kstest(plain, "uniform"), "moderated t test": stats.kstest(moderated, "uniform")}
+    for name, found in tests.items():
+        print(f"{name}, {len(plain)} unchanged cases of {pairs} pairs: KS {found.statistic:.4f}, p {found.pvalue:.3f}")
+    levels = np.asarray([0.001, 0.01, 0.05])
+    counts = [(int(np.sum(exact <= level)), level) for level in levels]
+    for count, level in counts:
+        print(f"sign flips, t4: p <= {level:g} in {Share(count, len(exact))}")
+    valid = all(stats.binomtest(count, len(exact), level, "greater").pvalue > 0.001 for count, level in counts)
+    return valid and all(found.pvalue > 0.001 for found in tests.values())
+
+
+def null_p_values(draw: np.random.Generator, suites: int, pairs: int) -> tuple[Floats, Floats, Floats]:
+    """One-sided p-values (cases of all suites,): t, moderated t, and exact under heavy tails.
+
+    The spreads of a suite come from the scaled inverse chi-square that the moderation supposes, with 8 degrees of
+    freedom; the prior is fitted on other launches, as in a run.
+    """
+    spreads = 0.02 * np.sqrt(8 / draw.chisquare(8, (suites, CASES, 1)))
+    first = spreads * draw.normal(size=(suites, CASES, RULES.screen_pairs))
+    second = spreads * draw.normal(size=(suites, CASES, pairs))
+    plain = estimate(second).slower_p_values(0.0)
+    moderated = stage_two_estimate(second, fit_prior(estimate(first))).slower_p_values(0.0)
+    heavy = unit_pair_values(draw, suites * CASES, pairs, heavy_tails=True)
+    return plain.ravel(), moderated.ravel(), np.asarray([sign_flip_p_value(values) for values in heavy])
+
+
+def prints_power(draw: np.random.Generator, trials: int) -> bool:
+    """Whether what is claimed up to a spread of 2 % holds: power at its lower limit, and bias."""
+    rows, holds = [], True
+    for spread in SPREADS:
+        for slowdown in SLOWDOWNS:
+            found, wrong, bias = planted(draw, Machine(spread), slowdown, trials)
+            rows += [(f"{spread:.1%}", f"{slowdown:.0%}", str(found), f"{wrong / trials:.1%}", f"{bias:+.2%}")]
+            if spread <= CLAIMED_SPREAD and slowdown in CLAIMED_POWER:
+                holds &= found.limits[0] >= CLAIMED_POWER[slowdown] and abs(bias) <= CLAIMED_BIAS
+    header = ("spread of a pair", "slowdown", "called SLOWER", "called OK", "bias of the effect")
+    print("\n".join(table(header, rows)))
+    return holds
+
+
+def planted(draw: np.random.Generator, machine: Machine, slowdown: float, trials: int) -> tuple[Share, int, float]:
+    """One slow case in each suite: found how often, called OK how often, and the mean error of its estimate."""
+    truth = np.zeros(CASES)
+    truth[0] = math.log1p(slowdown)
+    run = judged_suites(draw, machine, truth, RULES, trials)
+    slower, cleared = run.confirmed.slower[:, 0], run.confirmed.cleared[:, 0] | ~run.screened.candidates[:, 0]
+    return Share(int(slower.sum()), trials), int(cleared.sum()), float(np.mean(run.estimates[:, 0]) - truth[0])
+
+
+def prints_peers(seed: int, suites: int) -> None:
+    """Whole runs, from raw rounds: what others say of the launches of stage 1, and what the gate says of the run."""
+    alarms, found = dict.fromkeys([*PEERS, "this gate"], 0), dict.fromkeys([*PEERS, "this gate"], 0)
+    for suite in range(suites):
+        cases = [SimulatedCase(f"case {place}", pair_spread=0.02) for place in range(CASES)]
+        cases[0] = SimulatedCase("case 0", slowdown=0.05, pair_spread=0.02)
+        said = slower_by_rule(cases, seed + suite)
+        for name, slower in said.items():
+            alarms[name] += bool(slower - {"case 0"})
+            found[name] += "case 0" in slower
+    rows = [(name, str(Share(alarms[name], suites)), str(Share(found[name], suites))) for name in alarms]
+    header = ("rule, on the same rounds", "says slower of any unchanged case", "finds a slowdown of 5 %")
+    print("\n".join(table(header, rows)))
+
+
+def slower_by_rule(cases: Sequence[SimulatedCase], seed: int) -> dict[str, set[str]]:
+    """Which cases each rule calls slower; the others see every round of stage 1, pooled as they pool them."""
+    samples = gate_run(cases, RULES, seed)
+    said: dict[str, set[str]] = {name: set() for name in PEERS}
+    for case in samples.cases:
+        lines = [line for line in samples.measurements if (line.stage, line.case) == (1, case)]
+        base, head = (
+            np.concatenate([getattr(line, f"{side}_seconds").ravel() for line in lines]) for side in ("base", "head")
+        )
+        for name, rule in PEERS.items():
+            if rule(base, head):
+                said[name].add(case)
+    return said | {"this gate": {row.id for row in judge(samples, RULES).cases if row.verdict == Verdict.SLOWER}}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,225 @@
+"""What a person sees of a gate run: a sentence for each finding, a table, Markdown for a pull request, JSON."""
+
+import json
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import asdict
+
+from perf_tests.records.accepted import FILE_NAME, SUITE, Acceptance, toml_entry
+from perf_tests.records.gate import GateResult, RunVerdict
+from perf_tests.records.gate_rules import Rules
+from perf_tests.records.gate_suite import Shift
+from perf_tests.records.gate_verdicts import CaseResult, Effect, ExactResult, Verdict
+from perf_tests.records.record import Json, without_nan
+from perf_tests.records.screen import DASH, case_name, duration, table
+
+CLOCKS = {"wall": "wall time", "cpu": "CPU time of the process"}
+
+HEADER = ("case", "verdict", "base", "head", "effect", "95 % interval", "launch pairs")
+EXACT_HEADER = ("counter", "verdict", "base", "head")
+
+
+def report_lines(result: GateResult, header: Json, rules: Rules) -> list[str]:
+    """Everything for a terminal: table, findings, what they cost to accept, the conditions, the verdict last."""
+    lines = table(HEADER, map(_case_row, result.cases)) if result.cases else []
+    if result.exact:
+        changed = [row for row in result.exact if row.verdict != Verdict.SAME]
+        same = len(result.exact) - len(changed)
+        lines += table(EXACT_HEADER, map(_exact_row, changed)) if changed else []
+        lines += [f"{same} counters are the same on both sides"] if same else []
+    lines += finding_sentences(result, header, rules)
+    pasted = lines_to_accept(result, header)
+    if pasted:
+        lines += [f"To accept what is so on purpose, add to .benchmarks/{FILE_NAME}, with the reason:", *pasted]
+    lines += [*condition_lines(result, header, rules), verdict_sentence(result)]
+    return [_printable(line) for line in lines]
+
+
+def _printable(text: str) -> str:
+    """Ids and reasons come out of a file: nothing in them may move a terminal's cursor."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def finding_sentences(result: GateResult, header: Json, rules: Rules) -> list[str]:
+    """One sentence for each case or counter of which there is something to say."""
+    sentences = [_suite_sentence(result)] if result.suite is not None and result.suite.is_significant else []
+    sentences += [_case_sentence(row, header, rules) for row in result.cases if row.verdict != Verdict.OK]
+    return sentences + [_exact_sentence(row) for row in result.exact if row.verdict == Verdict.MORE]
+
+
+def _case_sentence(row: CaseResult, header: Json, rules: Rules) -> str:
+    name = case_name(row.id)
+    if row.effect is None or row.verdict not in (Verdict.SLOWER, Verdict.FASTER, Verdict.UNDECIDED):
+        return f"{row.verdict}: {name}: {row.explanation or 'too few launch pairs'}{_because(row.accepted)}."
+    words = "faster" if row.effect.effect < 0 else "slower"
+    size = (
+        f"head is {abs(row.effect.effect):.1%} {words} by {CLOCKS[row.clock or 'wall']} "
+        f"({_interval(row.effect)} at 95 %, {row.effect.pairs} launch pairs)"
+    )
+    if row.verdict == Verdict.UNDECIDED:
+        needed = "more than a thousand" if row.launches_needed is None else f"about {row.launches_needed}"
+        return (
+            f"{row.verdict}: {name}: {size}; a slowdown of {rules.matters:.1%} is neither shown nor ruled out: "
+            f"it would take {needed} fresh launch pairs."
+        )
+    limit = f"; more than {rules.margin:.1%} is shown" if row.verdict == Verdict.SLOWER else ""
+    return f"{row.verdict}: {name}: {size}{limit}{_because(row.accepted)}. Again: {reproduce_command(row.id, header)}"
+
+
+def reproduce_command(case_id: str, header: Json) -> str:
+    """What measures this one case again."""
+    base = header["base"].get("revision") or header["base"]["label"]
+    return f"pytest '{case_id}' --against {str(base)[:12]}"
+
+
+def _suite_sentence(result: GateResult) -> str:
+    assert result.suite is not None
+    flat = "no sentinel moved, so it is the code" if result.sentinels else "there were no sentinels to tell why"
+    return (
+        f"SLOWER: the suite as a whole by {result.suite.effect:.1%} ({_interval(result.suite)} at 95 %): {flat}"
+        f"{_because(result.suite_accepted)}."
+    )
+
+
+def _exact_sentence(row: ExactResult) -> str:
+    rise = f" ({row.new / row.old - 1:+.2%})" if row.old else ""
+    return (
+        f"{row.verdict}: {case_name(row.id)}: {row.counter} rose from {_number(row.old)} to {_number(row.new)}{rise}; "
+        f"it is exact, so any increase counts{_because(row.accepted)}."
+    )
+
+
+def _because(accepted: str | None) -> str:
+    return "" if accepted is None else f"; accepted: {accepted}"
+
+
+def lines_to_accept(result: GateResult, header: Json) -> list[str]:
+    """The entries that would accept every slowdown and counter that fails, for a person to give reasons."""
+    revision = str(header["base"].get("revision") or header["base"]["label"])[:12]
+    reason = "WHY IT IS WORTH IT"
+    entries = [
+        Acceptance(row.id, _limit(row.effect.high), reason, revision)
+        for row in result.cases
+        if row.is_failure and row.verdict == Verdict.SLOWER and row.effect is not None
+    ]
+    if result.suite is not None and result.suite.is_significant and result.suite_accepted is None:
+        entries.append(Acceptance(SUITE, _limit(result.suite.high), reason, revision))
+    entries += [Acceptance(row.id, row.new, reason, revision, row.counter) for row in result.exact if row.is_failure]
+    return [line for entry in entries for line in toml_entry(entry).splitlines()]
+
+
+def _limit(share: float) -> float:
+    """The upper end of the interval, rounded up to a hundredth: the same change measured again stays below it."""
+    return math.ceil(100 * (1 + share)) / 100
+
+
+def condition_lines(result: GateResult, header: Json, rules: Rules) -> list[str]:
+    """By what clock, out of how many launches, with what a run here can find."""
+    clock = result.clock
+    spreads = f"a pair of launches scatters by {clock.wall_spread:.1%} in wall time"
+    if clock.cpu_spread is not None:
+        spreads += f" and by {clock.cpu_spread:.1%} in CPU time"
+    lines = [
+        f"{header['base']['label']} against {header['head']['label']}: {result.pairs[0]} launch pairs of the suite, "
+        f"{result.pairs[1]} fresh ones of the suspects; {CLOCKS[clock.clock]} decides: {spreads}."
+    ]
+    if clock.guards:
+        lines += ["Wall time stands guard beside it, because CPU time does not see waiting or lost parallelism."]
+    lines += [
+        f"SLOWER: more than {rules.margin:.1%} is shown; a run without such a case says it with a chance of at most "
+        f"{rules.alpha:.1%}. OK: {rules.matters:.1%} is ruled out at {1 - rules.clearing_level:.0%}."
+    ]
+    if result.detectable is not None:
+        lines += [f"On this machine, today, a slowdown of {result.detectable:.1%} is found four times of five."]
+    return lines
+
+
+def verdict_sentence(result: GateResult) -> str:
+    """The last line."""
+    counts = {verdict: sum(row.verdict == verdict for row in result.cases) for verdict in Verdict}
+    tally = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    exact = sum(row.is_failure for row in result.exact)
+    tally += f", {exact} counters rose" if exact else ""
+    reason = f": {result.reason}" if result.reason else ""
+    if result.verdict == RunVerdict.UNDECIDED:
+        reason = ": what is undecided is not to pass"
+    return f"gate: {result.verdict}{reason} ({tally or 'no cases'})"
+
+
+def _case_row(row: CaseResult) -> tuple[str, ...]:
+    return (
+        case_name(row.id),
+        f"{row.verdict}{' (accepted)' if row.accepted else ''}",
+        DASH if row.base_seconds is None else duration(row.base_seconds),
+        DASH if row.head_seconds is None else duration(row.head_seconds),
+        DASH if row.effect is None else f"{row.effect.effect:+.1%}",
+        DASH if row.effect is None else _interval(row.effect),
+        DASH if row.effect is None else str(row.effect.pairs),
+    )
+
+
+def _exact_row(row: ExactResult) -> tuple[str, ...]:
+    verdict = f"{row.verdict}{' (accepted)' if row.accepted else ''}"
+    return f"{case_name(row.id)} {row.counter}", verdict, _number(row.old), _number(row.new)
+
+
+def _interval(effect: Effect | Shift) -> str:
+    return f"{effect.low:+.1%} to {effect.high:+.1%}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,}"
+
+
+def markdown(result: GateResult, header: Json, rules: Rules) -> str:
+    """A summary for a pull request: verdict, findings, the table of what is not OK, the whole table folded."""
+    loud = [row for row in result.cases if row.verdict != Verdict.OK]
+    parts = [f"### {_escaped(verdict_sentence(result))}", ""]
+    parts += [f"* {_escaped(sentence)}" for sentence in finding_sentences(result, header, rules)]
+    if loud:
+        parts += ["", *_markdown_table(HEADER, map(_case_row, loud))]
+    pasted = lines_to_accept(result, header)
+    if pasted:
+        parts += ["", f"To accept what is so on purpose, add to `.benchmarks/{FILE_NAME}`, with the reason:", ""]
+        parts += _fenced(pasted)
+    parts += ["", f"<details><summary>All {len(result.cases)} cases</summary>", ""]
+    parts += [*_markdown_table(HEADER, map(_case_row, result.cases)), "", "</details>", ""]
+    return "\n".join(parts + [_escaped(line) + "  " for line in condition_lines(result, header, rules)]) + "\n"
+
+
+def _fenced(lines: list[str]) -> list[str]:
+    """A code block whose fence is longer than any run of backticks in it."""
+    longest = max((len(run) for line in lines for run in re.findall(r"`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return [f"{fence}toml", *lines, fence]
+
+
+def _markdown_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    columns = list(header)
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    return lines + ["| " + " | ".join(map(_escaped, row)) + " |" for row in rows]
+
+
+def _escaped(text: str) -> str:
+    """Text as text: ids, reasons and labels may hold anything."""
+    one_line = " ".join(_printable(text).split())
+    return re.sub(r"([\\`*_{}\[\]<>()#+!|~@&$])", r"\\\1", one_line)
+
+
+def as_json(result: GateResult, header: Json, rules: Rules) -> str:
+    """The same for machines; a number that is not known is null."""
+    data: Json = {
+        "verdict": result.verdict,
+        "exit_code": result.exit_code,
+        **{name: value for name, value in asdict(result).items() if name != "verdict"},
+        "base": header["base"],
+        "head": header["head"],
+        "rules": rules.settings(),
+        "findings": finding_sentences(result, header, rules),
+    }
+    for row, plain in zip(result.cases, data["cases"], strict=True):
+        plain["is_failure"] = row.is_failure
+    for exact_row, plain in zip(result.exact, data["exact"], strict=True):
+        plain["is_failure"] = exact_row.is_failure
+    return json.dumps(without_nan(data), allow_nan=False, indent=1)

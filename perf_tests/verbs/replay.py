@@ -1,0 +1,50 @@
+"""`replay SAMPLES`: judge the raw samples of a gate run again; the same samples give the same verdicts and figures."""
+
+import argparse
+from pathlib import Path
+
+from perf_tests.records.gate import RunVerdict, conclude
+from perf_tests.records.gate_report import as_json, markdown, report_lines
+from perf_tests.records.gate_rules import rules_from_settings
+from perf_tests.records.gate_samples import read_samples
+from perf_tests.records.store import write_whole
+from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE
+
+EXIT_CODES = {
+    RunVerdict.PASSED: FINE,
+    RunVerdict.FAILED: FINDINGS,
+    RunVerdict.UNDECIDED: FINDINGS,
+    RunVerdict.CONTAMINATED: UNREADABLE,
+    RunVerdict.INCOMPARABLE: UNREADABLE,
+    RunVerdict.INTERRUPTED: UNREADABLE,
+}
+"""Samples that are no base for a verdict are incomparable input."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("samples", type=Path, help="raw samples of a gate run, a .jsonl file")
+    parser.add_argument("--summary", type=Path, metavar="FILE", help="write the result as Markdown")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        samples = read_samples(arguments.samples)
+        rules = rules_from_settings(samples.header["settings"])
+        result = conclude(samples, rules)
+        if arguments.summary is not None:
+            _write_summary(arguments.summary, markdown(result, samples.header, rules))
+    except ValueError as error:
+        print(error)
+        return UNREADABLE
+    if arguments.json:
+        print(as_json(result, samples.header, rules))
+    else:
+        print("\n".join(report_lines(result, samples.header, rules)))
+    return EXIT_CODES[result.verdict]
+
+
+def _write_summary(path: Path, text: str) -> None:
+    try:
+        write_whole(path, text.encode())
+    except OSError as error:
+        raise ValueError(f"The summary {path} cannot be written: {error.strerror}.") from error
