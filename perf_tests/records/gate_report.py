@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shlex
 from collections.abc import Iterable
 from dataclasses import asdict
 
@@ -61,7 +62,7 @@ def _case_sentence(row: CaseResult, header: Json, rules: Rules) -> str:
         needed = "more than a thousand" if row.launches_needed is None else f"about {row.launches_needed}"
         return (
             f"{row.verdict}: {name}: {size}; a slowdown of {rules.matters:.1%} is neither shown nor ruled out: "
-            f"it would take {needed} fresh launch pairs."
+            f"it would take {needed} fresh launch pairs. Alone: {reproduce_command(row.id, header)}"
         )
     limit = f"; more than {rules.margin:.1%} is shown" if row.verdict == Verdict.SLOWER else ""
     return f"{row.verdict}: {name}: {size}{limit}{_because(row.accepted)}. Again: {reproduce_command(row.id, header)}"
@@ -69,8 +70,12 @@ def _case_sentence(row: CaseResult, header: Json, rules: Rules) -> str:
 
 def reproduce_command(case_id: str, header: Json) -> str:
     """What measures this one case again."""
-    base = header["base"].get("revision") or header["base"]["label"]
-    return f"pytest '{case_id}' --against {str(base)[:12]}"
+    options = header.get("options") or f"--against {_base_revision(header)}"
+    return f"pytest {shlex.quote(case_id)} {options}"
+
+
+def _base_revision(header: Json) -> str:
+    return str(header["base"].get("revision") or header["base"]["label"])[:12]
 
 
 def _suite_sentence(result: GateResult) -> str:
@@ -96,7 +101,7 @@ def _because(accepted: str | None) -> str:
 
 def lines_to_accept(result: GateResult, header: Json) -> list[str]:
     """The entries that would accept every slowdown and counter that fails, for a person to give reasons."""
-    revision = str(header["base"].get("revision") or header["base"]["label"])[:12]
+    revision = _base_revision(header)
     reason = "WHY IT IS WORTH IT"
     entries = [
         Acceptance(row.id, _limit(row.effect.high), reason, revision)
