@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from perf_tests.options import add_options
-from perf_tests.proofs import against_llama, collection_cost, suite_against_loop, time_inside_rounds
+from perf_tests.proofs import against_llama, collection_cost, gate_simulation, suite_against_loop, time_inside_rounds
 from perf_tests.records.screen import result_lines
 from perf_tests.records.store import read_record
 
@@ -58,6 +58,8 @@ def test_each_proof_exists(command: str) -> None:
         ("collection_cost", f"less than {collection_cost.LIMIT:g} x"),
         ("time_inside_rounds", f"at least {100 * time_inside_rounds.LIMIT:.0f} %"),
         ("against_llama", f"within {100 * (against_llama.MARGIN - 1):.0f} %"),
+        ("gate_simulation", f"at most {100 * gate_simulation.RULES.alpha:.0f} %"),
+        ("gate_simulation", f"{100 * gate_simulation.CLAIMED_POWER[0.05]:.0f} % of 5 % found"),
     ],
 )
 def test_each_claim_names_the_limit_that_its_proof_checks(proof: str, limit: str) -> None:
