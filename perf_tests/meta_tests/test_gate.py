@@ -11,6 +11,7 @@ from perf_tests.records.gate import GateResult, RunVerdict, conclude, look, next
 from perf_tests.records.gate_rules import Rules, rules_from_settings
 from perf_tests.records.gate_samples import GateSamples, Measurement
 from perf_tests.records.gate_statistics import Floats
+from perf_tests.records.gate_suite import shift_of_the_suite
 from perf_tests.records.gate_verdicts import CaseResult, Verdict
 from perf_tests.records.record import Json
 
@@ -228,6 +229,32 @@ def test_a_shift_of_the_whole_suite_fails_though_no_case_does() -> None:
     assert result.suite is not None
     assert result.suite.is_significant
     assert result.exit_code == 1
+
+
+@pytest.mark.parametrize(("has_cpu_time", "is_significant"), [(False, True), (True, False)])
+def test_two_clocks_to_choose_from_halve_the_level_of_the_suite(has_cpu_time: bool, is_significant: bool) -> None:
+    """Both runs have the same wall times, whose p-value lies between half the level and the level."""
+    cases = [SimulatedCase(f"case {place}", slowdown=0.02, pair_spread=0.01) for place in range(9)]
+    alone = shift_of_the_suite(screen(screened_run(cases), RULES), RULES)
+    assert alone is not None
+    rules = replace(RULES, alpha=1.5 * alone.p_value / RULES.suite_share)
+    samples = screened_run(cases)
+    if has_cpu_time:
+        samples.measurements = [
+            replace(m, base_cpu_seconds=m.base_seconds, head_cpu_seconds=m.head_seconds) for m in samples.measurements
+        ]
+    shift = shift_of_the_suite(screen(samples, rules), rules)
+    assert shift is not None
+    assert shift.p_value == pytest.approx(alone.p_value)
+    assert shift.is_significant == is_significant
+
+
+def test_launches_after_its_verdict_change_no_figure_of_a_case() -> None:
+    samples = gate_run([*QUIET, SLOW], RULES, seed=1)
+    before = row(conclude(samples, RULES), "slow")
+    for pair in range(100, 103):
+        samples.add(line(np.random.default_rng(pair), replace(SLOW, slowdown=0.5), 2, pair, 8, False))
+    assert row(conclude(samples, RULES), "slow").effect == before.effect
 
 
 def test_four_cases_are_no_suite() -> None:
