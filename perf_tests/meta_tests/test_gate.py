@@ -8,6 +8,7 @@ import pytest
 
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run, header, line
 from perf_tests.records.gate import GateResult, RunVerdict, conclude, look, next_step, pair_value, screen
+from perf_tests.records.gate_course import course_of
 from perf_tests.records.gate_rules import Rules, rules_from_settings
 from perf_tests.records.gate_samples import GateSamples, Measurement
 from perf_tests.records.gate_statistics import Floats
@@ -278,6 +279,66 @@ def test_wall_time_guards_where_cpu_time_decides() -> None:
     assert result.clock.clock == "cpu"
     found = row(result, "waiting")
     assert (found.verdict, found.clock) == (Verdict.SLOWER, "wall")
+
+
+def test_a_run_cut_short_anywhere_is_still_concluded() -> None:
+    """Whatever a dead process left, from the header alone to the last line."""
+    whole = gate_run([*QUIET[:2], SLOW, *NOISY_WALL[:2]], RULES, seed=1, quadruples=2)
+    for kept in range(0, len(whole.measurements), 7):
+        part = GateSamples(whole.header, whole.measurements[:kept])
+        for end in ("budget", "interrupted", None):
+            part.end = end
+            assert len(conclude(part, RULES).cases) == 5
+        next_step(part, RULES)
+
+
+@pytest.mark.parametrize("cases", [0, 1, 2])
+def test_a_tiny_suite_is_judged_too(cases: int) -> None:
+    result = conclude(gate_run(QUIET[:cases], RULES, seed=1), RULES)
+    assert set(verdicts(result).values()) <= {Verdict.OK}
+    assert result.exit_code == 0
+
+
+@pytest.mark.parametrize(("ratio", "verdict"), [(1.0, Verdict.OK), (1.1, Verdict.SLOWER)])
+def test_times_without_any_scatter_get_a_verdict(ratio: float, verdict: Verdict) -> None:
+    samples = GateSamples(header(QUIET[:3], RULES))
+    pair = 0
+    while (step := next_step(samples, RULES)) is not None:
+        for case in step.cases:
+            entry = line(np.random.default_rng(0), QUIET[0], step.stage, pair, 2, False) | {"case": case}
+            samples.add(entry | {"base_seconds": [[1.0, 1.0]] * 2, "head_seconds": [[ratio, ratio]] * 2})
+        pair += 1
+    assert set(verdicts(conclude(samples, RULES)).values()) == {verdict}
+
+
+def test_frozen_work_that_got_faster_contaminates_as_well() -> None:
+    assert conclude(finished(screened_run(QUIET, sentinel_events(-0.03))), RULES).verdict == RunVerdict.CONTAMINATED
+
+
+def test_more_sentinels_are_each_held_to_a_stricter_level() -> None:
+    alone = conclude(screened_run(QUIET, sentinel_events(0.01)), RULES).sentinels["matmul"]
+    rules = replace(RULES, contamination_level=1.5 * alone.p_value)
+    others = [event | {"name": "copy"} for event in sentinel_events(0.0)]
+    events = sentinel_events(0.01)
+    assert conclude(screened_run(QUIET, events), rules).sentinels["matmul"].is_significant
+    assert not conclude(screened_run(QUIET, [*events, *others]), rules).sentinels["matmul"].is_significant
+
+
+def test_cpu_time_that_scatters_hardly_less_leaves_the_word_to_wall_time() -> None:
+    cases = [replace(case, pair_spread=0.05, cpu_pair_spread=0.045) for case in NOISY_WALL]
+    clock = screen(screened_run(cases), RULES).clock
+    assert clock.cpu_spread is not None
+    assert clock.cpu_spread < clock.wall_spread
+    assert clock.clock == "wall"
+
+
+def test_stage_two_is_judged_by_its_own_launches_alone() -> None:
+    """Launches of stage 1 under the numbers of stage 2 change nothing: each line says whose it is."""
+    samples = gate_run([*QUIET, SLOW], RULES, seed=1)
+    course = course_of(samples, RULES)
+    assert course.values.shape[1] == len(samples.pairs(2)) == RULES.confirm_looks[0]
+    quiet = samples.cases.index("quiet 0")
+    assert np.isnan(course.values[quiet]).all()
 
 
 def test_a_clock_that_was_named_and_not_read_is_refused() -> None:
