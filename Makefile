@@ -4,15 +4,19 @@
 PYTHON ?= python3
 BIN := .venv/bin
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
+LAUNCHES ?= 10
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 
-.PHONY: help perf test lint proofs clean
+.PHONY: help perf baseline test lint proofs clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1: /p' Makefile
 
 perf: .venv/.installed  ## measure the default grid, save it, compare with the last run
 	$(BIN)/pytest perf_tests --benchmark-compare $(ARGS)
+
+baseline: .venv/.installed  ## record LAUNCHES launches of this commit, for `python -m perf_tests gate`
+	for launch in $$(seq $(LAUNCHES)); do $(BIN)/pytest perf_tests $(ARGS) || exit; done
 
 test: .venv/.installed lint  ## all tests: tools, numerics, and every benchmark once on a tiny model
 	$(BIN)/pytest perf_tests/meta_tests
