@@ -7,8 +7,9 @@ import pytest
 from scipy import stats
 
 from perf_tests.proofs import gate_simulation
-from perf_tests.proofs.gate_simulation import CASES, Share, null_p_values, planted, unchanged_runs
+from perf_tests.proofs.gate_simulation import CASES, null_p_values, planted, unchanged_runs
 from perf_tests.proofs.peer_rules import PEERS
+from perf_tests.proofs.share import Share
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
 from perf_tests.proofs.simulated_suites import Machine, judged_suites, unit_pair_values
 from perf_tests.records.gate_course import course_of
