@@ -4,9 +4,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from perf_tests.verbs import compare
+from perf_tests.verbs import compare, tables
 
-VERBS = {"compare": compare}
+VERBS = {"compare": compare, "tables": tables}
 
 
 def main(words: Sequence[str] | None = None) -> int:

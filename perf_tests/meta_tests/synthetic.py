@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import mean, median
 from typing import Any
 
-from perf_tests.records.record import LANGUAGE_MODEL_IDENTITY, Json, build_record
+from perf_tests.records.record import ATTENTION_IDENTITY, LANGUAGE_MODEL_IDENTITY, Json, build_record
 
 FORWARD = "perf_tests/test_forward.py::test_forward[tiny-ctx8-fp32-naive]"
 BACKWARD = "perf_tests/test_backward.py::test_backward[tiny-ctx8-fp32-naive]"
@@ -21,6 +21,14 @@ def identity(**changes: Any) -> Json:
         "device": "cpu",
     }  # fmt: skip
     return {name: {**known, **changes}[name] for name in LANGUAGE_MODEL_IDENTITY}
+
+
+def attention_identity(**changes: Any) -> Json:
+    known = {
+        "phase": "attention_forward", "head_dim": 16, "sequence_length": 256, "batch_size": 8, "precision": "fp32",
+        "attention": "naive", "device": "cpu",
+    }  # fmt: skip
+    return {name: {**known, **changes}[name] for name in ATTENTION_IDENTITY}
 
 
 def timed(case_id: str = FORWARD, seconds: Sequence[float] = TEN_ROUNDS, **changes: Any) -> Json:

@@ -91,7 +91,7 @@ def _is_timed(row: Json) -> bool:
     if not isinstance(stats, dict) or not isinstance(stats.get("data"), list) or not stats["data"]:
         return False
     summary = (stats.get(name) for name in ("min", "max", "mean", "median", "iqr", "stddev"))
-    return all(isinstance(value, float) and value > 0 for value in stats["data"]) and all(
+    return all(isinstance(value, float) and 0 < value < math.inf for value in stats["data"]) and all(
         isinstance(value, int | float) for value in summary
     )
 
