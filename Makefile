@@ -6,13 +6,16 @@ BIN := .venv/bin
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 
-.PHONY: help perf test lint proofs clean
+.PHONY: help perf report test lint proofs clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1: /p' Makefile
 
 perf: .venv/.installed  ## measure the default grid, save it, compare with the last run
 	$(BIN)/pytest perf_tests --benchmark-compare $(ARGS)
+
+report: .venv/.installed  ## one page over the recorded runs, report.html
+	$(BIN)/python -m perf_tests report -o report.html $(ARGS)
 
 test: .venv/.installed lint  ## all tests: tools, numerics, and every benchmark once on a tiny model
 	$(BIN)/pytest perf_tests/meta_tests
@@ -30,6 +33,7 @@ proofs: .venv/.installed  ## what the suite claims of itself, measured
 	$(BIN)/python -m perf_tests.proofs.suite_against_loop
 	$(BIN)/python -m perf_tests.proofs.sdpa_against_naive
 	$(BIN)/python -m perf_tests.proofs.time_inside_rounds
+	$(BIN)/python -m perf_tests.proofs.report_cost
 
 clean:  ## forget the installation, keep the records
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -4,9 +4,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from perf_tests.verbs import compare, tables
+from perf_tests.verbs import compare, report, tables
 
-VERBS = {"compare": compare, "tables": tables}
+VERBS = {"compare": compare, "report": report, "tables": tables}
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -140,11 +140,11 @@ def test_without_fp32_there_is_no_table_of_precisions() -> None:
 
 
 def test_peaks_are_in_the_unit_that_suits_with_the_prediction_beside() -> None:
-    small = case(peak_allocated_bytes=2**29, predicted_peak_bytes=2**28)
-    found = table(record([small]), "memory")
-    assert found.header[2:] == ("forward (MiB)", "forward predicted (MiB)")
-    assert found.rows[0][2:] == ("512.0", "256.0")
-    large = table(record([small, case("full_step", peak_allocated_bytes=2**36)]), "memory")
+    small = case(peak_allocated_bytes=2**26, predicted_peak_bytes=2**25)
+    found = table(record([small, case("full_step", peak_allocated_bytes=2**36)]), "memory")
+    assert found.header[2:] == ("forward (MiB)", "forward predicted (MiB)", "full_step (MiB)")
+    assert found.rows[0][2:] == ("64.00", "32.00", "65536")
+    large = table(record([case("full_step", peak_allocated_bytes=2**36)]), "memory")
     assert column(large, "full_step (GiB)") == ["64.00"]
 
 

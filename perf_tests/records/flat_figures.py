@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from perf_tests.records.cells import Cell, cells_of
 from perf_tests.records.conditions import machine_name
 from perf_tests.records.record import Json
+from perf_tests.records.screen import DASH
 
 MIB = 2**20
 
@@ -44,7 +45,11 @@ ATTENTION_PEAKS = {"forward": "peak_forward", "backward": "peak_backward"}
 
 def flat_figures(record: Json, name: str) -> dict[str, list[Json]]:
     """Rows of each kind, by the kind's columns; values that are not known are empty."""
-    cells, machine = cells_of(record), machine_name(record)
+    return flat_rows(cells_of(record), name, machine_name(record))
+
+
+def flat_rows(cells: Sequence[Cell], name: str, machine: str) -> dict[str, list[Json]]:
+    """The same of cells, with the names of their record and of its machine."""
     models = [cell for cell in cells if not cell.is_attention]
     alone = [cell for cell in cells if cell.is_attention]
     return {
@@ -146,12 +151,12 @@ def _mebibytes(amount: float | None) -> float | str:
 
 
 def as_csv(rows: Sequence[Json], columns: Sequence[str]) -> str:
-    """A header and a line for each row, quoted where needed, lines ended by a line feed."""
+    """A header and a line for each row, quoted where needed; what no encoding knows becomes a question mark."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _plain(value) for name, value in row.items()} for row in rows)
-    return text.getvalue()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(_plain, columns))
+    writer.writerows([_plain(row[column]) for column in columns] for row in rows)
+    return text.getvalue().encode("utf-8", "replace").decode()
 
 
 def as_jsonl(rows: Sequence[Json]) -> str:
@@ -162,8 +167,6 @@ def as_jsonl(rows: Sequence[Json]) -> str:
 
 
 def _plain(value: object) -> object:
-    """Text that a spreadsheet does not take for a formula, and that any encoding can write."""
-    if not isinstance(value, str):
-        return value
-    text = value.encode("utf-8", "replace").decode()
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+    """Text that a spreadsheet does not take for a formula."""
+    starts_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{value}" if starts_formula and value != DASH else value

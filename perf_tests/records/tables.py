@@ -10,8 +10,8 @@ from perf_tests.records.record import OUTCOMES, Json
 from perf_tests.records.screen import DASH, case_name
 
 GIB, MIB = 2**30, 2**20
-GIB_FROM_BYTES = 8 * GIB
-"""A table with a peak of this size is in GiB, a smaller one in MiB."""
+GIB_FROM_BYTES = GIB / 8
+"""A table of peaks from this size on is in GiB, one with a smaller peak in MiB."""
 
 BASE_PRECISION = "fp32"
 SPREAD_NOTE = "mean ± standard deviation of the measured rounds"
@@ -146,7 +146,7 @@ def _memory(
     amounts = [amount for cell in cells for field in fields if (amount := cell.number(field)) is not None]
     if not amounts:
         return None
-    divisor, unit = (GIB, "GiB") if max(amounts) >= GIB_FROM_BYTES else (MIB, "MiB")
+    divisor, unit = (GIB, "GiB") if min(amounts) >= GIB_FROM_BYTES else (MIB, "MiB")
     entries: list[Entry] = []
     for cell in cells:
         for field, suffix in fields.items():
