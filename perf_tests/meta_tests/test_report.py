@@ -1,10 +1,12 @@
 """The page over recorded runs: every case on it, every name text, nothing from outside, the same bytes each time."""
 
 import json
+import random
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from copy import deepcopy
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -277,6 +279,48 @@ def test_null_and_nan_are_no_figures(tmp_path: Path) -> None:
     text = page_over(tmp_path, json.dumps({**record(), "benchmarks": [row]}))
     assert "MFU" not in text
     assert "nan" not in Reader(text).text
+
+
+JUNK: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    1e308,
+    float("nan"),
+    "",
+    "\ud800<b>",
+    [],
+    [1],
+    {},
+    {"a": 1},
+    10**400,
+    -5.5,
+    "128",
+)
+
+
+def damaged(data: Json, luck: random.Random) -> Json:
+    """The record with twenty of its values, at any depth, replaced by what does not belong there."""
+    damage: Any = json.loads(json.dumps(data))
+    for _ in range(20):
+        place = damage
+        while isinstance(place, dict | list) and place:
+            key = luck.choice(list(place) if isinstance(place, dict) else range(len(place)))
+            if luck.random() < 0.2 or not isinstance(place[key], dict | list):
+                place[key] = deepcopy(luck.choice(JUNK))
+                break
+            place = place[key]
+    return damage
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_damaged_record_is_shown_or_named_and_left_out(seed: int, tmp_path: Path) -> None:
+    data = grid_record()
+    rows = {"benchmarks": data["benchmarks"][:6] + data["benchmarks"][-4:], "outcomes": data["outcomes"][:2]}
+    storage = store(tmp_path / "records", damaged({**data, **rows}, random.Random(seed)), record([timed()]))
+    assert main(["report", f"--storage={storage}", f"--output={tmp_path}/page.html"]) in (0, 1)
+    assert main(["tables", f"--storage={storage}", "0001", "--format=latex"]) in (0, 1, 3)
 
 
 def test_a_hundred_sizes_are_a_hundred_rows_and_choices(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The page in a real browser: figures drawn, filters and downloads at work, hostile names text, no error said."""
 
+import html
 import json
 import re
 from itertools import product
@@ -109,6 +110,8 @@ def test_a_hostile_name_is_seen_and_does_nothing(seen: tuple[str, list[str]]) ->
     assert "<img" not in dom
     assert "<b>" not in dom.rpartition("</script>")[0].partition("<body>")[2].partition("<script")[0]
     assert "&lt;script&gt;document.title" in dom
+    legends = re.findall(r'<text class="legendtext"[^>]*>(.*?)</text>', dom)
+    assert any(HOSTILE in html.unescape(legend) for legend in legends)
 
 
 @pytest.mark.parametrize("scheme, background", [(LIGHT, "rgb(255, 255, 255)"), (DARK, "rgb(20, 24, 29)")])

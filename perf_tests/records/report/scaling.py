@@ -11,7 +11,6 @@ from perf_tests.records.report.run import Run
 
 FLOORS = {
     "roofline": "no faster by arithmetic and memory traffic",
-    "launch floor": "no faster by launching its kernels",
     "matmul ceiling": "its products at the best rate seen here",
 }
 """How fast a case could be at best, as far as its record tells, and what that means."""
@@ -122,7 +121,6 @@ def floor_seconds(cell: Cell) -> dict[str, float | None]:
     """Seconds by the names above; None for what the record does not tell."""
     return {
         "roofline": cell.number("roofline_seconds"),
-        "launch floor": cell.number("launch_floor_seconds"),
         "matmul ceiling": ceiling_seconds(cell),
     }
 
