@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from perf_tests.__main__ import main
-from perf_tests.meta_tests.synthetic import BACKWARD, FORWARD, attention_identity, record, timed, untimed
+from perf_tests.meta_tests.synthetic import BACKWARD, FORWARD, attention_identity, record, timed, traced, untimed
 from perf_tests.meta_tests.synthetic_grid import grid_record
 from perf_tests.records.record import OUTCOMES, Json
 from perf_tests.records.report import page
@@ -223,6 +223,16 @@ def test_attention_that_ran_out_of_memory_is_a_cross_above_all_figures(tmp_path:
     assert cross["name"].endswith("out of memory")
 
 
+def test_kernel_shares_and_both_sides_of_an_attention_layer_are_drawn(tmp_path: Path) -> None:
+    text = page_over(tmp_path, {**record([timed()]), "passes": [traced()]})
+    assert {"run1-kernels", "run1-kernels-layer"} <= set(sections(text))
+    products, others = figures(text)["run1-kernels"]["data"]
+    assert (products["name"], products["y"], others["y"]) == ("matrix product", [75.0], [25.0])
+    device, host = figures(text)["run1-layer"]["data"]
+    assert device["x"] == ["scores, forward", "softmax, forward", "scores, backward", "softmax, backward"]
+    assert (device["y"][:2], host["y"][:2]) == ([2.0, 4.0], [8.0, 8.0])
+
+
 def test_the_history_holds_the_medians_of_one_identity_on_one_machine(tmp_path: Path) -> None:
     runs = [record([timed(seconds=(second,) * 3)], written=f"203{number}", threads=threads)
             for number, (second, threads) in enumerate([(1.0, 4), (2.0, 4), (9.0, 8), (3.0, 4)])]  # fmt: skip
@@ -371,5 +381,7 @@ def test_other_verbs_do_without_plotly() -> None:
 def test_every_figure_is_one_that_plotly_knows(tmp_path: Path) -> None:
     graph_objects = pytest.importorskip("plotly.graph_objects", reason="plotly is not installed")
     for figure in figures(page_over(tmp_path, grid_record(1), grid_record(2))).values():
-        traces = [{key: value for key, value in trace.items() if key != "tags"} for trace in figure["data"]]
+        traces = [
+            {key: value for key, value in trace.items() if key not in ("tags", "group")} for trace in figure["data"]
+        ]
         graph_objects.Figure(data=traces, layout=figure["layout"])

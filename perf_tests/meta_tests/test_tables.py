@@ -5,11 +5,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from perf_tests.meta_tests.synthetic import attention_identity, record, timed, untimed
+from perf_tests.meta_tests.synthetic import attention_identity, record, timed, traced, untimed
 from perf_tests.records.digits import ratio_spread, significant, with_spread
 from perf_tests.records.record import OUTCOMES, Json
+from perf_tests.records.record_tables import tables_of
 from perf_tests.records.table_formats import latex, markdown, typst
-from perf_tests.records.tables import Table, tables_of
+from perf_tests.records.tables import Table
 
 HOSTILE = 'a|b & 50% $x_1$ #show {\\input} <script>alert(1)</script> [c] "d" \n@e ~^ é \ud800'
 
@@ -173,6 +174,25 @@ def test_a_peak_that_is_no_number_is_no_figure(value: object) -> None:
 def test_identities_of_null_and_of_strange_kinds_are_taken() -> None:
     rows = [case(size=None, context_length=None), case(size=["a"], context_length="many", d_model="wide")]
     assert len(table(record(rows), "timing").rows) == 2
+
+
+def test_a_traced_case_has_its_kernels_their_shares_and_one_attention_layer_by_part() -> None:
+    data = {**record([case()]), "passes": [traced(), {"id": "other", "pass": "memory", "identity": {}, "values": {}}]}
+    kernels = table(data, "kernels")
+    assert column(kernels, "Kernel") == ["gemm<float>", "add"]
+    assert column(kernels, "mean (us)") == ["750 ± 75", "250 ± 25"]
+    assert column(kernels, "of kernel time (%)") == ["75.0", "25.0"]
+    shares = table(data, "kernel_shares")
+    assert column(shares, "softmax / products, forward") == ["0.5000"]
+    parts = table(data, "attention_parts")
+    assert column(parts, "Direction") == ["forward", "forward", "backward", "backward"]
+    assert column(parts, "device (us)")[:2] == ["2.000", "4.000"]
+
+
+@pytest.mark.parametrize("passes", [None, {}, [None], [{"pass": "kernels"}], [{**traced(), "values": {"kernels": 3}}]])
+def test_passes_that_hold_no_kernels_are_no_tables(passes: object) -> None:
+    names = [table.name for table in tables_of({**record([case()]), "passes": passes}, "run")]
+    assert [name for name in names if name not in ("timing", "kernel_shares")] == []
 
 
 def test_a_hundred_sizes_are_a_hundred_rows() -> None:

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from perf_tests.records.cells import SHORT_OUTCOMES, Cell, cells_of, distinct, phase_order
-from perf_tests.records.conditions import commit_of, date_of, machine_line, rounds_line
+from perf_tests.records.cells import SHORT_OUTCOMES, Cell, distinct, phase_order
+from perf_tests.records.conditions import rounds_line
 from perf_tests.records.digits import ratio_spread, significant, with_spread
-from perf_tests.records.record import OUTCOMES, Json
+from perf_tests.records.record import OUTCOMES
 from perf_tests.records.screen import DASH, case_name
 
 GIB, MIB = 2**30, 2**20
@@ -53,20 +53,6 @@ ATTENTION_LABELS = (HEAD_DIM, SEQUENCE, PRECISION, BATCH)
 
 Entry = tuple[Cell, str, str]
 """The cell that names the row, the column, and what stands there."""
-
-
-def tables_of(record: Json, name: str) -> list[Table]:
-    """Every table that the record has figures or outcomes for; `name` is what people call the record."""
-    cells = cells_of(record)
-    built = (timing_table(cells), precision_table(cells), memory_table(cells), attention_table(cells),
-             attention_memory_table(cells))  # fmt: skip
-    facts = (machine_line(record), f"record {name}", commit_of(record), date_of(record))
-    source = ", ".join(fact for fact in facts if fact)
-    return [
-        Table(table.name, table.title, table.header, table.label_columns, table.rows, (*table.notes, source))
-        for table in built
-        if table is not None
-    ]
 
 
 def timing_table(cells: Sequence[Cell]) -> Table | None:

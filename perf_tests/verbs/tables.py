@@ -9,9 +9,10 @@ from pathlib import Path
 from perf_tests.records.chosen import chosen_paths, each_readable, newest
 from perf_tests.records.flat_figures import COLUMNS, as_csv, as_jsonl, flat_figures
 from perf_tests.records.record import Json
+from perf_tests.records.record_tables import tables_of
 from perf_tests.records.store import StoredRecord, write_whole
 from perf_tests.records.table_formats import latex, markdown, typst
-from perf_tests.records.tables import Table, tables_of
+from perf_tests.records.tables import Table
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
 
 FORMATS: dict[str, tuple[str, Callable[[Sequence[Table]], str]]] = {
@@ -20,7 +21,16 @@ FORMATS: dict[str, tuple[str, Callable[[Sequence[Table]], str]]] = {
     "typst": ("typ", typst),
 }
 FLAT_FORMATS = ("csv", "jsonl")
-NAMES = ("timing", "precision", "memory", "attention", "attention_memory")
+NAMES = (
+    "timing",
+    "precision",
+    "memory",
+    "attention",
+    "attention_memory",
+    "kernel_shares",
+    "kernels",
+    "attention_parts",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -48,6 +48,8 @@ class Series:
     symbol: str = ""
     is_background: bool = False
     is_in_legend: bool = True
+    group: str = ""
+    """What a reader picks the series by, where one of many is shown; its name if empty."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Figure:
     y_log: bool = True
     line_at: tuple[float, str] | None = None
     picks_one: bool = False
-    """Whether a reader chooses one series out of too many to be told apart."""
+    """Whether a reader chooses one group of series out of too many to be told apart."""
     x_values: Sequence[float] | Sequence[str] = field(default=())
     """Where the axis has its ticks, or the order of its names; Plotly's choice if there are none."""
 
@@ -109,6 +111,7 @@ def _trace(series: Series) -> Json:
         "type": "scatter",
         "mode": series.mode,
         "name": plain(series.name),
+        "group": plain(series.group or series.name),
         "x": [plain(point.x) if isinstance(point.x, str) else rounded(point.x) for point in points],
         "y": [rounded(point.y) for point in points],
         "text": _once([plain(point.text) for point in points]),

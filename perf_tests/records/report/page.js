@@ -30,7 +30,7 @@
   function traces(figure) {
     const found = figure.data.map(kept).filter((trace) => trace.x.length);
     if (!figure.picks_one) return found;
-    return found.filter((trace) => trace.name === figure.picked).slice(0, 1);
+    return found.filter((trace) => trace.group === figure.picked);
   }
 
   function layout(figure, data, width) {
@@ -79,7 +79,8 @@
       select.addEventListener("change", () => { figure.picked = select.value; draw(div); });
       div.before(select);
     }
-    const names = figure.data.map(kept).filter((trace) => trace.x.length).map((trace) => trace.name);
+    const shown = figure.data.map(kept).filter((trace) => trace.x.length);
+    const names = [...new Set(shown.map((trace) => trace.group))];
     if (!names.includes(figure.picked)) figure.picked = names[0];
     select.replaceChildren(...names.map((name) => {
       const option = document.createElement("option");

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-from perf_tests.records import tables
+from perf_tests.records import kernel_tables, tables
 from perf_tests.records.cells import Cell, distinct, order
 from perf_tests.records.record import Json
-from perf_tests.records.report import attention, history, peaks, ratios, roofline, scaling, side_by_side
+from perf_tests.records.report import attention, history, kernels, peaks, ratios, roofline, scaling, side_by_side
 from perf_tests.records.report.figure import Figure, plotly_of, tags_of
 from perf_tests.records.report.markup import notes, paragraph, table, text
 from perf_tests.records.report.run import Machine, Run
@@ -130,6 +130,18 @@ def _add_run(page: Page, run: Run) -> None:
     alone += _table(tables.attention_table, run) + _table(tables.attention_memory_table, run)
     page.add(Section(f"{start}-attention", "Attention alone", alone))
     page.add(Section(f"{start}-roofline", "Roofline", page.drawn(roofline.roofline(run))))
+    _add_kernels(page, run, f"{start}-kernels")
+
+
+def _add_kernels(page: Page, run: Run, anchor: str) -> None:
+    content = page.drawn(kernels.kernel_shares(run))
+    for build in (kernel_tables.share_table, kernel_tables.kernel_table):
+        built = build(run.kernel_passes)
+        content += "" if built is None else table(built, f"{anchor}-{built.name}")
+    page.add(Section(anchor, "Where the device time goes", content))
+    parts = kernel_tables.attention_part_table(run.kernel_passes)
+    layer = "" if parts is None else table(parts, f"{anchor}-{parts.name}")
+    page.add(Section(f"{anchor}-layer", "One attention layer", page.drawn(kernels.attention_layer(run)) + layer))
 
 
 def _table(build: Callable[[Sequence[Cell]], tables.Table | None], run: Run) -> str:
