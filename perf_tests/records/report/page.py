@@ -217,7 +217,8 @@ def _document(page: Page, shown: Sequence[Run], plotly: str) -> str:
         '<meta name="color-scheme" content="light dark">'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'unsafe-inline'; "
         "style-src 'unsafe-inline'; img-src data: blob:\">"
-        f"<title>Recorded runs</title><style>{(HERE / 'page.css').read_text()}</style></head><body>"
+        f"<title>Recorded runs</title><style>{(HERE / 'page.css').read_text()}</style>"
+        "<noscript><style>.figures { display: none; }</style></noscript></head><body>"
         f"<header><h1>Recorded runs</h1><nav>{links}</nav>{_filters(shown)}</header><main>{body}</main>"
         f'<script type="application/json" id="figures">{embedded(page.figures)}</script>{drawing}'
         f"<script>{script}</script></body></html>\n"
