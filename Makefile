@@ -7,7 +7,7 @@ TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 LAUNCHES ?= 10
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 
-.PHONY: help perf baseline test lint proofs clean
+.PHONY: help perf baseline report test lint proofs clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1: /p' Makefile
@@ -17,6 +17,9 @@ perf: .venv/.installed  ## measure the default grid, save it, compare with the l
 
 baseline: .venv/.installed  ## record LAUNCHES launches of this commit, for `python -m perf_tests gate`
 	for launch in $$(seq $(LAUNCHES)); do $(BIN)/pytest perf_tests $(ARGS) || exit; done
+
+report: .venv/.installed  ## one page over the recorded runs, report.html
+	$(BIN)/python -m perf_tests report -o report.html $(ARGS)
 
 test: .venv/.installed lint  ## all tests: tools, numerics, and every benchmark once on a tiny model
 	$(BIN)/pytest perf_tests/meta_tests
@@ -35,6 +38,7 @@ proofs: .venv/.installed  ## what the suite claims of itself, measured
 	$(BIN)/python -m perf_tests.proofs.sdpa_against_naive
 	$(BIN)/python -m perf_tests.proofs.time_inside_rounds
 	$(BIN)/python -m perf_tests.proofs.gate_simulation
+	$(BIN)/python -m perf_tests.proofs.report_cost
 
 clean:  ## forget the installation, keep the records
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import mean, median
 from typing import Any
 
-from perf_tests.records.record import LANGUAGE_MODEL_IDENTITY, Json, build_record
+from perf_tests.records.record import ATTENTION_IDENTITY, LANGUAGE_MODEL_IDENTITY, Json, build_record
 
 FORWARD = "perf_tests/test_forward.py::test_forward[tiny-ctx8-fp32-naive]"
 BACKWARD = "perf_tests/test_backward.py::test_backward[tiny-ctx8-fp32-naive]"
@@ -21,6 +21,14 @@ def identity(**changes: Any) -> Json:
         "device": "cpu",
     }  # fmt: skip
     return {name: {**known, **changes}[name] for name in LANGUAGE_MODEL_IDENTITY}
+
+
+def attention_identity(**changes: Any) -> Json:
+    known = {
+        "phase": "attention_forward", "head_dim": 16, "sequence_length": 256, "batch_size": 8, "precision": "fp32",
+        "attention": "naive", "device": "cpu",
+    }  # fmt: skip
+    return {name: {**known, **changes}[name] for name in ATTENTION_IDENTITY}
 
 
 def timed(case_id: str = FORWARD, seconds: Sequence[float] = TEN_ROUNDS, **changes: Any) -> Json:
@@ -45,6 +53,29 @@ def timed(case_id: str = FORWARD, seconds: Sequence[float] = TEN_ROUNDS, **chang
             "data": list(seconds),
         },
     }
+
+
+def traced(case_id: str = FORWARD, **changes: Any) -> Json:
+    """A kernel pass over a case: two kernels, and one attention layer; `changes` go to its identity."""
+
+    def kernel(name: str, kind: str, share: float) -> Json:
+        return {"name": name, "kind": kind, "calls": 10, "total_seconds": share * 0.01, "mean_seconds": share * 0.001,
+                "stddev_seconds": share * 0.0001, "share": share, "shapes": []}  # fmt: skip
+
+    def direction(ratio: float) -> Json:
+        part = {"part": "scores", "launches": 2.0, "device_seconds": 2e-6, "host_seconds": 8e-6, "flops": 1e6,
+                "bytes": 5e5, "bound": "launch"}  # fmt: skip
+        softmax = {**part, "part": "softmax", "device_seconds": 4e-6}
+        return {"parts": [part, softmax], "softmax_over_products_time": ratio}
+
+    values = {
+        "launches": 60, "kernel_seconds": 0.01, "busy_share": 0.8, "matrix_products": {"share_of_kernel_time": 0.75},
+        "kinds": [{"kind": "matrix product", "share_of_kernel_time": 0.75},
+                  {"kind": "elementwise", "share_of_kernel_time": 0.25}],
+        "kernels": [kernel("gemm<float>", "matrix product", 0.75), kernel("add", "elementwise", 0.25)],
+        "attention": {"forward": direction(0.5), "backward": direction(0.4)},
+    }  # fmt: skip
+    return {"id": case_id, "identity": identity(**changes), "pass": "kernels", "values": values}
 
 
 def untimed(

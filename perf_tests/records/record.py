@@ -7,6 +7,9 @@ from typing import Any
 
 FORMAT_VERSION = 1
 
+LONGEST_SECONDS = 1e9
+"""No round takes thirty years: what lies beyond is damaged, and its square would overflow."""
+
 Json = dict[str, Any]
 
 LANGUAGE_MODEL_IDENTITY = (
@@ -91,7 +94,7 @@ def _is_timed(row: Json) -> bool:
     if not isinstance(stats, dict) or not isinstance(stats.get("data"), list) or not stats["data"]:
         return False
     summary = (stats.get(name) for name in ("min", "max", "mean", "median", "iqr", "stddev"))
-    return all(isinstance(value, float) and value > 0 for value in stats["data"]) and all(
+    return all(isinstance(value, float) and 0 < value < LONGEST_SECONDS for value in stats["data"]) and all(
         isinstance(value, int | float) for value in summary
     )
 

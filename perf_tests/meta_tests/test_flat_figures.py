@@ -1,0 +1,99 @@
+"""Figures one to a line: the published columns first, every case there, and exactly the record's values."""
+
+import csv
+import io
+import json
+
+import pytest
+
+from perf_tests.meta_tests.synthetic import BACKWARD, FORWARD, attention_identity, record, timed, untimed
+from perf_tests.records.flat_figures import COLUMNS, as_csv, as_jsonl, flat_figures
+from perf_tests.records.record import Json
+
+# The heads of collections of such figures; readers of those find their columns here.
+PUBLISHED = {
+    "timing": "source,gpu,gpu_basis,edition,size,d_model,d_ff,n_layers,n_heads,vocab,batch,context,context_basis,"
+    "precision,compiled,phase,mean_ms,std_ms,n_measured,warmup,sync,status,note",
+    "attention": "source,gpu,gpu_basis,batch,d_model,seq_len,causal_mask,precision,compiled,phase,mean_ms,std_ms,"
+    "n_measured,status,note",
+    "memory": "source,gpu,gpu_basis,object,size,d_model,n_layers,batch,context,precision,compiled,mode,value,unit,"
+    "status,note",
+}
+
+
+def rows(data: Json, kind: str) -> list[dict[str, str]]:
+    text = as_csv(flat_figures(data, "machine/0001_run")[kind], COLUMNS[kind])
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def alone(**changes: object) -> Json:
+    return {**timed(seconds=(0.010, 0.012)), "extra_info": {**attention_identity(), **changes}}
+
+
+@pytest.mark.parametrize("kind", PUBLISHED)
+def test_the_published_columns_come_first(kind: str) -> None:
+    assert ",".join(COLUMNS[kind]).startswith(PUBLISHED[kind] + ",")
+
+
+def test_a_timing_has_its_labels_and_its_figures() -> None:
+    (row,) = rows(record([timed(seconds=(0.010, 0.012), phase="forward_backward", warmup_rounds=5)]), "timing")
+    assert (row["size"], row["d_ff"], row["n_layers"], row["context"], row["batch"]) == ("tiny", "512", "2", "8", "4")
+    assert (row["phase"], row["status"], row["n_measured"], row["warmup"]) == ("fwd_bwd", "ok", "2", "5")
+    assert float(row["mean_ms"]) == pytest.approx(11.0)
+    assert float(row["median_ms"]) == pytest.approx(11.0)
+    assert float(row["std_ms"]) == pytest.approx(2**0.5)
+
+
+@pytest.mark.parametrize(
+    "changes, compiled",
+    [
+        ({}, "no"),
+        ({"attention": "compiled"}, "yes"),
+        ({"execution": "compiled"}, "yes"),
+        ({"attention": "sdpa"}, "no (sdpa)"),
+    ],
+)
+def test_a_row_says_whether_it_was_compiled_or_fused(changes: Json, compiled: str) -> None:
+    assert rows(record([timed(**changes)]), "timing")[0]["compiled"] == compiled
+
+
+def test_a_mixed_precision_is_called_so() -> None:
+    assert rows(record([timed(precision="bf16")]), "timing")[0]["precision"] == "bf16_amp"
+
+
+@pytest.mark.parametrize("outcome, status", [("out_of_memory", "OOM"), ("would_not_fit", "would_not_fit")])
+def test_a_case_without_a_timing_is_a_row_with_its_reason(outcome: str, status: str) -> None:
+    _, row = rows(record([timed()], [untimed(BACKWARD, outcome, "6 GiB, asked\nof 5", phase="full_step")]), "timing")
+    assert (row["status"], row["mean_ms"], row["note"]) == (status, "", "6 GiB, asked\nof 5")
+
+
+def test_attention_is_a_table_of_its_own() -> None:
+    figures = flat_figures(record([alone()]), "run")
+    assert (len(figures["timing"]), len(figures["attention"])) == (0, 1)
+    (row,) = rows(record([alone()]), "attention")
+    assert (row["d_model"], row["seq_len"], row["causal_mask"], row["phase"]) == ("16", "256", "yes", "forward")
+
+
+def test_a_peak_is_a_row_in_mebibytes_and_so_is_what_is_there_before_the_backward_pass() -> None:
+    row = timed(phase="full_step", peak_allocated_bytes=3 * 2**20, bytes_before_backward=2**20)
+    assert [(row["mode"], float(row["value"]), row["unit"]) for row in rows(record([row]), "memory")] == [
+        ("full_step_peak", 3.0, "MiB"),
+        ("before_backward", 1.0, "MiB"),
+    ]
+    (row,) = rows(record([alone(peak_allocated_bytes=2**20)]), "memory")
+    assert (row["object"], row["mode"]) == ("attention", "peak_forward")
+
+
+def test_running_out_of_memory_is_a_row_of_the_memory_table_too() -> None:
+    (row,) = rows(record([], [untimed()]), "memory")
+    assert (row["value"], row["status"]) == ("", "OOM")
+
+
+def test_json_lines_say_null_for_what_is_not_known() -> None:
+    (line,) = as_jsonl(flat_figures(record([], [untimed()]), "run")["timing"]).splitlines()
+    assert json.loads(line)["mean_ms"] is None
+
+
+def test_a_reason_is_no_formula() -> None:
+    (row,) = rows(record([], [untimed(FORWARD, reason="=HYPERLINK(1)")]), "timing")
+    assert row["note"] == "'=HYPERLINK(1)"

@@ -1,0 +1,129 @@
+"""The page in a real browser: figures drawn, filters and downloads at work, hostile names text, no error said."""
+
+import html
+import json
+import re
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from perf_tests.__main__ import main
+from perf_tests.meta_tests.browser import DARK, LIGHT, chromium, opened
+from perf_tests.meta_tests.synthetic import timed
+from perf_tests.meta_tests.synthetic_grid import grid_record
+from perf_tests.records.record import Json
+
+pytest.importorskip("plotly", reason="plotly, which draws the figures, is not installed")
+pytestmark = pytest.mark.skipif(chromium() is None, reason="no chromium on this machine")
+
+HOSTILE = "<img src=x onerror=\"document.title='pwned'\"> <script>document.title='pwned'</script> &amp; <b>"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs of a small grid, one case of which has a name that would like to be more."""
+    folder = tmp_path_factory.mktemp("page")
+    (folder / "records" / "machine").mkdir(parents=True)
+    for number in (1, 2):
+        data = grid_record(number)
+        data["benchmarks"] = [row for row in data["benchmarks"] if is_wanted(row["extra_info"])]
+        for context in (128, 256):
+            data["benchmarks"].append(
+                timed(f"test_forward[{HOSTILE}-{context}]", size=HOSTILE, context_length=context, parameters=1000)
+            )
+        (folder / "records" / "machine" / f"{number:04}_run.json").write_text(json.dumps(data))
+    assert main(["report", f"--storage={folder / 'records'}", f"--output={folder / 'page.html'}"]) == 0
+    return folder / "page.html"
+
+
+def is_wanted(identity: Json) -> bool:
+    """Enough for every kind of figure, and little to draw."""
+    if "head_dim" in identity:
+        return identity["head_dim"] == 16 and identity["phase"] == "attention_backward"
+    place = identity["size"], identity["context_length"]
+    return place in product(("small", "medium"), (128, 256)) and identity["phase"] in ("forward", "backward")
+
+
+@pytest.fixture(scope="module")
+def seen(page: Path) -> tuple[str, list[str]]:
+    return opened(page, page.parent / "profile")
+
+
+def shown_rows(dom: str, attribute: str) -> list[str]:
+    return [row for row in re.findall(r"<tr ([^>]*)>", dom) if attribute in row and "hidden" not in row]
+
+
+def test_nothing_is_said_on_the_console(seen: tuple[str, list[str]]) -> None:
+    assert seen[1] == []
+
+
+def test_every_figure_is_drawn(seen: tuple[str, list[str]]) -> None:
+    places = re.findall(r'<div class="plot[^"]*" id="([^"]+)"', seen[0])
+    assert len(places) > 10
+    assert len(re.findall(r'<div class="plot js-plotly-plot"', seen[0])) == len(places)
+    assert len(re.findall(r'<path class="point"', seen[0])) > 50
+
+
+def test_an_address_may_hold_a_filter(page: Path) -> None:
+    dom, console = opened(page, page.parent / "profile", "#?precision=bf16")
+    assert shown_rows(dom, 'data-precision="bf16"')
+    assert not shown_rows(dom, 'data-precision="fp32"')
+    assert console == []
+
+
+def test_choosing_a_size_leaves_its_rows_and_its_points(page: Path) -> None:
+    driver = """
+    setTimeout(() => {
+      const select = document.querySelector('select[data-filter=size]');
+      select.value = 'medium';
+      select.dispatchEvent(new Event('change'));
+      const names = document.getElementById('run2-context-forward').data.map((trace) => trace.name);
+      document.title = JSON.stringify(names);
+    }, 8000);"""
+    dom, console = opened(page, page.parent / "profile", driver=driver)
+    assert not shown_rows(dom, 'data-size="small"')
+    assert shown_rows(dom, 'data-size="medium"')
+    names = re.search("<title>(.*?)</title>", dom)
+    assert names
+    assert {name.partition(",")[0] for name in json.loads(names[1])} == {"roofline", "medium"}
+    assert console == []
+
+
+def test_a_figures_data_is_downloaded_as_csv(page: Path) -> None:
+    driver = """
+    setTimeout(() => {
+      URL.createObjectURL = (blob) => { blob.text().then((text) => { document.title = text; }); return '#'; };
+      document.querySelector('button[data-figure=run2-context-forward]').click();
+    }, 3000);"""
+    dom, _ = opened(page, page.parent / "profile", driver=driver)
+    title = re.search("<title>(.*?)</title>", dom, re.DOTALL)
+    assert title
+    header, *rows = title[1].splitlines()
+    assert header == "series,tokens in a sequence,median of the rounds (ms),low,high,what,size,context,precision,phase"
+    assert any(row.startswith('"small, fp32 naive",128,') and row.endswith(",small,128,fp32,forward") for row in rows)
+
+
+def test_a_hostile_name_is_seen_and_does_nothing(seen: tuple[str, list[str]]) -> None:
+    dom, _ = seen
+    assert "<title>Recorded runs</title>" in dom
+    assert "<img" not in dom
+    assert "<b>" not in dom.rpartition("</script>")[0].partition("<body>")[2].partition("<script")[0]
+    assert "&lt;script&gt;document.title" in dom
+    legends = re.findall(r'<text class="legendtext"[^>]*>(.*?)</text>', dom)
+    assert any(HOSTILE in html.unescape(legend) for legend in legends)
+
+
+@pytest.mark.parametrize("scheme, background", [(LIGHT, "rgb(255, 255, 255)"), (DARK, "rgb(20, 24, 29)")])
+def test_the_page_takes_the_theme_of_its_reader(scheme: int, background: str, page: Path) -> None:
+    driver = "setTimeout(() => { document.title = getComputedStyle(document.body).backgroundColor; }, 100);"
+    dom, _ = opened(page, page.parent / "profile", scheme=scheme, driver=driver)
+    assert f"<title>{background}</title>" in dom
+
+
+def test_without_programs_the_text_and_the_tables_are_there(page: Path) -> None:
+    without = page.with_name("without.html")
+    without.write_text(re.sub(r"<script[^>]*>.*?</script>", "", page.read_text(), flags=re.DOTALL))
+    dom, _ = opened(without, page.parent / "profile")
+    assert len(shown_rows(dom, 'data-size="small"')) >= 16
+    assert "out of memory" in dom

@@ -1,0 +1,138 @@
+"""`python -m perf_tests tables`: which records it takes, what it writes, and its exit codes."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perf_tests.__main__ import main
+from perf_tests.meta_tests.synthetic import attention_identity, record, timed
+from perf_tests.records.record import Json
+
+EXAMPLE = Path(__file__).parents[2] / ".benchmarks"
+
+
+def store(storage: Path, name: str, data: Json | str) -> Path:
+    path = storage / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(data if isinstance(data, str) else json.dumps(data))
+    return path
+
+
+def sized(size: str, written: str = "2030") -> Json:
+    return record([timed(size=size)], written=written)
+
+
+def tables(storage: Path, *words: str) -> int:
+    return main(["tables", f"--storage={storage}", *words])
+
+
+@pytest.mark.parametrize("chosen_format", ["markdown", "latex", "typst", "csv", "jsonl"])
+def test_every_format_shows_the_committed_run(chosen_format: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tables(EXAMPLE, "--format", chosen_format) == 0
+    assert "sdpa" in capsys.readouterr().out
+
+
+def test_without_a_name_the_newest_record_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store(tmp_path, "a/0002_x.json", sized("older", "2029"))
+    store(tmp_path, "b/0001_x.json", sized("newer", "2030"))
+    assert tables(tmp_path) == 0
+    assert "newer" in (printed := capsys.readouterr().out)
+    assert "older" not in printed
+
+
+@pytest.mark.parametrize("word", ["0001", "0001_x", "a/0001", "{storage}/a/0001_x.json", "{storage}/a"])
+def test_a_record_is_named_by_path_folder_or_beginning(
+    word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store(tmp_path, "a/0001_x.json", sized("asked"))
+    store(tmp_path, "b/0002_x.json", sized("other"))
+    assert tables(tmp_path, word.format(storage=tmp_path)) == 0
+    assert "asked" in (printed := capsys.readouterr().out)
+    assert "other" not in printed
+
+
+@pytest.mark.parametrize("words", [(), ("0001",), ("x" * 5000,), ("a\0b",)])
+def test_no_record_is_one_sentence(words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tables(tmp_path, *words) == 3
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "{",
+        "[" * 100_000,
+        "[]",
+        '{"machine_info": {}, "benchmarks": []}',
+        json.dumps({**record(), "suite": {"format_version": 0}}),
+        json.dumps(record([timed(seconds=(1.0,))])).replace("1.0", "NaN"),
+        json.dumps(record([timed(seconds=(1.0,))])).replace("1.0", "Infinity"),
+    ],
+    ids=["torn", "deep", "list", "foreign", "older", "nan", "infinite"],
+)
+def test_a_broken_file_is_named_and_left_out(broken: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = store(tmp_path, "a/0001_x.json", broken)
+    assert tables(tmp_path) == 3
+    assert str(path) in capsys.readouterr().err
+    store(tmp_path, "a/0002_x.json", sized("sound"))
+    assert tables(tmp_path) == 1
+    printed = capsys.readouterr()
+    assert str(path) in printed.err
+    assert "sound" in printed.out
+
+
+def test_a_folder_gets_one_file_for_each_table(tmp_path: Path) -> None:
+    alone = {**timed(), "extra_info": attention_identity()}
+    store(tmp_path, "a/0001_x.json", record([timed(), alone]))
+    assert tables(tmp_path, "--format=csv", f"--output={tmp_path}/out/deep") == 0
+    assert sorted(path.name for path in (tmp_path / "out/deep").iterdir()) == ["attention.csv", "timing.csv"]
+    with open(tmp_path / "out/deep/timing.csv", newline="") as file:
+        assert [row["size"] for row in csv.DictReader(file)] == ["tiny"]
+
+
+def test_several_records_are_rows_of_one_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in (1, 2):
+        store(tmp_path, f"a/000{number}_x.json", sized(f"size{number}"))
+    assert tables(tmp_path, "0001", "0002", "--format=csv", "--only=timing") == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [(row["source"], row["size"]) for row in rows] == [("a/0001_x", "size1"), ("a/0002_x", "size2")]
+
+
+def test_a_table_without_figures_is_said_to_have_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store(tmp_path, "a/0001_x.json", sized("small"))
+    assert tables(tmp_path, "--only=attention") == 1
+    assert "no figures" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = store(tmp_path, "a/0001_x.json", sized("small"))
+    assert tables(tmp_path, f"--output={path}") == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_json_has_the_figures_of_each_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store(tmp_path, "a/0001_x.json", sized("small"))
+    assert tables(tmp_path, "--json") == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (found["record"], found["timing"][0]["size"]) == ("a/0001_x", "small")
+
+
+def test_a_record_is_not_changed_by_looking_at_it(tmp_path: Path) -> None:
+    path = store(tmp_path, "a/0001_x.json", sized("small"))
+    before = (path.read_bytes(), path.stat().st_mtime_ns)
+    tables(tmp_path)
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+
+
+def test_the_text_does_not_depend_on_the_hash_seed() -> None:
+    command = [sys.executable, "-m", "perf_tests", "tables", "--format=latex", "epyc-2core/0001"]
+    texts = {
+        subprocess.run(command, cwd=EXAMPLE.parent, capture_output=True, env={"PYTHONHASHSEED": seed}).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(texts) == 1
+    assert b"tabular" in texts.pop()

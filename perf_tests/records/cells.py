@@ -1,0 +1,147 @@
+"""A record as cells: every case with its labels and its figure, or with the word for why it has none."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from perf_tests.records.record import OUTCOMES, Json, identity_of
+
+PHASES = ("inference", "forward", "backward", "forward_backward", "optimizer", "full_step")
+"""In the order of a training step; attention alone has a forward and a backward pass."""
+
+SHORT_OUTCOMES = {**OUTCOMES, "out_of_memory": "OOM"}
+"""What stands in a cell whose neighbours are figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One case of one run; `rounds` holds seconds and is empty where the case has no valid timing."""
+
+    id: str
+    identity: Json
+    info: Json
+    rounds: tuple[float, ...] = ()
+    outcome: str = ""
+    reason: str = ""
+
+    @property
+    def is_attention(self) -> bool:
+        """Whether attention alone was measured, and no model."""
+        return "head_dim" in self.identity
+
+    @property
+    def is_timed(self) -> bool:
+        return bool(self.rounds)
+
+    @property
+    def median_seconds(self) -> float:
+        return median(self.rounds)
+
+    @property
+    def mean_seconds(self) -> float:
+        return math.fsum(self.rounds) / len(self.rounds)
+
+    @property
+    def std_seconds(self) -> float | None:
+        """Standard deviation of the rounds, with n - 1; None for a single round."""
+        if len(self.rounds) < 2:
+            return None
+        mean = self.mean_seconds
+        return math.sqrt(math.fsum((seconds - mean) ** 2 for seconds in self.rounds) / (len(self.rounds) - 1))
+
+    def label(self, name: str) -> str:
+        """An identity field in words; empty where it is null or missing."""
+        value = self.identity.get(name)
+        return "" if value is None else str(value)
+
+    def number(self, name: str) -> float | None:
+        """A finite number from the identity or from what was written down beside the timing; else None."""
+        return finite(self.identity.get(name, self.info.get(name)))
+
+    @property
+    def phase(self) -> str:
+        """`forward` for attention's forward pass too."""
+        return self.label("phase").removeprefix("attention_")
+
+    @property
+    def implementation(self) -> str:
+        """How the same function is computed: attention, and where they are not the default, the other axes."""
+        parts = [self.label("attention")]
+        if self.label("execution") not in ("", "eager"):
+            parts.append(f"{self.label('execution')} model")
+        if self.label("checkpoint") not in ("", "none"):
+            parts.append(f"checkpoint {self.label('checkpoint')}")
+        if self.label("model") not in ("", "ours"):
+            parts.append(self.label("model"))
+        return ", ".join(part for part in parts if part)
+
+
+def finite(value: object) -> float | None:
+    """The value where it is a finite number, else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def cells_of(record: Json) -> list[Cell]:
+    """Every case of the record, by family, size, length, implementation, precision and phase."""
+    cells = [
+        Cell(row["fullname"], identity_of(row), row["extra_info"], tuple(row["stats"]["data"]))
+        for row in record["benchmarks"]
+    ]
+    cells += [
+        Cell(row["id"], identity_of(row), {}, outcome=row["outcome"], reason=row["reason"])
+        for row in record["outcomes"]
+    ]
+    return sorted(cells, key=_order)
+
+
+def _order(cell: Cell) -> tuple[Any, ...]:
+    if cell.is_attention:
+        place: tuple[Any, ...] = (order(cell.identity.get("head_dim")), order(cell.identity.get("sequence_length")))
+    else:
+        place = (size_order(cell), order(cell.identity.get("context_length")))
+    implementation = (cell.implementation != "naive", cell.implementation)
+    return (
+        cell.is_attention,
+        place,
+        implementation,
+        precision_order(cell.label("precision")),
+        phase_order(cell),
+        cell.id,
+    )
+
+
+def phase_order(cell: Cell) -> tuple[int, str]:
+    """Phases as they follow each other in a training step, then whatever else there is."""
+    return (PHASES.index(cell.phase) if cell.phase in PHASES else len(PHASES)), cell.phase
+
+
+def order(value: object) -> tuple[int, float, str]:
+    """A key that puts numbers before words, and takes anything."""
+    number = finite(value)
+    return (0, number, "") if number is not None else (1, 0.0, str(value))
+
+
+def size_order(cell: Cell) -> tuple[float, str]:
+    """Smallest model first, by the parameters of its blocks; ours have four d x d and three d x d_ff matrices each."""
+    shape = [finite(cell.identity.get(name)) for name in ("d_model", "d_ff", "num_layers")]
+    if any(value is None for value in shape):
+        return math.inf, cell.label("size")
+    d_model, d_ff, num_layers = (value or 0.0 for value in shape)
+    return num_layers * (4 * d_model * d_model + 3 * d_model * d_ff), cell.label("size")
+
+
+def precision_order(precision: str) -> tuple[bool, str]:
+    return precision != "fp32", precision
+
+
+def distinct(values: Iterable[str]) -> list[str]:
+    """Each value once, in the order in which it first comes."""
+    return list(dict.fromkeys(values))

@@ -1,0 +1,58 @@
+"""Which records a verb looks at: those that its user named, or all that are stored."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from perf_tests.records.store import StoredRecord, read_record
+
+
+def chosen_paths(storage: Path, asked: Sequence[str]) -> list[Path]:
+    """Files that fit any of the words, each once; every file of the storage where there are no words.
+
+    A word is a path, a folder of records, or the beginning of a name: `0003`, `epyc-2core/0003`.
+    Raises ValueError with one sentence where a word fits nothing, or nothing is stored.
+    """
+    stored = sorted(storage.glob("*/*.json"))
+    if not asked:
+        if not stored:
+            raise ValueError(f"{storage} holds no record; `pytest perf_tests` records a run.")
+        return stored
+    return list(dict.fromkeys(path for word in asked for path in _fitting(stored, storage, word)))
+
+
+def _fitting(stored: Sequence[Path], storage: Path, word: str) -> list[Path]:
+    try:
+        if Path(word).is_file():
+            return [Path(word)]
+        if Path(word).is_dir():
+            found = sorted([*Path(word).glob("*.json"), *Path(word).glob("*/*.json")])
+        else:
+            found = [path for path in stored if path.name.startswith(word) or _name(path).startswith(word)]
+    except (OSError, ValueError):  # too long for a path, or with a null character in it
+        found = []
+    if not found:
+        known = ", ".join(map(_name, stored[-10:])) or "none"
+        raise ValueError(f"{word!r} fits no record under {storage}; the last ones stored there: {known}.")
+    return found
+
+
+def _name(path: Path) -> str:
+    return f"{path.parent.name}/{path.stem}"
+
+
+def each_readable(paths: Iterable[Path], left_out: list[str]) -> Iterator[StoredRecord]:
+    """Records one at a time, so that hundreds need no memory; a sentence for each other file goes to `left_out`."""
+    for path in paths:
+        try:
+            yield read_record(path)
+        except ValueError as error:
+            left_out.append(str(error))
+
+
+def newest(records: Iterable[StoredRecord]) -> StoredRecord | None:
+    """The last one written; of two with one date, the later in order of paths."""
+    chosen = None
+    for record in records:
+        if chosen is None or str(record.data.get("datetime")) >= str(chosen.data.get("datetime")):
+            chosen = record
+    return chosen

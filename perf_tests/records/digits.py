@@ -1,0 +1,40 @@
+"""Figures in as many digits as their spread allows."""
+
+import math
+
+SPREAD_DIGITS = 2
+"""Significant digits of a standard deviation; the mean ends at the same place."""
+EXACT_DIGITS = 4
+"""Significant digits of a figure without a spread."""
+
+
+def with_spread(value: float, spread: float | None) -> str:
+    """`875 ± 12`; without a spread, or with none to see, four significant digits of the value alone."""
+    if spread is None or not spread > 0 or not math.isfinite(spread) or not math.isfinite(value):
+        return significant(value)
+    places = _places(spread, SPREAD_DIGITS)
+    return f"{_rounded(value, places)} ± {_rounded(spread, places)}"
+
+
+def significant(value: float, digits: int = EXACT_DIGITS) -> str:
+    """At least `digits` significant digits, never in powers of ten; whole numbers stay whole."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:.0f}"
+    return _rounded(value, max(_places(value, digits), 0))
+
+
+def _places(value: float, digits: int) -> int:
+    """Decimal places that show `digits` significant digits of `value` as it reads once rounded: 0.0996 is 0.10."""
+    exponent = int(f"{abs(value):.{digits - 1}e}".partition("e")[2])
+    return digits - 1 - exponent
+
+
+def _rounded(value: float, places: int) -> str:
+    return f"{round(value, places):.{max(places, 0)}f}"
+
+
+def ratio_spread(
+    ratio: float, spread_over: float | None, over: float, spread_under: float | None, under: float
+) -> float:
+    """Standard deviation of over / under from those of both, to first order and taken as independent."""
+    return abs(ratio) * math.hypot((spread_over or 0.0) / over, (spread_under or 0.0) / under)

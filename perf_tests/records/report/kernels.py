@@ -1,0 +1,76 @@
+"""Kernel shares of traced cases, and the host and the device side of one attention layer."""
+
+from collections.abc import Sequence
+
+from perf_tests.records.cells import Cell, distinct, finite
+from perf_tests.records.kernel_tables import TRACED_NOTE, labels_of, rows_in
+from perf_tests.records.report.figure import Figure, Point, Series, case_text, tags_of
+from perf_tests.records.report.run import Run
+
+SIDES = {"device_seconds": "device", "host_seconds": "host"}
+
+
+def kernel_shares(run: Run) -> list[Figure]:
+    """What share of the kernel time each kind of kernel takes, by case."""
+    points: dict[str, list[Point]] = {}
+    for cell in run.kernel_passes:
+        for row in rows_in(cell.info, "kinds"):
+            share = finite(row.get("share_of_kernel_time"))
+            if share is not None:
+                point = Point(_name(cell), share * 100, case_text(cell), tags_of(cell))
+                points.setdefault(str(row.get("kind")), []).append(point)
+    if not points:
+        return []
+    series = [Series(kind, points[kind], colour=place, mode="markers") for place, kind in enumerate(points)]
+    return [
+        Figure(
+            f"run{run.number}-kernels",
+            "Kernel time by kind",
+            "case",
+            "share of kernel time (%)",
+            series,
+            [TRACED_NOTE, run.conditions],
+            x_log=False,
+            y_log=False,
+            x_values=distinct(map(_name, run.kernel_passes)),
+        )
+    ]
+
+
+def attention_layer(run: Run) -> list[Figure]:
+    """Device time beside host time of each part of one attention layer; a reader picks the traced case."""
+    series = [one for cell in run.kernel_passes for one in _sides(cell)]
+    if not series:
+        return []
+    return [
+        Figure(
+            f"run{run.number}-layer",
+            "One attention layer: the device's time and the host's",
+            "part",
+            "time (us)",
+            series,
+            [TRACED_NOTE, run.conditions],
+            x_log=False,
+            picks_one=True,
+            x_values=distinct(str(point.x) for one in series for point in one.points),
+        )
+    ]
+
+
+def _sides(cell: Cell) -> Sequence[Series]:
+    series = []
+    for colour, (field, side) in enumerate(SIDES.items()):
+        points = []
+        for way in ("forward", "backward"):
+            for part in rows_in(cell.info, "attention", way, "parts"):
+                seconds = finite(part.get(field))
+                if seconds is not None and seconds > 0:
+                    x = f"{part.get('part')}, {way}"
+                    points.append(Point(x, seconds * 1e6, f"{case_text(cell)}: {side}", tags_of(cell)))
+        if points:
+            series.append(Series(side, points, colour=colour, mode="markers", group=_name(cell)))
+    return series
+
+
+def _name(cell: Cell) -> str:
+    return " ".join(label for label in labels_of(cell) if label)

@@ -1,0 +1,61 @@
+"""Peak memory by phase, measured and predicted; and where attention alone runs out of it."""
+
+from collections.abc import Sequence
+
+from perf_tests.records.cells import Cell, distinct
+from perf_tests.records.conditions import rounds_line
+from perf_tests.records.report.figure import Figure, Point, Series, case_text, place_of, tags_of
+from perf_tests.records.report.run import Run
+from perf_tests.records.tables import MIB
+
+MEASURED, PREDICTED = "peak_allocated_bytes", "predicted_peak_bytes"
+
+
+def peaks(run: Run) -> list[Figure]:
+    """A marker for each phase by size and context: filled where it was measured, open where it was predicted."""
+    cells = [cell for cell in run.cells or [] if not cell.is_attention]
+    cells = [cell for cell in cells if cell.number(MEASURED) or cell.number(PREDICTED)]
+    if not cells:
+        return []
+    names = distinct(_series_name(cell) for cell in cells)
+    series = []
+    for place, name in enumerate(names):
+        chosen = [cell for cell in cells if _series_name(cell) == name]
+        series += _of_field(chosen, MEASURED, name, place) + _of_field(chosen, PREDICTED, f"{name}, predicted", place)
+    conditions = [rounds_line(cells), run.conditions]
+    if any(cell.number(PREDICTED) for cell in cells):
+        conditions.insert(0, "circle around a marker: the peak that was predicted")
+    return [
+        Figure(
+            f"run{run.number}-memory",
+            "Peak of allocated memory",
+            "size, context",
+            "MiB",
+            series,
+            conditions,
+            x_log=False,
+            x_values=distinct(map(place_of, cells)),
+        )
+    ]
+
+
+def _series_name(cell: Cell) -> str:
+    return f"{cell.phase}, {cell.label('precision')} {cell.implementation}"
+
+
+def _of_field(cells: Sequence[Cell], field: str, name: str, place: int) -> list[Series]:
+    points = [
+        Point(
+            place_of(cell),
+            amount / MIB,
+            f"{case_text(cell)}: {name}",
+            tags_of(cell),
+        )
+        for cell in cells
+        if (amount := cell.number(field))
+    ]
+    if not points:
+        return []
+    if field == PREDICTED:
+        return [Series(name, points, colour=place, mode="markers", symbol="circle-open", is_in_legend=False)]
+    return [Series(name, points, colour=place, mode="markers")]

@@ -1,0 +1,111 @@
+"""Recorded runs as a page needs them: those that it shows in full, and the medians alone of all others."""
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from perf_tests.records.cells import Cell, cells_of
+from perf_tests.records.conditions import commit_of, date_of, machine_line, machine_name
+from perf_tests.records.kernel_tables import kernel_passes
+from perf_tests.records.record import Json, machine_differences
+from perf_tests.records.store import StoredRecord
+
+FULL_RUNS_OF_A_MACHINE = 2
+"""The newest run is shown in full, and compared with the one before; of older ones the history needs medians only."""
+
+
+@dataclass
+class Run:
+    """One record, without what no page shows. `cells` is None once only its medians are needed."""
+
+    name: str
+    record: Json
+    """Without `benchmarks` and `outcomes`."""
+    cells: list[Cell] | None
+    medians: dict[str, tuple[float, tuple[Any, ...]]]
+    """Median in seconds and identity of each timed case, by id."""
+    timed: int
+    untimed: int
+    flags: int
+    kernel_passes: list[Cell]
+    number: int = 0
+
+    @property
+    def written(self) -> str:
+        return str(self.record.get("datetime"))
+
+    @property
+    def date(self) -> str:
+        return date_of(self.record)
+
+    @property
+    def commit(self) -> str:
+        return commit_of(self.record)
+
+    @property
+    def conditions(self) -> str:
+        return machine_line(self.record)
+
+    @property
+    def title(self) -> str:
+        return f"run {self.number}, {self.name}"
+
+
+@dataclass
+class Machine:
+    """Runs of one machine, build and setting: the only ones whose times compare. Oldest first."""
+
+    runs: list[Run] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return machine_name(self.runs[0].record)
+
+    @property
+    def newest(self) -> Run:
+        return self.runs[-1]
+
+
+def machines_of(records: Iterable[StoredRecord], keeps_all: bool) -> list[Machine]:
+    """Runs by machine, numbered by date. `keeps_all` says that each of them will be shown in full."""
+    machines: list[Machine] = []
+    identities: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    for record in records:
+        run = _run_of(record, identities)
+        machine = _machine_of(run, machines)
+        machine.runs.append(run)
+        machine.runs.sort(key=lambda run: (run.written, run.name))
+        if not keeps_all:
+            for older in machine.runs[:-FULL_RUNS_OF_A_MACHINE]:
+                older.cells, older.kernel_passes = None, []
+    machines.sort(key=lambda machine: (machine.newest.written, machine.newest.name))
+    every = sorted((run for machine in machines for run in machine.runs), key=lambda run: (run.written, run.name))
+    for number, run in enumerate(every, 1):
+        run.number = number
+    return machines
+
+
+def _machine_of(run: Run, machines: list[Machine]) -> Machine:
+    info = run.record["machine_info"]
+    for machine in machines:
+        if not machine_differences(info, machine.newest.record["machine_info"]):
+            return machine
+    machines.append(Machine())
+    return machines[-1]
+
+
+def _run_of(stored: StoredRecord, identities: dict[tuple[Any, ...], tuple[Any, ...]]) -> Run:
+    """Hundreds of runs hold the same few identities; each is kept once."""
+    data = stored.data
+    cells = cells_of(data)
+    medians = {}
+    for cell in cells:
+        if cell.is_timed:
+            key = tuple(map(str, cell.identity.values()))
+            medians[sys.intern(cell.id)] = (cell.median_seconds, identities.setdefault(key, key))
+    flags = sum(len(found) for row in data["benchmarks"] if isinstance(found := row["extra_info"].get("flags"), list))
+    facts = {name: value for name, value in data.items() if name not in ("benchmarks", "outcomes", "passes")}
+    return Run(
+        stored.name, facts, cells, medians, len(data["benchmarks"]), len(data["outcomes"]), flags, kernel_passes(data)
+    )  # fmt: skip
