@@ -46,5 +46,5 @@ def run(arguments: argparse.Namespace) -> int:
             json.dumps({"page": str(arguments.output), "runs": count, "machines": len(machines), "left_out": left_out})
         )
     else:
-        print(f"Wrote {arguments.output}: {count} runs of {len(machines)} machines.")
+        print(f"Wrote {arguments.output}: {count} run(s) of {len(machines)} machine(s).")
     return FINDINGS if left_out else FINE
