@@ -24,6 +24,9 @@ SEQUENCE_LENGTHS = (256, 1024, 4096, 8192, 16384)
 GPU_SIZES = ("small", "medium", "large", "xl", "2.7B")
 SMOKE_SIZE = "tiny"
 
+PASSES = {"kernels": "also trace each case, after the timings: kernels, launches, gaps, one attention layer by part"}
+"""Extra passes over the cases, each an option of its name; what they find is never a timing."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -50,6 +53,7 @@ class Settings:
     optimizer: str
     memory_budget_bytes: int | None
     model: str | None
+    passes: tuple[str, ...]
 
     @property
     def device_type(self) -> str:
@@ -82,7 +86,13 @@ def add_options(parser: pytest.Parser) -> None:
     )
     for name, text in texts.items():
         group.addoption(name, default=None, metavar=name.strip("-").upper().replace("-", "_"), help=text)
+    for name, text in PASSES.items():
+        group.addoption(option_of_pass(name), action="store_true", help=text)
     group.addoption("--resume", action="store_true", help="go on with an interrupted run")
+
+
+def option_of_pass(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def read_settings(config: pytest.Config) -> Settings:
@@ -140,6 +150,7 @@ def _read_settings(config: pytest.Config) -> Settings:
         optimizer=_names("--optimizer", typed("--optimizer"), OPTIMIZERS, ("default",))[0],
         memory_budget_bytes=_byte_count("--memory-budget", typed("--memory-budget")),
         model=model,
+        passes=tuple(name for name in PASSES if config.getoption(option_of_pass(name))),
     )
 
 

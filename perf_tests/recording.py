@@ -11,13 +11,14 @@ import pytest
 from perf_tests.benchmark_options import SavingOptions, same_parameters, show_beside_baseline
 from perf_tests.cases import ATTENTION_AXES, LANGUAGE_MODEL_AXES
 from perf_tests.instruments import machine
+from perf_tests.instruments.kernels import ProfilerBusyError, check_no_profiler
 from perf_tests.options import Settings
 from perf_tests.outcomes import Outcome
 from perf_tests.progress import Line, Progress, WatchedLine, expected_work
 from perf_tests.records.record import Json, machine_differences
 from perf_tests.records.store import BaselineError, StoredRecord, latest_baseline, list_records, numbered_baseline
 from perf_tests.session import MeasuringSession, ResumeError, command_line, journal_header, open_journal
-from perf_tests.stash import CASE, RUN, SAVING, SETTINGS, WORKBENCH, Run
+from perf_tests.stash import CASE, PASS, RUN, SAVING, SETTINGS, WORKBENCH, Run
 from perf_tests.workbench import set_up
 
 
@@ -40,10 +41,13 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     machine_info = _machine_info(config)
     selection = [item.nodeid for item in benchmarks]
     try:
-        run.baseline = _baseline(run, saving, machine_info, set(selection))
+        if "kernels" in settings.passes:
+            check_no_profiler()
+        timed = {item.nodeid for item in benchmarks if PASS not in item.stash}
+        run.baseline = _baseline(run, saving, machine_info, timed)
         header = _header(config, settings, selection, machine_info)
         journal, contents = open_journal(saving.storage, header, config.option.resume)
-    except (BaselineError, ResumeError) as error:
+    except (BaselineError, ResumeError, ProfilerBusyError) as error:
         raise pytest.UsageError(str(error)) from error
     except OSError as error:
         raise pytest.UsageError(
@@ -168,7 +172,8 @@ def _without_killers(left: list[pytest.Item], session: MeasuringSession) -> list
     for item in left:
         if session.contents.starts.get(item.nodeid, 0) >= 2:
             reason = "the process died twice while this case ran; run it alone to see why."
-            session.not_measured(item.nodeid, item.stash[CASE], Outcome("error", reason))
+            extra_pass = item.stash.get(PASS, None)
+            session.not_measured(item.nodeid, item.stash[CASE], Outcome("error", reason), extra_pass=extra_pass)
         else:
             spared.append(item)
     return spared

@@ -59,11 +59,33 @@ class MeasuringSession:
         self.contents.benchmarks.append(row)
         self.progress.end(row["fullname"], f"{case_name(row['fullname'])}  {duration(row['stats']['median'])}")
 
-    def not_measured(self, case_id: str, case: Case, outcome: Outcome, rounds: Sequence[float] = ()) -> None:
+    def not_measured(
+        self,
+        case_id: str,
+        case: Case,
+        outcome: Outcome,
+        rounds: Sequence[float] = (),
+        extra_pass: str | None = None,
+    ) -> None:
         row = outcome.as_row(case_id, case, rounds)
+        if extra_pass is not None:
+            row["pass"] = extra_pass
         self.journal.outcome(row)
         self.contents.outcomes.append(row)
         self.progress.end(case_id, f"{case_name(case_id)}  {OUTCOMES[outcome.outcome]}")
+
+    def passed(self, case_id: str, case: Case, extra_pass: str, values: Json) -> None:
+        """An extra pass over a case found `values`."""
+        row = {"id": case_id, "identity": case.identity(), "pass": extra_pass, "values": values}
+        self.journal.extra_pass(row)
+        self.contents.passes.append(row)
+        self.progress.end(case_id, f"{case_name(case_id)}  done")
+
+    def side_folder(self) -> Path:
+        """Where files too large for the record lie, beside it: one folder for each run, the same when it is resumed."""
+        folder = self.journal.path.with_name(self.journal.path.stem.replace("journal", "files", 1))
+        folder.mkdir(exist_ok=True)
+        return folder
 
     @property
     def is_complete(self) -> bool:
@@ -76,6 +98,7 @@ class MeasuringSession:
             self.contents.header,
             sorted(self.contents.benchmarks, key=lambda row: place.get(row["fullname"], len(place))),
             sorted(self.contents.outcomes, key=lambda row: place.get(row["id"], len(place))),
+            sorted(self.contents.passes, key=lambda row: place.get(row["id"], len(place))),
         )
 
     def save(self, record: Json, storage: Path, name: str) -> Path:

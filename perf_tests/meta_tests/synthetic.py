@@ -62,6 +62,11 @@ def untimed(
     }
 
 
+def passed(case_id: str, extra_pass: str = "kernels", values: Json | None = None, **changes: Any) -> Json:
+    """What an extra pass found; `changes` go to the identity of its case."""
+    return {"id": case_id, "identity": identity(**changes), "pass": extra_pass, "values": values or {}}
+
+
 def machine(**changes: Any) -> Json:
     """A machine as a record describes it; `changes` replace facts of `cpu` and `torch` or the others by name."""
     facts: Json = {
@@ -103,9 +108,13 @@ def header(selection: Sequence[str] = (FORWARD,), **machine_changes: Any) -> Jso
 
 
 def record(
-    benchmarks: Sequence[Json] = (), outcomes: Sequence[Json] = (), written: str | None = None, **machine_changes: Any
+    benchmarks: Sequence[Json] = (),
+    outcomes: Sequence[Json] = (),
+    written: str | None = None,
+    passes: Sequence[Json] = (),
+    **machine_changes: Any,
 ) -> Json:
     """A complete record; `written` is its date."""
-    selection = [*(row["fullname"] for row in benchmarks), *(row["id"] for row in outcomes)]
-    data = build_record(header(selection, **machine_changes), list(benchmarks), list(outcomes))
+    selection = [*(row["fullname"] for row in benchmarks), *(row["id"] for row in (*outcomes, *passes))]
+    data = build_record(header(selection, **machine_changes), list(benchmarks), list(outcomes), passes)
     return data if written is None else {**data, "datetime": written}
