@@ -4,9 +4,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from perf_tests.verbs import compare
+from perf_tests.verbs import compare, kernels
 
-VERBS = {"compare": compare}
+VERBS = {"compare": compare, "kernels": kernels}
 
 
 def main(words: Sequence[str] | None = None) -> int:

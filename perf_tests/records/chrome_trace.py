@@ -62,7 +62,9 @@ class _Frame:
 class _Reader:
     """Walks all host events in the order of time, with a stack for each thread."""
 
+    round_name: str = ROUND
     stacks: dict[object, list[_Frame]] = field(default_factory=dict)
+    thread_of_rounds: object = None
     regions_of_node: dict[int, tuple[str, ...]] = field(default_factory=dict)
     """Sequence number of a node of autograd's graph to the regions it was made in."""
     rounds: list[Span] = field(default_factory=list)
@@ -75,7 +77,7 @@ class _Reader:
         stack = self.stacks.setdefault(event["tid"], [])
         while stack and stack[-1].end_us <= event["ts"]:
             stack.pop()
-        parent = stack[-1] if stack else _Frame(float("inf"))
+        parent = stack[-1] if stack else self._around(event["ts"])
         frame = _Frame(_end_us(event), parent.regions, parent.is_backward, parent.operation)
         if event["cat"] == "user_annotation":
             self._read_annotation(event, frame)
@@ -88,12 +90,22 @@ class _Reader:
                 self.launches[event["args"]["correlation"]] = (call, frame)
         stack.append(frame)
 
+    def _around(self, moment_us: float) -> _Frame:
+        """For a thread in no region, autograd's for one: what the thread of the rounds is in, and waits in."""
+        frames = self.stacks.get(self.thread_of_rounds, [])
+        innermost = next((frame for frame in reversed(frames) if frame.end_us > moment_us), None)
+        if innermost is None:
+            return _Frame(float("inf"))
+        return _Frame(float("inf"), innermost.regions, innermost.is_backward)
+
     def _read_annotation(self, event: Json, frame: _Frame) -> None:
         name = event["name"]
-        if name == ROUND:
+        if name == self.round_name:
+            self.thread_of_rounds = event["tid"]
             self.rounds.append(Span(event["ts"], _end_us(event)))
         elif name != SET_UP and "#" not in name:  # PyTorch's own are like ProfilerStep#3
             frame.regions = (*frame.regions, name)
+            frame.is_backward = frame.is_backward or name == "backward"
             self.regions.append(Region(event["ts"], _end_us(event), frame.regions))
 
     def _read_operation(self, event: Json, frame: _Frame) -> None:
@@ -124,6 +136,11 @@ def read_chrome_trace(text: bytes) -> Trace:
         events = [event for event in json.loads(text)["traceEvents"] if event.get("ph") == "X" and "cat" in event]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"it is no Chrome trace: {error!r}") from error
+    return trace_of_events(events)
+
+
+def trace_of_events(events: list[Json]) -> Trace:
+    """The same of events that some other profiler wrote, in Kineto's schema. Raises ValueError without rounds."""
     host = ("user_annotation", "cpu_op", "cuda_runtime", "cuda_driver")
     reader = _Reader()
     for event in sorted((event for event in events if event["cat"] in host), key=_place):
