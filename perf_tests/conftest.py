@@ -17,6 +17,7 @@ from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.sdpa_backend import sdpa_backend_for_shape
 from perf_tests.measure import Measure
 from perf_tests.models import ForeignModelError, ModelShelf, forget
+from perf_tests.ranged_rounds import RangedMeasure
 from perf_tests.records.record import Json
 from perf_tests.stash import CASE, PASS_VALUES, WORKBENCH
 from perf_tests.workbench import Workbench
@@ -143,7 +144,12 @@ def inputs(case: AttentionCase, workbench: Workbench) -> AttentionInputs:
 
 
 @pytest.fixture
-def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, benchmark: object) -> Iterator[Measure]:
+def measure(
+    request: pytest.FixtureRequest, case: Case, workbench: Workbench, benchmark: object
+) -> Iterator[Measure | RangedMeasure]:
+    if workbench.settings.nvtx:
+        yield RangedMeasure(case, workbench)
+        return
     measure = Measure(
         benchmark=benchmark,  # type: ignore[arg-type]
         case=case,

@@ -14,6 +14,7 @@ from model.precision import PRECISIONS
 from model.sizes import SIZES
 from model.training import OPTIMIZERS
 from model.transformer import blocks_per_checkpoint
+from perf_tests.instruments.nvtx_ranges import why_no_ranges
 
 PHASES = ("inference", "forward", "backward", "forward_backward", "optimizer", "full_step")
 CONTEXTS = (128, 256, 512, 1024)
@@ -54,6 +55,7 @@ class Settings:
     memory_budget_bytes: int | None
     model: str | None
     passes: tuple[str, ...]
+    nvtx: bool
 
     @property
     def device_type(self) -> str:
@@ -88,6 +90,9 @@ def add_options(parser: pytest.Parser) -> None:
         group.addoption(name, default=None, metavar=name.strip("-").upper().replace("-", "_"), help=text)
     for name, text in PASSES.items():
         group.addoption(option_of_pass(name), action="store_true", help=text)
+    group.addoption(
+        "--nvtx", action="store_true", help="run each case with NVTX ranges for Nsight Systems, time and save nothing"
+    )
     group.addoption("--resume", action="store_true", help="go on with an interrupted run")
 
 
@@ -151,6 +156,7 @@ def _read_settings(config: pytest.Config) -> Settings:
         memory_budget_bytes=_byte_count("--memory-budget", typed("--memory-budget")),
         model=model,
         passes=tuple(name for name in PASSES if config.getoption(option_of_pass(name))),
+        nvtx=_nvtx(config),
     )
 
 
@@ -228,6 +234,18 @@ def _byte_count(option: str, text: str | None) -> int | None:
     unit = match[2]
     factor = 1024 if "i" in unit else 1000
     return int(float(match[1]) * factor ** "BKMG".index(unit[0]))
+
+
+def _nvtx(config: pytest.Config) -> bool:
+    if not config.getoption("--nvtx"):
+        return False
+    others = [option_of_pass(name) for name in PASSES if config.getoption(option_of_pass(name))]
+    if others:
+        raise ValueError(f"--nvtx is for a run that another profiler watches; drop it, or drop {' and '.join(others)}.")
+    reason = why_no_ranges()
+    if reason is not None:
+        raise ValueError(reason)
+    return True
 
 
 def _check_model_name(text: str) -> None:

@@ -48,7 +48,10 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     if settings is None:
         return []
     reason = why_gpu_is_passed_over(settings.device)
-    return [f"device: {settings.device}, threads: {settings.threads}", *([reason] if reason else [])]
+    lines = [f"device: {settings.device}, threads: {settings.threads}", *([reason] if reason else [])]
+    if settings.nvtx:
+        lines.append("nvtx: the rounds have ranges in them, so nothing is timed and nothing is saved")
+    return lines
 
 
 @pytest.hookimpl(tryfirst=True)

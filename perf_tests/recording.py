@@ -35,7 +35,10 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
         item.add_marker(pytest.mark.benchmark(timer=workbench.clock, group=phase, disable_gc=True))
         # A warning, of another torch or of somebody else's model, takes no case its figure.
         item.add_marker(pytest.mark.filterwarnings("default"))
-    if saving.disabled:
+    if settings.nvtx:
+        for item in benchmarks:
+            item.add_marker(pytest.mark.filterwarnings("ignore:Benchmark fixture was not used at all"))
+    if saving.disabled or settings.nvtx:
         return benchmarks
     run = Run(gone_counts=not _is_restricted(config))
     machine_info = _machine_info(config)

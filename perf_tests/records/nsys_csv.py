@@ -29,7 +29,7 @@ def read_csv(text: str) -> Trace | Json:
         raise ValueError("its table has no rows: no kernel ran while it was captured")
     try:
         return _trace_of_table(rows, columns) if "duration" in columns else _values_of_summary(rows, columns)
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, ZeroDivisionError) as error:
         raise ValueError(f"its table is damaged or of an unknown version: {error!r}") from error
 
 
@@ -88,28 +88,10 @@ def _bytes_of(row: dict[str, str], columns: dict[str, str]) -> int:
 
 def _values_of_summary(rows: list[dict[str, str]], columns: dict[str, str]) -> Json:
     """All that a table without moments says: no rounds, no wall time, no regions."""
-    scale = _factor(columns["total time"], _SECONDS, "ns")
-    deviation = columns.get("stddev")
-    kernels = []
-    for row in rows:
-        calls, total = int(row[columns["instances"]]), float(row[columns["total time"]]) * scale
-        spread = None if deviation is None else float(row[deviation]) * _factor(deviation, _SECONDS, "ns")
-        name = row[columns["name"]]
-        kernels.append(
-            {
-                "name": name,
-                "kind": kind_of(name),
-                "calls": calls,
-                "total_seconds": total,
-                "mean_seconds": total / calls,
-                # nsys divides by one call less.
-                "stddev_seconds": None if spread is None else spread * sqrt(1 - 1 / calls),
-                "shapes": [],
-            }
-        )
-    whole = sum(row["total_seconds"] for row in kernels)
-    for row in kernels:
-        row["share"] = row["total_seconds"] / whole
+    kernels = [_kernel_row(row, columns) for row in rows]
+    whole = sum(kernel["total_seconds"] for kernel in kernels)
+    for kernel in kernels:
+        kernel["share"] = kernel["total_seconds"] / whole
     kinds = [_kind_row(kind, [row for row in kernels if row["kind"] == kind], whole) for kind in KINDS]
     kinds = [row for row in kinds if row["launches"]]
     products = [row for row in kernels if row["kind"] == "matrix product"]
@@ -136,6 +118,23 @@ def _values_of_summary(rows: list[dict[str, str]], columns: dict[str, str]) -> J
         "api_gaps": None,
         "launch_to_start": None,
         "attention": None,
+    }
+
+
+def _kernel_row(row: dict[str, str], columns: dict[str, str]) -> Json:
+    name, calls = row[columns["name"]], int(row[columns["instances"]])
+    total_seconds = float(row[columns["total time"]]) * _factor(columns["total time"], _SECONDS, "ns")
+    deviation = columns.get("stddev")
+    spread = None if deviation is None else float(row[deviation]) * _factor(deviation, _SECONDS, "ns")
+    return {
+        "name": name,
+        "kind": kind_of(name),
+        "calls": calls,
+        "total_seconds": total_seconds,
+        "mean_seconds": total_seconds / calls,
+        # nsys divides by one call less.
+        "stddev_seconds": None if spread is None else spread * sqrt(1 - 1 / calls),
+        "shapes": [],
     }
 
 
