@@ -110,8 +110,17 @@ def test_on_a_cpu_a_kernel_is_the_operation_that_computes_and_not_what_it_calls_
     read = read_chrome_trace(trace.text())
     assert not read.is_on_gpu
     assert [(kernel.name, kernel.start_us) for kernel in read.kernels] == [
-        ("aten::mm", 8), ("aten::sum", 40), ("aten::fill_", 77)
+        ("aten::mm", 8), ("aten::sum", 40), ("aten::zero_", 76)
     ]  # fmt: skip
+
+
+def test_a_number_that_is_made_a_tensor_is_a_launch_of_its_own_also_inside_another_operation() -> None:
+    trace = HandWritten()
+    trace.annotation("round", 0, 100)
+    trace.operation("aten::where", 1, 30)
+    trace.operation("aten::scalar_tensor", 2, 5)
+    trace.operation("aten::where", 6, 29)
+    assert [kernel.name for kernel in read_chrome_trace(trace.text()).kernels] == ["aten::where", "aten::scalar_tensor"]
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b'{"traceEvents": 3}', json.dumps({"traceEvents": []}).encode()])

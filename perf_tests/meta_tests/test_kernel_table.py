@@ -247,6 +247,15 @@ def test_the_softmax_of_a_real_layer_is_five_kernels_of_one_flop_an_element(trac
     assert forward["softmax_over_products_flops"] == pytest.approx(5 / (4 * TOY.head_dim))
 
 
+@pytest.mark.parametrize("layers", [1, 3])
+def test_a_forward_pass_launches_52_kernels_a_layer_and_eight_beside(layers: int) -> None:
+    """What a count of the dispatched operations on fake tensors gives: views and allocations launch nothing."""
+    config = replace(TOY, num_layers=layers)
+    step, tokens = Training(build(config), PRECISIONS["fp32"], CPU), random_tokens(config)
+    rounds = trace_rounds(partial(step.forward, tokens), tuple, CpuDevice(CPU))
+    assert kernel_values(read_chrome_trace(rounds.trace), {})["launches_of_rounds"] == [52 * layers + 8] * 2
+
+
 def test_the_values_are_json(traced: Json) -> None:
     assert without_nan(traced) == traced
 

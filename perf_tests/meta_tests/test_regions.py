@@ -113,7 +113,7 @@ def test_the_whole_model_still_compiles_into_one_graph() -> None:
 
 
 def test_a_forward_pass_has_eleven_regions_a_layer_and_three_beside() -> None:
-    """What bounds the price of regions that do nothing: two calls and a context each, on 55 launches a layer."""
+    """What bounds the price of regions that do nothing: two calls and a context each, on 52 launches a layer."""
     opener, model = Opener(), build()
     with regions_opened_by(opener):
         model(random_tokens())

@@ -23,7 +23,7 @@ _WRAPPERS = {
     "aten::" + name
     for name in (
         "linear", "matmul", "einsum", "reshape", "flatten", "contiguous", "to", "_to_copy", "clone", "stack", "zeros",
-        "zeros_like", "new_zeros", "ones", "ones_like", "full", "full_like", "new_full", "zero_", "gather_backward",
+        "zeros_like", "new_zeros", "ones", "ones_like", "full", "full_like", "new_full", "gather_backward",
         "value_selecting_reduction_backward", "index_put_", "pad", "tensor_split", "type_as", "norm", "outer", "conj",
         "scaled_dot_product_attention", "layer_norm", "rms_norm", "silu_", "dropout", "softmax", "log_softmax",
         "cross_entropy_loss", "nll_loss_nd", "nll_loss", "embedding_backward", "__and__", "__or__", "float_power",
@@ -39,9 +39,12 @@ _LAUNCHES_NOTHING = {
         "detach_", "resolve_conj", "resolve_neg", "numpy_T", "movedim", "view_as", "diagonal", "unfold", "T", "mT",
         "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted", "resize_",
         "result_type", "item", "_local_scalar_dense", "is_nonzero", "lift_fresh", "set_", "requires_grad_",
-        "_has_compatible_shallow_copy_type", "scalar_tensor", "_version", "data", "retain_grad", "record_stream",
+        "_has_compatible_shallow_copy_type", "_version", "data", "retain_grad", "record_stream",
     )
 }  # fmt: skip
+
+# Computes also where another operation calls it, as `where` does for a number: on a GPU it is a launch of its own.
+_FILLS_A_NUMBER = "aten::scalar_tensor"
 
 _GENERATED = re.compile(r"^(graph_\d+_)?(cpp_fused|triton)_")
 _COPY_KINDS = {"HtoD": "host-to-device", "DtoH": "device-to-host", "DtoD": "device-to-device"}
@@ -117,7 +120,7 @@ class _Reader:
             return
         if number >= 0 and not arguments.get("Fwd thread id"):
             self.regions_of_node[number] = frame.regions  # of several, the last one made the node
-        if frame.operation is None and _computes(name):
+        if name == _FILLS_A_NUMBER or (frame.operation is None and _computes(name)):
             frame.operation = event
             if name not in _LAUNCHES_NOTHING:
                 self.operations.append((event, frame))

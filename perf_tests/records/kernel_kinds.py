@@ -16,17 +16,9 @@ _REDUCTIONS = {
 }  # fmt: skip
 _COPIES = {"copy_", "clone", "cat", "contiguous", "_to_copy", "to", "_foreach_copy_"}
 _FILLS = {
-    "fill_",
-    "zero_",
-    "zeros",
-    "zeros_like",
-    "new_zeros",
-    "ones_like",
-    "ones",
-    "full",
-    "full_like",
-    "_foreach_zero_",
-}
+    "fill_", "zero_", "zeros", "zeros_like", "new_zeros", "ones_like", "ones", "full", "full_like", "_foreach_zero_",
+    "scalar_tensor",
+}  # fmt: skip
 _INDEXING = {
     "index", "gather", "scatter_", "scatter_add_", "scatter", "scatter_add", "_index_put_impl_", "index_put_",
     "embedding", "embedding_dense_backward", "index_select", "index_add_",
