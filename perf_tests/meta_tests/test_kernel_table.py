@@ -17,7 +17,7 @@ from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.kernels import ProfilerBusyError, trace_rounds
 from perf_tests.kernel_pass import COMPRESSION_LEVEL
 from perf_tests.meta_tests.example_cases import CPU, TOY, build, language_model_case, random_tokens
-from perf_tests.meta_tests.kernel_traces import DIV, SGEMM, forward_and_backward
+from perf_tests.meta_tests.kernel_traces import DIV, SGEMM, HandWritten, forward_and_backward
 from perf_tests.meta_tests.synthetic import FORWARD, FULL_STEP, identity, passed
 from perf_tests.records.chrome_trace import read_chrome_trace
 from perf_tests.records.kernel_consistency import inconsistencies, product_shares_that_do_not_fall
@@ -254,6 +254,17 @@ def test_a_forward_pass_launches_52_kernels_a_layer_and_eight_beside(layers: int
     step, tokens = Training(build(config), PRECISIONS["fp32"], CPU), random_tokens(config)
     rounds = trace_rounds(partial(step.forward, tokens), tuple, CpuDevice(CPU))
     assert kernel_values(read_chrome_trace(rounds.trace), {})["launches_of_rounds"] == [52 * layers + 8] * 2
+
+
+@pytest.mark.parametrize("change", [{"attention": "compiled"}, {"execution": "compiled"}])
+def test_generated_code_that_no_cpu_profiler_sees_is_said_to_be_left_out(change: Json) -> None:
+    trace = HandWritten()
+    trace.annotation("round", 0, 100)
+    trace.operation("aten::mm", 10, 20)
+    read = read_chrome_trace(trace.text())
+    values = kernel_values(read, {**identity(), **change})
+    assert "generates for a CPU shows as no kernel" in "\n".join(summary_lines([passed(FORWARD, values=values)]))
+    assert kernel_values(read, identity())["left_out"] is None
 
 
 def test_the_values_are_json(traced: Json) -> None:

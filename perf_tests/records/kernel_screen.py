@@ -18,7 +18,8 @@ def summary_lines(passes: Sequence[Json]) -> list[str]:
     lines = table(header, [_summary_row(row) for row in passes])
     lines += ["share: of the matrix products; softmax / products: times within a layer's attention, forward or back"]
     for row in passes:
-        lines += [f"{case_name(row['id'])}: {sentence}" for sentence in inconsistencies(row["values"])]
+        sentences = [*_left_out(row["values"]), *inconsistencies(row["values"])]
+        lines += [f"{case_name(row['id'])}: {sentence}" for sentence in sentences]
     return lines + product_shares_that_do_not_fall(passes)
 
 
@@ -37,6 +38,10 @@ def _summary_row(row: Json) -> tuple[str, ...]:
     )
 
 
+def _left_out(values: Json) -> list[str]:
+    return [values["left_out"]] if values.get("left_out") else []
+
+
 def percent(share: float | None) -> str:
     return DASH if share is None else f"{share:.1%}"
 
@@ -51,6 +56,7 @@ def detail_lines(values: Json) -> list[str]:
         *_memory_lines(values),
         *_gap_lines(values),
         *_attention_lines(values),
+        *_left_out(values),
         *inconsistencies(values),
     ]  # fmt: skip
 

@@ -36,6 +36,7 @@ def kernel_values(
     return {
         "rounds": count,
         "on_gpu": trace.is_on_gpu,
+        "left_out": _left_out(trace, identity),
         "wall_seconds": wall_us / 1e6,
         "plain_wall_seconds": plain_seconds,
         "kernel_seconds": kernel_us / 1e6,
@@ -71,6 +72,13 @@ def expected_products(identity: Json) -> int | None:
     phase = str(identity.get("phase")).removeprefix("attention_")
     products = {"inference": forward, "forward": forward, "backward": backward, "optimizer": 0}
     return products.get(phase, forward + backward)
+
+
+def _left_out(trace: Trace, identity: Json) -> str | None:
+    """What the table cannot show, in words; None if nothing."""
+    if trace.is_on_gpu or "compiled" not in (identity.get("attention"), identity.get("execution")):
+        return None
+    return "code that torch.compile generates for a CPU shows as no kernel; launches and shares are without it"
 
 
 def _matrix_products(kernels: Sequence[Kernel], identity: Json, count: int, kernel_us: float, wall_us: float) -> Json:

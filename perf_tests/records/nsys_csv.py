@@ -98,6 +98,7 @@ def _values_of_summary(rows: list[dict[str, str]], columns: dict[str, str]) -> J
     return {
         "rounds": 1,
         "on_gpu": True,
+        "left_out": None,
         "wall_seconds": None,
         "plain_wall_seconds": None,
         "kernel_seconds": whole,
