@@ -1,6 +1,7 @@
 """The kernel pass: the same rounds as the timings, traced; what stands in for `measure` in its tests."""
 
 import gzip
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -41,11 +42,13 @@ class TracedMeasure:
             self.workbench.clock.forget()
             return (setup() if setup is not None else None) or ()
 
+        start = time.perf_counter()
         traced = trace_rounds(target, prepare, self.workbench.device)
         trace = read_chrome_trace(traced.trace)
         values = kernel_values(trace, self.case.identity(), traced.plain_seconds, self._ceiling())
         values["trace"] = self._keep_trace(traced.trace)
         self.keep(values)
+        self.workbench.time_spent.passes_seconds += time.perf_counter() - start
         return traced.result
 
     def _ceiling(self) -> float | None:

@@ -11,7 +11,7 @@ import pytest
 from perf_tests.benchmark_options import SavingOptions, same_parameters, show_beside_baseline
 from perf_tests.cases import ATTENTION_AXES, LANGUAGE_MODEL_AXES
 from perf_tests.instruments import machine
-from perf_tests.instruments.kernels import ProfilerBusyError, check_no_profiler
+from perf_tests.instruments.kernels import ALL_ROUNDS, ProfilerBusyError, check_no_profiler
 from perf_tests.options import Settings
 from perf_tests.outcomes import Outcome
 from perf_tests.progress import Line, Progress, WatchedLine, expected_work
@@ -19,7 +19,7 @@ from perf_tests.records.record import Json, machine_differences
 from perf_tests.records.store import BaselineError, StoredRecord, latest_baseline, list_records, numbered_baseline
 from perf_tests.session import MeasuringSession, ResumeError, command_line, journal_header, open_journal
 from perf_tests.stash import CASE, PASS, RUN, SAVING, SETTINGS, WORKBENCH, Run
-from perf_tests.workbench import set_up
+from perf_tests.workbench import Workbench, set_up
 
 
 def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pytest.Item]:
@@ -58,13 +58,18 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
             "Make the folder writable or name another with --benchmark-storage=file://PATH."
         ) from error
     left = [item for item in benchmarks if item.nodeid not in contents.finished_ids]
-    works = {item.nodeid: expected_work(item.stash[CASE], workbench.rounds(item.stash[CASE])) for item in left}
+    works = {item.nodeid: _expected_work(item, workbench) for item in left}
     progress = Progress(_terminal_line(config), works)
     workbench.session = MeasuringSession(journal, contents, progress)
     config.stash[RUN] = run
     if config.option.resume:
         _note_resumption(run, workbench.session, len(left), len(benchmarks))
     return _without_killers(left, workbench.session)
+
+
+def _expected_work(item: pytest.Item, workbench: Workbench) -> float:
+    case = item.stash[CASE]
+    return expected_work(case, ALL_ROUNDS if PASS in item.stash else workbench.rounds(case))
 
 
 def _header(config: pytest.Config, settings: Settings, selection: list[str], machine_info: Json) -> Json:

@@ -25,6 +25,8 @@ WARMUP_ROUNDS = 2
 TRACED_ROUNDS = 2
 """Two, so that a count that differs between them is seen."""
 
+ALL_ROUNDS = PLAIN_ROUNDS + WARMUP_ROUNDS + TRACED_ROUNDS
+
 ROUND, SET_UP = "round", "set-up"
 """Regions around what is timed and around what is not; everything else is the model's own."""
 
@@ -57,7 +59,7 @@ def trace_rounds(target: Callable[..., Any], setup: Callable[[], tuple[Any, ...]
             on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(path)),
             record_shapes=True,
         ) as profiler:
-            for number in range(PLAIN_ROUNDS + WARMUP_ROUNDS + TRACED_ROUNDS):
+            for number in range(ALL_ROUNDS):
                 result = None
                 is_plain = number < PLAIN_ROUNDS
                 with nullcontext() if is_plain else regions_opened_by(_open_region):

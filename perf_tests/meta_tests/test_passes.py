@@ -100,6 +100,16 @@ def test_the_trace_lies_whole_beside_the_record(traced: Launch) -> None:
     assert not list(traced.storage.rglob(".unfinished-*"))
 
 
+def test_the_screen_has_a_row_for_each_pass_and_says_where_the_traces_are(traced: Launch) -> None:
+    shown = traced.output.partition("- kernels -")[2]
+    assert [line.split()[0] for line in shown.splitlines() if line.startswith("kernels_of_")] == [
+        "kernels_of_forward", "kernels_of_full_step"
+    ]  # fmt: skip
+    (folder,) = (path for path in traced.storage.glob("*/files-*") if path.is_dir())
+    assert f"traces for ui.perfetto.dev: {folder.name}, beside the record" in shown
+    assert "in extra passes" in shown
+
+
 def test_without_its_option_a_pass_is_not_collected(tmp_path: Path) -> None:
     listed = launch(tmp_path / "storage", *GRID, "--collect-only", "-q")
     assert "test_kernels" not in listed.output

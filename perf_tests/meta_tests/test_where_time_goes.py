@@ -15,6 +15,7 @@ from model.training import Training
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.kernels import trace_rounds
 from perf_tests.meta_tests.example_cases import CPU, TOY, build, language_model_case, random_tokens
+from perf_tests.proofs import cost_of_regions, passes_beside_timing
 from perf_tests.records.chrome_trace import read_chrome_trace
 from perf_tests.records.kernel_table import expected_products, kernel_values
 from perf_tests.records.record import Json
@@ -97,3 +98,16 @@ def test_a_published_share_is_that_of_its_source(row: list[str]) -> None:
 
 def test_there_are_shares_to_compare() -> None:
     assert len(shown()) == 5
+
+
+@pytest.mark.parametrize(
+    "proof, limit",
+    [
+        ("cost_of_regions", f"less than {100 * cost_of_regions.LIMIT:.0f} %"),
+        ("passes_beside_timing", "within {:g} to {:g}".format(*passes_beside_timing.LIMITS)),
+    ],
+)
+def test_each_claim_names_the_limit_that_its_proof_checks(proof: str, limit: str) -> None:
+    readme = (ROOT / "README.md").read_text()
+    (line,) = (line for line in readme.splitlines() if f"proofs.{proof} " in line)
+    assert limit in line

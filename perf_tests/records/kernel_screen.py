@@ -17,6 +17,8 @@ def summary_lines(passes: Sequence[Json]) -> list[str]:
     header = ("case", "launches", "products", "share of kernel time", "busy", "softmax / products", "wall, not traced")
     lines = table(header, [_summary_row(row) for row in passes])
     lines += ["share: of the matrix products; softmax / products: times within a layer's attention, forward or back"]
+    folders = sorted({row["values"]["trace"].partition("/")[0] for row in passes if row["values"].get("trace")})
+    lines += [f"traces for ui.perfetto.dev: {folder}, beside the record" for folder in folders]
     for row in passes:
         sentences = [*_left_out(row["values"]), *inconsistencies(row["values"])]
         lines += [f"{case_name(row['id'])}: {sentence}" for sentence in sentences]
