@@ -112,6 +112,18 @@ def test_one_attention_layer_is_taken_apart(values: Json) -> None:
     assert forward["saved_without_gaps_seconds"] == pytest.approx(80e-6)
 
 
+def test_a_part_without_products_is_bound_by_memory_and_one_with_them_by_the_slower_of_both() -> None:
+    """The division moves 2 kB in 10 us; the scores' product does 32768 FLOPs and moves 5 kB."""
+    trace = forward_and_backward()
+    bounds = []
+    for flops_per_second in (1e9, 1e6):
+        read = read_chrome_trace(trace.text())
+        large = [replace(kernel, bytes_touched=64 * (kernel.bytes_touched or 0)) for kernel in read.kernels]
+        values = kernel_values(replace(read, kernels=large), {}, None, flops_per_second)
+        bounds.append([part["bound"] for part in values["attention"]["forward"]["parts"]])
+    assert bounds == [["memory", "memory", "memory"], ["compute", "memory", "compute"]]
+
+
 def test_a_part_whose_device_waits_longer_than_it_works_is_bound_by_launches() -> None:
     trace = forward_and_backward()
     assert kernel_values(read_chrome_trace(trace.text()), {})["attention"]["forward"]["parts"][0]["bound"] is None

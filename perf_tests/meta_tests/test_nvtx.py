@@ -11,10 +11,11 @@ import torch
 
 from model.regions import region, regions_opened_by
 from perf_tests.instruments import nvtx_ranges
+from perf_tests.instruments.kernels import ROUND, SET_UP
 from perf_tests.instruments.nvtx_ranges import DOMAIN, NvtxRanges, capture
 from perf_tests.meta_tests.example_cases import CPU, build, random_tokens
 from perf_tests.meta_tests.launch import ROOT, Launch, launch
-from perf_tests.records import nsys_sqlite
+from perf_tests.records import chrome_trace, nsys_sqlite
 
 ONE_CASE = ("--phase=forward", "-k=not attention", "--threads=1")
 
@@ -78,8 +79,9 @@ def test_compiled_code_holds_no_ranges(domain: Domain) -> None:
     assert domain.told == []
 
 
-def test_the_domain_is_the_one_that_reports_are_read_by() -> None:
+def test_the_names_are_those_that_traces_and_reports_are_read_by() -> None:
     assert nsys_sqlite.DOMAIN == DOMAIN
+    assert (chrome_trace.ROUND, chrome_trace.SET_UP) == (ROUND, SET_UP)
 
 
 def test_on_a_gpu_the_capture_starts_before_the_measured_rounds_and_stops_after_them(

@@ -38,13 +38,18 @@ class Rates:
         self.flops_per_second = flops_per_second
         self.bytes_per_second = bytes_per_second
 
-    def bound(self, flops: float, bytes_touched: float, busy_us: float, idle_us: float) -> str | None:
-        """`launch` where the device waits longer than it works, else the slower of arithmetic and memory."""
+    def bound(self, product_flops: float, bytes_touched: float, busy_us: float, idle_us: float) -> str | None:
+        """`launch` where the device waits longer than it works, else the slower of arithmetic and memory.
+
+        Arithmetic is that of matrix products; what has none is bound by memory.
+        """
         if idle_us > busy_us:
             return "launch"
+        if not product_flops:
+            return "memory"
         if not self.flops_per_second or not self.bytes_per_second:
             return None
-        return "compute" if flops / self.flops_per_second > bytes_touched / self.bytes_per_second else "memory"
+        return "compute" if product_flops / self.flops_per_second > bytes_touched / self.bytes_per_second else "memory"
 
 
 def _best_bytes_per_second(kernels: Sequence[Kernel]) -> float | None:
@@ -99,6 +104,9 @@ def _part_row(part: str, cells: dict[Cell, list[Kernel]], spans: dict[Cell, Regi
     busy_us = _typical_us(list(cells.values()))
     idle_us = median(_idle_us(group) for group in cells.values())
     flops = fmean(sum(kernel.flops for kernel in group) for group in cells.values())
+    product_flops = fmean(
+        sum(kernel.flops for kernel in group if kernel.kind == "matrix product") for group in cells.values()
+    )
     known = fmean(sum(kernel.bytes_touched or 0 for kernel in group) for group in cells.values())
     layers: dict[str, list[float]] = defaultdict(list)
     for (_, layer), group in cells.items():
@@ -111,7 +119,7 @@ def _part_row(part: str, cells: dict[Cell, list[Kernel]], spans: dict[Cell, Regi
         "host_seconds": median(region.us for region in spans.values()) / 1e6 if spans else None,
         "flops": flops,
         "bytes": known,
-        "bound": rates.bound(flops, known, busy_us, idle_us),
+        "bound": rates.bound(product_flops, known, busy_us, idle_us),
         "spread_over_layers": {
             "stddev_seconds": pstdev(of_layer), "min_seconds": min(of_layer), "max_seconds": max(of_layer)
         },

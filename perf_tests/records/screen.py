@@ -68,11 +68,12 @@ def time_line(seconds: dict[str, float]) -> str:
     total = seconds["total"] or 1.0
     passes = seconds.get("passes", 0.0)
     rest = total - seconds["rounds"] - seconds["building"] - passes
+    extra = f"{passes / total:.0%} in extra passes, " if passes else ""
     return (
         f"{total:.0f} s: {seconds['rounds'] / total:.0%} in warm-up and measured rounds with their set-up "
         f"({seconds['compiling'] / total:.0%} of all in first calls that compile), "
-        f"{seconds['building'] / total:.0%} building models, "
-        f"{f'{passes / total:.0%} in extra passes, ' if passes else ''}{rest / total:.0%} start, ceilings, checks and clean-up"
+        f"{seconds['building'] / total:.0%} building models, {extra}"
+        f"{rest / total:.0%} start, ceilings, checks and clean-up"
     )
 
 
