@@ -108,13 +108,14 @@ def header(selection: Sequence[str] = (FORWARD,), **machine_changes: Any) -> Jso
 
 
 def record(
-    benchmarks: Sequence[Json] = (),
-    outcomes: Sequence[Json] = (),
-    written: str | None = None,
-    passes: Sequence[Json] = (),
-    **machine_changes: Any,
+    benchmarks: Sequence[Json] = (), outcomes: Sequence[Json] = (), written: str | None = None, **machine_changes: Any
 ) -> Json:
     """A complete record; `written` is its date."""
-    selection = [*(row["fullname"] for row in benchmarks), *(row["id"] for row in (*outcomes, *passes))]
-    data = build_record(header(selection, **machine_changes), list(benchmarks), list(outcomes), passes)
+    selection = [*(row["fullname"] for row in benchmarks), *(row["id"] for row in outcomes)]
+    data = build_record(header(selection, **machine_changes), list(benchmarks), list(outcomes))
     return data if written is None else {**data, "datetime": written}
+
+
+def with_passes(data: Json, *passes: Json) -> Json:
+    """The record with extra passes over its cases."""
+    return {**data, "passes": list(passes)}

@@ -19,7 +19,7 @@ from perf_tests.meta_tests.nsys_exports import (
     one_layer,
     without_table,
 )
-from perf_tests.meta_tests.synthetic import FORWARD, passed, record
+from perf_tests.meta_tests.synthetic import FORWARD, passed, record, with_passes
 from perf_tests.records.kernel_table import kernel_values
 from perf_tests.records.nsys_sqlite import RangeError, read_sqlite
 from perf_tests.records.record import Json
@@ -189,7 +189,7 @@ def test_a_record_with_a_kernel_pass_is_read_too(
     tmp_path: Path, values: Json, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "record.json"
-    path.write_text(json.dumps(record(passes=[passed(FORWARD, values=values)])))
+    path.write_text(json.dumps(with_passes(record(), passed(FORWARD, values=values))))
     assert main(["kernels", str(path), "--case", "ctx8"]) == 0
     assert SGEMM in capsys.readouterr().out
     assert main(["kernels", str(path), "--case", "ctx9"]) == 3

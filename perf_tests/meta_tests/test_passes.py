@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from perf_tests.meta_tests.launch import Launch, launch, short
-from perf_tests.meta_tests.synthetic import BACKWARD, FORWARD, header, passed, record, timed, untimed
+from perf_tests.meta_tests.synthetic import BACKWARD, FORWARD, header, passed, record, timed, untimed, with_passes
 from perf_tests.records.compare import compare
 from perf_tests.records.journal import Journal, read_journal
 from perf_tests.records.passes import pass_lines
@@ -29,7 +29,7 @@ def test_the_journal_keeps_a_pass_and_knows_that_it_is_done(tmp_path: Path) -> N
 
 def test_a_pass_is_no_case_of_the_comparison() -> None:
     before = record([timed()])
-    now = record([timed()], [{**untimed(KERNELS), "pass": "kernels"}], passes=[passed(KERNELS)])
+    now = with_passes(record([timed()], [{**untimed(KERNELS), "pass": "kernels"}]), passed(KERNELS))
     assert [row.id for row in compare(before, now)] == [row.id for row in compare(now, before)] == [FORWARD]
     assert ids_of(now) == {FORWARD}
 
@@ -42,8 +42,8 @@ def test_a_pass_without_a_result_is_told_with_its_reason() -> None:
 @pytest.mark.parametrize("name", ["id", "identity", "pass", "values"])
 def test_a_record_with_a_damaged_pass_is_refused(name: str) -> None:
     row = passed(KERNELS)
-    assert why_not_a_record(record([timed()], passes=[row])) is None
-    assert why_not_a_record(record([timed()], passes=[{**row, name: 1}])) is not None
+    assert why_not_a_record(with_passes(record([timed()]), row)) is None
+    assert why_not_a_record(with_passes(record([timed()]), {**row, name: 1})) is not None
 
 
 def test_a_record_from_before_there_were_passes_is_still_read() -> None:
@@ -56,7 +56,7 @@ def test_a_record_from_before_there_were_passes_is_still_read() -> None:
 def test_a_run_with_a_pass_finds_a_baseline_without_it(tmp_path: Path) -> None:
     save_record(record([timed(), timed(BACKWARD, phase="backward")]), tmp_path / "machine", "one")
     listing = list_records(tmp_path)
-    found = latest_baseline(listing, record()["machine_info"], ids_of(record([timed()], passes=[passed(KERNELS)])))
+    found = latest_baseline(listing, record()["machine_info"], ids_of(with_passes(record([timed()]), passed(KERNELS))))
     assert found is not None
 
 
