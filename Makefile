@@ -7,7 +7,7 @@ TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 LAUNCHES ?= 10
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 
-.PHONY: help perf baseline report test lint proofs clean
+.PHONY: help perf baseline report nsys test lint proofs clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1: /p' Makefile
@@ -20,6 +20,21 @@ baseline: .venv/.installed  ## record LAUNCHES launches of this commit, for `pyt
 
 report: .venv/.installed  ## one page over the recorded runs, report.html
 	$(BIN)/python -m perf_tests report -o report.html $(ARGS)
+
+# Only the measured rounds of the first case; no sampling, which disturbs them. NSYS_OPTIONS adds what costs more:
+#   make nsys ARGS="--size medium --phase forward" NSYS_OPTIONS="--python-backtrace=cuda --pytorch=autograd-nvtx"
+NSYS := nsys
+NSYS_REPORT := nsys-$(shell date +%Y%m%dT%H%M%S)
+NSYS_CASE := --device cuda --size small --context 128 --precision fp32 --phase full_step -k "not attention"
+NSYS_CAPTURE := --trace=cuda,nvtx --sample=none --cpuctxsw=none --capture-range=cudaProfilerApi \
+    --capture-range-end=stop --export=sqlite
+
+nsys: .venv/.installed  ## capture one case with Nsight Systems and print where its time goes
+	@command -v $(NSYS) >/dev/null || { echo "Nsight Systems (nsys) is not on the PATH. Install it from \
+	https://developer.nvidia.com/nsight-systems, or see the same figures without it: make perf ARGS=--kernels"; exit 1; }
+	$(NSYS) profile $(NSYS_CAPTURE) $(NSYS_OPTIONS) --output=$(NSYS_REPORT) \
+	    $(BIN)/pytest perf_tests --nvtx $(NSYS_CASE) $(ARGS)
+	$(BIN)/python -m perf_tests kernels $(NSYS_REPORT).sqlite
 
 test: .venv/.installed lint  ## all tests: tools, numerics, and every benchmark once on a tiny model
 	$(BIN)/pytest perf_tests/meta_tests
@@ -39,6 +54,8 @@ proofs: .venv/.installed  ## what the suite claims of itself, measured
 	$(BIN)/python -m perf_tests.proofs.time_inside_rounds
 	$(BIN)/python -m perf_tests.proofs.gate_simulation
 	$(BIN)/python -m perf_tests.proofs.report_cost
+	$(BIN)/python -m perf_tests.proofs.cost_of_regions
+	$(BIN)/python -m perf_tests.proofs.passes_beside_timing
 
 clean:  ## forget the installation, keep the records
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from model.compilation import compiled, why_cannot_compile
+from model.regions import region
 
 AttentionFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Causal attention: query, key and value of shape (..., T, K) to an output of the same shape."""
@@ -47,10 +48,15 @@ def causal_mask(num_tokens: int, device: torch.device) -> Tensor:
 
 def naive_attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor) -> Tensor:
     """Vaswani et al., 2017, equation 1, op by op: scores, mask, softmax, product. The mask is built in every call."""
-    scores_BHTT = q_BHTK @ k_BHTK.transpose(-2, -1) / math.sqrt(q_BHTK.shape[-1])
-    mask_TT = causal_mask(q_BHTK.shape[-2], q_BHTK.device)
-    scores_BHTT = torch.where(mask_TT, scores_BHTT, float("-inf"))
-    return softmax(scores_BHTT) @ v_BHTK
+    with region("scores"):
+        scores_BHTT = q_BHTK @ k_BHTK.transpose(-2, -1) / math.sqrt(q_BHTK.shape[-1])
+    with region("mask"):
+        mask_TT = causal_mask(q_BHTK.shape[-2], q_BHTK.device)
+        scores_BHTT = torch.where(mask_TT, scores_BHTT, float("-inf"))
+    with region("softmax"):
+        weights_BHTT = softmax(scores_BHTT)
+    with region("value_product"):
+        return weights_BHTT @ v_BHTK
 
 
 def sdpa_attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor) -> Tensor:

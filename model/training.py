@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from model.precision import Precision
+from model.regions import region
 
 OPTIMIZERS = ("default", "loop", "foreach", "fused")
 """How AdamW's update is issued; `default` leaves the choice to PyTorch, by device."""
@@ -51,27 +52,34 @@ class Training:
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """Logits (B, T, V). Autocast is entered here and left before anything else happens."""
-        with self.precision.autocast(self.device):
+        with region("forward"), self.precision.autocast(self.device):
             return self.model(tokens_BT)
 
     def loss(self, logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
-        return cross_entropy(logits_BTV, targets_BT)
+        with region("loss"):
+            return cross_entropy(logits_BTV, targets_BT)
 
     def backward(self, loss: Tensor) -> None:
         """Fill the gradients; with a scaler they are multiplied by its scale until `update` divides them again."""
-        self.scaler.scale(loss).backward()
+        with region("backward"):
+            self.scaler.scale(loss).backward()
 
     def update(self) -> None:
         """Clip the gradients to norm 1 and step AdamW; a step whose scaled gradients overflowed is skipped."""
-        self.scaler.unscale_(self.optimizer)
-        nn.utils.clip_grad_norm_(
-            self.model.parameters(), MAX_GRADIENT_NORM, foreach=self.optimizer_implementation != "loop"
-        )
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
+        with region("optimizer"):
+            with region("unscale"):
+                self.scaler.unscale_(self.optimizer)
+            with region("clip"):
+                nn.utils.clip_grad_norm_(
+                    self.model.parameters(), MAX_GRADIENT_NORM, foreach=self.optimizer_implementation != "loop"
+                )
+            with region("adamw"):
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
 
     def clear_gradients(self) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
+        with region("zero_grad"):
+            self.optimizer.zero_grad(set_to_none=True)
 
     def create_optimizer_state(self) -> None:
         """Make AdamW's moments, which it makes only in its first step, by a step that moves no weight."""
@@ -86,17 +94,18 @@ class Training:
 
     def step(self, tokens_BT: Tensor, targets_BT: Tensor, mark: Mark = ignore_mark) -> Tensor:
         """One whole training step; returns the loss. `mark` is called after each part with its name."""
-        self.clear_gradients()
-        mark("zero_grad")
-        logits_BTV = self.forward(tokens_BT)
-        mark("forward")
-        loss = self.loss(logits_BTV, targets_BT)
-        mark("loss")
-        self.backward(loss)
-        mark("backward")
-        self.update()
-        mark("optimizer")
-        return loss.detach()
+        with region("full_step"):
+            self.clear_gradients()
+            mark("zero_grad")
+            logits_BTV = self.forward(tokens_BT)
+            mark("forward")
+            loss = self.loss(logits_BTV, targets_BT)
+            mark("loss")
+            self.backward(loss)
+            mark("backward")
+            self.update()
+            mark("optimizer")
+            return loss.detach()
 
     def loss_scale(self) -> float:
         """The scaler's factor, 1 without a scaler; it falls when a step was skipped. Waits for the device."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
 from model.attention import AttentionFunction
+from model.regions import region
 from model.sizes import ModelConfig
 
 
@@ -30,20 +31,23 @@ class TransformerLM(nn.Module):
         rotary = RotaryEmbedding(config.head_dim, config.context_length)
         self.embedding = Embedding(config.vocab_size, config.d_model)
         self.blocks = nn.ModuleList(
-            Block(config, attention, rotary, checkpoint == "attention") for _ in range(config.num_layers)
+            Block(number, config, attention, rotary, checkpoint == "attention") for number in range(config.num_layers)
         )
         self.norm = RMSNorm(config.d_model)
         self.head = Linear(config.d_model, config.vocab_size)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
-        x_BTD = self.embedding(tokens_BT)
+        with region("embedding"):
+            x_BTD = self.embedding(tokens_BT)
         if self.blocks_per_checkpoint:
             for start in range(0, len(self.blocks), self.blocks_per_checkpoint):
                 group = self.blocks[start : start + self.blocks_per_checkpoint]
                 x_BTD = recomputed(run_blocks, group, x_BTD, use_reentrant=False)
         else:
             x_BTD = run_blocks(self.blocks, x_BTD)
-        return self.head(self.norm(x_BTD))
+        normed_BTD = self.norm(x_BTD)
+        with region("head"):
+            return self.head(normed_BTD)
 
     def reset_parameters(self) -> None:
         """Draw every parameter again from torch's global generator."""
@@ -70,14 +74,18 @@ def run_blocks(blocks: nn.ModuleList, x_BTD: Tensor) -> Tensor:
 
 
 class Block(nn.Module):
+    """One layer; its region is named for its `number`, counted from 0."""
+
     def __init__(
         self,
+        number: int,
         config: ModelConfig,
         attention: AttentionFunction,
         rotary: "RotaryEmbedding",
         checkpoint_attention: bool,
     ) -> None:
         super().__init__()
+        self.region = f"block {number}"
         self.checkpoint_attention = checkpoint_attention
         self.attention_norm = RMSNorm(config.d_model)
         self.attention = MultiHeadAttention(config, attention, rotary)
@@ -85,13 +93,14 @@ class Block(nn.Module):
         self.feed_forward = SwiGLU(config.d_model, config.d_ff)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        normed_BTD = self.attention_norm(x_BTD)
-        if self.checkpoint_attention:
-            attended_BTD = recomputed(self.attention, normed_BTD, use_reentrant=False)
-        else:
-            attended_BTD = self.attention(normed_BTD)
-        x_BTD = x_BTD + attended_BTD
-        return x_BTD + self.feed_forward(self.feed_forward_norm(x_BTD))
+        with region(self.region):
+            normed_BTD = self.attention_norm(x_BTD)
+            if self.checkpoint_attention:
+                attended_BTD = recomputed(self.attention, normed_BTD, use_reentrant=False)
+            else:
+                attended_BTD = self.attention(normed_BTD)
+            x_BTD = x_BTD + attended_BTD
+            return x_BTD + self.feed_forward(self.feed_forward_norm(x_BTD))
 
 
 class MultiHeadAttention(nn.Module):
@@ -108,11 +117,12 @@ class MultiHeadAttention(nn.Module):
         self.output = Linear(config.d_model, config.d_model)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        q_BHTK = self.rotary(self.split_heads(self.query(x_BTD)))
-        k_BHTK = self.rotary(self.split_heads(self.key(x_BTD)))
-        v_BHTK = self.split_heads(self.value(x_BTD))
-        attended_BHTK = self.attention(q_BHTK, k_BHTK, v_BHTK)
-        return self.output(attended_BHTK.transpose(1, 2).flatten(start_dim=2))
+        with region("attention"):
+            q_BHTK = self.rotary(self.split_heads(self.query(x_BTD)))
+            k_BHTK = self.rotary(self.split_heads(self.key(x_BTD)))
+            v_BHTK = self.split_heads(self.value(x_BTD))
+            attended_BHTK = self.attention(q_BHTK, k_BHTK, v_BHTK)
+            return self.output(attended_BHTK.transpose(1, 2).flatten(start_dim=2))
 
     def split_heads(self, x_BTD: Tensor) -> Tensor:
         return x_BTD.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
@@ -135,12 +145,13 @@ class RotaryEmbedding(nn.Module):
         self.register_buffer("sin_TP", angle_TP.sin(), persistent=False)
 
     def forward(self, x_BHTK: Tensor) -> Tensor:
-        num_tokens = x_BHTK.shape[-2]
-        cos_TP, sin_TP = self.cos_TP[:num_tokens], self.sin_TP[:num_tokens]
-        first_BHTP, second_BHTP = x_BHTK.unflatten(-1, (-1, 2)).unbind(-1)
-        turned_first_BHTP = cos_TP * first_BHTP - sin_TP * second_BHTP
-        turned_second_BHTP = sin_TP * first_BHTP + cos_TP * second_BHTP
-        return torch.stack((turned_first_BHTP, turned_second_BHTP), dim=-1).flatten(start_dim=-2)
+        with region("rotary"):
+            num_tokens = x_BHTK.shape[-2]
+            cos_TP, sin_TP = self.cos_TP[:num_tokens], self.sin_TP[:num_tokens]
+            first_BHTP, second_BHTP = x_BHTK.unflatten(-1, (-1, 2)).unbind(-1)
+            turned_first_BHTP = cos_TP * first_BHTP - sin_TP * second_BHTP
+            turned_second_BHTP = sin_TP * first_BHTP + cos_TP * second_BHTP
+            return torch.stack((turned_first_BHTP, turned_second_BHTP), dim=-1).flatten(start_dim=-2)
 
 
 class SwiGLU(nn.Module):
@@ -153,9 +164,10 @@ class SwiGLU(nn.Module):
         self.down = Linear(d_ff, d_model)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        gate_BTF = self.gate(x_BTD)
-        silu_BTF = gate_BTF * gate_BTF.sigmoid()
-        return self.down(silu_BTF * self.up(x_BTD))
+        with region("feed_forward"):
+            gate_BTF = self.gate(x_BTD)
+            silu_BTF = gate_BTF * gate_BTF.sigmoid()
+            return self.down(silu_BTF * self.up(x_BTD))
 
 
 class RMSNorm(nn.Module):
@@ -171,9 +183,10 @@ class RMSNorm(nn.Module):
         nn.init.ones_(self.weight_D)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        x_float32_BTD = x_BTD.float()
-        inverse_rms_BT1 = torch.rsqrt(x_float32_BTD.pow(2).mean(-1, keepdim=True) + self.eps)
-        return (self.weight_D * (x_float32_BTD * inverse_rms_BT1)).to(x_BTD.dtype)
+        with region("norm"):
+            x_float32_BTD = x_BTD.float()
+            inverse_rms_BT1 = torch.rsqrt(x_float32_BTD.pow(2).mean(-1, keepdim=True) + self.eps)
+            return (self.weight_D * (x_float32_BTD * inverse_rms_BT1)).to(x_BTD.dtype)
 
 
 class Linear(nn.Module):

@@ -4,9 +4,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from perf_tests.verbs import compare, gate, replay, report, tables
+from perf_tests.verbs import compare, gate, kernels, replay, report, tables
 
-VERBS = {"compare": compare, "gate": gate, "replay": replay, "report": report, "tables": tables}
+VERBS = {"compare": compare, "gate": gate, "kernels": kernels, "replay": replay, "report": report, "tables": tables}
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -1,7 +1,7 @@
 """The fixtures of a benchmark: its case, its model and inputs, and the means to measure it."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,9 @@ from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.sdpa_backend import sdpa_backend_for_shape
 from perf_tests.measure import Measure
 from perf_tests.models import ForeignModelError, ModelShelf, forget
+from perf_tests.ranged_rounds import RangedMeasure
 from perf_tests.records.record import Json
-from perf_tests.stash import CASE, WORKBENCH
+from perf_tests.stash import CASE, PASS_VALUES, WORKBENCH
 from perf_tests.workbench import Workbench
 
 
@@ -143,7 +144,12 @@ def inputs(case: AttentionCase, workbench: Workbench) -> AttentionInputs:
 
 
 @pytest.fixture
-def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, benchmark: object) -> Iterator[Measure]:
+def measure(
+    request: pytest.FixtureRequest, case: Case, workbench: Workbench, benchmark: object
+) -> Iterator[Measure | RangedMeasure]:
+    if workbench.settings.nvtx:
+        yield RangedMeasure(case, workbench)
+        return
     measure = Measure(
         benchmark=benchmark,  # type: ignore[arg-type]
         case=case,
@@ -157,6 +163,16 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
     )
     yield measure
     workbench.note_time(measure)
+
+
+@pytest.fixture
+def keep(request: pytest.FixtureRequest) -> Callable[[Json], None]:
+    """Hands what an extra pass found to the record."""
+
+    def keep(values: Json) -> None:
+        request.node.stash[PASS_VALUES] = values
+
+    return keep
 
 
 def _conditions(case: Case, workbench: Workbench) -> Json:

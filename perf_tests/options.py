@@ -14,6 +14,7 @@ from model.precision import PRECISIONS
 from model.sizes import SIZES
 from model.training import OPTIMIZERS
 from model.transformer import blocks_per_checkpoint
+from perf_tests.instruments.nvtx_ranges import why_no_ranges
 
 PHASES = ("inference", "forward", "backward", "forward_backward", "optimizer", "full_step")
 CONTEXTS = (128, 256, 512, 1024)
@@ -23,6 +24,9 @@ HEAD_DIMS = (16, 32, 64, 128)
 SEQUENCE_LENGTHS = (256, 1024, 4096, 8192, 16384)
 GPU_SIZES = ("small", "medium", "large", "xl", "2.7B")
 SMOKE_SIZE = "tiny"
+
+PASSES = {"kernels": "also trace each case, after the timings: kernels, launches, gaps, one attention layer by part"}
+"""Extra passes over the cases, each an option of its name; what they find is never a timing."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,8 @@ class Settings:
     optimizer: str
     memory_budget_bytes: int | None
     model: str | None
+    passes: tuple[str, ...]
+    nvtx: bool
 
     @property
     def device_type(self) -> str:
@@ -82,7 +88,16 @@ def add_options(parser: pytest.Parser) -> None:
     )
     for name, text in texts.items():
         group.addoption(name, default=None, metavar=name.strip("-").upper().replace("-", "_"), help=text)
+    for name, text in PASSES.items():
+        group.addoption(option_of_pass(name), action="store_true", help=text)
+    group.addoption(
+        "--nvtx", action="store_true", help="run each case with NVTX ranges for Nsight Systems, time and save nothing"
+    )
     group.addoption("--resume", action="store_true", help="go on with an interrupted run")
+
+
+def option_of_pass(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def read_settings(config: pytest.Config) -> Settings:
@@ -140,6 +155,8 @@ def _read_settings(config: pytest.Config) -> Settings:
         optimizer=_names("--optimizer", typed("--optimizer"), OPTIMIZERS, ("default",))[0],
         memory_budget_bytes=_byte_count("--memory-budget", typed("--memory-budget")),
         model=model,
+        passes=tuple(name for name in PASSES if config.getoption(option_of_pass(name))),
+        nvtx=_nvtx(config),
     )
 
 
@@ -217,6 +234,18 @@ def _byte_count(option: str, text: str | None) -> int | None:
     unit = match[2]
     factor = 1024 if "i" in unit else 1000
     return int(float(match[1]) * factor ** "BKMG".index(unit[0]))
+
+
+def _nvtx(config: pytest.Config) -> bool:
+    if not config.getoption("--nvtx"):
+        return False
+    others = [option_of_pass(name) for name in PASSES if config.getoption(option_of_pass(name))]
+    if others:
+        raise ValueError(f"--nvtx is for a run that another profiler watches; drop it, or drop {' and '.join(others)}.")
+    reason = why_no_ranges()
+    if reason is not None:
+        raise ValueError(reason)
+    return True
 
 
 def _check_model_name(text: str) -> None:

@@ -23,9 +23,9 @@ from perf_tests.cases import (
     language_model_grid,
     language_model_id,
 )
-from perf_tests.options import Settings, add_options, read_settings
+from perf_tests.options import PASSES, Settings, add_options, read_settings
 from perf_tests.records.record import Json
-from perf_tests.stash import CASE, OUTCOME, SAVING, SETTINGS, WORKBENCH
+from perf_tests.stash import CASE, OUTCOME, PASS, SAVING, SETTINGS, WORKBENCH
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,14 +48,22 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     if settings is None:
         return []
     reason = why_gpu_is_passed_over(settings.device)
-    return [f"device: {settings.device}, threads: {settings.threads}", *([reason] if reason else [])]
+    lines = [f"device: {settings.device}, threads: {settings.threads}", *([reason] if reason else [])]
+    if settings.nvtx:
+        lines.append("nvtx: the rounds have ranges in them, so nothing is timed and nothing is saved")
+    return lines
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makeitem(collector: pytest.Collector, obj: Any) -> list[pytest.Item] | None:
-    """A benchmark of a phase that was not chosen is not collected; an empty list says so, None means: go on."""
+    """A benchmark of a phase or pass that was not chosen is not collected; [] says so, None means: go on."""
+    settings = collector.config.stash[SETTINGS]
     phases = [mark.args[0] for mark in getattr(obj, "pytestmark", ()) if mark.name == "phase"]
-    return [] if phases and phases[0] not in chosen_phases(collector.config.stash[SETTINGS]) else None
+    if not phases:
+        return None
+    extra_pass = _pass_of(collector)
+    is_chosen = phases[0] in chosen_phases(settings) and (extra_pass is None or extra_pass in settings.passes)
+    return None if is_chosen else []
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -80,6 +88,9 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     benchmarks = [item for item in items if _phase_of(item) is not None]
     for item in benchmarks:
         item.stash[CASE] = _case_of(item, config.stash[SETTINGS])
+        extra_pass = _pass_of(item)
+        if extra_pass is not None:
+            item.stash[PASS] = extra_pass
     benchmarks = _side_by_side(benchmarks)
     if benchmarks and not config.option.collectonly and not session.testsfailed:
         benchmarks = recording.get_ready(config, benchmarks)
@@ -91,6 +102,11 @@ def _phase_of(item: Any) -> str | None:
     return None if marker is None else str(marker.args[0])
 
 
+def _pass_of(node: pytest.Item | pytest.Collector) -> str | None:
+    marker = node.get_closest_marker("extra_pass")
+    return None if marker is None else str(marker.args[0])
+
+
 def _case_of(item: pytest.Item, settings: Settings) -> Case:
     axes = item.callspec.params  # type: ignore[attr-defined]  # public on every parametrized pytest.Function
     make = attention_case if "head_dim" in axes else language_model_case
@@ -98,15 +114,21 @@ def _case_of(item: pytest.Item, settings: Settings) -> Case:
 
 
 def _side_by_side(benchmarks: list[pytest.Item]) -> list[pytest.Item]:
-    """Cases of one model next to each other, the language models first, within each by precision and by phase."""
+    """Cases of one model next to each other, the language models first, within each by precision and by phase.
+
+    Extra passes come after every timing, in the same order.
+    """
     cases = {item: item.stash[CASE] for item in benchmarks}
     alone_last = sorted(benchmarks, key=lambda item: isinstance(cases[item], AttentionCase))
     models = {built: place for place, built in enumerate(dict.fromkeys(cases[item].built_from for item in alone_last))}
     precisions = list(PRECISIONS)
 
-    def place(item: pytest.Item) -> tuple[int, int, int]:
-        case = cases[item]
-        return models[case.built_from], precisions.index(case.precision), PHASE_ORDER.index(case.phase)
+    passes = list(PASSES)
+
+    def place(item: pytest.Item) -> tuple[int, int, int, int]:
+        case, extra_pass = cases[item], item.stash.get(PASS, None)
+        after_timings = 0 if extra_pass is None else 1 + passes.index(extra_pass)
+        return after_timings, models[case.built_from], precisions.index(case.precision), PHASE_ORDER.index(case.phase)
 
     return sorted(benchmarks, key=place)
 

@@ -11,14 +11,15 @@ import pytest
 from perf_tests.benchmark_options import SavingOptions, same_parameters, show_beside_baseline
 from perf_tests.cases import ATTENTION_AXES, LANGUAGE_MODEL_AXES
 from perf_tests.instruments import machine
+from perf_tests.instruments.kernels import ALL_ROUNDS, ProfilerBusyError, check_no_profiler
 from perf_tests.options import Settings
 from perf_tests.outcomes import Outcome
 from perf_tests.progress import Line, Progress, WatchedLine, expected_work
 from perf_tests.records.record import Json, machine_differences
 from perf_tests.records.store import BaselineError, StoredRecord, latest_baseline, list_records, numbered_baseline
 from perf_tests.session import MeasuringSession, ResumeError, command_line, journal_header, open_journal
-from perf_tests.stash import CASE, RUN, SAVING, SETTINGS, WORKBENCH, Run
-from perf_tests.workbench import set_up
+from perf_tests.stash import CASE, PASS, RUN, SAVING, SETTINGS, WORKBENCH, Run
+from perf_tests.workbench import Workbench, set_up
 
 
 def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pytest.Item]:
@@ -34,16 +35,22 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
         item.add_marker(pytest.mark.benchmark(timer=workbench.clock, group=phase, disable_gc=True))
         # A warning, of another torch or of somebody else's model, takes no case its figure.
         item.add_marker(pytest.mark.filterwarnings("default"))
-    if saving.disabled:
+    if settings.nvtx:
+        for item in benchmarks:
+            item.add_marker(pytest.mark.filterwarnings("ignore:Benchmark fixture was not used at all"))
+    if saving.disabled or settings.nvtx:
         return benchmarks
     run = Run(gone_counts=not _is_restricted(config))
     machine_info = _machine_info(config)
     selection = [item.nodeid for item in benchmarks]
     try:
-        run.baseline = _baseline(run, saving, machine_info, set(selection))
+        if "kernels" in settings.passes:
+            check_no_profiler()
+        timed = {item.nodeid for item in benchmarks if PASS not in item.stash}
+        run.baseline = _baseline(run, saving, machine_info, timed)
         header = _header(config, settings, selection, machine_info)
         journal, contents = open_journal(saving.storage, header, config.option.resume)
-    except (BaselineError, ResumeError) as error:
+    except (BaselineError, ResumeError, ProfilerBusyError) as error:
         raise pytest.UsageError(str(error)) from error
     except OSError as error:
         raise pytest.UsageError(
@@ -51,13 +58,18 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
             "Make the folder writable or name another with --benchmark-storage=file://PATH."
         ) from error
     left = [item for item in benchmarks if item.nodeid not in contents.finished_ids]
-    works = {item.nodeid: expected_work(item.stash[CASE], workbench.rounds(item.stash[CASE])) for item in left}
+    works = {item.nodeid: _expected_work(item, workbench) for item in left}
     progress = Progress(_terminal_line(config), works)
     workbench.session = MeasuringSession(journal, contents, progress)
     config.stash[RUN] = run
     if config.option.resume:
         _note_resumption(run, workbench.session, len(left), len(benchmarks))
     return _without_killers(left, workbench.session)
+
+
+def _expected_work(item: pytest.Item, workbench: Workbench) -> float:
+    case = item.stash[CASE]
+    return expected_work(case, ALL_ROUNDS if PASS in item.stash else workbench.rounds(case))
 
 
 def _header(config: pytest.Config, settings: Settings, selection: list[str], machine_info: Json) -> Json:
@@ -168,7 +180,8 @@ def _without_killers(left: list[pytest.Item], session: MeasuringSession) -> list
     for item in left:
         if session.contents.starts.get(item.nodeid, 0) >= 2:
             reason = "the process died twice while this case ran; run it alone to see why."
-            session.not_measured(item.nodeid, item.stash[CASE], Outcome("error", reason))
+            extra_pass = item.stash.get(PASS, None)
+            session.not_measured(item.nodeid, item.stash[CASE], Outcome("error", reason), extra_pass=extra_pass)
         else:
             spared.append(item)
     return spared

@@ -9,11 +9,12 @@ from perf_tests.benchmark_options import SavingOptions, regressions, row_of
 from perf_tests.cases import is_inside, selectable_cases
 from perf_tests.outcomes import Outcome, is_out_of_memory, out_of_memory
 from perf_tests.records.compare import compare
+from perf_tests.records.passes import pass_lines
 from perf_tests.records.record import Json, identity_of, ids_of
 from perf_tests.records.screen import comparison_lines, result_lines, time_line
 from perf_tests.records.store import encoded, write_whole
 from perf_tests.session import MeasuringSession
-from perf_tests.stash import CASE, OUTCOME, RUN, SAVING, SETTINGS, WORKBENCH, Run
+from perf_tests.stash import CASE, OUTCOME, PASS, PASS_VALUES, RUN, SAVING, SETTINGS, WORKBENCH, Run
 from perf_tests.workbench import Workbench
 
 
@@ -38,13 +39,16 @@ def note_report(item: pytest.Item, report: pytest.TestReport) -> None:
     if workbench.session is None or report.when == "teardown":
         return
     benchmark = getattr(item, "funcargs", {}).get("benchmark")
+    extra_pass = item.stash.get(PASS, None)
     try:
-        if report.when == "call" and report.passed:
+        if report.when == "call" and report.passed and extra_pass is not None:
+            workbench.session.passed(item.nodeid, item.stash[CASE], extra_pass, item.stash[PASS_VALUES])
+        elif report.when == "call" and report.passed:
             workbench.session.measured(row_of(benchmark))
         elif report.skipped or report.failed:
             rounds = list(benchmark.stats.stats.data) if benchmark is not None and benchmark.stats else []
             outcome = item.stash.get(OUTCOME, None) or _outcome_of_report(report)
-            workbench.session.not_measured(item.nodeid, item.stash[CASE], outcome, rounds)
+            workbench.session.not_measured(item.nodeid, item.stash[CASE], outcome, rounds, extra_pass)
             _leave_nothing(item, workbench)
     except OSError as error:
         _stop_unkept(workbench.session, error)
@@ -143,7 +147,7 @@ def _compare(session: pytest.Session, run: Run, baseline: Json, saving: SavingOp
     run.failures += [f"{row.id}: {row.status}, {row.explanation}" for row in run.rows if row.is_failure]
     run.failures += regressions(run.record, baseline, saving.compare_fail)
     if not run.gone_counts:
-        left_out = selectable_cases(settings) - len(run.record["suite"]["selection"])
+        left_out = selectable_cases(settings) - len(ids)
         run.notes.append(f"{left_out} cases of this run's axes were not selected; none of them counts as gone.")
 
 
@@ -156,6 +160,10 @@ def show(terminal: pytest.TerminalReporter) -> None:
         terminal.section("results", sep="-")
         for line in result_lines(run.record):
             terminal.write_line(line)
+        for name, lines in pass_lines(run.record).items():
+            terminal.section(name, sep="-")
+            for line in lines:
+                terminal.write_line(line)
     if run.baseline is not None and run.rows:
         terminal.section(f"compared with {run.baseline.name}", sep="-")
         for line in comparison_lines(run.rows):

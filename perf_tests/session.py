@@ -30,6 +30,8 @@ class TimeSpent:
     first_compiled_calls_seconds: float = 0.0
     """The part of it in which torch.compile generated code."""
     builds_seconds: float = 0.0
+    passes_seconds: float = 0.0
+    """Extra passes over the cases, after the timings."""
 
     def parts(self) -> dict[str, float]:
         """Seconds so far, in all since the process began, and by kind."""
@@ -38,6 +40,7 @@ class TimeSpent:
             "rounds": self.rounds_seconds,
             "compiling": self.first_compiled_calls_seconds,
             "building": self.builds_seconds,
+            "passes": self.passes_seconds,
         }
 
 
@@ -59,11 +62,33 @@ class MeasuringSession:
         self.contents.benchmarks.append(row)
         self.progress.end(row["fullname"], f"{case_name(row['fullname'])}  {duration(row['stats']['median'])}")
 
-    def not_measured(self, case_id: str, case: Case, outcome: Outcome, rounds: Sequence[float] = ()) -> None:
+    def not_measured(
+        self,
+        case_id: str,
+        case: Case,
+        outcome: Outcome,
+        rounds: Sequence[float] = (),
+        extra_pass: str | None = None,
+    ) -> None:
         row = outcome.as_row(case_id, case, rounds)
+        if extra_pass is not None:
+            row["pass"] = extra_pass
         self.journal.outcome(row)
         self.contents.outcomes.append(row)
         self.progress.end(case_id, f"{case_name(case_id)}  {OUTCOMES[outcome.outcome]}")
+
+    def passed(self, case_id: str, case: Case, extra_pass: str, values: Json) -> None:
+        """An extra pass over a case found `values`."""
+        row = {"id": case_id, "identity": case.identity(), "pass": extra_pass, "values": values}
+        self.journal.extra_pass(row)
+        self.contents.passes.append(row)
+        self.progress.end(case_id, f"{case_name(case_id)}  done")
+
+    def side_folder(self) -> Path:
+        """Where files too large for the record lie, beside it: one folder for each run, the same when it is resumed."""
+        folder = self.journal.path.with_name(self.journal.path.stem.replace("journal", "files", 1))
+        folder.mkdir(exist_ok=True)
+        return folder
 
     @property
     def is_complete(self) -> bool:
@@ -76,6 +101,7 @@ class MeasuringSession:
             self.contents.header,
             sorted(self.contents.benchmarks, key=lambda row: place.get(row["fullname"], len(place))),
             sorted(self.contents.outcomes, key=lambda row: place.get(row["id"], len(place))),
+            sorted(self.contents.passes, key=lambda row: place.get(row["id"], len(place))),
         )
 
     def save(self, record: Json, storage: Path, name: str) -> Path:

@@ -42,5 +42,11 @@ RUN = pytest.StashKey[Run]()
 CASE = pytest.StashKey[Case]()
 """On an item that is a benchmark."""
 
+PASS = pytest.StashKey[str]()
+"""On an item that is an extra pass over its case: the name of the pass."""
+
+PASS_VALUES = pytest.StashKey[Json]()
+"""On an item that is an extra pass, once it has found something."""
+
 OUTCOME = pytest.StashKey[Outcome]()
 """On an item whose case got no timing."""

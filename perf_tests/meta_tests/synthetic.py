@@ -93,6 +93,11 @@ def untimed(
     }
 
 
+def passed(case_id: str, extra_pass: str = "kernels", values: Json | None = None, **changes: Any) -> Json:
+    """What an extra pass found; `changes` go to the identity of its case."""
+    return {"id": case_id, "identity": identity(**changes), "pass": extra_pass, "values": values or {}}
+
+
 def machine(**changes: Any) -> Json:
     """A machine as a record describes it; `changes` replace facts of `cpu` and `torch` or the others by name."""
     facts: Json = {
@@ -140,3 +145,8 @@ def record(
     selection = [*(row["fullname"] for row in benchmarks), *(row["id"] for row in outcomes)]
     data = build_record(header(selection, **machine_changes), list(benchmarks), list(outcomes))
     return data if written is None else {**data, "datetime": written}
+
+
+def with_passes(data: Json, *passes: Json) -> Json:
+    """The record with extra passes over its cases."""
+    return {**data, "passes": list(passes)}

@@ -6,7 +6,7 @@ from enum import StrEnum
 from math import comb
 from statistics import median
 
-from perf_tests.records.record import OUTCOMES, Json, identity_of
+from perf_tests.records.record import OUTCOMES, Json, identity_of, timing_outcomes
 
 
 class Status(StrEnum):
@@ -43,7 +43,7 @@ class Row:
 def compare(before: Json, now: Json, gone_counts: bool = True) -> list[Row]:
     """A row for every case of either record; without `gone_counts`, cases only in `before` are left out."""
     timed_before, timed_now = _by_id(before["benchmarks"], "fullname"), _by_id(now["benchmarks"], "fullname")
-    untimed_before, untimed_now = _by_id(before["outcomes"], "id"), _by_id(now["outcomes"], "id")
+    untimed_before, untimed_now = _by_id(timing_outcomes(before), "id"), _by_id(timing_outcomes(now), "id")
     rows = [_timed_now(case_id, timed, timed_before, untimed_before) for case_id, timed in timed_now.items()]
     rows += [_untimed_now(case_id, row, timed_before, untimed_before) for case_id, row in untimed_now.items()]
     if gone_counts:

@@ -1,6 +1,7 @@
 """The journal of a run: one line on disk for each finished case, before the next one starts.
 
-First line: header (settings, machine, selection). Then `{"started": id}`, `{"benchmark": row}`, `{"outcome": row}`.
+First line: header (settings, machine, selection). Then `{"started": id}`, `{"benchmark": row}`, `{"outcome": row}`,
+`{"pass": row}`.
 A process that dies leaves at most a torn last line; the file goes when the record that replaces it is written.
 """
 
@@ -25,12 +26,13 @@ class JournalContents:
     header: Json
     benchmarks: list[Json] = field(default_factory=list)
     outcomes: list[Json] = field(default_factory=list)
+    passes: list[Json] = field(default_factory=list)
     starts: dict[str, int] = field(default_factory=dict)
     """How often each case began."""
 
     @property
     def finished_ids(self) -> set[str]:
-        return {row["fullname"] for row in self.benchmarks} | {row["id"] for row in self.outcomes}
+        return {row["fullname"] for row in self.benchmarks} | {row["id"] for row in (*self.outcomes, *self.passes)}
 
 
 class Journal:
@@ -72,6 +74,9 @@ class Journal:
 
     def outcome(self, row: Json) -> None:
         self._append({"outcome": row})
+
+    def extra_pass(self, row: Json) -> None:
+        self._append({"pass": row})
 
     def close(self) -> None:
         # A line that a full disk refused stays in the buffer and is refused again; that has been told already.
@@ -115,6 +120,8 @@ def _sort(entries: list[Json], contents: JournalContents) -> None:
             contents.starts[entry["started"]] = contents.starts.get(entry["started"], 0) + 1
         elif "benchmark" in entry:
             contents.benchmarks.append(entry["benchmark"])
+        elif "pass" in entry:
+            contents.passes.append(entry["pass"])
         else:
             contents.outcomes.append(entry["outcome"])
 

@@ -1,6 +1,7 @@
 """The record of one run: pytest-benchmark's JSON, and beside its `benchmarks` the cases that have no timing."""
 
 import math
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
@@ -44,7 +45,12 @@ def identity_of(row: Json) -> Json:
     return {name: fields.get(name) for name in names}
 
 
-def build_record(header: Json, benchmarks: list[Json], outcomes: list[Json]) -> Json:
+def timing_outcomes(record: Json) -> list[Json]:
+    """The outcomes of cases that were to be timed; those of extra passes over them are left out."""
+    return [row for row in record["outcomes"] if row.get("pass") is None]
+
+
+def build_record(header: Json, benchmarks: list[Json], outcomes: list[Json], passes: Sequence[Json] = ()) -> Json:
     """A complete record out of what a journal held."""
     return without_nan(
         {
@@ -52,7 +58,7 @@ def build_record(header: Json, benchmarks: list[Json], outcomes: list[Json]) -> 
             "commit_info": header["commit_info"],
             "benchmarks": benchmarks,
             "outcomes": outcomes,
-            "passes": [],
+            "passes": list(passes),
             "datetime": datetime.now(UTC).isoformat(),
             "version": version("pytest-benchmark"),
             "suite": {
@@ -79,6 +85,9 @@ def why_not_a_record(data: object) -> str | None:
             return f"its benchmark {row.get('fullname')!r} lacks a name, an identity or rounds"
     if not all(_is_untimed(row) for row in data["outcomes"]):
         return "one of its outcomes lacks an id, a reason or a known outcome"
+    passes = data.get("passes", [])
+    if not isinstance(passes, list) or not all(isinstance(row, dict) and _is_pass(row) for row in passes):
+        return "one of its passes lacks an id, an identity, its name or its values"
     machine_info = data.get("machine_info")
     if not isinstance(machine_info, dict) or not all(
         isinstance(machine_info.get(part) or {}, dict) for part in ("cpu", "torch")
@@ -103,9 +112,15 @@ def _is_untimed(row: Json) -> bool:
     return all(isinstance(row.get(name), str) for name in ("id", "outcome", "reason")) and row["outcome"] in OUTCOMES
 
 
+def _is_pass(row: Json) -> bool:
+    return all(isinstance(row.get(name), str) for name in ("id", "pass")) and all(
+        isinstance(row.get(name), dict) for name in ("identity", "values")
+    )
+
+
 def ids_of(record: Json) -> set[str]:
-    """Node ids of every case that the record speaks of."""
-    return {row["fullname"] for row in record["benchmarks"]} | {row["id"] for row in record["outcomes"]}
+    """Node ids of every case that was to be timed."""
+    return {row["fullname"] for row in record["benchmarks"]} | {row["id"] for row in timing_outcomes(record)}
 
 
 def without_nan(value: Any) -> Any:

@@ -1,0 +1,120 @@
+"""A region is nothing until an instrument opens it, and then it names the parts of a step in their order."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from model.attention import naive_attention
+from model.precision import PRECISIONS
+from model.regions import region, regions_opened_by
+from model.training import Training
+from perf_tests.meta_tests.example_cases import CPU, TOY, build, random_tokens
+
+
+class Opener:
+    """Writes down every region with the regions around it."""
+
+    def __init__(self) -> None:
+        self.opened: list[tuple[str, ...]] = []
+        self._around: tuple[str, ...] = ()
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        before, self._around = self._around, (*self._around, name)
+        self.opened.append(self._around)
+        try:
+            yield
+        finally:
+            self._around = before
+
+
+class Dispatched(TorchDispatchMode):
+    """Writes down the operations that PyTorch dispatches."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def training() -> Training:
+    return Training(build(), PRECISIONS["fp32"], CPU)
+
+
+def test_the_regions_of_a_step_nest_as_the_model_does() -> None:
+    opener, step = Opener(), training()
+    with regions_opened_by(opener):
+        step.step(random_tokens(), random_tokens())
+    within_attention = [
+        path[4:] for path in opener.opened if path[:4] == ("full_step", "forward", "block 1", "attention")
+    ]
+    assert within_attention == [(), ("rotary",), ("rotary",), ("scores",), ("mask",), ("softmax",), ("value_product",)]
+    assert Counter(path[1] for path in opener.opened if len(path) == 2) == dict.fromkeys(
+        ("zero_grad", "forward", "loss", "backward", "optimizer"), 1
+    )
+    assert [path[2:] for path in opener.opened if path[1:2] == ("optimizer",)] == [
+        (), ("unscale",), ("clip",), ("adamw",)
+    ]  # fmt: skip
+
+
+def test_every_layer_has_a_region_with_its_number() -> None:
+    opener, step = Opener(), training()
+    with regions_opened_by(opener):
+        step.forward(random_tokens())
+    assert [path[-1] for path in opener.opened if len(path) == 2] == ["embedding", "block 0", "block 1", "norm", "head"]
+
+
+@pytest.mark.parametrize("checkpoint", ["attention", "block"])
+def test_what_is_recomputed_opens_its_regions_again_in_the_backward_pass(checkpoint: str) -> None:
+    opener = Opener()
+    step = Training(build(checkpoint=checkpoint), PRECISIONS["fp32"], CPU)
+    with regions_opened_by(opener):
+        step.step(random_tokens(), random_tokens())
+    assert sum(path[1] == "backward" and path[-1] == "softmax" for path in opener.opened if len(path) > 1) == 2
+
+
+def test_an_opener_is_gone_after_its_context_even_when_that_fails() -> None:
+    opener = Opener()
+    with pytest.raises(RuntimeError, match="planted"), regions_opened_by(opener):
+        raise RuntimeError("planted")
+    with region("softmax"):
+        pass
+    assert opener.opened == []
+
+
+def test_an_opener_changes_no_operation_of_a_step() -> None:
+    step = training()
+    step.create_optimizer_state()
+    with Dispatched() as plain:
+        step.step(random_tokens(), random_tokens())
+    with Dispatched() as watched, regions_opened_by(Opener()):
+        step.step(random_tokens(), random_tokens())
+    assert watched.seen == plain.seen
+
+
+def test_naive_attention_still_compiles_into_one_graph() -> None:
+    q, k, v = torch.randn(3, 2, 5, 4).unbind()
+    compiled = torch.compile(naive_attention, fullgraph=True, backend="eager", dynamic=False)
+    assert torch.equal(compiled(q, k, v), naive_attention(q, k, v))
+
+
+def test_the_whole_model_still_compiles_into_one_graph() -> None:
+    model, tokens = build(), random_tokens()
+    compiled = torch.compile(model, fullgraph=True, backend="eager", dynamic=False)
+    assert torch.equal(compiled(tokens), model(tokens))
+
+
+def test_a_forward_pass_has_eleven_regions_a_layer_and_three_beside() -> None:
+    """What bounds the price of regions that do nothing: two calls and a context each, on 52 launches a layer."""
+    opener, model = Opener(), build()
+    with regions_opened_by(opener):
+        model(random_tokens())
+    assert len(opener.opened) == 11 * TOY.num_layers + 3

@@ -1,0 +1,113 @@
+"""What the README says of launches and of others' shares is what a traced step and the published tables say."""
+
+import csv
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model.precision import PRECISIONS
+from model.training import Training
+from perf_tests.instruments.device import CpuDevice
+from perf_tests.instruments.kernels import trace_rounds
+from perf_tests.meta_tests.example_cases import CPU, TOY, build, language_model_case, random_tokens
+from perf_tests.proofs import cost_of_regions, passes_beside_timing
+from perf_tests.records.chrome_trace import read_chrome_trace
+from perf_tests.records.kernel_table import expected_products, kernel_values
+from perf_tests.records.record import Json
+
+ROOT = Path(__file__).parents[2]
+SECTION = (ROOT / "README.md").read_text().partition("## Where time goes\n")[2].partition("\n## ")[0]
+LAYERS = (1, 3)
+
+Row = tuple[str, list[tuple[int, int]]]
+
+
+def formulas() -> list[Row]:
+    """Each phase with its figures in fp32 and bf16 and its matrix products: so many a layer, so many beside."""
+    rows = []
+    for line in SECTION.partition("<!-- launches:")[2].partition("What others")[0].splitlines():
+        figures = re.findall(r"(\d+) L \+ (\d+)", line)
+        if figures:
+            rows.append((line.split()[0], [(int(layer), int(beside)) for layer, beside in figures]))
+    return rows
+
+
+@cache
+def traced(phase: str, precision: str, layers: int) -> Json:
+    config = replace(TOY, num_layers=layers)
+    training, tokens = Training(build(config), PRECISIONS[precision], CPU), random_tokens(config)
+    training.create_optimizer_state()
+
+    def graph() -> tuple[Any, ...]:
+        training.clear_gradients()
+        return (training.loss(training.forward(tokens), tokens),)
+
+    rounds: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
+        "forward": (lambda: training.forward(tokens), tuple),
+        "backward": (training.backward, graph),
+        "full_step": (lambda: training.step(tokens, tokens), tuple),
+    }
+    trace = trace_rounds(*rounds[phase], CpuDevice(CPU)).trace
+    return kernel_values(read_chrome_trace(trace), language_model_case(config, phase=phase).identity())
+
+
+@pytest.mark.parametrize("phase, figures", formulas())
+@pytest.mark.parametrize("layers", LAYERS)
+def test_the_launches_are_those_of_a_traced_step(phase: str, figures: list[tuple[int, int]], layers: int) -> None:
+    for precision, (of_layer, beside) in zip(("fp32", "bf16"), figures, strict=False):
+        assert traced(phase, precision, layers)["launches"] == of_layer * layers + beside
+
+
+@pytest.mark.parametrize("phase, figures", formulas())
+def test_the_products_are_counted_and_expected(phase: str, figures: list[tuple[int, int]]) -> None:
+    of_layer, beside = figures[2]
+    for layers in LAYERS:
+        values = traced(phase, "fp32", layers)
+        assert values["matrix_products"]["count"] == of_layer * layers + beside
+        assert values["matrix_products"]["expected_count"] == of_layer * layers + beside
+    assert expected_products(language_model_case(phase=phase, attention="sdpa").identity()) is None
+
+
+def test_the_readme_has_three_phases_to_compare() -> None:
+    assert [phase for phase, _ in formulas()] == ["forward", "backward", "full_step"]
+
+
+def shown() -> list[list[str]]:
+    lines = SECTION.partition("<!-- published:")[2].partition("<!-- end of published -->")[0].splitlines()
+    rows = [re.split(r"\s{2,}", line.strip()) for line in lines if line.startswith("    ")]
+    return rows[1:]
+
+
+@pytest.mark.parametrize("row", shown())
+def test_a_published_share_is_that_of_its_source(row: list[str]) -> None:
+    source, gpu, case, *shares = row
+    with (ROOT / "published" / "gemm_share.csv").open() as file:
+        cells = [cell for cell in csv.DictReader(file) if cell["source"].startswith(f"{source}:")]
+    found = {
+        cell["scope"]: f"{cell['gemm_pct']} %"
+        for cell in cells
+        if (cell["gpu"], f"{cell['size']}-ctx{cell['context']}") == (gpu, case)
+    }
+    assert found == dict(zip(("forward", "full_step"), shares, strict=True))
+
+
+def test_there_are_shares_to_compare() -> None:
+    assert len(shown()) == 5
+
+
+@pytest.mark.parametrize(
+    "proof, limit",
+    [
+        ("cost_of_regions", f"less than {100 * cost_of_regions.LIMIT:.0f} %"),
+        ("passes_beside_timing", "within {:g} to {:g}".format(*passes_beside_timing.LIMITS)),
+    ],
+)
+def test_each_claim_names_the_limit_that_its_proof_checks(proof: str, limit: str) -> None:
+    readme = (ROOT / "README.md").read_text()
+    (line,) = (line for line in readme.splitlines() if f"proofs.{proof} " in line)
+    assert limit in line

@@ -1,0 +1,69 @@
+"""What must be true of any kernel table, whoever measured it: one sentence for each thing that is not."""
+
+from collections.abc import Iterator, Sequence
+from math import isclose
+
+from perf_tests.records.record import Json
+
+TOLERANCE = 1e-6
+"""Of sums and products that are the same number twice, up to rounding."""
+
+
+def inconsistencies(values: Json) -> list[str]:
+    """Of one pass."""
+    return [*_counts(values), *_products(values), *_totals(values), *_shares(values), *_copies(values)]
+
+
+def _counts(values: Json) -> Iterator[str]:
+    counts = values.get("launches_of_rounds") or []
+    if len(set(counts)) > 1:
+        yield f"two rounds of the same work launch {' and '.join(map(str, counts))} kernels"
+
+
+def _products(values: Json) -> Iterator[str]:
+    products = values["matrix_products"]
+    if products.get("expected_count") is not None and products["count"] != products["expected_count"]:
+        yield f"{products['count']} matrix products ran, and the model has {products['expected_count']}"
+
+
+def _totals(values: Json) -> Iterator[str]:
+    for kernel in values["kernels"]:
+        if not isclose(kernel["calls"] * kernel["mean_seconds"], kernel["total_seconds"], rel_tol=TOLERANCE):
+            calls, mean, total = kernel["calls"], kernel["mean_seconds"], kernel["total_seconds"]
+            yield f"{kernel['name']}: {calls} calls x mean is {calls * mean:.4g} s, its total {total:.4g} s"
+
+
+def _shares(values: Json) -> Iterator[str]:
+    of_kernels = sum(kernel["share"] for kernel in values["kernels"]) + values["other_kernels"]["share"]
+    of_kinds = sum(row["share_of_kernel_time"] for row in values["kinds"])
+    for what, share in (("kernels", of_kernels), ("kinds", of_kinds)):
+        if not isclose(share, 1.0, rel_tol=TOLERANCE):
+            yield f"the shares of all {what} add up to {share:.4f}"
+    if values["busy_share"] is not None and values["busy_share"] > 1 + TOLERANCE:
+        yield f"the device is busy for {values['busy_share']:.1%} of the time"
+
+
+def _copies(values: Json) -> Iterator[str]:
+    for row in values["memory_operations"]:
+        if row["kind"] == "host-to-device" and row["count"]:
+            yield f"{row['count']:g} copies from the host to the device ran inside a round, and none should"
+
+
+def product_shares_that_do_not_fall(passes: Sequence[Json]) -> list[str]:
+    """Matrix products take a smaller share of a full step, which has the optimizer in it, than of a forward pass."""
+    shares: dict[tuple[object, ...], dict[str, float]] = {}
+    for row in passes:
+        identity = row["identity"]
+        cell = tuple(
+            value for name, value in identity.items() if name not in ("phase", "optimizer", "zero_grad_policy")
+        )
+        share = row["values"]["matrix_products"]["share_of_kernel_time"]
+        shares.setdefault(cell, {})[identity["phase"]] = share
+        if identity["phase"] == "full_step":
+            shares[cell]["id"] = row["id"]
+    return [
+        f"{of_phase['id']}: matrix products take {of_phase['full_step']:.1%} of a full step and "
+        f"{of_phase['forward']:.1%} of a forward pass; the share should fall"
+        for of_phase in shares.values()
+        if {"forward", "full_step"} <= of_phase.keys() and of_phase["full_step"] >= of_phase["forward"]
+    ]

@@ -1,0 +1,85 @@
+"""What a profiler saw, whichever it was: rounds, kernels with what launched them, copies, and calls of the host.
+
+Times are microseconds of one clock.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Span:
+    """From one moment to another."""
+
+    start_us: float
+    end_us: float
+
+    @property
+    def us(self) -> float:
+        return self.end_us - self.start_us
+
+    def holds(self, moment_us: float) -> bool:
+        return self.start_us <= moment_us <= self.end_us
+
+
+@dataclass(frozen=True)
+class Kernel(Span):
+    """One run of one kernel; on a CPU, of one operation."""
+
+    name: str
+    kind: str
+    """One of `KINDS` in kernel_kinds.py."""
+    operator: str = ""
+    """The PyTorch operation that launched it; empty where it is not known."""
+    shapes: str = ""
+    """Shapes of the operation's tensors."""
+    regions: tuple[str, ...] = ()
+    """The model's regions around it, outermost first; going back, those of the operation it is the derivative of."""
+    is_backward: bool = False
+    launch: Span | None = None
+    """The host's call; None on a CPU, where the operation is its own call."""
+    is_first_of_operation: bool = True
+    flops: int = 0
+    bytes_touched: int | None = None
+    """Inputs read once and outputs written once, of the whole operation; None where its shapes do not tell."""
+
+    @property
+    def issued_us(self) -> float:
+        return self.start_us if self.launch is None else self.launch.start_us
+
+
+@dataclass(frozen=True)
+class MemoryOperation(Span):
+    """A copy or a memset that the device runs without a kernel."""
+
+    kind: str
+    """`host-to-device`, `device-to-host`, `device-to-device` or `memset`."""
+    bytes_moved: int
+    issued_us: float
+
+
+@dataclass(frozen=True)
+class Call(Span):
+    """A call of the host to the device's runtime."""
+
+    name: str
+    thread: object
+
+
+@dataclass(frozen=True)
+class Region(Span):
+    """One of the model's regions as the host went through it; `path` names those around it too, outermost first."""
+
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Everything of one capture; `is_on_gpu` says whether kernels run beside the host or are the host's own work."""
+
+    is_on_gpu: bool
+    rounds: Sequence[Span]
+    kernels: Sequence[Kernel]
+    memory_operations: Sequence[MemoryOperation] = field(default_factory=tuple)
+    calls: Sequence[Call] = field(default_factory=tuple)
+    regions: Sequence[Region] = field(default_factory=tuple)

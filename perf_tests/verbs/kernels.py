@@ -1,0 +1,87 @@
+"""`kernels FILE`: where the time of a capture goes, from Nsight Systems' report or its exports, or from a record."""
+
+import argparse
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+from perf_tests.records.kernel_consistency import inconsistencies
+from perf_tests.records.kernel_events import Trace
+from perf_tests.records.kernel_screen import detail_lines
+from perf_tests.records.kernel_table import kernel_values
+from perf_tests.records.nsys_csv import read_csv
+from perf_tests.records.nsys_sqlite import RangeError, read_sqlite, versions_of
+from perf_tests.records.record import Json
+from perf_tests.records.store import read_record
+from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, help="REPORT.nsys-rep, .sqlite or .csv, or a record with a kernel pass")
+    parser.add_argument("--range", help="only what was launched inside the NVTX ranges of this name, like softmax")
+    parser.add_argument("--case", default="", help="of a record: only cases whose name holds this")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        found = _read(arguments.file, arguments.range, arguments.case)
+    except RangeError as error:
+        print(f"{arguments.file}: {error}.")
+        return USAGE
+    except ValueError as error:
+        print(f"{arguments.file} cannot be used: {error}.")
+        return UNREADABLE
+    if arguments.json:
+        print(json.dumps(found, indent=1))
+    else:
+        for name, values in found.items():
+            print("\n".join([name, *detail_lines(values), ""]))
+    return FINDINGS if any(inconsistencies(values) for values in found.values()) else FINE
+
+
+def _read(path: Path, range_name: str | None, case: str) -> dict[str, Json]:
+    """Values by what they are of. Raises RangeError, or ValueError with one sentence."""
+    if not path.is_file():
+        raise ValueError("there is no such file")
+    if path.suffix == ".json":
+        return _of_record(path, case)
+    if path.suffix == ".csv":
+        if range_name is not None:
+            raise RangeError("a CSV table holds no ranges; export the report with `nsys export --type sqlite`")
+        read = read_csv(path.read_text(errors="replace"))
+        return {path.name: kernel_values(read, {}) if isinstance(read, Trace) else read}
+    if path.suffix == ".nsys-rep":
+        path = _exported(path)
+    elif path.suffix != ".sqlite":
+        raise ValueError("its name ends in none of .nsys-rep, .sqlite, .csv and .json")
+    values = kernel_values(read_sqlite(path, range_name), {})
+    return {path.name: {**values, "nsys": versions_of(path)}}
+
+
+def _of_record(path: Path, case: str) -> dict[str, Json]:
+    rows = [row for row in read_record(path).data.get("passes", []) if row["pass"] == "kernels" and case in row["id"]]
+    if not rows:
+        raise ValueError(f"it holds no kernel pass{f' of {case!r}' if case else ''}; measure with --kernels")
+    return {row["id"]: row["values"] for row in rows}
+
+
+def _exported(report: Path) -> Path:
+    """The report's SQLite export beside it, made unless it is there already and newer."""
+    export = report.with_suffix(".sqlite")
+    if export.is_file() and export.stat().st_mtime >= report.stat().st_mtime:
+        return export
+    nsys = shutil.which("nsys")
+    if nsys is None:
+        raise ValueError(
+            "nsys is not on the PATH, and only Nsight Systems can read its own reports; install it, or run "
+            f"`nsys export --type sqlite {report.name}` where it was captured and give the .sqlite file"
+        )
+    command = [nsys, "export", "--type", "sqlite", "--force-overwrite", "true", "--output", str(export), str(report)]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    if ended.returncode or not export.is_file():
+        said = (ended.stderr or ended.stdout).strip().splitlines()
+        raise ValueError(
+            f"`nsys export` failed, maybe since the report is of a newer version: {said[-1] if said else 'no reason'}"
+        )
+    return export
