@@ -3,16 +3,20 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+BASE ?= main
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 
-.PHONY: help perf test lint proofs clean
+.PHONY: help perf gate test lint proofs clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1: /p' Makefile
 
 perf: .venv/.installed  ## measure the default grid, save it, compare with the last run
 	$(BIN)/pytest perf_tests --benchmark-compare $(ARGS)
+
+gate: .venv/.installed  ## is the working tree slower than BASE? make gate BASE=main
+	$(BIN)/pytest perf_tests --against "$(BASE)" $(ARGS)
 
 test: .venv/.installed lint  ## all tests: tools, numerics, and every benchmark once on a tiny model
 	$(BIN)/pytest perf_tests/meta_tests

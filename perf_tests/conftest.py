@@ -18,7 +18,7 @@ from perf_tests.instruments.sdpa_backend import sdpa_backend_for_shape
 from perf_tests.measure import Measure
 from perf_tests.models import ForeignModelError, ModelShelf, forget
 from perf_tests.records.record import Json
-from perf_tests.stash import CASE, WORKBENCH
+from perf_tests.stash import CASE, SERVED_MEASURE, WORKBENCH
 from perf_tests.workbench import Workbench
 
 
@@ -144,6 +144,10 @@ def inputs(case: AttentionCase, workbench: Workbench) -> AttentionInputs:
 
 @pytest.fixture
 def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, benchmark: object) -> Iterator[Measure]:
+    served_measure = request.config.stash.get(SERVED_MEASURE, None)
+    if served_measure is not None:
+        yield served_measure(request.node.nodeid, workbench)
+        return
     measure = Measure(
         benchmark=benchmark,  # type: ignore[arg-type]
         case=case,

@@ -22,7 +22,9 @@ EXECUTIONS = ("eager", "compiled")
 HEAD_DIMS = (16, 32, 64, 128)
 SEQUENCE_LENGTHS = (256, 1024, 4096, 8192, 16384)
 GPU_SIZES = ("small", "medium", "large", "xl", "2.7B")
-SMOKE_SIZE = "tiny"
+SIZES_APART = ("tiny", "small-2layers")
+"""Sizes that are no part of `all`: one for smoke tests, one for the gate."""
+GATE_SIZE = "small-2layers"
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,15 @@ def add_options(parser: pytest.Parser) -> None:
     for name, text in texts.items():
         group.addoption(name, default=None, metavar=name.strip("-").upper().replace("-", "_"), help=text)
     group.addoption("--resume", action="store_true", help="go on with an interrupted run")
+    gate = {
+        "--against": ("REV", "gate: measure the working tree in turns with this git revision, and judge each case"),
+        "--against-option": ("AXIS=VALUE", "gate: base runs with another value, like attention=sdpa"),
+        "--gate-minutes": ("MINUTES", "how long the gate may measure (default: 15)"),
+        "--gate-undecided": ("VERDICT", "what an undecided case counts as: pass or fail (default: pass)"),
+        "--gate-summary": ("FILE", "write the gate's verdicts as Markdown"),
+    }
+    for name, (metavar, text) in gate.items():
+        group.addoption(name, default=None, metavar=metavar, help=text)
 
 
 def read_settings(config: pytest.Config) -> Settings:
@@ -114,9 +125,9 @@ def _read_settings(config: pytest.Config) -> Settings:
     model = typed("--model")
     if model is not None:
         _check_model_name(model)
-    sizes = names("--size", SIZES, GPU_SIZES if on_gpu else ("small",))
+    sizes = names("--size", SIZES, GPU_SIZES if on_gpu else _cpu_sizes(config))
     if typed("--size") == "all":
-        sizes = tuple(size for size in sizes if size != SMOKE_SIZE)
+        sizes = tuple(size for size in sizes if size not in SIZES_APART)
     return Settings(
         device=str(device),
         sizes=sizes,
@@ -141,6 +152,12 @@ def _read_settings(config: pytest.Config) -> Settings:
         memory_budget_bytes=_byte_count("--memory-budget", typed("--memory-budget")),
         model=model,
     )
+
+
+def _cpu_sizes(config: pytest.Config) -> tuple[str, ...]:
+    """A gate measures everything dozens of times, and on a CPU the whole of `small` would take it an hour."""
+    is_gate = config.getoption("--against") is not None or config.getoption("--against-option") is not None
+    return (GATE_SIZE,) if is_gate else ("small",)
 
 
 def _names(option: str, text: str | None, known: tuple[str, ...], default: tuple[str, ...]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from perf_tests.progress import Line, Progress, WatchedLine, expected_work
 from perf_tests.records.record import Json, machine_differences
 from perf_tests.records.store import BaselineError, StoredRecord, latest_baseline, list_records, numbered_baseline
 from perf_tests.session import MeasuringSession, ResumeError, command_line, journal_header, open_journal
-from perf_tests.stash import CASE, RUN, SAVING, SETTINGS, WORKBENCH, Run
+from perf_tests.stash import AGAINST, CASE, RUN, SAVING, SETTINGS, WORKBENCH, Run
 from perf_tests.workbench import set_up
 
 
@@ -29,6 +29,13 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
         )
     saving, settings = config.stash[SAVING], config.stash[SETTINGS]
     config.stash[WORKBENCH] = workbench = set_up(settings)
+    against = config.stash[AGAINST]
+    if against is not None:
+        # Only here: its statistics take scipy, which would slow the start of every other run.
+        from perf_tests import gating
+
+        gating.get_ready(config, benchmarks, against, workbench, _machine_info(config), terminal_line(config))
+        return benchmarks
     for item in benchmarks:
         phase = item.stash[CASE].phase
         item.add_marker(pytest.mark.benchmark(timer=workbench.clock, group=phase, disable_gc=True))
@@ -52,7 +59,7 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
         ) from error
     left = [item for item in benchmarks if item.nodeid not in contents.finished_ids]
     works = {item.nodeid: expected_work(item.stash[CASE], workbench.rounds(item.stash[CASE])) for item in left}
-    progress = Progress(_terminal_line(config), works)
+    progress = Progress(terminal_line(config), works)
     workbench.session = MeasuringSession(journal, contents, progress)
     config.stash[RUN] = run
     if config.option.resume:
@@ -145,7 +152,7 @@ def _is_restricted(config: pytest.Config) -> bool:
     return not whole or any("::" in argument for argument in config.args)
 
 
-def _terminal_line(config: pytest.Config) -> Line | None:
+def terminal_line(config: pytest.Config) -> Line | None:
     """Where progress is shown: a terminal that a person watches, and nowhere else."""
     reporter = config.pluginmanager.getplugin("terminalreporter")
     is_watched = reporter is not None and sys.__stdout__ is not None and sys.__stdout__.isatty()
