@@ -34,6 +34,7 @@ proofs: .venv/.installed  ## what the suite claims of itself, measured
 	$(BIN)/python -m perf_tests.proofs.suite_against_loop
 	$(BIN)/python -m perf_tests.proofs.sdpa_against_naive
 	$(BIN)/python -m perf_tests.proofs.time_inside_rounds
+	$(BIN)/python -m perf_tests.proofs.gate_simulation
 
 clean:  ## forget the installation, keep the records
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

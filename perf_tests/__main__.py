@@ -4,9 +4,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from perf_tests.verbs import compare, replay
+from perf_tests.verbs import compare, gate, replay
 
-VERBS = {"compare": compare, "replay": replay}
+VERBS = {"compare": compare, "gate": gate, "replay": replay}
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -11,6 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from perf_tests.options import add_options
+from perf_tests.proofs import against_llama, collection_cost, gate_simulation, suite_against_loop, time_inside_rounds
 from perf_tests.records.screen import result_lines
 from perf_tests.records.store import read_record
 
@@ -48,6 +49,22 @@ def test_each_make_target_exists(command: str) -> None:
 def test_each_proof_exists(command: str) -> None:
     module = shlex.split(command)[2]
     assert importlib.util.find_spec(module) is not None
+
+
+@pytest.mark.parametrize(
+    "proof, limit",
+    [
+        ("suite_against_loop", f"within {100 * (suite_against_loop.LIMITS[1] - 1):.0f} %"),
+        ("collection_cost", f"less than {collection_cost.LIMIT:g} x"),
+        ("time_inside_rounds", f"at least {100 * time_inside_rounds.LIMIT:.0f} %"),
+        ("against_llama", f"within {100 * (against_llama.MARGIN - 1):.0f} %"),
+        ("gate_simulation", f"at most {100 * gate_simulation.RULES.alpha:.0f} %"),
+        ("gate_simulation", f"{100 * gate_simulation.CLAIMED_POWER[0.05]:.0f} % of 5 % found"),
+    ],
+)
+def test_each_claim_names_the_limit_that_its_proof_checks(proof: str, limit: str) -> None:
+    (line,) = (line for line in section("Claims").splitlines() if f"proofs.{proof} " in line)
+    assert limit in line
 
 
 def test_the_readme_has_commands_to_test() -> None:

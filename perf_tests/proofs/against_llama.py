@@ -41,7 +41,7 @@ def parsed_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", default="small")
     parser.add_argument("--context", default="128", help="context lengths with commas (default: 128)")
-    parser.add_argument("--rounds", type=int, default=24, help="measured rounds of each side, an even number")
+    parser.add_argument("--rounds", type=int, default=60, help="measured rounds of each side, an even number")
     return parser.parse_args()
 
 

@@ -87,7 +87,8 @@ def judged_suites(
     used = np.where(screened.candidates, rules.confirm_looks[-1], 0)
     for pairs, share in zip(rules.confirm_looks, rules.look_shares, strict=True):
         level = rules.alpha * (1 - rules.suite_share) * share
-        after = confirm_values(second[..., :pairs], screened, state, level, rules)
+        is_last = pairs == rules.confirm_looks[-1]
+        after = confirm_values(second[..., :pairs], screened, state, level, rules, is_last)
         used = np.where(after.decided & ~state.decided, pairs, used)
         state = after
     judged = np.arange(rules.confirm_looks[-1]) < used[..., None]

@@ -92,7 +92,7 @@ def accepted_in(header: Json) -> list[Acceptance]:
 
 def toml_entry(entry: Acceptance) -> str:
     """The lines to paste."""
-    lines = ["[[accepted]]", f"id = {_quoted(entry.id)}", f"limit = {entry.limit:g}"]
+    lines = ["[[accepted]]", f"id = {_quoted(entry.id)}", f"limit = {entry.limit!r}"]
     lines += [f"reason = {_quoted(entry.reason)}", f"revision = {_quoted(entry.revision)}"]
     if entry.counter is not None:
         lines.append(f"counter = {_quoted(entry.counter)}")

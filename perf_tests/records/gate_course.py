@@ -127,14 +127,16 @@ def course_of(samples: GateSamples, rules: Rules, looks: int | None = None) -> C
     by_wall_time = np.zeros(len(screening.cases), dtype=bool)
     used = np.full(len(screening.cases), len(pairs))
     taken: list[Look] = []
-    for number, (count, share) in enumerate(looks_due(samples, rules)[:looks], start=1):
+    due = looks_due(samples, rules)
+    for number, (count, share) in enumerate(due[:looks], start=1):
         level = rules.alpha * (1 - rules.suite_share) * share
         before = state
         if screening.guard is not None:
             found = _slower_by_wall_time(wall_values[:, :count], screening, before, level * rules.guard_share, rules)
             by_wall_time, before = by_wall_time | found, replace(before, slower=before.slower | found)
             level *= 1 - rules.guard_share
-        after = confirm_values(values[:, :count], screening.screened, before, level, rules)
+        is_last = number == len(due) and (count == rules.confirm_looks[-1] or samples.end == "budget")
+        after = confirm_values(values[:, :count], screening.screened, before, level, rules, is_last)
         after = _held_back(after, before, wall_values[:, :count], screening, rules)
         used = np.where(after.decided & ~state.decided, count, used)
         state = after

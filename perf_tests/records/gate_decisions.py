@@ -79,8 +79,13 @@ def nothing_confirmed(screened: Screened) -> Confirmed:
     return Confirmed(nothing, nothing, nothing)
 
 
-def confirm_values(values: Floats, screened: Screened, before: Confirmed, level: float, rules: Rules) -> Confirmed:
-    """One look at pair values of stage 2 alone, (..., cases, pairs), which spends `level` on either side."""
+def confirm_values(
+    values: Floats, screened: Screened, before: Confirmed, level: float, rules: Rules, is_last: bool
+) -> Confirmed:
+    """One look at pair values of stage 2 alone, (..., cases, pairs), which spends `level` on either side.
+
+    Before the last look nobody is cleared who still looks slower: a slowdown below what matters is worth finding too.
+    """
     undecided = screened.candidates & ~before.decided
     found = stage_two_estimate(values, screened.prior)
     slower = before.slower | rejected_values(values, found, screened.candidates, before.slower, undecided, level, rules)
@@ -88,7 +93,8 @@ def confirm_values(values: Floats, screened: Screened, before: Confirmed, level:
     faster = rejected_values(-values, mirrored, screened.candidates, before.faster, undecided & ~slower, level, rules)
     no_slowdown = found.upper_limits(rules.look_clearing_level) < rules.log_matters
     no_speedup = found.lower_limits(rules.look_clearing_level) > -rules.log_matters
-    clear = undecided & ~slower & ~faster & no_slowdown & (no_speedup | ~screened.faster_suspects)
+    is_calm = is_last | ~(found.slower_p_values(0.0) < rules.screen_level)
+    clear = undecided & ~slower & ~faster & is_calm & no_slowdown & (no_speedup | ~screened.faster_suspects)
     return Confirmed(slower, before.faster | faster, before.cleared | clear)
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shlex
 from collections.abc import Iterable
 from dataclasses import asdict
 
@@ -22,7 +23,7 @@ EXACT_HEADER = ("counter", "verdict", "base", "head")
 
 def report_lines(result: GateResult, header: Json, rules: Rules) -> list[str]:
     """Everything for a terminal: table, findings, what they cost to accept, the conditions, the verdict last."""
-    lines = table(HEADER, map(_case_row, result.cases)) if result.cases else []
+    lines = table(HEADER, map(case_row, result.cases)) if result.cases else []
     if result.exact:
         changed = [row for row in result.exact if row.verdict != Verdict.SAME]
         same = len(result.exact) - len(changed)
@@ -33,10 +34,10 @@ def report_lines(result: GateResult, header: Json, rules: Rules) -> list[str]:
     if pasted:
         lines += [f"To accept what is so on purpose, add to .benchmarks/{FILE_NAME}, with the reason:", *pasted]
     lines += [*condition_lines(result, header, rules), verdict_sentence(result)]
-    return [_printable(line) for line in lines]
+    return [printable(line) for line in lines]
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Ids and reasons come out of a file: nothing in them may move a terminal's cursor."""
     return "".join(character if character.isprintable() else " " for character in text)
 
@@ -55,13 +56,13 @@ def _case_sentence(row: CaseResult, header: Json, rules: Rules) -> str:
     words = "faster" if row.effect.effect < 0 else "slower"
     size = (
         f"head is {abs(row.effect.effect):.1%} {words} by {CLOCKS[row.clock or 'wall']} "
-        f"({_interval(row.effect)} at 95 %, {row.effect.pairs} launch pairs)"
+        f"({interval_words(row.effect)} at 95 %, {row.effect.pairs} launch pairs)"
     )
     if row.verdict == Verdict.UNDECIDED:
         needed = "more than a thousand" if row.launches_needed is None else f"about {row.launches_needed}"
         return (
             f"{row.verdict}: {name}: {size}; a slowdown of {rules.matters:.1%} is neither shown nor ruled out: "
-            f"it would take {needed} fresh launch pairs."
+            f"it would take {needed} fresh launch pairs. Alone: {reproduce_command(row.id, header)}"
         )
     limit = f"; more than {rules.margin:.1%} is shown" if row.verdict == Verdict.SLOWER else ""
     return f"{row.verdict}: {name}: {size}{limit}{_because(row.accepted)}. Again: {reproduce_command(row.id, header)}"
@@ -69,15 +70,19 @@ def _case_sentence(row: CaseResult, header: Json, rules: Rules) -> str:
 
 def reproduce_command(case_id: str, header: Json) -> str:
     """What measures this one case again."""
-    base = header["base"].get("revision") or header["base"]["label"]
-    return f"pytest '{case_id}' --against {str(base)[:12]}"
+    options = header.get("options") or f"--against {_base_revision(header)}"
+    return f"pytest {shlex.quote(case_id)} {options}"
+
+
+def _base_revision(header: Json) -> str:
+    return str(header["base"].get("revision") or header["base"]["label"])[:12]
 
 
 def _suite_sentence(result: GateResult) -> str:
     assert result.suite is not None
     flat = "no sentinel moved, so it is the code" if result.sentinels else "there were no sentinels to tell why"
     return (
-        f"SLOWER: the suite as a whole by {result.suite.effect:.1%} ({_interval(result.suite)} at 95 %): {flat}"
+        f"SLOWER: the suite as a whole by {result.suite.effect:.1%} ({interval_words(result.suite)} at 95 %): {flat}"
         f"{_because(result.suite_accepted)}."
     )
 
@@ -96,7 +101,7 @@ def _because(accepted: str | None) -> str:
 
 def lines_to_accept(result: GateResult, header: Json) -> list[str]:
     """The entries that would accept every slowdown and counter that fails, for a person to give reasons."""
-    revision = str(header["base"].get("revision") or header["base"]["label"])[:12]
+    revision = _base_revision(header)
     reason = "WHY IT IS WORTH IT"
     entries = [
         Acceptance(row.id, _limit(row.effect.high), reason, revision)
@@ -147,14 +152,14 @@ def verdict_sentence(result: GateResult) -> str:
     return f"gate: {result.verdict}{reason} ({tally or 'no cases'})"
 
 
-def _case_row(row: CaseResult) -> tuple[str, ...]:
+def case_row(row: CaseResult) -> tuple[str, ...]:
     return (
         case_name(row.id),
         f"{row.verdict}{' (accepted)' if row.accepted else ''}",
         DASH if row.base_seconds is None else duration(row.base_seconds),
         DASH if row.head_seconds is None else duration(row.head_seconds),
         DASH if row.effect is None else f"{row.effect.effect:+.1%}",
-        DASH if row.effect is None else _interval(row.effect),
+        DASH if row.effect is None else interval_words(row.effect),
         DASH if row.effect is None else str(row.effect.pairs),
     )
 
@@ -164,7 +169,7 @@ def _exact_row(row: ExactResult) -> tuple[str, ...]:
     return f"{case_name(row.id)} {row.counter}", verdict, _number(row.old), _number(row.new)
 
 
-def _interval(effect: Effect | Shift) -> str:
+def interval_words(effect: Effect | Shift) -> str:
     return f"{effect.low:+.1%} to {effect.high:+.1%}"
 
 
@@ -175,17 +180,17 @@ def _number(value: float) -> str:
 def markdown(result: GateResult, header: Json, rules: Rules) -> str:
     """A summary for a pull request: verdict, findings, the table of what is not OK, the whole table folded."""
     loud = [row for row in result.cases if row.verdict != Verdict.OK]
-    parts = [f"### {_escaped(verdict_sentence(result))}", ""]
-    parts += [f"* {_escaped(sentence)}" for sentence in finding_sentences(result, header, rules)]
+    parts = [f"### {escaped(verdict_sentence(result))}", ""]
+    parts += [f"* {escaped(sentence)}" for sentence in finding_sentences(result, header, rules)]
     if loud:
-        parts += ["", *_markdown_table(HEADER, map(_case_row, loud))]
+        parts += ["", *markdown_table(HEADER, map(case_row, loud))]
     pasted = lines_to_accept(result, header)
     if pasted:
         parts += ["", f"To accept what is so on purpose, add to `.benchmarks/{FILE_NAME}`, with the reason:", ""]
         parts += _fenced(pasted)
     parts += ["", f"<details><summary>All {len(result.cases)} cases</summary>", ""]
-    parts += [*_markdown_table(HEADER, map(_case_row, result.cases)), "", "</details>", ""]
-    return "\n".join(parts + [_escaped(line) + "  " for line in condition_lines(result, header, rules)]) + "\n"
+    parts += [*markdown_table(HEADER, map(case_row, result.cases)), "", "</details>", ""]
+    return "\n".join(parts + [escaped(line) + "  " for line in condition_lines(result, header, rules)]) + "\n"
 
 
 def _fenced(lines: list[str]) -> list[str]:
@@ -195,15 +200,15 @@ def _fenced(lines: list[str]) -> list[str]:
     return [f"{fence}toml", *lines, fence]
 
 
-def _markdown_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+def markdown_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     columns = list(header)
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    return lines + ["| " + " | ".join(map(_escaped, row)) + " |" for row in rows]
+    return lines + ["| " + " | ".join(map(escaped, row)) + " |" for row in rows]
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """Text as text: ids, reasons and labels may hold anything."""
-    one_line = " ".join(_printable(text).split())
+    one_line = " ".join(printable(text).split())
     return re.sub(r"([\\`*_{}\[\]<>()#+!|~@&$])", r"\\\1", one_line)
 
 

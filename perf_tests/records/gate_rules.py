@@ -55,10 +55,11 @@ class Rules:
             raise ValueError(
                 f"The gate's margin {self.margin!r} and matters {self.matters!r} must be 0 <= margin < matters < 1."
             )
-        if not 3 <= self.screen_pairs <= MOST_PAIRS:
+        if not isinstance(self.screen_pairs, int) or not 3 <= self.screen_pairs <= MOST_PAIRS:
             raise ValueError(f"The gate's screen_pairs is {self.screen_pairs!r}; it must be 3 to {MOST_PAIRS}.")
         looks = self.confirm_looks
-        if not looks or sorted(set(looks)) != list(looks) or not 5 <= looks[0] <= looks[-1] <= MOST_PAIRS:
+        rise = list(looks) == sorted({look for look in looks if isinstance(look, int)})
+        if not looks or not rise or not 5 <= looks[0] <= looks[-1] <= MOST_PAIRS:
             raise ValueError(f"The gate's confirm_looks {looks!r} must rise, from 5 or more to at most {MOST_PAIRS}.")
         if len(self.look_shares) != len(looks) or not math.isclose(sum(self.look_shares), 1):
             raise ValueError(f"The gate's look_shares {self.look_shares!r} must add up to 1, one for each look.")

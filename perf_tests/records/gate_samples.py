@@ -4,7 +4,9 @@ The first line is the header:
 
     {"format_version": 1, "kind": "gate-samples", "started": ISO time,
      "base": {"revision", "label"}, "head": {"revision", "label"}, "machine_info": {}, "settings": {},
-     "cases": [{"id", "identity": {}}], "accepted": []}
+     "cases": [{"id", "identity": {}}], "accepted": [], "options": "--against REV ..."}
+
+where `accepted` (`records/accepted.py`) and `options`, what else to type to measure a case again, may be left out.
 
 A launch pair is two fresh processes, base and head, that serve the cases in turns. One line for each of its cases:
 
@@ -213,13 +215,18 @@ def _check_header(header: object) -> None:
     for name in ("machine_info", "settings"):
         if not isinstance(header.get(name), dict):
             raise ValueError(f"its {name!r} is missing")
-    cases = header.get("cases")
+    _check_cases(header.get("cases"))
+    if not isinstance(header.get("accepted", []), list):
+        raise ValueError("its 'accepted' is no list")
+    if not isinstance(header.get("options", ""), str):
+        raise ValueError("its 'options' is no text")
+
+
+def _check_cases(cases: object) -> None:
     if not isinstance(cases, list) or not all(isinstance(case, dict) and _is_name(case.get("id")) for case in cases):
         raise ValueError("its 'cases' is no list of cases with an id")
     if len({case["id"] for case in cases}) < len(cases):
         raise ValueError("its 'cases' name one id twice")
-    if not isinstance(header.get("accepted", []), list):
-        raise ValueError("its 'accepted' is no list")
 
 
 def _measurement(entry: Json) -> Measurement:
@@ -312,7 +319,12 @@ def _is_name(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond every float
+        return False
 
 
 def _is_duration(value: object) -> bool:

@@ -51,11 +51,16 @@ class Estimate:
 
     def slower_p_values(self, log_ratio: float) -> Floats:
         """One-sided, of: this case is slower by no more than `log_ratio`."""
-        return cast(Floats, stats.t.sf((self.mean - log_ratio) / self.standard_error, self.dof))
+        return cast(Floats, stats.t.sf(self._in_errors(self.mean - log_ratio), self.dof))
 
     def faster_p_values(self, log_ratio: float) -> Floats:
         """One-sided, of: this case is faster by no more than `log_ratio`."""
-        return cast(Floats, stats.t.cdf((self.mean + log_ratio) / self.standard_error, self.dof))
+        return cast(Floats, stats.t.cdf(self._in_errors(self.mean + log_ratio), self.dof))
+
+    def _in_errors(self, distance: Floats) -> Floats:
+        """How many standard errors; values that are all the same have none, and any distance is infinitely many."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return distance / self.standard_error
 
     def upper_limits(self, level: float) -> Floats:
         """Above the true log ratio but for one time in 1 / `level`."""
@@ -167,6 +172,11 @@ def trimmed_means(values: Floats, share: float) -> Floats:
     place = np.arange(values.shape[-2])[:, None]
     kept = (place >= cut) & (place < count - cut)
     return cast(Floats, np.sum(np.where(kept, ordered, 0.0), axis=-2) / np.maximum(np.sum(kept, axis=-2), 1))
+
+
+def mean_of_known(values: Floats, axis: int) -> Floats:
+    """The mean without what is NaN; zero where everything is."""
+    return np.nansum(values, axis=axis) / np.maximum(np.sum(~np.isnan(values), axis=axis), 1)
 
 
 def robust_spread(values: Floats) -> Floats:

@@ -197,11 +197,11 @@ def _verdict(course: Course, place: int) -> Verdict:
         return Verdict.SLOWER
     if confirmed.faster[place]:
         return Verdict.FASTER
-    if not screened.estimate.count[place] >= FEWEST_PAIRS:
-        return Verdict.UNDECIDED
+    if confirmed.cleared[place]:
+        return Verdict.OK
     # Who is suspected only of being faster has been cleared of being slower.
     unclear = screened.slower_suspects[place] or screened.too_noisy[place]
-    return Verdict.UNDECIDED if unclear and not confirmed.cleared[place] else Verdict.OK
+    return Verdict.UNDECIDED if unclear or screened.estimate.count[place] < FEWEST_PAIRS else Verdict.OK
 
 
 def _estimates(course: Course, place: int, wall: bool) -> tuple[Estimate, Estimate | None]:

@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         rules = rules_from_settings(samples.header["settings"])
         result = conclude(samples, rules)
         if arguments.summary is not None:
-            _write_summary(arguments.summary, markdown(result, samples.header, rules))
+            write_summary(arguments.summary, markdown(result, samples.header, rules))
     except ValueError as error:
         print(error)
         return UNREADABLE
@@ -43,7 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_CODES[result.verdict]
 
 
-def _write_summary(path: Path, text: str) -> None:
+def write_summary(path: Path, text: str) -> None:
+    """Raises ValueError with one sentence when the disk refuses."""
     try:
         write_whole(path, text.encode())
     except OSError as error:

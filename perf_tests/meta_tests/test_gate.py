@@ -1,0 +1,422 @@
+"""The gate's verdicts on runs whose truth is known, and its answer to everything that is no timing."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run, header, line
+from perf_tests.records.gate import GateResult, RunVerdict, conclude, look, next_step, pair_value, screen
+from perf_tests.records.gate_course import course_of
+from perf_tests.records.gate_rules import Rules, rules_from_settings
+from perf_tests.records.gate_samples import GateSamples, Measurement
+from perf_tests.records.gate_statistics import Floats
+from perf_tests.records.gate_suite import shift_of_the_suite
+from perf_tests.records.gate_verdicts import CaseResult, Verdict
+from perf_tests.records.record import Json
+
+RULES = Rules()
+QUIET = [SimulatedCase(f"quiet {place}") for place in range(8)]
+SLOW = SimulatedCase("slow", slowdown=0.05)
+FAST = SimulatedCase("fast", slowdown=-0.05)
+
+
+def verdicts(result: GateResult) -> dict[str, Verdict]:
+    return {row.id: row.verdict for row in result.cases}
+
+
+def row(result: GateResult, case: str) -> CaseResult:
+    return next(row for row in result.cases if row.id == case)
+
+
+def measurement(base: Sequence[Sequence[float]], head: Sequence[Sequence[float]]) -> Measurement:
+    orders = ("ABBA",) * len(base)
+    return Measurement(1, 0, "a", orders, np.array(base), np.array(head), None, None)
+
+
+def screened_run(cases: Sequence[SimulatedCase], events: Sequence[Json] = (), rules: Rules = RULES) -> GateSamples:
+    """Stage 1 alone."""
+    draw = np.random.default_rng(1)
+    samples = GateSamples(header(cases, rules))
+    for event in events:
+        samples.add(event)
+    for pair in range(rules.screen_pairs):
+        for case in cases:
+            samples.add(line(draw, case, 1, pair, 8, False))
+    return samples
+
+
+def finished(samples: GateSamples) -> GateSamples:
+    samples.add({"event": "end", "reason": "finished"})
+    return samples
+
+
+def test_the_pair_value_is_the_log_ratio_of_head_to_base() -> None:
+    assert pair_value(measurement([[1, 1]] * 3, [[1.1, 1.1]] * 3), "wall") == pytest.approx(np.log(1.1))
+
+
+def test_a_steady_drift_cancels_in_a_quadruple() -> None:
+    """ABBA on a logarithmic slope: base takes the outer turns, head the inner ones."""
+    slope = np.exp(0.1 * np.arange(4))
+    assert pair_value(measurement([[slope[0], slope[3]]], [[slope[1], slope[2]]]), "wall") == pytest.approx(0)
+
+
+def test_scaling_every_time_changes_no_pair_value() -> None:
+    base, head = np.random.default_rng(1).lognormal(size=(2, 6, 2))
+    alone, scaled = measurement(base, head), measurement(1000 * base, 1000 * head)
+    assert pair_value(alone, "wall") == pytest.approx(pair_value(scaled, "wall"))
+
+
+def test_swapping_the_sides_flips_the_sign() -> None:
+    base, head = np.random.default_rng(1).lognormal(size=(2, 6, 2))
+    assert pair_value(measurement(base, head), "wall") == pytest.approx(-pair_value(measurement(head, base), "wall"))
+
+
+def test_a_clock_that_was_not_read_gives_no_value() -> None:
+    assert np.isnan(pair_value(measurement([[1, 1]], [[1, 1]]), "cpu"))
+
+
+def test_slow_fast_and_unchanged_cases_get_their_verdicts() -> None:
+    result = conclude(gate_run([*QUIET, SLOW, FAST], RULES, seed=1), RULES)
+    assert verdicts(result) == dict.fromkeys((case.id for case in QUIET), Verdict.OK) | {
+        "slow": Verdict.SLOWER,
+        "fast": Verdict.FASTER,
+    }
+    assert (result.verdict, result.exit_code) == (RunVerdict.FAILED, 1)
+
+
+def test_the_effect_is_what_was_planted_and_its_interval_holds_it() -> None:
+    effect = row(conclude(gate_run([*QUIET, SLOW], RULES, seed=2), RULES), "slow").effect
+    assert effect is not None
+    assert effect.effect == pytest.approx(0.05, abs=0.015)
+    assert effect.low < 0.05 < effect.high
+    assert effect.pairs == RULES.confirm_looks[0]
+
+
+def test_a_run_without_a_slow_case_passes_after_stage_one() -> None:
+    samples = gate_run(QUIET, RULES, seed=4)
+    result = conclude(samples, RULES)
+    assert (result.verdict, result.exit_code, result.pairs) == (RunVerdict.PASSED, 0, (6, 0))
+
+
+def test_only_suspects_are_launched_again() -> None:
+    samples = gate_run([*QUIET, SLOW], RULES, seed=1)
+    assert {m.case for m in samples.measurements if m.stage == 2} == {"slow"}
+    assert screen(samples, RULES).candidates == ("slow",)
+    assert screen(samples, RULES).slower_suspects == ("slow",)
+    assert len(screen(samples, RULES).cleared) == len(QUIET)
+
+
+def test_a_decided_case_is_launched_no_more() -> None:
+    samples = gate_run([*QUIET, SLOW], RULES, seed=1)
+    first = look(samples, RULES, 1)
+    assert (first.slower, first.goes_on, first.pairs) == (("slow",), (), 10)
+    assert next_step(samples, RULES) is None
+
+
+def test_a_look_before_its_launches_is_refused() -> None:
+    with pytest.raises(ValueError, match="Look 2 of the gate needs more launch pairs"):
+        look(gate_run([*QUIET, SLOW], RULES, seed=1), RULES, 2)
+
+
+def test_a_noisy_case_ends_undecided_with_the_launches_it_would_take() -> None:
+    noisy = SimulatedCase("noisy", slowdown=0.03, pair_spread=0.1)
+    result = conclude(gate_run([*QUIET, noisy], RULES, seed=5), RULES)
+    assert row(result, "noisy").verdict == Verdict.UNDECIDED
+    assert (row(result, "noisy").launches_needed or 0) > RULES.confirm_looks[-1]
+    assert result.exit_code == 0
+
+
+def test_undecided_fails_where_it_is_told_to() -> None:
+    rules = replace(RULES, undecided="fail")
+    noisy = SimulatedCase("noisy", slowdown=0.03, pair_spread=0.1)
+    result = conclude(gate_run([*QUIET, noisy], rules, seed=5), rules)
+    assert (result.verdict, result.exit_code) == (RunVerdict.UNDECIDED, 1)
+
+
+@pytest.mark.parametrize(
+    ("side", "outcome", "verdict", "code"),
+    [
+        ("head", "would_not_fit", Verdict.NO_LONGER_FITS, 1),
+        ("head", "out_of_memory", Verdict.NO_LONGER_FITS, 1),
+        ("head", "impossible", Verdict.IMPOSSIBLE, 1),
+        ("head", "error", Verdict.FAILED, 1),
+        ("head", "unsupported", Verdict.NO_LONGER_SUPPORTED, 1),
+        ("head", "absent", Verdict.GONE, 1),
+        ("base", "absent", Verdict.NEW, 0),
+        ("base", "error", Verdict.NEW, 0),
+    ],
+)
+def test_a_side_without_a_timing_is_a_verdict(side: str, outcome: str, verdict: Verdict, code: int) -> None:
+    event = {"event": "outcome", "case": "quiet 0", "side": side, "outcome": outcome, "reason": "because"}
+    result = conclude(finished(screened_run(QUIET, [event])), RULES)
+    assert (row(result, "quiet 0").verdict, result.exit_code) == (verdict, code)
+    assert "because" in row(result, "quiet 0").explanation
+
+
+def test_a_case_that_neither_side_can_measure_passes() -> None:
+    sides = [{"event": "outcome", "case": "quiet 0", "side": s, "outcome": "unsupported", "reason": "no fp16"} for s in
+             ("base", "head")]  # fmt: skip
+    result = conclude(finished(screened_run(QUIET, sides)), RULES)
+    assert (row(result, "quiet 0").verdict, result.exit_code) == (Verdict.NOT_MEASURED, 0)
+
+
+def test_a_case_without_a_timing_is_launched_no_more() -> None:
+    event = {"event": "outcome", "case": "slow", "side": "head", "outcome": "error", "reason": "it died twice"}
+    assert next_step(screened_run([*QUIET, SLOW], [event]), RULES) is None
+
+
+@pytest.mark.parametrize(("new", "code", "verdict"), [(101, 1, Verdict.MORE), (100, 0, Verdict.SAME), (99, 0, "LESS")])
+def test_an_exact_counter_may_not_rise_at_all(new: int, code: int, verdict: str) -> None:
+    event = {"event": "exact", "case": "quiet 0", "counter": "saved_bytes", "old": 100, "new": new}
+    result = conclude(finished(screened_run(QUIET, [event])), RULES)
+    assert (result.exact[0].verdict, result.exit_code) == (verdict, code)
+
+
+def sentinel_events(shift: float) -> list[Json]:
+    draw = np.random.default_rng(8)
+    return [
+        {"event": "sentinel", "stage": 1, "pair": pair, "name": "matmul", "side": side,
+         "seconds": (0.01 * np.exp(draw.normal(size=5) * 0.002 + (shift if side == "head" else 0))).tolist()}
+        for pair in range(6)
+        for side in ("base", "head")
+    ]  # fmt: skip
+
+
+def test_frozen_work_that_moved_contaminates_the_run() -> None:
+    result = conclude(finished(screened_run([*QUIET, SLOW], sentinel_events(0.03))), RULES)
+    assert (result.verdict, result.exit_code) == (RunVerdict.CONTAMINATED, 4)
+    assert "matmul +3" in result.reason
+    assert next_step(screened_run([*QUIET, SLOW], sentinel_events(0.03)), RULES) is None
+
+
+def test_frozen_work_that_stood_still_contaminates_nothing() -> None:
+    samples = screened_run([*QUIET, SLOW], sentinel_events(0.0))
+    assert not conclude(samples, RULES).sentinels["matmul"].is_significant
+    assert next_step(samples, RULES) is not None
+
+
+def test_sides_that_cannot_be_compared_are_refused() -> None:
+    result = conclude(finished(screened_run(QUIET, [{"event": "incomparable", "reason": "two builds"}])), RULES)
+    assert (result.verdict, result.exit_code, result.reason) == (RunVerdict.INCOMPARABLE, 4, "two builds")
+
+
+@pytest.mark.parametrize("reason", [None, "interrupted"])
+def test_an_interrupted_run_passes_nothing(reason: str | None) -> None:
+    samples = screened_run(QUIET)
+    if reason:
+        samples.add({"event": "end", "reason": reason})
+    assert conclude(samples, RULES).verdict == RunVerdict.INTERRUPTED
+
+
+def test_a_budget_that_ends_between_two_looks_gets_a_last_one() -> None:
+    in_time = gate_run([*QUIET, replace(SLOW, slowdown=0.1)], RULES, seed=1, most_pairs=6 + 8)
+    assert row(conclude(in_time, RULES), "slow").verdict == Verdict.SLOWER
+    assert in_time.end == "budget"
+
+
+def test_an_interrupted_run_gets_no_look_but_the_planned_ones() -> None:
+    samples = gate_run([*QUIET, replace(SLOW, slowdown=0.1)], RULES, seed=1, most_pairs=6 + 8)
+    samples.end = "interrupted"
+    assert row(conclude(samples, RULES), "slow").verdict == Verdict.UNDECIDED
+
+
+def test_a_shift_of_the_whole_suite_fails_though_no_case_does() -> None:
+    cases = [SimulatedCase(f"case {place}", slowdown=0.015, pair_spread=0.005) for place in range(40)]
+    strict = replace(RULES, screen_level=1e-9, matters=0.5)
+    result = conclude(gate_run(cases, strict, seed=1, quadruples=30), strict)
+    assert set(verdicts(result).values()) == {Verdict.OK}
+    assert result.suite is not None
+    assert result.suite.is_significant
+    assert result.exit_code == 1
+
+
+@pytest.mark.parametrize(("has_cpu_time", "is_significant"), [(False, True), (True, False)])
+def test_two_clocks_to_choose_from_halve_the_level_of_the_suite(has_cpu_time: bool, is_significant: bool) -> None:
+    """Both runs have the same wall times, whose p-value lies between half the level and the level."""
+    cases = [SimulatedCase(f"case {place}", slowdown=0.02, pair_spread=0.01) for place in range(9)]
+    alone = shift_of_the_suite(screen(screened_run(cases), RULES), RULES)
+    assert alone is not None
+    rules = replace(RULES, alpha=1.5 * alone.p_value / RULES.suite_share)
+    samples = screened_run(cases)
+    if has_cpu_time:
+        samples.measurements = [
+            replace(m, base_cpu_seconds=m.base_seconds, head_cpu_seconds=m.head_seconds) for m in samples.measurements
+        ]
+    shift = shift_of_the_suite(screen(samples, rules), rules)
+    assert shift is not None
+    assert shift.p_value == pytest.approx(alone.p_value)
+    assert shift.is_significant == is_significant
+
+
+def test_launches_after_its_verdict_change_no_figure_of_a_case() -> None:
+    samples = gate_run([*QUIET, SLOW], RULES, seed=1)
+    before = row(conclude(samples, RULES), "slow")
+    for pair in range(100, 103):
+        samples.add(line(np.random.default_rng(pair), replace(SLOW, slowdown=0.5), 2, pair, 8, False))
+    assert row(conclude(samples, RULES), "slow").effect == before.effect
+
+
+def test_four_cases_are_no_suite() -> None:
+    assert conclude(screened_run(QUIET[:4]), RULES).suite is None
+
+
+NOISY_WALL = [SimulatedCase(f"c {place}", pair_spread=0.05, cpu_pair_spread=0.005) for place in range(10)]
+
+
+def test_the_clock_that_scatters_less_decides() -> None:
+    assert screen(screened_run(QUIET), RULES).clock.clock == "wall"
+    noisy = screened_run(NOISY_WALL)
+    assert screen(noisy, RULES).clock.clock == "cpu"
+    assert screen(noisy, replace(RULES, clock="wall")).clock.clock == "wall"
+
+
+def test_wall_time_guards_where_cpu_time_decides() -> None:
+    """Work that moved to one thread takes no more CPU time, and twice as long."""
+    waiting = replace(NOISY_WALL[0], id="waiting", slowdown=1.0, cpu_slowdown=-0.1)
+    result = conclude(gate_run([*NOISY_WALL, waiting], RULES, seed=1), RULES)
+    assert result.clock.clock == "cpu"
+    found = row(result, "waiting")
+    assert (found.verdict, found.clock) == (Verdict.SLOWER, "wall")
+
+
+def test_a_run_cut_short_anywhere_is_still_concluded() -> None:
+    """Whatever a dead process left, from the header alone to the last line."""
+    whole = gate_run([*QUIET[:2], SLOW, *NOISY_WALL[:2]], RULES, seed=1, quadruples=2)
+    for kept in range(0, len(whole.measurements), 7):
+        part = GateSamples(whole.header, whole.measurements[:kept])
+        for end in ("budget", "interrupted", None):
+            part.end = end
+            assert len(conclude(part, RULES).cases) == 5
+        next_step(part, RULES)
+
+
+@pytest.mark.parametrize("cases", [0, 1, 2])
+def test_a_tiny_suite_is_judged_too(cases: int) -> None:
+    result = conclude(gate_run(QUIET[:cases], RULES, seed=1), RULES)
+    assert set(verdicts(result).values()) <= {Verdict.OK}
+    assert result.exit_code == 0
+
+
+@pytest.mark.parametrize(("ratio", "verdict"), [(1.0, Verdict.OK), (1.1, Verdict.SLOWER)])
+def test_times_without_any_scatter_get_a_verdict(ratio: float, verdict: Verdict) -> None:
+    samples = GateSamples(header(QUIET[:3], RULES))
+    pair = 0
+    while (step := next_step(samples, RULES)) is not None:
+        for case in step.cases:
+            entry = line(np.random.default_rng(0), QUIET[0], step.stage, pair, 2, False) | {"case": case}
+            samples.add(entry | {"base_seconds": [[1.0, 1.0]] * 2, "head_seconds": [[ratio, ratio]] * 2})
+        pair += 1
+    assert set(verdicts(conclude(samples, RULES)).values()) == {verdict}
+
+
+def test_frozen_work_that_got_faster_contaminates_as_well() -> None:
+    assert conclude(finished(screened_run(QUIET, sentinel_events(-0.03))), RULES).verdict == RunVerdict.CONTAMINATED
+
+
+def test_more_sentinels_are_each_held_to_a_stricter_level() -> None:
+    alone = conclude(screened_run(QUIET, sentinel_events(0.01)), RULES).sentinels["matmul"]
+    rules = replace(RULES, contamination_level=1.5 * alone.p_value)
+    others = [event | {"name": "copy"} for event in sentinel_events(0.0)]
+    events = sentinel_events(0.01)
+    assert conclude(screened_run(QUIET, events), rules).sentinels["matmul"].is_significant
+    assert not conclude(screened_run(QUIET, [*events, *others]), rules).sentinels["matmul"].is_significant
+
+
+def test_cpu_time_that_scatters_hardly_less_leaves_the_word_to_wall_time() -> None:
+    cases = [replace(case, pair_spread=0.05, cpu_pair_spread=0.045) for case in NOISY_WALL]
+    clock = screen(screened_run(cases), RULES).clock
+    assert clock.cpu_spread is not None
+    assert clock.cpu_spread < clock.wall_spread
+    assert clock.clock == "wall"
+
+
+def test_stage_two_is_judged_by_its_own_launches_alone() -> None:
+    """Launches of stage 1 under the numbers of stage 2 change nothing: each line says whose it is."""
+    samples = gate_run([*QUIET, SLOW], RULES, seed=1)
+    course = course_of(samples, RULES)
+    assert course.values.shape[1] == len(samples.pairs(2)) == RULES.confirm_looks[0]
+    quiet = samples.cases.index("quiet 0")
+    assert np.isnan(course.values[quiet]).all()
+
+
+def test_a_clock_that_was_named_and_not_read_is_refused() -> None:
+    with pytest.raises(ValueError, match="CPU time was to decide"):
+        screen(screened_run(QUIET), replace(RULES, clock="cpu"))
+
+
+def entry(case: str = "slow", limit: float = 1.08, **more: object) -> Json:
+    return {"id": case, "limit": limit, "reason": "stability", "revision": "abc"} | more
+
+
+@pytest.mark.parametrize(("limit", "code"), [(1.08, 0), (1.02, 1)])
+def test_an_accepted_slowdown_passes_up_to_its_limit(limit: float, code: int) -> None:
+    samples = gate_run([*QUIET, SLOW], RULES, seed=1)
+    samples.header["accepted"] = [entry(limit=limit)]
+    result = conclude(samples, RULES)
+    assert row(result, "slow").verdict == Verdict.SLOWER
+    assert result.exit_code == code
+
+
+@pytest.mark.parametrize(("limit", "code"), [(120, 0), (119, 1)])
+def test_an_accepted_counter_passes_up_to_its_new_value(limit: float, code: int) -> None:
+    event = {"event": "exact", "case": "quiet 0", "counter": "saved_bytes", "old": 100, "new": 120}
+    samples = finished(screened_run(QUIET, [event]))
+    samples.header["accepted"] = [entry("quiet 0", limit, counter="saved_bytes")]
+    assert conclude(samples, RULES).exit_code == code
+
+
+def test_an_accepted_time_accepts_no_counter() -> None:
+    event = {"event": "exact", "case": "quiet 0", "counter": "saved_bytes", "old": 100, "new": 120}
+    samples = finished(screened_run(QUIET, [event]))
+    samples.header["accepted"] = [entry("quiet 0", 1000)]
+    assert conclude(samples, RULES).exit_code == 1
+
+
+def test_a_wider_slowdown_has_a_smaller_p_value() -> None:
+    def p_value(slowdown: float) -> float:
+        samples = screened_run([*QUIET, replace(SLOW, slowdown=slowdown)])
+        return float(screen(samples, RULES).screened.estimate.slower_p_values(0.0)[-1])
+
+    p_values = [p_value(slowdown) for slowdown in (-0.05, 0.0, 0.01, 0.03, 0.1)]
+    assert p_values == sorted(p_values, reverse=True)
+
+
+def test_swapped_roles_mirror_the_screening() -> None:
+    def values(samples: GateSamples) -> Floats:
+        return screen(samples, RULES).values
+
+    samples = screened_run([*QUIET, SLOW])
+    swapped = GateSamples(samples.header)
+    for m in samples.measurements:
+        swapped.measurements.append(replace(m, base_seconds=m.head_seconds, head_seconds=m.base_seconds))
+    np.testing.assert_allclose(values(swapped), -values(samples), atol=1e-12)
+    assert screen(samples, RULES).slower_suspects == screen(swapped, RULES).faster_suspects == ("slow",)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"alpha": 0.7}, "alpha is 0.7"),
+        ({"margin": 0.05}, "margin 0.05"),
+        ({"screen_pairs": 2}, "screen_pairs is 2"),
+        ({"confirm_looks": [10, 18, 300]}, "at most 40"),
+        ({"confirm_looks": []}, "must rise"),
+        ({"look_shares": [0.5, 0.5, 0.5]}, "add up to 1"),
+        ({"clock": "sundial"}, "sundial"),
+        ({"alpha": "small"}, "no number"),
+        ({"confirm_looks": 7}, "no number"),
+        ({"screen_pairs": 6.5}, "screen_pairs is 6.5"),
+        ({"confirm_looks": [10, 18.5, 30]}, "18.5"),
+    ],
+)
+def test_rules_that_make_no_sense_are_refused_in_a_sentence(change: Json, words: str) -> None:
+    with pytest.raises(ValueError, match="gate's") as raised:
+        rules_from_settings(RULES.settings() | change)
+    assert words in str(raised.value)
+
+
+def test_rules_come_back_from_the_settings_of_a_run() -> None:
+    rules = replace(RULES, alpha=0.02, confirm_looks=(5, 20), look_shares=(0.2, 0.8))
+    assert rules_from_settings(rules.settings() | {"minutes": 15}) == rules

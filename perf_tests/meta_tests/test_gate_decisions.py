@@ -1,0 +1,109 @@
+"""The two stages on arrays: who goes on, who is cleared when, and how alpha is spent."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
+from perf_tests.records.gate_course import course_of
+from perf_tests.records.gate_decisions import (
+    Screened,
+    confirm_values,
+    nothing_confirmed,
+    rejected_values,
+    screen_values,
+    stage_two_estimate,
+)
+from perf_tests.records.gate_rules import Rules
+from perf_tests.records.gate_statistics import Estimate, Floats, Prior
+
+RULES = Rules()
+NOTHING_LENT = Prior(np.array([0.0]), np.array([0.0]))
+
+
+def values_about(means: list[float], spread: float, pairs: int) -> Floats:
+    """Values (cases, pairs) with exactly these means and this sample standard deviation."""
+    shape = np.linspace(-1, 1, pairs)
+    return np.array(means)[:, None] + spread * shape / shape.std(ddof=1)
+
+
+def suspected(cases: int, faster: bool = False) -> Screened:
+    """A screening that suspects every case."""
+    flags, none = np.ones(cases, dtype=bool), np.zeros(cases, dtype=bool)
+    empty = Estimate(*(np.full(cases, np.nan) for _ in range(4)))
+    return Screened(empty, NOTHING_LENT, none if faster else flags, flags if faster else none, none)
+
+
+def test_a_clear_slowdown_is_suspected_and_a_clear_case_is_not() -> None:
+    screened = screen_values(values_about([0.03, 0.0, 0.0, 0.0, -0.03], 0.005, 6), RULES)
+    assert screened.slower_suspects.tolist() == [True, False, False, False, False]
+    assert screened.faster_suspects.tolist() == [False, False, False, False, True]
+    assert not screened.too_noisy.any()
+
+
+def test_a_case_that_hides_what_matters_behind_its_noise_goes_on() -> None:
+    screened = screen_values(values_about([0.0, 0.0, 0.0, 0.0], 0.06, 6), RULES)
+    assert screened.too_noisy.all()
+    assert not screened.slower_suspects.any()
+
+
+def test_a_case_without_values_goes_nowhere() -> None:
+    values = values_about([0.0, 0.0, 0.0, 0.0], 0.06, 6)
+    values[0] = np.nan
+    assert screen_values(values, RULES).candidates.tolist() == [False, True, True, True]
+
+
+def test_every_suspect_makes_it_harder_for_each() -> None:
+    values = values_about([0.02, 0.0], 0.01, 12)
+    found = stage_two_estimate(values, NOTHING_LENT)
+    level = 1.5 * float(found.slower_p_values(RULES.log_margin)[0])
+    both, none = np.array([True, True]), np.array([False, False])
+    assert rejected_values(values, found, np.array([True, False]), none, both, level, RULES).tolist() == [True, False]
+    assert rejected_values(values, found, both, none, both, level, RULES).tolist() == [False, False]
+    # The other was rejected at an earlier look, and leaves the count.
+    assert rejected_values(values, found, both, np.array([False, True]), both, level, RULES).tolist() == [True, False]
+
+
+def test_who_still_looks_slower_is_cleared_at_the_last_look_alone() -> None:
+    values = values_about([0.01], 0.01, 12)
+    screened = suspected(1)
+    for is_last in (False, True):
+        after = confirm_values(values, screened, nothing_confirmed(screened), 1e-4, RULES, is_last)
+        assert not after.slower[0]
+        assert after.cleared[0] == is_last
+
+
+def test_who_looks_like_nothing_is_cleared_at_once() -> None:
+    screened = suspected(1)
+    values = values_about([0.0], 0.01, 12)
+    assert confirm_values(values, screened, nothing_confirmed(screened), 1e-4, RULES, is_last=False).cleared[0]
+
+
+def test_who_may_be_faster_by_what_matters_is_measured_on() -> None:
+    values = values_about([-0.03], 0.02, 12)
+    for faster in (False, True):
+        screened = suspected(1, faster)
+        after = confirm_values(values, screened, nothing_confirmed(screened), 1e-9, RULES, is_last=False)
+        assert after.cleared[0] != faster
+
+
+def test_a_noisy_case_is_never_cleared_by_its_noise() -> None:
+    screened = suspected(1)
+    values = values_about([0.0], 0.2, 12)
+    assert not confirm_values(values, screened, nothing_confirmed(screened), 1e-4, RULES, is_last=True).cleared[0]
+
+
+def spent(cases: list[SimulatedCase], rules: Rules) -> float:
+    return sum(look.level for look in course_of(gate_run(cases, rules, 1), rules).looks)
+
+
+def test_the_looks_spend_alpha_less_the_part_of_the_suite() -> None:
+    cases = [SimulatedCase(f"case {place}", pair_spread=0.2) for place in range(6)]
+    assert spent(cases, RULES) == pytest.approx(RULES.alpha * (1 - RULES.suite_share))
+
+
+def test_where_cpu_time_decides_wall_time_has_its_own_part() -> None:
+    rules = replace(RULES, clock="cpu")
+    cases = [SimulatedCase(f"case {place}", pair_spread=0.2, cpu_pair_spread=0.2) for place in range(6)]
+    assert spent(cases, rules) == pytest.approx(rules.alpha * (1 - rules.suite_share) * (1 - rules.guard_share))

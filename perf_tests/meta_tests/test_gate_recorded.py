@@ -1,0 +1,173 @@
+"""`python -m perf_tests gate BASE HEAD`: two sets of recorded launches, with a truth that is known."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from perf_tests.__main__ import main
+from perf_tests.meta_tests.synthetic import machine, record, timed, untimed
+from perf_tests.records.gate_recorded import RULES, compared, conclude_recorded, judged
+from perf_tests.records.gate_verdicts import CaseResult, Verdict
+from perf_tests.records.record import Json
+from perf_tests.records.recorded_launches import why_incomparable
+from perf_tests.records.store import StoredRecord
+
+CASES = [f"perf_tests/test_forward.py::test_forward[tiny-ctx{place}-fp32-naive]" for place in range(10)]
+
+
+def launches(
+    seed: int, count: int, slowdown: float = 0.0, spread: float = 0.01, drift: float = 0.0, machine_slower: float = 0.0
+) -> list[Json]:
+    """Records of launches; the first case is slower, and `drift` moves all cases and the matrix product together."""
+    draw = np.random.default_rng(seed)
+    found = []
+    for _ in range(count):
+        moved = draw.normal() * drift + np.log1p(machine_slower)
+        rows = []
+        for place, case in enumerate(CASES):
+            middle = np.exp(draw.normal() * spread + moved + (np.log1p(slowdown) if place == 0 else 0))
+            seconds = (middle * np.exp(draw.normal(size=12) * 0.01)).tolist()
+            rows.append(timed(case, seconds, matmul_ceiling_tflops_per_second=float(0.2 / np.exp(moved))))
+        found.append(record(rows))
+    return found
+
+
+def stored(data: list[Json], side: str = "base") -> list[StoredRecord]:
+    return [StoredRecord(Path(f"{side}/{number}.json"), launch) for number, launch in enumerate(data)]
+
+
+def first_row(base: list[Json], head: list[Json]) -> CaseResult:
+    return conclude_recorded(stored(base), stored(head, "head"), RULES).cases[0]
+
+
+def test_a_large_slowdown_is_found_and_its_size_told() -> None:
+    found = first_row(launches(1, 8), launches(2, 5, slowdown=0.1))
+    assert found.verdict == Verdict.SLOWER
+    assert found.effect is not None
+    assert found.effect.low < 0.1 < found.effect.high
+    assert found.effect.effect == pytest.approx(0.1, abs=0.02)
+
+
+def test_a_large_speedup_is_found() -> None:
+    assert first_row(launches(1, 8), launches(2, 5, slowdown=-0.1)).verdict == Verdict.FASTER
+
+
+def test_unchanged_cases_are_ok_where_launches_agree() -> None:
+    result = conclude_recorded(stored(launches(1, 8)), stored(launches(2, 5)), RULES)
+    assert {row.verdict for row in result.cases} == {Verdict.OK}
+
+
+def test_launches_that_differ_decide_nothing() -> None:
+    found = first_row(launches(1, 8, spread=0.2), launches(2, 5, spread=0.2))
+    assert found.verdict == Verdict.UNDECIDED
+    assert found.launches_needed is None or found.launches_needed > 5
+
+
+def test_drift_that_the_matrix_product_saw_is_taken_out() -> None:
+    result = conclude_recorded(stored(launches(1, 8, drift=0.05)), stored(launches(2, 5, 0.1, drift=0.05)), RULES)
+    assert result.cases[0].verdict == Verdict.SLOWER
+    assert result.slope == pytest.approx(1, abs=0.2)
+
+
+def test_a_machine_that_changed_between_the_sets_contaminates_them() -> None:
+    result = conclude_recorded(stored(launches(1, 8, drift=0.005)), stored(launches(2, 5, 0, drift=0.005,
+                               machine_slower=0.2)), RULES)  # fmt: skip
+    assert "the best matrix product takes +" in result.contaminated
+
+
+@pytest.mark.parametrize(("base", "head"), [(4, 5), (8, 2), (1, 1)])
+def test_too_few_launches_decide_nothing_and_say_so(base: int, head: int) -> None:
+    found = first_row(launches(1, base), launches(2, head, slowdown=0.5))
+    assert found.verdict == Verdict.UNDECIDED
+    assert f"measured in {base} launches of base and {head} of head" in found.explanation
+
+
+def test_a_case_of_one_side_alone_is_gone_or_new() -> None:
+    base, head = launches(1, 8), launches(2, 5)
+    for launch in head:
+        del launch["benchmarks"][0]
+        launch["outcomes"].append(untimed(CASES[1]))
+        del launch["benchmarks"][0]
+    for launch in base:
+        del launch["benchmarks"][9]
+    verdicts = {r.id: r.verdict for r in conclude_recorded(stored(base), stored(head), RULES).cases}
+    assert [verdicts[case] for case in (CASES[0], CASES[1], CASES[9])] == ["GONE", "NO LONGER FITS", "NEW"]
+
+
+def test_false_alarms_and_power_over_many_suites() -> None:
+    """Ten launches against five of twenty cases that scatter by 2 %, and drift with the machine by as much."""
+    suites, draw = 1000, np.random.default_rng(3)
+    base_drift, head_drift = 0.02 * draw.normal(size=(suites, 10)), 0.02 * draw.normal(size=(suites, 5))
+    base = 0.02 * draw.normal(size=(suites, 20, 10)) + base_drift[:, None]
+    head = 0.02 * draw.normal(size=(suites, 20, 5)) + head_drift[:, None]
+    head[:, 0] += np.log1p(0.1)
+    slower, _ = judged(compared(base, head, base_drift, head_drift)[0], None, RULES)
+    alarms = int(slower[:, 1:].any(axis=1).sum())
+    assert stats.binomtest(alarms, suites, RULES.alpha, "greater").pvalue > 1e-4
+    assert slower[:, 0].mean() > 0.9
+
+
+def test_cpu_time_decides_where_it_scatters_less_and_wall_time_guards() -> None:
+    base, head = launches(1, 8, spread=0.2), launches(2, 5, spread=0.2)
+    draw = np.random.default_rng(4)
+    for side, waiting in ((base, 1.0), (head, 20.0)):
+        for launch in side:
+            for place, row in enumerate(launch["benchmarks"]):
+                row["extra_info"]["cpu_seconds"] = np.exp(draw.normal() * 0.01 + np.zeros(12)).tolist()
+                row["stats"]["data"] = [s * (waiting if place == 0 else 1) for s in row["stats"]["data"]]
+    result = conclude_recorded(stored(base), stored(head), RULES)
+    assert result.clock == "cpu"
+    assert result.cases[0].verdict == Verdict.SLOWER
+    assert {row.verdict for row in result.cases[1:]} == {Verdict.OK}
+
+
+def test_two_machines_two_cases_or_two_commits_are_not_compared() -> None:
+    base, head = launches(1, 5), launches(2, 3)
+    assert why_incomparable(stored(base), stored(head)) == ""
+    other_machine = [launch | {"machine_info": machine(threads=2)} for launch in head]
+    assert "threads: 2 here, 4 there" in why_incomparable(stored(base), stored(other_machine))
+    head[0]["benchmarks"][3]["extra_info"]["batch_size"] = 8
+    assert "batch_size was 4, is 8" in why_incomparable(stored(base), stored(head))
+    base[0]["commit_info"] = {"id": "fedcba"}
+    assert "several commits" in why_incomparable(stored(base), stored(launches(2, 3)))
+
+
+def written(folder: Path, data: list[Json]) -> str:
+    folder.mkdir(parents=True)
+    for number, launch in enumerate(data):
+        (folder / f"{number:04}_abc123.json").write_text(json.dumps(launch))
+    return str(folder)
+
+
+def test_the_verb_prints_a_table_and_fails_on_a_slowdown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base, head = written(tmp_path / "base", launches(1, 8)), written(tmp_path / "head", launches(2, 5, slowdown=0.2))
+    assert main(["gate", base, head, "--summary", str(tmp_path / "summary.md")]) == 1
+    out = capsys.readouterr().out
+    assert "SLOWER: forward tiny-ctx0-fp32-naive: head is " in out
+    assert out.splitlines()[-1] == "gate: FAILED (1 SLOWER, 9 OK)"
+    assert (tmp_path / "summary.md").read_text().startswith("### gate: FAILED")
+
+
+def test_the_verb_finds_the_runs_of_a_commit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(tmp_path / "Some-machine", launches(1, 8))
+    assert main(["gate", "abc", "abc", "--storage", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["verdict"] == "PASSED"
+
+
+@pytest.mark.parametrize("words", [["nothing", "nothing"], ["abc", "nothing"]])
+def test_records_that_are_not_there_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    written(tmp_path / "Some-machine", launches(1, 2))
+    assert main(["gate", *words, "--storage", str(tmp_path)]) == 3
+    assert "nothing is no folder with records" in capsys.readouterr().out
+
+
+def test_a_machine_that_changed_is_incomparable_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = written(tmp_path / "base", launches(1, 8, drift=0.005))
+    head = written(tmp_path / "head", launches(2, 5, drift=0.005, machine_slower=0.3))
+    assert main(["gate", base, head]) == 3
+    assert "gate: CONTAMINATED" in capsys.readouterr().out

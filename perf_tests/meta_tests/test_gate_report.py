@@ -1,0 +1,127 @@
+"""What a person sees of a gate run: the sentences, the table, the Markdown, and the same for machines."""
+
+import json
+import tomllib
+
+import pytest
+
+from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
+from perf_tests.records.accepted import acceptance
+from perf_tests.records.gate import GateResult, conclude
+from perf_tests.records.gate_report import as_json, finding_sentences, lines_to_accept, markdown, report_lines
+from perf_tests.records.gate_rules import Rules
+from perf_tests.records.gate_samples import GateSamples
+
+RULES = Rules()
+SLOW = "perf_tests/test_forward.py::test_forward[small-ctx128-fp32-naive]"
+NOISY = "perf_tests/test_forward.py::test_forward[small-ctx128-bf16-naive]"
+GONE = "perf_tests/test_backward.py::test_backward[small-ctx128-fp32-naive]"
+NASTY = "t.py::test_x[a|b\x1b[2J<img src=x>`]"
+
+
+@pytest.fixture(scope="module")
+def samples() -> GateSamples:
+    cases = [SimulatedCase(f"t.py::test_quiet[{place}]") for place in range(8)]
+    cases += [SimulatedCase(SLOW, slowdown=0.05), SimulatedCase(NOISY, slowdown=0.03, pair_spread=0.1)]
+    cases += [SimulatedCase(GONE), SimulatedCase(NASTY)]
+    samples = gate_run(cases, RULES, seed=1)
+    for case, reason in ((GONE, "model/ lost\nit"), (NASTY, "a * b")):
+        samples.add({"event": "outcome", "case": case, "side": "head", "outcome": "absent", "reason": reason})
+    samples.add({"event": "exact", "case": SLOW, "counter": "saved_bytes", "old": 1000, "new": 1100})
+    samples.add({"event": "exact", "case": SLOW, "counter": "kernel_launches", "old": 7, "new": 7})
+    return samples
+
+
+@pytest.fixture(scope="module")
+def result(samples: GateSamples) -> GateResult:
+    return conclude(samples, RULES)
+
+
+def sentence_of(samples: GateSamples, result: GateResult, words: str) -> str:
+    (found,) = [line for line in finding_sentences(result, samples.header, RULES) if words in line]
+    return found
+
+
+def test_a_slowdown_is_one_sentence_with_all_one_needs(samples: GateSamples, result: GateResult) -> None:
+    found = sentence_of(samples, result, "SLOWER: forward small-ctx128-fp32-naive")
+    effect = next(row for row in result.cases if row.id == SLOW).effect
+    assert effect is not None
+    assert f"head is {effect.effect:.1%} slower by wall time" in found
+    assert f"({effect.low:+.1%} to {effect.high:+.1%} at 95 %, {effect.pairs} launch pairs)" in found
+    assert "more than 0.5% is shown" in found
+    assert f"pytest '{SLOW}' --against 000000000000" in found
+
+
+def test_an_undecided_case_says_what_it_would_take(samples: GateSamples, result: GateResult) -> None:
+    needed = next(row for row in result.cases if row.id == NOISY).launches_needed
+    assert f"it would take about {needed} fresh launch pairs" in sentence_of(samples, result, "UNDECIDED")
+
+
+def test_a_case_that_is_gone_says_why(samples: GateSamples, result: GateResult) -> None:
+    assert "GONE: backward small-ctx128-fp32-naive: head does not have it" in sentence_of(
+        samples, result, "model/ lost"
+    )
+
+
+def test_a_counter_that_rose_says_by_how_much(samples: GateSamples, result: GateResult) -> None:
+    found = sentence_of(samples, result, "MORE")
+    assert "saved_bytes rose from 1,000 to 1,100 (+10.00%)" in found
+
+
+def test_options_of_the_run_are_part_of_how_to_reproduce_it(samples: GateSamples, result: GateResult) -> None:
+    header = samples.header | {"options": "--against-option attention=sdpa"}
+    assert any(f"'{SLOW}' --against-option attention=sdpa" in s for s in finding_sentences(result, header, RULES))
+
+
+def test_what_is_offered_to_paste_accepts_exactly_what_fails(samples: GateSamples, result: GateResult) -> None:
+    entries = tomllib.loads("\n".join(lines_to_accept(result, samples.header)))["accepted"]
+    assert {(entry["id"], entry.get("counter")) for entry in entries} == {(SLOW, None), (SLOW, "saved_bytes")}
+    accepted = [acceptance(entry) for entry in entries]
+    again = GateSamples(samples.header | {"accepted": entries}, samples.measurements, exact=samples.exact)
+    again.end = "finished"
+    assert not any(row.is_failure for row in conclude(again, RULES).cases)
+    assert [entry.limit for entry in accepted if entry.counter] == [1100]
+
+
+def test_the_last_line_is_the_verdict(samples: GateSamples, result: GateResult) -> None:
+    assert report_lines(result, samples.header, RULES)[-1].startswith("gate: FAILED (1 SLOWER, ")
+
+
+def test_nothing_printed_can_move_the_cursor(samples: GateSamples, result: GateResult) -> None:
+    assert all(line.isprintable() for line in report_lines(result, samples.header, RULES))
+
+
+def test_the_table_has_every_case(samples: GateSamples, result: GateResult) -> None:
+    lines = report_lines(result, samples.header, RULES)
+    assert sum(line.startswith("quiet ") and " OK " in line for line in lines) == 8
+
+
+def test_a_machine_that_cannot_tell_says_what_it_can(samples: GateSamples, result: GateResult) -> None:
+    assert result.detectable is not None
+    assert any(
+        f"a slowdown of {result.detectable:.1%} is found" in s for s in report_lines(result, samples.header, RULES)
+    )
+
+
+def test_markdown_keeps_hostile_text_as_text(samples: GateSamples, result: GateResult) -> None:
+    text = markdown(result, samples.header, RULES)
+    assert "<img" not in text.replace(r"\<img", "")
+    assert "\x1b" not in text
+    cells = [line for line in text.splitlines() if line.startswith("|")]
+    assert {line.replace(r"\|", "").count("|") for line in cells} == {8}
+
+
+def test_markdown_names_the_findings_and_folds_the_rest(samples: GateSamples, result: GateResult) -> None:
+    text = markdown(result, samples.header, RULES)
+    assert text.startswith("### gate: FAILED")
+    assert f"<details><summary>All {len(result.cases)} cases</summary>" in text
+    assert "```toml\n[[accepted]]" in text
+
+
+def test_json_says_the_same(samples: GateSamples, result: GateResult) -> None:
+    data = json.loads(as_json(result, samples.header, RULES))
+    assert (data["verdict"], data["exit_code"]) == ("FAILED", 1)
+    assert [row["verdict"] for row in data["cases"]] == [row.verdict for row in result.cases]
+    assert [row["is_failure"] for row in data["exact"]] == [True, False]
+    assert data["rules"]["alpha"] == RULES.alpha
+    assert data["findings"] == finding_sentences(result, samples.header, RULES)

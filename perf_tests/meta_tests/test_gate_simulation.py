@@ -1,0 +1,139 @@
+"""The gate's error rates on simulated machines, in small: seeds are fixed, and bounds are those of the binomial."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from perf_tests.proofs import gate_simulation
+from perf_tests.proofs.gate_simulation import Share, null_p_values, planted, unchanged_runs
+from perf_tests.proofs.peer_rules import PEERS
+from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
+from perf_tests.proofs.simulated_suites import Machine, judged_suites, unit_pair_values
+from perf_tests.records.gate_course import course_of
+from perf_tests.records.gate_decisions import confirm_values, nothing_confirmed, screen_values
+from perf_tests.records.gate_rules import Rules
+from perf_tests.records.gate_statistics import Floats
+
+RULES = Rules()
+IMPROBABLE = 1e-4
+
+
+def test_a_simulated_pair_value_has_the_spread_it_says() -> None:
+    for heavy_tails in (False, True):
+        values = unit_pair_values(np.random.default_rng(1), 2000, 10, heavy_tails)
+        assert np.std(values) == pytest.approx(1, rel=0.05)
+        assert np.mean(values) == pytest.approx(0, abs=0.03)
+
+
+@pytest.mark.parametrize("machine", [Machine(0.01), Machine(0.03, 0.5, heavy_tails=True, common_share=0.3)], ids=str)
+def test_unchanged_suites_are_called_slower_in_at_most_one_of_a_hundred(machine: Machine) -> None:
+    suites = 500
+    alarms = sum(int(run.false_alarms.sum()) for run in unchanged_runs(np.random.default_rng(2), machine, 0.0, suites))
+    assert stats.binomtest(alarms, suites, RULES.alpha, "greater").pvalue > IMPROBABLE
+
+
+def test_an_inflated_level_is_caught_by_the_same_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check can fail: rules that promise 30 % keep no promise of 1 %."""
+    monkeypatch.setattr(gate_simulation, "RULES", Rules(alpha=0.3, margin=0.0))
+    (run,) = unchanged_runs(np.random.default_rng(2), Machine(0.03), 0.0, 300)
+    assert stats.binomtest(int(run.false_alarms.sum()), 300, 0.01, "greater").pvalue < IMPROBABLE
+
+
+@pytest.mark.parametrize(("slowdown", "power"), [(0.03, 0.80), (0.05, 0.95)])
+def test_a_planted_slowdown_is_found_and_its_size_unbiased(slowdown: float, power: float) -> None:
+    trials = 150
+    found, _, bias = planted(np.random.default_rng(3), Machine(0.02), slowdown, trials)
+    assert stats.binomtest(found.count, trials, power, "less").pvalue > IMPROBABLE
+    assert abs(bias) < 0.005
+
+
+def test_a_slowdown_that_matters_is_called_ok_in_at_most_one_of_twenty() -> None:
+    trials = 300
+    _, wrong, _ = planted(np.random.default_rng(4), Machine(0.02), RULES.matters, trials)
+    assert stats.binomtest(wrong, trials, RULES.clearing_level, "greater").pvalue > IMPROBABLE
+
+
+def test_a_greater_slowdown_is_found_at_least_as_often() -> None:
+    counts = [planted(np.random.default_rng(5), Machine(0.02), s, 100)[0].count for s in (0.0, 0.01, 0.03, 0.1)]
+    assert counts == sorted(counts)
+
+
+def test_p_values_of_unchanged_cases_are_uniform() -> None:
+    plain, moderated, exact = null_p_values(np.random.default_rng(6), 100, 10)
+    assert stats.kstest(plain, "uniform").pvalue > IMPROBABLE
+    assert stats.kstest(moderated, "uniform").pvalue > IMPROBABLE
+    for level in (0.01, 0.05, 0.25):
+        assert stats.binomtest(int(np.sum(exact <= level)), len(exact), level, "greater").pvalue > IMPROBABLE
+
+
+def confirmed(first: Floats, second: Floats, rules: Rules = RULES) -> tuple[list[bool], list[bool]]:
+    """Which cases one last look calls slower and faster."""
+    screened = screen_values(first, rules)
+    after = confirm_values(second, screened, nothing_confirmed(screened), rules.alpha, rules, is_last=True)
+    return after.slower.tolist(), after.faster.tolist()
+
+
+def test_swapped_roles_swap_the_verdicts() -> None:
+    draw = np.random.default_rng(7)
+    shift = np.array([0.1, -0.1, *[0.0] * 8])[:, None]
+    first, second = shift + 0.01 * draw.normal(size=(10, 6)), shift + 0.01 * draw.normal(size=(10, 12))
+    slower, faster = confirmed(first, second)
+    assert (slower[:2], faster[:2]) == ([True, False], [False, True])
+    assert confirmed(-first, -second) == (faster, slower)
+
+
+def test_one_wild_launch_shows_no_slowdown() -> None:
+    """Eleven launches at nothing and one at a doubling: the exact test has the last word over any t."""
+    draw = np.random.default_rng(8)
+    first, second = 0.01 * draw.normal(size=(10, 6)), 0.001 * draw.normal(size=(10, 12))
+    first[0] += 0.05
+    second[0, 3] = math.log(2)
+    assert not any(confirmed(first, second)[0])
+
+
+def test_a_whole_run_is_judged_as_its_pair_values_are() -> None:
+    """The simulation's short cut and the shipped way decide alike."""
+    cases = [SimulatedCase(f"case {place}", pair_spread=0.02) for place in range(9)]
+    cases.append(SimulatedCase("slow", slowdown=0.04, pair_spread=0.02))
+    for seed in range(5):
+        course = course_of(gate_run(cases, RULES, seed), RULES)
+        screened = screen_values(course.screening.values, RULES)
+        state = nothing_confirmed(screened)
+        for look in course.looks:
+            level = RULES.alpha * (1 - RULES.suite_share) * RULES.look_shares[look.number - 1]
+            is_last = look.pairs == RULES.confirm_looks[-1]
+            state = confirm_values(course.values[:, : look.pairs], screened, state, level, RULES, is_last)
+        assert state.slower.tolist() == course.confirmed.slower.tolist()
+        assert state.cleared.tolist() == course.confirmed.cleared.tolist()
+
+
+def test_a_batch_of_suites_is_judged_as_each_alone() -> None:
+    values = 0.02 * np.random.default_rng(9).normal(size=(6, 20, 6))
+    together = screen_values(values, RULES)
+    alone = [screen_values(suite, RULES) for suite in values]
+    np.testing.assert_array_equal(together.candidates, [one.candidates for one in alone])
+    np.testing.assert_allclose(together.estimate.variance, [one.estimate.variance for one in alone])
+
+
+def test_launch_pairs_are_counted_for_who_is_launched() -> None:
+    run = judged_suites(np.random.default_rng(10), Machine(0.01), np.array([0.0] * 9 + [0.1]), RULES, 20)
+    assert set(run.pairs[:, -1]) == {RULES.screen_pairs + RULES.confirm_looks[0]}
+    assert run.pairs[:, :-1].mean() < RULES.screen_pairs + 2
+
+
+def test_the_limits_of_a_share_are_those_of_clopper_and_pearson() -> None:
+    """No event in 299 trials: one minus the 299th root of 0.025."""
+    low, high = Share(0, 299).limits
+    assert low == 0
+    assert high == pytest.approx(1 - 0.025 ** (1 / 299))
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_each_peer_finds_a_slowdown_of_a_third_and_none_in_equal_rounds(name: str) -> None:
+    draw = np.random.default_rng(11)
+    base, same = draw.lognormal(0, 0.01, (2, 50))
+    assert PEERS[name](base, 1.33 * same)
+    assert not PEERS[name](base, base.copy())
+    assert not PEERS[name](1.33 * base, same)

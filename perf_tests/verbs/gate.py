@@ -1,0 +1,47 @@
+"""`gate BASE HEAD`: two sets of recorded launches; a set is a folder, or a commit whose runs lie in the storage."""
+
+import argparse
+from pathlib import Path
+
+from perf_tests.records.gate_recorded import RULES, conclude_recorded
+from perf_tests.records.recorded_launches import why_incomparable
+from perf_tests.records.recorded_report import recorded_json, recorded_lines, recorded_markdown
+from perf_tests.records.store import StoredRecord, read_record
+from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE
+from perf_tests.verbs.replay import write_summary
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("base", help="records of the base, at least five: a folder, or the beginning of a commit")
+    parser.add_argument("head", help="records of the head, at least three")
+    parser.add_argument("--storage", type=Path, default=Path(".benchmarks"), help="where runs are kept")
+    parser.add_argument("--summary", type=Path, metavar="FILE", help="write the result as Markdown")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        base, head = (records_of(arguments.storage, word) for word in (arguments.base, arguments.head))
+        reason = why_incomparable(base, head)
+        if reason:
+            raise ValueError(reason)
+        result = conclude_recorded(base, head, RULES)
+        if arguments.summary is not None:
+            write_summary(arguments.summary, recorded_markdown(result, RULES))
+    except ValueError as error:
+        print(error)
+        return UNREADABLE
+    print(recorded_json(result, RULES) if arguments.json else "\n".join(recorded_lines(result, RULES)))
+    if result.contaminated:
+        return UNREADABLE
+    return FINDINGS if result.fails else FINE
+
+
+def records_of(storage: Path, asked: str) -> list[StoredRecord]:
+    """The launches that the user named; raises ValueError with one sentence where there are none or one is broken."""
+    if Path(asked).is_dir():
+        paths = sorted(Path(asked).glob("*.json"))
+    else:
+        paths = sorted(path for path in storage.glob("*/*.json") if path.stem.partition("_")[2].startswith(asked))
+    if not paths:
+        raise ValueError(f"{asked} is no folder with records, and no commit of a run in {storage}; record one first.")
+    return [read_record(path) for path in paths]
