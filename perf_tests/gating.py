@@ -1,5 +1,6 @@
 """The gate under pytest: the cases are collected as ever, measured against base in turns, and each gets a verdict."""
 
+import shlex
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import replace
@@ -51,6 +52,7 @@ def get_ready(
         ids_at_base={item.nodeid: _id_at_base(item, against) for item in items},
         machine_info=machine_info,
         rules=replace(config.stash.get(GATE_RULES, Rules()), undecided=against.undecided),
+        options=shlex.join(word for word in config.invocation_params.args if word not in config.args),
     )
     terminal = config.pluginmanager.getplugin("terminalreporter")
     watch = GateWatch(terminal, line, plan.rules.screen_pairs, plan.seconds)

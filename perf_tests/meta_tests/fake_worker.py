@@ -1,10 +1,12 @@
 """A worker without torch, put in the place of `perf_tests/paired/worker.py` in the trees of a test.
 
-`behaviour.json` beside it says what it does: `round_seconds`, and by case what it gets wrong.
+`behaviour.json` at the top of its tree says what it does: its cases, how long a round or a sentinel takes, how much
+that scatters, and by case what it gets wrong.
 """
 
 import json
 import os
+import random
 import sys
 import time
 from pathlib import Path
@@ -27,13 +29,13 @@ def main() -> None:
             sys.exit(1)
         return dict(json.loads(line))
 
-    task = request()
+    request()  # the task, which the behaviour stands for
     log_environment()
     if "cannot" in BEHAVIOUR:
         send({"cannot": BEHAVIOUR["cannot"]})
         return
     absent = BEHAVIOUR.get("absent", ())
-    send({"ready": {case: {"phase": "forward"} for case in task["cases"] if case not in absent}})
+    send({"ready": {case: fields for case, fields in BEHAVIOUR["cases"].items() if case not in absent}})
     for case in request()["order"]:
         serve(case, request)
 
@@ -57,10 +59,14 @@ def serve(case: str, request: Any) -> None:
             time.sleep(600)
         log(f"{case} works")
         if "sentinel" in asked:
-            send({"seconds": [0.002] * asked["count"]})
+            send({"seconds": [scattered(BEHAVIOUR.get("sentinel_seconds", 0.002)) for _ in range(asked["count"])]})
         else:
-            seconds = [ROUND_SECONDS] * asked["rounds"]
+            seconds = [scattered(ROUND_SECONDS) for _ in range(asked["rounds"])]
             send({"seconds": seconds, "cpu_seconds": seconds, "idle_cpu_seconds": 0.0})
+
+
+def scattered(seconds: float) -> float:
+    return seconds * random.lognormvariate(0, BEHAVIOUR.get("scatter", 0.0))
 
 
 def is_first_time(case: str) -> bool:

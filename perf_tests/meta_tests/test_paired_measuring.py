@@ -43,7 +43,8 @@ def tree(folder: Path, behaviour: dict[str, Any]) -> Path:
     for package in (paired, paired.parent):
         (package / "__init__.py").touch()
     shutil.copy(Path(__file__).with_name("fake_worker.py"), paired / "worker.py")
-    (folder / "behaviour.json").write_text(json.dumps(behaviour))
+    cases = {case: {"phase": "forward"} for case in CASES}
+    (folder / "behaviour.json").write_text(json.dumps({"cases": cases, **behaviour}))
     return folder
 
 
@@ -54,11 +55,10 @@ def measuring(tmp_path: Path, base: dict[str, Any], head: dict[str, Any], seed: 
         "cases": [{"id": case, "identity": {"phase": "forward"}} for case in CASES],
     }  # fmt: skip
     trees = Trees(tmp_path, tree(tmp_path / "tree-of-base", base), tree(tmp_path / "tree-of-head", head))
-    task = {"cases": list(CASES)}
     samples_file = SamplesFile(tmp_path / "samples.jsonl", header)
     yield Measuring(
         trees=trees,
-        tasks={"base": task, "head": task},
+        tasks={"base": {}, "head": {}},
         own_ids={"base": {case: case for case in CASES}, "head": {case: case for case in CASES}},
         identities={case: {"phase": "forward"} for case in CASES},
         seed=seed,

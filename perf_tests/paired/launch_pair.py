@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -86,8 +86,9 @@ class Worker:
         return f"its process exited with {code}" + (f": {lines[-1].strip()}" if lines else "")
 
     def end(self) -> None:
-        """Whatever it is doing."""
-        self.process.kill()
+        """Whatever it is doing, and whatever it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self.channel.close()
 
@@ -145,5 +146,7 @@ def worker_environment(draw: Draw) -> dict[str, str]:
 
 
 def _path_without_the_suite(path: str) -> list[str]:
+    """Absolute, because a worker starts in another folder."""
     root = Path(__file__).resolve().parents[2]
-    return [entry for entry in path.split(os.pathsep) if entry and Path(entry).resolve() != root]
+    entries = [Path(entry).resolve() for entry in path.split(os.pathsep) if entry]
+    return [str(entry) for entry in entries if entry != root]

@@ -41,6 +41,8 @@ class GatePlan:
     """What base calls each of them."""
     machine_info: Json
     rules: Rules
+    options: str
+    """As typed, to measure a case again with."""
 
     @property
     def seconds(self) -> float:
@@ -163,6 +165,7 @@ def _header(plan: GatePlan, trees: Trees, seed: int) -> tuple[Json, list[str]]:
             "worker_environment": STEADY,
             "suite": asdict(plan.settings),
         },
+        "options": plan.options,
         "cases": [{"id": case_id, "identity": case.identity()} for case_id, case in plan.cases.items()],
         "started": datetime.now(UTC).isoformat(),
         "accepted": [asdict(entry) for entry in accepted],

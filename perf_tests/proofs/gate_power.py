@@ -19,6 +19,7 @@ from perf_tests.proofs.gate_trials import (
     Change,
     Trial,
     TrialError,
+    count_trials,
     kept_trials,
     replaced,
     run_trial,
@@ -154,7 +155,7 @@ def main() -> int:
 
 def _run_injected(folder: Path, slowdown: float, runs: int, minutes: str) -> None:
     name = f"extra-work-{slowdown:.0%}".replace("%", "-percent")
-    while (done := _count(folder, name)) < runs:
+    while (done := count_trials(folder, name)) < runs:
         change, cases = slowed(random.Random(f"{name} {done}"), slowdown)
         truth = {"change": name, "slowdown": slowdown, "cases": cases}
         _tell(run_trial(folder, name, truth, change, (*QUICK_SUITE, minutes)))
@@ -162,13 +163,9 @@ def _run_injected(folder: Path, slowdown: float, runs: int, minutes: str) -> Non
 
 def _run_real(folder: Path, name: str, minutes: str) -> None:
     real = REAL_SLOWDOWNS[name]
-    if _count(folder, name) == 0:
+    if count_trials(folder, name) == 0:
         truth = {"change": name, "slowdown": None, "cases": list(real.cases)}
         _tell(run_trial(folder, name, truth, real.change, (*QUICK_SUITE, *real.arguments, minutes)))
-
-
-def _count(folder: Path, name: str) -> int:
-    return sum(trial.truth["change"] == name for trial in kept_trials(folder))
 
 
 def _tell(trial: Trial) -> None:

@@ -83,6 +83,12 @@ def _keep(folder: Path, stem: str, truth: dict[str, Any], samples: Path) -> Tria
     return _read_trial(kept)
 
 
+def count_trials(folder: Path, change: str) -> int:
+    """How many finished trials of this change `folder` holds."""
+    truths = (path.with_suffix(".truth.json") for path in folder.glob("*.jsonl"))
+    return sum(json.loads(path.read_text())["change"] == change for path in truths if path.exists())
+
+
 def kept_trials(folder: Path) -> list[Trial]:
     """Every trial in `folder`, the oldest first, judged anew from its samples."""
     return [_read_trial(path) for path in sorted(folder.glob("*.jsonl")) if path.with_suffix(".truth.json").exists()]
