@@ -5,9 +5,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 BASE ?= main
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
+LAUNCHES ?= 10
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 
-.PHONY: help perf gate test lint proofs clean
+.PHONY: help perf gate baseline test lint proofs clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1: /p' Makefile
@@ -17,6 +18,9 @@ perf: .venv/.installed  ## measure the default grid, save it, compare with the l
 
 gate: .venv/.installed  ## is the working tree slower than BASE? make gate BASE=main
 	$(BIN)/pytest perf_tests --against "$(BASE)" $(ARGS)
+
+baseline: .venv/.installed  ## record LAUNCHES launches of this commit, for `python -m perf_tests gate`
+	for launch in $$(seq $(LAUNCHES)); do $(BIN)/pytest perf_tests $(ARGS) || exit; done
 
 test: .venv/.installed lint  ## all tests: tools, numerics, and every benchmark once on a tiny model
 	$(BIN)/pytest perf_tests/meta_tests

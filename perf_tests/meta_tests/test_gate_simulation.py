@@ -7,14 +7,16 @@ import pytest
 from scipy import stats
 
 from perf_tests.proofs import gate_simulation
-from perf_tests.proofs.gate_simulation import Share, null_p_values, planted, unchanged_runs
+from perf_tests.proofs.gate_simulation import CASES, null_p_values, planted, unchanged_runs
 from perf_tests.proofs.peer_rules import PEERS
+from perf_tests.proofs.share import Share
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
 from perf_tests.proofs.simulated_suites import Machine, judged_suites, unit_pair_values
 from perf_tests.records.gate_course import course_of
 from perf_tests.records.gate_decisions import confirm_values, nothing_confirmed, screen_values
 from perf_tests.records.gate_rules import Rules
 from perf_tests.records.gate_statistics import Floats
+from perf_tests.records.gate_suite import POWER_OF_DETECTION, detectable_slowdown
 
 RULES = Rules()
 IMPROBABLE = 1e-4
@@ -53,6 +55,14 @@ def test_a_slowdown_that_matters_is_called_ok_in_at_most_one_of_twenty() -> None
     trials = 300
     _, wrong, _ = planted(np.random.default_rng(4), Machine(0.02), RULES.matters, trials)
     assert stats.binomtest(wrong, trials, RULES.clearing_level, "greater").pvalue > IMPROBABLE
+
+
+@pytest.mark.parametrize("spread", [0.005, 0.01, 0.02, 0.04])
+def test_what_the_gate_says_it_can_detect_it_detects(spread: float) -> None:
+    trials = 150
+    slowdown = detectable_slowdown(spread, CASES, RULES)
+    found, _, _ = planted(np.random.default_rng(12), Machine(spread), slowdown, trials)
+    assert stats.binomtest(found.count, trials, POWER_OF_DETECTION, "less").pvalue > IMPROBABLE
 
 
 def test_a_greater_slowdown_is_found_at_least_as_often() -> None:

@@ -7,12 +7,12 @@ import argparse
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
 
 from perf_tests.proofs.peer_rules import PEERS
+from perf_tests.proofs.share import Share
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
 from perf_tests.proofs.simulated_suites import JudgedSuites, Machine, judged_suites, unit_pair_values
 from perf_tests.proofs.verdict import conclude
@@ -44,23 +44,6 @@ CLAIMED_SPREAD = 0.02
 CLAIMED_BIAS = 0.005
 CLAIMED_CLEARED = 0.90
 """Of unchanged cases, what stage 1 clears where no case scatters by more than the claimed spread."""
-
-
-@dataclass(frozen=True)
-class Share:
-    """So many of so many, with Clopper and Pearson's 95 % limits."""
-
-    count: int
-    of: int
-
-    @property
-    def limits(self) -> tuple[float, float]:
-        found = stats.binomtest(self.count, self.of).proportion_ci(0.95, method="exact")
-        return float(found.low), float(found.high)
-
-    def __str__(self) -> str:
-        low, high = self.limits
-        return f"{self.count}/{self.of} = {self.count / self.of:.2%} ({low:.2%} to {high:.2%})"
 
 
 def main() -> int:

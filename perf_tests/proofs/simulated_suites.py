@@ -4,6 +4,7 @@ A pair value is the Hodges-Lehmann centre of quadruples of simulated rounds (`si
 launch pair. All of it is scaled so that the standard deviation of a pair value is what the condition says.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -81,8 +82,14 @@ def judged_suites(
     spreads = machine.pair_spread * np.exp(machine.case_spread * draw.normal(size=(suites, cases)))
     everything = np.ones((suites, cases), dtype=bool)
     first = _pair_values(draw, machine, log_ratios, spreads, everything, rules.screen_pairs)
+    last = rules.confirm_looks[-1]
+    return judged(first, lambda wanted: _pair_values(draw, machine, log_ratios, spreads, wanted, last), rules)
+
+
+def judged(first: Floats, second_of: Callable[[Flags], Floats], rules: Rules) -> JudgedSuites:
+    """Whole runs out of pair values of stage 1, (suites, cases, pairs), and of stage 2 for the cases it wants."""
     screened = screen_values(first, rules)
-    second = _pair_values(draw, machine, log_ratios, spreads, screened.candidates, rules.confirm_looks[-1])
+    second = second_of(screened.candidates)
     state = nothing_confirmed(screened)
     used = np.where(screened.candidates, rules.confirm_looks[-1], 0)
     for pairs, share in zip(rules.confirm_looks, rules.look_shares, strict=True):
@@ -91,8 +98,8 @@ def judged_suites(
         after = confirm_values(second[..., :pairs], screened, state, level, rules, is_last)
         used = np.where(after.decided & ~state.decided, pairs, used)
         state = after
-    judged = np.arange(rules.confirm_looks[-1]) < used[..., None]
-    sums = np.sum(np.where(judged, second, 0.0), axis=-1)
+    was_used = np.arange(rules.confirm_looks[-1]) < used[..., None]
+    sums = np.sum(np.where(was_used, second, 0.0), axis=-1)
     estimates = np.where(used > 0, sums / np.maximum(used, 1), np.mean(first, axis=-1))
     shift = shift_of_values(first).slower_p_values(rules.log_margin)[..., 0]
     return JudgedSuites(screened, state, shift < rules.alpha * rules.suite_share, rules.screen_pairs + used, estimates)

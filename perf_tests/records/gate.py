@@ -12,7 +12,7 @@ from perf_tests.records.gate_clock import ClockDecision, pair_value
 from perf_tests.records.gate_course import Look, Screening, course_of, screening_of
 from perf_tests.records.gate_rules import Rules
 from perf_tests.records.gate_samples import GateSamples
-from perf_tests.records.gate_suite import Shift, detectable_slowdown, sentinel_shifts, shift_of_the_suite
+from perf_tests.records.gate_suite import Shift, detectable_in, sentinel_shifts, shift_of_the_suite
 from perf_tests.records.gate_verdicts import (
     CaseResult,
     ExactResult,
@@ -138,7 +138,7 @@ def conclude(samples: GateSamples, rules: Rules) -> GateResult:
         suite_accepted,
         sentinel_shifts(samples, rules),
         course.screening.clock,
-        detectable_slowdown(course, rules),
+        detectable_in(course, rules),
         (len(samples.pairs(1)), len(samples.pairs(2))),
     )
 

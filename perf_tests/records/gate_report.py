@@ -136,7 +136,7 @@ def condition_lines(result: GateResult, header: Json, rules: Rules) -> list[str]
         f"{rules.alpha:.1%}. OK: {rules.matters:.1%} is ruled out at {1 - rules.clearing_level:.0%}."
     ]
     if result.detectable is not None:
-        lines += [f"On this machine, today, a slowdown of {result.detectable:.1%} is found four times of five."]
+        lines += [f"A run to its last look finds a slowdown of {result.detectable:.1%} four times of five here."]
     return lines
 
 

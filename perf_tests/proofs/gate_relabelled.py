@@ -1,0 +1,117 @@
+"""The gate on real launches with a known truth: recorded runs of the same code on both sides, relabelled.
+
+Which process of a launch pair was base and which was head is a coin's doing, so tossing it again makes another run of
+an unchanged suite that the machine could as well have produced. Whole launch pairs are drawn, with all that their cases
+have in common. A slowdown is planted by adding its logarithm to one case of such a run.
+
+    python -m perf_tests.proofs.gate_relabelled SAMPLES...
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from perf_tests.proofs.share import Share
+from perf_tests.proofs.simulated_suites import JudgedSuites, judged
+from perf_tests.proofs.verdict import conclude
+from perf_tests.records.gate_clock import decide_clock, pair_values
+from perf_tests.records.gate_rules import Clock, Rules
+from perf_tests.records.gate_samples import GateSamples, read_samples
+from perf_tests.records.gate_statistics import Flags, Floats, robust_spread
+from perf_tests.records.screen import case_name, table
+
+RULES = Rules()
+CHUNK = 500
+FEWEST_PAIRS = 36
+"""Fewer than a whole run takes would be drawn over and over."""
+
+SLOWDOWNS = (0.01, 0.02, 0.03, 0.05, 0.10)
+
+
+def main() -> int:
+    arguments = parsed_arguments()
+    runs = [read_samples(path) for path in arguments.samples]
+    clock: Clock = arguments.clock or decide_clock(runs[0], RULES).clock
+    cases, values = recorded_values(runs, clock)
+    if len(values) < FEWEST_PAIRS:
+        print(f"{len(values)} whole launch pairs are too few to draw from; record at least {FEWEST_PAIRS}.")
+        return 2
+    draw = np.random.default_rng(arguments.seed)
+    print(f"{len(values)} launch pairs of {len(cases)} cases in {len(runs)} runs, {clock} time, seed {arguments.seed}")
+    holds = prints_false_alarms(draw, values, arguments.suites)
+    prints_power(draw, cases, values, arguments.trials)
+    claim = f"of {arguments.suites} relabelled runs of the same code at most {RULES.alpha:.0%} say SLOWER of anything"
+    return conclude(claim, holds)
+
+
+def parsed_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("samples", type=Path, nargs="+", help="raw samples of gate runs of the same code on both sides")
+    parser.add_argument("--suites", type=int, default=10_000, help="relabelled runs")
+    parser.add_argument("--trials", type=int, default=400, help="planted slowdowns of each size in each case")
+    parser.add_argument("--clock", choices=("wall", "cpu"), help="default: the one that the first run chose")
+    parser.add_argument("--seed", type=int, default=2027)
+    return parser.parse_args()
+
+
+def recorded_values(runs: Sequence[GateSamples], clock: Clock) -> tuple[list[str], Floats]:
+    """The cases that every run measured, and their pair values in stage 1, (pairs, cases), without pairs with holes."""
+    cases = [case for case in runs[0].cases if all(case in run.cases for run in runs)]
+    found = []
+    for run in runs:
+        place = [run.cases.index(case) for case in cases]
+        found.append(pair_values(run, 1, run.pairs(1), clock)[place].T)
+    values = np.concatenate(found)
+    measured = ~np.all(np.isnan(values), axis=0)
+    values = values[:, measured]
+    cases = [case for case, flag in zip(cases, measured, strict=True) if flag]
+    return cases, values[~np.any(np.isnan(values), axis=1)]
+
+
+def relabelled_runs(draw: np.random.Generator, values: Floats, suites: int, shift: Floats) -> JudgedSuites:
+    """Runs out of recorded pair values (pairs, cases), to which `shift` (suites, cases) is added."""
+
+    def drawn(pairs: int) -> Floats:
+        chosen = draw.integers(0, len(values), (suites, pairs))
+        coins = draw.choice((-1.0, 1.0), (suites, pairs, 1))
+        return np.moveaxis(values[chosen] * coins, 1, 2) + shift[..., None]
+
+    def second_of(wanted: Flags) -> Floats:
+        return np.where(wanted[..., None], drawn(RULES.confirm_looks[-1]), np.nan)
+
+    return judged(drawn(RULES.screen_pairs), second_of, RULES)
+
+
+def prints_false_alarms(draw: np.random.Generator, values: Floats, suites: int) -> bool:
+    """Whether the upper limit of the family-wise rate is at most alpha."""
+    sizes = [CHUNK] * (suites // CHUNK) + ([suites % CHUNK] if suites % CHUNK else [])
+    runs = [relabelled_runs(draw, values, size, np.zeros((size, values.shape[1]))) for size in sizes]
+    alarms = Share(sum(int(run.false_alarms.sum()) for run in runs), suites)
+    cleared = float(np.mean([1 - run.screened.candidates.mean() for run in runs]))
+    pairs = float(np.mean([run.pairs.mean() for run in runs]))
+    print(f"any SLOWER {alarms}; {cleared:.1%} of the cases cleared in stage 1; {pairs:.1f} launch pairs a case")
+    return alarms.limits[1] <= RULES.alpha
+
+
+def prints_power(draw: np.random.Generator, cases: Sequence[str], values: Floats, trials: int) -> None:
+    """How often a planted slowdown of each case is found."""
+    spreads = robust_spread(values.T)
+    rows = []
+    for place, case in enumerate(cases):
+        found = [planted(draw, values, place, slowdown, trials) for slowdown in SLOWDOWNS]
+        rows.append((case_name(case), f"{spreads[place]:.1%}", *(f"{share.count / share.of:.0%}" for share in found)))
+    print("\n".join(table(("slowdown found", "spread", *(f"{slowdown:.0%}" for slowdown in SLOWDOWNS)), rows)))
+
+
+def planted(draw: np.random.Generator, values: Floats, place: int, slowdown: float, trials: int) -> Share:
+    """One case made slower in every run."""
+    shift = np.zeros((trials, values.shape[1]))
+    shift[:, place] = np.log1p(slowdown)
+    return Share(int(relabelled_runs(draw, values, trials, shift).confirmed.slower[:, place].sum()), trials)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
