@@ -13,9 +13,11 @@ import torch
 
 from model.attention import naive_attention
 from perf_tests.meta_tests.launch import ROOT
-from perf_tests.proofs.gate_false_alarms import NO_OP_CHANGES
+from perf_tests.proofs.gate_false_alarms import NO_OP_CHANGES, conclude_from
 from perf_tests.proofs.gate_power import REAL_SLOWDOWNS, slowed
-from perf_tests.proofs.gate_trials import Change, TrialError, count_trials, limits, replaced, share, upper_limit
+from perf_tests.proofs.gate_trials import Change, Trial, TrialError, count_trials, limits, replaced, share, upper_limit
+from perf_tests.records.gate import GateResult, RunVerdict
+from perf_tests.records.gate_clock import ClockDecision
 
 
 @pytest.fixture
@@ -113,3 +115,22 @@ def test_only_finished_trials_count(tmp_path: Path) -> None:
     (tmp_path / "without-truth.jsonl").touch()
     assert count_trials(tmp_path, "item") == 1
     assert count_trials(tmp_path, "extra-copy") == 0
+
+
+def trial(change: str, verdict: RunVerdict) -> Trial:
+    clock = ClockDecision("cpu", 0.1, 0.01)
+    return Trial(change, {"change": change}, GateResult(verdict, "", [], [], None, None, {}, clock, None, (6, 0)))
+
+
+@pytest.mark.parametrize("alarms, runs, exit_code", [(0, 50, 0), (1, 60, 0), (4, 60, 1), (0, 10, 2), (10, 10, 1)])
+def test_false_alarms_are_counted_against_the_promised_rate(
+    alarms: int, runs: int, exit_code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    contaminated = trial("comments", RunVerdict.CONTAMINATED)
+    failed = [trial("same-code", RunVerdict.FAILED)] * alarms
+    passed = [trial("comments", RunVerdict.PASSED)] * (runs - alarms)
+
+    assert conclude_from([contaminated, *failed, *passed]) == exit_code
+    output = capsys.readouterr().out
+    assert f"runs with a false alarm: {alarms} of {runs}" in output
+    assert "contaminated runs, which the gate refused: 1 of" in output

@@ -28,6 +28,7 @@ from perf_tests.records.screen import case_name
 
 FOLDER = ROOT / ".benchmarks/gate/false-alarms"
 FAMILY_WISE_RATE = 0.01
+FEWEST_RUNS = 50
 
 
 def _nothing(tree: Path) -> None:
@@ -55,7 +56,7 @@ NO_OP_CHANGES: dict[str, Change] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=50, help="how many runs the folder is to hold (default: 50)")
+    parser.add_argument("--runs", type=int, default=FEWEST_RUNS, help="how many runs the folder is to hold")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the samples are kept")
     parser.add_argument("--gate-minutes", default="5", help="how long one run may measure (default: 5)")
     arguments = parser.parse_args()
@@ -100,7 +101,10 @@ def conclude_from(trials: list[Trial]) -> int:
         print(f"runs with a false alarm: {alarms} of {len(valid)}, at 95 % below {upper_limit(alarms, len(valid)):.1%}")
     claim = f"a run without a slowdown fails with a chance of at most {FAMILY_WISE_RATE:.0%}"
     explained = float(binom.sf(alarms - 1, len(valid), FAMILY_WISE_RATE)) >= 0.05
-    return conclude(f"{claim}, tried in {len(valid)} runs", bool(valid) and explained)
+    if explained and len(valid) < FEWEST_RUNS:
+        print(f"{len(valid)} runs are too few to say so: {FEWEST_RUNS - len(valid)} more are needed (--runs).")
+        return 2
+    return conclude(f"{claim}, tried in {len(valid)} runs", explained)
 
 
 def is_false_alarm(trial: Trial) -> bool:
