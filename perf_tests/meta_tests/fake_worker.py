@@ -62,7 +62,9 @@ def serve(case: str, request: Any) -> None:
             send({"seconds": [scattered(BEHAVIOUR.get("sentinel_seconds", 0.002)) for _ in range(asked["count"])]})
         else:
             seconds = [scattered(ROUND_SECONDS) for _ in range(asked["rounds"])]
-            send({"seconds": seconds, "cpu_seconds": seconds, "idle_cpu_seconds": 0.0})
+            send(
+                {"seconds": seconds, "cpu_seconds": seconds, "idle_cpu_seconds": BEHAVIOUR.get("idle_cpu_seconds", 0.0)}
+            )
 
 
 def scattered(seconds: float) -> float:

@@ -163,6 +163,13 @@ def test_a_case_that_means_something_else_at_base_is_new_and_says_in_what(projec
     assert "batch_size was 4, is 8" in result_of(run).cases[0].explanation
 
 
+@pytest.mark.parametrize("idle_seconds, is_told", [(0.0002, False), (0.009, True)])
+def test_a_side_that_spins_while_it_waits_is_told(project: Path, idle_seconds: float, is_told: bool) -> None:
+    run = gated(project, {}, {"idle_cpu_seconds": idle_seconds}, minutes=1e-6)
+
+    assert any("spin" in note for note in run.notes) == is_told
+
+
 def test_the_samples_alone_say_what_the_run_said(project: Path) -> None:
     run = gated(project, {}, {"round_seconds": 0.11})
     samples = read_samples(run.paths[-1])

@@ -69,7 +69,7 @@ def test_extra_work_takes_the_share_it_says_and_only_where_it_says(tree: Path, m
         return read[-1]
 
     monkeypatch.setattr(time, "perf_counter", clock)
-    length = next(length for length in (64, 128, 256) if f"d16-seq{length}-" in " ".join(cases))
+    length = next(length for length in (64, 128) if f"d16-seq{length}-" in " ".join(cases))
     output = module.naive_attention(*inputs(length))
     assert read[-1] == pytest.approx(1.5)
     torch.testing.assert_close(output, naive_attention(*inputs(length)))

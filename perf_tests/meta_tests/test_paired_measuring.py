@@ -163,6 +163,14 @@ def test_a_head_that_cannot_be_loaded_ends_the_run(tmp_path: Path) -> None:
         run.measure_pair(1, 0, [CASES])
 
 
+def test_a_head_that_cannot_be_loaded_ends_the_run_also_where_base_cannot_either(tmp_path: Path) -> None:
+    with (
+        measuring(tmp_path, {"cannot": "base is broken"}, {"cannot": "head is broken"}) as run,
+        pytest.raises(UnmeasurableError, match=r"^head is broken\.$"),
+    ):
+        run.measure_pair(1, 0, [CASES])
+
+
 def test_each_pair_has_paths_padding_and_hash_seed_of_its_own_the_same_on_both_sides(tmp_path: Path) -> None:
     with measuring(tmp_path, {}, {}) as run:
         for pair in range(2):

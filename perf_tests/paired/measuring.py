@@ -56,7 +56,7 @@ class Measuring:
     """Cases that at least one side cannot measure; each has its outcome in the file."""
     idle_cpu_seconds: float = 0.0
     """What waiting workers took from working ones; it should be next to nothing."""
-    working_seconds: float = 0.0
+    turns: int = 0
     _deaths: dict[str, int] = field(default_factory=dict)
 
     def measure_pair(self, stage: int, pair: int, groups: Iterable[Sequence[str]]) -> None:
@@ -133,8 +133,8 @@ class _PairPart:
     def _agree_on_cases(self, workers: Mapping[Side, Worker]) -> None:
         """Leave out what one side does not have, or has under the same id as something else; tell both the order."""
         measuring = self.measuring
-        for side, worker in workers.items():
-            there: Json = worker.receive(measuring.start_seconds)["ready"]
+        for side, answer in self._receive_both(workers).items():
+            there: Json = answer["ready"]
             for case in list(self.left):
                 reason = self._why_absent(case, there.get(measuring.own_ids[side][case]))
                 if reason:
@@ -142,6 +142,19 @@ class _PairPart:
                     self.left.remove(case)
         for side, worker in workers.items():
             worker.send({"order": [measuring.own_ids[side][case] for case in self.left]})
+
+    def _receive_both(self, workers: Mapping[Side, Worker]) -> dict[Side, Json]:
+        """An answer of each side. Raises WorkerError, of two the graver: head's own code that cannot be used."""
+        answers: dict[Side, Json] = {}
+        troubles: list[WorkerError] = []
+        for side in SIDES:
+            try:
+                answers[side] = workers[side].receive(self.measuring.start_seconds)
+            except WorkerError as error:
+                troubles.append(error)
+        if troubles:
+            raise max(troubles, key=lambda error: (error.cannot_start, error.side == "head"))
+        return answers
 
     def _why_absent(self, case: str, identity: Json | None) -> str | None:
         if identity is None:
@@ -156,7 +169,7 @@ class _PairPart:
 
     def _measure_case(self, case: str, workers: Mapping[Side, Worker]) -> None:
         measuring = self.measuring
-        answers = {side: workers[side].receive(measuring.start_seconds) for side in SIDES}
+        answers = self._receive_both(workers)
         line = None
         if all("warm" in answer for answer in answers.values()):
             line = self._measure_rounds(case, workers, min(answer["round_seconds"] for answer in answers.values()))
@@ -182,7 +195,7 @@ class _PairPart:
                 quadruple.setdefault(f"{side}_seconds", []).extend(answer["seconds"])
                 quadruple.setdefault(f"{side}_cpu_seconds", []).extend(answer["cpu_seconds"])
                 self.measuring.idle_cpu_seconds += answer["idle_cpu_seconds"]
-                self.measuring.working_seconds += sum(answer["seconds"])
+                self.measuring.turns += 1
             for name, seconds in quadruple.items():
                 line[name].append(seconds)
         if case in self._with_sentinels:

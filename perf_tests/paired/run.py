@@ -21,9 +21,8 @@ from perf_tests.records.gate_rules import Rules
 from perf_tests.records.gate_samples import SamplesFile
 from perf_tests.records.record import Json
 
-IDLE_SHARE_LIMIT = 0.1
-"""More than this of the working time in CPU time of the side that waits, and its threads spin. Talk takes a tenth of a
-millisecond a turn, which in the shortest rounds is some per cent."""
+IDLE_SECONDS_LIMIT = 0.002
+"""CPU time that a side may take while it waits for its turn; a tenth of it is talk, and threads that spin take more."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +178,10 @@ def _changes(count: int | None) -> str:
 
 
 def _idle_note(measuring: Measuring) -> list[str]:
-    share = measuring.idle_cpu_seconds / measuring.working_seconds if measuring.working_seconds else 0.0
-    if share <= IDLE_SHARE_LIMIT:
+    idle_seconds = measuring.idle_cpu_seconds / max(1, measuring.turns)
+    if idle_seconds <= IDLE_SECONDS_LIMIT:
         return []
-    return [f"The side that waited took {share:.1%} of a core from the side that worked; figures are noisier for it."]
+    return [
+        f"The side that waits takes {1e3 * idle_seconds:.1f} ms of CPU time a turn, because its threads spin on; "
+        "figures are noisier for it."
+    ]
