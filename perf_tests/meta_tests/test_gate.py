@@ -404,6 +404,7 @@ def test_swapped_roles_mirror_the_screening() -> None:
         ({"confirm_looks": [10, 18, 300]}, "at most 40"),
         ({"confirm_looks": []}, "must rise"),
         ({"look_shares": [0.5, 0.5, 0.5]}, "add up to 1"),
+        ({"look_shares": [-1, 1, 1]}, "positive"),
         ({"clock": "sundial"}, "sundial"),
         ({"alpha": "small"}, "no number"),
         ({"confirm_looks": 7}, "no number"),

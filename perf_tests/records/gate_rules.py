@@ -61,8 +61,9 @@ class Rules:
         rise = list(looks) == sorted({look for look in looks if isinstance(look, int)})
         if not looks or not rise or not 5 <= looks[0] <= looks[-1] <= MOST_PAIRS:
             raise ValueError(f"The gate's confirm_looks {looks!r} must rise, from 5 or more to at most {MOST_PAIRS}.")
-        if len(self.look_shares) != len(looks) or not math.isclose(sum(self.look_shares), 1):
-            raise ValueError(f"The gate's look_shares {self.look_shares!r} must add up to 1, one for each look.")
+        shares = self.look_shares
+        if len(shares) != len(looks) or not math.isclose(sum(shares), 1) or min(shares) <= 0:
+            raise ValueError(f"The gate's look_shares {shares!r} must be positive and add up to 1, one for each look.")
         if self.clock not in get_args(ClockChoice) or self.undecided not in ("pass", "fail"):
             raise ValueError(f"The gate's clock {self.clock!r} or undecided {self.undecided!r} is not known.")
 
