@@ -16,6 +16,7 @@ from perf_tests.paired.against import Against
 from perf_tests.paired.run import GatePlan, GateRun, run_gate
 from perf_tests.paired.trees import find_commit
 from perf_tests.records.gate import GateResult, RunVerdict, conclude
+from perf_tests.records.gate_report import report_lines
 from perf_tests.records.gate_rules import Rules, rules_from_settings
 from perf_tests.records.gate_samples import read_samples
 from perf_tests.records.gate_verdicts import Verdict
@@ -138,6 +139,7 @@ def test_a_budget_that_runs_out_ends_the_run_undecided(project: Path) -> None:
     assert result_of(run).pairs == (1, 0)
     assert verdicts(run) == {Verdict.UNDECIDED}
     assert result_of(run).exit_code == 0
+    assert "nan%" not in " ".join(report_lines(result_of(run), run.header, run.plan.rules))
 
 
 def test_a_case_that_fits_at_base_and_no_longer_does_fails(project: Path) -> None:
