@@ -13,11 +13,13 @@ import torch
 
 from model.attention import naive_attention
 from perf_tests.meta_tests.launch import ROOT
+from perf_tests.proofs import gate_power
 from perf_tests.proofs.gate_false_alarms import NO_OP_CHANGES, conclude_from
 from perf_tests.proofs.gate_power import REAL_SLOWDOWNS, slowed
 from perf_tests.proofs.gate_trials import Change, Trial, TrialError, count_trials, limits, replaced, share, upper_limit
 from perf_tests.records.gate import GateResult, RunVerdict
 from perf_tests.records.gate_clock import ClockDecision
+from perf_tests.records.gate_verdicts import CaseResult, Effect, Verdict
 
 
 @pytest.fixture
@@ -115,6 +117,34 @@ def test_only_finished_trials_count(tmp_path: Path) -> None:
     (tmp_path / "without-truth.jsonl").touch()
     assert count_trials(tmp_path, "item") == 1
     assert count_trials(tmp_path, "extra-copy") == 0
+
+
+def power_trial(slowdown: float, found: bool, cpu_spread: float = 0.01) -> Trial:
+    """A run of two benchmarks, of which the first is slowed."""
+    verdict = Verdict.SLOWER if found else Verdict.UNDECIDED
+    effect = Effect(slowdown + 0.001, 0.0, 0.2, 10)
+    rows = [CaseResult("a::slowed", verdict, effect), CaseResult("a::other", Verdict.OK, effect)]
+    clock = ClockDecision("cpu", 0.1, cpu_spread)
+    truth = {"change": "extra-work", "slowdown": slowdown, "cases": ["slowed"]}
+    return Trial("extra-work", truth, GateResult(RunVerdict.FAILED, "", rows, [], None, None, {}, clock, None, (6, 10)))
+
+
+@pytest.mark.parametrize(
+    "found, trials, spread, exit_code",
+    [(40, 40, 0.01, 0), (38, 40, 0.02, 0), (37, 40, 0.01, 1), (39, 39, 0.01, 2), (40, 40, 0.05, 2)],
+    ids=["all", "enough", "not enough", "too few trials", "too noisy a machine"],
+)
+def test_power_is_claimed_from_enough_trials_on_a_machine_calm_enough(
+    found: int, trials: int, spread: float, exit_code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    five = [power_trial(0.05, place < found, spread) for place in range(trials)]
+    three = [power_trial(0.03, place < 32) for place in range(40)]
+
+    assert gate_power.conclude_from([*five, *three]) == exit_code
+    output = capsys.readouterr().out
+    assert f"extra work of 5%: found in {found} of {trials}" in output
+    assert "estimate less truth +0.10% +- 0.00%" in output
+    assert f"0 of {trials} others called slower" in output
 
 
 def trial(change: str, verdict: RunVerdict) -> Trial:
