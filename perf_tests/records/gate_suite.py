@@ -73,9 +73,9 @@ def _sentinel_values(samples: GateSamples) -> dict[str, Floats]:
 
 
 def detectable_in(course: Course, rules: Rules) -> float | None:
-    """`detectable_slowdown` of the run's typical case; None before stage 1."""
+    """`detectable_slowdown` of the run's typical case; None before stage 1, or where nothing scatters."""
     found = course.screening.screened.estimate
-    known = found.variance[~np.isnan(found.variance)]
+    known = found.variance[found.variance > 0]
     if not len(known):
         return None
     return detectable_slowdown(math.sqrt(float(np.median(known))), len(known), rules, float(np.nanmedian(found.dof)))
