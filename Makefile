@@ -3,17 +3,21 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+BASE ?= main
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 LAUNCHES ?= 10
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 
-.PHONY: help perf baseline report nsys test lint proofs clean
+.PHONY: help perf baseline gate report nsys test lint proofs clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1: /p' Makefile
 
 perf: .venv/.installed  ## measure the default grid, save it, compare with the last run
 	$(BIN)/pytest perf_tests --benchmark-compare $(ARGS)
+
+gate: .venv/.installed  ## is the working tree slower than BASE? make gate BASE=main
+	$(BIN)/pytest perf_tests --against "$(BASE)" $(ARGS)
 
 baseline: .venv/.installed  ## record LAUNCHES launches of this commit, for `python -m perf_tests gate`
 	for launch in $$(seq $(LAUNCHES)); do $(BIN)/pytest perf_tests $(ARGS) || exit; done

@@ -62,13 +62,14 @@ class ModelConfig:
 
 
 SIZES = {
-    #                     d_model   d_ff layers heads
-    "tiny":   ModelConfig(    128,   512,     2,    4),
-    "small":  ModelConfig(    768,  3072,    12,   12),
-    "medium": ModelConfig(   1024,  4096,    24,   16),
-    "large":  ModelConfig(   1280,  5120,    36,   20),
-    "xl":     ModelConfig(   1600,  6400,    48,   25),
-    "2.7B":   ModelConfig(   2560, 10240,    32,   32),
-    "10B":    ModelConfig(   4608, 12288,    50,   36),
+    #                            d_model   d_ff layers heads
+    "tiny":          ModelConfig(    128,   512,     2,    4),
+    "small-2layers": ModelConfig(    768,  3072,     2,   12),
+    "small":         ModelConfig(    768,  3072,    12,   12),
+    "medium":        ModelConfig(   1024,  4096,    24,   16),
+    "large":         ModelConfig(   1280,  5120,    36,   20),
+    "xl":            ModelConfig(   1600,  6400,    48,   25),
+    "2.7B":          ModelConfig(   2560, 10240,    32,   32),
+    "10B":           ModelConfig(   4608, 12288,    50,   36),
 }  # fmt: skip
-"""Every known size, smallest first; `tiny` is for smoke tests. A new size is one line here."""
+"""Every known size, smallest first; `tiny` is for smoke tests, `small-2layers` for the gate. A new one is one line."""

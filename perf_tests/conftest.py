@@ -19,7 +19,7 @@ from perf_tests.measure import Measure
 from perf_tests.models import ForeignModelError, ModelShelf, forget
 from perf_tests.ranged_rounds import RangedMeasure
 from perf_tests.records.record import Json
-from perf_tests.stash import CASE, PASS_VALUES, WORKBENCH
+from perf_tests.stash import CASE, PASS_VALUES, SERVED_MEASURE, WORKBENCH
 from perf_tests.workbench import Workbench
 
 
@@ -147,6 +147,10 @@ def inputs(case: AttentionCase, workbench: Workbench) -> AttentionInputs:
 def measure(
     request: pytest.FixtureRequest, case: Case, workbench: Workbench, benchmark: object
 ) -> Iterator[Measure | RangedMeasure]:
+    served_measure = request.config.stash.get(SERVED_MEASURE, None)
+    if served_measure is not None:
+        yield served_measure(request.node.nodeid, workbench)
+        return
     if workbench.settings.nvtx:
         yield RangedMeasure(case, workbench)
         return

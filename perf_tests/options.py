@@ -23,7 +23,9 @@ EXECUTIONS = ("eager", "compiled")
 HEAD_DIMS = (16, 32, 64, 128)
 SEQUENCE_LENGTHS = (256, 1024, 4096, 8192, 16384)
 GPU_SIZES = ("small", "medium", "large", "xl", "2.7B")
-SMOKE_SIZE = "tiny"
+SIZES_APART = ("tiny", "small-2layers")
+"""Sizes that are no part of `all`: one for smoke tests, one for the gate."""
+GATE_SIZE = "small-2layers"
 
 PASSES = {"kernels": "also trace each case, after the timings: kernels, launches, gaps, one attention layer by part"}
 """Extra passes over the cases, each an option of its name; what they find is never a timing."""
@@ -94,6 +96,15 @@ def add_options(parser: pytest.Parser) -> None:
         "--nvtx", action="store_true", help="run each case with NVTX ranges for Nsight Systems, time and save nothing"
     )
     group.addoption("--resume", action="store_true", help="go on with an interrupted run")
+    gate = {
+        "--against": ("REV", "gate: measure the working tree in turns with this git revision, and judge each case"),
+        "--against-option": ("AXIS=VALUE", "gate: base runs with another value, like attention=sdpa"),
+        "--gate-minutes": ("MINUTES", "how long the gate may measure (default: 15)"),
+        "--gate-undecided": ("VERDICT", "what an undecided case counts as: pass or fail (default: pass)"),
+        "--gate-summary": ("FILE", "write the gate's verdicts as Markdown"),
+    }
+    for name, (metavar, text) in gate.items():
+        group.addoption(name, default=None, metavar=metavar, help=text)
 
 
 def option_of_pass(name: str) -> str:
@@ -129,9 +140,9 @@ def _read_settings(config: pytest.Config) -> Settings:
     model = typed("--model")
     if model is not None:
         _check_model_name(model)
-    sizes = names("--size", SIZES, GPU_SIZES if on_gpu else ("small",))
+    sizes = names("--size", SIZES, GPU_SIZES if on_gpu else _cpu_sizes(config))
     if typed("--size") == "all":
-        sizes = tuple(size for size in sizes if size != SMOKE_SIZE)
+        sizes = tuple(size for size in sizes if size not in SIZES_APART)
     return Settings(
         device=str(device),
         sizes=sizes,
@@ -158,6 +169,12 @@ def _read_settings(config: pytest.Config) -> Settings:
         passes=tuple(name for name in PASSES if config.getoption(option_of_pass(name))),
         nvtx=_nvtx(config),
     )
+
+
+def _cpu_sizes(config: pytest.Config) -> tuple[str, ...]:
+    """A gate measures everything dozens of times, and on a CPU the whole of `small` would take it an hour."""
+    is_gate = config.getoption("--against") is not None or config.getoption("--against-option") is not None
+    return (GATE_SIZE,) if is_gate else ("small",)
 
 
 def _names(option: str, text: str | None, known: tuple[str, ...], default: tuple[str, ...]) -> tuple[str, ...]:

@@ -24,8 +24,9 @@ from perf_tests.cases import (
     language_model_id,
 )
 from perf_tests.options import PASSES, Settings, add_options, read_settings
+from perf_tests.paired.against import read_against
 from perf_tests.records.record import Json
-from perf_tests.stash import CASE, OUTCOME, PASS, SAVING, SETTINGS, WORKBENCH
+from perf_tests.stash import AGAINST, CASE, OUTCOME, PASS, SAVING, SETTINGS, WORKBENCH
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,7 +41,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     # The imported modules stay; else every full collection walks them again, in collecting and between any two cases.
     gc.freeze()
-    session.config.stash[SETTINGS] = read_settings(session.config)
+    stash = session.config.stash
+    stash[SETTINGS] = read_settings(session.config)
+    stash[AGAINST] = read_against(session.config, stash[SETTINGS], stash[SAVING])
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

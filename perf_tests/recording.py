@@ -18,7 +18,7 @@ from perf_tests.progress import Line, Progress, WatchedLine, expected_work
 from perf_tests.records.record import Json, machine_differences
 from perf_tests.records.store import BaselineError, StoredRecord, latest_baseline, list_records, numbered_baseline
 from perf_tests.session import MeasuringSession, ResumeError, command_line, journal_header, open_journal
-from perf_tests.stash import CASE, PASS, RUN, SAVING, SETTINGS, WORKBENCH, Run
+from perf_tests.stash import AGAINST, CASE, PASS, RUN, SAVING, SETTINGS, WORKBENCH, Run
 from perf_tests.workbench import Workbench, set_up
 
 
@@ -30,14 +30,14 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
         )
     saving, settings = config.stash[SAVING], config.stash[SETTINGS]
     config.stash[WORKBENCH] = workbench = set_up(settings)
-    for item in benchmarks:
-        phase = item.stash[CASE].phase
-        item.add_marker(pytest.mark.benchmark(timer=workbench.clock, group=phase, disable_gc=True))
-        # A warning, of another torch or of somebody else's model, takes no case its figure.
-        item.add_marker(pytest.mark.filterwarnings("default"))
-    if settings.nvtx:
-        for item in benchmarks:
-            item.add_marker(pytest.mark.filterwarnings("ignore:Benchmark fixture was not used at all"))
+    against = config.stash[AGAINST]
+    if against is not None:
+        # Only here: its statistics take scipy, which would slow the start of every other run.
+        from perf_tests import gating
+
+        gating.get_ready(config, benchmarks, against, workbench, _machine_info(config), terminal_line(config))
+        return benchmarks
+    _mark(benchmarks, workbench)
     if saving.disabled or settings.nvtx:
         return benchmarks
     run = Run(gone_counts=not _is_restricted(config))
@@ -59,12 +59,22 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
         ) from error
     left = [item for item in benchmarks if item.nodeid not in contents.finished_ids]
     works = {item.nodeid: _expected_work(item, workbench) for item in left}
-    progress = Progress(_terminal_line(config), works)
+    progress = Progress(terminal_line(config), works)
     workbench.session = MeasuringSession(journal, contents, progress)
     config.stash[RUN] = run
     if config.option.resume:
         _note_resumption(run, workbench.session, len(left), len(benchmarks))
     return _without_killers(left, workbench.session)
+
+
+def _mark(benchmarks: list[pytest.Item], workbench: Workbench) -> None:
+    for item in benchmarks:
+        phase = item.stash[CASE].phase
+        item.add_marker(pytest.mark.benchmark(timer=workbench.clock, group=phase, disable_gc=True))
+        # A warning, of another torch or of somebody else's model, takes no case its figure.
+        item.add_marker(pytest.mark.filterwarnings("default"))
+        if workbench.settings.nvtx:
+            item.add_marker(pytest.mark.filterwarnings("ignore:Benchmark fixture was not used at all"))
 
 
 def _expected_work(item: pytest.Item, workbench: Workbench) -> float:
@@ -157,7 +167,7 @@ def _is_restricted(config: pytest.Config) -> bool:
     return not whole or any("::" in argument for argument in config.args)
 
 
-def _terminal_line(config: pytest.Config) -> Line | None:
+def terminal_line(config: pytest.Config) -> Line | None:
     """Where progress is shown: a terminal that a person watches, and nowhere else."""
     reporter = config.pluginmanager.getplugin("terminalreporter")
     is_watched = reporter is not None and sys.__stdout__ is not None and sys.__stdout__.isatty()

@@ -47,7 +47,7 @@ def note_report(item: pytest.Item, report: pytest.TestReport) -> None:
             workbench.session.measured(row_of(benchmark))
         elif report.skipped or report.failed:
             rounds = list(benchmark.stats.stats.data) if benchmark is not None and benchmark.stats else []
-            outcome = item.stash.get(OUTCOME, None) or _outcome_of_report(report)
+            outcome = item.stash.get(OUTCOME, None) or outcome_of_report(report)
             workbench.session.not_measured(item.nodeid, item.stash[CASE], outcome, rounds, extra_pass)
             _leave_nothing(item, workbench)
     except OSError as error:
@@ -63,7 +63,7 @@ def _stop_unkept(session: MeasuringSession, error: OSError) -> None:
     )
 
 
-def _outcome_of_report(report: pytest.TestReport) -> Outcome:
+def outcome_of_report(report: pytest.TestReport) -> Outcome:
     if report.skipped:
         _, _, reason = report.longrepr if isinstance(report.longrepr, tuple) else ("", 0, str(report.longrepr))
         return Outcome("unsupported", reason.removeprefix("Skipped: "))

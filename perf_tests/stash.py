@@ -1,6 +1,8 @@
 """What the suite keeps on pytest's own objects."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -8,7 +10,9 @@ from perf_tests.benchmark_options import SavingOptions
 from perf_tests.cases import Case
 from perf_tests.options import Settings
 from perf_tests.outcomes import Outcome
+from perf_tests.paired.against import Against
 from perf_tests.records.compare import Row
+from perf_tests.records.gate_rules import Rules
 from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord
 from perf_tests.workbench import Workbench
@@ -50,3 +54,12 @@ PASS_VALUES = pytest.StashKey[Json]()
 
 OUTCOME = pytest.StashKey[Outcome]()
 """On an item whose case got no timing."""
+
+SERVED_MEASURE = pytest.StashKey[Callable[[str, Workbench], Any]]()
+"""On the config of a gate's worker: given a node id, what takes the place of `Measure`."""
+
+AGAINST = pytest.StashKey[Against | None]()
+"""On the config: what the user asked the gate, if anything."""
+
+GATE_RULES = pytest.StashKey[Rules]()
+"""On the config, where a plugin wants the gate to decide by other thresholds."""

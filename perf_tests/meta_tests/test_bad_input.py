@@ -31,7 +31,7 @@ def with_model(factory: str) -> tuple[str, ...]:
     return (f"--model={MODELS}:{factory}", "--phase=forward", "-k=not attention")
 
 
-SIZES = "tiny, small, medium, large, xl, 2.7B, 10B"
+SIZES = "tiny, small-2layers, small, medium, large, xl, 2.7B, 10B"
 
 REFUSALS = {
     "an unknown size": refused("--size=smal", says=("--size 'smal' is not known", SIZES)),
@@ -76,6 +76,38 @@ REFUSALS = {
     ),
     "a storage where nothing can be made": refused(
         "--benchmark-storage=file:///proc/nothing", says=("cannot be kept under /proc/nothing", "storage")
+    ),
+    "a base that is no revision": refused("--against=no-such-revision", says=("names no revision", "a branch, a tag")),
+    "a gate option without a base": refused(
+        "--gate-minutes=3", says=("--gate-minutes is for the gate", "--against REV")
+    ),
+    "a gate of no time": refused("--against=HEAD", "--gate-minutes=0", says=("--gate-minutes '0' is no time",)),
+    "a gate of no number": refused("--against=HEAD", "--gate-minutes=nan", says=("--gate-minutes 'nan' is no time",)),
+    "an unknown word for undecided": refused(
+        "--against=HEAD", "--gate-undecided=maybe", says=("--gate-undecided 'maybe'", "choose pass or fail")
+    ),
+    "a summary in no folder": refused("--against=HEAD", "--gate-summary=/nowhere/s.md", says=("there is no folder",)),
+    "a gate with a kernel pass": refused("--against=HEAD", "--kernels", says=("does not go with --kernels",)),
+    "a gate with ranges": refused("--against=HEAD", "--nvtx", says=("does not go with --nvtx",)),
+    "a gate that is to be resumed": refused("--against=HEAD", "--resume", says=("does not go with --resume",)),
+    "a gate and a recorded baseline": refused(
+        "--against=HEAD", "--benchmark-compare", says=("does not go with --benchmark-compare",)
+    ),
+    "a gate that measures nothing": refused(
+        "--against=HEAD", "--benchmark-disable", says=("does not go with --benchmark-disable",)
+    ),
+    "another option of no axis": refused(
+        "--against-option=size=tiny", says=("write AXIS=VALUE", "attention, precision")
+    ),
+    "another option that is not known": refused(
+        "--against-option=attention=fast", says=("'fast' is not known", "naive, compiled, sdpa, flex")
+    ),
+    "another option that is head's own": refused("--against-option=attention=naive", says=("is what head runs with",)),
+    "another option against several": refused(
+        "--attention=naive,compiled", "--against-option=attention=sdpa", says=("needs one attention", "naive, compiled")
+    ),
+    "another option of somebody else's model": refused(
+        *with_model("WrongShape"), "--against-option=attention=sdpa", says=("needs one attention", "own")
     ),
     "pytest-benchmark switched off": refused("-p", "no:benchmark", says=("-p no:benchmark switched it off",)),
     "a selection of nothing": Refusal(("-k=no_such_case",), 5, ("5 deselected / 0 selected",)),

@@ -11,7 +11,20 @@ from unittest.mock import Mock
 import pytest
 
 from perf_tests.options import add_options
-from perf_tests.proofs import against_llama, collection_cost, gate_simulation, suite_against_loop, time_inside_rounds
+from perf_tests.paired.against import DEFAULT_MINUTES
+from perf_tests.proofs import (
+    against_llama,
+    collection_cost,
+    gate_false_alarms,
+    gate_power,
+    gate_simulation,
+    suite_against_loop,
+    time_inside_rounds,
+)
+from perf_tests.records.gate import conclude
+from perf_tests.records.gate_report import report_lines
+from perf_tests.records.gate_rules import Rules, rules_from_settings
+from perf_tests.records.gate_samples import read_samples
 from perf_tests.records.screen import result_lines
 from perf_tests.records.store import read_record
 
@@ -60,11 +73,32 @@ def test_each_proof_exists(command: str) -> None:
         ("against_llama", f"within {100 * (against_llama.MARGIN - 1):.0f} %"),
         ("gate_simulation", f"at most {100 * gate_simulation.RULES.alpha:.0f} %"),
         ("gate_simulation", f"{100 * gate_simulation.CLAIMED_POWER[0.05]:.0f} % of 5 % found"),
+        ("gate_false_alarms", f"at most {100 * gate_false_alarms.FAMILY_WISE_RATE:.0f} %"),
+        ("gate_power", f"5 % is found in {100 * gate_power.PROMISED_POWER[0.05]:.0f} %"),
+        ("gate_power", f"3 % in {100 * gate_power.PROMISED_POWER[0.03]:.0f} %"),
     ],
 )
 def test_each_claim_names_the_limit_that_its_proof_checks(proof: str, limit: str) -> None:
     (line,) = (line for line in section("Claims").splitlines() if f"proofs.{proof} " in line)
     assert limit in line
+
+
+def test_the_gate_is_described_with_its_own_numbers() -> None:
+    assert Rules().screen_pairs == 6
+    assert "A first stage of six pairs" in section("Gate")
+    assert f"`pass`, `fail` | {DEFAULT_MINUTES:.0f}, `{Rules().undecided}` |" in section("Run")
+
+
+def test_the_gate_shows_what_a_replay_of_its_samples_says() -> None:
+    block = section("Gate").partition("<!-- gate:")[2].partition("<!-- end of gate -->")[0]
+    name = re.search(r"`(\.benchmarks/[^`]+\.jsonl)`", block)
+    assert name is not None, "the gate's output names no samples"
+    samples = read_samples(ROOT / name[1])
+    rules = rules_from_settings(samples.header["settings"])
+    said = report_lines(conclude(samples, rules), samples.header, rules)
+    shown = [line.removeprefix("    ") for line in block.splitlines() if line.startswith("    ")]
+    assert len(shown) > 5
+    assert [line for line in shown if line not in said] == []
 
 
 def test_the_readme_has_commands_to_test() -> None:

@@ -123,7 +123,9 @@ def condition_lines(result: GateResult, header: Json, rules: Rules) -> list[str]
     """By what clock, out of how many launches, with what a run here can find."""
     clock = result.clock
     spreads = f"a pair of launches scatters by {clock.wall_spread:.1%} in wall time"
-    if clock.cpu_spread is not None:
+    if math.isnan(clock.wall_spread):
+        spreads = "too few to say how much a pair of launches scatters"
+    elif clock.cpu_spread is not None:
         spreads += f" and by {clock.cpu_spread:.1%} in CPU time"
     lines = [
         f"{header['base']['label']} against {header['head']['label']}: {result.pairs[0]} launch pairs of the suite, "

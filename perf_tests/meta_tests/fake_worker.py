@@ -1,0 +1,94 @@
+"""A worker without torch, put in the place of `perf_tests/paired/worker.py` in the trees of a test.
+
+`behaviour.json` at the top of its tree says what it does: its cases, how long a round or a sentinel takes, how much
+that scatters, and by case what it gets wrong.
+"""
+
+import json
+import os
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+BEHAVIOUR = json.loads((Path.cwd() / "behaviour.json").read_text())
+ROUND_SECONDS = BEHAVIOUR.get("round_seconds", 0.001)
+
+
+def send(message: dict[str, Any]) -> None:
+    os.write(int(sys.argv[2]), json.dumps(message).encode() + b"\n")
+
+
+def main() -> None:
+    requests = os.fdopen(int(sys.argv[1]))
+
+    def request() -> dict[str, Any]:
+        line = requests.readline()
+        if not line:
+            sys.exit(1)
+        return dict(json.loads(line))
+
+    request()  # the task, which the behaviour stands for
+    log_environment()
+    if "cannot" in BEHAVIOUR:
+        send({"cannot": BEHAVIOUR["cannot"]})
+        return
+    absent = BEHAVIOUR.get("absent", ())
+    send({"ready": {case: fields for case, fields in BEHAVIOUR["cases"].items() if case not in absent}})
+    for case in request()["order"]:
+        serve(case, request)
+
+
+def serve(case: str, request: Any) -> None:
+    fault = BEHAVIOUR.get("faults", {}).get(case)
+    if fault == "out of memory":
+        send({"done": case, "outcome": {"outcome": "out_of_memory", "reason": "no room"}})
+        return
+    if fault == "dies" or (fault == "dies once" and is_first_time(case)):
+        os.kill(os.getpid(), 9)
+    if fault == "raises":
+        raise ValueError("planted")
+    send({"warm": case, "round_seconds": ROUND_SECONDS})
+    while True:
+        asked = request()
+        if "enough" in asked:
+            send({"done": case, "outcome": None})
+            return
+        if fault == "hangs":
+            time.sleep(600)
+        log(f"{case} works")
+        if "sentinel" in asked:
+            send({"seconds": [scattered(BEHAVIOUR.get("sentinel_seconds", 0.002)) for _ in range(asked["count"])]})
+        else:
+            seconds = [scattered(ROUND_SECONDS) for _ in range(asked["rounds"])]
+            send(
+                {"seconds": seconds, "cpu_seconds": seconds, "idle_cpu_seconds": BEHAVIOUR.get("idle_cpu_seconds", 0.0)}
+            )
+
+
+def scattered(seconds: float) -> float:
+    return seconds * random.lognormvariate(0, BEHAVIOUR.get("scatter", 0.0))
+
+
+def is_first_time(case: str) -> bool:
+    marker = Path.cwd() / f"died-in-{case}"
+    if marker.exists():
+        return False
+    marker.touch()
+    return True
+
+
+def log(line: str) -> None:
+    with (Path.cwd() / "worked.txt").open("a") as file:
+        file.write(f"{time.monotonic()} {line}\n")
+
+
+def log_environment() -> None:
+    names = ("PYTHONHASHSEED", "PERF_TESTS_PADDING", "OMP_WAIT_POLICY")
+    with (Path.cwd() / "environments.jsonl").open("a") as file:
+        file.write(json.dumps({"folder": Path.cwd().name, **{name: os.environ[name] for name in names}}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""The gate as a user starts it, on a repository of its own with a planted change between base and head."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from perf_tests.meta_tests.git_repository import commit, git
+from perf_tests.meta_tests.launch import Launch, start_command
+from perf_tests.records.gate_samples import GateSamples, read_samples
+
+ONE_CASE = (
+    "perf_tests/test_attention.py", "-p", "perf_tests.meta_tests.quick_gate", "-p", "no:cacheprovider", "--device=cpu",
+    "--threads=1", "--phase=forward", "--warmup-rounds=1", "--head-dim=16", "--sequence-length=256",
+)  # fmt: skip
+NAIVE = "test_attention_forward[d16-seq256-fp32-naive]"
+
+TWICE_THE_WORK = (
+    "return softmax(scores_BHTT) @ v_BHTK",
+    "softmax(scores_BHTT)\n    " * 9 + "return softmax(scores_BHTT) @ v_BHTK",
+)
+
+
+def change(clone: Path, old: str, new: str) -> None:
+    path = clone / "model/attention.py"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def begin(clone: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    (clone.parent / "tmp").mkdir(exist_ok=True)
+    command = (sys.executable, "-m", "pytest", *ONE_CASE, *arguments)
+    return start_command(command, clone, clone, TMPDIR=str(clone.parent / "tmp"), **environment)
+
+
+def gate(clone: Path, *arguments: str, **environment: str) -> Launch:
+    process = begin(clone, *arguments, **environment)
+    output, errors = process.communicate(timeout=600)
+    return Launch(process.returncode, output, errors, clone / ".benchmarks")
+
+
+def samples_of(launched: Launch) -> GateSamples:
+    (path,) = (launched.storage / "gate").glob("*.jsonl")
+    return read_samples(path)
+
+
+def leftovers(clone: Path) -> list[Path]:
+    """Trees that are still there."""
+    return list((clone.parent / "tmp").iterdir())
+
+
+def test_a_planted_slowdown_is_found_and_fails_the_run(clone: Path) -> None:
+    change(clone, *TWICE_THE_WORK)
+    ended = gate(clone, "--attention=naive", "--against=main", "--gate-summary=summary.md", "-v")
+
+    assert ended.exit_code == 1, ended.output + ended.errors
+    assert re.search(rf"{re.escape(NAIVE)} SLOWER \+\d+", ended.output)
+    assert "main (" in ended.output
+    assert "1 uncommitted change" in ended.output
+    assert "SLOWER" in (clone / "summary.md").read_text()
+    samples = samples_of(ended)
+    assert samples.end == "finished"
+    assert samples.header["head"]["changed_files"] == 1
+    assert leftovers(clone) == []
+    assert git(clone, "worktree", "list").count("\n") == 0
+    assert git(clone, "status", "--porcelain") == " M model/attention.py\n?? summary.md"
+
+
+def test_the_same_code_on_both_sides_passes_and_is_replayed_to_the_same_verdict(clone: Path) -> None:
+    ended = gate(clone, "--attention=naive", "--against=HEAD", "-v")
+    (path,) = (ended.storage / "gate").glob("*.jsonl")
+    command = [sys.executable, "-m", "perf_tests", "replay", str(path)]
+    replayed = subprocess.run(command, cwd=clone, capture_output=True, text=True)
+
+    assert ended.exit_code == 0, ended.output + ended.errors
+    assert re.search(rf"{re.escape(NAIVE)} (OK|UNDECIDED|FASTER)", ended.output)
+    (verdict,) = re.findall(r"^gate: .*$", ended.output, re.MULTILINE)
+    assert verdict in replayed.stdout
+
+
+def test_a_base_without_a_model_has_only_new_cases(clone: Path) -> None:
+    kept = clone.parent / "kept"
+    shutil.move(clone / "model", kept)
+    commit(clone)
+    shutil.move(kept, clone / "model")
+    ended = gate(clone, "--attention=naive", "--against=HEAD", "-v")
+
+    assert ended.exit_code == 0, ended.output + ended.errors
+    assert f"{NAIVE} NEW" in ended.output
+    assert "it has no model/" in ended.output
+
+
+def test_a_base_with_another_interface_has_only_new_cases_with_the_reason(clone: Path) -> None:
+    change(clone, "def naive_attention(", "def plain_attention(")
+    change(clone, "ATTENTION = {", "ATTENTION = {} or {")
+    change(clone, "naive_attention", "plain_attention")
+    text = (clone / "model/sizes.py").read_text()
+    (clone / "model/sizes.py").write_text(
+        text.replace("class ModelConfig", "class Shape").replace("ModelConfig", "Shape")
+    )
+    commit(clone)
+    git(clone, "checkout", "-q", "HEAD~1", "--", "model")
+    ended = gate(clone, "--attention=naive", "--against=HEAD", "-v")
+
+    assert ended.exit_code == 0, ended.output + ended.errors
+    assert f"{NAIVE} NEW" in ended.output
+    assert "cannot be used by these benchmarks: ImportError" in ended.output
+
+
+def test_two_implementations_of_one_revision_are_compared(clone: Path) -> None:
+    ended = gate(clone, "--attention=sdpa", "--against-option=attention=naive", "--gate-minutes=0.01")
+
+    assert ended.exit_code == 0, ended.output + ended.errors
+    assert "with attention naive against working tree" in ended.output
+    samples = samples_of(ended)
+    assert samples.end == "budget"
+    (line,) = samples.measurements
+    assert line.case.endswith("[d16-seq256-fp32-sdpa]")
+    assert line.base_seconds.min() > line.head_seconds.min()
+
+
+def test_ctrl_c_keeps_the_samples_and_leaves_no_tree_and_no_worker(clone: Path) -> None:
+    process = begin(clone, "--attention=naive", "--against=HEAD", "-v")
+    assert process.stdout is not None
+    seen = ""
+    while "launch pair 2" not in seen:
+        line = process.stdout.readline()
+        assert line, seen
+        seen += line
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=120)
+    ended = Launch(process.returncode, seen + output, errors, clone / ".benchmarks")
+
+    assert ended.exit_code == 2, ended.output + ended.errors
+    assert "replay" in ended.output
+    samples = samples_of(ended)
+    assert samples.end == "interrupted"
+    assert len(samples.measurements) == 1
+    assert leftovers(clone) == []
+    assert workers_in(clone.parent / "tmp") == []
+
+
+def workers_in(folder: Path) -> list[str]:
+    """Processes whose working folder is below `folder`."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            here = os.readlink(process / "cwd")
+        except OSError:
+            continue
+        if here.startswith(str(folder)):
+            found.append(here)
+    return found
+
+
+def test_a_revision_that_does_not_exist_ends_in_a_usage_error_before_anything_is_measured(clone: Path) -> None:
+    ended = gate(clone, "--attention=naive", "--against=no-such-branch")
+
+    assert ended.exit_code == 4, ended.output + ended.errors
+    assert "ERROR: --against no-such-branch names no revision of this repository" in ended.errors
+    assert not (ended.storage / "gate").exists()
+    assert leftovers(clone) == []
+
+
+def test_an_accepted_file_that_is_damaged_is_refused(clone: Path) -> None:
+    (clone / ".benchmarks").mkdir()
+    (clone / ".benchmarks/accepted.toml").write_text("[[accepted]]\nid = 'x'\n")
+    ended = gate(clone, "--attention=naive", "--against=main")
+
+    assert ended.exit_code == 4
+    assert "accepted.toml" in ended.errors

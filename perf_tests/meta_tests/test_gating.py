@@ -1,0 +1,122 @@
+"""How a verdict shows under pytest: as the result of its test, in the exit code, in the summary."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+from unittest.mock import Mock
+
+import pytest
+
+from perf_tests.gating import VERDICT, GatePlugin, GateWatch
+from perf_tests.meta_tests.example_cases import attention_case
+from perf_tests.paired.against import Against
+from perf_tests.paired.run import GatePlan, GateRun
+from perf_tests.records.gate import GateResult, RunVerdict
+from perf_tests.records.gate_clock import ClockDecision
+from perf_tests.records.gate_rules import Rules
+from perf_tests.records.gate_verdicts import CaseResult, Effect, Verdict
+from perf_tests.stash import CASE
+
+CASE_ID = "perf_tests/test_attention.py::test_attention_forward[d16-seq256-fp32-naive]"
+EFFECT = Effect(0.052, 0.041, 0.063, 10)
+
+
+def plugin(row: CaseResult | None, verdict: RunVerdict, summary: Path | None = None, reason: str = "") -> GatePlugin:
+    """After a run with this outcome; without a row, its only case was not tried."""
+    rows = [] if row is None else [row]
+    plan = Mock(spec=GatePlan, against=Against("main", None, 15.0, "pass", summary), rules=Rules())
+    run = GateRun(cast(GatePlan, plan))
+    run.header = {"base": {"label": "main", "revision": "0123456789abcdef"}, "head": {"label": "working tree"}}
+    run.result = GateResult(verdict, reason, rows, [], None, None, {}, ClockDecision("wall", 0.01, None), None, (6, 10))
+    unmeasured = {CASE_ID: "would not fit: too large"} if row is None else {}
+    found = GatePlugin(run, cast(GateWatch, Mock(spec=GateWatch)), unmeasured)
+    found.rows = {CASE_ID: row} if row else {}
+    return found
+
+
+def report(found: GatePlugin) -> pytest.TestReport:
+    stash = pytest.Stash()
+    stash[CASE] = attention_case()
+    item = SimpleNamespace(
+        nodeid=CASE_ID, location=("test_attention.py", 3, "name"), keywords={}, stash=stash, path=Path("x.py"),
+        ihook=Mock(),
+    )  # fmt: skip
+    assert found.pytest_runtest_protocol(cast(pytest.Item, item)) is True
+    return cast(pytest.TestReport, item.ihook.pytest_runtest_logreport.call_args.kwargs["report"])
+
+
+@pytest.mark.parametrize(
+    "row, verdict, outcome, words",
+    [
+        (CaseResult(CASE_ID, Verdict.OK, EFFECT), RunVerdict.PASSED, "passed", "OK +5.2%"),
+        (CaseResult(CASE_ID, Verdict.FASTER, EFFECT), RunVerdict.PASSED, "passed", "FASTER +5.2%"),
+        (CaseResult(CASE_ID, Verdict.SLOWER, EFFECT), RunVerdict.FAILED, "failed", "SLOWER +5.2%"),
+        (CaseResult(CASE_ID, Verdict.SLOWER, EFFECT, accepted="why"), RunVerdict.PASSED, "passed", "SLOWER +5.2%"),
+        (CaseResult(CASE_ID, Verdict.UNDECIDED, EFFECT), RunVerdict.PASSED, "passed", "UNDECIDED +5.2%"),
+        (CaseResult(CASE_ID, Verdict.UNDECIDED, EFFECT), RunVerdict.UNDECIDED, "failed", "UNDECIDED +5.2%"),
+        (CaseResult(CASE_ID, Verdict.NEW), RunVerdict.PASSED, "passed", "NEW"),
+        (CaseResult(CASE_ID, Verdict.NO_LONGER_FITS), RunVerdict.FAILED, "failed", "NO LONGER FITS"),
+        (CaseResult(CASE_ID, Verdict.NOT_MEASURED), RunVerdict.PASSED, "skipped", "NOT MEASURED"),
+        (CaseResult(CASE_ID, Verdict.SLOWER, EFFECT), RunVerdict.CONTAMINATED, "skipped", "CONTAMINATED"),
+        (None, RunVerdict.PASSED, "skipped", "NOT MEASURED"),
+    ],
+)
+def test_a_verdict_is_the_result_of_its_test(
+    row: CaseResult | None, verdict: RunVerdict, outcome: str, words: str
+) -> None:
+    found = plugin(row, verdict)
+    shown = report(found)
+
+    assert shown.outcome == outcome
+    assert dict(shown.user_properties)[VERDICT] == words
+    assert found.pytest_report_teststatus(shown) == (outcome, outcome[0].replace("f", "F").replace("p", "."), words)
+
+
+def test_a_failed_test_says_by_how_much_and_how_to_see_it_again() -> None:
+    text = report(plugin(CaseResult(CASE_ID, Verdict.SLOWER, EFFECT, clock="wall"), RunVerdict.FAILED)).longreprtext
+
+    assert "5.2% slower" in text
+    assert "--against 0123456789ab" in text
+
+
+@pytest.mark.parametrize(
+    "verdict, before, exit_code",
+    [
+        (RunVerdict.PASSED, 0, 0),
+        (RunVerdict.PASSED, 1, 1),
+        (RunVerdict.FAILED, 0, 1),
+        (RunVerdict.UNDECIDED, 0, 1),
+        (RunVerdict.CONTAMINATED, 0, 4),
+    ],
+)
+def test_the_run_ends_in_the_exit_code_of_its_verdict(verdict: RunVerdict, before: int, exit_code: int) -> None:
+    session = SimpleNamespace(exitstatus=before)
+    plugin(CaseResult(CASE_ID, Verdict.OK, EFFECT), verdict).pytest_sessionfinish(cast(pytest.Session, session))
+    assert session.exitstatus == exit_code
+
+
+def test_the_summary_is_written_whole_or_its_failure_told(tmp_path: Path) -> None:
+    row = CaseResult(CASE_ID, Verdict.SLOWER, EFFECT, clock="wall")
+    session = cast(pytest.Session, SimpleNamespace(exitstatus=1))
+    plugin(row, RunVerdict.FAILED, tmp_path / "gate.md").pytest_sessionfinish(session)
+    assert "SLOWER" in (tmp_path / "gate.md").read_text()
+
+    found = plugin(row, RunVerdict.FAILED, tmp_path / "gone/gate.md")
+    found.pytest_sessionfinish(session)
+    assert any("gone/gate.md cannot be written" in note for note in found.run.notes)
+
+
+def test_other_tests_run_as_ever() -> None:
+    item = SimpleNamespace(stash=pytest.Stash())
+    assert plugin(None, RunVerdict.PASSED).pytest_runtest_protocol(cast(pytest.Item, item)) is None
+
+
+def test_an_interrupted_run_names_its_samples_and_judges_nothing() -> None:
+    found = plugin(None, RunVerdict.PASSED)
+    found.run = replace(found.run, result=None, paths=[Path("samples.jsonl")])
+    terminal = Mock()
+    found.pytest_terminal_summary(terminal)
+    lines = [call.args[0] for call in terminal.write_line.call_args_list]
+    assert lines[0] == "Nothing was judged: the run did not come to its end."
+    assert "python -m perf_tests replay samples.jsonl" in lines[-1]

@@ -1,0 +1,227 @@
+"""How launch pairs are measured, with workers that need no torch: turns, chances, and workers that die or hang."""
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perf_tests.paired.draws import (
+    FEWEST_QUADRUPLES,
+    MOST_QUADRUPLES,
+    draw_order,
+    draw_pair,
+    draw_quadruples,
+    quadruple_count,
+)
+from perf_tests.paired.measuring import Measuring, UnmeasurableError, turns
+from perf_tests.paired.trees import Trees
+from perf_tests.records.gate_samples import GateSamples, SamplesFile, read_samples
+
+CASES = ("one", "two", "three")
+
+
+class Nobody:
+    """Looks on and keeps the order of the cases."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def pair_begins(self, stage: int, pair: int, cases: int) -> None:
+        return
+
+    def case_begins(self, case: str, place: int) -> None:
+        self.seen.append(case)
+
+
+def tree(folder: Path, behaviour: dict[str, Any]) -> Path:
+    paired = folder / "perf_tests/paired"
+    paired.mkdir(parents=True)
+    for package in (paired, paired.parent):
+        (package / "__init__.py").touch()
+    shutil.copy(Path(__file__).with_name("fake_worker.py"), paired / "worker.py")
+    cases = {case: {"phase": "forward"} for case in CASES}
+    (folder / "behaviour.json").write_text(json.dumps({"cases": cases, **behaviour}))
+    return folder
+
+
+@contextmanager
+def measuring(tmp_path: Path, base: dict[str, Any], head: dict[str, Any], seed: int = 7) -> Iterator[Measuring]:
+    header = {
+        "base": {"label": "base"}, "head": {"label": "head"}, "machine_info": {}, "settings": {},
+        "cases": [{"id": case, "identity": {"phase": "forward"}} for case in CASES],
+    }  # fmt: skip
+    trees = Trees(tmp_path, tree(tmp_path / "tree-of-base", base), tree(tmp_path / "tree-of-head", head))
+    samples_file = SamplesFile(tmp_path / "samples.jsonl", header)
+    yield Measuring(
+        trees=trees,
+        tasks={"base": {}, "head": {}},
+        own_ids={"base": {case: case for case in CASES}, "head": {case: case for case in CASES}},
+        identities={case: {"phase": "forward"} for case in CASES},
+        seed=seed,
+        samples_file=samples_file,
+        watch=Nobody(),
+        start_seconds=20,
+        answer_seconds=1,
+    )
+    samples_file.close()
+
+
+def measured(tmp_path: Path, base: dict[str, Any] | None = None, head: dict[str, Any] | None = None) -> GateSamples:
+    """One launch pair of stage 1, as another process reads it."""
+    with measuring(tmp_path, base or {}, head or {}) as run:
+        run.measure_pair(1, 0, [CASES])
+    return read_samples(tmp_path / "samples.jsonl")
+
+
+def outcomes(samples: GateSamples) -> list[tuple[str, str, str]]:
+    return [(row.case, row.side, row.outcome) for row in samples.without_timing]
+
+
+def test_every_case_is_measured_on_both_sides_and_kept_with_its_raw_rounds(tmp_path: Path) -> None:
+    samples = measured(tmp_path, {"round_seconds": 0.001}, {"round_seconds": 0.002})
+
+    assert sorted(line.case for line in samples.measurements) == sorted(CASES)
+    for line in samples.measurements:
+        assert line.base_seconds.shape == line.head_seconds.shape == (len(line.orders), 2)
+        assert (line.base_seconds == 0.001).all()
+        assert (line.head_seconds == 0.002).all()
+    assert {(sentinel.name, sentinel.side) for sentinel in samples.sentinels} == {
+        (name, side) for name in ("arithmetic", "memory", "interpreter") for side in ("base", "head")
+    }
+
+
+def test_only_one_side_works_at_a_time_and_in_the_order_drawn(tmp_path: Path) -> None:
+    with measuring(tmp_path, {}, {}) as run:
+        run.measure_pair(1, 0, [CASES])
+    worked = [
+        (float(line.split()[0]), side)
+        for side, folder in (("A", run.trees.base), ("B", run.trees.head))
+        for line in (folder / "worked.txt").read_text().splitlines()
+    ]
+    sides = "".join(side for _, side in sorted(worked))
+
+    assert set(sides) == {"A", "B"}
+    # A fake worker logs a request once, so two rounds on end are one letter.
+    assert {sides[start : start + 3] for start in range(0, len(sides), 3)} == {"ABA", "BAB"}
+
+
+def test_a_worker_that_dies_once_is_launched_again_and_no_case_is_lost(tmp_path: Path) -> None:
+    samples = measured(tmp_path, head={"faults": {"two": "dies once"}})
+
+    assert sorted(line.case for line in samples.measurements) == sorted(CASES)
+    (relaunch,) = samples.relaunches
+    assert (relaunch["side"], relaunch["case"]) == ("head", "two")
+    assert "SIGKILL" in relaunch["reason"]
+    assert samples.without_timing == []
+
+
+@pytest.mark.parametrize(
+    "fault, words", [("dies", "SIGKILL"), ("hangs", "no answer"), ("raises", "ValueError: planted")]
+)
+def test_a_case_in_which_a_worker_fails_twice_is_an_outcome_with_its_reason(
+    tmp_path: Path, fault: str, words: str
+) -> None:
+    samples = measured(tmp_path, head={"faults": {"two": fault}})
+
+    assert sorted(line.case for line in samples.measurements) == ["one", "three"]
+    assert outcomes(samples) == [("two", "head", "error")]
+    assert words in samples.without_timing[0].reason
+    assert len(samples.relaunches) == 1
+
+
+def test_a_side_that_runs_out_of_memory_loses_that_case_only(tmp_path: Path) -> None:
+    samples = measured(tmp_path, base={"faults": {"two": "out of memory"}})
+
+    assert sorted(line.case for line in samples.measurements) == ["one", "three"]
+    assert outcomes(samples) == [("two", "base", "out_of_memory")]
+
+
+def test_a_case_that_base_does_not_know_is_absent_there(tmp_path: Path) -> None:
+    samples = measured(tmp_path, base={"absent": ["one"]})
+
+    assert sorted(line.case for line in samples.measurements) == ["three", "two"]
+    assert outcomes(samples) == [("one", "base", "absent")]
+
+
+def test_a_base_that_cannot_be_loaded_has_none_of_the_cases(tmp_path: Path) -> None:
+    samples = measured(tmp_path, base={"cannot": "it has no model/"})
+
+    assert samples.measurements == []
+    assert sorted(outcomes(samples)) == sorted((case, "base", "absent") for case in CASES)
+    assert {row.reason for row in samples.without_timing} == {"it has no model/"}
+
+
+def test_a_head_that_cannot_be_loaded_ends_the_run(tmp_path: Path) -> None:
+    with (
+        measuring(tmp_path, {}, {"cannot": "--model m:f is no language model."}) as run,
+        pytest.raises(UnmeasurableError, match=r"^--model m:f is no language model\.$"),
+    ):
+        run.measure_pair(1, 0, [CASES])
+
+
+def test_a_head_that_cannot_be_loaded_ends_the_run_also_where_base_cannot_either(tmp_path: Path) -> None:
+    with (
+        measuring(tmp_path, {"cannot": "base is broken"}, {"cannot": "head is broken"}) as run,
+        pytest.raises(UnmeasurableError, match=r"^head is broken\.$"),
+    ):
+        run.measure_pair(1, 0, [CASES])
+
+
+def test_each_pair_has_paths_padding_and_hash_seed_of_its_own_the_same_on_both_sides(tmp_path: Path) -> None:
+    with measuring(tmp_path, {}, {}) as run:
+        for pair in range(2):
+            run.measure_pair(1, pair, [CASES])
+    base, head = (
+        [json.loads(line) for line in (folder / "environments.jsonl").read_text().splitlines()]
+        for folder in (run.trees.base, run.trees.head)
+    )
+
+    for of_base, of_head in zip(base, head, strict=True):
+        assert of_base["folder"] != of_head["folder"]
+        assert len(of_base["folder"]) == len(of_head["folder"])
+        assert {**of_base, "folder": ""} == {**of_head, "folder": ""}
+        assert of_base["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert base[0]["folder"] != base[1]["folder"]
+    assert base[0]["PYTHONHASHSEED"] != base[1]["PYTHONHASHSEED"]
+    assert base[0]["PERF_TESTS_PADDING"] != base[1]["PERF_TESTS_PADDING"]
+
+
+def test_the_same_seed_lays_a_run_out_again() -> None:
+    def layout(seed: int) -> Sequence[object]:
+        return [draw_pair(seed, 3), draw_order(seed, 3, [CASES]), draw_quadruples(seed, 3, "one", 9)]
+
+    assert layout(1) == layout(1)
+    assert layout(1)[0] != layout(2)[0]
+    assert layout(1)[0] != draw_pair(1, 4)
+
+
+def test_the_order_of_cases_changes_from_pair_to_pair_but_keeps_a_model_together() -> None:
+    groups = [["a1", "a2"], ["b1", "b2"], ["c1", "c2"]]
+    orders = [draw_order(5, pair, groups) for pair in range(20)]
+
+    assert len({tuple(order) for order in orders}) > 5
+    for order in orders:
+        assert sorted(order) == ["a1", "a2", "b1", "b2", "c1", "c2"]
+        assert all(order[place][0] == order[place + 1][0] for place in (0, 2, 4))
+
+
+def test_both_orders_come_equally_often() -> None:
+    for seed in range(20):
+        assert sorted(draw_quadruples(seed, 0, "one", 8)) == ["ABBA"] * 4 + ["BAAB"] * 4
+    odd = [draw_quadruples(seed, 0, "one", 5).count("ABBA") for seed in range(40)]
+    assert set(odd) == {2, 3}
+
+
+def test_a_quadruple_gives_each_side_two_rounds() -> None:
+    assert turns("ABBA") == [("base", 1), ("head", 2), ("base", 1)]
+    assert turns("BAAB") == [("head", 1), ("base", 2), ("head", 1)]
+
+
+def test_short_rounds_get_more_quadruples_within_limits() -> None:
+    assert quadruple_count(1e-6) == MOST_QUADRUPLES
+    assert FEWEST_QUADRUPLES < quadruple_count(0.02) < MOST_QUADRUPLES
+    assert quadruple_count(10.0) == FEWEST_QUADRUPLES

@@ -1,0 +1,131 @@
+"""The two trees of the gate: what is in them, what is left behind, and what is said when they cannot be had."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from perf_tests.meta_tests.git_repository import commit, git
+from perf_tests.paired.trees import TreeError, find_commit, planted, state_of_head
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_base_is_the_revision_and_head_the_working_tree_as_it_is(clone: Path) -> None:
+    (clone / "model/marker.py").write_text("SIDE = 'base'\n")
+    commit(clone)
+    (clone / "model/marker.py").write_text("SIDE = 'head, not committed'\n")
+    (clone / "model/untracked.py").touch()
+    (clone / "model/sizes.py").unlink()
+
+    with planted(clone, find_commit(clone, "HEAD")) as found:
+        assert (found.base / "model/marker.py").read_text() == "SIDE = 'base'\n"
+        assert (found.head / "model/marker.py").read_text() == "SIDE = 'head, not committed'\n"
+        assert (found.head / "model/untracked.py").exists()
+        assert not (found.base / "model/untracked.py").exists()
+        assert (found.base / "model/sizes.py").exists()
+        assert not (found.head / "model/sizes.py").exists()
+
+
+def test_both_sides_measure_with_the_benchmark_code_of_head(clone: Path) -> None:
+    (clone / "perf_tests/only_at_base.py").touch()
+    commit(clone)
+    (clone / "perf_tests/only_at_base.py").unlink()
+    (clone / "perf_tests/test_forward.py").write_text("# changed\n")
+
+    with planted(clone, find_commit(clone, "HEAD")) as found:
+        assert snapshot(found.base / "perf_tests") == snapshot(found.head / "perf_tests")
+        assert (found.base / "perf_tests/test_forward.py").read_text() == "# changed\n"
+
+
+def test_the_repository_is_not_touched(clone: Path) -> None:
+    (clone / "model/sizes.py").write_text("# staged\n")
+    git(clone, "add", "model/sizes.py")
+    (clone / "model/sizes.py").write_text("# staged, then changed again\n")
+    before = snapshot(clone)
+
+    with planted(clone, find_commit(clone, "main")) as found:
+        folder = found.folder
+    assert snapshot(clone) == before
+    assert not folder.exists()
+
+
+def test_a_suite_below_the_top_of_its_repository_is_found(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    for name in ("model/a.py", "perf_tests/b.py"):
+        (tmp_path / "deep/down" / name).parent.mkdir(parents=True)
+        (tmp_path / "deep/down" / name).touch()
+    commit(tmp_path)
+
+    with planted(tmp_path / "deep/down", find_commit(tmp_path / "deep/down", "HEAD")) as found:
+        assert snapshot(found.base).keys() == snapshot(found.head).keys() == {"model/a.py", "perf_tests/b.py"}
+
+
+def test_uncommitted_changes_are_counted(clone: Path) -> None:
+    assert state_of_head(clone) == {"commit": git(clone, "rev-parse", "HEAD"), "changed_files": 0}
+    (clone / "new.py").touch()
+    (clone / "conftest.py").unlink()
+    assert state_of_head(clone)["changed_files"] == 2
+
+
+def test_a_branch_a_tag_and_a_part_of_a_hash_are_revisions(clone: Path) -> None:
+    git(clone, "tag", "v1")
+    full_hash = git(clone, "rev-parse", "HEAD")
+    assert {find_commit(clone, name).full_hash for name in ("main", "v1", full_hash[:8], "HEAD~0")} == {full_hash}
+
+
+@pytest.mark.parametrize("revision", ["nothing-of-the-kind", "", "-q", "--all", "HEAD~99", "HEAD:model"])
+def test_what_is_no_revision_is_refused_with_the_next_step(clone: Path, revision: str) -> None:
+    with pytest.raises(TreeError, match="names no revision of this repository; give a branch, a tag or a commit"):
+        find_commit(clone, revision)
+
+
+def test_a_shallow_clone_is_told_what_to_fetch(repository: Path, tmp_path: Path) -> None:
+    git(tmp_path, "clone", "-q", "--depth=1", f"file://{repository}", "shallow")
+    with pytest.raises(TreeError, match="shallow clone; fetch it first with `git fetch --depth=1 origin v1`"):
+        find_commit(tmp_path / "shallow", "v1")
+
+
+def test_a_branch_that_only_the_remote_has_is_named(clone: Path) -> None:
+    git(clone, "checkout", "-q", "-b", "work")
+    git(clone, "branch", "-q", "-D", "main")
+    with pytest.raises(TreeError, match="but origin/main is there: --against origin/main"):
+        find_commit(clone, "main")
+
+
+def test_a_folder_without_git_is_told(tmp_path: Path) -> None:
+    with pytest.raises(TreeError, match="needs a git repository"):
+        find_commit(tmp_path, "main")
+
+
+def test_a_machine_without_git_is_told(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(TreeError, match="needs git, and there is none on the PATH"):
+        find_commit(clone, "main")
+
+
+def test_a_disk_without_room_is_told_before_anything_is_copied(
+    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (clone / "large.bin").open("wb") as file:
+        file.truncate(1 << 42)  # a hole, which takes no room until it is copied
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = list(tmp_path.iterdir())
+
+    with pytest.raises(TreeError, match="MiB are free; make room, or set TMPDIR"), planted(clone, None):
+        pytest.fail("planted although there was no room")
+    assert list(tmp_path.iterdir()) == before
+
+
+def test_a_disk_that_fills_up_on_the_way_is_told_and_nothing_is_left(
+    clone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copy2", full)
+    with pytest.raises(TreeError, match="No space left on device; set TMPDIR"), planted(clone, None):
+        pytest.fail("planted although the disk was full")

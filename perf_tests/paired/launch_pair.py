@@ -1,0 +1,152 @@
+"""A launch pair: two fresh worker processes, one in each side's tree, that serve the same cases in the same order."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from perf_tests.paired.draws import Draw
+from perf_tests.paired.protocol import Channel, ClosedError, SilentError
+from perf_tests.records.record import Json
+
+Side = Literal["base", "head"]
+SIDES: tuple[Side, Side] = ("base", "head")
+
+STEADY = {
+    # A worker that waits for its turn must leave the cores alone; by default its threads spin on for milliseconds.
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "GOMP_SPINCOUNT": "0",
+    "KMP_BLOCKTIME": "0",
+    # glibc gives large blocks back to the kernel or keeps them, by where a launch happened to put its heap; a round
+    # then takes a thousand page faults, and half as long again, or none. Here they are kept, in every launch.
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+}
+"""Variables of every worker, without which two launches of the same code differ more than they must."""
+
+START_SECONDS = 600.0
+"""The longest that a worker may take to start, and to build and warm a case, which may compile."""
+
+
+class WorkerError(Exception):
+    """A worker died, hung or cannot serve; `side` says which and the message why, without a full stop."""
+
+    def __init__(self, side: Side, reason: str, cannot_start: bool = False) -> None:
+        super().__init__(reason)
+        self.side = side
+        self.cannot_start = cannot_start
+        """Whether the side's own code is to blame before any case began."""
+
+
+@dataclass
+class Worker:
+    """One side's process."""
+
+    side: Side
+    process: subprocess.Popen[bytes]
+    channel: Channel
+    log: Path
+
+    def send(self, message: Json) -> None:
+        try:
+            self.channel.send(message)
+        except ClosedError as error:
+            raise WorkerError(self.side, self._how_it_ended()) from error
+
+    def receive(self, patience_seconds: float) -> Json:
+        """The next message; raises WorkerError if there is none, or if it says that the worker cannot go on."""
+        try:
+            message = self.channel.receive(patience_seconds)
+        except SilentError as error:
+            raise WorkerError(self.side, f"it gave no answer for {patience_seconds:.0f} s") from error
+        except (ClosedError, ValueError) as error:
+            raise WorkerError(self.side, self._how_it_ended()) from error
+        if "cannot" in message:
+            raise WorkerError(self.side, str(message["cannot"]).strip().rstrip("."), cannot_start=True)
+        return message
+
+    def ask(self, message: Json, patience_seconds: float) -> Json:
+        self.send(message)
+        return self.receive(patience_seconds)
+
+    def _how_it_ended(self) -> str:
+        try:
+            code = self.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            return "it closed its end of the conversation"
+        if code < 0:
+            return f"its process died of {signal.Signals(-code).name}"
+        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        return f"its process exited with {code}" + (f": {lines[-1].strip()}" if lines else "")
+
+    def end(self) -> None:
+        """Whatever it is doing, and whatever it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.channel.close()
+
+
+@contextmanager
+def launched(
+    trees: Mapping[Side, Path], tasks: Mapping[Side, Json], draw: Draw, folder: Path
+) -> Iterator[dict[Side, Worker]]:
+    """Both workers, started at the same time and told what to collect; both are gone in the end, come what may."""
+    workers: dict[Side, Worker] = {}
+    sides: Sequence[Side] = ("head", "base") if draw.head_starts_first else SIDES
+    try:
+        for side in sides:
+            workers[side] = _start(side, trees[side], draw, folder)
+            workers[side].send(tasks[side])
+        yield workers
+    finally:
+        for worker in workers.values():
+            worker.end()
+
+
+def _start(side: Side, tree: Path, draw: Draw, folder: Path) -> Worker:
+    its_read, our_write = os.pipe()
+    our_read, its_write = os.pipe()
+    log = folder / f"worker-of-{side}.log"
+    try:
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "perf_tests.paired.worker", str(its_read), str(its_write)],
+                cwd=tree,
+                env=worker_environment(draw),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=(its_read, its_write),
+                process_group=0,  # Ctrl-C is for the gate, which ends its workers itself
+            )
+    finally:
+        os.close(its_read)
+        os.close(its_write)
+    return Worker(side, process, Channel(our_read, our_write), log)
+
+
+def worker_environment(draw: Draw) -> dict[str, str]:
+    """Ours without pytest's own variables, and with what the pair's layout asks for."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    return {
+        **inherited,
+        **STEADY,
+        "PYTHONHASHSEED": str(draw.hash_seed),
+        "PERF_TESTS_PADDING": "x" * draw.padding_bytes,
+        # The repository itself must not be on the path: its model/ would stand in where a tree lacks one.
+        "PYTHONPATH": os.pathsep.join(_path_without_the_suite(inherited.get("PYTHONPATH", ""))),
+    }
+
+
+def _path_without_the_suite(path: str) -> list[str]:
+    """Absolute, because a worker starts in another folder."""
+    root = Path(__file__).resolve().parents[2]
+    entries = [Path(entry).resolve() for entry in path.split(os.pathsep) if entry]
+    return [str(entry) for entry in entries if entry != root]

@@ -1,0 +1,56 @@
+"""How the gate and its workers talk: one JSON object a line over two pipes. Nobody unpickles anything."""
+
+import json
+import os
+import select
+import time
+
+from perf_tests.records.record import Json
+
+
+class ClosedError(Exception):
+    """The other end is gone."""
+
+
+class SilentError(Exception):
+    """The other end said nothing in time; the argument is how long it was waited for, in seconds."""
+
+
+class Channel:
+    """One end of a conversation."""
+
+    def __init__(self, read_descriptor: int, write_descriptor: int) -> None:
+        self._read = read_descriptor
+        self._write = write_descriptor
+        self._received = b""
+
+    def send(self, message: Json) -> None:
+        """Raises ClosedError when nobody reads."""
+        line = json.dumps(message).encode() + b"\n"
+        try:
+            while line:
+                line = line[os.write(self._write, line) :]
+        except OSError as error:
+            raise ClosedError from error
+
+    def receive(self, patience_seconds: float | None = None) -> Json:
+        """The next message, however long it takes or within `patience_seconds`; raises ClosedError or SilentError."""
+        deadline = None if patience_seconds is None else time.monotonic() + patience_seconds
+        while b"\n" not in self._received:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            readable, _, _ = select.select([self._read], [], [], left)
+            if not readable:
+                raise SilentError(patience_seconds)
+            content = os.read(self._read, 1 << 16)
+            if not content:
+                raise ClosedError
+            self._received += content
+        line, _, self._received = self._received.partition(b"\n")
+        message = json.loads(line)
+        if not isinstance(message, dict):
+            raise ClosedError
+        return message
+
+    def close(self) -> None:
+        os.close(self._read)
+        os.close(self._write)

@@ -1,0 +1,188 @@
+"""The two sides on disk: base as git knows the revision, head as the working tree is now, both under chosen paths.
+
+Both trees carry head's `perf_tests`, so that the same benchmark code measures both; what differs is all the rest, and
+of it only `model/` (and what `--model` names) is ever imported. The trees are plain copies outside of the repository:
+base is written through an index of its own, so that nothing has to be undone in the repository, not even after a kill.
+"""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from perf_tests.records.record import Json
+
+MEASURING_CODE = ("perf_tests", "conftest.py", "pyproject.toml")
+"""What both sides take from head."""
+
+
+class TreeError(Exception):
+    """A side cannot be had; the message is one sentence for the user."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A revision as typed and what it stands for. `prefix` is the suite's folder in the repository, "" or "folder/"."""
+
+    typed: str
+    full_hash: str
+    prefix: str
+
+    @property
+    def short_hash(self) -> str:
+        return self.full_hash[:12]
+
+
+@dataclass
+class Trees:
+    """Where the sides lie at the moment; their folder goes when the run is over."""
+
+    folder: Path
+    base: Path
+    head: Path
+
+    def move(self, base_name: str, head_name: str) -> None:
+        """Give both trees new names, of one length, so that no path is tied to a side."""
+        base, head = self.folder / base_name, self.folder / head_name
+        self.base.rename(base)
+        self.head.rename(head)
+        self.base, self.head = base, head
+
+
+def find_commit(root: Path, revision: str) -> Commit:
+    """What `revision` stands for in the repository of `root`; raises TreeError with the next step."""
+    if shutil.which("git") is None:
+        raise TreeError(f"--against {revision} needs git, and there is none on the PATH; install it.")
+    inside = _git(root, "rev-parse", "--show-prefix")
+    if inside.returncode:
+        raise TreeError(f"--against {revision} needs a git repository, and {root} is in none; clone the project.")
+    asked = ("rev-parse", "--verify", "--quiet", "--end-of-options")
+    found = _git(root, *asked, f"{revision}^{{commit}}")
+    full_hash = found.stdout.strip().splitlines()[-1:] if found.returncode == 0 else []
+    if not full_hash:
+        raise TreeError(_why_not_found(root, revision, asked))
+    return Commit(revision, full_hash[0], inside.stdout.strip())
+
+
+def _why_not_found(root: Path, revision: str, asked: Sequence[str]) -> str:
+    if _git(root, *asked, f"origin/{revision}^{{commit}}").returncode == 0:
+        return (
+            f"--against {revision} names no revision here, but origin/{revision} is there: --against origin/{revision}."
+        )
+    if _git(root, "rev-parse", "--is-shallow-repository").stdout.strip() == "true":
+        return (
+            f"--against {revision} is not in this shallow clone; fetch it first with "
+            f"`git fetch --depth=1 origin {revision}` and give --against FETCH_HEAD, "
+            "or clone with the whole history (actions/checkout: fetch-depth: 0)."
+        )
+    return f"--against {revision} names no revision of this repository; give a branch, a tag or a commit (`git log`)."
+
+
+def state_of_head(root: Path) -> Json:
+    """The commit that the working tree began from and how many files differ from it; nulls where git cannot say."""
+    commit = _git(root, "rev-parse", "HEAD")
+    status = _git(root, "status", "--porcelain", "--", ".")
+    changed = len(status.stdout.splitlines()) if status.returncode == 0 else None
+    return {"commit": commit.stdout.strip() or None if commit.returncode == 0 else None, "changed_files": changed}
+
+
+@contextmanager
+def planted(root: Path, base: Commit | None) -> Iterator[Trees]:
+    """Both trees on disk; without a commit, base is the working tree too. Raises TreeError, and then leaves nothing."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="gate-"))
+    except OSError as error:
+        raise TreeError(
+            f"The trees to measure cannot be written: {error}; set TMPDIR to a folder with room."
+        ) from error
+    try:
+        yield _plant(root, base, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _plant(root: Path, base: Commit | None, folder: Path) -> Trees:
+    trees = Trees(folder, folder / "tree-of-base", folder / "tree-of-head")
+    files = _files_of_working_tree(root)
+    _check_room(root, base, files, folder)
+    try:
+        _copy(root, files, trees.head)
+        if base is None:
+            _copy(root, files, trees.base)
+        else:
+            _check_out(root, base, trees.base)
+            _take_measuring_code(trees)
+    except OSError as error:
+        raise TreeError(
+            f"The trees to measure cannot be written to {folder}: {error}; set TMPDIR to a folder with room."
+        ) from error
+    return trees
+
+
+def _check_room(root: Path, base: Commit | None, files: Sequence[Path], folder: Path) -> None:
+    """The trees, and as much again for byte code."""
+    head_bytes = sum((root / file).lstat().st_size for file in files)
+    base_bytes = head_bytes
+    if base is not None:
+        listing = _git(root, "ls-tree", "-r", "-l", f"{base.full_hash}:{base.prefix}").stdout
+        base_bytes = sum(int(size) for line in listing.splitlines() if (size := line.split()[3]).isdecimal())
+    needed, free = 2 * (base_bytes + head_bytes), shutil.disk_usage(folder).free
+    if needed > free:
+        raise TreeError(
+            f"The trees to measure need {needed / 2**20:.0f} MiB in {folder.parent}, and {free / 2**20:.0f} MiB are "
+            "free; make room, or set TMPDIR to a folder with more."
+        )
+
+
+def _files_of_working_tree(root: Path) -> list[Path]:
+    """Everything tracked or not ignored, as it is now; relative to `root`."""
+    listed = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    if listed.returncode:
+        raise TreeError(f"git does not list the files of {root}: {listed.stderr.strip()}.")
+    files = (Path(name) for name in dict.fromkeys(listed.stdout.split("\0")) if name)
+    return [file for file in files if (root / file).is_symlink() or (root / file).is_file()]
+
+
+def _copy(root: Path, files: Sequence[Path], tree: Path) -> None:
+    tree.mkdir()
+    for file in files:
+        (tree / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(root / file, tree / file, follow_symlinks=False)
+
+
+def _check_out(root: Path, base: Commit, tree: Path) -> None:
+    """Write the revision's files; raises TreeError with git's own words, as when the disk is full."""
+    tree.mkdir()
+    index = tree.parent / "index"
+    top = Path(_git(root, "rev-parse", "--show-toplevel").stdout.strip())
+    for words in (
+        ("read-tree", f"{base.full_hash}:{base.prefix}"),
+        ("checkout-index", "--all", "--force", f"--prefix={tree}/"),
+    ):
+        ended = _git(top, *words, GIT_INDEX_FILE=str(index))
+        if ended.returncode:
+            lines = ended.stderr.strip().splitlines() or [f"git {words[0]} exited with {ended.returncode}"]
+            raise TreeError(f"--against {base.typed} cannot be written to {tree.parent}: {lines[-1]}.")
+    index.unlink()
+
+
+def _take_measuring_code(trees: Trees) -> None:
+    for name in MEASURING_CODE:
+        ours, theirs = trees.head / name, trees.base / name
+        if theirs.is_dir():
+            shutil.rmtree(theirs)
+        else:
+            theirs.unlink(missing_ok=True)
+        if ours.is_dir():
+            shutil.copytree(ours, theirs, symlinks=True)
+        elif ours.exists():
+            shutil.copy2(ours, theirs)
+
+
+def _git(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "LC_ALL": "C", **variables}
+    return subprocess.run(["git", *words], cwd=folder, env=environment, capture_output=True, text=True)

@@ -1,0 +1,43 @@
+"""A worker process: `python -m perf_tests.paired.worker READ WRITE`, started by the gate inside one side's tree.
+
+It runs the benchmarks as pytest runs them, except that each measured round waits for the gate to ask for it.
+"""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+from perf_tests.paired.protocol import Channel, ClosedError
+
+
+def main() -> int:
+    channel = Channel(int(sys.argv[1]), int(sys.argv[2]))
+    try:
+        reason = _why_no_model() or _serve(channel)
+        if reason:
+            channel.send({"cannot": reason})
+    except ClosedError:  # the gate is gone, and so is the reason to be here
+        return 1
+    return 0
+
+
+def _serve(channel: Channel) -> str | None:
+    """None when all was served, else why not: somebody else's `model/` may lack what the benchmarks import."""
+    task = channel.receive()
+    try:
+        from perf_tests.paired.serving import serve
+    except Exception as error:
+        return f"its model/ cannot be used by these benchmarks: {type(error).__name__}: {error}"
+    return serve(channel, task)
+
+
+def _why_no_model() -> str | None:
+    """None if `model` is this tree's own: any other on the path would be measured in its place."""
+    found = importlib.util.find_spec("model")
+    if found is None or found.origin is None or not Path(found.origin).is_relative_to(Path.cwd()):
+        return "it has no model/"
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""Whole gate runs with a known truth, each through the shipped command line, their raw samples kept to add up.
+
+A trial changes the `model/` of a fresh clone, runs `pytest perf_tests --against HEAD` there, and moves the samples into
+a folder; beside them lies what was changed. Everything that is said of trials is judged again from that folder.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import beta
+
+from perf_tests.records.gate import GateResult, RunVerdict, conclude
+from perf_tests.records.gate_rules import rules_from_settings
+from perf_tests.records.gate_samples import read_samples
+from perf_tests.records.gate_verdicts import CaseResult
+
+ROOT = Path(__file__).parents[2]
+
+QUICK_SUITE = (
+    "--device=cpu", "--threads=1", "--size=tiny", "--context=32", "--batch-size=1", "--precision=fp32",
+    "--phase=forward,backward,full_step", "--head-dim=16,32", "--sequence-length=64,128", "--attention=naive,sdpa",
+)  # fmt: skip
+"""Some twenty benchmarks of a fraction of a millisecond to some ten."""
+
+CONFIDENCE = 0.95
+
+Change = Callable[[Path], None]
+"""Edits a working tree; what it leaves is head."""
+
+
+class TrialError(Exception):
+    """A gate run ended in a way that says nothing; the message ends with what it printed."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One finished run: what was done to head, and what the gate said."""
+
+    name: str
+    truth: dict[str, Any]
+    result: GateResult
+
+    def row(self, case: str) -> CaseResult:
+        return next(row for row in self.result.cases if row.id == case)
+
+    @property
+    def says_something(self) -> bool:
+        """A contaminated run was refused, and is neither a hit nor a false alarm."""
+        return self.result.verdict not in (RunVerdict.CONTAMINATED, RunVerdict.INTERRUPTED)
+
+
+def run_trial(folder: Path, name: str, truth: dict[str, Any], change: Change, arguments: Sequence[str]) -> Trial:
+    """Measure one trial and keep it in `folder`. Raises TrialError for a run that ends without a verdict."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="trial-") as temporary:
+        clone = Path(temporary, "clone")
+        _git("clone", "-q", "--shared", str(ROOT), str(clone))
+        change(clone)
+        storage = Path(temporary, "storage")
+        command = [sys.executable, "-m", "pytest", "perf_tests", "-p", "no:cacheprovider", *arguments]
+        command += ["--against=HEAD", f"--benchmark-storage=file://{storage}"]
+        ended = subprocess.run(command, cwd=clone, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        written = sorted((storage / "gate").glob("*.jsonl"))
+        if ended.returncode not in (0, 1, 4) or not written:
+            raise TrialError(f"`{' '.join(command[2:])}` exited with {ended.returncode}:\n{ended.stdout[-3000:]}")
+        return _keep(folder, f"{time.strftime('%Y%m%dT%H%M%S')}-{name}", truth, written[-1])
+
+
+def _keep(folder: Path, stem: str, truth: dict[str, Any], samples: Path) -> Trial:
+    """The truth first: samples without one are not counted."""
+    (folder / f"{stem}.truth.json").write_text(json.dumps(truth))
+    kept = folder / f"{stem}.jsonl"
+    unfinished = folder / f".{stem}.unfinished"
+    unfinished.write_bytes(samples.read_bytes())
+    unfinished.rename(kept)
+    return _read_trial(kept)
+
+
+def count_trials(folder: Path, change: str) -> int:
+    """How many finished trials of this change `folder` holds."""
+    truths = (path.with_suffix(".truth.json") for path in folder.glob("*.jsonl"))
+    return sum(json.loads(path.read_text())["change"] == change for path in truths if path.exists())
+
+
+def kept_trials(folder: Path) -> list[Trial]:
+    """Every trial in `folder`, the oldest first, judged anew from its samples."""
+    return [_read_trial(path) for path in sorted(folder.glob("*.jsonl")) if path.with_suffix(".truth.json").exists()]
+
+
+def _read_trial(path: Path) -> Trial:
+    samples = read_samples(path)
+    truth = json.loads(path.with_suffix(".truth.json").read_text())
+    return Trial(path.stem, truth, conclude(samples, rules_from_settings(samples.header["settings"])))
+
+
+def replaced(file: str, old: str, new: str) -> Change:
+    """A change of one piece of text, which must be there."""
+
+    def change(tree: Path) -> None:
+        path = tree / file
+        text = path.read_text()
+        if old not in text:
+            raise TrialError(f"{file} has no {old!r} to change; adapt the change to the code.")
+        path.write_text(text.replace(old, new))
+
+    return change
+
+
+def limits(hits: int, trials: int) -> tuple[float, float]:
+    """The exact interval of Clopper and Pearson (1934) for a share, at 95 %."""
+    tail = (1 - CONFIDENCE) / 2
+    low = float(beta.ppf(tail, hits, trials - hits + 1)) if hits else 0.0
+    high = float(beta.isf(tail, hits + 1, trials - hits)) if hits < trials else 1.0
+    return low, high
+
+
+def upper_limit(hits: int, trials: int) -> float:
+    """What the share is below, at 95 %, one-sided."""
+    return float(beta.isf(1 - CONFIDENCE, hits + 1, trials - hits)) if hits < trials else 1.0
+
+
+def share(hits: int, trials: int) -> str:
+    """`3 of 40, 8 % (2 to 20 %)`."""
+    if not trials:
+        return "0 of 0"
+    low, high = limits(hits, trials)
+    return f"{hits} of {trials}, {hits / trials:.0%} ({low:.0%} to {high:.0%})"
+
+
+def _git(*words: str) -> None:
+    ended = subprocess.run(["git", *words], capture_output=True, text=True)
+    if ended.returncode:
+        raise TrialError(f"git {' '.join(words)} failed: {ended.stderr.strip()}")
