@@ -156,10 +156,11 @@ def attention_passes(shape: AttentionShape) -> Parts:
 
 @contextmanager
 def playing(target: str, precision: str) -> Iterator[Counting]:
-    """Fake tensors that are counted by the rules of `target`."""
+    """Fake tensors that are counted by the rules of `target`, whatever the caller is in the middle of."""
     float32_rate = "fp32" if PRECISIONS[precision].float32_matmul_precision == "highest" else "tf32"
-    with FakeTensorMode(), Counting(target, float32_rate, MODEL_SOURCE) as counting:
-        yield counting
+    with torch.enable_grad(), torch.autocast("cpu", enabled=False), FakeTensorMode():
+        with Counting(target, float32_rate, MODEL_SOURCE) as counting:
+            yield counting
 
 
 def fake_training(config: ModelConfig, attention: str, checkpoint: str, precision: str, optimizer: str) -> Training:
