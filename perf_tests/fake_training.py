@@ -156,11 +156,15 @@ def attention_passes(shape: AttentionShape) -> Parts:
 
 @contextmanager
 def playing(target: str, precision: str) -> Iterator[Counting]:
-    """Fake tensors that are counted by the rules of `target`, whatever the caller is in the middle of."""
+    """Fake tensors that are counted by the rules of `target`, with a graph even where the caller records none.
+
+    Raises RuntimeError inside of autocast, whose copies of the weights would outlive the passes counted.
+    """
+    if torch.is_autocast_enabled("cpu"):
+        raise RuntimeError("counters cannot be taken inside of torch.autocast; leave it first.")
     float32_rate = "fp32" if PRECISIONS[precision].float32_matmul_precision == "highest" else "tf32"
-    with torch.enable_grad(), torch.autocast("cpu", enabled=False), FakeTensorMode():
-        with Counting(target, float32_rate, MODEL_SOURCE) as counting:
-            yield counting
+    with torch.enable_grad(), FakeTensorMode(), Counting(target, float32_rate, MODEL_SOURCE) as counting:
+        yield counting
 
 
 def fake_training(config: ModelConfig, attention: str, checkpoint: str, precision: str, optimizer: str) -> Training:
