@@ -30,6 +30,9 @@ class CudaRules(TorchFunctionMode):
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func is torch.Tensor.backward:
+            with self:  # what a checkpoint recomputes on the way back follows the rules too
+                return _backward(*args, **kwargs)
         if func is F.scaled_dot_product_attention:
             return fused_attention(*args, **kwargs)
         if torch.is_autocast_enabled("cpu"):
@@ -66,6 +69,17 @@ def fused_attention(
     efficient = torch.ops.aten._scaled_dot_product_efficient_attention
     records_graph = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
     return efficient(query, key, value, None, records_graph, dropout_p, is_causal)[0]
+
+
+def _backward(
+    tensor: Tensor,
+    gradient: Tensor | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    """`Tensor.backward`, by a name that a mode does not look at."""
+    torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
 def _in_float32(value: Any) -> Any:
