@@ -99,7 +99,7 @@ def test_two_and_three_layers_tell_of_real_sizes(size: str, context: int, precis
 
 
 def test_a_peak_that_wanders_with_the_depth_is_found() -> None:
-    """Two layers peak at the end of the backward pass, with all gradients; many at its start, with all that was saved."""
+    """Two layers peak at the end of the backward pass, at all gradients; many at its start, at all that was saved."""
     config = ModelConfig(d_model=64, d_ff=1024, num_layers=14, num_heads=1, vocab_size=4000, context_length=2)
     shape = replace(SHAPE, config=config, context_length=2, batch_size=19)
     shallow, deep = count_passes(replace(shape, config=replace(config, num_layers=2))), count_passes(shape)
