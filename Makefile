@@ -43,6 +43,7 @@ nsys: .venv/.installed  ## capture one case with Nsight Systems and print where 
 test: .venv/.installed lint  ## all tests: tools, numerics, and every benchmark once on a tiny model
 	$(BIN)/pytest perf_tests/meta_tests
 	$(BIN)/pytest numerics_tests --hypothesis-profile ci
+	$(BIN)/pytest perf_tests/test_counters.py
 	$(BIN)/pytest perf_tests --size tiny --phase all --benchmark-disable
 	$(BIN)/pytest perf_tests/test_backward.py --size tiny --phase forward_backward --attention compiled --benchmark-disable
 
@@ -60,6 +61,9 @@ proofs: .venv/.installed  ## what the suite claims of itself, measured
 	$(BIN)/python -m perf_tests.proofs.report_cost
 	$(BIN)/python -m perf_tests.proofs.cost_of_regions
 	$(BIN)/python -m perf_tests.proofs.passes_beside_timing
+	$(BIN)/python -m perf_tests.proofs.counters_repeat
+	$(BIN)/python -m perf_tests.proofs.predicted_cpu_peak
+	$(BIN)/python -m perf_tests.proofs.ledger_time
 
 clean:  ## forget the installation, keep the records
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -96,6 +96,7 @@ def add_options(parser: pytest.Parser) -> None:
         "--nvtx", action="store_true", help="run each case with NVTX ranges for Nsight Systems, time and save nothing"
     )
     group.addoption("--resume", action="store_true", help="go on with an interrupted run")
+    group.addoption("--update-counters", action="store_true", help="write the ledger of exact counters anew")
     gate = {
         "--against": ("REV", "gate: measure the working tree in turns with this git revision, and judge each case"),
         "--against-option": ("AXIS=VALUE", "gate: base runs with another value, like attention=sdpa"),

@@ -63,3 +63,6 @@ AGAINST = pytest.StashKey[Against | None]()
 
 GATE_RULES = pytest.StashKey[Rules]()
 """On the config, where a plugin wants the gate to decide by other thresholds."""
+
+LEDGER_LINES = pytest.StashKey[list[str]]()
+"""On the config, once the ledger of exact counters is closed: what to tell of it."""
