@@ -6,7 +6,10 @@ A figure below a bound is wrong. A bound leaves out whatever some implementation
 from dataclasses import dataclass
 from typing import Protocol
 
-from model.sizes import ModelConfig
+from model.sizes import SIZES, ModelConfig
+
+# Shapes come from here for those who read files and must not import a model.
+__all__ = ["FLOAT32_BYTES", "FORWARD_MULTIPLES", "SIZES", "AttentionWork", "ModelConfig", "ModelWork", "Work"]
 
 FORWARD_MULTIPLES = {
     "inference": 1,

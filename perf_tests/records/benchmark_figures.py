@@ -5,8 +5,7 @@ from pathlib import Path
 from statistics import median, pstdev
 from typing import Any
 
-from model.sizes import ModelConfig
-from perf_tests.least_work import AttentionWork, ModelWork, Work
+from perf_tests.least_work import AttentionWork, ModelConfig, ModelWork, Work
 from perf_tests.records.figures import Timing
 from perf_tests.records.record import ATTENTION_IDENTITY, LANGUAGE_MODEL_IDENTITY, Json
 from perf_tests.records.tables_of_others import labelled_precision

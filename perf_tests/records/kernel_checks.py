@@ -1,12 +1,15 @@
 """Arithmetic of a profiler's kernel table: calls, averages, totals and shares are four views of one time."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 from statistics import median
 
+from perf_tests.datasheets import gpu_named
+from perf_tests.least_work import SIZES
 from perf_tests.records.figures import Kernel
-from perf_tests.records.finding import IMPOSSIBLE, INCONSISTENT, Finding
+from perf_tests.records.finding import IMPOSSIBLE, INCONSISTENT, SUSPICIOUS, Finding
 
 TOTAL_TOLERANCE = 0.02
 SHARE_TOLERANCE_POINTS = 1.0
@@ -100,9 +103,62 @@ def shares_add_up(kernels: Sequence[Kernel]) -> Iterator[Finding]:
             )
 
 
+MOSTLY = 80.0
+"""Per cent of the GPU time from which the kernels listed are all that matter."""
+
+USUAL_BATCH_SIZE = 4
+"""The batch of the published tables, which have no column for it."""
+
+
+def _products(group: Sequence[Kernel]) -> list[Kernel]:
+    return [kernel for kernel in group if re.search("gemm|xmma|cutlass", kernel.name) and kernel.calls]
+
+
+def missing_products(kernels: Sequence[Kernel]) -> Iterator[Finding]:
+    """A forward pass multiplies by seven matrices a layer and by the head; a full list of products has them all."""
+    for group in profiles(kernels):
+        products = _products(group)
+        config = SIZES.get(group[0].size)
+        if config is None or group[0].scope != "forward" or sum(one.percent or 0 for one in products) < MOSTLY:
+            continue
+        calls, expected = sum(one.calls or 0 for one in products), 7 * config.num_layers + 1
+        if calls < expected:
+            why = f"{config.num_layers} layers have {expected} products with weights"
+            cause = "a capture that ended early, or another model"
+            yield _found(SUSPICIOUS, "missing products", products, f"{calls} products", f"{expected}", why, cause)
+
+
+def matrix_products(kernels: Sequence[Kernel]) -> Iterator[Finding]:
+    """A kernel with exactly the products of a forward pass, at a rate beyond the card's fp32 peak."""
+    for kernel in kernels:
+        config, total = SIZES.get(kernel.size), total_of(kernel)
+        if config is None or not total or not kernel.context_length or "sgemm" not in kernel.name:
+            continue
+        if kernel.scope != "forward" or kernel.calls != 7 * config.num_layers + 1:
+            continue
+        try:
+            peak = gpu_named(kernel.gpu).fp32_flops_per_second
+        except ValueError:
+            continue
+        flops = config.forward_flops(USUAL_BATCH_SIZE, kernel.context_length)
+        flops -= config.forward_attention_flops(USUAL_BATCH_SIZE, kernel.context_length)
+        if flops / total > peak:
+            shown = f"{kernel.calls} products in {total * 1e3:.4g} ms are {flops / total / 1e12:.3g} TFLOP/s"
+            limit, why = f"{peak / 1e12:.4g} TFLOP/s", f"beyond the peak at a batch of {USUAL_BATCH_SIZE}"
+            yield _found(SUSPICIOUS, "matrix products", [kernel], shown, limit, why, "a smaller batch than stated")
+
+
 def _found(verdict: str, rule: str, rows: Sequence[Kernel], shown: str, limit: str, why: str, cause: str) -> Finding:
     places = tuple(row.place for row in rows)
     return Finding(verdict, rule, places, rows[0].describe(), shown, limit, why, cause)
 
 
-RULES = (not_positive, calls_times_average, copied_cells, shares_of_one_time, shares_add_up)
+RULES = (
+    not_positive,
+    calls_times_average,
+    copied_cells,
+    shares_of_one_time,
+    shares_add_up,
+    missing_products,
+    matrix_products,
+)

@@ -4,8 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from model.sizes import SIZES, ModelConfig
-from perf_tests.least_work import FLOAT32_BYTES
+from perf_tests.least_work import FLOAT32_BYTES, SIZES, ModelConfig
 from perf_tests.records.figures import Memory
 from perf_tests.records.finding import IMPOSSIBLE, INCONSISTENT, SUSPICIOUS, Finding
 
@@ -21,7 +20,7 @@ def below_weights(figures: Sequence[Memory]) -> Iterator[Finding]:
     """A peak below the weights alone, or a training step's below what AdamW keeps for each parameter."""
     for memory in figures:
         config = _config(memory)
-        if config is None or memory.most_bytes is None or "peak" not in memory.mode or memory.mode.startswith("saved"):
+        if config is None or "peak" not in memory.mode or memory.most_bytes is None or memory.most_bytes < 0:
             continue
         weights = FLOAT32_BYTES * config.parameters
         trained = ADAMW_BYTES_PER_PARAMETER * config.parameters

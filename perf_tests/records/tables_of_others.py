@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model.sizes import ModelConfig
-from perf_tests.least_work import AttentionWork, ModelWork
+from perf_tests.least_work import AttentionWork, ModelConfig, ModelWork
 from perf_tests.records.figures import Kernel, Memory, Timing
 
 Figures = list[Timing] | list[Memory] | list[Kernel]
@@ -82,10 +81,15 @@ class Row:
             return str(error).rstrip(".")
 
 
-def labelled_precision(text: str) -> str | None:
-    """`fp32`, `tf32`, `bf16` or `fp16` as the author calls it; `tf32(labelled fp32)` is fp32. None if unsure."""
+def label_of(text: str) -> str:
+    """What the author calls it: `fp32` of `tf32(labelled fp32)`."""
     named = re.search(r"labelled (\w+)", text)
-    label = (named[1] if named else text).casefold().replace("bfloat16", "bf16").replace("float", "fp")
+    return named[1] if named else text
+
+
+def labelled_precision(text: str) -> str | None:
+    """`fp32`, `tf32`, `bf16` or `fp16`; None where the label is none of them for certain."""
+    label = text.casefold().replace("bfloat16", "bf16").replace("float", "fp")
     found = re.match(r"(fp32|tf32|bf16|fp16)(?![0-9])", label)
     return found[1] if found and "?" not in label else None
 
@@ -113,7 +117,7 @@ def _attention_timing(row: Row) -> Timing:
 
 
 def _timing(row: Row, work: ModelWork | AttentionWork | None, why: str, phase: str) -> Timing:
-    precision = row.text("precision")
+    precision = label_of(row.text("precision"))
     return Timing(
         place=row.place,
         series=row.text("source"),
@@ -154,7 +158,7 @@ def _memory(row: Row) -> Memory:
         layers=row.count("n_layers"),
         batch_size=row.count("batch"),
         length=row.count("context"),
-        precision_label=row.text("precision"),
+        precision_label=label_of(row.text("precision")),
         is_compiled=row.text("compiled") == "yes",
         mode=row.text("mode"),
         value_bytes=None if value is None else value * least,
