@@ -1,0 +1,180 @@
+"""A case's training step played on fake tensors: each of its parts counted once, whichever phases are made of them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import model as model_package
+from model.attention import ATTENTION
+from model.precision import PRECISIONS
+from model.sizes import ModelConfig
+from model.training import Training
+from model.transformer import TransformerLM, blocks_per_checkpoint
+from perf_tests.instruments.counters import (
+    GRADIENTS,
+    INPUTS,
+    OPTIMIZER_STATE,
+    PARAMETERS,
+    Counting,
+    PartCounters,
+)
+from perf_tests.instruments.layer_extrapolation import (
+    FEW_LAYERS,
+    MORE_LAYERS,
+    NotOfEqualLayersError,
+    extrapolated,
+)
+
+MODEL_SOURCE = Path(model_package.__file__).parent
+HOST = torch.device("cpu")
+
+Parts = dict[str, PartCounters]
+
+
+@dataclass(frozen=True)
+class PassShape:
+    """What the passes through a language model depend on."""
+
+    config: ModelConfig
+    context_length: int
+    batch_size: int
+    precision: str
+    attention: str
+    checkpoint: str
+    target: str
+    """Device type whose rules are played, "cuda" or "cpu"."""
+
+
+@dataclass(frozen=True)
+class UpdateShape:
+    """What an update depends on: no input, no context."""
+
+    config: ModelConfig
+    optimizer: str
+    scales_loss: bool
+    first_step: bool
+    target: str
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """What attention alone depends on."""
+
+    head_dim: int
+    sequence_length: int
+    batch_size: int
+    precision: str
+    attention: str
+    target: str
+
+
+@lru_cache(maxsize=256)
+def passes(shape: PassShape, all_layers: bool = False) -> Parts:
+    """Counters of `inference`, `forward`, `loss` and `backward`, from 2 and 3 layers unless all are asked for.
+
+    Nothing is held beside weights and batch at the start; the logits are let go of after the loss.
+    """
+    layers = shape.config.num_layers
+    if all_layers or layers <= MORE_LAYERS or blocks_per_checkpoint(shape.checkpoint) > 1:
+        return count_passes(shape)
+    few, more = (
+        count_passes(replace(shape, config=replace(shape.config, num_layers=count)))
+        for count in (FEW_LAYERS, MORE_LAYERS)
+    )
+    try:
+        return {name: extrapolated(few[name], more[name], layers) for name in few}
+    except NotOfEqualLayersError:
+        return count_passes(shape)
+
+
+def count_passes(shape: PassShape) -> Parts:
+    """The same, with every layer of the shape."""
+    with playing(shape.target, shape.precision) as counting:
+        training = fake_training(shape.config, shape.attention, shape.checkpoint, shape.precision, "loop")
+        counting.claim(PARAMETERS)
+        tokens_BT, targets_BT = (fake_tokens(shape.batch_size, shape.context_length) for _ in range(2))
+        counting.claim(INPUTS)
+        make_loss_scale(training)
+        counting.claim(OPTIMIZER_STATE)
+        with counting.part("inference"), torch.no_grad():
+            training.forward(tokens_BT)
+        with counting.part("forward"):
+            logits_BTV = training.forward(tokens_BT)
+        with counting.part("loss"):
+            loss = training.loss(logits_BTV, targets_BT)
+        del logits_BTV
+        with counting.part("backward"):
+            training.backward(loss)
+        counting.register(gradients_of(training), GRADIENTS)
+        return counting.finished()
+
+
+@lru_cache(maxsize=256)
+def update(shape: UpdateShape) -> PartCounters:
+    """Counters of one update, weights, gradients and, but for the first step, optimizer state being there."""
+    precision = "fp16" if shape.scales_loss else "fp32"
+    with playing(shape.target, precision) as counting:
+        training = fake_training(shape.config, "naive", "none", precision, shape.optimizer)
+        counting.claim(PARAMETERS)
+        make_loss_scale(training)
+        if not shape.first_step:
+            training.create_optimizer_state()
+        counting.claim(OPTIMIZER_STATE)
+        for parameter in training.model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        counting.claim(GRADIENTS)
+        with counting.part("optimizer"):
+            training.update()
+        counting.claim(OPTIMIZER_STATE)
+        return counting.finished()["optimizer"]
+
+
+@lru_cache(maxsize=256)
+def attention_passes(shape: AttentionShape) -> Parts:
+    """Counters of `attention_forward` and `attention_backward`; query, key, value and output gradient are there."""
+    precision = PRECISIONS[shape.precision]
+    with playing(shape.target, shape.precision) as counting:
+        size = (shape.batch_size, shape.sequence_length, shape.head_dim)
+        leaves = [torch.zeros(size).requires_grad_() for _ in range(3)]
+        gradient_BTK = torch.zeros(size)
+        counting.claim(INPUTS)
+        attention = ATTENTION[shape.attention].build()
+        with counting.part("attention_forward"), precision.autocast(HOST):
+            output_BTK = attention(*leaves)
+        cast_gradient_BTK = gradient_BTK.to(output_BTK.dtype)
+        with counting.part("attention_backward"):
+            output_BTK.backward(cast_gradient_BTK)
+        counting.register((leaf.grad for leaf in leaves if leaf.grad is not None), GRADIENTS)
+        return counting.finished()
+
+
+@contextmanager
+def playing(target: str, precision: str) -> Iterator[Counting]:
+    """Fake tensors that are counted by the rules of `target`."""
+    float32_rate = "fp32" if PRECISIONS[precision].float32_matmul_precision == "highest" else "tf32"
+    with FakeTensorMode(), Counting(target, float32_rate, MODEL_SOURCE) as counting:
+        yield counting
+
+
+def fake_training(config: ModelConfig, attention: str, checkpoint: str, precision: str, optimizer: str) -> Training:
+    model = TransformerLM(config, ATTENTION[attention].build(), checkpoint)
+    return Training(model, PRECISIONS[precision], HOST, optimizer)
+
+
+def fake_tokens(batch_size: int, context_length: int) -> Tensor:
+    return torch.zeros(batch_size, context_length, dtype=torch.int64)
+
+
+def make_loss_scale(training: Training) -> None:
+    """A scaler makes its scale when it is first used."""
+    training.scaler.scale(torch.zeros(()))
+
+
+def gradients_of(training: Training) -> list[Tensor]:
+    return [parameter.grad for parameter in training.model.parameters() if parameter.grad is not None]

@@ -1,0 +1,267 @@
+"""Exact counters of any PyTorch code, without a device: launches, FLOPs, bytes touched, memory held.
+
+Under `FakeTensorMode` nothing is computed and nothing allocated, and the counters are the same as with real tensors.
+In: code run inside `Counting`, cut into named parts. Out: a `PartCounters` for each part.
+"""
+
+import gc
+import inspect
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from perf_tests.instruments.cuda_rules import CudaRules
+from perf_tests.instruments.kernel_cost import (
+    bytes_of,
+    flops_of,
+    launches_nothing,
+    launches_of,
+    mutated_tensors,
+    operator_name,
+    rate_of,
+    tensors_in,
+)
+from perf_tests.instruments.storage_tracker import CUDA_BLOCK_BYTES, TEMPORARIES, Block, Change, StorageTracker
+
+PARAMETERS = "parameters"
+INPUTS = "inputs"
+GRADIENTS = "gradients"
+OPTIMIZER_STATE = "optimizer state"
+ACTIVATIONS = "activations"
+WEIGHT_COPIES = "autocast's weight copies"
+CATEGORIES = (PARAMETERS, INPUTS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, WEIGHT_COPIES, TEMPORARIES)
+
+_AUTOGRAD_ENGINE = torch.autograd.graph.__file__
+"""Runs a backward pass; the line of the model that called it made none of its blocks."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel-launching operation, as far as its cost goes."""
+
+    name: str
+    flops: int
+    bytes: int
+    rate: str
+
+
+@dataclass(frozen=True)
+class PartCounters:
+    """What happened between two moments. Bytes held are by category."""
+
+    kernels: Counter[Kernel]
+    """Kernel to number of launches; those of one operation on lists of tensors share its bytes evenly."""
+    saved_bytes: int
+    """What autograd saved for the backward pass, each storage once, without what was there before."""
+    held_at_start: Counter[str]
+    held_at_peak: Counter[str]
+    held_at_end: Counter[str]
+    changes: tuple[tuple[str, int], ...]
+    """Category and bytes, negative when freed, in order."""
+    allocations: Counter[tuple[int, str, str]]
+    """(bytes, operator, place) to number of blocks."""
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.held_at_peak.total()
+
+
+@dataclass
+class _Part:
+    first_change: int
+    last_change: int = 0
+    kernels: Counter[Kernel] = field(default_factory=Counter)
+    saved: dict[int, Block] = field(default_factory=dict)
+
+
+class Counting(TorchDispatchMode):
+    """Counts what runs inside of it for a device of type `target`, "cuda" or "cpu".
+
+    `float32_rate` names the rate of a float32 matrix product, "fp32" or "tf32". `source` is the folder whose lines of
+    code are named as the makers of blocks. Tensors that exist before must be registered, or they count when they are
+    first touched. Nothing random is drawn, and the thread count stays as it is.
+    """
+
+    def __init__(self, target: str, float32_rate: str = "fp32", source: Path | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.on_cuda = target == "cuda"
+        self.tracker = StorageTracker(CUDA_BLOCK_BYTES if self.on_cuda else 1, separate_host=self.on_cuda)
+        self._float32_rate = float32_rate
+        self._source = None if source is None else f"{source}/"
+        self._parts: dict[str, _Part] = {}
+        self._current = _Part(0)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> "Counting":
+        if self.on_cuda:
+            self._stack.enter_context(CudaRules())
+        self._stack.enter_context(_no_garbage_collection())
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._stack.close()
+        self.tracker.forget_all()
+
+    def register(self, tensors: Iterable[Tensor], category: str) -> None:
+        """Say what tensors are for; those not seen before are taken in."""
+        for tensor in tensors:
+            self.tracker.block_of(tensor).category = category
+
+    def claim(self, category: str) -> None:
+        """Everything held that nobody has named yet is of this category."""
+        for block in self.tracker.live_blocks():
+            if block.category == TEMPORARIES:
+                block.category = category
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Count what runs inside under this name."""
+        outside = self._current
+        self._current = part = _Part(len(self.tracker.changes))
+        with torch.autograd.graph.saved_tensors_hooks(self._note_saved, lambda tensor: tensor):
+            yield
+        part.last_change = len(self.tracker.changes)
+        self._parts[name] = part
+        self._current = outside
+
+    def finished(self) -> dict[str, PartCounters]:
+        """The counters of each part; read them when every category is known."""
+        return {name: self._counters(part) for name, part in self._parts.items()}
+
+    def saved_blocks(self, *names: str) -> list[Block]:
+        """What the named parts saved for the backward pass, each block once."""
+        return list({key: block for name in names for key, block in self._parts[name].saved.items()}.values())
+
+    def _note_saved(self, tensor: Tensor) -> Tensor:
+        # Detached, or an output that its own operation saves would hold the graph that holds it.
+        detached = tensor.detach()
+        block = self.tracker.block_of(detached)
+        if block.category in (TEMPORARIES, ACTIVATIONS, WEIGHT_COPIES):
+            self._current.saved[id(block)] = block
+            if block.category == TEMPORARIES:
+                block.category = ACTIVATIONS
+        return detached
+
+    def __torch_dispatch__(
+        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = operator_name(func)
+        if name == "aten._local_scalar_dense":
+            return _number_on_the_host(func, args)
+        result = func(*args, **kwargs)
+        nothing_launched = launches_nothing(func, name)
+        if nothing_launched and func.is_view and name != "aten.lift_fresh":
+            return result
+        inputs = list(tensors_in((*args, *kwargs.values())))
+        outputs = list(tensors_in((result,))) or mutated_tensors(func, args)
+        on_host = name == "aten.lift_fresh" or self._all_on_host(inputs)
+        for tensor in outputs:
+            if not self.tracker.knows(tensor):
+                self.tracker.add(tensor, name, self._place(), self._category(name, inputs), on_host)
+        if outputs and not nothing_launched and not on_host:
+            self._count(name, args, kwargs, inputs, outputs)
+        return result
+
+    def _all_on_host(self, inputs: list[Tensor]) -> bool:
+        return bool(inputs) and self.on_cuda and all(self.tracker.block_of(tensor).on_host for tensor in inputs)
+
+    def _category(self, name: str, inputs: list[Tensor]) -> str:
+        if name == "aten._to_copy" and self.tracker.block_of(inputs[0]).category == PARAMETERS:
+            return WEIGHT_COPIES
+        return TEMPORARIES
+
+    def _count(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[Tensor], outputs: list[Tensor]
+    ) -> None:
+        launches = launches_of(name, args, self.on_cuda)
+        # All launches of one operation on lists share its bytes evenly, rounded up.
+        touched = -(-bytes_of(name, inputs, outputs) // max(launches, 1))
+        rate = rate_of(name, args, self._float32_rate, self.on_cuda)
+        self._current.kernels[Kernel(name, flops_of(name, args, kwargs), touched, rate)] += launches
+
+    def _place(self) -> str:
+        """The line of the source that is running; empty outside of it, as in a backward pass."""
+        if self._source is None:
+            return ""
+        frame = inspect.currentframe()
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if file == _AUTOGRAD_ENGINE:
+                return ""
+            if file.startswith(self._source):
+                return f"{Path(self._source).name}/{file[len(self._source) :]}:{frame.f_lineno}"
+            frame = frame.f_back
+        return ""
+
+    def _counters(self, part: _Part) -> PartCounters:
+        before = self.tracker.changes[: part.first_change]
+        during = self.tracker.changes[part.first_change : part.last_change]
+        at_start = held_after(before, Counter())
+        return PartCounters(
+            kernels=part.kernels,
+            saved_bytes=sum(block.bytes for block in part.saved.values()),
+            held_at_start=at_start,
+            held_at_peak=held_after(during[: _changes_until_peak(during)], at_start),
+            held_at_end=held_after(during, at_start),
+            changes=tuple((change.block.category, change.bytes) for change in during),
+            allocations=Counter(
+                (change.block.bytes, change.block.operator, change.block.place)
+                for change in during
+                if change.is_allocation
+            ),
+        )
+
+    def timeline(self) -> list[Counter[str]]:
+        """Bytes held by each category after every change, in order."""
+        held: Counter[str] = Counter()
+        moments = []
+        for change in self.tracker.changes:
+            held[change.block.category] += change.bytes
+            moments.append(+held)
+        return moments
+
+
+def held_after(changes: Iterable[Change], at_start: Counter[str]) -> Counter[str]:
+    """Bytes held by each category when all changes are done."""
+    held = at_start.copy()
+    for change in changes:
+        held[change.block.category] += change.bytes
+    return +held
+
+
+def _changes_until_peak(changes: list[Change]) -> int:
+    """After how many changes the most is held; 0 where it is never more than at the start."""
+    held = accumulate((change.bytes for change in changes), initial=0)
+    return max(enumerate(held), key=lambda item: item[1])[0]
+
+
+def _number_on_the_host(func: Any, args: tuple[Any, ...]) -> Any:
+    """The value of a one-element tensor. A fake one without a value is 0: a scaler reads that nothing overflowed."""
+    try:
+        return func(*args)
+    except DataDependentOutputException:
+        return 0 if not args[0].dtype.is_floating_point else 0.0
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """A collection would free at a moment that depends on everything else in the process."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

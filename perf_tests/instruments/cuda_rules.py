@@ -1,0 +1,72 @@
+"""CUDA's own rules, played on CPU tensors: which operations autocast keeps in float32, and which attention is fused.
+
+Fake tensors on a CUDA device abort a process whose build has no CUDA. So what would run on a GPU is played on CPU
+tensors under CPU autocast, and where CUDA does otherwise, this mode does as CUDA.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+# PyTorch, aten/src/ATen/autocast_mode.h, AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE.
+RUNS_IN_FLOAT32 = {
+    "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "sinh",
+    "tan", "pow", "__pow__", "__rpow__", "softplus", "layer_norm", "group_norm", "cosine_similarity", "cross_entropy",
+    "nll_loss", "mse_loss", "l1_loss", "kl_div", "dist", "pdist", "cdist", "renorm", "logsumexp", "norm",
+}  # fmt: skip
+RETURNS_FLOAT32 = {"sum", "softmax", "log_softmax", "prod", "cumprod", "cumsum"}
+
+_SIXTEEN_BIT = (torch.bfloat16, torch.float16)
+
+
+class CudaRules(TorchFunctionMode):
+    """Enter it around everything that runs Python code of the model, a recomputation in the backward pass included."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is F.scaled_dot_product_attention:
+            return fused_attention(*args, **kwargs)
+        if torch.is_autocast_enabled("cpu"):
+            name = getattr(func, "__name__", "")
+            if name in RUNS_IN_FLOAT32:
+                args = tuple(_in_float32(value) for value in args)
+            elif name in RETURNS_FLOAT32 and kwargs.get("dtype") is None and args[0].dtype in _SIXTEEN_BIT:
+                # The kernel itself reads 16 bits and writes 32; there is no copy in between.
+                kwargs = {**kwargs, "dtype": torch.float32}
+        return func(*args, **kwargs)
+
+
+def fused_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+) -> Tensor:
+    """The kernel that a GPU takes: flash for 16 bits, memory-efficient for float32.
+
+    Compute capability 8.0 is assumed, and head widths that are multiples of 8, as those of all our sizes are. Raises
+    NotImplementedError for a mask, with which others are taken.
+    """
+    if attn_mask is not None:
+        raise NotImplementedError("fused attention with a mask is not counted for CUDA; count it for the CPU.")
+    if torch.is_autocast_enabled("cpu"):
+        dtype = torch.get_autocast_dtype("cpu")
+        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+    if query.dtype in _SIXTEEN_BIT:
+        flash = torch.ops.aten._scaled_dot_product_flash_attention
+        return flash(query, key, value, dropout_p, is_causal)[0]
+    efficient = torch.ops.aten._scaled_dot_product_efficient_attention
+    records_graph = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
+    return efficient(query, key, value, None, records_graph, dropout_p, is_causal)[0]
+
+
+def _in_float32(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) and value.dtype in _SIXTEEN_BIT else value

@@ -1,0 +1,184 @@
+"""What one operation costs a device: launches, FLOPs and bytes, from nothing but its name and the shapes around it."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+MATRIX_PRODUCTS = {"aten.mm": 0, "aten.addmm": 1, "aten.bmm": 0, "aten.baddbmm": 1}
+"""Name to the place of the left factor among the arguments."""
+
+
+@dataclass(frozen=True)
+class FusedAttention:
+    """Where a fused kernel takes what its FLOPs depend on."""
+
+    products: int
+    """Matrix products of T x T extent: forward scores and output; going back the scores again and four gradients."""
+    query_place: int
+    is_causal_place: int
+
+
+FUSED_ATTENTION = {
+    "aten._scaled_dot_product_flash_attention": FusedAttention(2, 0, 4),
+    "aten._scaled_dot_product_flash_attention_backward": FusedAttention(5, 1, 11),
+    "aten._scaled_dot_product_efficient_attention": FusedAttention(2, 0, 6),
+    "aten._scaled_dot_product_efficient_attention_backward": FusedAttention(5, 1, 11),
+    "aten._scaled_dot_product_flash_attention_for_cpu": FusedAttention(2, 0, 4),
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": FusedAttention(5, 1, 7),
+}
+
+# Allocation without a kernel, new names for old bytes, and the copy of one number to the host.
+_LAUNCHES_NOTHING = {
+    "aten.empty", "aten.empty_like", "aten.empty_strided", "aten.empty_permuted", "aten.new_empty",
+    "aten.new_empty_strided", "aten._unsafe_view", "aten._local_scalar_dense",
+}  # fmt: skip
+
+# The destination is written and never read.
+_OVERWRITES = {"aten.copy_", "aten.fill_", "aten.zero_", "aten.normal_", "aten.uniform_"}
+
+# Of the first argument only the rows that the indices name are read.
+_LOOKS_UP = {"aten.index", "aten.gather", "aten.embedding", "aten.index_select"}
+
+# Of the first argument only the rows that the indices name are read and written; the value that is added comes last.
+_ADDS_ROWS = {"aten.index_put_", "aten.scatter_add_", "aten.scatter_add", "aten._unsafe_index_put"}
+
+_ON_LISTS = ("aten._foreach", "aten._fused_adam", "aten._amp_foreach")
+
+# PyTorch, aten/src/ATen/native/cuda/MultiTensorApply.cuh: how much of a list of tensors fits into one launch.
+_TENSORS_PER_LAUNCH = (110, 64, 48, 36, 30)
+_BLOCKS_PER_LAUNCH = 320
+_ELEMENTS_PER_BLOCK = 65536
+
+
+def operator_name(operator: Any) -> str:
+    """`aten.mm` for every overload of it."""
+    return str(operator.overloadpacket)
+
+
+def launches_nothing(operator: Any, name: str) -> bool:
+    return operator.is_view or name in _LAUNCHES_NOTHING
+
+
+def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
+    """Every tensor among arguments or results; lists of tensors are opened."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from tensors_in(value)
+
+
+def mutated_tensors(operator: Any, args: tuple[Any, ...]) -> list[Tensor]:
+    """The tensors that an operation without a result changes in place, as its schema says."""
+    schema = operator._schema.arguments
+    written = [
+        value for value, about in zip(args, schema, strict=False) if about.alias_info and about.alias_info.is_write
+    ]
+    return list(tensors_in(written))
+
+
+def touched_elements_bytes(tensor: Tensor) -> int:
+    """Bytes of the elements that are there in memory: an expanded dimension holds one of each."""
+    elements = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        if stride or not size:
+            elements *= size
+    return elements * tensor.element_size()
+
+
+def bytes_of(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> int:
+    """Least traffic of one operation: every input read once and every output written once.
+
+    What is read of a table is what is looked up. Caches, and passes that a kernel makes twice, are left out.
+    """
+    written = sum(touched_elements_bytes(tensor) for tensor in outputs)
+    if name in _LOOKS_UP:
+        return 2 * written + sum(touched_elements_bytes(tensor) for tensor in inputs[1:])
+    if name in _ADDS_ROWS:
+        *indices, added = [touched_elements_bytes(tensor) for tensor in inputs[1:]]
+        return sum(indices) + 3 * added
+    read = inputs[1:] if name in _OVERWRITES else inputs
+    return written + sum(touched_elements_bytes(tensor) for tensor in read)
+
+
+def flops_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """FLOPs that are executed, at 2mnk a matrix product; elementwise work counts as none.
+
+    A fused causal kernel skips the blocks above the diagonal (Dao et al., "FlashAttention", arXiv:2205.14135, section
+    3.1; so do PyTorch's flash and memory-efficient kernels on CUDA and its flash kernel on a CPU). Counted are the
+    T (T + 1) / 2 pairs that no causal kernel can leave out: a lower bound, so that nothing is called impossibly fast
+    that is not.
+    """
+    if name in MATRIX_PRODUCTS:
+        place = MATRIX_PRODUCTS[name]
+        left, right = args[place], args[place + 1]
+        return 2 * left.numel() * right.shape[-1]
+    if name in FUSED_ATTENTION:
+        return _fused_attention_flops(FUSED_ATTENTION[name], args, kwargs)
+    return 0
+
+
+def _fused_attention_flops(kernel: FusedAttention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    query_BHTK: Tensor = args[kernel.query_place]
+    keys = args[kernel.query_place + 1].shape[-2]
+    batch, heads, queries, width = query_BHTK.shape
+    in_place = args[kernel.is_causal_place] if len(args) > kernel.is_causal_place else False
+    is_causal = kwargs.get("is_causal", in_place)
+    pairs = queries * (queries + 1) // 2 if is_causal and queries == keys else queries * keys
+    return kernel.products * 2 * batch * heads * pairs * width
+
+
+def rate_of(name: str, args: tuple[Any, ...], float32_rate: str, on_cuda: bool) -> str:
+    """The arithmetic rate that bounds the operation: "fp32", "tf32", "bf16", "fp16", or "" for elementwise work.
+
+    CUDA's memory-efficient attention multiplies float32 on tensor cores, each product as three of TF32 (CUTLASS,
+    `OpMultiplyAddFastF32`), so the bound of it is TF32's.
+    """
+    if name in MATRIX_PRODUCTS:
+        factor = args[MATRIX_PRODUCTS[name]]
+    elif name in FUSED_ATTENTION:
+        factor = args[FUSED_ATTENTION[name].query_place]
+        float32_rate = "tf32" if on_cuda else float32_rate
+    else:
+        return ""
+    names = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: float32_rate, torch.float64: "fp64"}
+    return names[factor.dtype]
+
+
+def launches_of(name: str, args: tuple[Any, ...], on_cuda: bool) -> int:
+    """1, and for an operation on a list of tensors as many as its elements need: on a CPU one for each tensor."""
+    if not name.startswith(_ON_LISTS):
+        return 1
+    lists = [tensors for value in args if isinstance(value, list | tuple) and (tensors := list(tensors_in(value)))]
+    elements = [tensor.numel() for tensor in lists[0]]
+    if not on_cuda:
+        return len(elements)
+    if name.startswith("aten._fused"):
+        return multi_tensor_launches(elements, depth=len(lists) - 1)  # the last list is of step counts
+    results = 0 if name.endswith("_") or name == "aten._foreach_norm" else 1
+    return multi_tensor_launches(elements, depth=len(lists) + results)
+
+
+def multi_tensor_launches(elements: list[int], depth: int) -> int:
+    """How many launches CUDA's multi_tensor_apply cuts lists of `depth` tensors each into.
+
+    A launch takes a limited number of tensors and of blocks, and a tensor that is cut goes on in the next.
+    """
+    tensors_at_most = _TENSORS_PER_LAUNCH[min(depth, len(_TENSORS_PER_LAUNCH)) - 1]
+    launches = tensors = blocks = 0
+    for count in elements:
+        if not count:
+            continue
+        tensors += 1
+        left = -(-count // _ELEMENTS_PER_BLOCK)
+        while left:
+            taken = min(left, _BLOCKS_PER_LAUNCH - blocks)
+            blocks, left = blocks + taken, left - taken
+            if blocks == _BLOCKS_PER_LAUNCH or (tensors == tensors_at_most and not left):
+                launches += 1
+                blocks = 0
+                tensors = 1 if left else 0
+    return launches + (1 if blocks else 0)

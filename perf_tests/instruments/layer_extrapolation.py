@@ -1,0 +1,101 @@
+"""Counters of a deep model from those of two shallow ones, exactly.
+
+What a model of L equal layers allocates and frees is a beginning, L times one layer, and an end. So the logs of 2 and 3
+layers tell that of L: they agree from the start up to the repetition, and backwards from the end. From either end the
+bytes held run in parallel, and in between each layer differs from its neighbour by the same amount, so that the peak
+lies in the first layer or in the last. Where the two logs are not of this form, NotOfEqualLayersError is raised.
+"""
+
+from collections import Counter
+from collections.abc import Hashable
+from itertools import accumulate, groupby
+from typing import TypeVar
+
+from perf_tests.instruments.counters import PartCounters
+
+FEW_LAYERS, MORE_LAYERS = 2, 3
+
+Step = list[tuple[str, int]]
+"""Category and bytes, negative when freed, of what happens at once."""
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class NotOfEqualLayersError(Exception):
+    """The counters do not grow by the same amount with each layer; run all of them."""
+
+
+def extrapolated(few: PartCounters, more: PartCounters, layers: int) -> PartCounters:
+    """The counters at `layers` layers, from those at 2 and 3."""
+    few_steps, few_freed_last = _without_last_frees(_steps(few.changes))
+    more_steps, more_freed_last = _without_last_frees(_steps(more.changes))
+    from_start, from_end = _common_start(few_steps, more_steps), _common_start(few_steps[::-1], more_steps[::-1])
+    if not _is_covered(few_steps, from_start, from_end):
+        raise NotOfEqualLayersError(f"the logs of {FEW_LAYERS} and {MORE_LAYERS} layers differ in the middle")
+    at_start = _line(few.held_at_start, more.held_at_start, layers)
+    at_end = _line(few.held_at_end, more.held_at_end, layers)
+    before_last_frees = at_end + _line(few_freed_last, more_freed_last, layers)
+    backwards = [[(category, -size) for category, size in step] for step in few_steps[::-1]]
+    early = _held_at_highest(at_start, few_steps[:from_start])
+    late = _held_at_highest(before_last_frees, backwards[:from_end])
+    return PartCounters(
+        kernels=_line(few.kernels, more.kernels, layers),
+        saved_bytes=_line(Counter(saved=few.saved_bytes), Counter(saved=more.saved_bytes), layers)["saved"],
+        held_at_start=at_start,
+        held_at_peak=max(early, late, key=lambda held: held.total()),
+        held_at_end=at_end,
+        changes=(),
+        allocations=_line(few.allocations, more.allocations, layers),
+    )
+
+
+def _steps(changes: tuple[tuple[str, int], ...]) -> list[Step]:
+    """Each allocation by itself, and what is freed in one go together: its order says nothing and may depend on
+    addresses, as that of autocast's copies does."""
+    steps: list[Step] = []
+    for is_allocation, run in groupby(changes, key=lambda change: change[1] > 0):
+        if is_allocation:
+            steps += [[change] for change in run]
+        else:
+            freed: Counter[str] = Counter()
+            for category, size in run:
+                freed[category] += size
+            steps.append(sorted(freed.items()))
+    return steps
+
+
+def _without_last_frees(steps: list[Step]) -> tuple[list[Step], Counter[str]]:
+    """The steps up to the last allocation, and what is freed after it: no peak is there, and all layers are in it."""
+    if not steps or steps[-1][0][1] > 0:
+        return steps, Counter()
+    return steps[:-1], Counter({category: -size for category, size in steps[-1]})
+
+
+def _is_covered(few: list[Step], from_start: int, from_end: int) -> bool:
+    """Whether each step is in the common start or the common end; one in between may free, for no peak is there."""
+    if from_start + from_end >= len(few):
+        return True
+    return from_start + from_end == len(few) - 1 and all(size < 0 for _, size in few[from_start])
+
+
+def _line(few: Counter[Key], more: Counter[Key], layers: int) -> Counter[Key]:
+    """Each count where the straight line through both is at `layers`."""
+    line = Counter({key: few[key] + (more[key] - few[key]) * (layers - FEW_LAYERS) for key in {**few, **more}})
+    if min(line.values(), default=0) < 0:
+        raise NotOfEqualLayersError(f"a count would be negative at {layers} layers")
+    return +line
+
+
+def _common_start(few: list[Step], more: list[Step]) -> int:
+    return next((place for place, (one, other) in enumerate(zip(few, more, strict=False)) if one != other), len(few))
+
+
+def _held_at_highest(held: Counter[str], steps: list[Step]) -> Counter[str]:
+    """What is held at the highest moment of `steps`."""
+    sums = accumulate((sum(size for _, size in step) for step in steps), initial=0)
+    place, _ = max(enumerate(sums), key=lambda item: item[1])
+    at_highest = held.copy()
+    for step in steps[:place]:
+        for category, size in step:
+            at_highest[category] += size
+    return +at_highest
