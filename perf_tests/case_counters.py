@@ -69,7 +69,7 @@ class Allocation:
     count: int
     operator: str
     place: str
-    """`model/attention.py:48`; empty where no line of the model made it, as in a backward pass."""
+    """`model/attention.py:48`, or `backward pass`; empty where no line of the model made it."""
 
 
 @dataclass(frozen=True)

@@ -156,9 +156,14 @@ def attention_passes(shape: AttentionShape) -> Parts:
 
 @contextmanager
 def playing(target: str, precision: str) -> Iterator[Counting]:
-    """Fake tensors that are counted by the rules of `target`."""
+    """Fake tensors that are counted by the rules of `target`, with a graph even where the caller records none.
+
+    Raises RuntimeError inside of autocast, whose copies of the weights would outlive the passes counted.
+    """
+    if torch.is_autocast_enabled("cpu"):
+        raise RuntimeError("counters cannot be taken inside of torch.autocast; leave it first.")
     float32_rate = "fp32" if PRECISIONS[precision].float32_matmul_precision == "highest" else "tf32"
-    with FakeTensorMode(), Counting(target, float32_rate, MODEL_SOURCE) as counting:
+    with torch.enable_grad(), FakeTensorMode(), Counting(target, float32_rate, MODEL_SOURCE) as counting:
         yield counting
 
 

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from perf_tests.instruments.cuda_rules import CudaRules
 from perf_tests.instruments.kernel_cost import (
+    REUSES_FIRST_ARGUMENT,
     bytes_of,
     flops_of,
     launches_nothing,
@@ -40,8 +41,10 @@ ACTIVATIONS = "activations"
 WEIGHT_COPIES = "autocast's weight copies"
 CATEGORIES = (PARAMETERS, INPUTS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, WEIGHT_COPIES, TEMPORARIES)
 
+BACKWARD_PASS = "backward pass"
+"""In place of a line: the line that called autograd made none of its blocks."""
+
 _AUTOGRAD_ENGINE = torch.autograd.graph.__file__
-"""Runs a backward pass; the line of the model that called it made none of its blocks."""
 
 
 @dataclass(frozen=True)
@@ -169,13 +172,19 @@ class Counting(TorchDispatchMode):
         on_host = name == "aten.lift_fresh" or self._all_on_host(inputs)
         for tensor in outputs:
             if not self.tracker.knows(tensor):
-                self.tracker.add(tensor, name, self._place(), self._category(name, inputs), on_host)
+                self._add(tensor, name, inputs, on_host)
         if outputs and not nothing_launched and not on_host:
             self._count(name, args, kwargs, inputs, outputs)
         return result
 
     def _all_on_host(self, inputs: list[Tensor]) -> bool:
         return bool(inputs) and self.on_cuda and all(self.tracker.block_of(tensor).on_host for tensor in inputs)
+
+    def _add(self, tensor: Tensor, name: str, inputs: list[Tensor], on_host: bool) -> None:
+        place = self._place()
+        block = self.tracker.add(tensor, name, place, self._category(name, inputs), on_host)
+        if name in REUSES_FIRST_ARGUMENT and place == BACKWARD_PASS and inputs[0].dtype == tensor.dtype:
+            self.tracker.reuses_if_freed_next(block, self.tracker.block_of(inputs[0]))
 
     def _category(self, name: str, inputs: list[Tensor]) -> str:
         if name == "aten._to_copy" and self.tracker.block_of(inputs[0]).category == PARAMETERS:
@@ -192,15 +201,13 @@ class Counting(TorchDispatchMode):
         self._current.kernels[Kernel(name, flops_of(name, args, kwargs), touched, rate)] += launches
 
     def _place(self) -> str:
-        """The line of the source that is running; empty outside of it, as in a backward pass."""
-        if self._source is None:
-            return ""
+        """The line of the source that is running; empty outside of it."""
         frame = inspect.currentframe()
         while frame is not None:
             file = frame.f_code.co_filename
             if file == _AUTOGRAD_ENGINE:
-                return ""
-            if file.startswith(self._source):
+                return BACKWARD_PASS
+            if self._source is not None and file.startswith(self._source):
                 return f"{Path(self._source).name}/{file[len(self._source) :]}:{frame.f_lineno}"
             frame = frame.f_back
         return ""

@@ -42,8 +42,12 @@ _OVERWRITES = {"aten.copy_", "aten.fill_", "aten.zero_", "aten.normal_", "aten.u
 # Of the first argument only the rows that the indices name are read.
 _LOOKS_UP = {"aten.index", "aten.gather", "aten.embedding", "aten.index_select"}
 
-# Of the first argument only the rows that the indices name are read and written; the value that is added comes last.
-_ADDS_ROWS = {"aten.index_put_", "aten.scatter_add_", "aten.scatter_add", "aten._unsafe_index_put"}
+# Of the first argument only the rows that the indices name are written, or read and written: the values come last.
+_WRITES_ROWS = {"aten.scatter", "aten.scatter_"}
+_ADDS_ROWS = {"aten.scatter_add", "aten.scatter_add_", "aten.index_put", "aten.index_put_"}
+
+REUSES_FIRST_ARGUMENT = {"aten.add", "aten.scatter", "aten.scatter_add", "aten.index_put"}
+"""What autograd writes into the first argument where nothing else holds it, but not while a mode looks on."""
 
 _ON_LISTS = ("aten._foreach", "aten._fused_adam", "aten._amp_foreach")
 
@@ -97,9 +101,9 @@ def bytes_of(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> int:
     written = sum(touched_elements_bytes(tensor) for tensor in outputs)
     if name in _LOOKS_UP:
         return 2 * written + sum(touched_elements_bytes(tensor) for tensor in inputs[1:])
-    if name in _ADDS_ROWS:
-        *indices, added = [touched_elements_bytes(tensor) for tensor in inputs[1:]]
-        return sum(indices) + 3 * added
+    if name in _WRITES_ROWS | _ADDS_ROWS:
+        *indices, values = [touched_elements_bytes(tensor) for tensor in inputs[1:]]
+        return sum(indices) + (2 if name in _WRITES_ROWS else 3) * values
     read = inputs[1:] if name in _OVERWRITES else inputs
     return written + sum(touched_elements_bytes(tensor) for tensor in read)
 

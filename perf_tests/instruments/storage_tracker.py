@@ -25,7 +25,6 @@ class Block:
     """`model/attention.py:48`, where the source of the model is known and made it; else empty."""
     category: str
     on_host: bool
-    is_alive: bool = True
 
 
 @dataclass(frozen=True)
@@ -55,6 +54,7 @@ class StorageTracker:
         self._separate_host = separate_host
         self._blocks: dict[int, Block] = {}
         self._references: dict[int, weakref.ref[object]] = {}
+        self._may_be_reused: tuple[Block, Block] | None = None
 
     def knows(self, tensor: Tensor) -> bool:
         return id(tensor.untyped_storage()) in self._blocks
@@ -77,7 +77,13 @@ class StorageTracker:
         self._references[key] = weakref.ref(storage, lambda _: self._free(key))
         self.live_bytes += block.bytes
         self.changes.append(Change(block, True))
+        self._may_be_reused = None
         return block
+
+    def reuses_if_freed_next(self, result: Block, argument: Block) -> None:
+        """`result`, just added, is no new block if `argument` is let go of before anything else is allocated."""
+        if result.bytes == argument.bytes:
+            self._may_be_reused = (result, argument)
 
     def live_blocks(self) -> list[Block]:
         return list(self._blocks.values())
@@ -90,7 +96,21 @@ class StorageTracker:
     def _free(self, key: int) -> None:
         block = self._blocks.pop(key, None)
         self._references.pop(key, None)
-        if block is not None:
-            block.is_alive = False
-            self.live_bytes -= block.bytes
-            self.changes.append(Change(block, False))
+        if block is None:
+            return
+        if self._may_be_reused is not None and block is self._may_be_reused[1]:
+            self._hand_on(block)
+            return
+        self.live_bytes -= block.bytes
+        self.changes.append(Change(block, False))
+
+    def _hand_on(self, block: Block) -> None:
+        """The result of the last operation was written into `block`, and lives on under its name."""
+        assert self._may_be_reused is not None
+        result, _ = self._may_be_reused
+        self._may_be_reused = None
+        key = next(key for key, known in reversed(self._blocks.items()) if known is result)
+        self._blocks[key] = block
+        last = max(place for place, change in enumerate(self.changes) if change.block is result)
+        del self.changes[last]
+        self.live_bytes -= block.bytes
