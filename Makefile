@@ -26,6 +26,7 @@ lint: .venv/.installed  ## format, lint, types
 	$(BIN)/mypy
 
 proofs: .venv/.installed  ## what the suite claims of itself, measured
+	$(BIN)/python -m perf_tests.proofs.audit_score
 	$(BIN)/python -m perf_tests.proofs.collection_cost
 	$(BIN)/python -m perf_tests.proofs.suite_against_loop
 	$(BIN)/python -m perf_tests.proofs.sdpa_against_naive

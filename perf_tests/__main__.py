@@ -4,9 +4,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from perf_tests.verbs import compare
+from perf_tests.verbs import audit, compare
 
-VERBS = {"compare": compare}
+VERBS = {"audit": audit, "compare": compare}
 
 
 def main(words: Sequence[str] | None = None) -> int:
