@@ -97,6 +97,7 @@ def count_passes(shape: PassShape) -> Parts:
     """The same, with every layer of the shape."""
     with playing(shape.target, shape.precision) as counting:
         training = fake_training(shape.config, shape.attention, shape.checkpoint, shape.precision, "loop")
+        counting.rules.follow(training.model.modules())
         counting.claim(PARAMETERS)
         tokens_BT, targets_BT = (fake_tokens(shape.batch_size, shape.context_length) for _ in range(2))
         counting.claim(INPUTS)

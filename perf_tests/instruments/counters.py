@@ -103,10 +103,11 @@ class Counting(TorchDispatchMode):
         self._parts: dict[str, _Part] = {}
         self._current = _Part(0)
         self._stack = ExitStack()
+        self.rules = CudaRules()
 
     def __enter__(self) -> "Counting":
         if self.on_cuda:
-            self._stack.enter_context(CudaRules())
+            self._stack.enter_context(self.rules)
         self._stack.enter_context(_no_garbage_collection())
         super().__enter__()  # type: ignore[no-untyped-call]
         return self

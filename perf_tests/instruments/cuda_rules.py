@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -24,12 +24,46 @@ _SIXTEEN_BIT = (torch.bfloat16, torch.float16)
 
 
 class CudaRules(TorchFunctionMode):
-    """Enter it around everything that runs Python code of the model, a recomputation in the backward pass included."""
+    """Enter it around everything that runs Python code of the model.
+
+    A backward pass runs outside of every mode, and what a checkpoint recomputes in it with it; `follow` the model's
+    modules, and these rules hold there too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_going_back = False
+        self._depth = 0
+
+    def follow(self, modules: Iterable[nn.Module]) -> None:
+        """Hold inside of their forward passes also where those run in a backward pass."""
+        for module in modules:
+            module.register_forward_pre_hook(self._enter_in_backward)
+            # A checkpoint ends a recomputation as soon as it has what it needs, by raising.
+            module.register_forward_hook(self._leave_in_backward, always_call=True)
+
+    def _enter_in_backward(self, module: nn.Module, args: Any) -> None:
+        if self._is_going_back:
+            if self._depth == 0:
+                self.__enter__()
+            self._depth += 1
+
+    def _leave_in_backward(self, module: nn.Module, args: Any, output: Any) -> None:
+        if self._is_going_back:
+            self._depth -= 1
+            if self._depth == 0:
+                self.__exit__(None, None, None)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func is Tensor.backward:
+            self._is_going_back = True
+            try:
+                return func(*args, **kwargs)
+            finally:
+                self._is_going_back = False
         if func is F.scaled_dot_product_attention:
             return fused_attention(*args, **kwargs)
         if torch.is_autocast_enabled("cpu"):
