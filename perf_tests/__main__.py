@@ -4,9 +4,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from perf_tests.verbs import audit, compare
+from perf_tests.verbs import audit, compare, predict
 
-VERBS = {"audit": audit, "compare": compare}
+VERBS = {"audit": audit, "compare": compare, "predict": predict}
 
 
 def main(words: Sequence[str] | None = None) -> int:

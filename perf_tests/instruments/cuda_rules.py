@@ -45,14 +45,14 @@ class CudaRules(TorchFunctionMode):
     def _enter_in_backward(self, module: nn.Module, args: Any) -> None:
         if self._is_going_back:
             if self._depth == 0:
-                self.__enter__()
+                self.__enter__()  # type: ignore[no-untyped-call]
             self._depth += 1
 
     def _leave_in_backward(self, module: nn.Module, args: Any, output: Any) -> None:
         if self._is_going_back:
             self._depth -= 1
             if self._depth == 0:
-                self.__exit__(None, None, None)
+                self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None

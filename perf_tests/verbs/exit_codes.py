@@ -2,5 +2,6 @@
 
 FINE = 0
 FINDINGS = 1
+USAGE = 2
 UNREADABLE = 3
 """Input that cannot be read, or cannot be compared."""
