@@ -4,6 +4,11 @@ A chain of bare operations would understate it: between two launches of a real m
 autograd's bookkeeping.
 """
 
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
 import torch
 
 from model.attention import ATTENTION
@@ -14,9 +19,12 @@ from model.transformer import TransformerLM
 from perf_tests.case_counters import counters_of
 from perf_tests.cases import LanguageModelCase
 from perf_tests.instruments.device import Device
-from perf_tests.instruments.roofline import best_seconds
 
 NARROW = ModelConfig(d_model=16, d_ff=16, num_layers=8, num_heads=2, vocab_size=16, context_length=4)
+
+_ROUNDS = 20
+
+Result = TypeVar("Result")
 
 
 def launch_seconds(device: Device) -> tuple[float, float]:
@@ -26,17 +34,25 @@ def launch_seconds(device: Device) -> tuple[float, float]:
     training = Training(model, PRECISIONS["fp32"], torch_device)
     tokens_BT = torch.zeros(1, NARROW.context_length, dtype=torch.int64, device=torch_device)
 
-    def forward_and_backward() -> None:
+    fastest_forward = fastest_backward = float("inf")
+    for _ in range(_ROUNDS):
         training.clear_gradients()
-        training.backward(training.forward(tokens_BT).sum())
-
-    forward_seconds = best_seconds(lambda: training.forward(tokens_BT), device)
-    both_seconds = best_seconds(forward_and_backward, device)
-    backward_seconds = max(both_seconds - forward_seconds, 0.0)
+        output, seconds = _timed(lambda: training.forward(tokens_BT).sum(), device)
+        fastest_forward = min(fastest_forward, seconds)
+        _, seconds = _timed(partial(training.backward, output), device)
+        fastest_backward = min(fastest_backward, seconds)
     return (
-        forward_seconds / _launches("forward", torch_device),
-        backward_seconds / _launches("backward", torch_device),
+        fastest_forward / _launches("forward", torch_device),
+        fastest_backward / _launches("backward", torch_device),
     )
+
+
+def _timed(work: Callable[[], Result], device: Device) -> tuple[Result, float]:
+    device.synchronize()
+    start = time.perf_counter()
+    result = work()
+    device.synchronize()
+    return result, time.perf_counter() - start
 
 
 def _launches(phase: str, device: torch.device) -> int:

@@ -8,7 +8,7 @@ import json
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,20 +31,30 @@ MEASURED_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 def ceilings_here(device: Device) -> Ceilings:
     """This machine's ceilings: from the cache where it holds them, else measured in a few seconds and cached.
 
-    A cache that is broken, of another machine or cannot be written is passed over.
+    A cache that is broken, of another machine or cannot be written is passed over. What a busy machine measured is not
+    kept: its neighbours would slow every later prediction.
     """
     identity = machine_identity(device.torch_device)
     path = cache_path(device.torch_device)
     cached = read_cached(path, identity)
     if cached is not None:
         return cached
+    busy = is_busy()
     measured = measured_ceilings(device)
+    if busy:
+        return replace(measured, source="measured just now on a busy machine, and not kept: an idle one does better")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, _encoded(measured, identity))
     except OSError:
         pass  # the next call measures again
     return measured
+
+
+def is_busy() -> bool:
+    """Whether others had more than half a core of this machine in the last minute."""
+    one_minute_load, _, _ = os.getloadavg()
+    return one_minute_load > 0.5
 
 
 def measured_ceilings(device: Device) -> Ceilings:

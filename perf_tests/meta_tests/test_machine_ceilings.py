@@ -41,6 +41,7 @@ def measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Ceilin
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(machine_ceilings, "measured_ceilings", measured)
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.1, 9.0, 9.0))
     return done
 
 
@@ -48,6 +49,16 @@ def test_the_second_time_nothing_is_measured(measurements: list[Ceilings]) -> No
     first, second = ceilings_here(CPU), ceilings_here(CPU)
     assert first == second == measurements[0]
     assert len(measurements) == 1
+
+
+def test_what_a_busy_machine_measured_is_said_to_be_so_and_not_kept(
+    measurements: list[Ceilings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (1.0, 0.0, 0.0))
+    assert "busy machine" in ceilings_here(CPU).source
+    assert not cache_path(CPU.torch_device).exists()
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.1, 1.0, 0.0))
+    assert ceilings_here(CPU) == measurements[1]
 
 
 def edited(change: dict[str, Any]) -> str:
