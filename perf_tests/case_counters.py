@@ -20,7 +20,7 @@ from perf_tests.fake_training import (
     UpdateShape,
     attention_passes,
     passes,
-    update,
+    updates,
 )
 from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, Kernel, PartCounters
 from perf_tests.instruments.kernel_cost import MATRIX_PRODUCTS
@@ -160,7 +160,7 @@ _PARTS_OF_PHASE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 def _language_model_parts(case: LanguageModelCase, zero_grad: str, first_step: bool, all_layers: bool) -> list[_Part]:
     counted = passes(_pass_shape(case), all_layers)
     names, timed = _PARTS_OF_PHASE[case.phase]
-    updates = case.trains and not (case.phase == "full_step" and zero_grad == "before_step")
+    is_updated = case.trains and not (case.phase == "full_step" and zero_grad == "before_step")
     beside = {name: Counter[str]() for name in names}
     # The set-up of a backward pass returns, and lets go of the logits; a step has them until its end.
     logits = _difference(counted["loss"].held_at_end, counted["backward"].held_at_start)
@@ -171,8 +171,8 @@ def _language_model_parts(case: LanguageModelCase, zero_grad: str, first_step: b
         old_gradients = Counter({GRADIENTS: counted["backward"].held_at_end[GRADIENTS]})
         beside["forward"] += old_gradients
         beside["loss"] += old_gradients
-    if updates:
-        updating = update(_update_shape(case, first_step))
+    if is_updated:
+        updating = updates(_update_shape(case))["first_update" if first_step else "update"]
         state = _difference(updating.held_at_start, counted["forward"].held_at_start)[OPTIMIZER_STATE]
         for name in ("forward", "loss", "backward"):
             beside[name] += Counter({OPTIMIZER_STATE: state})
@@ -189,9 +189,9 @@ def _pass_shape(case: LanguageModelCase) -> PassShape:
     )
 
 
-def _update_shape(case: LanguageModelCase, first_step: bool) -> UpdateShape:
+def _update_shape(case: LanguageModelCase) -> UpdateShape:
     optimizer = optimizer_that_runs(case.optimizer or "default", torch.device(case.device))
-    return UpdateShape(case.config, optimizer, PRECISIONS[case.precision].scales_loss, first_step, case.device)
+    return UpdateShape(case.config, optimizer, PRECISIONS[case.precision].scales_loss, case.device)
 
 
 def _difference(more: Counter[str], less: Counter[str]) -> Counter[str]:

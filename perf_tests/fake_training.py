@@ -58,7 +58,6 @@ class UpdateShape:
     config: ModelConfig
     optimizer: str
     scales_loss: bool
-    first_step: bool
     target: str
 
 
@@ -97,7 +96,6 @@ def count_passes(shape: PassShape) -> Parts:
     """The same, with every layer of the shape."""
     with playing(shape.target, shape.precision) as counting:
         training = fake_training(shape.config, shape.attention, shape.checkpoint, shape.precision, "loop")
-        counting.rules.follow(training.model.modules())
         counting.claim(PARAMETERS)
         tokens_BT, targets_BT = (fake_tokens(shape.batch_size, shape.context_length) for _ in range(2))
         counting.claim(INPUTS)
@@ -117,23 +115,26 @@ def count_passes(shape: PassShape) -> Parts:
 
 
 @lru_cache(maxsize=256)
-def update(shape: UpdateShape) -> PartCounters:
-    """Counters of one update, weights, gradients and, but for the first step, optimizer state being there."""
+def updates(shape: UpdateShape) -> Parts:
+    """Counters of `first_update`, which makes the optimizer's state, and of `update`, which finds it there.
+
+    Nothing is held beside weights, gradients and state.
+    """
     precision = "fp16" if shape.scales_loss else "fp32"
     with playing(shape.target, precision) as counting:
         training = fake_training(shape.config, "naive", "none", precision, shape.optimizer)
         counting.claim(PARAMETERS)
         make_loss_scale(training)
-        if not shape.first_step:
-            training.create_optimizer_state()
         counting.claim(OPTIMIZER_STATE)
         for parameter in training.model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         counting.claim(GRADIENTS)
-        with counting.part("optimizer"):
+        with counting.part("first_update"):
             training.update()
         counting.claim(OPTIMIZER_STATE)
-        return counting.finished()["optimizer"]
+        with counting.part("update"):
+            training.update()
+        return counting.finished()
 
 
 @lru_cache(maxsize=256)

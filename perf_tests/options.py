@@ -83,6 +83,7 @@ def add_options(parser: pytest.Parser) -> None:
     for name, text in texts.items():
         group.addoption(name, default=None, metavar=name.strip("-").upper().replace("-", "_"), help=text)
     group.addoption("--resume", action="store_true", help="go on with an interrupted run")
+    group.addoption("--update-counters", action="store_true", help="write the ledger of exact counters anew")
 
 
 def read_settings(config: pytest.Config) -> Settings:

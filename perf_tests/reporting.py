@@ -13,7 +13,7 @@ from perf_tests.records.record import Json, identity_of, ids_of
 from perf_tests.records.screen import comparison_lines, result_lines, time_line
 from perf_tests.records.store import encoded, write_whole
 from perf_tests.session import MeasuringSession
-from perf_tests.stash import CASE, OUTCOME, RUN, SAVING, SETTINGS, WORKBENCH, Run
+from perf_tests.stash import CASE, LEDGER_LINES, OUTCOME, RUN, SAVING, SETTINGS, WORKBENCH, Run
 from perf_tests.workbench import Workbench
 
 
@@ -166,3 +166,12 @@ def show(terminal: pytest.TerminalReporter) -> None:
         terminal.write_line(line)
     for failure in run.failures:
         terminal.write_line(failure, red=True)
+
+
+def show_ledger(terminal: pytest.TerminalReporter) -> None:
+    """What moved in the ledger of exact counters, or why nothing was compared."""
+    lines = terminal.config.stash.get(LEDGER_LINES, [])
+    if lines:
+        terminal.section("counters", sep="-")
+        for line in lines:
+            terminal.write_line(line)

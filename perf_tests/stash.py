@@ -44,3 +44,6 @@ CASE = pytest.StashKey[Case]()
 
 OUTCOME = pytest.StashKey[Outcome]()
 """On an item whose case got no timing."""
+
+LEDGER_LINES = pytest.StashKey[list[str]]()
+"""On the config, once the ledger of exact counters is closed: what to tell of it."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from perf_tests.instruments.cuda_rules import CudaRules
@@ -103,11 +103,10 @@ class Counting(TorchDispatchMode):
         self._parts: dict[str, _Part] = {}
         self._current = _Part(0)
         self._stack = ExitStack()
-        self.rules = CudaRules()
 
     def __enter__(self) -> "Counting":
         if self.on_cuda:
-            self._stack.enter_context(self.rules)
+            self._stack.enter_context(CudaRules())
         self._stack.enter_context(_no_garbage_collection())
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -132,10 +131,10 @@ class Counting(TorchDispatchMode):
     def part(self, name: str) -> Iterator[None]:
         """Count what runs inside under this name."""
         outside = self._current
-        self._current = part = _Part(len(self.tracker.changes))
+        self._current = part = _Part(self.tracker.settle())
         with torch.autograd.graph.saved_tensors_hooks(self._note_saved, lambda tensor: tensor):
             yield
-        part.last_change = len(self.tracker.changes)
+        part.last_change = self.tracker.settle()
         self._parts[name] = part
         self._current = outside
 
@@ -161,6 +160,8 @@ class Counting(TorchDispatchMode):
         self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
+            return args[0].fake_device  # more than half of all calls, each slow the long way round
         name = operator_name(func)
         if name == "aten._local_scalar_dense":
             return _number_on_the_host(func, args)
@@ -183,9 +184,9 @@ class Counting(TorchDispatchMode):
 
     def _add(self, tensor: Tensor, name: str, inputs: list[Tensor], on_host: bool) -> None:
         place = self._place()
-        block = self.tracker.add(tensor, name, place, self._category(name, inputs), on_host)
+        self.tracker.add(tensor, name, place, self._category(name, inputs), on_host)
         if name in REUSES_FIRST_ARGUMENT and place == BACKWARD_PASS and inputs[0].dtype == tensor.dtype:
-            self.tracker.reuses_if_freed_next(block, self.tracker.block_of(inputs[0]))
+            self.tracker.reuses_if_freed_next(self.tracker.block_of(inputs[0]))
 
     def _category(self, name: str, inputs: list[Tensor]) -> str:
         if name == "aten._to_copy" and self.tracker.block_of(inputs[0]).category == PARAMETERS:
@@ -196,10 +197,12 @@ class Counting(TorchDispatchMode):
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[Tensor], outputs: list[Tensor]
     ) -> None:
         launches = launches_of(name, args, self.on_cuda)
-        # All launches of one operation on lists share its bytes evenly, rounded up.
-        touched = -(-bytes_of(name, inputs, outputs) // max(launches, 1))
+        flops, touched = flops_of(name, args, kwargs), bytes_of(name, inputs, outputs)
         rate = rate_of(name, args, self._float32_rate, self.on_cuda)
-        self._current.kernels[Kernel(name, flops_of(name, args, kwargs), touched, rate)] += launches
+        # All launches of one operation on lists share its bytes; no byte is lost in dividing.
+        share, left_over = divmod(touched, launches)
+        self._current.kernels[Kernel(name, flops, share + 1, rate)] += left_over
+        self._current.kernels[Kernel(name, flops, share, rate)] += launches - left_over
 
     def _place(self) -> str:
         """The line of the source that is running; empty outside of it."""
@@ -218,7 +221,7 @@ class Counting(TorchDispatchMode):
         during = self.tracker.changes[part.first_change : part.last_change]
         at_start = held_after(before, Counter())
         return PartCounters(
-            kernels=part.kernels,
+            kernels=+part.kernels,
             saved_bytes=sum(block.bytes for block in part.saved.values()),
             held_at_start=at_start,
             held_at_peak=held_after(during[: _changes_until_peak(during)], at_start),

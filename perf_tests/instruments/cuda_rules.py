@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -24,46 +24,15 @@ _SIXTEEN_BIT = (torch.bfloat16, torch.float16)
 
 
 class CudaRules(TorchFunctionMode):
-    """Enter it around everything that runs Python code of the model.
-
-    A backward pass runs outside of every mode, and what a checkpoint recomputes in it with it; `follow` the model's
-    modules, and these rules hold there too.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._is_going_back = False
-        self._depth = 0
-
-    def follow(self, modules: Iterable[nn.Module]) -> None:
-        """Hold inside of their forward passes also where those run in a backward pass."""
-        for module in modules:
-            module.register_forward_pre_hook(self._enter_in_backward)
-            # A checkpoint ends a recomputation as soon as it has what it needs, by raising.
-            module.register_forward_hook(self._leave_in_backward, always_call=True)
-
-    def _enter_in_backward(self, module: nn.Module, args: Any) -> None:
-        if self._is_going_back:
-            if self._depth == 0:
-                self.__enter__()  # type: ignore[no-untyped-call]
-            self._depth += 1
-
-    def _leave_in_backward(self, module: nn.Module, args: Any, output: Any) -> None:
-        if self._is_going_back:
-            self._depth -= 1
-            if self._depth == 0:
-                self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+    """Enter it around everything that runs Python code of the model, a recomputation in the backward pass included."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is Tensor.backward:
-            self._is_going_back = True
-            try:
-                return func(*args, **kwargs)
-            finally:
-                self._is_going_back = False
+        if func is torch.Tensor.backward:
+            with self:  # what a checkpoint recomputes on the way back follows the rules too
+                return _backward(*args, **kwargs)
         if func is F.scaled_dot_product_attention:
             return fused_attention(*args, **kwargs)
         if torch.is_autocast_enabled("cpu"):
@@ -100,6 +69,17 @@ def fused_attention(
     efficient = torch.ops.aten._scaled_dot_product_efficient_attention
     records_graph = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
     return efficient(query, key, value, None, records_graph, dropout_p, is_causal)[0]
+
+
+def _backward(
+    tensor: Tensor,
+    gradient: Tensor | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    """`Tensor.backward`, by a name that a mode does not look at."""
+    torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
 def _in_float32(value: Any) -> Any:

@@ -54,7 +54,9 @@ class StorageTracker:
         self._separate_host = separate_host
         self._blocks: dict[int, Block] = {}
         self._references: dict[int, weakref.ref[object]] = {}
-        self._may_be_reused: tuple[Block, Block] | None = None
+        self._last_allocation = 0
+        self._last_key = 0
+        self._may_be_reused: Block | None = None
 
     def knows(self, tensor: Tensor) -> bool:
         return id(tensor.untyped_storage()) in self._blocks
@@ -77,13 +79,19 @@ class StorageTracker:
         self._references[key] = weakref.ref(storage, lambda _: self._free(key))
         self.live_bytes += block.bytes
         self.changes.append(Change(block, True))
+        self._last_allocation, self._last_key = len(self.changes) - 1, key
         self._may_be_reused = None
         return block
 
-    def reuses_if_freed_next(self, result: Block, argument: Block) -> None:
-        """`result`, just added, is no new block if `argument` is let go of before anything else is allocated."""
-        if result.bytes == argument.bytes:
-            self._may_be_reused = (result, argument)
+    def reuses_if_freed_next(self, argument: Block) -> None:
+        """The block just added is no new one if `argument` is let go of before anything else is allocated."""
+        if self.changes[self._last_allocation].block.bytes == argument.bytes:
+            self._may_be_reused = argument
+
+    def settle(self) -> int:
+        """How many changes there are for good: nothing from before is handed on any more."""
+        self._may_be_reused = None
+        return len(self.changes)
 
     def live_blocks(self) -> list[Block]:
         return list(self._blocks.values())
@@ -98,19 +106,14 @@ class StorageTracker:
         self._references.pop(key, None)
         if block is None:
             return
-        if self._may_be_reused is not None and block is self._may_be_reused[1]:
-            self._hand_on(block)
-            return
         self.live_bytes -= block.bytes
-        self.changes.append(Change(block, False))
+        if block is self._may_be_reused and self._last_key in self._blocks:
+            self._hand_on(block)
+        else:
+            self.changes.append(Change(block, False))
 
     def _hand_on(self, block: Block) -> None:
-        """The result of the last operation was written into `block`, and lives on under its name."""
-        assert self._may_be_reused is not None
-        result, _ = self._may_be_reused
+        """What was added last was written into `block`, which lives on under its name."""
         self._may_be_reused = None
-        key = next(key for key, known in reversed(self._blocks.items()) if known is result)
-        self._blocks[key] = block
-        last = max(place for place, change in enumerate(self.changes) if change.block is result)
-        del self.changes[last]
-        self.live_bytes -= block.bytes
+        self._blocks[self._last_key] = block
+        del self.changes[self._last_allocation]

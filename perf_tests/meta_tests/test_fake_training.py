@@ -1,0 +1,126 @@
+"""A training step on fake tensors is counted as on real ones, and few layers tell of many."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+import torch
+
+from model.sizes import SIZES, ModelConfig
+from perf_tests import fake_training
+from perf_tests.fake_training import (
+    AttentionShape,
+    PassShape,
+    UpdateShape,
+    attention_passes,
+    count_passes,
+    passes,
+    updates,
+)
+from perf_tests.instruments.counters import GRADIENTS, PartCounters
+from perf_tests.instruments.layer_extrapolation import NotOfEqualLayersError, extrapolated
+
+SHAPE = PassShape(
+    ModelConfig(d_model=32, d_ff=48, num_layers=2, num_heads=4, vocab_size=51, context_length=24),
+    context_length=24, batch_size=3, precision="fp32", attention="naive", checkpoint="none", target="cpu",
+)  # fmt: skip
+
+
+@pytest.fixture
+def real_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake_training, "FakeTensorMode", nullcontext)
+
+
+def without_log(parts: dict[str, PartCounters]) -> dict[str, PartCounters]:
+    """The log holds the order in which autocast's copies are freed, which is that of their addresses."""
+    return {name: replace(part, changes=()) for name, part in parts.items()}
+
+
+@pytest.mark.parametrize("precision, checkpoint", [("fp32", "none"), ("bf16", "none"), ("fp16", "block")])
+@pytest.mark.parametrize("attention, target", [("naive", "cpu"), ("naive", "cuda"), ("sdpa", "cpu")])
+def test_passes_count_the_same_on_real_tensors(
+    precision: str, attention: str, target: str, checkpoint: str, request: pytest.FixtureRequest
+) -> None:
+    shape = replace(SHAPE, precision=precision, attention=attention, target=target, checkpoint=checkpoint)
+    on_fake = count_passes(shape)
+    request.getfixturevalue("real_tensors")
+    assert without_log(count_passes(shape)) == without_log(on_fake)
+
+
+@pytest.mark.parametrize("optimizer", ["loop", "foreach", "fused"])
+@pytest.mark.parametrize("scales_loss", [False, True])
+def test_updates_count_the_same_on_real_tensors(
+    optimizer: str, scales_loss: bool, request: pytest.FixtureRequest
+) -> None:
+    shape = UpdateShape(SHAPE.config, optimizer, scales_loss, "cuda")
+    on_fake = updates(shape)
+    request.getfixturevalue("real_tensors")
+    updates.cache_clear()
+    assert updates(shape) == on_fake
+
+
+@pytest.mark.parametrize("attention, target", [("naive", "cpu"), ("naive", "cuda"), ("sdpa", "cpu")])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_attention_alone_counts_the_same_on_real_tensors(
+    attention: str, target: str, precision: str, request: pytest.FixtureRequest
+) -> None:
+    shape = AttentionShape(16, 40, 3, precision, attention, target)
+    on_fake = attention_passes(shape)
+    request.getfixturevalue("real_tensors")
+    attention_passes.cache_clear()
+    assert attention_passes(shape) == on_fake
+
+
+@pytest.mark.parametrize(
+    "precision, attention, checkpoint, target",
+    [
+        ("fp32", "naive", "none", "cpu"),
+        ("fp32", "sdpa", "block", "cuda"),
+        ("bf16", "naive", "attention", "cuda"),
+        ("bf16", "sdpa", "none", "cuda"),
+        ("fp16", "naive", "block", "cuda"),
+    ],
+)
+def test_two_and_three_layers_tell_of_five(precision: str, attention: str, checkpoint: str, target: str) -> None:
+    config = replace(SIZES["tiny"], num_layers=5, vocab_size=100, context_length=64)
+    shape = replace(
+        SHAPE, config=config, context_length=64, precision=precision, attention=attention, checkpoint=checkpoint,
+        target=target,
+    )  # fmt: skip
+    few, more, five = (count_passes(replace(shape, config=replace(config, num_layers=n))) for n in (2, 3, 5))
+    told = {name: extrapolated(few[name], more[name], 5) for name in few}
+    assert without_log(told) == without_log(five)
+
+
+@pytest.mark.parametrize("size, context, precision", [("small", 128, "fp32"), ("large", 1024, "bf16")])
+def test_two_and_three_layers_tell_of_real_sizes(size: str, context: int, precision: str) -> None:
+    shape = PassShape(SIZES[size].at_context(context), context, 4, precision, "naive", "none", "cuda")
+    assert without_log(passes(shape)) == without_log(count_passes(shape))
+
+
+def test_a_peak_that_wanders_with_the_depth_is_found() -> None:
+    """With two layers the backward pass peaks at its start, with many at its end, where all gradients are."""
+    config = ModelConfig(d_model=256, d_ff=256, num_layers=12, num_heads=2, vocab_size=2000, context_length=8)
+    shape = replace(SHAPE, config=config, context_length=8, batch_size=2)
+    shallow, deep = count_passes(replace(shape, config=replace(config, num_layers=2))), count_passes(shape)
+    assert shallow["backward"].held_at_peak[GRADIENTS] == 0
+    assert deep["backward"].held_at_peak[GRADIENTS] > 0.9 * deep["backward"].held_at_end[GRADIENTS]
+    assert passes(shape)["backward"].peak_bytes == deep["backward"].peak_bytes
+
+
+def test_layers_that_are_not_equal_are_refused() -> None:
+    two = count_passes(SHAPE)["forward"]
+    other = count_passes(replace(SHAPE, config=replace(SHAPE.config, num_layers=3, d_ff=64)))["forward"]
+    with pytest.raises(NotOfEqualLayersError):
+        extrapolated(two, other, 7)
+
+
+def test_a_checkpoint_over_several_blocks_is_counted_with_every_layer() -> None:
+    config = replace(SHAPE.config, num_layers=5)
+    shape = replace(SHAPE, config=config, checkpoint="2")
+    assert without_log(passes(shape)) == without_log(count_passes(shape))
+
+
+def test_counting_inside_autocast_is_refused() -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(RuntimeError, match="leave it first"):
+        count_passes(SHAPE)

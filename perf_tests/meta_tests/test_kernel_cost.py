@@ -1,0 +1,106 @@
+"""The cost of one operation, against numbers worked out by hand and against PyTorch's own FLOP counter."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from perf_tests.instruments.counters import Counting, Kernel
+from perf_tests.instruments.kernel_cost import multi_tensor_launches, touched_elements_bytes
+
+
+def kernels_of(function: object, target: str = "cpu", **options: str) -> dict[Kernel, int]:
+    """What one call launches; its tensors are made outside."""
+    with Counting(target, **options) as counting:
+        with counting.part("call"):
+            function()  # type: ignore[operator]
+        return dict(counting.finished()["call"].kernels)
+
+
+def test_a_matrix_product_costs_2mnk_and_reads_each_factor_once() -> None:
+    left, right = torch.zeros(3, 5), torch.zeros(5, 7)
+    assert kernels_of(lambda: left @ right) == {Kernel("aten.mm", 2 * 3 * 5 * 7, 4 * (15 + 35 + 21), "fp32"): 1}
+
+
+def test_the_rate_is_that_of_the_factors() -> None:
+    half = torch.zeros(4, 4, dtype=torch.bfloat16)
+    assert [kernel.rate for kernel in kernels_of(lambda: half @ half)] == ["bf16"]
+    single = torch.zeros(4, 4)
+    assert [kernel.rate for kernel in kernels_of(lambda: single @ single, float32_rate="tf32")] == ["tf32"]
+
+
+def test_views_and_empty_blocks_launch_nothing() -> None:
+    x = torch.zeros(4, 6)
+    assert kernels_of(lambda: x.view(3, 8).t().t().unsqueeze(0).expand(5, 3, 8)[1].detach()) == {}
+    assert kernels_of(lambda: torch.empty(9)) == {}
+
+
+def test_an_expanded_dimension_is_read_once() -> None:
+    assert touched_elements_bytes(torch.zeros(1, 4).expand(100, 4)) == 16
+    assert touched_elements_bytes(torch.zeros(0, 4)) == 0
+
+
+def test_in_place_work_reads_and_writes_and_a_fill_only_writes() -> None:
+    x = torch.zeros(10)
+    assert kernels_of(lambda: x.add_(1)) == {Kernel("aten.add_", 0, 80, ""): 1}
+    assert kernels_of(lambda: x.zero_()) == {Kernel("aten.zero_", 0, 40, ""): 1}
+
+
+def test_looking_up_rows_reads_those_rows() -> None:
+    table, rows = torch.zeros(1000, 4), torch.tensor([1, 2])
+    assert kernels_of(lambda: table[rows]) == {Kernel("aten.index", 0, 2 * 2 * 16 + 2 * 8, ""): 1}
+
+
+@pytest.mark.parametrize("is_causal, pairs", [(True, 6 * 7 // 2), (False, 36)])
+def test_fused_attention_skips_what_the_causal_mask_hides(is_causal: bool, pairs: int) -> None:
+    """Two products going forward; five going back, for the scores are computed again."""
+    q, k, v = (torch.zeros(2, 3, 6, 8, requires_grad=True) for _ in range(3))
+    out: list[Tensor] = []
+    forward = kernels_of(lambda: out.append(F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)))
+    backward = kernels_of(lambda: out[0].backward(out[0].detach()))
+    square_product = 2 * 2 * 3 * pairs * 8
+    assert sum(kernel.flops for kernel in forward) == 2 * square_product
+    assert sum(kernel.flops for kernel in backward) == 5 * square_product
+
+
+def test_flops_of_a_network_are_those_of_pytorchs_counter() -> None:
+    """Which knows nothing of fused attention on a CPU, so there is none here."""
+    network = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4, bias=False))
+    x = torch.zeros(5, 8, requires_grad=True)
+
+    def forward_and_backward() -> None:
+        network(x).sum().backward()
+
+    with FlopCounterMode(display=False) as reference:
+        forward_and_backward()
+    ours = kernels_of(forward_and_backward)
+    assert sum(kernel.flops * calls for kernel, calls in ours.items()) == reference.get_total_flops() > 0
+
+
+@pytest.mark.parametrize(
+    "elements, depth, launches",
+    [
+        ([1] * 110, 1, 1),  # as many small tensors as one launch takes
+        ([1] * 111, 1, 2),
+        ([1] * 64, 2, 1),
+        ([1] * 37, 4, 2),
+        ([320 * 65536], 1, 1),  # as many blocks as one launch takes
+        ([320 * 65536 + 1], 1, 2),
+        ([321 * 65536, 1, 1], 1, 2),
+        ([0, 0], 1, 0),
+        ([], 1, 0),
+    ],
+)
+def test_lists_of_tensors_are_cut_into_launches_as_cuda_does(elements: list[int], depth: int, launches: int) -> None:
+    assert multi_tensor_launches(elements, depth) == launches
+
+
+def test_a_list_operation_is_one_launch_a_tensor_on_a_cpu_and_loses_no_byte_on_a_gpu() -> None:
+    tensors = [torch.zeros(7) for _ in range(111)]
+    on_cpu = kernels_of(lambda: torch._foreach_mul_(tensors, 2.0))
+    on_gpu = kernels_of(lambda: torch._foreach_mul_(tensors, 2.0), target="cuda")
+    assert sum(on_cpu.values()) == 111
+    assert sum(on_gpu.values()) == 2
+    for kernels in (on_cpu, on_gpu):
+        assert sum(kernel.bytes * calls for kernel, calls in kernels.items()) == 2 * 7 * 4 * 111
