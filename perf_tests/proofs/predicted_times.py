@@ -111,9 +111,8 @@ def conclude_typical_host(cells: Sequence[PublishedTime], known: Sequence[Valida
     """Without a cell to calibrate with: the launches of a typical host, and how far off predictions then are."""
     typical = {phase: typical_launch_seconds(known, phase) for phase in ("forward", "backward")}
     print("\nNo cell calibrated, as `python -m perf_tests predict` has it for a GPU that is not here")
-    print(
-        f"median launch of the cells that launches bound: {', '.join(f'{name} {s * 1e6:.0f} us' for name, s in typical.items())}"
-    )
+    launches = ", ".join(f"{name} {seconds * 1e6:.0f} us" for name, seconds in typical.items())
+    print(f"median launch of the cells that launches bound: {launches}")
     are_typical = all(
         abs(typical[phase] / assumed - 1) < 0.1
         for phase, assumed in (("forward", LAUNCH_SECONDS), ("backward", BACKWARD_LAUNCH_SECONDS))
