@@ -35,6 +35,8 @@ proofs: .venv/.installed  ## what the suite claims of itself, measured
 	$(BIN)/python -m perf_tests.proofs.counters_repeat
 	$(BIN)/python -m perf_tests.proofs.predicted_cpu_peak
 	$(BIN)/python -m perf_tests.proofs.ledger_time
+	$(BIN)/python -m perf_tests.proofs.prediction_time
+	$(BIN)/python -m perf_tests.proofs.predicted_times
 
 clean:  ## forget the installation, keep the records
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
