@@ -19,7 +19,7 @@ class Ceilings:
     bytes_per_second: float
     """Memory traffic of operations that write where they read."""
     fresh_bytes_per_second: float
-    """The same of operations that allocate what they write; on a CPU the kernel has to hand over zeroed pages first."""
+    """The same of operations that allocate a large result; on a CPU the kernel has to hand over zeroed pages first."""
     launch_seconds: float
     """Host time between two launches of an eager forward pass or optimizer."""
     backward_launch_seconds: float

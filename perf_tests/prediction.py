@@ -128,9 +128,16 @@ def predict_case(case: Case, machine: Machine) -> PredictedCase:
         bytes_by_category=highest.bytes_by_category,
         verdict=machine.room.verdict(counters.peak_bytes),
         time=time,
-        uncertainty=None if machine.uncertainty is None else machine.uncertainty[time.bound],
+        uncertainty=_uncertainty(case, time.bound, machine),
         largest_allocations=counters.largest_allocations,
     )
+
+
+def _uncertainty(case: Case, bound: str, machine: Machine) -> float | None:
+    """None where no published time stands behind it: they are of whole models with unfused attention."""
+    if machine.uncertainty is None or isinstance(case, AttentionCase) or case.attention != "naive":
+        return None
+    return machine.uncertainty[bound]
 
 
 def parts_of(case: Case, counters: Counters) -> list[Part]:

@@ -14,7 +14,7 @@ from perf_tests.ceilings import (
     ceilings_of,
 )
 from perf_tests.datasheets import GPUS, gpu_named
-from perf_tests.predicted_time import Part, predicted_time
+from perf_tests.predicted_time import LARGEST_REUSED_BYTES, Part, predicted_time
 
 MACHINE = Ceilings(
     name="a round machine",
@@ -67,9 +67,18 @@ def test_a_kernel_takes_the_later_of_arithmetic_and_traffic() -> None:
     assert predicted_time([Part(0, [thin])], MACHINE).seconds == 4.0
 
 
-def test_an_operation_in_place_allocates_nothing() -> None:
-    in_place = replace(SUM, name="aten.add_")
-    assert predicted_time([Part(0, [in_place])], MACHINE).seconds == 1.5
+@pytest.mark.parametrize(
+    "kernel, bytes_per_second",
+    [
+        (SUM, 1e9),
+        (replace(SUM, name="aten.add_"), 2e9),
+        (replace(SUM, bytes=3 * LARGEST_REUSED_BYTES), 2e9),
+        (replace(SUM, bytes=3 * LARGEST_REUSED_BYTES + 1), 1e9),
+    ],
+)
+def test_only_a_large_result_takes_fresh_pages(kernel: Group, bytes_per_second: float) -> None:
+    expected = kernel.calls * kernel.bytes / bytes_per_second
+    assert predicted_time([Part(0, [kernel])], MACHINE).seconds == pytest.approx(expected)
 
 
 def test_going_back_has_launches_of_its_own() -> None:

@@ -53,6 +53,13 @@ def test_the_categories_of_every_phase_add_up_to_its_peak() -> None:
         assert sum(phase.bytes_by_category.values()) == phase.peak_bytes
 
 
+def test_an_error_is_stated_only_of_what_was_compared_with_published_times() -> None:
+    assert predict_case(TINY, machine()).uncertainty == 0.5
+    assert predict_case(replace(TINY, attention="sdpa"), machine()).uncertainty is None
+    assert predict_case(cell("forward", 256), machine()).uncertainty is None
+    assert predict_case(TINY, replace(machine(), uncertainty=None)).uncertainty is None
+
+
 def test_a_step_takes_no_less_than_its_longest_part_and_no_more_than_all_of_them() -> None:
     seconds = {name: phase.time.seconds for name, phase in predict_step(TINY, machine()).phases.items()}
     parts = [seconds[name] for name in ("forward", "backward", "optimizer")]
