@@ -67,8 +67,13 @@ class StepPrediction:
     machine: Machine
     phases: dict[str, PredictedCase]
     remedies: tuple[Remedy, ...]
-    is_hopeless: bool
-    """Whether what no remedy changes does not fit by itself."""
+    unavoidable_bytes: int
+    """Parameters, gradients and AdamW's two moments in float32: what no batch, context or checkpoint changes."""
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether what no remedy changes does not fit by itself."""
+        return self.machine.room.verdict(self.unavoidable_bytes) != FITS
 
     @property
     def step(self) -> PredictedCase:
@@ -101,15 +106,10 @@ def predict_step(case: LanguageModelCase, machine: Machine) -> StepPrediction:
     Raises NotCountedError for a case without exact counters, and ValueError where the machine lacks the precision.
     """
     phases = {phase: predict_case(replace(case, phase=phase), machine) for phase in PHASES}
-    step = phases["full_step"]
-    hopeless = machine.room.verdict(unavoidable_bytes(case)) != FITS
-    remedies = () if step.fits or hopeless else tuple(_remedies(replace(case, phase="full_step"), machine))
-    return StepPrediction(machine, phases, remedies, hopeless)
-
-
-def unavoidable_bytes(case: LanguageModelCase) -> int:
-    """Parameters, gradients and AdamW's two moments in float32: what no batch, context or checkpoint changes."""
-    return 4 * FLOAT32_BYTES * case.config.parameters
+    prediction = StepPrediction(machine, phases, (), 4 * FLOAT32_BYTES * case.config.parameters)
+    if prediction.fits or prediction.is_hopeless:
+        return prediction
+    return replace(prediction, remedies=tuple(_remedies(replace(case, phase="full_step"), machine)))
 
 
 def predict_attention(cases: Iterable[AttentionCase], machine: Machine) -> AttentionPrediction:

@@ -12,8 +12,6 @@ CATEGORIES = (
     "parameters", "gradients", "optimizer state", "activations", "autocast's weight copies", "temporaries", "inputs",
 )  # fmt: skip
 
-STATIC = ("parameters", "gradients", "optimizer state")
-
 
 def step_lines(prediction: StepPrediction) -> list[str]:
     """Verdict, peaks, times, and what would make it fit."""
@@ -25,8 +23,8 @@ def step_lines(prediction: StepPrediction) -> list[str]:
     lines = [f"A training step of {what}", *verdict_lines(prediction.step, prediction.machine), ""]
     lines += [*peak_lines(prediction.phases.items()), "", *time_lines(prediction.phases.items(), prediction.machine)]
     if prediction.is_hopeless:
-        static = sum(prediction.phases["optimizer"].bytes_by_category[name] for name in STATIC)
-        lines += ["", f"nothing makes it fit: {', '.join(STATIC)} alone are {_gb(static)}; take a larger card"]
+        static = _gb(prediction.unavoidable_bytes)
+        lines += ["", f"nothing makes it fit: parameters, gradients and optimizer state alone are {static}"]
     if prediction.remedies:
         lines += ["", *remedy_lines(prediction.remedies)]
     return lines
