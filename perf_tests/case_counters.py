@@ -123,7 +123,7 @@ def counters_of(
 ) -> Counters:
     """Counters of one measured round of `case`, or with `first_step` of one without optimizer state yet.
 
-    `all_layers` runs every layer where otherwise two and three are enough. Raises NotCountedError, and ValueError for
+    `all_layers` runs every layer where otherwise a few are enough. Raises NotCountedError, and ValueError for
     an unknown policy.
     """
     check_zero_grad_policy(zero_grad)

@@ -1,6 +1,6 @@
 """A case's training step played on fake tensors: each of its parts counted once, whichever phases are made of them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -25,12 +25,7 @@ from perf_tests.instruments.counters import (
     PartCounters,
 )
 from perf_tests.instruments.cuda_rules import follow_rules
-from perf_tests.instruments.layer_extrapolation import (
-    FEW_LAYERS,
-    MORE_LAYERS,
-    NotOfEqualLayersError,
-    extrapolated,
-)
+from perf_tests.instruments.layer_extrapolation import NotOfEqualLayersError, extrapolated
 
 MODEL_SOURCE = Path(model_package.__file__).parent
 HOST = torch.device("cpu")
@@ -76,34 +71,42 @@ class AttentionShape:
 
 @lru_cache(maxsize=256)
 def passes(shape: PassShape, all_layers: bool = False) -> Parts:
-    """Counters of `inference`, `forward`, `loss` and `backward`, from 2 and 3 layers unless all are asked for.
+    """Counters of `inference`, `forward`, `loss` and `backward`, from a few layers unless all are asked for.
 
     Nothing is held beside weights and batch at the start; the logits are let go of after the loss.
     """
+    without_graph = from_few_layers(count_inference, shape, 2, all_layers)
+    return {**without_graph, **from_few_layers(count_passes, shape, 1, all_layers)}
+
+
+def from_few_layers(count: Callable[[PassShape], Parts], shape: PassShape, few: int, all_layers: bool) -> Parts:
+    """What `count` finds at the shape's depth, from `few` layers and one more.
+
+    The first layer of an inference differs: the caller still holds what went into it. So that needs two at the least.
+    """
     layers = shape.config.num_layers
-    if all_layers or layers <= MORE_LAYERS or blocks_per_checkpoint(shape.checkpoint) > 1:
-        return count_passes(shape)
-    few, more = (
-        count_passes(replace(shape, config=replace(shape.config, num_layers=count)))
-        for count in (FEW_LAYERS, MORE_LAYERS)
-    )
+    if all_layers or layers <= few + 1 or blocks_per_checkpoint(shape.checkpoint) > 1:
+        return count(shape)
+    less, more = (count(replace(shape, config=replace(shape.config, num_layers=depth))) for depth in (few, few + 1))
     try:
-        return {name: extrapolated(few[name], more[name], layers) for name in few}
+        return {name: extrapolated(less[name], more[name], layers - few) for name in less}
     except NotOfEqualLayersError:
-        return count_passes(shape)
+        return count(shape)
+
+
+def count_inference(shape: PassShape) -> Parts:
+    """`inference`, with every layer of the shape."""
+    with playing(shape.target, shape.precision) as counting:
+        training, tokens_BT, _ = _model_and_batch(shape, counting)
+        with counting.part("inference"), torch.no_grad():
+            training.forward(tokens_BT)
+        return counting.finished()
 
 
 def count_passes(shape: PassShape) -> Parts:
-    """The same, with every layer of the shape."""
+    """`forward`, `loss` and `backward`, with every layer of the shape."""
     with playing(shape.target, shape.precision) as counting:
-        training = fake_training(shape.config, shape.attention, shape.checkpoint, shape.precision, "loop", shape.target)
-        counting.claim(PARAMETERS)
-        tokens_BT, targets_BT = (fake_tokens(shape.batch_size, shape.context_length) for _ in range(2))
-        counting.claim(INPUTS)
-        make_loss_scale(training)
-        counting.claim(OPTIMIZER_STATE)
-        with counting.part("inference"), torch.no_grad():
-            training.forward(tokens_BT)
+        training, tokens_BT, targets_BT = _model_and_batch(shape, counting)
         with counting.part("forward"):
             logits_BTV = training.forward(tokens_BT)
         with counting.part("loss"):
@@ -113,6 +116,16 @@ def count_passes(shape: PassShape) -> Parts:
             training.backward(loss)
         counting.register(gradients_of(training), GRADIENTS)
         return counting.finished()
+
+
+def _model_and_batch(shape: PassShape, counting: Counting) -> tuple[Training, Tensor, Tensor]:
+    training = fake_training(shape.config, shape.attention, shape.checkpoint, shape.precision, "loop", shape.target)
+    counting.claim(PARAMETERS)
+    tokens_BT, targets_BT = (fake_tokens(shape.batch_size, shape.context_length) for _ in range(2))
+    counting.claim(INPUTS)
+    make_loss_scale(training)
+    counting.claim(OPTIMIZER_STATE)
+    return training, tokens_BT, targets_BT
 
 
 @lru_cache(maxsize=256)

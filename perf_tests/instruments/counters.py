@@ -170,7 +170,7 @@ class Counting(TorchDispatchMode):
         if nothing_launched and func.is_view and name != "aten.lift_fresh":
             return result
         inputs = list(tensors_in((*args, *kwargs.values())))
-        outputs = list(tensors_in((result,))) or mutated_tensors(func, args)
+        outputs = list(tensors_in((result,))) or mutated_tensors(name, args)
         on_host = name == "aten.lift_fresh" or self._all_on_host(inputs)
         for tensor in outputs:
             if not self.tracker.knows(tensor):

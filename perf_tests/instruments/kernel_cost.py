@@ -75,13 +75,10 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
             yield from tensors_in(value)
 
 
-def mutated_tensors(operator: Any, args: tuple[Any, ...]) -> list[Tensor]:
-    """The tensors that an operation without a result changes in place, as its schema says."""
-    schema = operator._schema.arguments
-    written = [
-        value for value, about in zip(args, schema, strict=False) if about.alias_info and about.alias_info.is_write
-    ]
-    return list(tensors_in(written))
+def mutated_tensors(name: str, args: tuple[Any, ...]) -> list[Tensor]:
+    """What an operation on lists of tensors, which returns nothing, changes in place."""
+    places = (0, 2, 3) if name.startswith("aten._fused_adam") else (0,)  # parameters and moments; gradients are read
+    return list(tensors_in(args[place] for place in places)) if name.startswith(_ON_LISTS) else []
 
 
 def touched_elements_bytes(tensor: Tensor) -> int:

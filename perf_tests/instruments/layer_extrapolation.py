@@ -1,9 +1,10 @@
 """Counters of a deep model from those of two shallow ones, exactly.
 
-What a model of L equal layers allocates and frees is a beginning, L times one layer, and an end. So the logs of 2 and 3
-layers tell that of L: they agree from the start up to the repetition, and backwards from the end. From either end the
-bytes held run in parallel, and in between each layer differs from its neighbour by the same amount, so that the peak
-lies in the first layer or in the last. Where the two logs are not of this form, NotOfEqualLayersError is raised.
+What a model of L equal layers allocates and frees is a beginning, L times one layer, and an end. So the logs of two
+depths that differ by one layer tell that of L: they agree from the start through every layer of the shallower, and
+backwards from the end. From either end the bytes held run in parallel, and in between each layer differs from its
+neighbour by the same amount, so that the peak lies in the first layer or in the last. Where the two logs are not of
+this form, the two common ends do not cover the deeper one, and NotOfEqualLayersError is raised.
 """
 
 from collections import Counter
@@ -12,8 +13,6 @@ from itertools import accumulate, groupby
 from typing import TypeVar
 
 from perf_tests.instruments.counters import PartCounters
-
-FEW_LAYERS, MORE_LAYERS = 2, 3
 
 Step = list[tuple[str, int]]
 """Category and bytes, negative when freed, of what happens at once."""
@@ -25,27 +24,27 @@ class NotOfEqualLayersError(Exception):
     """The counters do not grow by the same amount with each layer; run all of them."""
 
 
-def extrapolated(few: PartCounters, more: PartCounters, layers: int) -> PartCounters:
-    """The counters at `layers` layers, from those at 2 and 3."""
+def extrapolated(few: PartCounters, more: PartCounters, further_layers: int) -> PartCounters:
+    """The counters of a model with `further_layers` more layers than `few`, which has one less than `more`."""
     few_steps, few_freed_last = _without_last_frees(_steps(few.changes))
     more_steps, more_freed_last = _without_last_frees(_steps(more.changes))
     from_start, from_end = _common_start(few_steps, more_steps), _common_start(few_steps[::-1], more_steps[::-1])
-    if not _is_covered(few_steps, from_start, from_end):
-        raise NotOfEqualLayersError(f"the logs of {FEW_LAYERS} and {MORE_LAYERS} layers differ in the middle")
-    at_start = _line(few.held_at_start, more.held_at_start, layers)
-    at_end = _line(few.held_at_end, more.held_at_end, layers)
-    before_last_frees = at_end + _line(few_freed_last, more_freed_last, layers)
+    if not _is_covered(more_steps, from_start, from_end):
+        raise NotOfEqualLayersError("the logs of the two depths differ in the middle")
+    at_start = _line(few.held_at_start, more.held_at_start, further_layers)
+    at_end = _line(few.held_at_end, more.held_at_end, further_layers)
+    before_last_frees = at_end + _line(few_freed_last, more_freed_last, further_layers)
     backwards = [[(category, -size) for category, size in step] for step in few_steps[::-1]]
     early = _held_at_highest(at_start, few_steps[:from_start])
     late = _held_at_highest(before_last_frees, backwards[:from_end])
     return PartCounters(
-        kernels=_line(few.kernels, more.kernels, layers),
-        saved_bytes=_line(Counter(saved=few.saved_bytes), Counter(saved=more.saved_bytes), layers)["saved"],
+        kernels=_line(few.kernels, more.kernels, further_layers),
+        saved_bytes=_line(Counter(saved=few.saved_bytes), Counter(saved=more.saved_bytes), further_layers)["saved"],
         held_at_start=at_start,
         held_at_peak=max(early, late, key=lambda held: held.total()),
         held_at_end=at_end,
         changes=(),
-        allocations=_line(few.allocations, more.allocations, layers),
+        allocations=_line(few.allocations, more.allocations, further_layers),
     )
 
 
@@ -71,18 +70,18 @@ def _without_last_frees(steps: list[Step]) -> tuple[list[Step], Counter[str]]:
     return steps[:-1], Counter({category: -size for category, size in steps[-1]})
 
 
-def _is_covered(few: list[Step], from_start: int, from_end: int) -> bool:
+def _is_covered(steps: list[Step], from_start: int, from_end: int) -> bool:
     """Whether each step is in the common start or the common end; one in between may free, for no peak is there."""
-    if from_start + from_end >= len(few):
+    if from_start + from_end >= len(steps):
         return True
-    return from_start + from_end == len(few) - 1 and all(size < 0 for _, size in few[from_start])
+    return from_start + from_end == len(steps) - 1 and all(size < 0 for _, size in steps[from_start])
 
 
-def _line(few: Counter[Key], more: Counter[Key], layers: int) -> Counter[Key]:
-    """Each count where the straight line through both is at `layers`."""
-    line = Counter({key: few[key] + (more[key] - few[key]) * (layers - FEW_LAYERS) for key in {**few, **more}})
+def _line(few: Counter[Key], more: Counter[Key], further_layers: int) -> Counter[Key]:
+    """Each count, further on along the straight line through both."""
+    line = Counter({key: few[key] + (more[key] - few[key]) * further_layers for key in {**few, **more}})
     if min(line.values(), default=0) < 0:
-        raise NotOfEqualLayersError(f"a count would be negative at {layers} layers")
+        raise NotOfEqualLayersError("a count would be negative")
     return +line
 
 

@@ -100,8 +100,8 @@ def test_lists_of_tensors_are_cut_into_launches_as_cuda_does(elements: list[int]
 
 def test_a_list_operation_is_one_launch_a_tensor_on_a_cpu_and_loses_no_byte_on_a_gpu() -> None:
     tensors = [torch.zeros(7) for _ in range(111)]
-    on_cpu = kernels_of(lambda: torch._foreach_mul_(tensors, 2.0))
-    on_gpu = kernels_of(lambda: torch._foreach_mul_(tensors, 2.0), target="cuda")
+    on_cpu = kernels_of(lambda: torch.ops.aten._foreach_mul_.Scalar(tensors, 2.0))
+    on_gpu = kernels_of(lambda: torch.ops.aten._foreach_mul_.Scalar(tensors, 2.0), target="cuda")
     assert sum(on_cpu.values()) == 111
     assert sum(on_gpu.values()) == 2
     for kernels in (on_cpu, on_gpu):

@@ -1,0 +1,192 @@
+"""The ledger of exact counters: what is written is read, what moved is named, and nothing passes in silence."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perf_tests.counted_grid import counted_grid
+from perf_tests.meta_tests.launch import ROOT
+from perf_tests.records.ledger import COLUMNS, COUNTERS, LedgerKey, ledger_file, moved, read_ledger, write_ledger
+from perf_tests.records.ledger_book import LedgerBook
+
+KEY: LedgerKey = ("forward", "small-ctx128-fp32-naive")
+OTHER: LedgerKey = ("optimizer", "small-ctx128-fp32-naive")
+LINE: dict[str, int | None] = {name: place * 1000 for place, name in enumerate(COUNTERS)}
+
+
+def book(folder: Path, is_updating: bool = False, version: str = "2.13.0+cpu") -> LedgerBook:
+    return LedgerBook.opened(folder, version, is_updating, [KEY, OTHER])
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    ledger = {KEY: LINE, OTHER: {**LINE, "model_flops": None}}
+    write_ledger(tmp_path / "new" / "torch-2.13.csv", ledger)
+    assert read_ledger(tmp_path / "new" / "torch-2.13.csv") == ledger
+
+
+@pytest.mark.parametrize("version, name", [("2.13.0+cpu", "torch-2.13.csv"), ("2.9.1", "torch-2.9.csv")])
+def test_each_minor_version_of_torch_has_a_ledger(version: str, name: str) -> None:
+    assert ledger_file(Path("counters"), version) == Path("counters", name)
+
+
+HEADER = ",".join(COLUMNS)
+GOOD = "forward,small," + ",".join("1" for _ in COUNTERS)
+
+BROKEN = {
+    "nothing": ("", "its columns are ''"),
+    "other columns": ("a,b\n1,2\n", "its columns are 'a,b'"),
+    "a value that is no number": (f"{HEADER}\n{GOOD.replace('1', 'many', 1)}\n", "line 2"),
+    "a negative value": (f"{HEADER}\n{GOOD.replace('1', '-1', 1)}\n", "line 2"),
+    "a number with a unit": (f"{HEADER}\n{GOOD.replace('1', '1 GiB', 1)}\n", "line 2"),
+    "too few values": (f"{HEADER}\n{GOOD}\nforward,small,1\n", "line 3"),
+    "a case twice": (f"{HEADER}\n{GOOD}\n{GOOD}\n", "is there twice"),
+    "bytes that are no text": (b"\xff\xfe".decode("latin-1"), "columns"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_no_ledger_is_refused_in_one_sentence(name: str, tmp_path: Path) -> None:
+    content, words = BROKEN[name]
+    path = tmp_path / "torch-2.13.csv"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=re.escape(words)) as refusal:
+        read_ledger(path)
+    assert str(path) in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe")
+    for path in (tmp_path, tmp_path / "missing.csv", tmp_path / "binary.csv"):
+        with pytest.raises(ValueError, match="cannot be read"):
+            read_ledger(path)
+
+
+def test_a_counter_that_moved_is_named_with_both_values() -> None:
+    (found,) = moved({KEY: LINE}, {KEY: {**LINE, "kernel_launches": 4001}})
+    assert found.in_words == "forward small-ctx128-fp32-naive: kernel_launches 4,000 -> 4,001 (+1)"
+
+
+def test_a_case_that_came_or_went_is_named() -> None:
+    assert [found.in_words for found in moved({KEY: LINE}, {OTHER: LINE})] == [
+        "optimizer small-ctx128-fp32-naive: new",
+        "forward small-ctx128-fp32-naive: gone",
+    ]
+    assert moved({KEY: LINE}, {KEY: dict(LINE)}) == []
+
+
+def test_a_mismatch_says_how_to_accept_it(tmp_path: Path) -> None:
+    write_ledger(ledger_file(tmp_path, "2.13"), {KEY: LINE})
+    findings = book(tmp_path).compare({KEY: {**LINE, "peak_bytes": 1}})
+    assert findings[0] == "forward small-ctx128-fp32-naive: peak_bytes 7,000 -> 1 (-6,999)"
+    assert "--update-counters" in findings[-1]
+    assert "torch-2.13.csv" in findings[-1]
+
+
+def test_a_case_without_a_line_is_a_finding(tmp_path: Path) -> None:
+    write_ledger(ledger_file(tmp_path, "2.13"), {KEY: LINE})
+    assert book(tmp_path).compare({OTHER: LINE})[0].endswith(": new")
+
+
+def test_a_line_without_a_case_is_a_finding(tmp_path: Path) -> None:
+    write_ledger(ledger_file(tmp_path, "2.13"), {("forward", "huge"): LINE})
+    assert "forward huge" in book(tmp_path).strangers()[0]
+
+
+def test_a_torch_version_without_a_ledger_is_shown_and_says_how_to_record_one(tmp_path: Path) -> None:
+    unknown = book(tmp_path, version="2.99.0")
+    assert unknown.compare({KEY: LINE}) == []
+    assert unknown.why_not_compared is not None
+    lines = unknown.closed(is_complete=True)
+    assert "kernel_launches 4000" in lines[0]
+    assert "no ledger for torch 2.99.0" in lines[-1]
+    assert "--update-counters" in lines[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_update_writes_the_ledger_and_says_what_moved(tmp_path: Path) -> None:
+    write_ledger(ledger_file(tmp_path, "2.13"), {("forward", "huge"): LINE, KEY: LINE, OTHER: LINE})
+    updating = book(tmp_path, is_updating=True)
+    assert updating.compare({KEY: {**LINE, "saved_bytes": 5}}) == []
+    lines = updating.closed(is_complete=True)
+    assert any("saved_bytes 6,000 -> 5" in line for line in lines)
+    assert any(line == "forward huge: gone" for line in lines)
+    assert read_ledger(ledger_file(tmp_path, "2.13")) == {KEY: {**LINE, "saved_bytes": 5}, OTHER: LINE}
+
+
+def test_an_update_that_could_not_count_everything_writes_nothing(tmp_path: Path) -> None:
+    updating = book(tmp_path, is_updating=True)
+    updating.compare({KEY: LINE})
+    assert "left as it was" in updating.closed(is_complete=False)[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_committed_ledger_has_a_line_for_every_case_of_the_grid() -> None:
+    keys = [(case.phase, case_id) for case_id, cases in counted_grid().items() for case in cases]
+    assert len(keys) == 6 * 4 * 2 * 2 * 6 + 4 * 5 * 2 * 2
+    for path in (ROOT / "perf_tests" / "counters").glob("*.csv"):
+        assert list(read_ledger(path)) == keys
+
+
+# As a user runs it, in a copy of the suite.
+
+ONE_CASE = ("perf_tests/test_counters.py", "-k", "d16-seq256-fp32-naive", "-q", "-p", "no:cacheprovider")
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in ("model", "perf_tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("conftest.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+def run(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=checkout, capture_output=True, text=True)
+
+
+def test_a_planted_copy_fails_until_it_is_accepted(checkout: Path) -> None:
+    assert run(checkout, *ONE_CASE).returncode == 0
+    source = checkout / "model" / "attention.py"
+    source.write_text(source.read_text().replace("q_BHTK @ k_BHTK", "q_BHTK.clone() @ k_BHTK"))
+    failed = run(checkout, *ONE_CASE)
+    assert failed.returncode == 1
+    assert "attention_forward d16-seq256-fp32-naive: kernel_launches 12 -> 13 (+1)" in failed.stdout
+    assert "--update-counters" in failed.stdout
+    updated = run(checkout, *ONE_CASE, "--update-counters")
+    assert updated.returncode == 0
+    assert "kernel_launches 12 -> 13 (+1)" in updated.stdout
+    assert run(checkout, *ONE_CASE).returncode == 0
+
+
+def test_a_broken_ledger_is_a_usage_error(checkout: Path) -> None:
+    (path,) = (checkout / "perf_tests" / "counters").glob("*.csv")
+    good = path.read_text()
+    path.write_text("phase,id\n")
+    ended = run(checkout, *ONE_CASE)
+    path.write_text(good)
+    assert ended.returncode == 4
+    assert "is no ledger" in ended.stdout + ended.stderr
+
+
+def test_without_a_ledger_the_run_says_so(checkout: Path) -> None:
+    (path,) = (checkout / "perf_tests" / "counters").glob("*.csv")
+    good = path.read_text()
+    path.unlink()
+    ended = run(checkout, *ONE_CASE)
+    path.write_text(good)
+    assert "1 skipped" in ended.stdout
+    assert "there is no ledger for torch" in ended.stdout
+    assert "record one with" in ended.stdout
+
+
+def test_an_ordinary_run_does_not_collect_the_ledger(checkout: Path) -> None:
+    ended = run(checkout, "perf_tests", "--collect-only", "-q", "--size=tiny", "--device=cpu")
+    assert ended.returncode == 0
+    assert "test_counters" not in ended.stdout
