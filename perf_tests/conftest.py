@@ -170,8 +170,7 @@ def _conditions(case: Case, workbench: Workbench) -> Json:
         "records_graph": case.phase != "inference",
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
     }
-    if isinstance(case, LanguageModelCase):
-        conditions["parameters"] = case.config.parameters
+    conditions["parameters"] = case.config.parameters if isinstance(case, LanguageModelCase) else 0
     if case.attention == "sdpa":
         conditions["sdpa_backend"] = _sdpa_backend(case, workbench)
     return conditions

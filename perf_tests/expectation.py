@@ -71,6 +71,11 @@ class Expectation:
             return None
         return self.case.model_flops / median_seconds / peak
 
+    def is_over_ceiling(self, median_seconds: float) -> bool:
+        """Faster than the best square product measured here, by arithmetic alone: caches serve traffic faster."""
+        rates = self.ceilings.matmul_flops_per_second if self.ceilings else {}
+        return sum(flops / rates[name] for name, flops in self.least_flops.items() if name in rates) > median_seconds
+
     def least_seconds(self) -> tuple[float, str]:
         """What the arithmetic alone takes at the highest rate this machine can have, and that rate in words."""
         rates, words = self._highest_rates()

@@ -185,6 +185,9 @@ class Measure:
         if reason is not None:
             raise ImpossibleError(reason)
 
+    def _is_over_ceiling(self) -> bool:
+        return self.expectation is not None and self.expectation.is_over_ceiling(self.benchmark.stats["median"])
+
     def _flags(self, info: Json) -> list[str]:
         rounds = self.benchmark.stats["data"]
         peak = info["peak_allocated_bytes"]
@@ -194,7 +197,7 @@ class Measure:
             "skipped_steps": bool(info.get("skipped_steps")),
             "outlier": row_flags.has_outlier(rounds),
             "trend": row_flags.has_trend(rounds),
-            "over_ceiling": (info.get("roofline_fraction") or 0) > 1,
+            "over_ceiling": self._is_over_ceiling(),
             "waits_for_host": row_flags.waits_for_host(rounds, info["device_seconds"], info.get("bound")),
             "parts_do_not_add_up": row_flags.parts_do_not_add_up(rounds, info["part_seconds"]),
             "paging": row_flags.may_page(rounds, info.get("predicted_peak_bytes"), self.available_bytes),

@@ -104,6 +104,14 @@ def test_derived_figures_follow_from_counters_and_ceilings(forward: Expectation)
     assert derived["mfu"] is None
 
 
+@pytest.mark.parametrize("share, is_over", [(0.9, False), (1.1, True)])
+def test_over_the_ceiling_is_a_matter_of_arithmetic_alone(share: float, is_over: bool, forward: Expectation) -> None:
+    """The memory of this machine is so slow that every cache beats it."""
+    (seconds, *_) = seconds_at(share, forward)
+    assert forward.derived(seconds)["roofline_fraction"] > 1
+    assert forward.is_over_ceiling(seconds) == is_over
+
+
 def test_mfu_is_model_flops_over_the_datasheet_peak() -> None:
     case = language_model_case()
     expectation = expect(case, None, GPUS["A100-SXM-80GB"])
