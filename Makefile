@@ -17,6 +17,7 @@ perf: .venv/.installed  ## measure the default grid, save it, compare with the l
 test: .venv/.installed lint  ## all tests: tools, numerics, and every benchmark once on a tiny model
 	$(BIN)/pytest perf_tests/meta_tests
 	$(BIN)/pytest numerics_tests --hypothesis-profile ci
+	$(BIN)/pytest perf_tests/test_counters.py
 	$(BIN)/pytest perf_tests --size tiny --phase all --benchmark-disable
 	$(BIN)/pytest perf_tests/test_backward.py --size tiny --phase forward_backward --attention compiled --benchmark-disable
 
@@ -31,6 +32,11 @@ proofs: .venv/.installed  ## what the suite claims of itself, measured
 	$(BIN)/python -m perf_tests.proofs.suite_against_loop
 	$(BIN)/python -m perf_tests.proofs.sdpa_against_naive
 	$(BIN)/python -m perf_tests.proofs.time_inside_rounds
+	$(BIN)/python -m perf_tests.proofs.counters_repeat
+	$(BIN)/python -m perf_tests.proofs.predicted_cpu_peak
+	$(BIN)/python -m perf_tests.proofs.ledger_time
+	$(BIN)/python -m perf_tests.proofs.prediction_time
+	$(BIN)/python -m perf_tests.proofs.predicted_times
 
 clean:  ## forget the installation, keep the records
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

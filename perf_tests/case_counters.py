@@ -126,8 +126,7 @@ def counters_of(
     `all_layers` runs every layer where otherwise two and three are enough. Raises NotCountedError, and ValueError for
     an unknown policy.
     """
-    if zero_grad not in ZERO_GRAD_POLICIES:
-        raise ValueError(f"zero_grad is {zero_grad!r}; it must be one of {', '.join(ZERO_GRAD_POLICIES)}.")
+    check_zero_grad_policy(zero_grad)
     reason = why_not_counted(case)
     if reason is not None:
         raise NotCountedError(reason)
@@ -135,6 +134,12 @@ def counters_of(
         return _counters(case, 0, _attention_parts(case))
     parts = _language_model_parts(case, zero_grad, first_step, all_layers)
     return _counters(case, case.config.parameters, parts)
+
+
+def check_zero_grad_policy(zero_grad: str) -> None:
+    """Raises ValueError for an unknown one, with those that are known."""
+    if zero_grad not in ZERO_GRAD_POLICIES:
+        raise ValueError(f"zero_grad is {zero_grad!r}; it must be one of {', '.join(ZERO_GRAD_POLICIES)}.")
 
 
 def _attention_parts(case: AttentionCase) -> list[_Part]:

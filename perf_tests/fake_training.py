@@ -15,7 +15,7 @@ from model.attention import ATTENTION
 from model.precision import PRECISIONS
 from model.sizes import ModelConfig
 from model.training import Training
-from model.transformer import TransformerLM, blocks_per_checkpoint
+from model.transformer import MultiHeadAttention, TransformerLM, blocks_per_checkpoint
 from perf_tests.instruments.counters import (
     GRADIENTS,
     INPUTS,
@@ -24,6 +24,7 @@ from perf_tests.instruments.counters import (
     Counting,
     PartCounters,
 )
+from perf_tests.instruments.cuda_rules import follow_rules
 from perf_tests.instruments.layer_extrapolation import (
     FEW_LAYERS,
     MORE_LAYERS,
@@ -95,7 +96,7 @@ def passes(shape: PassShape, all_layers: bool = False) -> Parts:
 def count_passes(shape: PassShape) -> Parts:
     """The same, with every layer of the shape."""
     with playing(shape.target, shape.precision) as counting:
-        training = fake_training(shape.config, shape.attention, shape.checkpoint, shape.precision, "loop")
+        training = fake_training(shape.config, shape.attention, shape.checkpoint, shape.precision, "loop", shape.target)
         counting.claim(PARAMETERS)
         tokens_BT, targets_BT = (fake_tokens(shape.batch_size, shape.context_length) for _ in range(2))
         counting.claim(INPUTS)
@@ -122,7 +123,7 @@ def updates(shape: UpdateShape) -> Parts:
     """
     precision = "fp16" if shape.scales_loss else "fp32"
     with playing(shape.target, precision) as counting:
-        training = fake_training(shape.config, "naive", "none", precision, shape.optimizer)
+        training = fake_training(shape.config, "naive", "none", precision, shape.optimizer, shape.target)
         counting.claim(PARAMETERS)
         make_loss_scale(training)
         counting.claim(OPTIMIZER_STATE)
@@ -169,8 +170,15 @@ def playing(target: str, precision: str) -> Iterator[Counting]:
         yield counting
 
 
-def fake_training(config: ModelConfig, attention: str, checkpoint: str, precision: str, optimizer: str) -> Training:
+def fake_training(
+    config: ModelConfig, attention: str, checkpoint: str, precision: str, optimizer: str, target: str
+) -> Training:
+    """A model in training on the host, to be played by the rules of `target`."""
     model = TransformerLM(config, ATTENTION[attention].build(), checkpoint)
+    if target == "cuda" and checkpoint != "none":
+        for module in model.modules():
+            if isinstance(module, MultiHeadAttention):
+                follow_rules(module)
     return Training(model, PRECISIONS[precision], HOST, optimizer)
 
 

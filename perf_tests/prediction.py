@@ -121,7 +121,7 @@ def predict_case(case: Case, machine: Machine) -> PredictedCase:
     """One phase of one case."""
     counters = counters_of(case)
     highest = max(counters.parts, key=lambda part: part.peak_bytes)
-    time = predicted_time(_parts(case, counters), machine.ceilings)
+    time = predicted_time(parts_of(case, counters), machine.ceilings)
     return PredictedCase(
         case=case,
         peak_bytes=counters.peak_bytes,
@@ -133,7 +133,7 @@ def predict_case(case: Case, machine: Machine) -> PredictedCase:
     )
 
 
-def _parts(case: Case, counters: Counters) -> list[Part]:
+def parts_of(case: Case, counters: Counters) -> list[Part]:
     """The phase cut where another thread goes on launching: a step is a forward pass, a backward pass and an update."""
     going_back = case.phase in ("backward", "attention_backward")
     if not isinstance(case, LanguageModelCase) or case.phase not in ("forward_backward", "full_step"):

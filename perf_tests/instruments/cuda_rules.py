@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -24,15 +24,12 @@ _SIXTEEN_BIT = (torch.bfloat16, torch.float16)
 
 
 class CudaRules(TorchFunctionMode):
-    """Enter it around everything that runs Python code of the model, a recomputation in the backward pass included."""
+    """Enter it around everything that runs Python code of the model."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is torch.Tensor.backward:
-            with self:  # what a checkpoint recomputes on the way back follows the rules too
-                return _backward(*args, **kwargs)
         if func is F.scaled_dot_product_attention:
             return fused_attention(*args, **kwargs)
         if torch.is_autocast_enabled("cpu"):
@@ -71,15 +68,18 @@ def fused_attention(
     return efficient(query, key, value, None, records_graph, dropout_p, is_causal)[0]
 
 
-def _backward(
-    tensor: Tensor,
-    gradient: Tensor | None = None,
-    retain_graph: bool | None = None,
-    create_graph: bool = False,
-    inputs: Any = None,
-) -> None:
-    """`Tensor.backward`, by a name that a mode does not look at."""
-    torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
+def follow_rules(module: nn.Module) -> None:
+    """Enter the rules with each call of `module`: autograd hides a mode from what a checkpoint recomputes."""
+    rules = CudaRules()
+
+    def enter(module: nn.Module, inputs: Any) -> None:
+        rules.__enter__()  # type: ignore[no-untyped-call]
+
+    def leave(module: nn.Module, inputs: Any, output: Any) -> None:
+        rules.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    module.register_forward_pre_hook(enter)
+    module.register_forward_hook(leave, always_call=True)
 
 
 def _in_float32(value: Any) -> Any:

@@ -16,11 +16,11 @@ from perf_tests.instruments.counters import (
     BACKWARD_PASS,
     INPUTS,
     PARAMETERS,
-    TEMPORARIES,
     WEIGHT_COPIES,
     Counting,
     PartCounters,
 )
+from perf_tests.instruments.storage_tracker import TEMPORARIES
 
 KIB = 1024
 

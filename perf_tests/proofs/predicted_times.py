@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, median, quantiles
 
 from perf_tests.ceilings import BACKWARD_LAUNCH_SECONDS, LAUNCH_SECONDS
-from perf_tests.predicted_time import UNCERTAINTY, UNCERTAINTY_ON_A_KNOWN_HOST
+from perf_tests.predicted_time import LAUNCH, UNCERTAINTY, UNCERTAINTY_ON_A_KNOWN_HOST
 from perf_tests.proofs.published_times import (
     PublishedTime,
     Validated,
     calibrated,
     comparable_cells,
+    launches_of,
     predicted_cell,
     published_rows,
 )
@@ -58,7 +59,7 @@ def main() -> int:
     )
     stated = is_within_stated(validated, UNCERTAINTY_ON_A_KNOWN_HOST)
     codes.append(conclude("on a host whose launches are known, 4 of 5 errors lie within what is stated", stated))
-    codes.append(conclude_typical_host(others, calibrating))
+    codes.append(conclude_typical_host(others, [*calibrating, *validated]))
     return max(codes)
 
 
@@ -106,14 +107,12 @@ def _short(source: str) -> str:
     return source if len(source) <= 60 else f"{source[:57]}..."
 
 
-def conclude_typical_host(cells: Sequence[PublishedTime], calibrating: Sequence[Validated]) -> int:
+def conclude_typical_host(cells: Sequence[PublishedTime], known: Sequence[Validated]) -> int:
     """Without a cell to calibrate with: the launches of a typical host, and how far off predictions then are."""
-    typical = {
-        phase: median(cell.launch_seconds for cell in calibrating if cell.cell.case.phase == phase)
-        for phase in ("forward", "backward")
-    }
+    typical = {phase: typical_launch_seconds(known, phase) for phase in ("forward", "backward")}
     print("\nNo cell calibrated, as `python -m perf_tests predict` has it for a GPU that is not here")
-    print(f"median launch of these hosts: {', '.join(f'{name} {s * 1e6:.0f} us' for name, s in typical.items())}")
+    launches = ", ".join(f"{name} {seconds * 1e6:.0f} us" for name, seconds in typical.items())
+    print(f"median launch of the cells that launches bound: {launches}")
     are_typical = all(
         abs(typical[phase] / assumed - 1) < 0.1
         for phase, assumed in (("forward", LAUNCH_SECONDS), ("backward", BACKWARD_LAUNCH_SECONDS))
@@ -122,6 +121,12 @@ def conclude_typical_host(cells: Sequence[PublishedTime], calibrating: Sequence[
     return conclude(
         "launches are those of a typical host, and 4 of 5 errors within what is stated", are_typical and stated
     )
+
+
+def typical_launch_seconds(known: Sequence[Validated], phase: str) -> float:
+    """Over the cells of the phase that launches bound on a host whose launches are known."""
+    bound = [cell.cell for cell in known if cell.cell.case.phase == phase and cell.predicted.bound == LAUNCH]
+    return median(cell.seconds / launches_of(cell.case) for cell in bound)
 
 
 def is_within_stated(cells: Sequence[Validated], stated: Mapping[str, float]) -> bool:

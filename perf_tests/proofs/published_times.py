@@ -17,7 +17,8 @@ from perf_tests.case_counters import Counters, counters_of
 from perf_tests.cases import LanguageModelCase
 from perf_tests.ceilings import Ceilings, ceilings_of
 from perf_tests.datasheets import gpu_named
-from perf_tests.predicted_time import Part, PredictedTime, predicted_time
+from perf_tests.predicted_time import PredictedTime, predicted_time
+from perf_tests.prediction import parts_of
 
 TABLE = Path(__file__).parents[2] / "published" / "e2e_timing.csv"
 
@@ -126,7 +127,7 @@ def calibrated(cells: Iterable[PublishedTime]) -> tuple[list[Validated], list[Va
     calibrating, validated = [], []
     for group in by_host.values():
         smallest, *others = sorted(group, key=lambda cell: (cell.case.config.parameters, cell.case.tokens))
-        launch_seconds = smallest.seconds / _launches(smallest.case)
+        launch_seconds = smallest.seconds / launches_of(smallest.case)
         calibrating.append(predicted_cell(smallest, launch_seconds))
         validated += [predicted_cell(cell, launch_seconds) for cell in others]
     return calibrating, validated
@@ -141,11 +142,10 @@ def predicted_cell(cell: PublishedTime, launch_seconds: float | None) -> Validat
 
 
 def _predicted(case: LanguageModelCase, ceilings: Ceilings) -> PredictedTime:
-    work = work_of(case)
-    return predicted_time([Part(_launches(case), work.kernels, case.phase == "backward")], ceilings)
+    return predicted_time(parts_of(case, work_of(case)), ceilings)
 
 
-def _launches(case: LanguageModelCase) -> int:
+def launches_of(case: LanguageModelCase) -> int:
     launches = work_of(case).kernel_launches
     assert launches is not None
     return launches

@@ -1,0 +1,328 @@
+"""The counters of a case against closed forms, published figures, the step itself and the CPU allocator's own peak."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from model.attention import ATTENTION, naive_attention
+from model.precision import PRECISIONS
+from model.sizes import SIZES, ModelConfig
+from model.training import Training
+from model.transformer import TransformerLM
+from perf_tests.case_counters import Counters, NotCountedError, counters_of
+from perf_tests.cases import LanguageModelCase
+from perf_tests.fake_training import attention_passes
+from perf_tests.instruments.allocator_peak import allocator_peak_bytes
+from perf_tests.instruments.counters import (
+    GRADIENTS,
+    INPUTS,
+    OPTIMIZER_STATE,
+    PARAMETERS,
+)
+from perf_tests.instruments.storage_tracker import TEMPORARIES
+from perf_tests.meta_tests.example_cases import CPU, TOY, attention_case, language_model_case
+from perf_tests.meta_tests.launch import ROOT
+from perf_tests.played_step import play_step
+
+NARROW = ModelConfig(d_model=64, d_ff=192, num_layers=2, num_heads=4, vocab_size=100, context_length=64)
+"""Where attention and feed-forward weigh as much as the vocabulary."""
+
+
+def case_of(size: str, context: int = 128, **changes: object) -> LanguageModelCase:
+    """A forward pass of a real size on an imaginary GPU."""
+    config = SIZES[size].at_context(context)
+    return language_model_case(config, size=size, batch_size=4, device="cuda", **changes)
+
+
+def on_cpu(**changes: object) -> LanguageModelCase:
+    return language_model_case(NARROW, batch_size=3, **changes)
+
+
+# Closed forms.
+
+
+@pytest.mark.parametrize("size", ["small", "2.7B"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_naive_attention_multiplies_9_times_a_layer_and_its_backward_pass_18_times(size: str, precision: str) -> None:
+    forward, backward = (counters_of(case_of(size, precision=precision, phase=p)) for p in ("forward", "backward"))
+    layers = SIZES[size].num_layers
+    assert forward.matmul_calls == 9 * layers + 1
+    assert backward.matmul_calls == 18 * layers + 2
+
+
+@pytest.mark.parametrize("phase, times", [("inference", 1), ("forward", 1), ("backward", 2), ("full_step", 3)])
+def test_naive_attention_executes_its_model_flops(phase: str, times: int) -> None:
+    case = case_of("small", phase=phase, optimizer="foreach")
+    counters = counters_of(case)
+    assert counters.executed_flops == counters.model_flops == times * case.forward_flops
+
+
+def test_flops_are_those_of_pytorchs_counter() -> None:
+    case = on_cpu(phase="forward_backward")
+    training = Training(TransformerLM(NARROW, ATTENTION["naive"].build()), PRECISIONS["fp32"], CPU)
+    tokens_BT = torch.zeros(3, 64, dtype=torch.int64)
+    with FlopCounterMode(display=False) as reference:
+        training.backward(training.loss(training.forward(tokens_BT), tokens_BT))
+    assert counters_of(case).executed_flops == reference.get_total_flops()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_fused_attention_executes_half_the_square_and_five_products_back(device: str) -> None:
+    tokens, layers, width = 4 * 128, 12, 768
+    linear = case_of("small").forward_flops - 4 * tokens * 128 * width * layers
+    square_product = 2 * tokens * width * layers * (128 + 1) // 2
+    case = replace(case_of("small", attention="sdpa"), device=device)
+    forward, backward = (counters_of(replace(case, phase=phase)) for phase in ("forward", "backward"))
+    assert forward.executed_flops == linear + 2 * square_product
+    assert backward.executed_flops == 2 * linear + 5 * square_product
+    assert forward.matmul_calls == 7 * layers + 1
+
+
+def test_a_checkpointed_block_is_computed_once_more() -> None:
+    """All products of a block but its last, whose result nobody needs again."""
+    none, block = (counters_of(on_cpu(phase="backward", checkpoint=checkpoint)) for checkpoint in ("none", "block"))
+    blocks = 2 * 3 * 64 * NARROW.num_layers * (4 * 64**2 + 3 * 64 * 192) + 4 * 3 * 64**2 * 64 * NARROW.num_layers
+    last_products = NARROW.num_layers * 2 * 3 * 64 * 64 * 192
+    assert block.executed_flops - none.executed_flops == blocks - last_products
+    assert block.model_flops == none.model_flops
+
+
+def saved_by_a_block(config: ModelConfig, batch_size: int) -> int:
+    """What one block of the reference keeps in float32, tensor by tensor."""
+    context = config.context_length
+    tokens = batch_size * context
+    norms = 2 * (3 * tokens * config.d_model + tokens) * 4  # input, normalised, scaled; one number a row
+    attention = 4 * tokens * config.d_model * 4  # query and key turned, value, output
+    squares = 2 * tokens * config.num_heads * context * 4  # exponentials and probabilities
+    rows = tokens * config.num_heads * (4 + 8) + context**2  # sums, places of the maxima; the mask
+    feed_forward = 5 * tokens * config.d_ff * 4  # gate, sigmoid, product, up, product of both
+    return norms + attention + squares + rows + feed_forward
+
+
+@pytest.mark.parametrize("size, context", [("small", 128), ("2.7B", 256)])
+def test_saved_bytes_grow_by_the_tensors_of_a_block(size: str, context: int) -> None:
+    config = SIZES[size].at_context(context)
+    two, three = (
+        counters_of(language_model_case(replace(config, num_layers=layers), batch_size=4)).saved_bytes
+        for layers in (2, 3)
+    )
+    assert three - two == saved_by_a_block(config, 4)
+
+
+@pytest.mark.parametrize("context", [128, 256, 512])
+def test_saved_bytes_are_the_published_ones(context: int) -> None:
+    """10.5 B T d + 5 B T d_ff + 2 B H T^2 numbers a block, as others fitted to an equal model."""
+    config = SIZES["2.7B"].at_context(context)
+    tokens = 4 * context
+    published = 4 * tokens * (10.5 * config.d_model + 5 * config.d_ff + 2 * config.num_heads * context)
+    assert saved_by_a_block(config, 4) == pytest.approx(published, rel=0.02)
+
+
+# Published peaks.
+
+
+@pytest.mark.parametrize(
+    "precision, context, forward_gb, full_step_gb",
+    [("fp32", 128, 19.3, 60.0), ("fp32", 256, 26.0, 67.0), ("bf16", 128, 24.0, 65.0), ("bf16", 256, 28.3, 69.0)],
+)
+def test_peaks_of_the_2_7b_shape_are_those_others_measured(
+    precision: str, context: int, forward_gb: float, full_step_gb: float
+) -> None:
+    """On an A100: forward and loss; a step that clears old gradients after the forward pass, AdamW in a loop."""
+    case = case_of("2.7B", context, precision=precision, phase="full_step", optimizer="loop")
+    forward = counters_of(replace(case, phase="forward_backward", optimizer=None)).peak_of("loss")
+    assert forward.peak_bytes / 1e9 == pytest.approx(forward_gb, rel=0.01)
+    assert counters_of(case, zero_grad="after_forward").peak_bytes / 1e9 == pytest.approx(full_step_gb, rel=0.01)
+
+
+# The step itself.
+
+
+@pytest.mark.parametrize("optimizer", ["loop", "foreach", "fused"])
+@pytest.mark.parametrize(
+    "zero_grad, first_step",
+    [("before_forward", False), ("before_forward", True), ("after_forward", False), ("before_step", False)],
+)
+def test_peaks_of_a_step_are_those_of_the_step_written_out(optimizer: str, zero_grad: str, first_step: bool) -> None:
+    case = replace(on_cpu(phase="full_step", optimizer=optimizer, precision="bf16"), device="cuda")
+    literal = {name: part.peak_bytes for name, part in play_step(case, zero_grad, first_step).parts.items()}
+    counters = counters_of(case, zero_grad=zero_grad, first_step=first_step)
+    told = {part.part: part.peak_bytes for part in counters.parts}
+    assert told == {name: literal[name] for name in told}
+    assert counters.peak_bytes == max(literal.values())
+
+
+def test_the_timeline_of_a_step_reaches_its_peak_and_returns() -> None:
+    case = on_cpu(phase="full_step", optimizer="loop")
+    timeline = play_step(case).timeline
+    assert max(moment.bytes for moment in timeline) >= counters_of(case).peak_bytes
+    standing = timeline[-1].bytes_by_category
+    assert standing[PARAMETERS] >= 4 * NARROW.parameters
+    assert standing[GRADIENTS] == 4 * NARROW.parameters
+    assert standing[OPTIMIZER_STATE] > 8 * NARROW.parameters
+    assert standing[TEMPORARIES] == 0
+
+
+# The allocator.
+
+
+def resident_bytes(counters: Counters) -> int:
+    """What is there before a round, and is none of its allocations: weights, inputs and optimizer state."""
+    held = counters.parts[0].bytes_by_category
+    return sum(held.get(category, 0) for category in (PARAMETERS, INPUTS, OPTIMIZER_STATE))
+
+
+def measured_peak(case: LanguageModelCase, training: Training) -> Callable[[], object]:
+    tokens_BT = torch.zeros(case.batch_size, case.context_length, dtype=torch.int64)
+
+    def inference() -> None:
+        with torch.no_grad():
+            training.forward(tokens_BT)
+
+    def backward() -> None:
+        training.backward(training.loss(training.forward(tokens_BT), tokens_BT))
+
+    rounds: dict[str, Callable[[], object]] = {
+        "inference": inference,
+        "forward": lambda: training.forward(tokens_BT),
+        "backward": backward,
+        "full_step": lambda: training.step(tokens_BT, tokens_BT),
+    }
+    return rounds[case.phase]
+
+
+@pytest.mark.parametrize("phase", ["inference", "forward", "backward", "full_step"])
+@pytest.mark.parametrize("attention, optimizer", [("naive", "loop"), ("naive", "foreach"), ("sdpa", "fused")])
+def test_the_peak_on_a_cpu_is_its_allocators(phase: str, attention: str, optimizer: str) -> None:
+    case = on_cpu(phase=phase, attention=attention, optimizer=optimizer)
+    training = Training(TransformerLM(NARROW, ATTENTION[attention].build()), PRECISIONS["fp32"], CPU, optimizer)
+    training.create_optimizer_state()
+    counters = counters_of(case)
+    measured = allocator_peak_bytes(measured_peak(case, training))
+    assert counters.peak_bytes - resident_bytes(counters) == pytest.approx(measured, rel=0.001)
+
+
+# Categories, lines and what cannot be counted.
+
+
+def test_the_parts_of_a_peak_add_up_and_are_named() -> None:
+    counters = counters_of(replace(on_cpu(phase="full_step", optimizer="loop"), device="cuda"))
+    for part in counters.parts:
+        assert sum(part.bytes_by_category.values()) == part.peak_bytes
+    held = counters.peak_of("optimizer").bytes_by_category
+    assert held[GRADIENTS] >= 4 * NARROW.parameters
+    assert held[OPTIMIZER_STATE] >= 8 * NARROW.parameters
+    assert held[TEMPORARIES] < 4 * NARROW.parameters
+
+
+@pytest.mark.parametrize("context, operator", [(256, "mm"), (512, "div")])
+def test_the_largest_block_is_the_feed_forwards_until_the_scores_outgrow_it(context: int, operator: str) -> None:
+    """B T d_ff against B H T^2: they cross at d_ff / H = 320 tokens for the 2.7B shape."""
+    largest = counters_of(case_of("2.7B", context)).largest_allocations[0]
+    config = SIZES["2.7B"]
+    assert largest.bytes == 4 * 4 * context * max(config.d_ff, config.num_heads * context)
+    assert largest.place.startswith("model/attention.py" if context == 512 else "model/transformer.py")
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"execution": "compiled"}, "compiled model fuses"),
+        ({"attention": "flex"}, "flex attention fuses"),
+        ({"model": "somebody:model", "attention": "own"}, "somebody:model"),
+    ],
+)
+def test_a_case_that_cannot_be_counted_says_why(changes: dict[str, str], words: str) -> None:
+    with pytest.raises(NotCountedError, match=words):
+        counters_of(language_model_case(**changes))  # type: ignore[arg-type]
+
+
+def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="before_forward, after_forward, before_step"):
+        counters_of(language_model_case(), zero_grad="never")
+
+
+def test_attention_alone_keeps_two_squares_or_none() -> None:
+    """Of B T^2 numbers: naive the exponentials and the probabilities."""
+    square = 8 * 256**2 * 4
+    naive, sdpa = (counters_of(attention_case(attention=name, device="cuda")) for name in ("naive", "sdpa"))
+    assert 2 * square < naive.saved_bytes < 2.2 * square
+    assert sdpa.saved_bytes < square
+
+
+# A fault in the model moves a counter.
+
+
+def counted_afresh(
+    change: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch, phase: str = "attention_backward"
+) -> Counters:
+    """The counters of a case whose attention passes its query through `change`."""
+    naive = naive_attention
+    planted = replace(ATTENTION["naive"], build=lambda: lambda q, k, v: naive(change(q), k, v))
+    monkeypatch.setitem(ATTENTION, "naive", planted)
+    attention_passes.cache_clear()
+    counters = counters_of(attention_case(phase=phase, sequence_length=64))
+    attention_passes.cache_clear()
+    return counters
+
+
+def test_a_copy_planted_in_the_model_is_a_launch_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = counted_afresh(lambda query: query, monkeypatch, "attention_forward")
+    after = counted_afresh(lambda query: query.clone(), monkeypatch, "attention_forward")
+    assert after.kernel_launches == before.kernel_launches + 1
+    assert after.bytes_touched > before.bytes_touched
+
+
+def test_a_tensor_more_for_the_backward_pass_moves_saved_bytes_and_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = counted_afresh(lambda query: query, monkeypatch)
+    after = counted_afresh(lambda query: query.exp(), monkeypatch)
+    one_tensor = 8 * 64 * 16 * 4
+    assert after.saved_bytes == before.saved_bytes + one_tensor
+    assert after.peak_bytes == before.peak_bytes + one_tensor
+
+
+def test_a_tensor_kept_by_the_model_moves_the_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Tensor] = []
+
+    def keep(query: Tensor) -> Tensor:
+        kept.append(query.detach().clone())
+        return query
+
+    before = counted_afresh(lambda query: query, monkeypatch)
+    assert counted_afresh(keep, monkeypatch).peak_bytes == before.peak_bytes + 8 * 64 * 16 * 4
+
+
+# The same everywhere.
+
+DIGEST = """
+import hashlib
+from perf_tests.case_counters import counters_of
+from perf_tests.meta_tests.example_cases import attention_case, language_model_case
+cases = [language_model_case(phase="full_step", optimizer="loop", precision=p, attention=a, device="cuda")
+         for p in ("fp32", "bf16") for a in ("naive", "sdpa")] + [attention_case(sequence_length=64)]
+print(hashlib.sha256(repr([counters_of(case) for case in cases]).encode()).hexdigest())
+"""
+
+
+def test_counters_are_the_same_whatever_the_hash_seed() -> None:
+    said = set()
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-c", DIGEST]
+        ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+        said.add(ended.stdout.strip().splitlines()[-1])
+    assert len(said) == 1
+
+
+def test_counting_draws_no_random_number_and_leaves_no_fake_tensor_behind() -> None:
+    before = torch.get_rng_state()
+    counters_of(language_model_case(replace(TOY, vocab_size=41), phase="full_step", optimizer="loop"))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert type(torch.zeros(1)) is torch.Tensor
