@@ -9,6 +9,7 @@ from perf_tests.benchmark_options import SavingOptions, regressions, row_of
 from perf_tests.cases import is_inside, selectable_cases
 from perf_tests.outcomes import Outcome, is_out_of_memory, out_of_memory
 from perf_tests.records.compare import compare
+from perf_tests.records.notices import notice_lines, with_notices
 from perf_tests.records.record import Json, identity_of, ids_of
 from perf_tests.records.screen import comparison_lines, result_lines, time_line
 from perf_tests.records.store import encoded, write_whole
@@ -90,14 +91,14 @@ def finish(session: pytest.Session) -> None:
         _note_interruption(run, measuring)
         return
     saving = session.config.stash[SAVING]
-    run.record = measuring.record()
+    run.record = with_notices(measuring.record())
     _save(session, run, measuring, saving)
     if run.baseline is not None:
         _compare(session, run, run.baseline.data, saving)
     if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:  # a resumed run of which every case was done
         session.exitstatus = pytest.ExitCode.OK
     # A case may have failed in the part of the run that this process resumed.
-    failed = run.failures or any(row["outcome"] == "error" for row in run.record["outcomes"])
+    failed = run.failures or any(row["outcome"] in ("error", "impossible") for row in run.record["outcomes"])
     if failed and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -155,6 +156,8 @@ def show(terminal: pytest.TerminalReporter) -> None:
     if run.record is not None:
         terminal.section("results", sep="-")
         for line in result_lines(run.record):
+            terminal.write_line(line)
+        for line in notice_lines(run.record):
             terminal.write_line(line)
     if run.baseline is not None and run.rows:
         terminal.section(f"compared with {run.baseline.name}", sep="-")

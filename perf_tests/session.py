@@ -30,6 +30,8 @@ class TimeSpent:
     first_compiled_calls_seconds: float = 0.0
     """The part of it in which torch.compile generated code."""
     builds_seconds: float = 0.0
+    counting_seconds: float = 0.0
+    """Exact counters and the machine's ceilings."""
 
     def parts(self) -> dict[str, float]:
         """Seconds so far, in all since the process began, and by kind."""
@@ -38,6 +40,7 @@ class TimeSpent:
             "rounds": self.rounds_seconds,
             "compiling": self.first_compiled_calls_seconds,
             "building": self.builds_seconds,
+            "counting": self.counting_seconds,
         }
 
 

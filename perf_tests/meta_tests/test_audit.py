@@ -187,6 +187,7 @@ ATTENTION_MEMORY = {"object": "attention", "d_model": "64", "batch": "8", "conte
         ({"value": "26", "unit": "GB"}, SUSPICIOUS, "optimizer state"),
         ({"value": "51.4"}, SUSPICIOUS, "saved tensors"),
         ({**ATTENTION_MEMORY, "value": "3.06"}, SUSPICIOUS, "saved squares"),
+        ({**ATTENTION_MEMORY, "value": "0.06"}, SUSPICIOUS, "saved squares"),
     ],
 )
 def test_memory_that_cannot_be_is_found(changes: Row, verdict: str, rule: str, tmp_path: Path) -> None:
@@ -261,6 +262,17 @@ def test_a_record_of_this_suite_is_judged_by_its_identity(tmp_path: Path) -> Non
     fast = record([timed(seconds=(1e-9,) * 10)], gpu={"name": "NVIDIA A100-SXM4-80GB"})
     (finding,) = audit_file(written_json(tmp_path, fast)).findings
     assert (finding.verdict, finding.rule) == (IMPOSSIBLE, "arithmetic")
+
+
+@pytest.mark.parametrize("compiled_peak, is_found", [(1000, True), (700, False)])
+def test_a_compiler_that_saved_memory_did_something(compiled_peak: int, is_found: bool, tmp_path: Path) -> None:
+    rows = [
+        timed(f"test_{phase}[{execution}]", phase=phase, execution=execution, peak_allocated_bytes=peak)
+        for execution, peak in (("eager", 1000), ("compiled", compiled_peak))
+        for phase in ("forward", "backward")
+    ]
+    audit = audit_file(written_json(tmp_path, record(rows)))
+    assert ((SUSPICIOUS, "compiled did nothing") in rules(audit)) == is_found
 
 
 def test_a_cpu_record_is_held_against_the_ceiling_measured_with_it(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ def _timing(row: Json, gpu: str) -> Timing:
         rounds=len(rounds),
         warmup_rounds=info.get("warmup_rounds"),
         # A datasheet's peak says more than a product measured in the same noise, so the latter serves CPUs.
+        peak_bytes=info.get("peak_allocated_bytes"),
         matmul_flops_per_second=ceiling * 1e12 if isinstance(ceiling, float) and not gpu else None,
     )
 

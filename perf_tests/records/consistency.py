@@ -110,7 +110,8 @@ def parts_and_whole(timings: Sequence[Timing]) -> Iterator[Finding]:
         for whole, parts in WHOLE_AND_PARTS:
             if whole not in phases:
                 continue
-            longest, shortest = max(map(figure, phases[whole])), min(map(figure, phases[whole]))
+            spread = 1 + max((timing.std_seconds or 0) / figure(timing) for timing in group)
+            longest, shortest = spread * max(map(figure, phases[whole])), min(map(figure, phases[whole])) / spread
             for part in (*parts, "forward_backward"):
                 if part != whole and part in phases and min(map(figure, phases[part])) > longest * PARTS_TOLERANCE:
                     shown = f"{milliseconds(phases[part])} of {milliseconds(phases[whole])}"
@@ -307,12 +308,19 @@ def compiled_did_nothing(timings: Sequence[Timing]) -> Iterator[Finding]:
         eager, compiled = (phases_of(t for t in group if t.implementation == way) for way in ("eager", "compiled"))
         phases = [phase for phase in compiled if phase in eager]
         ratios = [figure(eager[phase][0]) / figure(compiled[phase][0]) for phase in phases]
-        if len(phases) >= 2 and all(low <= ratio <= high for ratio in ratios):
+        peaks_differ = any(_peaks_differ(eager[phase][0], compiled[phase][0]) for phase in phases)
+        if len(phases) >= 2 and not peaks_differ and all(low <= ratio <= high for ratio in ratios):
             accused = [compiled[phase][0] for phase in phases]
             shown = f"eager / compiled {', '.join(f'{ratio:.3f}' for ratio in ratios)}"
             why = "compiling changed no phase"
             cause = "torch.compile fell back to eager code, for instance at its limit of recompilations"
             yield found(SUSPICIOUS, "compiled did nothing", accused, shown, f"{low:g} to {high:g}", why, cause)
+
+
+def _peaks_differ(one: Timing, other: Timing) -> bool:
+    if one.peak_bytes is None or other.peak_bytes is None:
+        return False
+    return abs(one.peak_bytes - other.peak_bytes) > 0.01 * one.peak_bytes
 
 
 def constant_offset(timings: Sequence[Timing]) -> Iterator[Finding]:

@@ -34,6 +34,8 @@ class Timing:
     warmup_rounds: int | None
     matmul_flops_per_second: float | None = None
     """The best product that the same machine managed, where a record holds it."""
+    peak_bytes: int | None = None
+    """Device memory at the most, where a record holds it."""
 
     @property
     def is_eager(self) -> bool:
