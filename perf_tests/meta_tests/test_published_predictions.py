@@ -33,7 +33,7 @@ def peak(source: str, mode: str, context: int, precision: str) -> PublishedPeak:
 @pytest.mark.parametrize("mode", ["forward_peak(with grad)", "full_step_peak"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_cells_of_the_table_of_ten_are_predicted_within_one_percent(mode: str, precision: str) -> None:
-    (cell,) = compared([peak("write-up 003", mode, 256, precision)])
+    (cell,) = compared([peak(predicted_memory.TABLE_OF_TEN, mode, 256, precision)])
     assert abs(cell.error) <= predicted_memory.CELL_LIMIT
 
 
@@ -55,14 +55,14 @@ def test_the_same_step_under_other_conditions_is_predicted_within_two_percent(
 
 def test_a_condition_that_is_wrong_is_seen_in_the_prediction() -> None:
     """The same cell with the gradients cleared first is 5 GB below what was published, and more than 1 % off."""
-    cell = peak("write-up 003", "full_step_peak", 128, "fp32")
+    cell = peak(predicted_memory.TABLE_OF_TEN, "full_step_peak", 128, "fp32")
     early = replace(cell, conditions={**cell.conditions, "zero_grad": "before_forward"})
     assert cell.bytes is not None
     assert predicted_bytes(early) / cell.bytes < 0.95
 
 
 def test_every_empty_cell_of_the_table_is_compared_with_the_card() -> None:
-    empty = [cell for cell in PEAKS if "write-up 003" in cell.source and cell.bytes is None]
+    empty = [cell for cell in PEAKS if predicted_memory.TABLE_OF_TEN in cell.source and cell.bytes is None]
     assert [(cell.case.context_length, cell.case.precision) for cell in empty] == [(512, "fp32"), (512, "bf16")]
 
 

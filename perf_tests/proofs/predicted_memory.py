@@ -18,7 +18,7 @@ from perf_tests.proofs.published_peaks import (
 from perf_tests.proofs.verdict import conclude
 from perf_tests.records.screen import table
 
-TABLE_OF_TEN = "write-up 003"
+TABLE_OF_TEN = "kbjiang/cs336-assignment2-systems-mine"
 CARD_OF_TABLE = "A100-SXM-80GB"
 """Inferred from its kernels and from more than 67 GB in use."""
 
@@ -28,7 +28,7 @@ MEDIAN_LIMIT = 0.02
 
 def main() -> int:
     cells = published_peaks()
-    ours = [cell for cell in cells if cell.source.startswith(TABLE_OF_TEN)]
+    ours = [cell for cell in cells if TABLE_OF_TEN in cell.source]
     filled = compared(cell for cell in ours if cell.bytes is not None)
     print_compared(f"{ours[0].source}, GB of 1e9 bytes", filled)
     room = room_on(gpu_named(CARD_OF_TABLE))
@@ -41,7 +41,7 @@ def main() -> int:
             and all(room.verdict(needed) != FITS for _, needed in empty),
         )
     ]
-    others = compared(cell for cell in cells if cell.bytes is not None and not cell.source.startswith(TABLE_OF_TEN))
+    others = compared(cell for cell in cells if cell.bytes is not None and TABLE_OF_TEN not in cell.source)
     print_compared("\nother sources, GB of 1e9 bytes", others)
     codes.append(conclude_others(others))
     for source, reason in left_out_sources():
