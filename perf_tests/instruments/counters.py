@@ -31,7 +31,7 @@ from perf_tests.instruments.kernel_cost import (
     rate_of,
     tensors_in,
 )
-from perf_tests.instruments.storage_tracker import CUDA_BLOCK_BYTES, TEMPORARIES, Block, Change, StorageTracker
+from perf_tests.instruments.storage_tracker import CUDA_BLOCK_BYTES, TEMPORARIES, Change, StorageTracker
 
 PARAMETERS = "parameters"
 INPUTS = "inputs"
@@ -64,7 +64,8 @@ class PartCounters:
     kernels: Counter[Kernel]
     """Kernel to number of launches; those of one operation on lists of tensors share its bytes evenly."""
     saved_bytes: int
-    """What autograd saved for the backward pass, each storage once, without what was there before."""
+    """What autograd saved for the backward pass, each storage once, in the part that saved it first; without what was
+    named before, as parameters and inputs are."""
     held_at_start: Counter[str]
     held_at_peak: Counter[str]
     held_at_end: Counter[str]
@@ -83,7 +84,7 @@ class _Part:
     first_change: int
     last_change: int = 0
     kernels: Counter[Kernel] = field(default_factory=Counter)
-    saved: dict[int, Block] = field(default_factory=dict)
+    saved_bytes: int = 0
 
 
 class Counting(TorchDispatchMode):
@@ -142,16 +143,13 @@ class Counting(TorchDispatchMode):
         """The counters of each part; read them when every category is known."""
         return {name: self._counters(part) for name, part in self._parts.items()}
 
-    def saved_blocks(self, *names: str) -> list[Block]:
-        """What the named parts saved for the backward pass, each block once."""
-        return list({key: block for name in names for key, block in self._parts[name].saved.items()}.values())
-
     def _note_saved(self, tensor: Tensor) -> Tensor:
         # Detached, or an output that its own operation saves would hold the graph that holds it.
         detached = tensor.detach()
         block = self.tracker.block_of(detached)
-        if block.category in (TEMPORARIES, ACTIVATIONS, WEIGHT_COPIES):
-            self._current.saved[id(block)] = block
+        if block.category in (TEMPORARIES, WEIGHT_COPIES) and not block.is_saved:
+            block.is_saved = True
+            self._current.saved_bytes += block.bytes
             if block.category == TEMPORARIES:
                 block.category = ACTIVATIONS
         return detached
@@ -199,6 +197,8 @@ class Counting(TorchDispatchMode):
         launches = launches_of(name, args, self.on_cuda)
         flops, touched = flops_of(name, args, kwargs), bytes_of(name, inputs, outputs)
         rate = rate_of(name, args, self._float32_rate, self.on_cuda)
+        if not launches:
+            return
         # All launches of one operation on lists share its bytes; no byte is lost in dividing.
         share, left_over = divmod(touched, launches)
         self._current.kernels[Kernel(name, flops, share + 1, rate)] += left_over
@@ -222,7 +222,7 @@ class Counting(TorchDispatchMode):
         at_start = held_after(before, Counter())
         return PartCounters(
             kernels=+part.kernels,
-            saved_bytes=sum(block.bytes for block in part.saved.values()),
+            saved_bytes=part.saved_bytes,
             held_at_start=at_start,
             held_at_peak=held_after(during[: _changes_until_peak(during)], at_start),
             held_at_end=held_after(during, at_start),

@@ -154,7 +154,7 @@ def launches_of(name: str, args: tuple[Any, ...], on_cuda: bool) -> int:
     if not name.startswith(_ON_LISTS):
         return 1
     lists = [tensors for value in args if isinstance(value, list | tuple) and (tensors := list(tensors_in(value)))]
-    elements = [tensor.numel() for tensor in lists[0]]
+    elements = [tensor.numel() for tensor in lists[0]] if lists else []
     if not on_cuda:
         return len(elements)
     if name.startswith("aten._fused"):

@@ -25,6 +25,8 @@ class Block:
     """`model/attention.py:48`, where the source of the model is known and made it; else empty."""
     category: str
     on_host: bool
+    is_saved: bool = False
+    """Whether autograd keeps it for the backward pass."""
 
 
 @dataclass(frozen=True)

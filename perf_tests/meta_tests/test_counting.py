@@ -105,6 +105,19 @@ def test_saved_are_the_tensors_that_autograd_keeps_each_block_once_and_no_parame
     assert part.held_at_end == Counter({PARAMETERS: 4 * KIB, ACTIVATIONS: 4 * KIB, TEMPORARIES: 4 * KIB})
 
 
+def test_a_block_that_two_parts_save_counts_in_the_first() -> None:
+    x = torch.zeros(KIB, requires_grad=True)
+    with Counting("cpu") as counting:
+        counting.register([x], INPUTS)
+        with counting.part("first"):
+            y = x.exp()
+        with counting.part("second"):
+            z = y.exp() * y
+        saved = {name: part.saved_bytes for name, part in counting.finished().items()}
+    assert saved == {"first": 4 * KIB, "second": 4 * KIB}
+    assert z.shape == x.shape
+
+
 def test_what_autograd_adds_up_it_adds_in_place() -> None:
     """Two gradients of one tensor: without a mode looking on, the second goes into the first."""
     x = torch.zeros(KIB, requires_grad=True)
