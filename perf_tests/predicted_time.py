@@ -17,7 +17,7 @@ LARGEST_REUSED_BYTES = 32 * 2**20
 """Blocks up to this come out of memory that the process has; larger ones are mapped anew each time (mallopt(3),
 M_MMAP_THRESHOLD, its dynamic maximum)."""
 
-UNCERTAINTY = {LAUNCH: 0.7, COMPUTE: 0.3, MEMORY: 0.3}
+UNCERTAINTY = {LAUNCH: 0.7, COMPUTE: 0.3, MEMORY: 0.35}
 """By what bounds a phase: the relative error that 4 of 5 published times stay within when nothing is known of their
 host, as `python -m perf_tests.proofs.predicted_times` finds it."""
 

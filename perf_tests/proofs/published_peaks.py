@@ -22,7 +22,7 @@ CONDITIONS = PUBLISHED / "memory_conditions.csv"
 OUTLIERS = PUBLISHED / "memory_outliers.csv"
 
 LEFT_OUT = {
-    "fadibenz/systems-transformer-optimizations": "states a batch of 4, its configuration has 2, and what was read is not said",
+    "fadibenz/systems-transformer-optimizations": "states a batch of 4 and configures 2, and does not say what it read",
     "HanFa/assignment2-systems": "does not state the batch",
     "repository not named": "does not say what it read",
     "danzzzlll/Projects": "states neither GPU nor size",
