@@ -53,6 +53,7 @@ lint: .venv/.installed  ## format, lint, types
 	$(BIN)/mypy
 
 proofs: .venv/.installed  ## what the suite claims of itself, measured
+	$(BIN)/python -m perf_tests.proofs.audit_score
 	$(BIN)/python -m perf_tests.proofs.collection_cost
 	$(BIN)/python -m perf_tests.proofs.suite_against_loop
 	$(BIN)/python -m perf_tests.proofs.sdpa_against_naive
@@ -64,6 +65,8 @@ proofs: .venv/.installed  ## what the suite claims of itself, measured
 	$(BIN)/python -m perf_tests.proofs.counters_repeat
 	$(BIN)/python -m perf_tests.proofs.predicted_cpu_peak
 	$(BIN)/python -m perf_tests.proofs.ledger_time
+	$(BIN)/python -m perf_tests.proofs.prediction_time
+	$(BIN)/python -m perf_tests.proofs.predicted_times
 
 clean:  ## forget the installation, keep the records
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

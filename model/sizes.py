@@ -53,8 +53,11 @@ class ModelConfig:
         tokens = batch_size * context_length
         matrices = self.num_layers * (4 * self.d_model**2 + 3 * self.d_model * self.d_ff)
         linear = 2 * tokens * (matrices + self.vocab_size * self.d_model)
-        attention = 4 * tokens * context_length * self.d_model * self.num_layers
-        return linear + attention
+        return linear + self.forward_attention_flops(batch_size, context_length)
+
+    def forward_attention_flops(self, batch_size: int, context_length: int) -> int:
+        """The part of them that multiplies over the T x T square; a causal mask lets half of it be left out."""
+        return 4 * batch_size * context_length**2 * self.d_model * self.num_layers
 
     def at_context(self, context_length: int) -> "ModelConfig":
         """The same shape for inputs of `context_length` tokens."""

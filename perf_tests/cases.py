@@ -9,13 +9,14 @@ import torch
 from model.attention import ATTENTION
 from model.sizes import SIZES, ModelConfig
 from model.training import optimizer_that_runs
+from perf_tests.least_work import FORWARD_MULTIPLES
 from perf_tests.options import PHASES, Settings
 
 ZERO_GRAD_POLICY = "set_to_none_before_forward"
 
-# Multiples of the forward pass's model FLOPs; the optimizer's are no matrix products and count as none.
-MODEL_FLOPS_OF_PHASE = {"inference": 1, "forward": 1, "backward": 2, "forward_backward": 3, "full_step": 3}
-ATTENTION_FLOPS_OF_PHASE = {"attention_forward": 1, "attention_backward": 2}
+# The optimizer's FLOPs are no matrix products and count as none.
+MODEL_FLOPS_OF_PHASE = {phase: FORWARD_MULTIPLES[phase] for phase in PHASES if phase in FORWARD_MULTIPLES}
+ATTENTION_FLOPS_OF_PHASE = {phase: FORWARD_MULTIPLES[phase] for phase in ("attention_forward", "attention_backward")}
 
 ATTENTION_BATCH_SIZE = 8
 

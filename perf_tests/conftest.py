@@ -164,6 +164,9 @@ def measure(
         matmul_flops_per_second=None if workbench.disabled else workbench.ceiling(case.precision),
         conditions={} if workbench.disabled else _conditions(case, workbench),
         on_round=workbench.on_round,
+        expectation=None if workbench.disabled else workbench.expect(case),
+        measure_ceiling_again=workbench.measure_ceiling_again,
+        available_bytes=workbench.budget_bytes,
     )
     yield measure
     workbench.note_time(measure)
@@ -187,8 +190,7 @@ def _conditions(case: Case, workbench: Workbench) -> Json:
         "records_graph": case.phase != "inference",
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
     }
-    if isinstance(case, LanguageModelCase):
-        conditions["parameters"] = case.config.parameters
+    conditions["parameters"] = case.config.parameters if isinstance(case, LanguageModelCase) else 0
     if case.attention == "sdpa":
         conditions["sdpa_backend"] = _sdpa_backend(case, workbench)
     return conditions

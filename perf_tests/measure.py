@@ -8,10 +8,13 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from perf_tests.cases import Case
+from perf_tests.expectation import Expectation, why_impossible
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.compilation import count_compilations
 from perf_tests.instruments.device import Device
 from perf_tests.instruments.machine import drifting_facts
+from perf_tests.outcomes import ImpossibleError
+from perf_tests.records import row_flags
 from perf_tests.records.record import FLAGS, Json
 
 
@@ -41,6 +44,10 @@ class Measure:
     conditions: Json
     on_round: Callable[[int], None]
     """Told the number of each round before its set-up; warm-up rounds come first."""
+    expectation: Expectation | None = None
+    measure_ceiling_again: Callable[[str], float] | None = None
+    """The matrix product rate of this moment in a precision; asked before a case is called impossible."""
+    available_bytes: int | None = None
     rounds_seconds: float = 0.0
     first_call_seconds: float = 0.0
     _arguments: tuple[Any, ...] = ()
@@ -82,6 +89,7 @@ class Measure:
         self._measure(timed, prepare)
         if loss_scale is not None:
             self._loss_scales.append(loss_scale())
+        self._refuse_the_impossible()
         self._write_down()
         return self._result
 
@@ -128,6 +136,8 @@ class Measure:
         info["peak_allocated_bytes"] = self.device.peak_allocated_bytes()
         info["peak_reserved_bytes"] = self.device.peak_reserved_bytes()
         info.update(self._derived(self.benchmark.stats["median"]))
+        if self.expectation is not None:
+            info.update(self.expectation.derived(self.benchmark.stats["median"]))
         info["skipped_steps"] = self._skipped_steps()
         info["compile_seconds"] = self._compile_seconds()
         info["flags"] = self._flags(info)
@@ -165,10 +175,32 @@ class Measure:
             return {"forward": setup, "backward": self.conditions["first_round_seconds"]}
         return {"forward": self.conditions["first_round_seconds"]}
 
+    def _refuse_the_impossible(self) -> None:
+        """Raises ImpossibleError, the rounds kept, for a time that this machine cannot reach."""
+        if self.expectation is None:
+            return
+        device_seconds = self.clock.device_seconds[-self.rounds :]
+        rounds = self.benchmark.stats["data"]
+        reason = why_impossible(self.expectation, rounds, device_seconds, self.measure_ceiling_again)
+        if reason is not None:
+            raise ImpossibleError(reason)
+
+    def _is_over_ceiling(self) -> bool:
+        return self.expectation is not None and self.expectation.is_over_ceiling(self.benchmark.stats["median"])
+
     def _flags(self, info: Json) -> list[str]:
+        rounds = self.benchmark.stats["data"]
+        peak = info["peak_allocated_bytes"]
         raised = {
             "math_attention": info.get("sdpa_backend") == "math",
             "recompiled": bool(info.get("recompiles")),
             "skipped_steps": bool(info.get("skipped_steps")),
+            "outlier": row_flags.has_outlier(rounds),
+            "trend": row_flags.has_trend(rounds),
+            "over_ceiling": self._is_over_ceiling(),
+            "waits_for_host": row_flags.waits_for_host(rounds, info["device_seconds"], info.get("bound")),
+            "parts_do_not_add_up": row_flags.parts_do_not_add_up(rounds, info["part_seconds"]),
+            "paging": row_flags.may_page(rounds, info.get("predicted_peak_bytes"), self.available_bytes),
+            "peak_off": row_flags.peak_is_off(peak, info.get("predicted_peak_bytes")),
         }
         return [flag for flag in FLAGS if raised.get(flag)]

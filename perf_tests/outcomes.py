@@ -15,6 +15,10 @@ from perf_tests.records.record import OUTCOMES, Json, identity_of
 DOES_NOT_FIT = ("out_of_memory", "would_not_fit")
 
 
+class ImpossibleError(Exception):
+    """A case was measured faster than its machine can be; the message says why and what most likely happened."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """A case without a timing, and the reason in words."""

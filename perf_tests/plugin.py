@@ -25,6 +25,7 @@ from perf_tests.cases import (
     language_model_id,
 )
 from perf_tests.options import PASSES, Settings, add_options, read_settings
+from perf_tests.outcomes import ImpossibleError, Outcome
 from perf_tests.paired.against import read_against
 from perf_tests.records.record import Json
 from perf_tests.stash import AGAINST, CASE, OUTCOME, PASS, SAVING, SETTINGS, WORKBENCH
@@ -160,7 +161,11 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    yield from _out_of_memory_skips(item)
+    try:
+        yield from _out_of_memory_skips(item)
+    except ImpossibleError as error:
+        item.stash[OUTCOME] = Outcome("impossible", str(error))
+        raise
 
 
 def _out_of_memory_skips(item: pytest.Item) -> Generator[None, None, None]:

@@ -2,6 +2,7 @@
 
 import gc
 import sys
+from collections.abc import Iterable
 
 import pytest
 
@@ -9,6 +10,7 @@ from perf_tests.benchmark_options import SavingOptions, regressions, row_of
 from perf_tests.cases import is_inside, selectable_cases
 from perf_tests.outcomes import Outcome, is_out_of_memory, out_of_memory
 from perf_tests.records.compare import compare
+from perf_tests.records.notices import notice_lines, with_notices
 from perf_tests.records.passes import pass_lines
 from perf_tests.records.record import Json, identity_of, ids_of
 from perf_tests.records.screen import comparison_lines, result_lines, time_line
@@ -105,14 +107,14 @@ def finish(session: pytest.Session) -> None:
         _note_interruption(run, measuring)
         return
     saving = session.config.stash[SAVING]
-    run.record = measuring.record()
+    run.record = with_notices(measuring.record())
     _save(session, run, measuring, saving)
     if run.baseline is not None:
         _compare(session, run, run.baseline.data, saving)
     if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:  # a resumed run of which every case was done
         session.exitstatus = pytest.ExitCode.OK
     # A case may have failed in the part of the run that this process resumed.
-    failed = run.failures or any(row["outcome"] == "error" for row in run.record["outcomes"])
+    failed = run.failures or any(row["outcome"] in ("error", "impossible") for row in run.record["outcomes"])
     if failed and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -168,21 +170,13 @@ def show(terminal: pytest.TerminalReporter) -> None:
     if run is None:
         return
     if run.record is not None:
-        terminal.section("results", sep="-")
-        for line in result_lines(run.record):
-            terminal.write_line(line)
+        _show(terminal, "results", [*result_lines(run.record), *notice_lines(run.record)])
         for name, lines in pass_lines(run.record).items():
-            terminal.section(name, sep="-")
-            for line in lines:
-                terminal.write_line(line)
+            _show(terminal, name, lines)
     if run.baseline is not None and run.rows:
-        terminal.section(f"compared with {run.baseline.name}", sep="-")
-        for line in comparison_lines(run.rows):
-            terminal.write_line(line)
-    terminal.section("run", sep="-")
+        _show(terminal, f"compared with {run.baseline.name}", comparison_lines(run.rows))
     spent = terminal.config.stash[WORKBENCH].time_spent
-    for line in (time_line(spent.parts()), *run.notes):
-        terminal.write_line(line)
+    _show(terminal, "run", [time_line(spent.parts()), *run.notes])
     for failure in run.failures:
         terminal.write_line(failure, red=True)
 
@@ -191,6 +185,10 @@ def show_ledger(terminal: pytest.TerminalReporter) -> None:
     """What moved in the ledger of exact counters, or why nothing was compared."""
     lines = terminal.config.stash.get(LEDGER_LINES, [])
     if lines:
-        terminal.section("counters", sep="-")
-        for line in lines:
-            terminal.write_line(line)
+        _show(terminal, "counters", lines)
+
+
+def _show(terminal: pytest.TerminalReporter, title: str, lines: Iterable[str]) -> None:
+    terminal.section(title, sep="-")
+    for line in lines:
+        terminal.write_line(line)

@@ -32,6 +32,8 @@ class TimeSpent:
     builds_seconds: float = 0.0
     passes_seconds: float = 0.0
     """Extra passes over the cases, after the timings."""
+    counting_seconds: float = 0.0
+    """Exact counters and the machine's ceilings."""
 
     def parts(self) -> dict[str, float]:
         """Seconds so far, in all since the process began, and by kind."""
@@ -41,6 +43,7 @@ class TimeSpent:
             "compiling": self.first_compiled_calls_seconds,
             "building": self.builds_seconds,
             "passes": self.passes_seconds,
+            "counting": self.counting_seconds,
         }
 
 

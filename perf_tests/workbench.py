@@ -1,17 +1,22 @@
 """What all benchmarks of one run share: the device, the clock, the memory budget, the run's session."""
 
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from model.precision import PRECISIONS
+from perf_tests import machine_ceilings
 from perf_tests.cases import AttentionCase, Case
+from perf_tests.ceilings import Ceilings
+from perf_tests.datasheets import Gpu, gpu_named
+from perf_tests.expectation import Expectation, expect
+from perf_tests.instruments import roofline
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.device import Device, open_device
-from perf_tests.instruments.roofline import matmul_flops_per_second
 from perf_tests.measure import Measure
 from perf_tests.options import Settings
-from perf_tests.outcomes import Outcome, why_too_large, why_unsupported
+from perf_tests.outcomes import Outcome, is_out_of_memory, why_too_large, why_unsupported
 from perf_tests.session import MeasuringSession, TimeSpent
 
 
@@ -26,6 +31,8 @@ class Workbench:
     time_spent: TimeSpent = field(default_factory=TimeSpent)
     session: MeasuringSession | None = None
     _ceilings: dict[str, float] = field(default_factory=dict)
+    _machine: list[Ceilings | None] = field(default_factory=list)
+    """Asked for once, at the first case; no element before."""
 
     @property
     def disabled(self) -> bool:
@@ -40,9 +47,49 @@ class Workbench:
     def ceiling(self, precision: str) -> float:
         """Matrix product rate of this machine in FLOP/s, measured at the first case that asks."""
         if precision not in self._ceilings:
-            self._ceilings[precision] = matmul_flops_per_second(PRECISIONS[precision], self.device)
+            self._ceilings[precision] = roofline.matmul_flops_per_second(PRECISIONS[precision], self.device)
             self.device.release_memory()
         return self._ceilings[precision]
+
+    def measure_ceiling_again(self, precision: str) -> float:
+        """The matrix product rate of this moment; the best so far is kept."""
+        rate = roofline.matmul_flops_per_second(PRECISIONS[precision], self.device)
+        self.device.release_memory()
+        self._ceilings[precision] = max(rate, self._ceilings.get(precision, 0.0))
+        return self._ceilings[precision]
+
+    def expect(self, case: Case) -> Expectation:
+        """The case's exact counters and the machine's ceilings, and what they cost to know noted."""
+        start = time.perf_counter()
+        expectation = expect(case, self._ceilings_for(case.precision), self._datasheet())
+        self.time_spent.counting_seconds += time.perf_counter() - start
+        return expectation
+
+    def _ceilings_for(self, precision: str) -> Ceilings | None:
+        """This machine's, with the better of the rates measured earlier and in this run; None without the memory."""
+        if not self._machine:
+            try:
+                self._machine.append(machine_ceilings.ceilings_here(self.device))
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                self._machine.append(None)
+        machine = self._machine[0]
+        if machine is None:
+            return None
+        rates, name = machine.matmul_flops_per_second, precision.removesuffix("-unscaled")
+        return replace(
+            machine, matmul_flops_per_second={**rates, name: max(rates.get(name, 0.0), self.ceiling(precision))}
+        )
+
+    def _datasheet(self) -> Gpu | None:
+        """Of the GPU that is here; None on a CPU, and for a card that is not known."""
+        if self.device.torch_device.type != "cuda":
+            return None
+        try:
+            return gpu_named(torch.cuda.get_device_name(self.device.torch_device))
+        except ValueError:
+            return None
 
     def rounds(self, case: Case) -> int:
         alone = isinstance(case, AttentionCase)

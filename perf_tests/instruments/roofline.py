@@ -1,6 +1,7 @@
-"""The machine's ceiling for matrix products, measured, so that a figure can be said to be some share of it."""
+"""The machine's ceilings, measured: matrix products and memory traffic, for figures to be some share of."""
 
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -10,6 +11,9 @@ from perf_tests.instruments.device import Device
 # Large enough to be bound by arithmetic: 0.1 s on a 0.2 TFLOP/s CPU, 20 ms on a 50 TFLOP/s GPU.
 _WIDTH = {"cpu": 2048, "cuda": 8192}
 _ROUNDS = 10
+
+# Each of three arrays; larger than any last-level cache that one process has for itself.
+_ARRAY_BYTES = {"cpu": 2**28, "cuda": 2**30}
 
 
 def matmul_flops_per_second(precision: Precision, device: Device) -> float:
@@ -22,11 +26,35 @@ def matmul_flops_per_second(precision: Precision, device: Device) -> float:
     width = _WIDTH[device.torch_device.type]
     dtype = precision.autocast_dtype or torch.float32
     left, right = (torch.randn(width, width, device=device.torch_device).to(dtype) for _ in range(2))
-    best_seconds = float("inf")
-    for _ in range(_ROUNDS):
+    return 2 * width**3 / best_seconds(lambda: torch.mm(left, right), device)
+
+
+def memory_bytes_per_second(device: Device, *, fresh_output: bool) -> float:
+    """The best of a few sums of two arrays, both read and the third written: two reads and a write, as STREAM counts.
+
+    With `fresh_output` the result is allocated anew each time, as eager operations do. A CPU then waits for the kernel
+    to hand it zeroed pages; a GPU's caching allocator does not.
+    """
+    elements = _ARRAY_BYTES[device.torch_device.type] // 4
+    left, right, out = (torch.ones(elements, device=device.torch_device) for _ in range(3))
+
+    def into_the_same() -> None:
+        torch.add(left, right, out=out)
+
+    def into_fresh() -> None:
+        torch.add(left, right)
+
+    add = into_fresh if fresh_output else into_the_same
+    return 3 * 4 * elements / best_seconds(add, device)
+
+
+def best_seconds(work: Callable[[], object], device: Device) -> float:
+    """The fastest of a few calls, each waited for; the first warms up."""
+    best = float("inf")
+    for _ in range(_ROUNDS + 1):
         device.synchronize()
         start = time.perf_counter()
-        torch.mm(left, right)
+        work()
         device.synchronize()
-        best_seconds = min(best_seconds, time.perf_counter() - start)
-    return 2 * width**3 / best_seconds
+        best = min(best, time.perf_counter() - start)
+    return best

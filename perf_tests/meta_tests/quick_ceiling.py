@@ -1,10 +1,37 @@
-"""A plugin for launches that look at outcomes and not at figures: the machine's matrix product rate in no time."""
+"""A plugin for launches that look at outcomes and not at figures: a machine's ceilings in no time.
+
+PLANTED_FLOPS_PER_SECOND is the rate of its matrix products; without it nothing is too fast.
+"""
+
+import os
 
 import pytest
 
+from model.precision import Precision
+from perf_tests import machine_ceilings
+from perf_tests.ceilings import Ceilings
 from perf_tests.instruments import roofline
+from perf_tests.instruments.device import Device
+
+
+def matmul_flops_per_second(precision: Precision, device: Device) -> float:
+    precision.apply()
+    return float(os.environ.get("PLANTED_FLOPS_PER_SECOND", "1e18"))
+
+
+def ceilings_here(device: Device) -> Ceilings:
+    return Ceilings(
+        name="a planted machine",
+        matmul_flops_per_second={"fp32": 1.0},
+        bytes_per_second=1e15,
+        fresh_bytes_per_second=1e15,
+        launch_seconds=1e-9,
+        backward_launch_seconds=1e-9,
+        launches_overlap=False,
+        source="planted",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    roofline._ROUNDS = 1
-    roofline._WIDTH = {"cpu": 64, "cuda": 64}
+    roofline.matmul_flops_per_second = matmul_flops_per_second
+    machine_ceilings.ceilings_here = ceilings_here

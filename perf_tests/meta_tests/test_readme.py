@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from perf_tests.__main__ import main
 from perf_tests.options import add_options
 from perf_tests.paired.against import DEFAULT_MINUTES
 from perf_tests.proofs import (
@@ -113,6 +114,13 @@ def test_the_option_table_lists_every_option_and_no_other() -> None:
     known = {call.args[0] for call in parser.getgroup().addoption.call_args_list}
     rows = [line.split("|")[1] for line in section("Run").splitlines() if line.startswith("| `--")]
     assert {name for row in rows for name in re.findall(r"`(--[a-z-]+)`", row)} == known
+
+
+def test_the_prediction_is_what_its_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    block = README.partition("<!-- predicted:")[2].partition("<!-- end of predicted -->")[0]
+    command, *shown = [line.removeprefix("    ") for line in block.splitlines() if line.startswith("    ")]
+    main(shlex.split(command.removeprefix("$ python -m perf_tests ")))
+    assert shown == [line for line in capsys.readouterr().out.splitlines() if line]
 
 
 def mapped_paths() -> list[str]:

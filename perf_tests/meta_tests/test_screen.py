@@ -142,8 +142,8 @@ def test_too_few_rounds_for_an_interval_are_said_to_be_too_few() -> None:
 
 
 def test_the_shares_of_a_runs_time_add_up() -> None:
-    line = time_line({"total": 10.0, "rounds": 6.0, "compiling": 1.0, "building": 1.0})
+    line = time_line({"total": 10.0, "rounds": 6.0, "compiling": 1.0, "building": 1.0, "counting": 0.5})
 
     assert line.startswith("10 s: 60% in warm-up and measured rounds")
     assert "10% of all in first calls" in line
-    assert "10% building models, 30% start" in line
+    assert "10% building models, 5% counting and ceilings, 25% start" in line

@@ -11,6 +11,7 @@ from perf_tests.__main__ import main
 from perf_tests.meta_tests.synthetic import BACKWARD, FORWARD, record, timed, untimed
 from perf_tests.records.record import Json
 
+ROOT = Path(__file__).parents[2]
 SLOWER = tuple(1.1 * seconds for seconds in (1.00, 1.01, 1.02, 1.03, 1.04, 1.05, 1.06, 1.07, 1.08, 1.09))
 
 
@@ -65,3 +66,14 @@ def test_looking_at_records_needs_no_torch() -> None:
     program = "import sys, perf_tests.__main__; sys.exit('torch' in sys.modules)"
     root = Path(__file__).parents[2]
     assert subprocess.run([sys.executable, "-c", program], cwd=root).returncode == 0
+
+
+def test_a_reader_that_has_seen_enough_ends_a_verb_without_a_traceback() -> None:
+    words = [sys.executable, "-m", "perf_tests", "audit", "published/e2e_timing.csv", "--all"]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as verb:
+        assert verb.stdout is not None
+        assert verb.stderr is not None
+        verb.stdout.readline()
+        verb.stdout.close()
+        assert verb.stderr.read() == ""
+    assert verb.returncode == 0

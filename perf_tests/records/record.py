@@ -34,6 +34,13 @@ FLAGS = {
     "math_attention": "scaled_dot_product_attention took the unfused math path",
     "recompiled": "torch.compile generated code inside the measured rounds",
     "skipped_steps": "the gradient scaler skipped optimizer steps in the measured rounds",
+    "outlier": "one round was so much slower that it alone makes the spread",
+    "trend": "later rounds took another time than earlier ones, by 5 % or more",
+    "over_ceiling": "its products ran faster than the best square one measured here, which was taken in the same noise",
+    "waits_for_host": "the wall clock saw over 5 % more than the device's own although launches do not bound it",
+    "parts_do_not_add_up": "the parts timed inside the step and the step itself are over 5 % apart",
+    "paging": "rounds scatter while memory is nearly full, as if it were paged to the host",
+    "peak_off": "the allocator's peak is not the predicted one within 1 % and cuBLAS's workspaces",
 }
 """Every flag that a row may carry in `flags`, with its sentence."""
 

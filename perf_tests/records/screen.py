@@ -66,14 +66,14 @@ def _in_words(row: Row) -> str:
 def time_line(seconds: dict[str, float]) -> str:
     """Where the time of a run went, as shares of the whole."""
     total = seconds["total"] or 1.0
-    passes = seconds.get("passes", 0.0)
-    rest = total - seconds["rounds"] - seconds["building"] - passes
+    counting, passes = seconds.get("counting", 0.0), seconds.get("passes", 0.0)
+    rest = total - seconds["rounds"] - seconds["building"] - counting - passes
     extra = f"{passes / total:.0%} in extra passes, " if passes else ""
     return (
         f"{total:.0f} s: {seconds['rounds'] / total:.0%} in warm-up and measured rounds with their set-up "
         f"({seconds['compiling'] / total:.0%} of all in first calls that compile), "
-        f"{seconds['building'] / total:.0%} building models, {extra}"
-        f"{rest / total:.0%} start, ceilings, checks and clean-up"
+        f"{seconds['building'] / total:.0%} building models, {counting / total:.0%} counting and ceilings, {extra}"
+        f"{rest / total:.0%} start, checks and clean-up"
     )
 
 

@@ -1,0 +1,189 @@
+"""Peaks of known GPUs from their vendor's datasheets. In: a name as torch or a person writes it. Out: a `Gpu`.
+
+Every rate is dense: datasheets of Ampere and later print tensor rates with sparsity, which is twice as much. `fp32` is
+the rate of the FFMA units, the only ones that `fp32` with TF32 off may use.
+"""
+
+import re
+from dataclasses import dataclass
+
+GIB = 2**30
+_TERA = 1e12
+_GIGA = 1e9
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What one card can do at the most. None where the card has no such path, or only emulates it."""
+
+    name: str
+    memory_bytes: int
+    """The datasheet's capacity, its GB being 2**30; a program sees 1 to 6 % less (driver, error correction)."""
+    bytes_per_second: float
+    fp32_flops_per_second: float
+    tf32_flops_per_second: float | None
+    bf16_flops_per_second: float | None
+    """Tensor cores, accumulating in fp32."""
+    fp16_flops_per_second: float | None
+    """Tensor cores, accumulating in fp32; the P100 has none and multiplies halves at twice its fp32 rate."""
+    sm_count: int | None
+    l2_cache_bytes: int | None
+    """None where no public source gives it."""
+    clock_margin: float
+    """By how much a sample may beat the rates: data-centre parts are rated at their highest clock, GeForce below it."""
+    source: str
+    aliases: tuple[str, ...]
+    """Words that, found together in a name, mean this card."""
+
+    def flops_per_second(self, precision: str) -> float | None:
+        """Peak of matrix products in `precision` (`fp16-unscaled` is `fp16`); None where the card has no such path.
+
+        Raises ValueError for a precision that nobody rates.
+        """
+        rates = {
+            "fp32": self.fp32_flops_per_second,
+            "tf32": self.tf32_flops_per_second,
+            "bf16": self.bf16_flops_per_second,
+            "fp16": self.fp16_flops_per_second,
+        }
+        known = precision.removesuffix("-unscaled")
+        if known not in rates:
+            raise ValueError(f"There is no peak for precision {precision!r}; the known ones are {', '.join(rates)}.")
+        return rates[known]
+
+
+PASCAL = "NVIDIA Tesla P100 datasheet, PB-08284-001, and NVIDIA Tesla P100 whitepaper, WP-08019-001"
+VOLTA = "NVIDIA V100 datasheet, January 2020, and NVIDIA Tesla V100 GPU Architecture whitepaper, WP-08608-001"
+TURING = "NVIDIA T4 datasheet and NVIDIA Turing GPU Architecture whitepaper, WP-09183-001"
+AMPERE = "NVIDIA A100 datasheet and NVIDIA A100 Tensor Core GPU Architecture whitepaper, table 2"
+A800 = "NVIDIA A800 datasheet: an A100 with a slower NVLink"
+A10 = "NVIDIA A10 datasheet"
+L4 = "NVIDIA L4 datasheet (tensor rates printed with sparsity)"
+L40S = "NVIDIA L40S datasheet"
+HOPPER = "NVIDIA H100 datasheet and NVIDIA H100 Tensor Core GPU Architecture whitepaper, table 2"
+H200 = "NVIDIA H200 datasheet (tensor rates printed with sparsity)"
+H800 = "Lenovo Press LP1732, ThinkSystem NVIDIA H800: an H100 with a slower NVLink"
+H20 = "NVIDIA H20 specification as printed by server vendors; NVIDIA publishes no page of its own"
+BLACKWELL = "NVIDIA Blackwell Architecture Technical Brief: HGX B200 at 1000 W, GB200 at 1200 W"
+GA102 = "NVIDIA Ampere GA102 GPU Architecture whitepaper, appendix A"
+ADA = "NVIDIA Ada GPU Architecture whitepaper, appendix A"
+ADA_LAPTOP = "nvidia.com, GeForce RTX 40 Series laptops, compared: CUDA cores x 2 x highest boost clock"
+GB202 = "NVIDIA RTX Blackwell GPU Architecture whitepaper, appendix A"
+GB202_PRO = "NVIDIA RTX PRO Blackwell GPU Architecture whitepaper and RTX PRO 6000 datasheet"
+
+_DATA_CENTRE, _GEFORCE = 1.0, 1.1
+
+_Row = tuple[str, float, float, float, float | None, float | None, float | None, int, float, float, str, str]
+
+# Kept apart from the class so that a card is one line, and the units stand in one head.
+_ROWS: tuple[_Row, ...] = (
+    # name, memory GB, GB/s, TFLOP/s in fp32, tf32, bf16, fp16, SMs, L2 MB, clock margin, source, aliases
+    ("P100-PCIe-12GB", 12, 549, 9.3, None, None, 18.7, 56, 3, _DATA_CENTRE, PASCAL, "p100 pcie 12gb"),
+    ("P100-PCIe-16GB", 16, 732, 9.3, None, None, 18.7, 56, 4, _DATA_CENTRE, PASCAL, "p100 pcie"),
+    ("P100-SXM2-16GB", 16, 732, 10.6, None, None, 21.2, 56, 4, _DATA_CENTRE, PASCAL, "p100|p100 sxm2"),
+    ("V100-PCIe-16GB", 16, 900, 14.0, None, None, 112, 80, 6, _DATA_CENTRE, VOLTA, "v100 pcie"),
+    ("V100-PCIe-32GB", 32, 900, 14.0, None, None, 112, 80, 6, _DATA_CENTRE, VOLTA, "v100 pcie 32gb"),
+    ("V100S-PCIe-32GB", 32, 1134, 16.4, None, None, 130, 80, 6, _DATA_CENTRE, VOLTA, "v100s"),
+    ("V100-SXM2-16GB", 16, 900, 15.7, None, None, 125, 80, 6, _DATA_CENTRE, VOLTA, "v100|v100 sxm2"),
+    ("V100-SXM2-32GB", 32, 900, 15.7, None, None, 125, 80, 6, _DATA_CENTRE, VOLTA, "v100 32gb|v100 sxm2 32gb"),
+    ("T4", 16, 320, 8.1, None, None, 65, 40, 4, _DATA_CENTRE, TURING, "t4"),
+    ("A100-40GB", 40, 1555, 19.5, 156, 312, 312, 108, 40, _DATA_CENTRE, AMPERE, "a100|a100 40gb|a100 40"),
+    ("A100-PCIe-80GB", 80, 1935, 19.5, 156, 312, 312, 108, 40, _DATA_CENTRE, AMPERE, "a100|a100 80gb pcie"),
+    ("A100-SXM-80GB", 80, 2039, 19.5, 156, 312, 312, 108, 40, _DATA_CENTRE, AMPERE, "a100|a100 80gb|a100 80"),
+    ("A800-PCIe-40GB", 40, 1555, 19.5, 156, 312, 312, 108, 40, _DATA_CENTRE, A800, "a800 40gb|a800 pcie 40gb"),
+    ("A800-PCIe-80GB", 80, 1935, 19.5, 156, 312, 312, 108, 40, _DATA_CENTRE, A800, "a800 pcie|a800 80gb pcie"),
+    ("A800-SXM-80GB", 80, 2039, 19.5, 156, 312, 312, 108, 40, _DATA_CENTRE, A800, "a800|a800 80gb"),
+    ("A10", 24, 600, 31.2, 62.5, 125, 125, 72, 6, _DATA_CENTRE, A10, "a10"),
+    ("L4", 24, 300, 30.3, 60, 121, 121, 58, 48, _DATA_CENTRE, L4, "l4"),
+    ("L40S", 48, 864, 91.6, 183, 362, 362, 142, 96, _DATA_CENTRE, L40S, "l40s"),
+    ("H100-PCIe", 80, 2039, 51.2, 378, 756, 756, 114, 50, _DATA_CENTRE, HOPPER, "h100 pcie"),
+    ("H100-NVL", 94, 3938, 60.0, 417.5, 835, 835, 132, 50, _DATA_CENTRE, HOPPER, "h100 nvl"),
+    ("H100-SXM", 80, 3352, 66.9, 494.7, 989.4, 989.4, 132, 50, _DATA_CENTRE, HOPPER, "h100"),
+    ("H800-PCIe", 80, 2039, 51.2, 378, 756, 756, 114, 50, _DATA_CENTRE, H800, "h800 pcie"),
+    ("H800-SXM", 80, 3352, 66.9, 494.7, 989.4, 989.4, 132, 50, _DATA_CENTRE, H800, "h800"),
+    ("H20", 96, 4000, 44.0, 74, 148, 148, 78, 60, _DATA_CENTRE, H20, "h20"),
+    ("H200-NVL", 141, 4800, 60.0, 417.5, 835, 835, 132, 50, _DATA_CENTRE, H200, "h200 nvl"),
+    ("H200-SXM", 141, 4800, 66.9, 494.7, 989.4, 989.4, 132, 50, _DATA_CENTRE, H200, "h200"),
+    ("B200", 180, 8000, 80.0, 1125, 2250, 2250, 148, 126, _DATA_CENTRE, BLACKWELL, "b200"),
+    ("GB200", 186, 8000, 90.0, 1250, 2500, 2500, 152, 126, _DATA_CENTRE, BLACKWELL, "gb200"),
+    ("RTX 3070", 8, 448, 20.3, 20.3, 40.6, 40.6, 46, 4, _GEFORCE, GA102, "rtx 3070"),
+    ("RTX 3090", 24, 936, 35.6, 35.6, 71, 71, 82, 6, _GEFORCE, GA102, "rtx 3090"),
+    ("RTX 4060", 8, 272, 15.1, 15.1, 30.2, 30.2, 24, 24, _GEFORCE, ADA, "rtx 4060"),
+    ("RTX 4060 Laptop", 8, 256, 14.6, 14.6, 29.1, 29.1, 24, 32, _GEFORCE, ADA_LAPTOP, "rtx 4060 laptop"),
+    ("RTX 4090", 24, 1008, 82.6, 82.6, 165.2, 165.2, 128, 72, _GEFORCE, ADA, "rtx 4090"),
+    ("RTX 4090 Laptop", 16, 576, 39.7, 39.7, 79.4, 79.4, 76, 64, _GEFORCE, ADA_LAPTOP, "rtx 4090 laptop"),
+    ("RTX 5090", 32, 1792, 104.8, 104.8, 209.5, 209.5, 170, 96, _GEFORCE, GB202, "rtx 5090"),
+    ("RTX PRO 6000 Blackwell", 96, 1792, 126.0, 251.9, 503.8, 503.8, 188, 128, _GEFORCE, GB202_PRO, "rtx pro 6000"),
+)  # fmt: skip
+
+
+def _tera(value: float | None) -> float | None:
+    return None if value is None else value * _TERA
+
+
+GPUS = {
+    name: Gpu(
+        name, int(memory * GIB), bandwidth * _GIGA, fp32 * _TERA, _tera(tf32), _tera(bf16), _tera(fp16), sms,
+        int(l2 * 2**20), margin, source, tuple(aliases.split("|")),
+    )
+    for name, memory, bandwidth, fp32, tf32, bf16, fp16, sms, l2, margin, source, aliases in _ROWS
+}  # fmt: skip
+"""Every card with a datasheet here. Where a name leaves the form factor open, the faster one is meant."""
+
+BY_HAND = "memory=24GiB,bandwidth=300GB/s,fp32=30.3,tf32=60,bf16=121,fp16=121"
+"""How a person gives the peaks of another card, rates in TFLOP/s; a rate left out is a path that it lacks."""
+
+_GIVEN = ("memory", "bandwidth", "fp32", "tf32", "bf16", "fp16")
+
+# A name with one of these means another card than the same name without it.
+_QUALIFIERS = {"ti", "super", "laptop", "mobile", "max", "d", "nvl", "mig", "ada", "unknown", "not"}
+
+
+def gpu_named(text: str) -> Gpu:
+    """The card that `text` names: torch's device name, a table's, one of `GPUS`, or peaks in the form of `BY_HAND`.
+
+    Remarks in parentheses are passed over. Raises ValueError when no card or more than one answers to it.
+    """
+    if text.partition("=")[0].strip() in _GIVEN:
+        return _by_hand(text)
+    words = _words(text)
+    found: dict[str, int] = {}
+    for gpu in GPUS.values():
+        for alias in gpu.aliases:
+            needed = set(alias.split())
+            if needed <= words and not (words - needed) & _QUALIFIERS:
+                found[gpu.name] = max(len(needed), found.get(gpu.name, 0))
+    best = [name for name, length in found.items() if length == max(found.values())]
+    if len(best) != 1 or "?" in text:
+        why = f"may be {' or '.join(best)}" if best else "has no datasheet here"
+        raise ValueError(
+            f"GPU {text!r} {why}; the known ones are {', '.join(GPUS)}; "
+            f"the peaks of another are given by hand in place of the name, like {BY_HAND} (TFLOP/s)."
+        )
+    return GPUS[best[0]]
+
+
+def _words(text: str) -> set[str]:
+    """The words of a name in lower case, without remarks."""
+    without_remarks = re.sub(r"\([^()]*\)", " ", text.casefold())
+    return set(re.findall(r"[a-z0-9]+", without_remarks))
+
+
+def _by_hand(text: str) -> Gpu:
+    given: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, figure = (piece.strip() for piece in part.partition("="))
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(GiB|GB/s|TFLOP/s)?", figure)
+        unit = {"memory": "GiB", "bandwidth": "GB/s"}.get(name, "TFLOP/s")
+        is_known = name in _GIVEN and name not in given
+        if not is_known or match is None or match[2] not in (None, unit) or not float(match[1]):
+            raise ValueError(f"GPU {text!r} has {part.strip()!r}, which is not of the form of {BY_HAND}.")
+        given[name] = float(match[1])
+    missing = [name for name in ("memory", "bandwidth", "fp32") if name not in given]
+    if missing:
+        raise ValueError(f"GPU {text!r} lacks {' and '.join(missing)}; give at least memory, bandwidth and fp32.")
+    return Gpu(
+        text, int(given["memory"] * GIB), given["bandwidth"] * _GIGA, given["fp32"] * _TERA,
+        _tera(given.get("tf32")), _tera(given.get("bf16")), _tera(given.get("fp16")),
+        None, None, 1.0, "given by hand", (),
+    )  # fmt: skip

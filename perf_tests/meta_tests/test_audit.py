@@ -1,0 +1,320 @@
+"""`python -m perf_tests audit`: honest tables pass, each planted mistake is called by its name."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perf_tests.__main__ import main
+from perf_tests.least_work import SIZES
+from perf_tests.meta_tests.foreign_tables import Row, attention_row, attention_table, model_row, model_table, written
+from perf_tests.meta_tests.synthetic import record, timed
+from perf_tests.records.audit import Audit, audit_file
+from perf_tests.records.finding import ACCUSING, IMPOSSIBLE, INCONSISTENT, NOTICE, SUSPICIOUS
+
+
+def audited(folder: Path, rows: list[Row]) -> Audit:
+    return audit_file(written(folder, rows))
+
+
+def rules(audit: Audit) -> set[tuple[str, str]]:
+    return {(finding.verdict, finding.rule) for finding in audit.findings}
+
+
+@pytest.mark.parametrize("table", [model_table, attention_table])
+def test_an_honest_table_is_accused_of_nothing(table: object, tmp_path: Path) -> None:
+    audit = audited(tmp_path, table())  # type: ignore[operator]
+    assert rules(audit) <= {(NOTICE, "launch-bound")}
+    assert audit.not_judged == []
+
+
+@pytest.mark.parametrize(
+    "row, rule, cause",
+    [
+        (model_row(mean_ms="90"), "arithmetic", "TF32"),
+        (model_row("2.7B", precision="fp32", mean_ms="90"), "arithmetic", "another precision"),
+        (model_row(gpu="T4-16GB", mean_ms="350"), "arithmetic", "half the batch"),
+        (model_row(mean_ms="0.28"), "arithmetic", "wrong unit"),
+        (model_row(mean_ms="0"), "time", "unit"),
+        (model_row(mean_ms="-3"), "time", "sign"),
+        (model_row("2.7B", phase="fwd_bwd", gpu="L4 24GB", mean_ms="99999"), "memory", "paging"),
+        (attention_row(mean_ms="0.5", precision="tf32", d_model="16"), "traffic", "kept no gradient"),
+    ],
+)
+def test_what_breaks_physics_is_impossible(row: Row, rule: str, cause: str, tmp_path: Path) -> None:
+    (finding,) = audited(tmp_path, [row]).findings_of(IMPOSSIBLE)
+    assert finding.rule == rule
+    assert cause in finding.likely_cause
+    assert finding.places == ("line 2",)
+
+
+def test_a_forward_pass_that_was_not_waited_for_is_told_by_the_time_that_the_step_has_more(tmp_path: Path) -> None:
+    (finding,) = audited(tmp_path, [model_row(mean_ms="180"), model_row(phase="fwd_bwd")]).findings_of(IMPOSSIBLE)
+    assert "line 3" not in finding.places
+    forward_alone = audited(tmp_path, [model_row("2.7B", mean_ms="500"), model_row("2.7B", phase="fwd_bwd")])
+    (finding,) = forward_alone.findings_of(IMPOSSIBLE)
+    assert "without waiting for the device; the missing time is in line 3" in finding.likely_cause
+
+
+def test_a_compiler_is_not_held_to_the_masked_half(tmp_path: Path) -> None:
+    """At 19.9 TFLOP/s over the whole square it is under 19.5 without the half that the mask hides."""
+    full = 4 * 8 * 16384**2 * 128 / 19.9e12 * 1e3
+    row = attention_row(16384, compiled="yes", d_model="128", mean_ms=f"{full:.6g}")
+    assert audited(tmp_path, [row]).findings_of(IMPOSSIBLE) == []
+    assert audited(tmp_path, [{**row, "compiled": "no"}]).findings_of(IMPOSSIBLE) != []
+
+
+def test_the_label_is_judged_and_comments_are_not_read(tmp_path: Path) -> None:
+    row = model_row(precision="fp32", mean_ms="90")
+    plain = audited(tmp_path, [row])
+    commented = audited(tmp_path, [{**row, "precision": "tf32(labelled fp32)", "note": "TF32", "status": "wrong"}])
+    assert rules(plain) == rules(commented) == {(IMPOSSIBLE, "arithmetic")}
+
+
+def test_an_inferred_gpu_is_said_to_be_one(tmp_path: Path) -> None:
+    (finding,) = audited(tmp_path, [model_row(mean_ms="90", gpu_basis="inferred")]).findings_of(IMPOSSIBLE)
+    assert "a GPU that is inferred and not stated" in finding.limit
+
+
+@pytest.mark.parametrize(
+    "changes, reason",
+    [
+        ({"gpu": ""}, "no GPU stated"),
+        ({"gpu": "Apple M3"}, "no datasheet"),
+        ({"context": ""}, "no context"),
+        ({"precision": "half?"}, "not certain"),
+        ({"gpu": "T4", "precision": "bf16_amp"}, "no bf16 path"),
+        ({"phase": "optimizer"}, "no known arithmetic"),
+        ({"mean_ms": ""}, "no figure"),
+        ({"d_model": "0"}, "d_model is 0"),
+    ],
+)
+def test_what_cannot_be_judged_is_counted_with_its_reason(changes: Row, reason: str, tmp_path: Path) -> None:
+    audit = audited(tmp_path, [{**model_row(), **changes}])
+    assert audit.counts()["not judged"] == 1
+    assert reason in next(iter(audit.reasons()))
+
+
+def planted(**changes: str) -> list[Row]:
+    """The honest table with the forward and backward time of large, context 512, fp32 replaced."""
+    table = model_table()
+    for row in table:
+        if (row["size"], row["context"], row["precision"]) == ("large", "512", "fp32") and row["phase"] in changes:
+            row["mean_ms"] = changes[row["phase"]]
+    return table
+
+
+@pytest.mark.parametrize(
+    "rows, verdict, rule",
+    [
+        (planted(fwd_bwd="1200"), INCONSISTENT, "sum of parts"),
+        (planted(fwd_bwd="500"), INCONSISTENT, "part and whole"),
+        (planted(backward="300", fwd_bwd="580"), SUSPICIOUS, "backward / forward"),
+        (planted(backward="1400", fwd_bwd="1680"), SUSPICIOUS, "paging"),
+        ([model_row(std_ms="270")], SUSPICIOUS, "outlier"),
+        ([model_row(mean_ms="223")], SUSPICIOUS, "near peak"),
+        ([model_row(), model_row(mean_ms="400")], SUSPICIOUS, "same cell twice"),
+        (
+            [model_row(compiled=way, phase=phase) for way in ("no", "yes") for phase in ("forward", "backward")],
+            SUSPICIOUS,
+            "compiled did nothing",
+        ),
+        (
+            [model_row(phase="forward", precision=label) | {"phase": "optimizer", "mean_ms": time}
+             for label, time in (("fp32", "50"), ("bf16_amp", "70"))],
+            SUSPICIOUS,
+            "optimizer and precision",
+        ),
+        (
+            [attention_row(phase="forward"), attention_row(phase="backward", mean_ms="6")],
+            INCONSISTENT,
+            "attention backward",
+        ),
+        (
+            [attention_row(8192), attention_row(16384, mean_ms=str(2 * float(attention_row(8192)["mean_ms"])))],
+            INCONSISTENT,
+            "attention exponent",
+        ),
+    ],
+)  # fmt: skip
+def test_what_figures_say_of_each_other_is_found(rows: list[Row], verdict: str, rule: str, tmp_path: Path) -> None:
+    assert (verdict, rule) in rules(audited(tmp_path, rows))
+
+
+def test_two_arms_bound_by_launches_are_not_comparable(tmp_path: Path) -> None:
+    """Autocast cannot make launching faster: an arm that is must have run under other conditions."""
+    table = [
+        model_row(size, 128, precision, mean_ms=str(2.0 * SIZES[size].num_layers))
+        for size in ("small", "medium", "large")
+        for precision in ("fp32", "bf16_amp")
+    ]
+    assert (SUSPICIOUS, "arms not comparable") not in rules(audited(tmp_path, table))
+    for row in table:
+        if row["precision"] == "bf16_amp":
+            row["mean_ms"] = str(0.65 * float(row["mean_ms"]))
+    assert (SUSPICIOUS, "arms not comparable") in rules(audited(tmp_path, table))
+
+
+def test_a_constant_on_top_of_every_size_is_found(tmp_path: Path) -> None:
+    sizes = ("small", "medium", "large", "xl")
+    plain = [model_row(size) for size in sizes]
+    shifted = [
+        {**row, "source": "somebody/repository:profile.md", "mean_ms": str(float(row["mean_ms"]) + 70)} for row in plain
+    ]
+    assert (SUSPICIOUS, "constant offset") in rules(audited(tmp_path, plain + shifted))
+
+
+def memory_row(**changes: str) -> Row:
+    row = {
+        "source": "somebody/repository:memory.md", "gpu": "A100-80GB", "object": "model(2025)", "size": "2.7B",
+        "d_model": "2560", "n_layers": "32", "batch": "4", "context": "512", "precision": "fp32", "compiled": "no",
+        "mode": "full_step_peak", "value": "65.5", "unit": "GiB",
+    }  # fmt: skip
+    return {**row, **changes}
+
+
+ATTENTION_MEMORY = {"object": "attention", "d_model": "64", "batch": "8", "context": "8192", "mode": "before_backward"}
+
+
+@pytest.mark.parametrize(
+    "changes, verdict, rule",
+    [
+        ({"value": "90"}, IMPOSSIBLE, "card memory"),
+        ({"value": "-1"}, IMPOSSIBLE, "amount"),
+        ({"value": "9", "mode": "forward_peak"}, IMPOSSIBLE, "weights"),
+        ({"value": "26", "unit": "GB"}, SUSPICIOUS, "optimizer state"),
+        ({"value": "51.4"}, SUSPICIOUS, "saved tensors"),
+        ({**ATTENTION_MEMORY, "value": "3.06"}, SUSPICIOUS, "saved squares"),
+        ({**ATTENTION_MEMORY, "value": "0.06"}, SUSPICIOUS, "saved squares"),
+    ],
+)
+def test_memory_that_cannot_be_is_found(changes: Row, verdict: str, rule: str, tmp_path: Path) -> None:
+    assert rules(audited(tmp_path, [memory_row(**changes)])) == {(verdict, rule)}
+
+
+@pytest.mark.parametrize("changes", [{}, {"context": "128", "value": "51.4"}, {**ATTENTION_MEMORY, "value": "4.06"}])
+def test_memory_that_can_be_is_not(changes: Row, tmp_path: Path) -> None:
+    assert audited(tmp_path, [memory_row(**changes)]).findings == []
+
+
+def test_a_peak_that_shrinks_with_the_context_is_found(tmp_path: Path) -> None:
+    rows = [memory_row(), memory_row(context="1024", value="60")]
+    assert (INCONSISTENT, "shrinking peak") in rules(audited(tmp_path, rows))
+
+
+def kernel_row(name: str, calls: int, average: float, percent: float, **changes: str) -> Row:
+    row = {
+        "source": "somebody/repository:profile.md", "gpu": "A100-80GB", "size": "small", "context": "128",
+        "scope": "forward", "kernel": name, "calls": str(calls), "total_ms": f"{calls * average / 1e3:.6g}",
+        "avg_us": str(average), "std_us": "", "pct_of_gpu_time": str(percent),
+    }  # fmt: skip
+    return {**row, **changes}
+
+
+PROFILE = [
+    kernel_row("ampere_sgemm", 85, 100.0, 85.0),
+    kernel_row("elementwise", 100, 10.0, 10.0),
+    kernel_row("reduce", 50, 10.0, 5.0),
+]
+
+
+def test_an_honest_profile_is_accused_of_nothing(tmp_path: Path) -> None:
+    assert audited(tmp_path, PROFILE).findings == []
+
+
+@pytest.mark.parametrize(
+    "row, rule",
+    [
+        ({**PROFILE[1], "avg_us": "64.9"}, "calls x average"),
+        ({**PROFILE[1], "pct_of_gpu_time": "23.1"}, "share"),
+        (kernel_row("copy", 20, 10.0, 10.0), "copied cell"),
+        (kernel_row("twice", 85, 100.0, 85.0), "sum of shares"),
+        ({**PROFILE[1], "pct_of_gpu_time": "-10"}, "amount"),
+    ],
+)
+def test_a_kernel_table_that_does_not_add_up_is_found(row: Row, rule: str, tmp_path: Path) -> None:
+    found = {finding.rule for finding in audited(tmp_path, [*PROFILE, row]).findings if finding.verdict in ACCUSING}
+    assert rule in found
+
+
+def test_products_that_a_capture_lost_are_found(tmp_path: Path) -> None:
+    lost = [{**PROFILE[0], "calls": "60", "total_ms": "6.0"}]
+    assert rules(audited(tmp_path, lost)) == {(SUSPICIOUS, "missing products")}
+
+
+def test_products_faster_than_the_card_are_found(tmp_path: Path) -> None:
+    fast = [kernel_row("ampere_sgemm", 85, 50.0, 85.0)]
+    assert rules(audited(tmp_path, fast)) == {(SUSPICIOUS, "matrix products")}
+
+
+def written_json(folder: Path, data: object) -> Path:
+    path = folder / "run.json"
+    path.write_text(json.dumps(data))
+    return path
+
+
+def test_a_record_of_this_suite_is_judged_by_its_identity(tmp_path: Path) -> None:
+    """A model of two layers in 1 s is fine on any GPU; in a nanosecond on none."""
+    honest = record([timed()], gpu={"name": "NVIDIA A100-SXM4-80GB"})
+    assert audit_file(written_json(tmp_path, honest)).findings == []
+    fast = record([timed(seconds=(1e-9,) * 10)], gpu={"name": "NVIDIA A100-SXM4-80GB"})
+    (finding,) = audit_file(written_json(tmp_path, fast)).findings
+    assert (finding.verdict, finding.rule) == (IMPOSSIBLE, "arithmetic")
+
+
+@pytest.mark.parametrize("compiled_peak, is_found", [(1000, True), (700, False)])
+def test_a_compiler_that_saved_memory_did_something(compiled_peak: int, is_found: bool, tmp_path: Path) -> None:
+    rows = [
+        timed(f"test_{phase}[{execution}]", phase=phase, execution=execution, peak_allocated_bytes=peak)
+        for execution, peak in (("eager", 1000), ("compiled", compiled_peak))
+        for phase in ("forward", "backward")
+    ]
+    audit = audit_file(written_json(tmp_path, record(rows)))
+    assert ((SUSPICIOUS, "compiled did nothing") in rules(audit)) == is_found
+
+
+def test_a_cpu_record_is_held_against_the_ceiling_measured_with_it(tmp_path: Path) -> None:
+    slow = record([timed(matmul_ceiling_tflops_per_second=0.1)])
+    assert audit_file(written_json(tmp_path, slow)).findings == []
+    fast = record([timed(matmul_ceiling_tflops_per_second=1e-6)])
+    (finding,) = audit_file(written_json(tmp_path, fast)).findings
+    assert "best product measured there" in finding.limit
+
+
+def test_a_foreign_benchmark_file_is_not_judged_and_says_why(tmp_path: Path) -> None:
+    foreign = {"machine_info": {"node": "x"}, "benchmarks": [{"name": "test_x", "stats": {"mean": 0.1}}]}
+    audit = audit_file(written_json(tmp_path, foreign))
+    assert audit.reasons() == {"no identity: neither phase nor shape of what was timed": 1}
+
+
+def test_exit_codes_and_json_say_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fine, bad = written(tmp_path, model_table(), "fine.csv"), written(tmp_path, [model_row(mean_ms="90")], "bad.csv")
+    assert main(["audit", str(fine)]) == 0
+    capsys.readouterr()
+    assert main(["audit", str(bad), "--json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert (said["counts"]["impossible"], said["findings"][0]["places"]) == (1, ["line 2"])
+    assert main(["audit", str(tmp_path / "none.csv")]) == 3
+
+
+def test_a_gpu_given_by_hand_stands_for_rows_that_name_none(tmp_path: Path) -> None:
+    path = written(tmp_path, [model_row(gpu="", mean_ms="90")])
+    assert main(["audit", str(path)]) == 0
+    assert main(["audit", str(path), "--gpu", "A100-80GB"]) == 1
+    assert main(["audit", str(path), "--gpu", "memory=80,bandwidth=2000,fp32=100"]) == 0
+
+
+def test_an_unknown_gpu_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["audit", str(written(tmp_path, model_table())), "--gpu", "Z9"])
+    assert ended.value.code == 2
+    assert "the known ones are" in capsys.readouterr().err
+
+
+def test_the_verb_needs_no_torch(tmp_path: Path) -> None:
+    path = written(tmp_path, model_table())
+    code = "import sys; from perf_tests.__main__ import main; main(sys.argv[1:]); print('torch' in sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", code, "audit", str(path)], capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1] == "False"

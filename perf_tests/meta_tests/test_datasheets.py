@@ -1,0 +1,101 @@
+"""A card is known by the names that torch and people give it, and no other card passes for it."""
+
+import dataclasses
+
+import pytest
+
+from perf_tests.datasheets import BY_HAND, GIB, GPUS, gpu_named
+
+
+@pytest.mark.parametrize(
+    "text, name",
+    [
+        ("NVIDIA A100-SXM4-80GB", "A100-SXM-80GB"),
+        ("NVIDIA A100-SXM4-40GB", "A100-40GB"),
+        ("NVIDIA A100 80GB PCIe", "A100-PCIe-80GB"),
+        ("NVIDIA H100 80GB HBM3", "H100-SXM"),
+        ("NVIDIA H100 PCIe", "H100-PCIe"),
+        ("NVIDIA H200", "H200-SXM"),
+        ("Tesla T4", "T4"),
+        ("Tesla P100-PCIE-16GB", "P100-PCIe-16GB"),
+        ("Tesla V100-SXM2-32GB", "V100-SXM2-32GB"),
+        ("NVIDIA L4", "L4"),
+        ("NVIDIA B200", "B200"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "RTX 4090 Laptop"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "RTX PRO 6000 Blackwell"),
+        ("P100-PCIe-16GB (Kaggle)", "P100-PCIe-16GB"),
+        ("A100-80", "A100-SXM-80GB"),
+        ("A100-80GB-class (inferred: 2x8.125 MiB workspaces, so not Hopper)", "A100-SXM-80GB"),
+        ("H20 (8x box)", "H20"),
+    ],
+)
+def test_a_card_is_recognised_by_the_names_in_use(text: str, name: str) -> None:
+    assert gpu_named(text) is GPUS[name]
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_each_card_answers_to_its_own_name(name: str) -> None:
+    assert gpu_named(name) is GPUS[name]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NVIDIA GeForce RTX 3090 Ti",
+        "NVIDIA GeForce RTX 4090 D",
+        "RTX 4060 / T4?",
+        "NVIDIA A10G",
+        "Apple M3",
+        "unknown",
+        "",
+    ],
+)
+def test_a_card_without_a_datasheet_passes_for_no_other(text: str) -> None:
+    with pytest.raises(ValueError, match=r"the known ones are P100-PCIe.*given by hand") as caught:
+        gpu_named(text)
+    assert BY_HAND in str(caught.value)
+
+
+def test_a_name_that_leaves_the_memory_open_names_the_candidates() -> None:
+    with pytest.raises(ValueError, match="may be A100-40GB or A100-PCIe-80GB or A100-SXM-80GB"):
+        gpu_named("A100")
+
+
+def test_rates_are_dense() -> None:
+    h100 = GPUS["H100-SXM"]
+    assert h100.fp32_flops_per_second == pytest.approx(66.9e12)
+    assert h100.flops_per_second("bf16") == pytest.approx(989.4e12)
+    assert GPUS["L4"].bytes_per_second == 300e9
+
+
+@pytest.mark.parametrize("gpu", GPUS.values(), ids=lambda gpu: gpu.name)
+def test_a_narrower_format_is_never_slower(gpu: object) -> None:
+    rates = [getattr(gpu, f"{precision}_flops_per_second") for precision in ("fp32", "tf32", "bf16")]
+    present = [rate for rate in rates if rate is not None]
+    assert present == sorted(present)
+
+
+def test_a_path_that_a_card_lacks_has_no_rate() -> None:
+    assert GPUS["T4"].flops_per_second("bf16") is None
+    assert GPUS["T4"].flops_per_second("fp16-unscaled") == 65e12
+    with pytest.raises(ValueError, match="fp8"):
+        GPUS["T4"].flops_per_second("fp8")
+
+
+def test_peaks_by_hand_are_read_with_their_units() -> None:
+    gpu = gpu_named(BY_HAND)
+    assert (gpu.memory_bytes, gpu.bytes_per_second, gpu.fp32_flops_per_second) == (24 * GIB, 300e9, 30.3e12)
+    assert gpu_named("memory=8,bandwidth=100,fp32=5").flops_per_second("bf16") is None
+
+
+@pytest.mark.parametrize(
+    "text", ["memory=24", "memory=24GB/s,bandwidth=3,fp32=1", "memory=x,bandwidth=3,fp32=1", "fp32=0"]
+)
+def test_peaks_by_hand_that_cannot_be_read_are_named(text: str) -> None:
+    with pytest.raises(ValueError, match=r"of the form of|lacks"):
+        gpu_named(text)
+
+
+def test_a_card_cannot_be_changed_in_place() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        GPUS["T4"].sm_count = 1  # type: ignore[misc]

@@ -1,0 +1,168 @@
+"""A time that the machine cannot reach is called impossible with its likeliest cause, and an honest one is not."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from model.training import optimizer_that_runs
+from perf_tests.ceilings import Ceilings
+from perf_tests.datasheets import GPUS
+from perf_tests.expectation import Expectation, expect, why_impossible
+from perf_tests.instruments.clock import Clock
+from perf_tests.measure import Measure
+from perf_tests.meta_tests.example_cases import attention_case, language_model_case
+from perf_tests.meta_tests.fake_device import QueueDevice
+from perf_tests.outcomes import ImpossibleError
+
+RATE = 1e9
+CEILINGS = Ceilings(
+    name="a machine", matmul_flops_per_second={"fp32": RATE, "bf16": RATE}, bytes_per_second=1e9,
+    fresh_bytes_per_second=1e9, launch_seconds=1e-6, backward_launch_seconds=1e-6, launches_overlap=True,
+    source="planted",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def forward() -> Expectation:
+    return expect(language_model_case(), CEILINGS, None)
+
+
+def seconds_at(share_of_rate: float, expectation: Expectation) -> list[float]:
+    return [sum(expectation.least_flops.values()) / (share_of_rate * RATE)] * 10
+
+
+def test_a_time_within_the_ceiling_and_its_margin_is_possible(forward: Expectation) -> None:
+    assert why_impossible(forward, seconds_at(0.8, forward), [], None) is None
+    assert why_impossible(forward, seconds_at(1.2, forward), [], None) is None
+
+
+def test_a_time_beyond_both_is_impossible_and_the_sentence_has_figure_limit_and_cause(forward: Expectation) -> None:
+    reason = why_impossible(forward, seconds_at(4.0, forward), [], lambda precision: RATE)
+    assert reason is not None
+    assert "TFLOP/s" in reason
+    assert "1.25 x the best square product of this machine" in reason
+    assert "a smaller batch" in reason
+
+
+def test_a_ceiling_taken_on_a_busy_machine_is_taken_again_before_anybody_is_accused(forward: Expectation) -> None:
+    asked: list[str] = []
+
+    def measure_again(precision: str) -> float:
+        asked.append(precision)
+        return (RATE, RATE, 4 * RATE)[len(asked) - 1]
+
+    assert why_impossible(forward, seconds_at(4.0, forward), [], measure_again) is None
+    assert asked == ["fp32"] * 3
+
+
+def test_a_gpu_is_held_to_its_datasheet_and_tf32_is_recognised() -> None:
+    case = replace(language_model_case(), device="cuda")
+    expectation = expect(case, CEILINGS, GPUS["A100-SXM-80GB"])
+    flops = sum(expectation.least_flops.values())
+    assert why_impossible(expectation, [flops / 19e12], [], None) is None
+    reason = why_impossible(expectation, [flops / 60e12], [], None)
+    assert reason is not None
+    assert "the datasheet of A100-SXM-80GB" in reason
+    assert "TF32 multiplied under the name fp32" in reason
+
+
+def test_what_cannot_be_counted_is_held_to_the_masked_half() -> None:
+    """A compiler may leave out what the mask hides, and nothing else."""
+    counted = expect(attention_case(), CEILINGS, None)
+    compiled = expect(attention_case(attention="compiled"), CEILINGS, None)
+    assert compiled.counters is None
+    assert compiled.counters_reason is not None
+    assert compiled.derived(1.0)["kernel_launches"] is None
+    assert 2 * sum(compiled.least_flops.values()) == sum(counted.least_flops.values())
+
+
+def test_an_operation_that_cannot_be_counted_takes_no_case_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(case: object) -> None:
+        raise NotImplementedError("aten.new")
+
+    monkeypatch.setattr("perf_tests.expectation.counters_of", fail)
+    expectation = expect(language_model_case(), CEILINGS, None)
+    assert expectation.counters_reason == "counting failed: NotImplementedError: aten.new"
+    assert expectation.derived(1.0)["bound"] is None
+
+
+def test_of_somebody_elses_model_nothing_is_sure() -> None:
+    expectation = expect(language_model_case(model="package:build"), CEILINGS, None)
+    assert expectation.least_flops == {}
+    assert why_impossible(expectation, [1e-12], [], None) is None
+    assert "its own" in str(expectation.counters_reason)
+
+
+def test_derived_figures_follow_from_counters_and_ceilings(forward: Expectation) -> None:
+    derived = forward.derived(1.0)
+    assert derived["executed_flops"] == language_model_case().forward_flops
+    assert derived["kernel_launches"] > 0
+    assert derived["roofline_fraction"] == derived["roofline_seconds"] < 1
+    assert derived["bound"] in ("launch", "compute", "memory")
+    assert derived["mfu"] is None
+
+
+@pytest.mark.parametrize("share, is_over", [(0.9, False), (1.1, True)])
+def test_over_the_ceiling_is_a_matter_of_arithmetic_alone(share: float, is_over: bool, forward: Expectation) -> None:
+    """The memory of this machine is so slow that every cache beats it."""
+    (seconds, *_) = seconds_at(share, forward)
+    assert forward.derived(seconds)["roofline_fraction"] > 1
+    assert forward.is_over_ceiling(seconds) == is_over
+
+
+def test_mfu_is_model_flops_over_the_datasheet_peak() -> None:
+    case = language_model_case()
+    expectation = expect(case, None, GPUS["A100-SXM-80GB"])
+    assert expectation.derived(1e-3)["mfu"] == pytest.approx(case.forward_flops / 1e-3 / 19.5e12)
+    assert expectation.derived(1e-3)["roofline_seconds"] is None
+
+
+def test_an_optimizer_multiplies_no_matrices_and_is_never_accused_of_it() -> None:
+    optimizer = optimizer_that_runs("default", torch.device("cpu"))
+    expectation = expect(language_model_case(phase="optimizer", optimizer=optimizer), CEILINGS, None)
+    assert expectation.counters is not None
+    assert why_impossible(expectation, [1e-12], [], None) is None
+
+
+class RoundsBenchmark:
+    """pytest-benchmark's fixture over a fake clock: it reads the timer around each round, as the real one does."""
+
+    disabled = False
+
+    def __init__(self, timer: Callable[[], float]) -> None:
+        self.timer = timer
+        self.extra_info: dict[str, object] = {}
+        self.stats: dict[str, object] = {}
+
+    def pedantic(
+        self, target: Callable[[], None], *, setup: Callable[[], None], rounds: int, warmup_rounds: int
+    ) -> None:
+        seconds = []
+        for _ in range(warmup_rounds + rounds):
+            setup()
+            start = self.timer()
+            target()
+            seconds.append(self.timer() - start)
+        self.stats = {"median": sorted(seconds[-rounds:])[rounds // 2], "data": seconds[-rounds:]}
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_a_device_that_is_not_waited_for_makes_a_case_impossible(deaf: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten rounds of a second each; a deaf device lets the clock be read while the work is still queued."""
+    device = QueueDevice()
+    monkeypatch.setattr("perf_tests.instruments.clock.time", device)
+    clock = Clock(device)
+    benchmark = RoundsBenchmark(clock)
+    measure = Measure(
+        benchmark, language_model_case(), clock, device, 10, 0, None, {}, lambda number: None,
+        expectation=expect(language_model_case(), CEILINGS, None), measure_ceiling_again=lambda precision: RATE,
+    )  # fmt: skip
+    if deaf:
+        monkeypatch.setattr(device, "synchronize", lambda: None)
+        with pytest.raises(ImpossibleError, match="it was read before the device was done"):
+            measure(lambda: device.launch(1.0))
+    else:
+        measure(lambda: device.launch(1.0))
+    assert len(benchmark.stats["data"]) == 10  # type: ignore[arg-type]

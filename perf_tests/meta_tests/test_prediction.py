@@ -1,0 +1,253 @@
+"""`predict` says what fits, why not, and what would help; its figures move the way physics does."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from model.sizes import SIZES
+from perf_tests import prediction_request
+from perf_tests.__main__ import main
+from perf_tests.case_counters import counters_of
+from perf_tests.cases import AttentionCase, LanguageModelCase
+from perf_tests.ceilings import Ceilings, ceilings_of
+from perf_tests.datasheets import gpu_named
+from perf_tests.gpu_room import DOES_NOT_FIT, FITS, FRAGMENTATION_SHARE, MAY_NOT_FIT, Room, room_on
+from perf_tests.prediction import Machine, predict_attention, predict_case, predict_step
+from perf_tests.prediction_lines import attention_lines, step_lines
+
+TINY = LanguageModelCase(
+    phase="full_step", size="tiny", config=SIZES["tiny"].at_context(64), context_length=64, batch_size=4,
+    precision="fp32", attention="naive", execution="eager", checkpoint="none", optimizer="foreach", device="cuda",
+    model="ours",
+)  # fmt: skip
+
+
+def machine(room_bytes: int = 10**12, gpu: str = "A100-80GB") -> Machine:
+    ceilings = ceilings_of(gpu_named(gpu))
+    return Machine(
+        "a card", "cuda", Room(room_bytes, "made up"), ceilings, {"launch": 0.5, "compute": 0.3, "memory": 0.3}
+    )
+
+
+def at(case: LanguageModelCase, batch_size: int = 4, context: int = 64) -> LanguageModelCase:
+    return replace(case, batch_size=batch_size, context_length=context, config=case.config.at_context(context))
+
+
+@pytest.mark.parametrize("phase", ["inference", "forward", "backward", "full_step"])
+def test_more_tokens_take_no_less_memory_and_no_less_time(phase: str) -> None:
+    case = replace(TINY, phase=phase)
+    by_batch = [predict_case(at(case, batch_size=count), machine()) for count in (1, 2, 8, 32)]
+    by_context = [predict_case(at(case, context=count), machine()) for count in (32, 64, 256, 512)]
+    for grown in (by_batch, by_context):
+        peaks, seconds = [one.peak_bytes for one in grown], [one.time.seconds for one in grown]
+        assert peaks == sorted(peaks)
+        assert peaks[-1] > peaks[0]
+        assert seconds == sorted(seconds)
+
+
+def test_the_categories_of_every_phase_add_up_to_its_peak() -> None:
+    found = predict_step(TINY, machine())
+    for phase in found.phases.values():
+        assert sum(phase.bytes_by_category.values()) == phase.peak_bytes
+
+
+def test_an_error_is_stated_only_of_what_was_compared_with_published_times() -> None:
+    assert predict_case(TINY, machine()).uncertainty == 0.5
+    assert predict_case(replace(TINY, attention="sdpa"), machine()).uncertainty is None
+    assert predict_case(cell("forward", 256), machine()).uncertainty is None
+    assert predict_case(TINY, replace(machine(), uncertainty=None)).uncertainty is None
+
+
+def test_a_step_takes_no_less_than_its_longest_part_and_no_more_than_all_of_them() -> None:
+    seconds = {name: phase.time.seconds for name, phase in predict_step(TINY, machine()).phases.items()}
+    parts = [seconds[name] for name in ("forward", "backward", "optimizer")]
+    assert max(parts) < seconds["full_step"]
+    # The loss is in the step alone.
+    assert seconds["full_step"] < 1.2 * sum(parts)
+
+
+def test_a_small_model_is_bound_by_launches_and_a_large_one_by_its_kernels() -> None:
+    assert predict_case(TINY, machine()).time.bound == "launch"
+    large = replace(TINY, size="large", config=SIZES["large"].at_context(1024), context_length=1024, phase="forward")
+    assert predict_case(large, machine()).time.bound == "compute"
+
+
+def test_what_fits_is_not_remedied() -> None:
+    found = predict_step(TINY, machine())
+    assert (found.fits, found.remedies) == (True, ())
+
+
+def test_what_does_not_fit_is_remedied_cheapest_first() -> None:
+    case = at(TINY, batch_size=8, context=512)
+    peak_bytes = counters_of(case).peak_bytes
+    found = predict_step(case, machine(room_bytes=peak_bytes // 2))
+    changes = [remedy.change for remedy in found.remedies]
+    assert changes[:4] == [
+        "--optimizer fused", "--attention sdpa", "--checkpoint attention", "--checkpoint block",
+    ]  # fmt: skip
+    batch, context = changes[4:6]
+    assert batch.startswith("--batch-size ")
+    assert context.startswith("--context ")
+    for remedy in found.remedies[4:6]:
+        assert remedy.step.fits
+
+
+def test_the_batch_that_is_offered_is_the_largest_that_fits() -> None:
+    case = at(TINY, batch_size=8, context=512)
+    small = machine(room_bytes=counters_of(case).peak_bytes // 2)
+    offered = next(r.change for r in predict_step(case, small).remedies if r.change.startswith("--batch-size"))
+    batch_size = int(offered.split()[1])
+    assert predict_case(replace(case, batch_size=batch_size), small).fits
+    assert not predict_case(replace(case, batch_size=batch_size + 1), small).fits
+
+
+def test_where_no_single_change_helps_all_of_them_together_are_tried() -> None:
+    """The optimizer's temporaries and the saved activations are each too many by themselves."""
+    case = at(TINY, batch_size=2)
+    together = replace(case, optimizer="fused", attention="sdpa", checkpoint="block")
+    room_bytes = Room.bytes_for(counters_of(together).peak_bytes)
+    found = predict_step(case, machine(room_bytes=room_bytes))
+    fits = {remedy.change: remedy.step.fits for remedy in found.remedies}
+    assert fits["--optimizer fused --attention sdpa --checkpoint block"]
+    assert not any(fits[change] for change in ("--optimizer fused", "--attention sdpa", "--checkpoint block"))
+
+
+def test_where_the_weights_alone_are_too_large_nothing_is_tried_and_it_is_said() -> None:
+    found = predict_step(TINY, machine(room_bytes=16 * TINY.config.parameters))
+    assert (found.fits, found.is_hopeless, found.remedies) == (False, True, ())
+    assert step_lines(found)[-1].endswith("alone are 49.36 MB")
+
+
+@pytest.mark.parametrize(
+    "peak_bytes, verdict",
+    [(1000, FITS), (1001, MAY_NOT_FIT), (1050, MAY_NOT_FIT), (1051, DOES_NOT_FIT)],
+)
+def test_fragmentation_stands_between_fitting_and_not(peak_bytes: int, verdict: str) -> None:
+    assert FRAGMENTATION_SHARE == 0.05
+    assert Room(1050, "made up").verdict(peak_bytes) == verdict
+
+
+@pytest.mark.parametrize(
+    "name, seen_gib",
+    [("A100-80GB", 79.25), ("H100", 79.11), ("RTX 4090", 23.65), ("T4", 14.75), ("L4", 22.05)],
+)
+def test_the_room_on_a_card_is_what_programs_are_shown_less_the_context(name: str, seen_gib: float) -> None:
+    """What `torch.cuda.get_device_properties` reports of these cards, in GiB, within 2 %."""
+    assert room_on(gpu_named(name)).bytes + 0.5e9 == pytest.approx(seen_gib * 2**30, rel=0.02)
+
+
+def cell(phase: str, sequence_length: int) -> AttentionCase:
+    return AttentionCase(f"attention_{phase}", 16, sequence_length, 8, "fp32", "naive", "cuda")
+
+
+def test_the_smallest_attention_that_does_not_fit_has_its_bytes_accounted_for() -> None:
+    cells = [cell(phase, length) for length in (256, 1024, 4096) for phase in ("forward", "backward")]
+    found = predict_attention(cells, machine(room_bytes=10**8))
+    smallest = found.smallest_that_does_not_fit
+    assert smallest is not None
+    assert smallest.case == cell("forward", 1024)
+    account = "\n".join(attention_lines(found)).partition("the smallest that does not fit")[2]
+    assert "forward d16-seq1024-fp32-naive" in account
+    assert "aten.exp  model/attention.py" in account
+    assert sum(smallest.bytes_by_category.values()) == smallest.peak_bytes
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    code = main(["predict", *words])
+    return code, capsys.readouterr().out
+
+
+def test_the_exit_code_says_whether_it_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    fits = ["--size", "tiny", "--context", "64", "--gpu"]
+    assert printed(capsys, *fits, "A100-80GB")[0] == 0
+    code, text = printed(capsys, *fits, "memory=0.5GiB,bandwidth=300GB/s,fp32=10")
+    assert code == 1
+    assert "does not fit on memory=0.5GiB" in text
+
+
+def test_json_says_the_same_to_machines(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = printed(capsys, "--size", "tiny", "--context", "64", "--gpu", "T4", "--json")
+    data = json.loads(text)
+    assert (code, data["fits"], data["machine"]) == (0, True, "T4")
+    step = data["phases"]["full_step"]
+    assert sum(step["bytes_by_category"].values()) == step["peak_bytes"]
+    assert step["identity"]["optimizer"] == "foreach"
+
+
+def test_attention_alone_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--head-dim", "16", "--sequence-length", "256,16384", "--gpu", "T4", "--json"]
+    code, text = printed(capsys, *words)
+    data = json.loads(text)
+    assert (code, len(data["cells"])) == (1, 4)
+    assert data["smallest_that_does_not_fit"]["identity"]["sequence_length"] == 16384
+
+
+STEP = {"--size": "tiny", "--context": "64", "--gpu": "T4"}
+
+
+@pytest.mark.parametrize(
+    "changed, sentence",
+    [
+        ({"--gpu": "Z9000"}, r"GPU 'Z9000' has no datasheet here; the known ones are .*A100.*given by hand.*memory="),
+        ({"--gpu": "memory=24GiB"}, "lacks bandwidth and fp32"),
+        ({"--gpu": "memory=24furlongs,bandwidth=1,fp32=1"}, "'memory=24furlongs', which is not of the form"),
+        (
+            {"--size": "7B"},
+            r"--size '7B' is not known; choose among tiny, small.* a new size is one line in model/sizes",
+        ),
+        ({"--context": "512tokens"}, "--context '512tokens' is not a whole number; give it without a unit"),
+        ({"--context": "0"}, "--context is 0; it must be at least 1"),
+        ({"--batch-size": "-1"}, "--batch-size is -1; it must be at least 1"),
+        ({"--precision": "fp8"}, "--precision 'fp8' is not known; choose among fp32"),
+        ({"--precision": "bf16"}, "T4 has no bf16 path, or only emulates it; it has fp32, fp16"),
+        ({"--attention": "compiled"}, "--attention 'compiled' is not known; choose among naive, sdpa"),
+        ({"--optimizer": "sgd"}, "--optimizer 'sgd' is not known; choose among default, loop"),
+        ({"--checkpoint": "some"}, "checkpoint is 'some'; it must be none"),
+        ({"--head-dim": "64"}, "give --size for a training step, or --head-dim"),
+    ],
+)
+def test_what_makes_no_sense_is_a_usage_error_in_one_sentence(
+    capsys: pytest.CaptureFixture[str], changed: dict[str, str], sentence: str
+) -> None:
+    words = [word for option in {**STEP, **changed}.items() for word in option]
+    code, text = printed(capsys, *words)
+    assert code == 2
+    assert len(text.splitlines()) == 1
+    assert re.search(sentence, text), text
+
+
+@pytest.mark.parametrize("changed", [{"--head-dim": "wide"}, {"--sequence-length": "0"}, {"--sequence-length": "1k"}])
+def test_attention_that_makes_no_sense_is_a_usage_error(
+    capsys: pytest.CaptureFixture[str], changed: dict[str, str]
+) -> None:
+    words = [word for option in {"--gpu": "T4", **changed}.items() for word in option]
+    code, text = printed(capsys, *words)
+    assert code == 2
+    assert "at least 1" in text or "not a whole number" in text
+
+
+def test_without_a_gpu_argparse_says_what_is_missing() -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["predict", "--size", "tiny"])
+    assert exit_.value.code == 2
+
+
+def test_here_is_this_machine_with_its_measured_ceilings(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU, with ceilings that were not measured: launching and kernels add up, and no error is known."""
+    ceilings = Ceilings(
+        name="", matmul_flops_per_second={"fp32": 1e11}, bytes_per_second=1e10, fresh_bytes_per_second=5e9,
+        launch_seconds=1e-5, backward_launch_seconds=2e-5, launches_overlap=False, source="made up by a test",
+    )  # fmt: skip
+    monkeypatch.setattr(prediction_request, "ceilings_here", lambda device: ceilings)
+    monkeypatch.setattr(prediction_request, "physical_cores", lambda: 1)
+    code, text = printed(capsys, "--size", "tiny", "--context", "64", "--gpu", "here", "--json")
+    data = json.loads(text)
+    assert (code, data["machine"], data["source"]) == (0, "this CPU", "made up by a test")
+    forward = data["phases"]["forward"]
+    assert forward["uncertainty"] is None
+    assert forward["identity"]["device"] == "cpu"
+    assert sum(forward["shares"].values()) == pytest.approx(1)

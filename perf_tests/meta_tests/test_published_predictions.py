@@ -1,0 +1,116 @@
+"""A few published cells, so that the proofs over all of them cannot rot, and how they are told apart."""
+
+from dataclasses import replace
+
+import pytest
+
+from perf_tests.ceilings import FP32_EFFICIENCY_WITH_64_LANES
+from perf_tests.proofs import predicted_memory, predicted_times
+from perf_tests.proofs.published_peaks import (
+    OUTLIERS,
+    PublishedPeak,
+    compared,
+    left_out_sources,
+    outlier_condition,
+    predicted_bytes,
+    published_peaks,
+)
+from perf_tests.proofs.published_times import PublishedTime, calibrated, comparable_cells, published_rows
+
+PEAKS = published_peaks()
+
+
+def peak(source: str, mode: str, context: int, precision: str) -> PublishedPeak:
+    (found,) = [
+        cell
+        for cell in PEAKS
+        if source in cell.source
+        and (cell.mode, cell.case.context_length, cell.case.precision) == (mode, context, precision)
+    ]
+    return found
+
+
+@pytest.mark.parametrize("mode", ["forward_peak(with grad)", "full_step_peak"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_cells_of_the_table_of_ten_are_predicted_within_one_percent(mode: str, precision: str) -> None:
+    (cell,) = compared([peak(predicted_memory.TABLE_OF_TEN, mode, 256, precision)])
+    assert abs(cell.error) <= predicted_memory.CELL_LIMIT
+
+
+@pytest.mark.parametrize(
+    "source, mode, context",
+    [
+        ("yyin-dev", "full_step_peak", 128),
+        ("brandon-snider", "forward_peak(with grad)", 256),
+        ("LINYUNLinYun", "full_step_peak", 128),
+        ("sandrewxu", "forward_peak(in training, states resident)", 512),
+    ],
+)
+def test_the_same_step_under_other_conditions_is_predicted_within_two_percent(
+    source: str, mode: str, context: int
+) -> None:
+    (cell,) = compared([peak(source, mode, context, "fp32")])
+    assert abs(cell.error) <= predicted_memory.MEDIAN_LIMIT
+
+
+def test_a_condition_that_is_wrong_is_seen_in_the_prediction() -> None:
+    """The same cell with the gradients cleared first is 5 GB below what was published, and more than 1 % off."""
+    cell = peak(predicted_memory.TABLE_OF_TEN, "full_step_peak", 128, "fp32")
+    early = replace(cell, conditions={**cell.conditions, "zero_grad": "before_forward"})
+    assert cell.bytes is not None
+    assert predicted_bytes(early) / cell.bytes < 0.95
+
+
+def test_every_empty_cell_of_the_table_is_compared_with_the_card() -> None:
+    empty = [cell for cell in PEAKS if predicted_memory.TABLE_OF_TEN in cell.source and cell.bytes is None]
+    assert [(cell.case.context_length, cell.case.precision) for cell in empty] == [(512, "fp32"), (512, "bf16")]
+
+
+def test_no_source_of_peaks_is_left_out_without_a_reason() -> None:
+    assert left_out_sources()
+    assert "nobody has looked" not in {reason for _, reason in left_out_sources()}
+
+
+def test_every_recorded_outlier_is_a_cell() -> None:
+    conditions = [outlier_condition(cell) for cell in PEAKS if cell.bytes is not None]
+    recorded = OUTLIERS.read_text().splitlines()[1:]
+    assert len([condition for condition in conditions if condition]) == len(recorded)
+
+
+TIMES = published_rows()
+OF_48 = comparable_cells(
+    (row for row in TIMES if predicted_times.TABLE_OF_48 in row["source"]), predicted_times.GPU_OF_TABLE
+)
+
+
+def test_the_table_of_48_has_as_many_cells() -> None:
+    assert len(OF_48) == 48
+
+
+def small_table() -> list[PublishedTime]:
+    return [cell for cell in OF_48 if cell.case.precision == "fp32" and cell.case.context_length in (128, 512)]
+
+
+def test_cells_of_the_table_of_48_are_predicted_within_five_percent() -> None:
+    calibrating, validated = calibrated(small_table())
+    assert (len(calibrating), len(validated)) == (2, 10)
+    assert max(abs(cell.error) for cell in validated) <= predicted_times.MEAN_ERROR_LIMIT
+
+
+def test_the_cells_that_calibrate_validate_nothing() -> None:
+    calibrating, validated = calibrated(small_table())
+    assert {cell.cell.name for cell in calibrating}.isdisjoint(cell.cell.name for cell in validated)
+    assert all(cell.error == pytest.approx(0) for cell in calibrating)
+
+
+def test_what_was_measured_without_waiting_or_warming_up_is_left_out() -> None:
+    (row,) = [r for r in TIMES if predicted_times.TABLE_OF_48 in r["source"] and r["context"]][:1]
+    assert comparable_cells([row], "H100-SXM")
+    for change in ({"sync": "no"}, {"warmup": "0"}, {"compiled": "yes"}, {"context_basis": "inferred"}):
+        assert not comparable_cells([{**row, **change}], "H100-SXM")
+    assert not comparable_cells([row])  # its GPU is inferred
+
+
+def test_the_source_that_an_efficiency_was_fitted_to_validates_nothing() -> None:
+    assert FP32_EFFICIENCY_WITH_64_LANES == 0.8
+    assert not [cell for cell in comparable_cells(TIMES) if "kbjiang" in cell.source]

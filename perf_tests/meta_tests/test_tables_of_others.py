@@ -1,0 +1,87 @@
+"""A table that cannot be read is refused with one sentence that says where and why."""
+
+from pathlib import Path
+
+import pytest
+
+from perf_tests.meta_tests.foreign_tables import Row, model_row, written
+from perf_tests.records.audit import audit_file
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(ValueError, match=r"\S") as caught:
+        audit_file(path)
+    message = str(caught.value)
+    assert str(path) in message
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"mean_ms": "35 ms"}, "line 2: mean_ms is '35 ms', which is no number; write the number alone"),
+        ({"mean_ms": "nan"}, "must be finite"),
+        ({"mean_ms": "1e400"}, "must be finite"),
+        ({"mean_ms": "9" * 5000}, "must be finite"),
+        ({"batch": "2.5"}, "line 2: batch is 2.5; it must be a whole number"),
+        ({"context": "-128"}, "context is -128"),
+    ],
+)
+def test_a_value_that_is_no_figure_is_named(changes: Row, said: str, tmp_path: Path) -> None:
+    assert said in refusal(written(tmp_path, [{**model_row(), **changes}]))
+
+
+def test_missing_columns_are_named(tmp_path: Path) -> None:
+    row = model_row()
+    del row["batch"], row["gpu"]
+    assert "lacks the columns gpu, batch" in refusal(written(tmp_path, [row]))
+
+
+@pytest.mark.parametrize(
+    "content, said",
+    [
+        (b"", "is empty"),
+        (b"\n", "is empty"),
+        (b"a,b\n1,2\n", "lacks the columns"),
+        (b"\xff\xfe\x00", "cannot be read as a CSV"),
+        (b'd_ff,"' + b"x" * 200_000, "cannot be read as a CSV"),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused(content: bytes, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_bytes(content)
+    assert said in refusal(path)
+
+
+def test_a_head_without_rows_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, [model_row()])
+    path.write_text(path.read_text().splitlines()[0] + "\n")
+    assert "has a head and no row" in refusal(path)
+
+
+def test_a_line_with_too_few_values_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path, [model_row()])
+    path.write_text(path.read_text() + "only,three,values\n")
+    assert "line 3 has 3 values, the head has 18 columns" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    "content, said",
+    [
+        ("{", "cannot be read as JSON"),
+        ("[1]", "is no pytest-benchmark file"),
+        ('{"benchmarks": []}', "holds no benchmark"),
+        ('{"benchmarks": [{"name": "x"}]}', "has no timing"),
+        ("[" * 100_000, "cannot be read as JSON"),
+    ],
+)
+def test_a_json_that_is_no_benchmark_file_is_refused(content: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=said):
+        audit_file(path)
+
+
+def test_a_folder_is_no_table(tmp_path: Path) -> None:
+    assert "cannot be read as a CSV" in refusal(tmp_path)

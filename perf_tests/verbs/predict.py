@@ -1,0 +1,47 @@
+"""`predict --size 2.7B --gpu A100-80GB`: whether a step or attention fits on a machine, and how long it takes."""
+
+import argparse
+import json
+
+from perf_tests.verbs.exit_codes import FINDINGS, FINE, USAGE
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--gpu", required=True, help="a card's name, `here`, or its peaks by hand")
+    parser.add_argument("--size", help="a model size, for a training step")
+    parser.add_argument("--context", default="512", help="tokens in a sequence (default: 512)")
+    parser.add_argument("--batch-size", default="4", help="sequences in a batch (default: 4)")
+    parser.add_argument("--precision", default="fp32", help="fp32, tf32, bf16, fp16, fp16-unscaled (default: fp32)")
+    parser.add_argument("--attention", default="naive", help="naive or sdpa (default: naive)")
+    parser.add_argument("--optimizer", default="default", help="AdamW as default, loop, foreach or fused")
+    parser.add_argument("--checkpoint", default="none", help="none, attention, block or a number of blocks")
+    parser.add_argument("--head-dim", help="head widths of attention alone, a list or all")
+    parser.add_argument("--sequence-length", help="sequence lengths of attention alone, a list or all")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        return _predict(arguments)
+    except ValueError as error:
+        print(error)
+        return USAGE
+
+
+def _predict(arguments: argparse.Namespace) -> int:
+    alone = arguments.head_dim is not None or arguments.sequence_length is not None
+    if alone == (arguments.size is not None):
+        raise ValueError("give --size for a training step, or --head-dim and --sequence-length for attention alone.")
+    # Only this verb counts what a model does, which takes torch; the others start without it.
+    from perf_tests import prediction, prediction_lines, prediction_request
+
+    machine = prediction_request.requested_machine(arguments.gpu)
+    if alone:
+        cells = prediction.predict_attention(prediction_request.requested_attention(arguments, machine), machine)
+        lines, data = prediction_lines.attention_lines(cells), prediction_lines.attention_json(cells)
+        fits = cells.fits
+    else:
+        step = prediction.predict_step(prediction_request.requested_step(arguments, machine), machine)
+        lines, data = prediction_lines.step_lines(step), prediction_lines.step_json(step)
+        fits = step.fits
+    print(json.dumps(data, indent=1) if arguments.json else "\n".join(lines))
+    return FINE if fits else FINDINGS
