@@ -83,10 +83,12 @@ def short(case_id: str) -> str:
 
 def start(storage: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     """`environment` reaches planted models, which read it when they run."""
-    command = (
-        *(sys.executable, "-m", "pytest", str(ROOT / "perf_tests"), "-p", "perf_tests.meta_tests.quick_ceiling"),
-        *("-p", "no:cacheprovider", *SMALL, f"--benchmark-storage=file://{storage}", *arguments),
-    )
+    plugins = ("-p", "perf_tests.meta_tests.quick_ceiling", "-p", "no:cacheprovider")
+    # Hypothesis's plugin imports all of Hypothesis at the end of every run.
+    without = ("-p", "no:hypothesispytest")
+    storage_option = f"--benchmark-storage=file://{storage}"
+    suite = (sys.executable, "-m", "pytest", str(ROOT / "perf_tests"))
+    command = (*suite, *plugins, *without, *SMALL, storage_option, *arguments)
     return start_command(command, ROOT, ROOT, **environment)
 
 

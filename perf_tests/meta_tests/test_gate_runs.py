@@ -20,8 +20,8 @@ ONE_CASE = (
 NAIVE = "test_attention_forward[d16-seq256-fp32-naive]"
 
 TWICE_THE_WORK = (
-    "return softmax(scores_BHTT) @ v_BHTK",
-    "softmax(scores_BHTT)\n    " * 9 + "return softmax(scores_BHTT) @ v_BHTK",
+    "weights_BHTT = softmax(scores_BHTT)",
+    "softmax(scores_BHTT)\n        " * 9 + "weights_BHTT = softmax(scores_BHTT)",
 )
 
 

@@ -95,12 +95,12 @@ REAL_SLOWDOWNS = {
         ("-naive]",),
     ),
     "per-head-loop": RealSlowdown(
-        "attention runs in a loop over the batch",
+        "the value product runs in a loop over the batch",
         replaced(
             "model/attention.py",
-            "    return softmax(scores_BHTT) @ v_BHTK",
-            "    rows = [softmax(scores) @ v for scores, v in zip(scores_BHTT, v_BHTK, strict=True)]\n"
-            "    return torch.stack(rows)",
+            "        return weights_BHTT @ v_BHTK",
+            "        rows = [weights @ v for weights, v in zip(weights_BHTT, v_BHTK, strict=True)]\n"
+            "        return torch.stack(rows)",
         ),
         ("-naive]",),
     ),
