@@ -8,7 +8,7 @@ TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 LAUNCHES ?= 10
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 
-.PHONY: help perf baseline gate report nsys test lint proofs clean
+.PHONY: help perf baseline gate report nsys test test-tools test-suites lint proofs clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1: /p' Makefile
@@ -40,8 +40,14 @@ nsys: .venv/.installed  ## capture one case with Nsight Systems and print where 
 	    $(BIN)/pytest perf_tests --nvtx $(NSYS_CASE) $(ARGS)
 	$(BIN)/python -m perf_tests kernels $(NSYS_REPORT).sqlite
 
-test: .venv/.installed lint  ## all tests: tools, numerics, and every benchmark once on a tiny model
+# Two lanes side by side; what each says comes when it is done. Threads that wait do not spin, or either would starve.
+test: .venv/.installed lint  ## all tests: tools, numerics, counters, and every benchmark once on a tiny model
+	OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=0 $(MAKE) --jobs=2 --output-sync=target test-tools test-suites
+
+test-tools:
 	$(BIN)/pytest perf_tests/meta_tests
+
+test-suites:
 	$(BIN)/pytest numerics_tests --hypothesis-profile ci
 	$(BIN)/pytest perf_tests/test_counters.py
 	$(BIN)/pytest perf_tests --size tiny --phase all --benchmark-disable
