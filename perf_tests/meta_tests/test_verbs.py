@@ -77,3 +77,21 @@ def test_a_reader_that_has_seen_enough_ends_a_verb_without_a_traceback() -> None
         verb.stdout.close()
         assert verb.stderr.read() == ""
     assert verb.returncode == 0
+
+
+def test_a_verb_does_not_wait_for_what_only_others_take() -> None:
+    program = "import sys; from perf_tests.__main__ import main; main(['compare', 'a', 'b']); print(*sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert "perf_tests.verbs.compare" in ended.stdout
+    assert not {"scipy", "torch", "plotly"} & set(ended.stdout.split())
+
+
+def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    assert all(
+        f"    {path.stem} " in shown
+        for path in (ROOT / "perf_tests/verbs").glob("[a-z]*.py")
+        if path.stem != "exit_codes"
+    )
