@@ -11,14 +11,23 @@ from unittest.mock import Mock
 import pytest
 
 from perf_tests.__main__ import main
+from perf_tests.datasheets import gpu_named
 from perf_tests.options import add_options
 from perf_tests.paired.against import DEFAULT_MINUTES
 from perf_tests.proofs import (
     against_llama,
     collection_cost,
+    cost_of_regions,
     gate_false_alarms,
     gate_power,
     gate_simulation,
+    ledger_time,
+    passes_beside_timing,
+    predicted_cpu_peak,
+    predicted_memory,
+    predicted_times,
+    prediction_time,
+    report_cost,
     suite_against_loop,
     time_inside_rounds,
 )
@@ -26,6 +35,7 @@ from perf_tests.records.gate import conclude
 from perf_tests.records.gate_report import report_lines
 from perf_tests.records.gate_rules import Rules, rules_from_settings
 from perf_tests.records.gate_samples import read_samples
+from perf_tests.records.plausibility import MEASURED_CEILING_MARGIN
 from perf_tests.records.screen import result_lines
 from perf_tests.records.store import read_record
 
@@ -77,11 +87,28 @@ def test_each_proof_exists(command: str) -> None:
         ("gate_false_alarms", f"at most {100 * gate_false_alarms.FAMILY_WISE_RATE:.0f} %"),
         ("gate_power", f"5 % is found in {100 * gate_power.PROMISED_POWER[0.05]:.0f} %"),
         ("gate_power", f"3 % in {100 * gate_power.PROMISED_POWER[0.03]:.0f} %"),
+        ("report_cost", f"{report_cost.PAGE_BYTES / 1e6:.0f} MB, over {report_cost.MANY_RUNS} runs"),
+        ("cost_of_regions", f"less than {100 * cost_of_regions.LIMIT:.0f} %"),
+        ("passes_beside_timing", "within {} to {}".format(*passes_beside_timing.LIMITS)),
+        ("predicted_memory", f"within {predicted_memory.CELL_LIMIT:.0%} and {predicted_memory.MEDIAN_LIMIT:.0%}"),
+        (
+            "predicted_times",
+            f"within {predicted_times.MEAN_ERROR_LIMIT:.0%} and {predicted_times.MEDIAN_ERROR_LIMIT:.0%}",
+        ),
+        ("prediction_time", f"less than {prediction_time.LIMIT_SECONDS:.0f} s"),
+        ("predicted_cpu_peak", f"within {predicted_cpu_peak.LIMIT:.1%}"),
+        ("ledger_time", f"less than {ledger_time.GRID_LIMIT_SECONDS / 60:.0f} minutes"),
     ],
 )
 def test_each_claim_names_the_limit_that_its_proof_checks(proof: str, limit: str) -> None:
     (line,) = (line for line in section("Claims").splitlines() if f"proofs.{proof} " in line)
-    assert limit in line
+    assert limit.replace(" %", "%") in line.replace(" %", "%")
+
+
+def test_the_margins_of_impossible_are_those_that_the_rules_take() -> None:
+    text = " ".join(section("Read").split())
+    assert f"elsewhere {MEASURED_CEILING_MARGIN:g} x the best square product" in text
+    assert f"GeForce cards to {gpu_named('RTX 4090').clock_margin:g} x their rated clock" in text
 
 
 def test_the_gate_is_described_with_its_own_numbers() -> None:
