@@ -3,8 +3,8 @@
 import random
 from itertools import product
 
-from perf_tests.meta_tests.synthetic import attention_identity, record, timed, untimed
-from perf_tests.records.record import Json
+from perf_tests.meta_tests.synthetic import attention_identity, record, remembered, timed, traced, untimed, warmed
+from perf_tests.records.record import Json, identity_of
 
 SHAPES = {
     "small": (768, 3072, 12, 12),
@@ -42,6 +42,19 @@ def grid_record(number: int = 1, rounds: int = 10, **machine_changes: object) ->
     measured = [case for case in cases if "stats" in case]
     written = f"2030-{1 + number // 28 % 12:02}-{1 + number % 28:02}T{number // 336:02}:00:00+00:00"
     return record(measured, [case for case in cases if "stats" not in case], written=written, **changes)
+
+
+def with_every_pass(data: Json, moments: int = 1000) -> Json:
+    """The record with a kernel pass, a memory pass and a warm-up study of each case that was measured."""
+    passes = []
+    for row in data["benchmarks"]:
+        found = (
+            traced(row["fullname"]),
+            remembered(row["fullname"], row["extra_info"].get("peak_allocated_bytes") or 2**30, moments),
+            warmed(row["fullname"], row["stats"]["median"]),
+        )
+        passes += [{**one, "identity": identity_of(row)} for one in found]
+    return {**data, "passes": passes}
 
 
 def _rounds(seconds: float, count: int, noise: random.Random) -> list[float]:

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from perf_tests.records.cells import Cell, distinct, finite
-from perf_tests.records.kernel_tables import TRACED_NOTE, labels_of, rows_in
+from perf_tests.records.kernel_tables import TRACED_NOTE
+from perf_tests.records.pass_cells import name_of, rows_in
 from perf_tests.records.report.figure import Figure, Point, Series, case_text, tags_of
 from perf_tests.records.report.run import Run
 
@@ -13,11 +14,11 @@ SIDES = {"device_seconds": "device", "host_seconds": "host"}
 def kernel_shares(run: Run) -> list[Figure]:
     """What share of the kernel time each kind of kernel takes, by case."""
     points: dict[str, list[Point]] = {}
-    for cell in run.kernel_passes:
+    for cell in run.passes.get("kernels", []):
         for row in rows_in(cell.info, "kinds"):
             share = finite(row.get("share_of_kernel_time"))
             if share is not None:
-                point = Point(_name(cell), share * 100, case_text(cell), tags_of(cell))
+                point = Point(name_of(cell), share * 100, case_text(cell), tags_of(cell))
                 points.setdefault(str(row.get("kind")), []).append(point)
     if not points:
         return []
@@ -32,14 +33,14 @@ def kernel_shares(run: Run) -> list[Figure]:
             [TRACED_NOTE, run.conditions],
             x_log=False,
             y_log=False,
-            x_values=distinct(map(_name, run.kernel_passes)),
+            x_values=distinct(map(name_of, run.passes.get("kernels", []))),
         )
     ]
 
 
 def attention_layer(run: Run) -> list[Figure]:
     """Device time beside host time of each part of one attention layer; a reader picks the traced case."""
-    series = [one for cell in run.kernel_passes for one in _sides(cell)]
+    series = [one for cell in run.passes.get("kernels", []) for one in _sides(cell)]
     if not series:
         return []
     return [
@@ -68,9 +69,5 @@ def _sides(cell: Cell) -> Sequence[Series]:
                     x = f"{part.get('part')}, {way}"
                     points.append(Point(x, seconds * 1e6, f"{case_text(cell)}: {side}", tags_of(cell)))
         if points:
-            series.append(Series(side, points, colour=colour, mode="markers", group=_name(cell)))
+            series.append(Series(side, points, colour=colour, mode="markers", group=name_of(cell)))
     return series
-
-
-def _name(cell: Cell) -> str:
-    return " ".join(label for label in labels_of(cell) if label)

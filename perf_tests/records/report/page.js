@@ -3,7 +3,12 @@
 // that is in the page; without this program its text and its tables are all there.
 (() => {
   const FILTERS = ["size", "context", "precision", "phase"];
-  const figures = new Map(JSON.parse(document.getElementById("figures").textContent).map((one) => [one.name, one]));
+  const stored = JSON.parse(document.getElementById("figures").textContent);
+  const xs = (own) => own.x || own.y.map((_, i) => own.x_from + i);
+  const dressed = (figure) => ({
+    ...figure, data: figure.data.map((own) => ({ ...stored.looks[own.look], ...own, x: xs(own) })),
+  });
+  const figures = new Map(stored.figures.map((one) => [one.name, dressed(one)]));
   const chosen = { size: "", context: "", precision: "", phase: "" };
   const drawn = new Set();
   const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -91,6 +96,17 @@
     select.value = figure.picked;
   }
 
+  // What a row is about stands in its columns of these names.
+  function labelRows() {
+    for (const table of document.querySelectorAll("table")) {
+      const heads = [...table.tHead.rows[0].cells].map((cell) => cell.textContent.toLowerCase());
+      const places = FILTERS.map((name) => [name, heads.indexOf(name)]).filter(([, place]) => place >= 0);
+      for (const row of table.tBodies[0].rows) {
+        for (const [name, place] of places) row.dataset[name] = row.cells[place].textContent;
+      }
+    }
+  }
+
   function filterRows() {
     for (const row of document.querySelectorAll("tbody tr")) {
       row.hidden = !fits(FILTERS.map((name) => row.dataset[name] || ""));
@@ -135,6 +151,7 @@
   }
 
   readAddress();
+  labelRows();
   const form = document.getElementById("filters");
   if (form) {
     form.hidden = false;

@@ -13,8 +13,7 @@ MEASURED, PREDICTED = "peak_allocated_bytes", "predicted_peak_bytes"
 
 def peaks(run: Run) -> list[Figure]:
     """A marker for each phase by size and context: filled where it was measured, open where it was predicted."""
-    cells = [cell for cell in run.cells or [] if not cell.is_attention]
-    cells = [cell for cell in cells if cell.number(MEASURED) or cell.number(PREDICTED)]
+    cells = _with_peaks(run.cells or []) or _with_peaks(run.passes.get("memory", []))
     if not cells:
         return []
     names = distinct(_series_name(cell) for cell in cells)
@@ -37,6 +36,12 @@ def peaks(run: Run) -> list[Figure]:
             x_values=distinct(map(place_of, cells)),
         )
     ]
+
+
+def _with_peaks(cells: Sequence[Cell]) -> list[Cell]:
+    """Of models. On a CPU a timing has no peak, and the memory pass has."""
+    models = [cell for cell in cells if not cell.is_attention]
+    return [cell for cell in models if cell.number(MEASURED) or cell.number(PREDICTED)]
 
 
 def _series_name(cell: Cell) -> str:

@@ -7,12 +7,14 @@ from typing import Any
 
 from perf_tests.records.cells import Cell, cells_of
 from perf_tests.records.conditions import commit_of, date_of, machine_line, machine_name
-from perf_tests.records.kernel_tables import kernel_passes
+from perf_tests.records.pass_cells import pass_cells
 from perf_tests.records.record import Json, machine_differences
 from perf_tests.records.store import StoredRecord
 
 FULL_RUNS_OF_A_MACHINE = 2
 """The newest run is shown in full, and compared with the one before; of older ones the history needs medians only."""
+
+PASSES = ("kernels", "memory", "warmup")
 
 
 @dataclass
@@ -28,7 +30,8 @@ class Run:
     timed: int
     untimed: int
     flags: int
-    kernel_passes: list[Cell]
+    passes: dict[str, list[Cell]]
+    """What the extra passes found, by name."""
     number: int = 0
 
     @property
@@ -78,7 +81,7 @@ def machines_of(records: Iterable[StoredRecord], keeps_all: bool) -> list[Machin
         machine.runs.sort(key=lambda run: (run.written, run.name))
         if not keeps_all:
             for older in machine.runs[:-FULL_RUNS_OF_A_MACHINE]:
-                older.cells, older.kernel_passes = None, []
+                older.cells, older.passes = None, {}
     machines.sort(key=lambda machine: (machine.newest.written, machine.newest.name))
     every = sorted((run for machine in machines for run in machine.runs), key=lambda run: (run.written, run.name))
     for number, run in enumerate(every, 1):
@@ -107,5 +110,6 @@ def _run_of(stored: StoredRecord, identities: dict[tuple[Any, ...], tuple[Any, .
     flags = sum(len(found) for row in data["benchmarks"] if isinstance(found := row["extra_info"].get("flags"), list))
     facts = {name: value for name, value in data.items() if name not in ("benchmarks", "outcomes", "passes")}
     return Run(
-        stored.name, facts, cells, medians, len(data["benchmarks"]), len(data["outcomes"]), flags, kernel_passes(data)
+        stored.name, facts, cells, medians, len(data["benchmarks"]), len(data["outcomes"]), flags,
+        {name: found for name in PASSES if (found := pass_cells(data, name))},
     )  # fmt: skip
