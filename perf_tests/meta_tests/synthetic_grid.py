@@ -83,7 +83,8 @@ def _model_case(
     seconds = _rounds(slower * max(floor, 1.4 * least), rounds, noise)
     facts: Json = {
         "parameters": parameters, "model_flops": int(flops * PHASES[phase]), "peak_allocated_bytes": int(peak * 1.01),
-        "predicted_peak_bytes": int(peak), "roofline_seconds": least, "roofline_fraction": least / seconds[0],
+        "predicted_peak_bytes": int(peak), "roofline_seconds": least, "launching_seconds": floor,
+        "roofline_fraction": least / seconds[0],
         "mfu": 0.3, "bound": "launch" if floor > least else "compute", "kernel_launches": LAUNCHES_PER_LAYER * layers,
         "bytes_touched": int(peak), "warmup_rounds": 5, "float32_matmul_precision": "highest",
         "cpu_seconds": seconds, "device_seconds": seconds, "part_seconds": dict.fromkeys(PARTS, seconds),

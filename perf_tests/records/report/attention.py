@@ -62,7 +62,7 @@ def _figures(
         cells = [cell for cell in alone if cell.phase == phase]
         if not any(figure(cell) for cell in cells):
             continue
-        floors = floors_of(cells, _length) if name == "time" else []
+        floors = floors_of(cells, _length, _names) if name == "time" else []
         figures.append(
             Figure(
                 f"run{run.number}-attention-{name}-{phase}",

@@ -156,7 +156,7 @@ def _look(series: Series) -> Json:
         return {"type": "bar", "marker": {"color": colour, "pattern": series.pattern}}
     line = {"color": colour, "width": 1 if series.is_background else 2, "dash": DASHES[series.dash % len(DASHES)]}
     if series.look == "area":
-        filled = {"stackgroup": "held", "fillcolor": colour, "fillpattern": {**series.pattern, "bgcolor": colour}}
+        filled = {"stackgroup": "held", "fillcolor": colour, "fillpattern": series.pattern}
         return {"type": "scatter", "mode": "lines", "line": {**line, "width": 0.5}, **filled}
     size = 14 if series.symbol == "circle-open" else 9
     written = {"textposition": "top right"} if "text" in series.mode else {}

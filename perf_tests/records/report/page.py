@@ -20,6 +20,7 @@ from perf_tests.records.report import (
     roofline,
     scaling,
     side_by_side,
+    verdicts,
     warmup,
 )
 from perf_tests.records.report.figure import Figure, plotly_of, tags_of, with_shared_looks
@@ -81,6 +82,10 @@ def page_of(machines: Sequence[Machine], shown: Sequence[Run], left_out: Sequenc
         _add_run(page, run)
     for place, machine in enumerate(machines, 1):
         _add_history(page, machine, f"history{place}")
+        found = verdicts.verdict_table(machine)
+        if found is not None:
+            content = table(found, f"verdicts{place}")
+            page.add(Section(f"verdicts{place}", f"Verdicts: {machine.name}", content, level=2))
     _add_pairs(page, machines, shown)
     return _document(page, shown, plotly)
 
