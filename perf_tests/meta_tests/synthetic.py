@@ -66,10 +66,11 @@ def traced(case_id: str = FORWARD, **changes: Any) -> Json:
         part = {"part": "scores", "launches": 2.0, "device_seconds": 2e-6, "host_seconds": 8e-6, "flops": 1e6,
                 "bytes": 5e5, "bound": "launch"}  # fmt: skip
         softmax = {**part, "part": "softmax", "device_seconds": 4e-6}
-        return {"parts": [part, softmax], "softmax_over_products_time": ratio}
+        return {"parts": [part, softmax], "softmax_over_products_time": ratio, "softmax_over_products_flops": 0.02}
 
     values = {
-        "launches": 60, "kernel_seconds": 0.01, "busy_share": 0.8, "matrix_products": {"share_of_kernel_time": 0.75},
+        "launches": 60, "wall_seconds": 0.015, "plain_wall_seconds": 0.0125, "kernel_seconds": 0.01,
+        "busy_share": 0.8, "matrix_products": {"share_of_kernel_time": 0.75},
         "kinds": [{"kind": "matrix product", "share_of_kernel_time": 0.75},
                   {"kind": "elementwise", "share_of_kernel_time": 0.25}],
         "kernels": [kernel("gemm<float>", "matrix product", 0.75), kernel("add", "elementwise", 0.25)],
