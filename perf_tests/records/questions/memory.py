@@ -30,8 +30,8 @@ def memory_of_mixed_precision(sources: Sources) -> Answer:
     changes = [f"{peak('forward', t, 'bf16') - peak('forward', t, 'fp32'):+.2f} GiB at {t}" for t in CONTEXTS]
     return Answer(
         f"Autocast keeps a 2-byte copy of every weight that a product reads, whatever comes in: a forward pass "
-        f"of `{MEASURED_MODEL}` without gradients peaks {added:.2f} GiB higher. What it halves are activations, which grow "
-        f"with the context. With gradients the peak changes by {', '.join(changes)}.",
+        f"of `{MEASURED_MODEL}` without gradients peaks {added:.2f} GiB higher. What it halves are activations, which "
+        f"grow with the context. With gradients the peak changes by {', '.join(changes)}.",
         sources.ledger_name,
     )
 
@@ -95,8 +95,8 @@ def attention_over_length(sources: Sources) -> Answer:
         squares, grows = squares_saved(sources, name)
         said.append(f"{name} saves {squares:.2f} matrices of L x L and {grows:.1f} x as much at twice the length")
     return Answer(
-        f"Of attention alone at width 64, in float32 matrices for each of the batch: {'; '.join(said)}. The odd part is "
-        "the mask, one byte a score and one for the whole batch. A fused kernel computes the scores again in the "
+        f"Of attention alone at width 64, in float32 matrices for each of the batch: {'; '.join(said)}. The odd part "
+        "is the mask, one byte a score and one for the whole batch. A fused kernel computes the scores again in the "
         "backward pass and saves none of them.",
         sources.ledger_name,
     )

@@ -159,8 +159,8 @@ def depth(sources: Sources) -> Answer | None:
         return None
     source, gpu, context, precision, times = pairs[0]
     return Answer(
-        f"It has more layers to launch. `{deep}` ({shapes[deep].num_layers} layers) has {flops[0] / flops[1]:.2f} x the "
-        f"FLOPs of `{wide}` ({shapes[wide].num_layers} layers) and {launches[0] / launches[1]:.2f} x the launches: "
+        f"It has more layers to launch. `{deep}` ({shapes[deep].num_layers} layers) has {flops[0] / flops[1]:.2f} x "
+        f"the FLOPs of `{wide}` ({shapes[wide].num_layers} layers) and {launches[0] / launches[1]:.2f} x the launches: "
         f"{launches[0]:,} against {launches[1]:,} in a bf16 forward pass. Where the host cannot launch fast enough, "
         f"launches are the time. {len(pairs)} published pairs of forward passes show it; in one, on {gpu} at context "
         f"{context} in {precision}, {times[0]:.1f} ms against {times[1]:.1f} ms ({source}).",
@@ -174,16 +174,18 @@ def _slower_though_smaller(
     """Correctly labelled eager forward passes of one source, measured after a warm-up."""
     cells: dict[tuple[str, ...], dict[str, float]] = {}
     for row in sources.published("e2e_timing.csv"):
-        fits = (
-            row["edition"] == "2025" and row["phase"] == "forward" and row["compiled"] == "no" and row["sync"] == "yes"
-        )
-        if fits and row["status"] == "ok" and row["precision"] == row["precision_that_ran"] and row["mean_ms"]:
-            if row["warmup"].isdigit() and int(row["warmup"]) >= 3:
-                key = row["source"], row["gpu"], row["context"], row["precision"], row["batch"]
-                cells.setdefault(key, {}).setdefault(row["size"], float(row["mean_ms"]))
+        if _is_plain_forward(row):
+            key = row["source"], row["gpu"], row["context"], row["precision"], row["batch"]
+            cells.setdefault(key, {}).setdefault(row["size"], float(row["mean_ms"]))
     for (source, gpu, context, precision, _), times in sorted(cells.items()):
         if deep in times and wide in times and times[deep] > times[wide]:
             yield source, gpu, context, precision, (times[deep], times[wide])
+
+
+def _is_plain_forward(row: dict[str, str]) -> bool:
+    is_forward = (row["edition"], row["phase"], row["compiled"]) == ("2025", "forward", "no")
+    is_sound = (row["sync"], row["status"], row["precision_that_ran"]) == ("yes", "ok", row["precision"])
+    return is_forward and is_sound and bool(row["mean_ms"]) and row["warmup"].isdigit() and int(row["warmup"]) >= 3
 
 
 def _pairs(cells: Sequence[Cell], axis: str, base: str, other: str) -> Iterator[Pair]:
@@ -216,7 +218,7 @@ def _said(found: Source, text: str) -> Answer:
 QUESTIONS = (
     Question("How much do the rounds of a case vary?", "pytest perf_tests", how_sure),
     Question(
-        "What changes without a warm-up, and why is the first round slower?", "pytest perf_tests --warmup-study", warm_up
+        "What changes without a warm-up?", "pytest perf_tests --warmup-study", warm_up
     ),
     Question("How much faster is mixed precision?", "pytest perf_tests --precision fp32,bf16", mixed_precision),
     Question(
@@ -224,7 +226,7 @@ QUESTIONS = (
         backward_over_forward,
     ),
     Question(
-        "Does the optimizer's time depend on the precision?", "pytest perf_tests --phase full_step --precision fp32,bf16",
+        "Does precision change the optimizer's time?", "pytest perf_tests --phase full_step --precision fp32,bf16",
         optimizer_and_precision,
     ),
     Question(
@@ -232,7 +234,7 @@ QUESTIONS = (
         fused_attention,
     ),
     Question(
-        "Why was the deeper model slower than a larger one?", "pytest perf_tests --size xl,2.7B --context 512 --kernels",
+        "Why was the deeper model slower?", "pytest perf_tests --size xl,2.7B --context 512 --kernels",
         depth,
     ),
 )  # fmt: skip

@@ -65,6 +65,10 @@ class Series:
         return GREY if self.is_background else COLOURS[self.colour % len(COLOURS)]
 
     @property
+    def drawn_dash(self) -> str:
+        return DASHES[self.dash % len(DASHES)]
+
+    @property
     def pattern(self) -> Json:
         """What tells a bar or an area from its neighbours in black and white."""
         return {"shape": PATTERNS[self.colour % len(PATTERNS)], "size": 6, "solidity": 0.25}
@@ -154,7 +158,7 @@ def _look(series: Series) -> Json:
     colour = series.drawn_colour
     if series.look == "bar":
         return {"type": "bar", "marker": {"color": colour, "pattern": series.pattern}}
-    line = {"color": colour, "width": 1 if series.is_background else 2, "dash": DASHES[series.dash % len(DASHES)]}
+    line = {"color": colour, "width": 1 if series.is_background else 2, "dash": series.drawn_dash}
     if series.look == "area":
         filled = {"stackgroup": "held", "fillcolor": colour, "fillpattern": series.pattern}
         return {"type": "scatter", "mode": "lines", "line": {**line, "width": 0.5}, **filled}

@@ -44,7 +44,7 @@
     const axis = (own) => ({ gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--faint"), ...own });
     const listed = data.filter((trace) => trace.showlegend);
     const longest = Math.max(8, ...listed.map((trace) => trace.name.length));
-    const rows = Math.ceil(listed.length / Math.max(1, Math.floor(width / (7 * longest + 50))));
+    const rows = Math.ceil(listed.length / Math.max(1, Math.floor(width / (7 * longest + 70))));
     return {
       ...figure.layout,
       xaxis: axis(figure.layout.xaxis),
@@ -59,7 +59,7 @@
       modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("--line"), activecolor: colour("--faint") },
       ...(figure.layout.xaxis.type === "category" ? { scattermode: "group" } : {}),
       showlegend: listed.length > 1,
-      legend: { orientation: "h", x: 0, xanchor: "left", yref: "container", y: 0, yanchor: "bottom" },
+      legend: { orientation: "h", x: 0, xanchor: "left", yref: "container", y: 0, yanchor: "bottom", itemwidth: 48 },
       uirevision: figure.picked || "same",
     };
   }
