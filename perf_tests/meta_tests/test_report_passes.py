@@ -111,7 +111,14 @@ def test_what_the_first_round_is_spent_on_is_a_stacked_bar(tmp_path: Path) -> No
     text = page_over(tmp_path, with_passes(record([timed()]), warmed(seconds=0.01)))
     found = traces(text, "run1-first-rounds")
     assert {name: trace["y"] for name, trace in found.items()} == {"module loading": [30.0], "allocator growth": [10.0]}
-    assert "1 warm-up round is enough here." in text
+    assert "for this machine: --warmup-rounds 1, which tiny 8 forward fp32 naive needs" in text
+
+
+def test_a_warm_up_that_was_too_short_is_told_by_case(tmp_path: Path) -> None:
+    short = warmed()
+    short["values"] |= {"flags": ["short_warmup"], "recommendation": "Set --warmup-rounds 7."}
+    text = page_over(tmp_path, with_passes(record([timed()]), short))
+    assert "tiny 8 forward fp32 naive: Set --warmup-rounds 7." in text
 
 
 JUNK: tuple[Any, ...] = (None, True, "x", -1.5, [], [None], {}, {"a": [1]}, [{"a": None}], float("nan"))

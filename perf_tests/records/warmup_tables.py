@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from perf_tests.records.cells import Cell, distinct, finite
 from perf_tests.records.digits import significant, with_spread
-from perf_tests.records.pass_cells import LABELS, inside, labels_of, lost_lines, rows_in
+from perf_tests.records.pass_cells import LABELS, inside, labels_of, lost_lines, name_of, rows_in
 from perf_tests.records.record import Json
 from perf_tests.records.screen import DASH
 from perf_tests.records.tables import Table
@@ -13,6 +13,8 @@ WARMUP_NOTE = (
     "mean ± standard deviation; each number of warm-up rounds in a process of its own; first round and steady from: "
     "of the process without a warm-up, whose rounds agree from there on"
 )
+
+FIRST_ROUND_NOTE = "one process more, under a profiler: what its first round takes more than a steady one, part by part"
 
 
 def warmup_table(cells: Sequence[Cell]) -> Table | None:
@@ -68,8 +70,17 @@ def _needed(values: Json) -> str:
 
 
 def _recommendations(cells: Sequence[Cell]) -> list[str]:
-    said = (cell.info.get("recommendation") for cell in cells)
-    return distinct(sentence for sentence in said if isinstance(sentence, str) and sentence)
+    """What covers every case of the study, and what is said of the cases whose warm-up was too short."""
+    found = [(finite(cell.info.get("recommended_warmup_rounds")), cell) for cell in cells]
+    needed = [(rounds, cell) for rounds, cell in found if rounds is not None]
+    if not needed:
+        return []
+    most, cell = max(needed, key=lambda pair: pair[0])
+    short = [cell for _, cell in needed if cell.info.get("flags")]
+    return [
+        f"for this machine: --warmup-rounds {most:.0f}, which {name_of(cell)} needs",
+        *(f"{name_of(cell)}: {cell.info['recommendation']}" for cell in short if cell.info.get("recommendation")),
+    ]
 
 
 def first_round_table(cells: Sequence[Cell]) -> Table | None:
@@ -82,7 +93,7 @@ def first_round_table(cells: Sequence[Cell]) -> Table | None:
     )
     header = (*LABELS, *(f"{name.removesuffix('_seconds').replace('_', ' ')} (ms)" for name in names))
     title = "What the first round of a process is spent on"
-    return Table("first_rounds", title, header, len(LABELS), rows, (WARMUP_NOTE,)) if rows else None
+    return Table("first_rounds", title, header, len(LABELS), rows, (FIRST_ROUND_NOTE,)) if rows else None
 
 
 def first_round_parts(values: Json) -> dict[str, float]:

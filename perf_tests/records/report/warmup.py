@@ -5,7 +5,7 @@ from perf_tests.records.pass_cells import name_of, rows_in
 from perf_tests.records.record import Json
 from perf_tests.records.report.figure import Figure, Point, Series, case_text, tags_of
 from perf_tests.records.report.run import Run
-from perf_tests.records.warmup_tables import WARMUP_NOTE, first_round_parts, seconds_of, series_name
+from perf_tests.records.warmup_tables import FIRST_ROUND_NOTE, WARMUP_NOTE, first_round_parts, seconds_of, series_name
 
 
 def warmup_series(run: Run) -> list[Figure]:
@@ -61,7 +61,7 @@ def first_rounds(run: Run) -> list[Figure]:
     return [
         Figure(
             f"run{run.number}-first-rounds", "What the first round of a process is spent on", "case", "time (ms)",
-            series, [WARMUP_NOTE, run.conditions], x_log=False, y_log=False,
+            series, [FIRST_ROUND_NOTE, run.conditions], x_log=False, y_log=False,
             x_values=[name_of(cell) for cell, parts in known if parts],
         )
     ]  # fmt: skip
