@@ -12,7 +12,7 @@ SIDES = {"device_seconds": "device", "host_seconds": "host"}
 
 
 def kernel_shares(run: Run) -> list[Figure]:
-    """What share of the kernel time each kind of kernel takes, by case."""
+    """What share of the kernel time each kind of kernel takes, a stacked bar for each case."""
     points: dict[str, list[Point]] = {}
     for cell in run.passes.get("kernels", []):
         for row in rows_in(cell.info, "kinds"):
@@ -22,7 +22,7 @@ def kernel_shares(run: Run) -> list[Figure]:
                 points.setdefault(str(row.get("kind")), []).append(point)
     if not points:
         return []
-    series = [Series(kind, points[kind], colour=place, mode="markers") for place, kind in enumerate(points)]
+    series = [Series(kind, points[kind], colour=place, look="bar") for place, kind in enumerate(points)]
     return [
         Figure(
             f"run{run.number}-kernels",

@@ -23,7 +23,7 @@ def peaks(run: Run) -> list[Figure]:
         series += _of_field(chosen, MEASURED, name, place) + _of_field(chosen, PREDICTED, f"{name}, predicted", place)
     conditions = [rounds_line(cells), run.conditions]
     if any(cell.number(PREDICTED) for cell in cells):
-        conditions.insert(0, "circle around a marker: the peak that was predicted")
+        conditions.insert(0, "circle: the peak that was predicted, around the measured one where there is one")
     return [
         Figure(
             f"run{run.number}-memory",
@@ -62,5 +62,6 @@ def _of_field(cells: Sequence[Cell], field: str, name: str, place: int) -> list[
     if not points:
         return []
     if field == PREDICTED:
-        return [Series(name, points, colour=place, mode="markers", symbol="circle-open", is_in_legend=False)]
+        is_alone = not any(cell.number(MEASURED) for cell in cells)
+        return [Series(name, points, colour=place, mode="markers", symbol="circle-open", is_in_legend=is_alone)]
     return [Series(name, points, colour=place, mode="markers")]

@@ -113,5 +113,5 @@ def _row(cell: Cell, alone: bool, figures: Sequence[Column]) -> str:
 
 def _links(run: Run) -> str:
     """The run's figures unrounded, one file for each kind."""
-    rows = flat_rows(run.cells or [], run.name, machine_name(run.record))
+    rows = flat_rows(run.cells or [], run.name, machine_name(run.record), run.passes)
     return "".join(csv_link(f"{run.name}-{kind}", as_csv(rows[kind], COLUMNS[kind])) for kind in COLUMNS if rows[kind])
