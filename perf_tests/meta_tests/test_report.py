@@ -15,7 +15,7 @@ import pytest
 
 from perf_tests.__main__ import main
 from perf_tests.meta_tests.synthetic import BACKWARD, FORWARD, attention_identity, record, timed, traced, untimed
-from perf_tests.meta_tests.synthetic_grid import grid_record
+from perf_tests.meta_tests.synthetic_grid import grid_record, with_every_pass
 from perf_tests.records.record import OUTCOMES, Json
 from perf_tests.records.report import page
 from perf_tests.records.report.page import embedded
@@ -158,11 +158,17 @@ def test_nothing_comes_from_outside(tmp_path: Path) -> None:
 
 def test_every_figure_has_its_conditions_below_and_its_data_to_download(tmp_path: Path) -> None:
     text = page_over(tmp_path, grid_record(1), grid_record(2))
-    shown = re.findall(r'<figure><h4>.*?<div class="plot" id="([^"]+)".*?<figcaption>(.*?)</figcaption>', text)
+    shown = re.findall(r'<figure><h4>.*?<div class="plot" id="plot-([^"]+)".*?<figcaption>(.*?)</figcaption>', text)
     assert [name for name, _ in shown] == list(figures(text))
     for name, caption in shown:
         assert "Invented GPU" in caption
         assert f'data-figure="{name}"' in caption
+
+
+def test_no_two_elements_have_one_id(tmp_path: Path) -> None:
+    text = page_over(tmp_path, with_every_pass(grid_record(1), 4), with_every_pass(grid_record(2), 4))
+    ids = [attributes["id"] for attributes in Reader(text).having("id")]
+    assert len(set(ids)) == len(ids) > 40
 
 
 def test_every_table_carries_its_rows_as_a_file(tmp_path: Path) -> None:

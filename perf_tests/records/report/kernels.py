@@ -67,7 +67,7 @@ def _sides(cell: Cell) -> Sequence[Series]:
                 seconds = finite(part.get(field))
                 if seconds is not None and seconds > 0:
                     x = f"{part.get('part')}, {way}"
-                    points.append(Point(x, seconds * 1e6, f"{case_text(cell)}: {side}", tags_of(cell)))
+                    points.append(Point(x, seconds * 1e6, side, tags_of(cell)))
         if points:
             series.append(Series(side, points, colour=colour, mode="markers", group=name_of(cell)))
     return series

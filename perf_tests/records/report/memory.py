@@ -7,7 +7,7 @@ from perf_tests.records.cells import Cell, distinct, finite, phase_order
 from perf_tests.records.memory_tables import MEMORY_NOTE
 from perf_tests.records.pass_cells import inside, last_phases, name_of, rows_in, without_phase
 from perf_tests.records.record import Json
-from perf_tests.records.report.figure import Figure, Point, Series, case_text, tags_of
+from perf_tests.records.report.figure import Figure, Point, Series, tags_of
 from perf_tests.records.report.run import Run
 from perf_tests.records.tables import MIB
 
@@ -33,7 +33,7 @@ def memory_categories(run: Run) -> list[Figure]:
         chosen = [cell for cell in cells if without_phase(cell) == group]
         for place, name in enumerate(names):
             points = [
-                Point(cell.phase, amount / MIB, f"{case_text(cell)}: {name}", tags_of(cell))
+                Point(cell.phase, amount / MIB, name, tags_of(cell))
                 for cell in chosen
                 if (amount := finite(inside(cell.info, "peak_by_category_bytes").get(name)))
             ]
@@ -53,7 +53,7 @@ def memory_categories(run: Run) -> list[Figure]:
 
 def _predicted(cells: Sequence[Cell], group: str) -> list[Series]:
     points = [
-        Point(cell.phase, amount / MIB, f"{case_text(cell)}: predicted", tags_of(cell))
+        Point(cell.phase, amount / MIB, "predicted peak", tags_of(cell))
         for cell in cells
         if (amount := cell.number("predicted_peak_bytes"))
     ]
@@ -101,7 +101,7 @@ def _timeline(cell: Cell, categories: dict[str, list[float]], most: int) -> list
     series = [
         Series(
             name,
-            [Point(moment, held[moment] / MIB, f"{case_text(cell)}: {name}", tags) for moment in moments],
+            [Point(moment, held[moment] / MIB, name, tags) for moment in moments],
             colour=place,
             mode="lines",
             look="area",
@@ -112,7 +112,7 @@ def _timeline(cell: Cell, categories: dict[str, list[float]], most: int) -> list
     ]
     predicted = cell.number("predicted_peak_bytes")
     if predicted:
-        ends = [Point(end, predicted / MIB, f"{case_text(cell)}: predicted", tags) for end in (0, len(totals) - 1)]
+        ends = [Point(end, predicted / MIB, "predicted peak", tags) for end in (0, len(totals) - 1)]
         series.append(Series("predicted peak", ends, dash=1, mode="lines", is_background=True, group=group))
     return series + _parts(cell, max(totals), len(totals), group)
 

@@ -65,7 +65,7 @@
   }
 
   function draw(div) {
-    const figure = figures.get(div.id);
+    const figure = figures.get(div.id.replace("plot-", ""));
     if (figure.picks_one) offerCases(div, figure);
     const data = traces(figure);
     const options = {
@@ -130,7 +130,8 @@
       trace.x.forEach((x, i) => {
         const bars = trace.error_y;
         const ends = bars ? [trace.y[i] - bars.arrayminus[i], trace.y[i] + bars.array[i]] : ["", ""];
-        lines.push([trace.name, x, trace.y[i], ...ends, trace.text[i], ...trace.tags[i]].map(quoted).join(","));
+        const what = figure.picks_one && trace.group !== trace.text[i] ? `${trace.group}: ${trace.text[i]}` : trace.text[i];
+        lines.push([trace.name, x, trace.y[i], ...ends, what, ...trace.tags[i]].map(quoted).join(","));
       });
     }
     return lines.join("\n") + "\n";

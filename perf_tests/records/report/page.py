@@ -63,7 +63,7 @@ class Page:
         self.figures.append(plotly_of(figure))
         name = text(figure.name)
         return (
-            f'<figure><h4>{text(figure.title)}</h4><div class="plot" id="{name}" role="img" '
+            f'<figure><h4>{text(figure.title)}</h4><div class="plot" id="plot-{name}" role="img" '
             f'aria-label="{text(figure.title)}"></div>'
             f"<figcaption>{notes([note for note in figure.notes if note])}"
             f'<button type="button" class="csv" data-figure="{name}" hidden>CSV</button></figcaption></figure>'

@@ -104,11 +104,11 @@ def _row(cell: Cell, alone: bool, figures: Sequence[Column]) -> str:
     places = ("head_dim", "sequence_length") if alone else ("size", "context_length")
     labels = (*map(cell.label, places), cell.phase, cell.label("precision"), cell.implementation)
     start = f'<tr title="{text(case_name(cell.id))}">'
-    start += "".join(f"<td>{text(label)}</td>" for label in labels)
+    start += "".join(f"<td>{text(label)}" for label in labels)
     if not cell.is_timed:
         said = f"<strong>{text(OUTCOMES[cell.outcome])}</strong>: {text(cell.reason)}"
-        return f'{start}<td class="outcome" colspan="{max(len(figures), 1)}">{said}</td></tr>'
-    return start + "".join(f"<td>{text(column.of(cell) or DASH)}</td>" for column in figures) + "</tr>"
+        return f'{start}<td class="outcome" colspan="{max(len(figures), 1)}">{said}'
+    return start + "".join(f"<td>{text(column.of(cell) or DASH)}" for column in figures)
 
 
 def _links(run: Run) -> str:

@@ -33,10 +33,7 @@ def _lines(cell: Cell) -> list[Series]:
         name = f"after {series_name(row)}"
         drawn = measured if row.get("leaves_out_timed_phase") is True else [*warm, *measured]
         first = len(warm) + len(measured) - len(drawn) + 1
-        points = [
-            Point(number, value * 1e3, f"{case_text(cell)}, {name}", tags_of(cell))
-            for number, value in enumerate(drawn, first)
-        ]
+        points = [Point(number, value * 1e3, name, tags_of(cell)) for number, value in enumerate(drawn, first)]
         if points:
             series.append(Series(name, points, colour=place, dash=place, group=name_of(cell)))
     return series
