@@ -91,9 +91,14 @@ def first_round_table(cells: Sequence[Cell]) -> Table | None:
         (*labels_of(cell), *(significant(parts[name] * 1e3) if name in parts else DASH for name in names))
         for cell, parts in chosen
     )
-    header = (*LABELS, *(f"{name.removesuffix('_seconds').replace('_', ' ')} (ms)" for name in names))
+    header = (*LABELS, *(f"{part_name(name)} (ms)" for name in names))
     title = "What the first round of a process is spent on"
     return Table("first_rounds", title, header, len(LABELS), rows, (FIRST_ROUND_NOTE,)) if rows else None
+
+
+def part_name(field: str) -> str:
+    """`module loading` of `module_loading_seconds`."""
+    return field.removesuffix("_seconds").replace("_", " ")
 
 
 def first_round_parts(values: Json) -> dict[str, float]:

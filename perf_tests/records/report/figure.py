@@ -157,7 +157,7 @@ def _look(series: Series) -> Json:
     """How points, bars or areas are drawn."""
     colour = series.drawn_colour
     if series.look == "bar":
-        return {"type": "bar", "marker": {"color": colour, "pattern": series.pattern}}
+        return {"type": "bar", "textposition": "none", "marker": {"color": colour, "pattern": series.pattern}}
     line = {"color": colour, "width": 1 if series.is_background else 2, "dash": series.drawn_dash}
     if series.look == "area":
         filled = {"stackgroup": "held", "fillcolor": colour, "fillpattern": series.pattern}

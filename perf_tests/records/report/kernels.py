@@ -2,38 +2,44 @@
 
 from collections.abc import Sequence
 
-from perf_tests.records.cells import Cell, distinct, finite
+from perf_tests.records.cells import Cell, distinct, finite, phase_order
 from perf_tests.records.kernel_tables import TRACED_NOTE
-from perf_tests.records.pass_cells import name_of, rows_in
-from perf_tests.records.report.figure import Figure, Point, Series, case_text, tags_of
+from perf_tests.records.pass_cells import name_of, rows_in, without_phase
+from perf_tests.records.report.figure import Figure, Point, Series, tags_of
 from perf_tests.records.report.run import Run
 
 SIDES = {"device_seconds": "device", "host_seconds": "host"}
 
 
 def kernel_shares(run: Run) -> list[Figure]:
-    """What share of the kernel time each kind of kernel takes, a stacked bar for each case."""
-    points: dict[str, list[Point]] = {}
-    for cell in run.passes.get("kernels", []):
+    """What share of the kernel time each kind of kernel takes, a bar for each phase; a reader picks what was traced."""
+    cells = run.passes.get("kernels", [])
+    kinds = distinct(str(row.get("kind")) for cell in cells for row in rows_in(cell.info, "kinds"))
+    points: dict[tuple[str, str], list[Point]] = {}
+    for cell in cells:
         for row in rows_in(cell.info, "kinds"):
-            share = finite(row.get("share_of_kernel_time"))
+            kind, share = str(row.get("kind")), finite(row.get("share_of_kernel_time"))
             if share is not None:
-                point = Point(name_of(cell), share * 100, case_text(cell), tags_of(cell))
-                points.setdefault(str(row.get("kind")), []).append(point)
+                point = Point(cell.phase, share * 100, kind, tags_of(cell))
+                points.setdefault((without_phase(cell), kind), []).append(point)
     if not points:
         return []
-    series = [Series(kind, points[kind], colour=place, look="bar") for place, kind in enumerate(points)]
+    series = [
+        Series(kind, found, colour=kinds.index(kind), look="bar", group=group)
+        for (group, kind), found in points.items()
+    ]
     return [
         Figure(
             f"run{run.number}-kernels",
             "Kernel time by kind",
-            "case",
+            "phase",
             "share of kernel time (%)",
             series,
             [TRACED_NOTE, run.conditions],
             x_log=False,
             y_log=False,
-            x_values=distinct(map(name_of, run.passes.get("kernels", []))),
+            picks_one=True,
+            x_values=distinct(cell.phase for cell in sorted(cells, key=phase_order)),
         )
     ]
 

@@ -1,11 +1,18 @@
 """Warm-up: the rounds of fresh processes one by one, after each number of rounds that were not measured."""
 
-from perf_tests.records.cells import Cell
-from perf_tests.records.pass_cells import name_of, rows_in
+from perf_tests.records.cells import Cell, distinct, phase_order
+from perf_tests.records.pass_cells import name_of, rows_in, without_phase
 from perf_tests.records.record import Json
-from perf_tests.records.report.figure import Figure, Point, Series, case_text, tags_of
+from perf_tests.records.report.figure import Figure, Point, Series, tags_of
 from perf_tests.records.report.run import Run
-from perf_tests.records.warmup_tables import FIRST_ROUND_NOTE, WARMUP_NOTE, first_round_parts, seconds_of, series_name
+from perf_tests.records.warmup_tables import (
+    FIRST_ROUND_NOTE,
+    WARMUP_NOTE,
+    first_round_parts,
+    part_name,
+    seconds_of,
+    series_name,
+)
 
 
 def warmup_series(run: Run) -> list[Figure]:
@@ -40,25 +47,26 @@ def _lines(cell: Cell) -> list[Series]:
 
 
 def first_rounds(run: Run) -> list[Figure]:
-    """What the first round of a process is spent on, a stacked bar for each case."""
-    known: list[tuple[Cell, Json]] = [(cell, first_round_parts(cell.info)) for cell in run.passes.get("warmup", [])]
-    names = list(dict.fromkeys(name for _, parts in known for name in parts))
-    series = []
-    for place, name in enumerate(names):
-        label = name.removesuffix("_seconds").replace("_", " ")
-        points = [
-            Point(name_of(cell), parts[name] * 1e3, f"{case_text(cell)}: {label}", tags_of(cell))
-            for cell, parts in known
-            if parts.get(name, 0) > 0
-        ]
-        if points:
-            series.append(Series(label, points, colour=place, look="bar"))
-    if not series:
+    """What the first round of a process is spent on, a stacked bar for each phase; a reader picks the configuration."""
+    cells = sorted(run.passes.get("warmup", []), key=phase_order)
+    known: list[tuple[Cell, Json]] = [(cell, first_round_parts(cell.info)) for cell in cells]
+    names = distinct(name for _, parts in known for name in parts)
+    points: dict[tuple[str, str], list[Point]] = {}
+    for cell, parts in known:
+        for name, seconds in parts.items():
+            if seconds > 0:
+                point = Point(cell.phase, seconds * 1e3, part_name(name), tags_of(cell))
+                points.setdefault((without_phase(cell), name), []).append(point)
+    if not points:
         return []
+    series = [
+        Series(part_name(name), found, colour=names.index(name), look="bar", group=group)
+        for (group, name), found in points.items()
+    ]
     return [
         Figure(
-            f"run{run.number}-first-rounds", "What the first round of a process is spent on", "case", "time (ms)",
-            series, [FIRST_ROUND_NOTE, run.conditions], x_log=False, y_log=False,
-            x_values=[name_of(cell) for cell, parts in known if parts],
+            f"run{run.number}-first-rounds", "What the first round of a process is spent on", "phase", "time (ms)",
+            series, [FIRST_ROUND_NOTE, run.conditions], x_log=False, y_log=False, picks_one=True,
+            x_values=distinct(cell.phase for cell, parts in known if parts),
         )
     ]  # fmt: skip
