@@ -66,7 +66,17 @@ def traced(case_id: str = FORWARD, **changes: Any) -> Json:
         part = {"part": "scores", "launches": 2.0, "device_seconds": 2e-6, "host_seconds": 8e-6, "flops": 1e6,
                 "bytes": 5e5, "bound": "launch"}  # fmt: skip
         softmax = {**part, "part": "softmax", "device_seconds": 4e-6}
-        return {"parts": [part, softmax], "softmax_over_products_time": ratio, "softmax_over_products_flops": 0.02}
+        lanes = [
+            {"side": side, "part": name, "start_seconds": start * 1e-6, "seconds": 2e-6}
+            for side, late in (("host", 0), ("device", 3))
+            for name, start in (("scores", late), ("softmax", late + 4))
+        ]
+        return {
+            "parts": [part, softmax],
+            "lanes": lanes,
+            "softmax_over_products_time": ratio,
+            "softmax_over_products_flops": 0.02,
+        }
 
     values = {
         "launches": 60, "wall_seconds": 0.015, "plain_wall_seconds": 0.0125, "kernel_seconds": 0.01,

@@ -204,3 +204,13 @@ def test_the_best_product_is_a_level_line_in_the_roofline(tmp_path: Path) -> Non
             for n in (1, 2)]  # fmt: skip
     roof, _ = figures(page_over(tmp_path, record(rows)))["run1-roofline"]["data"]
     assert (roof["name"], roof["y"]) == ("best product, fp32", [2.0, 2.0])
+
+
+def test_host_and_device_are_lanes_of_one_attention_layer(tmp_path: Path) -> None:
+    data = figures(page_over(tmp_path, with_passes(record([timed()]), traced())))["run1-lanes"]["data"]
+    assert {trace["group"] for trace in data} == {
+        f"tiny 8 forward fp32 naive, going {way}ward" for way in ("for", "back")
+    }
+    scores, softmax = data[:2]
+    assert (scores["y"], scores["base"], scores["x"]) == (["host", "device"], [0.0, 3.0], [2.0, 2.0])
+    assert (softmax["base"], softmax["orientation"]) == ([4.0, 7.0], "h")

@@ -54,7 +54,7 @@ class Series:
     group: str = ""
     """What a reader picks the series by, where one of many is shown; its name if empty."""
     look: str = "points"
-    """Or `bar`, or `area`; those are stacked in their order."""
+    """Or `bar`, or `area`, stacked in their order; or `lane`, whose points are x, a lane's name, from low to high."""
 
     @property
     def drawn_symbol(self) -> str:
@@ -111,15 +111,19 @@ def case_text(cell: Cell) -> str:
 
 def plotly_of(figure: Figure) -> Json:
     """Traces and layout; colours of text and grid are the theme's, so the page adds them."""
-    xs = [point.x for series in figure.series for point in series.points]
-    ys = [point.y for series in figure.series for point in series.points]
+    traces = [_trace(series) for series in figure.series]
+    xs, ys = ([value for trace in traces for value in trace[axis]] for axis in ("x", "y"))
+    names = figure.x_values if any(isinstance(value, str) for value in ys) else ()
     return {
         "name": figure.name,
         "picks_one": figure.picks_one,
-        "data": [_trace(series) for series in figure.series],
+        "data": traces,
         "layout": {
-            "xaxis": {**_axis(figure.x_title, figure.x_log, xs, figure.x_values), "exponentformat": "B"},
-            "yaxis": {**_axis(figure.y_title, figure.y_log, ys, ()), "exponentformat": "none"},
+            "xaxis": {
+                **_axis(figure.x_title, figure.x_log, xs, () if names else figure.x_values),
+                "exponentformat": "B",
+            },
+            "yaxis": {**_axis(figure.y_title, figure.y_log, ys, names), "exponentformat": "none"},
             "barmode": "stack",
             "shapes": [] if figure.line_at is None else [_line(figure.line_at[0])],
             "annotations": [] if figure.line_at is None else [_label(figure.line_at, figure.y_log)],
@@ -140,6 +144,10 @@ def _trace(series: Series) -> Json:
         "showlegend": series.is_in_legend,
         **_look(series),
     }
+    if series.look == "lane":
+        starts = [point.low or 0.0 for point in points]
+        lengths = [rounded((point.high or 0.0) - start) for point, start in zip(points, starts, strict=True)]
+        return {**trace, "x": lengths, "y": trace["x"], "base": list(map(rounded, starts))}
     if any(point.low is not None and point.high is not None for point in points):
         trace["error_y"] = {
             "type": "data",
@@ -156,8 +164,9 @@ def _trace(series: Series) -> Json:
 def _look(series: Series) -> Json:
     """How points, bars or areas are drawn."""
     colour = series.drawn_colour
-    if series.look == "bar":
-        return {"type": "bar", "textposition": "none", "marker": {"color": colour, "pattern": series.pattern}}
+    if series.look in ("bar", "lane"):
+        along = {"orientation": "h"} if series.look == "lane" else {}
+        return {"type": "bar", "textposition": "none", **along, "marker": {"color": colour, "pattern": series.pattern}}
     line = {"color": colour, "width": 1 if series.is_background else 2, "dash": series.drawn_dash}
     if series.look == "area":
         filled = {"stackgroup": "held", "fillcolor": colour, "fillpattern": series.pattern}
@@ -208,7 +217,7 @@ def plain(value: str) -> str:
     return html.escape("".join(character if character.isprintable() else " " for character in value), quote=False)
 
 
-OF_ONE_TRACE = ("name", "group", "x", "y", "text", "tags", "error_y")
+OF_ONE_TRACE = ("name", "group", "x", "y", "text", "tags", "error_y", "base")
 """What differs from trace to trace; the rest is how they look, and few looks serve thousands of traces."""
 
 

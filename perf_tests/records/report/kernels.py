@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from perf_tests.records.cells import Cell, distinct, finite, phase_order
 from perf_tests.records.kernel_tables import TRACED_NOTE
-from perf_tests.records.pass_cells import name_of, rows_in, without_phase
+from perf_tests.records.pass_cells import last_phases, name_of, rows_in, without_phase
 from perf_tests.records.report.figure import Figure, Point, Series, tags_of
 from perf_tests.records.report.run import Run
 
@@ -46,7 +46,7 @@ def kernel_shares(run: Run) -> list[Figure]:
 
 def attention_layer(run: Run) -> list[Figure]:
     """Device time beside host time of each part of one attention layer; a reader picks the traced case."""
-    series = [one for cell in run.passes.get("kernels", []) for one in _sides(cell)]
+    series = [one for cell in last_phases(run.passes.get("kernels", [])) for one in _sides(cell)]
     if not series:
         return []
     return [
@@ -62,6 +62,36 @@ def attention_layer(run: Run) -> list[Figure]:
             x_values=distinct(str(point.x) for one in series for point in one.points),
         )
     ]
+
+
+def attention_lanes(run: Run) -> list[Figure]:
+    """When host and device worked on one attention layer, each on a lane of its own; a reader picks the traced case."""
+    series = [
+        Series(part, points, colour=place, look="lane", group=f"{name_of(cell)}, going {way}")
+        for cell in last_phases(run.passes.get("kernels", []))
+        for way in ("forward", "backward")
+        for place, (part, points) in enumerate(_lane_points(cell, way).items())
+    ]
+    if not series:
+        return []
+    note = "host: its way through each part, or its calls that launch; device: each kernel; on a CPU both are one"
+    return [
+        Figure(
+            f"run{run.number}-lanes", "One attention layer from moment to moment", "time (us)", "", series,
+            [note, TRACED_NOTE, run.conditions], x_log=False, y_log=False, picks_one=True, x_values=("device", "host"),
+        )
+    ]  # fmt: skip
+
+
+def _lane_points(cell: Cell, way: str) -> dict[str, list[Point]]:
+    points: dict[str, list[Point]] = {}
+    for row in rows_in(cell.info, "attention", way, "lanes"):
+        start, seconds = finite(row.get("start_seconds")), finite(row.get("seconds"))
+        if start is not None and seconds is not None and seconds >= 0:
+            part, side = str(row.get("part")), str(row.get("side"))
+            low, high = start * 1e6, (start + seconds) * 1e6
+            points.setdefault(part, []).append(Point(side, high - low, part, tags_of(cell), low, high))
+    return points
 
 
 def _sides(cell: Cell) -> Sequence[Series]:

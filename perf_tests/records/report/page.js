@@ -25,6 +25,7 @@
     const some = (values) => places.map((i) => of(values, i));
     const names = ["x", "y", "text", "tags"];
     const filtered = { ...trace, ...Object.fromEntries(names.map((name) => [name, some(trace[name])])) };
+    if (trace.base) filtered.base = some(trace.base);
     if (trace.error_y) {
       const bars = { array: some(trace.error_y.array), arrayminus: some(trace.error_y.arrayminus) };
       filtered.error_y = { ...trace.error_y, ...bars };
@@ -129,7 +130,7 @@
     for (const trace of figure.data.map(kept)) {
       trace.x.forEach((x, i) => {
         const bars = trace.error_y;
-        const ends = bars ? [trace.y[i] - bars.arrayminus[i], trace.y[i] + bars.array[i]] : ["", ""];
+        const ends = trace.base ? [trace.base[i], trace.base[i] + x] : bars ? [trace.y[i] - bars.arrayminus[i], trace.y[i] + bars.array[i]] : ["", ""];
         const what = figure.picks_one && trace.group !== trace.text[i] ? `${trace.group}: ${trace.text[i]}` : trace.text[i];
         lines.push([trace.name, x, trace.y[i], ...ends, what, ...trace.tags[i]].map(quoted).join(","));
       });

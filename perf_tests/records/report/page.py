@@ -172,7 +172,13 @@ def _add_kernels(page: Page, run: Run, anchor: str) -> None:
     content += _of_pass((kernel_tables.share_table, kernel_tables.kernel_table), run, "kernels")
     page.add(Section(anchor, "Where the device time goes", content))
     layer = _of_pass((kernel_tables.attention_part_table,), run, "kernels")
-    page.add(Section(f"{anchor}-layer", "One attention layer", page.drawn(kernels.attention_layer(run)) + layer))
+    page.add(
+        Section(
+            f"{anchor}-layer",
+            "One attention layer",
+            page.drawn([*kernels.attention_lanes(run), *kernels.attention_layer(run)]) + layer,
+        )
+    )
 
 
 def _table(build: Callable[[Sequence[Cell]], tables.Table | None], run: Run) -> str:
