@@ -63,6 +63,36 @@ def test_the_timeline_of_a_step_has_its_parts_its_peak_and_its_prediction(tmp_pa
     assert found["predicted peak"]["y"] == [11.0, 11.0]
 
 
+def test_parts_that_begin_close_to_each_other_share_their_mark(tmp_path: Path) -> None:
+    step = remembered(moments=100)
+    parts = [
+        {"name": name, "first": first, "last": 99} for name, first in (("forward", 0), ("loss", 50), ("backward", 52))
+    ]
+    step["values"]["timeline"]["parts"] = parts
+    found = traces(page_over(tmp_path, with_passes(record([timed()]), step)), "run1-timeline")["parts"]
+    assert (found["x"], found["text"]) == ([0, 50], ["forward", "loss, backward"])
+
+
+def test_a_category_has_one_place_and_one_colour_in_every_figure(tmp_path: Path) -> None:
+    step = remembered(phase="full_step")
+    held = step["values"]["timeline"]["category_bytes"]
+    step["values"]["timeline"]["category_bytes"] = {name: held[name] for name in sorted(held)}
+    text = page_over(tmp_path, with_passes(record([timed()]), step))
+    bars, areas = traces(text, "run1-memory-categories"), traces(text, "run1-timeline")
+    stacked = ["parameters", "optimizer state", "gradients", "activations", "temporaries"]
+    assert ([name for name in bars if name in stacked], [name for name in areas if name in stacked]) == (
+        stacked,
+        stacked,
+    )
+    assert all(bars[name]["marker"]["color"] == areas[name]["fillcolor"] for name in stacked)
+
+
+def test_measured_peaks_of_a_pass_are_drawn_where_timings_have_only_predictions(tmp_path: Path) -> None:
+    data = with_passes(record([timed(predicted_peak_bytes=2**20)]), remembered(peak_bytes=2**21))
+    measured, predicted = figures(page_over(tmp_path, data))["run1-memory"]["data"]
+    assert (measured["y"], predicted["y"]) == ([2.0], [3.0])
+
+
 def test_a_long_timeline_keeps_its_peak_and_its_trough() -> None:
     totals = [float(place % 7) for place in range(10_000)]
     totals[1234], totals[8765] = 99.0, -1.0

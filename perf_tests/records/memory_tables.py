@@ -17,13 +17,10 @@ LARGEST = 5
 def memory_pass_table(cells: Sequence[Cell]) -> Table | None:
     """The peak of each case beside the predicted one, and what was held between the parts of a round."""
     marks = distinct(str(mark.get("name")) for cell in cells for mark in rows_in(cell.info, "marks"))
-    has_before = any(finite(cell.info.get("memory_before_backward_bytes")) is not None for cell in cells)
-    before = ("before backward (MiB)",) if has_before else ()
-    header = (*LABELS, "peak (MiB)", "predicted (MiB)", "measured / predicted", "reserved (MiB)", *before,
+    header = (*LABELS, "peak (MiB)", "predicted (MiB)", "measured / predicted", "reserved (MiB)",
               *(f"{name} (MiB)" for name in marks))  # fmt: skip
     rows = tuple(
         (*labels_of(cell), *_peak(cell.info), mebibytes(cell.info.get("peak_reserved_bytes")),
-         *([mebibytes(cell.info.get("memory_before_backward_bytes"))] if has_before else []),
          *_marked(cell.info, marks))
         for cell in _known(cells)
     )  # fmt: skip

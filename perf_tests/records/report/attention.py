@@ -32,7 +32,9 @@ def attention_memory(run: Run) -> list[Figure]:
     timed, passed = run.cells or [], run.passes.get("memory", [])
     cells = timed if any(map(_mebibytes, timed)) else passed
     peaks = _figures(run, cells, "memory", "peak of allocated memory (MiB)", _mebibytes)
-    return peaks + _figures(run, passed, "before-backward", "held before the backward pass (MiB)", _before_backward)
+    backward = [cell for cell in passed if cell.phase == "backward"]
+    held = backward or passed  # a forward pass alone ends in the same moment
+    return peaks + _figures(run, held, "before-backward", "held before the backward pass (MiB)", _before_backward)
 
 
 def _milliseconds(cell: Cell) -> Value | None:
@@ -49,7 +51,7 @@ def _mebibytes(cell: Cell) -> Value | None:
 
 def _before_backward(cell: Cell) -> Value | None:
     amount = cell.number("memory_before_backward_bytes")
-    return (amount / MIB, None, None) if amount and cell.phase == "backward" else None
+    return (amount / MIB, None, None) if amount else None
 
 
 def _figures(

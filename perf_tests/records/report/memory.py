@@ -1,6 +1,6 @@
 """Memory by phase and category with its prediction beside, and what is held from moment to moment of a round."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import ceil
 
 from perf_tests.records.cells import Cell, distinct, finite, phase_order
@@ -15,6 +15,14 @@ TIMELINE_VALUES = 20_000
 """Of all timelines of a page together; more would make it slow to open, and no screen is that wide."""
 FEWEST_MOMENTS = 30
 
+CATEGORIES = (
+    "parameters", "optimizer state", "gradients", "activations", "temporaries", "inputs", "autocast's weight copies",
+)  # fmt: skip
+"""In the order in which they are stacked."""
+
+APART = 0.08
+"""Of the width: names of parts that begin closer to each other share a mark."""
+
 ABOVE = 1.04
 """How far above the highest moment the names of the parts stand."""
 
@@ -27,18 +35,18 @@ def memory_categories(run: Run) -> list[Figure]:
     cells = [cell for cell in run.passes.get("memory", []) if inside(cell.info, "peak_by_category_bytes")]
     groups = distinct(map(without_phase, cells))
     cells.sort(key=phase_order)
-    names = distinct(name for cell in cells for name in inside(cell.info, "peak_by_category_bytes"))
+    names = stacked({name for cell in cells for name in inside(cell.info, "peak_by_category_bytes")})
     series = []
     for group in groups:
         chosen = [cell for cell in cells if without_phase(cell) == group]
-        for place, name in enumerate(names):
+        for name in names:
             points = [
                 Point(cell.phase, amount / MIB, name, tags_of(cell))
                 for cell in chosen
                 if (amount := finite(inside(cell.info, "peak_by_category_bytes").get(name)))
             ]
             if points:
-                series.append(Series(name, points, colour=place, look="bar", group=group))
+                series.append(Series(name, points, colour=place_of(name), look="bar", group=group))
         series += _predicted(chosen, group)
     if not series:
         return []
@@ -49,6 +57,16 @@ def memory_categories(run: Run) -> list[Figure]:
             picks_one=True, x_values=distinct(cell.phase for cell in cells),
         )
     ]  # fmt: skip
+
+
+def stacked(names: Iterable[str]) -> list[str]:
+    """What stays longest at the bottom; what nobody has named before on top."""
+    return sorted(names, key=lambda name: (place_of(name), name))
+
+
+def place_of(name: str) -> int:
+    """The same colour in every figure."""
+    return CATEGORIES.index(name) if name in CATEGORIES else len(CATEGORIES)
 
 
 def _predicted(cells: Sequence[Cell], group: str) -> list[Series]:
@@ -102,13 +120,13 @@ def _timeline(cell: Cell, categories: dict[str, list[float]], most: int) -> list
         Series(
             name,
             [Point(moment, held[moment] / MIB, name, tags) for moment in moments],
-            colour=place,
+            colour=place_of(name),
             mode="lines",
             look="area",
             group=group,
         )
-        for place, (name, held) in enumerate(categories.items())
-        if any(held)
+        for name in stacked(categories)
+        if any(held := categories[name])
     ]
     predicted = cell.number("predicted_peak_bytes")
     if predicted:
@@ -119,11 +137,14 @@ def _timeline(cell: Cell, categories: dict[str, list[float]], most: int) -> list
 
 def _parts(cell: Cell, highest: float, count: int, group: str) -> list[Series]:
     """The name of each part above the moment at which it begins."""
-    points = []
+    names: dict[float, str] = {}
     for part in rows_in(cell.info, "timeline", "parts"):
-        first = finite(part.get("first"))
+        first, before = finite(part.get("first")), max(names, default=None)
         if first is not None and 0 <= first < count:
-            points.append(Point(first, highest * ABOVE / MIB, str(part.get("name")), tags_of(cell)))
+            near = before is not None and abs(first - before) < APART * count
+            place = before if near and before is not None else first
+            names[place] = f"{names[place]}, {part.get('name')}" if place in names else str(part.get("name"))
+    points = [Point(first, highest * ABOVE / MIB, name, tags_of(cell)) for first, name in names.items()]
     if not points:
         return []
     look = "triangle-down-open"

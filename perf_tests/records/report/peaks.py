@@ -13,7 +13,8 @@ MEASURED, PREDICTED = "peak_allocated_bytes", "predicted_peak_bytes"
 
 def peaks(run: Run) -> list[Figure]:
     """A marker for each phase by size and context: filled where it was measured, open where it was predicted."""
-    cells = _with_peaks(run.cells or []) or _with_peaks(run.passes.get("memory", []))
+    timed, passed = _with_peaks(run.cells or []), _with_peaks(run.passes.get("memory", []))
+    cells = timed if any(cell.number(MEASURED) for cell in timed) or not passed else passed
     if not cells:
         return []
     names = distinct(_series_name(cell) for cell in cells)
