@@ -130,19 +130,19 @@ def attention_that_does_not_fit(sources: Sources) -> Answer:
 
 def measured_against_counted(sources: Sources) -> Answer | None:
     found = sources.passed("memory")
-    errors = [
-        (abs(measured / predicted - 1), cell)
+    peaks = [
+        (measured, predicted, cell)
         for cell in (found.cells if found else [])
         if (measured := finite(cell.info.get("peak_allocated_bytes")))
         and (predicted := finite(cell.info.get("predicted_peak_bytes")))
     ]
-    if found is None or not errors:
+    if found is None or not peaks:
         return None
-    most, cell = max(errors, key=lambda pair: pair[0])
-    exact = sum(error == 0 for error, _ in errors)
+    measured, predicted, cell = max(peaks, key=lambda peak: abs(peak[0] / peak[1] - 1))
+    exact = sum(peak == expected for peak, expected, _ in peaks)
     return Answer(
-        f"Of {len(errors)} cases {exact} peak exactly as counted, to the byte; the largest difference is {most:.3%}, "
-        f"in {name_of(cell)}.",
+        f"Of {len(peaks)} cases {exact} agree to the byte. The largest difference is {abs(measured - predicted):,.0f} "
+        f"bytes of {predicted:,.0f}, {abs(measured / predicted - 1):.4%}, in {name_of(cell)}.",
         f"{found.name} ({found.machine})",
     )
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from perf_tests.records.cells import Cell, finite
-from perf_tests.records.pass_cells import rows_in
+from perf_tests.records.pass_cells import name_of, rows_in
 from perf_tests.records.questions.question import Answer, Question
 from perf_tests.records.questions.sources import Source, Sources
 from perf_tests.records.screen import case_name, duration
-from perf_tests.records.warmup_tables import seconds_of, series_name
+from perf_tests.records.warmup_tables import first_round_parts, part_name, seconds_of, series_name
 
 Pair = tuple[Cell, Cell]
 
@@ -37,26 +37,55 @@ def warm_up(sources: Sources) -> Answer | None:
 def _warm_up_study(sources: Sources) -> Answer | None:
     """From fresh processes with each number of warm-up rounds."""
     found = sources.passed("warmup")
-    if found is None:
-        return None
-    first, needed = [], []
-    for cell in found.cells:
-        series = {series_name(row): row for row in rows_in(cell.info, "series")}
-        rounds = seconds_of(series.get("0", {}), "seconds")
-        if len(rounds) > 1:
-            first.append((rounds[0] / median(rounds[1:]), cell))
-        rounds_needed = finite(cell.info.get("recommended_warmup_rounds"))
-        if rounds_needed is not None:
-            needed.append(int(rounds_needed))
-    if not first or not needed:
+    cells = found.cells if found else []
+    first = [(ratio, cell) for cell in cells if (ratio := _first_over_others(cell, "0")) is not None]
+    needed = [rounds for cell in cells if (rounds := finite(cell.info.get("recommended_warmup_rounds"))) is not None]
+    if found is None or not first or not needed:
         return None
     most, cell = max(first, key=lambda pair: pair[0])
     return _said(
         found,
         f"Without a warm-up the first round takes {median(ratio for ratio, _ in first):.2f} x those after it in the "
-        f"middle of {len(first)} cases and {most:.1f} x at most, in {case_name(cell.id)}: libraries are loaded, "
-        f"memory is handed out for the first time. Enough are {min(needed)} to {max(needed)} warm-up rounds. A "
-        "warm-up that leaves out what is timed leaves out that first time too.",
+        f"middle of {len(first)} cases and {most:.2f} x at most, in {name_of(cell)}{_mostly(cells)}. A warm-up of "
+        f"{max(needed):.0f} rounds is enough for all of them{_left_out(cells)}.",
+    )
+
+
+def _first_over_others(cell: Cell, name: str) -> float | None:
+    series = {series_name(row): row for row in rows_in(cell.info, "series")}
+    rounds = seconds_of(series.get(name, {}), "seconds")
+    return rounds[0] / median(rounds[1:]) if len(rounds) > 1 else None
+
+
+def _mostly(cells: Sequence[Cell]) -> str:
+    """What first rounds take beyond steady ones, all cases together."""
+    grown: dict[str, float] = {}
+    for cell in cells:
+        for name, seconds in first_round_parts(cell.info).items():
+            if not name.startswith("steady"):
+                grown[name] = grown.get(name, 0.0) + max(seconds, 0.0)
+    whole = sum(grown.values())
+    if not whole:
+        return ""
+    name = max(grown, key=lambda part: grown[part])
+    return f"; {grown[name] / whole:.0%} of what it takes more is {part_name(name)}"
+
+
+def _left_out(cells: Sequence[Cell]) -> str:
+    """What a warm-up is worth that leaves out what is timed."""
+    names = {series_name(row) for cell in cells for row in rows_in(cell.info, "series")}
+    ratios = [
+        ratio
+        for name in sorted(names)
+        if "without" in name
+        for cell in cells
+        if (ratio := _first_over_others(cell, name)) is not None
+    ]
+    if not ratios:
+        return ""
+    return (
+        f"; after one that leaves out the timed phase the first measured round still takes {median(ratios):.2f} x the "
+        f"others in the middle and {max(ratios):.2f} x at most"
     )
 
 
@@ -80,12 +109,12 @@ def _first_rounds(sources: Sources) -> Answer | None:
 
 
 def mixed_precision(sources: Sources) -> Answer | None:
-    found = sources.timed(lambda cells: any(True for _ in _pairs(cells, "precision", "fp32", "bf16")))
+    found = sources.timed(lambda cells: any(True for _ in _precision_pairs(cells)))
     if found is None:
         return None
     said = [
         f"{base.phase} {base.median_seconds / other.median_seconds:.2f} x ({_place(base)})"
-        for base, other in _pairs(found.cells, "precision", "fp32", "bf16")
+        for base, other in _precision_pairs(found.cells)
     ]
     return _said(found, f"fp32 over bf16, medians: {', '.join(said)}.")
 
@@ -123,22 +152,26 @@ def fused_attention(sources: Sources) -> Answer | None:
 
 
 def optimizer_and_precision(sources: Sources) -> Answer | None:
-    found = sources.timed(lambda cells: any(_optimizer_seconds(cell) for cell in cells))
+    found = sources.timed(lambda cells: any(True for _ in _optimizer_pairs(cells)))
     if found is None:
         return None
     said = [
         f"{duration(seconds[0])} in fp32 and {duration(seconds[1])} in bf16, {seconds[0] / seconds[1]:.2f} x "
         f"({_place(base)})"
-        for base, other in _pairs(found.cells, "precision", "fp32", "bf16")
-        if all(seconds := (_optimizer_seconds(base), _optimizer_seconds(other)))
+        for base, seconds in _optimizer_pairs(found.cells)
     ]
-    if not said:
-        return None
     return _said(
         found,
         f"The optimizer's part of a full step: {', '.join(said)}. Weights, gradients and AdamW's state are fp32 in "
         "both, so its work is the same.",
     )
+
+
+def _optimizer_pairs(cells: Sequence[Cell]) -> Iterator[tuple[Cell, tuple[float, float]]]:
+    for base, other in _precision_pairs(cells):
+        seconds = _optimizer_seconds(base), _optimizer_seconds(other)
+        if all(seconds):
+            yield base, seconds
 
 
 def _optimizer_seconds(cell: Cell) -> float:
@@ -195,6 +228,11 @@ def _pairs(cells: Sequence[Cell], axis: str, base: str, other: str) -> Iterator[
         found = by_identity.get(_key(cell, axis, other))
         if cell.label(axis) == base and found is not None:
             yield cell, found
+
+
+def _precision_pairs(cells: Sequence[Cell]) -> Iterator[Pair]:
+    """(fp32, bf16) of models."""
+    return (pair for pair in _pairs(cells, "precision", "fp32", "bf16") if not pair[0].is_attention)
 
 
 def _phase_pairs(cells: Sequence[Cell]) -> Iterator[Pair]:
