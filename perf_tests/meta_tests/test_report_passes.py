@@ -229,11 +229,18 @@ def test_launches_of_its_kernels_are_a_floor_behind_each_line(tmp_path: Path) ->
     assert [floor["showlegend"] for floor in floors] == [True, False]
 
 
-def test_the_best_product_is_a_level_line_in_the_roofline(tmp_path: Path) -> None:
-    rows = [timed(f"a[{n}]", executed_flops=10**9 * n, bytes_touched=10**6, matmul_ceiling_tflops_per_second=2.0)
-            for n in (1, 2)]  # fmt: skip
+@pytest.mark.parametrize(
+    "traffic, corners, heights",
+    [(None, [1.0, 1000.0], [2.0, 2.0]), (100.0, [1.0, 20.0, 1000.0], [0.1, 2.0, 2.0])],
+)
+def test_the_roof_is_what_memory_allows_up_to_the_best_product(
+    traffic: float | None, corners: list[float], heights: list[float], tmp_path: Path
+) -> None:
+    """2 TFLOP/s over 100 GB/s is a ridge at 20 FLOP a byte."""
+    rows = [timed(f"a[{n}]", executed_flops=10**6 * n, bytes_touched=10**6, matmul_ceiling_tflops_per_second=2.0,
+                  memory_ceiling_gigabytes_per_second=traffic) for n in (1, 1000)]  # fmt: skip
     roof, _ = figures(page_over(tmp_path, record(rows)))["run1-roofline"]["data"]
-    assert (roof["name"], roof["y"]) == ("best product, fp32", [2.0, 2.0])
+    assert (roof["name"], roof["x"], roof["y"]) == ("best here, fp32", corners, heights)
 
 
 def test_host_and_device_are_lanes_of_one_attention_layer(tmp_path: Path) -> None:
