@@ -129,6 +129,14 @@ def test_a_case_that_a_pass_lost_is_named_below_its_table_and_is_no_row_among_th
     assert text.count("needs 3 GiB") == memory.count("needs 3 GiB")
 
 
+@pytest.mark.parametrize("name, section", [("kernels", "kernels"), ("memory", "memory"), ("warmup", "warmup")])
+def test_a_pass_that_lost_every_case_is_a_table_of_outcomes(name: str, section: str, tmp_path: Path) -> None:
+    data = record([timed()], [{**untimed(BACKWARD, reason="needs 3 GiB"), "pass": name}])
+    shown = page_over(tmp_path, data).partition(f'id="run1-{section}"')[2].partition("</section>")[0]
+    assert "<td>OOM<td>" in shown
+    assert "needs 3 GiB" in shown
+
+
 def test_warm_up_is_a_line_for_each_process_with_the_rounds_that_it_warmed_up_with(tmp_path: Path) -> None:
     found = traces(page_over(tmp_path, with_passes(record([timed()]), warmed(seconds=0.01))), "run1-warmup")
     assert list(found) == ["after 0", "after 1", "after 2", "after 5", "after 10", "after 5 without the timed phase"]

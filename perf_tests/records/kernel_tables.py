@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from perf_tests.records.cells import Cell, finite
 from perf_tests.records.digits import significant, with_spread
-from perf_tests.records.pass_cells import LABELS, inside, labels_of, lost_lines, rows_in
+from perf_tests.records.pass_cells import LABELS, inside, labels_of, lost_lines, lost_row, rows_in
 from perf_tests.records.record import Json
 from perf_tests.records.screen import DASH
 from perf_tests.records.tables import Table
@@ -40,10 +40,12 @@ def _kernel(row: Json) -> tuple[str, ...]:
 
 
 def share_table(passes: Sequence[Cell]) -> Table | None:
-    """Launches, busy share, products against everything, softmax against products."""
-    rows = tuple((*labels_of(cell), *_shares(cell.info)) for cell in passes if not cell.outcome)
+    """Launches, busy share, products against everything, softmax against products; or why a case was not traced."""
     header = (*LABELS, "launches", "kernels (ms)", "device busy (%)", "products of kernel time (%)",
               "softmax / products, forward", "softmax / products, backward")  # fmt: skip
+    rows = tuple(
+        lost_row(cell, len(header)) if cell.outcome else (*labels_of(cell), *_shares(cell.info)) for cell in passes
+    )
     shares = _table("kernel_shares", "Launches, and what products take", header, len(LABELS), rows)
     return shares and replace(shares, notes=(*shares.notes, *lost_lines(passes)))
 

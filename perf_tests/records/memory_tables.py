@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from perf_tests.records.cells import Cell, distinct, finite
 from perf_tests.records.digits import significant
-from perf_tests.records.pass_cells import LABELS, inside, labels_of, last_phases, lost_lines, rows_in
+from perf_tests.records.pass_cells import LABELS, inside, labels_of, last_phases, lost_lines, lost_row, rows_in
 from perf_tests.records.record import Json
 from perf_tests.records.screen import DASH
 from perf_tests.records.tables import MIB, Table
@@ -20,9 +20,11 @@ def memory_pass_table(cells: Sequence[Cell]) -> Table | None:
     header = (*LABELS, "peak (MiB)", "predicted (MiB)", "measured / predicted", "reserved (MiB)",
               *(f"{name} (MiB)" for name in marks))  # fmt: skip
     rows = tuple(
-        (*labels_of(cell), *_peak(cell.info), mebibytes(cell.info.get("peak_reserved_bytes")),
-         *_marked(cell.info, marks))
-        for cell in _known(cells)
+        lost_row(cell, len(header))
+        if cell.outcome
+        else (*labels_of(cell), *_peak(cell.info), mebibytes(cell.info.get("peak_reserved_bytes")),
+              *_marked(cell.info, marks))
+        for cell in cells
     )  # fmt: skip
     return _table("memory_pass", "Peak of allocated memory beside the predicted one", header, len(LABELS), rows, cells)
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from perf_tests.records.cells import Cell, phase_order
+from perf_tests.records.cells import SHORT_OUTCOMES, Cell, phase_order
 from perf_tests.records.record import OUTCOMES, Json, identity_of
-from perf_tests.records.screen import case_name
+from perf_tests.records.screen import DASH, case_name
 
 LABELS = ("Size", "Context", "Phase", "Precision", "Implementation")
 """The columns that say what case a row of a pass is about."""
@@ -54,6 +54,12 @@ def last_phases(cells: Sequence[Cell]) -> list[Cell]:
     known = (cell for cell in sorted(cells, key=phase_order) if not cell.outcome)
     last = {without_phase(cell): cell for cell in known}
     return [cell for cell in cells if last.get(without_phase(cell)) is cell]
+
+
+def lost_row(cell: Cell, columns: int) -> tuple[str, ...]:
+    """The row of a case that the pass lost: the word for why, and dashes in the other columns."""
+    said = (*labels_of(cell), SHORT_OUTCOMES[cell.outcome])
+    return (*said, *[DASH] * (columns - len(said)))
 
 
 def lost_lines(cells: Sequence[Cell]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from perf_tests.records.cells import Cell, distinct, finite
 from perf_tests.records.digits import significant, with_spread
-from perf_tests.records.pass_cells import LABELS, inside, labels_of, lost_lines, name_of, rows_in
+from perf_tests.records.pass_cells import LABELS, inside, labels_of, lost_lines, lost_row, name_of, rows_in
 from perf_tests.records.record import Json
 from perf_tests.records.screen import DASH
 from perf_tests.records.tables import Table
@@ -19,14 +19,16 @@ FIRST_ROUND_NOTE = "one process more, under a profiler: what its first round tak
 
 def warmup_table(cells: Sequence[Cell]) -> Table | None:
     """Mean and spread after each number of warm-up rounds, and how many this machine needs."""
-    chosen = [(cell, {series_name(row): row for row in rows_in(cell.info, "series")}) for cell in cells]
-    chosen = [(cell, series) for cell, series in chosen if series]
-    names = distinct(name for _, series in chosen for name in series)
-    rows = tuple(
-        (*labels_of(cell), *(_mean(series.get(name)) for name in names), *_steady(series), _needed(cell.info))
-        for cell, series in chosen
-    )
+    series = [(cell, {series_name(row): row for row in rows_in(cell.info, "series")}) for cell in cells]
+    known = [(cell, of) for cell, of in series if of or cell.outcome]
+    names = distinct(name for _, of in known for name in of)
     header = (*LABELS, *(f"after {name} (ms)" for name in names), "first round (ms)", "steady from", "recommended")
+    rows = tuple(
+        lost_row(cell, len(header))
+        if cell.outcome
+        else (*labels_of(cell), *(_mean(of.get(name)) for name in names), *_steady(of), _needed(cell.info))
+        for cell, of in known
+    )
     notes = (WARMUP_NOTE, *_recommendations(cells), *lost_lines(cells))
     return Table("warmup", "Time after warm-up rounds", header, len(LABELS), rows, notes) if rows else None
 
