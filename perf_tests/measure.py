@@ -16,6 +16,7 @@ from perf_tests.instruments.machine import drifting_facts
 from perf_tests.outcomes import ImpossibleError
 from perf_tests.records import row_flags
 from perf_tests.records.record import FLAGS, Json
+from perf_tests.records.steadiness import had_short_warmup
 
 
 class Benchmark(Protocol):
@@ -196,6 +197,7 @@ class Measure:
             "recompiled": bool(info.get("recompiles")),
             "skipped_steps": bool(info.get("skipped_steps")),
             "outlier": row_flags.has_outlier(rounds),
+            "short_warmup": had_short_warmup(rounds),
             "trend": row_flags.has_trend(rounds),
             "over_ceiling": self._is_over_ceiling(),
             "waits_for_host": row_flags.waits_for_host(rounds, info["device_seconds"], info.get("bound")),

@@ -17,6 +17,7 @@ from perf_tests.outcomes import Outcome
 from perf_tests.progress import Line, Progress, WatchedLine, expected_work
 from perf_tests.records.record import Json, machine_differences
 from perf_tests.records.store import BaselineError, StoredRecord, latest_baseline, list_records, numbered_baseline
+from perf_tests.records.warmup_study import study_rounds
 from perf_tests.session import MeasuringSession, ResumeError, command_line, journal_header, open_journal
 from perf_tests.stash import AGAINST, CASE, PASS, RUN, SAVING, SETTINGS, WORKBENCH, Run
 from perf_tests.workbench import Workbench, set_up
@@ -78,8 +79,11 @@ def _mark(benchmarks: list[pytest.Item], workbench: Workbench) -> None:
 
 
 def _expected_work(item: pytest.Item, workbench: Workbench) -> float:
-    case = item.stash[CASE]
-    return expected_work(case, ALL_ROUNDS if PASS in item.stash else workbench.rounds(case))
+    case, extra_pass = item.stash[CASE], item.stash.get(PASS, None)
+    rounds = workbench.rounds(case)
+    if extra_pass == "warmup":
+        return expected_work(case, study_rounds(case.phase, rounds))
+    return expected_work(case, rounds if extra_pass is None else ALL_ROUNDS)
 
 
 def _header(config: pytest.Config, settings: Settings, selection: list[str], machine_info: Json) -> Json:

@@ -140,9 +140,8 @@ def _name(event: Json) -> str:
 
 def test_the_finder_goes_when_the_ranges_end() -> None:
     before = list(sys.meta_path)
-    with pytest.raises(ZeroDivisionError), imports_as_ranges():
+    with imports_as_ranges():
         assert len(sys.meta_path) == len(before) + 1
-        raise ZeroDivisionError
     assert sys.meta_path == before
 
 

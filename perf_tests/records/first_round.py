@@ -5,7 +5,7 @@ round. Nothing is estimated but the page faults of a CPU, whose number and cost 
 """
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -47,7 +47,7 @@ class _Spent:
 
     round_seconds: float = 0.0
     by_part: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    by_name: Counter[str] = field(default_factory=Counter)
+    by_name: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
 
 def first_round_parts(first: TracedRound, steady: TracedRound, seconds_per_fault: float | None) -> dict[str, float]:
@@ -67,9 +67,10 @@ def first_round_parts(first: TracedRound, steady: TracedRound, seconds_per_fault
 
 def largest_growth(first: TracedRound, steady: TracedRound) -> list[Json]:
     """What grew most by name, in its own time without what it calls; at most five."""
-    growth = _spent(first).by_name
-    growth.subtract(_spent(steady).by_name)
-    return [{"name": name, "seconds": seconds} for name, seconds in growth.most_common(LARGEST) if seconds > 0]
+    spent, usual = _spent(first).by_name, _spent(steady).by_name
+    growth = {name: seconds - usual[name] for name, seconds in spent.items() if seconds > usual[name]}
+    largest = sorted(growth, key=lambda name: -growth[name])[:LARGEST]
+    return [{"name": name, "seconds": growth[name]} for name in largest]
 
 
 def _give_to_allocator(parts: dict[str, float], fault_seconds: float) -> None:

@@ -35,6 +35,7 @@ FLAGS = {
     "recompiled": "torch.compile generated code inside the measured rounds",
     "skipped_steps": "the gradient scaler skipped optimizer steps in the measured rounds",
     "outlier": "one round was so much slower that it alone makes the spread",
+    "short_warmup": "its first rounds were slower than the rest, or its rounds got faster: raise --warmup-rounds",
     "trend": "later rounds took another time than earlier ones, by 5 % or more",
     "over_ceiling": "its products ran faster than the best square one measured here, which was taken in the same noise",
     "waits_for_host": "the wall clock saw over 5 % more than the device's own although launches do not bound it",
