@@ -44,7 +44,7 @@ def in_fresh_process(task: Task, root: Path) -> Json:
             return answer
     raise FreshProcessError(
         f"A fresh process for {task.benchmark} with {task.warmup_rounds} warm-up rounds "
-        f"{_end_of(process.returncode)}: {_last_line(process.stdout.splitlines())}"
+        f"{_end_of(process.returncode)}: {_reason_in(process.stdout.splitlines())}"
     )
 
 
@@ -52,6 +52,8 @@ def _end_of(code: int) -> str:
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
-def _last_line(lines: Iterable[str]) -> str:
+def _reason_in(lines: Iterable[str]) -> str:
+    """pytest's own word for what went wrong, or else the last line of all."""
     said = [line.strip() for line in lines if line.strip()]
-    return said[-1] if said else "it said nothing."
+    errors = [line for line in said if line.startswith("ERROR")]
+    return (errors or said or ["it said nothing."])[-1]
