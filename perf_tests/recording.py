@@ -42,6 +42,8 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     if saving.disabled or settings.nvtx:
         return benchmarks
     run = Run(gone_counts=not _is_restricted(config))
+    if workbench.why_no_health:
+        run.notes.append(workbench.why_no_health)
     machine_info = _machine_info(config)
     selection = [item.nodeid for item in benchmarks]
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perf_tests.records.record import Json
-from perf_tests.warmup import study
+from perf_tests.warmup import fresh_process
 from perf_tests.warmup.task import Task
 
 
@@ -30,4 +30,4 @@ def answer(task: Task, root: Path) -> Json:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    study.in_fresh_process = answer
+    fresh_process.in_fresh_process = answer

@@ -14,6 +14,7 @@ from perf_tests.records.steadiness import (
     slow_first_rounds,
     steady_from,
     student_tail,
+    suggested_warmup_rounds,
 )
 
 SERIES = 1000
@@ -89,6 +90,15 @@ def test_a_warm_up_was_short_if_rounds_begin_slow_or_get_faster() -> None:
     assert had_short_warmup(falling)
     assert not had_short_warmup(steady)
     assert not had_short_warmup(falling[::-1])  # gets slower, which no warm-up cures
+
+
+def test_a_short_warm_up_is_told_what_would_do() -> None:
+    steady = noise(random.Random(10), 10)
+    assert suggested_warmup_rounds(steady, 5) is None
+    assert suggested_warmup_rounds([4.0, 2.0, *steady], 5) == 7
+    falling = [value * (1.5 - 0.05 * place) for place, value in enumerate(steady)]
+    assert suggested_warmup_rounds(falling, 5) in (6, 7, 8, 9, 10)
+    assert suggested_warmup_rounds([2.0, *steady], 0) == 1
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 9, 14, 19])

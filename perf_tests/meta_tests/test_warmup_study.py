@@ -13,7 +13,6 @@ from perf_tests.meta_tests.test_gate_course import SETTINGS as GATE_SETTINGS
 from perf_tests.records.record import Json
 from perf_tests.records.warmup_screen import machine_line, warmup_lines
 from perf_tests.records.warmup_study import STUDIED_WARMUP_ROUNDS, study_rounds, warmup_values
-from perf_tests.warmup import fresh_process
 from perf_tests.warmup.fresh_process import FreshProcessError, in_fresh_process
 from perf_tests.warmup.study import BENCHMARKS, benchmark_id
 from perf_tests.warmup.task import Task, task_of
@@ -158,7 +157,8 @@ def test_a_fresh_process_without_its_benchmark_says_so() -> None:
 
 def test_a_fresh_process_that_is_killed_is_named_with_its_signal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        fresh_process.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], -9, stdout="")
+        "perf_tests.warmup.fresh_process.subprocess.run",
+        lambda *_, **__: subprocess.CompletedProcess([], -9, stdout=""),
     )
     with pytest.raises(FreshProcessError, match=r"was killed by SIGKILL: it said nothing\."):
         in_fresh_process(Task(SETTINGS, FORWARD, 0, 1), ROOT)

@@ -87,6 +87,16 @@ def outlier_places(seconds: Sequence[float]) -> list[int]:
     return [slow + 1 + rest.index(max(rest))] if has_outlier(rest) else []
 
 
+def suggested_warmup_rounds(seconds: Sequence[float], configured: int) -> int | None:
+    """What to warm up with instead; None where the warm-up was long enough.
+
+    As many more as were slow, and twice as many where the rounds got faster to the end.
+    """
+    if not had_short_warmup(seconds):
+        return None
+    return configured + slow_first_rounds(seconds) if slow_first_rounds(seconds) else 2 * max(1, configured)
+
+
 def had_short_warmup(seconds: Sequence[float]) -> bool:
     """Whether measured rounds still warmed up: slow first ones, or a trend towards faster ones."""
     third = max(1, len(seconds) // 3)

@@ -19,7 +19,7 @@ from perf_tests.records.warmup_study import (
     warmup_values,
 )
 from perf_tests.stash import OUTCOME
-from perf_tests.warmup.fresh_process import in_fresh_process
+from perf_tests.warmup import fresh_process
 from perf_tests.warmup.task import Task
 from perf_tests.workbench import Workbench
 
@@ -77,7 +77,7 @@ class WarmupStudy:
             leaves_out_timed_phase,
             traces_first_round,
         )
-        answer = in_fresh_process(task, Path(self.item.config.rootpath))
+        answer = fresh_process.in_fresh_process(task, Path(self.item.config.rootpath))
         if "outcome" in answer:
             self._end_with(Outcome(**answer["outcome"]))
         return answer
