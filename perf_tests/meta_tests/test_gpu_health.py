@@ -195,8 +195,8 @@ def test_energy_is_that_of_one_round_and_none_where_its_counter_is_too_coarse(
     assert rounds.facts()["energy_joules_per_round"] == joules
 
 
-def measured(nvml: FakeNvml, throttled_from: int) -> dict[str, Any]:
-    """`extra_info`, and under `rounds_run` how many ran, of a case of two warm-up rounds and three measured ones, throttled from a round of all on."""
+def measured(nvml: FakeNvml, throttled: range) -> dict[str, Any]:
+    """`extra_info` of two warm-up and three measured rounds, and how many ran; `throttled` are numbers from 1."""
     health = GpuHealth(nvml, "card")
     device, benchmark = CpuDevice(CPU), LoopBenchmark()
     done = 0
@@ -204,7 +204,7 @@ def measured(nvml: FakeNvml, throttled_from: int) -> dict[str, Any]:
     def target() -> None:
         nonlocal done
         done += 1
-        nvml.bits = POWER_CAP if done >= throttled_from else IDLE
+        nvml.bits = POWER_CAP if done in throttled else IDLE
 
     measure = Measure(
         benchmark, language_model_case(), Clock(device), device, 3, 2, None, {}, lambda number: None,
@@ -215,19 +215,18 @@ def measured(nvml: FakeNvml, throttled_from: int) -> dict[str, Any]:
 
 
 def test_throttled_rounds_are_flagged_by_number_and_kept(nvml: FakeNvml) -> None:
-    info = measured(nvml, throttled_from=4)
+    info = measured(nvml, throttled=range(4, 6))
     assert info["throttled_rounds"] == [2, 3]
     assert "throttled" in info["flags"]
     assert info["rounds_run"] == 5
 
 
 def test_a_throttled_warm_up_is_no_throttled_round(nvml: FakeNvml) -> None:
-    nvml.bits = POWER_CAP
-    assert measured(nvml, throttled_from=9)["throttled_rounds"] == []
+    assert measured(nvml, throttled=range(1, 3))["throttled_rounds"] == []
 
 
 def test_rounds_at_full_clocks_are_not_flagged(nvml: FakeNvml) -> None:
-    info = measured(nvml, throttled_from=9)
+    info = measured(nvml, throttled=range(0))
     assert info["throttled_rounds"] == []
     assert "throttled" not in info["flags"]
 
