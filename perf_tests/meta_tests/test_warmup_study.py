@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from perf_tests.instruments.gpu_health import ENERGY_LEAST_SECONDS
 from perf_tests.meta_tests.launch import ROOT, Launch, launch, short
 from perf_tests.meta_tests.synthetic import passed
 from perf_tests.meta_tests.test_gate_course import SETTINGS as GATE_SETTINGS
 from perf_tests.records.record import Json
+from perf_tests.records.steadiness import LEAST_EXCESS, LEVEL
 from perf_tests.records.warmup_screen import machine_line, warmup_lines
-from perf_tests.records.warmup_study import STUDIED_WARMUP_ROUNDS, study_rounds, warmup_values
+from perf_tests.records.warmup_study import LEAVING_OUT_ROUNDS, STUDIED_WARMUP_ROUNDS, study_rounds, warmup_values
 from perf_tests.warmup.fresh_process import FreshProcessError, in_fresh_process
 from perf_tests.warmup.study import BENCHMARKS, benchmark_id
 from perf_tests.warmup.task import Task, task_of
@@ -203,3 +205,13 @@ def test_a_study_that_does_not_fit_is_an_outcome_row(tmp_path: Path) -> None:
     small = launch(tmp_path / "storage", *QUICK, "-k=ctx8", "--phase=forward", PLANTED_OUTCOME="out_of_memory")
     outcome = small.outcomes["test_warmup_of_forward[tiny-ctx8-fp32-naive]"]
     assert (outcome["outcome"], outcome["pass"], outcome["reason"]) == ("out_of_memory", "warmup", "planted")
+
+
+def test_the_readme_states_the_studys_own_figures() -> None:
+    text = " ".join((ROOT / "README.md").read_text().partition("### Warm-up\n")[2].partition("\n## ")[0].split())
+    *some, last = map(str, STUDIED_WARMUP_ROUNDS)
+    assert f"after {', '.join(some)} and {last} warm-up rounds" in text
+    assert f"after {LEAVING_OUT_ROUNDS} rounds of set-up alone" in text
+    assert f"by {100 * LEAST_EXCESS:.0f} % of their median" in text
+    assert f"at most {100 * LEVEL:.0f} % are taken" in text
+    assert f"null below {ENERGY_LEAST_SECONDS:.0f} s of rounds" in text
