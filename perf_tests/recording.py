@@ -12,7 +12,7 @@ from perf_tests.benchmark_options import SavingOptions, same_parameters, show_be
 from perf_tests.cases import ATTENTION_AXES, LANGUAGE_MODEL_AXES
 from perf_tests.instruments import machine
 from perf_tests.instruments.kernels import ALL_ROUNDS, ProfilerBusyError, check_no_profiler
-from perf_tests.options import Settings
+from perf_tests.options import Settings, option_of_pass
 from perf_tests.outcomes import Outcome
 from perf_tests.progress import Line, Progress, WatchedLine, expected_work
 from perf_tests.records.record import Json, machine_differences
@@ -47,8 +47,9 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     machine_info = _machine_info(config)
     selection = [item.nodeid for item in benchmarks]
     try:
-        if "kernels" in settings.passes:
-            check_no_profiler()
+        for name in settings.passes:
+            if name in ("kernels", "warmup"):
+                check_no_profiler(option_of_pass(name))
         timed = {item.nodeid for item in benchmarks if PASS not in item.stash}
         run.baseline = _baseline(run, saving, machine_info, timed)
         header = _header(config, settings, selection, machine_info)

@@ -24,7 +24,10 @@ ROUNDS_BETWEEN = 5
 
 @dataclass(frozen=True)
 class TracedCall:
-    """One call of a function: its trace in Kineto's schema, modules that it loaded, pages that it touched first."""
+    """One call of a function: its trace in Kineto's schema, modules that it loaded, pages touched first.
+
+    Pages that loading a module touched are left out.
+    """
 
     events: list[dict[str, Any]]
     modules_loaded: int
@@ -41,7 +44,7 @@ def traced_call(function: Callable[[], Any], device: Device) -> TracedCall:
         with profile(use_kineto=True, use_device=use_device) as profiler:
             with record_function("first range of all"):  # which imports what ranges need
                 pass
-            with imports_as_ranges() as loaded:
+            with imports_as_ranges() as imports:
                 before = page_faults()
                 with record_function(ROUND):
                     result = function()
@@ -49,7 +52,7 @@ def traced_call(function: Callable[[], Any], device: Device) -> TracedCall:
                 faults = page_faults() - before
     finally:
         gc.enable()
-    return TracedCall(_events(profiler), len(loaded), faults, result)
+    return TracedCall(_events(profiler), len(imports.modules), faults - imports.page_faults, result)
 
 
 def _events(profiler: profile) -> list[dict[str, Any]]:

@@ -92,6 +92,13 @@ def test_page_faults_are_taken_out_of_the_operators_that_ran_into_them() -> None
     assert at_the_most == {"steady_round": 10, "allocator_growth": 20}
 
 
+def test_page_faults_of_a_compiler_are_not_laid_on_the_operators() -> None:
+    first = round_of(40, event("inner (dynamo_timed)", 0, 20), event("aten::mm", 20, 16), page_faults=12_000)
+    assert milliseconds(first_round_parts(first, STEADY, 1e-6)) == {
+        "steady_round": 10, "compilation": 20, "library_handles": 10
+    }  # fmt: skip
+
+
 def test_backward_on_another_thread_is_no_child_of_the_round() -> None:
     first = round_of(30, event("aten::mm", 2, 16, tid=7), event("aten::exp", 18, 2, tid=7))
     assert milliseconds(first_round_parts(first, STEADY, None))["library_handles"] == 10
@@ -113,7 +120,7 @@ def test_a_trace_without_its_round_is_refused() -> None:
 
 
 def test_an_import_inside_a_traced_call_is_its_module_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "planted_inner.py").write_text("import time\ntime.sleep(0.02)\n")
+    (tmp_path / "planted_inner.py").write_text("import time\ntime.sleep(0.02)\ntouched = b'1' * (8 << 20)\n")
     (tmp_path / "planted_outer.py").write_text("import planted_inner\n")
     monkeypatch.syspath_prepend(str(tmp_path))
 
@@ -130,6 +137,7 @@ def test_an_import_inside_a_traced_call_is_its_module_loading(tmp_path: Path, mo
         TracedRound(first.events, first.page_faults), TracedRound(later.events, later.page_faults), None
     )
     assert parts["module_loading_seconds"] >= 0.02
+    assert first.page_faults < (8 << 20) // mmap.PAGESIZE  # those of the import are its own
     assert sum(name == "import of planted_outer" for name in map(_name, first.events)) == 1
     assert not any(name == "import of planted_inner" for name in map(_name, first.events))
 

@@ -207,6 +207,19 @@ def test_a_study_that_does_not_fit_is_an_outcome_row(tmp_path: Path) -> None:
     assert (outcome["outcome"], outcome["pass"], outcome["reason"]) == ("out_of_memory", "warmup", "planted")
 
 
+def test_under_nsight_systems_a_study_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    refused = launch(tmp_path / "storage", *QUICK, NSYS_PROFILING_SESSION_ID="17")
+    assert refused.exit_code == 4
+    assert "run without --warmup-study under nsys" in refused.errors
+    assert refused.records == []
+
+
+def test_a_disabled_study_runs_one_fresh_process_and_keeps_nothing(tmp_path: Path) -> None:
+    disabled = launch(tmp_path / "storage", *QUICK, "-k=ctx8", "--phase=forward", "--benchmark-disable")
+    assert "2 passed" in disabled.output, disabled.output + disabled.errors
+    assert disabled.records == []
+
+
 def test_the_readme_states_the_studys_own_figures() -> None:
     text = " ".join((ROOT / "README.md").read_text().partition("### Warm-up\n")[2].partition("\n## ")[0].split())
     *some, last = map(str, STUDIED_WARMUP_ROUNDS)

@@ -54,12 +54,13 @@ def first_round_parts(first: TracedRound, steady: TracedRound, seconds_per_fault
     """Seconds by part, a steady round first, what is left unexplained last; the sum is the first round as traced.
 
     Each part is what it grew by over the steady round, 0 if it did not. `seconds_per_fault` is None where memory does
-    not come by page faults. What is left may be negative: host and device work at the same time. Raises ValueError
-    for a trace without its round.
+    not come by page faults; where a compiler ran too, whose faults nobody tells from the operators', they stay where
+    they happened. What is left may be negative: host and device work at the same time. Raises ValueError for a trace
+    without its round.
     """
     spent, usual = _spent(first), _spent(steady)
     parts = {part: max(0.0, spent.by_part[part] - usual.by_part[part]) for part in PARTS}
-    if seconds_per_fault is not None:
+    if seconds_per_fault is not None and not parts[COMPILATION]:
         _give_to_allocator(parts, (first.page_faults - steady.page_faults) * seconds_per_fault)
     growth = spent.round_seconds - usual.round_seconds
     return {STEADY: usual.round_seconds, **parts, UNEXPLAINED: growth - sum(parts.values())}

@@ -25,7 +25,8 @@ def study_rounds(phase: str, rounds: int) -> int:
 def warmup_values(series: Sequence[Json], first_round: Json, configured_rounds: int) -> Json:
     """The values of the pass. Rounds are numbered from 1 through a whole process, its warm-up included.
 
-    Each of `series` has `warmup_rounds`, `leaves_out_timed_phase`, `warmup_seconds` and `seconds`; `first_round` has
+    Each of `series` has `warmup_rounds`, `leaves_out_timed_phase`, `warmup_seconds`, `seconds` and `compile_cache`
+    (`cold` or `warm` where code was generated: what one process compiles, the next may find); `first_round` has
     `first_round_parts`, which go to the process without a warm-up, and facts beside; `configured_rounds` are those
     that the suite warmed up with.
     """

@@ -4,6 +4,7 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
+from perf_tests.instruments.compilation import count_compilations
 from perf_tests.instruments.first_round import ROUNDS_BETWEEN, TracedCall, traced_call
 from perf_tests.instruments.page_faults import seconds_per_page_fault
 from perf_tests.records.first_round import TracedRound, first_round_parts, largest_growth
@@ -46,7 +47,7 @@ class StudiedMeasure:
         return self._result
 
     def _time(self, prepare: Callable[[], None], timed: Callable[[], None]) -> None:
-        seconds = []
+        seconds, compilations = [], count_compilations()
         for number in range(self._task.warmup_rounds + self._task.rounds):
             if number < self._task.warmup_rounds and self._task.leaves_out_timed_phase:
                 seconds.append(self._seconds_of(prepare))
@@ -54,7 +55,11 @@ class StudiedMeasure:
                 prepare()
                 seconds.append(self._seconds_of(timed))
         warmup_rounds = self._task.warmup_rounds
-        self.answer = {"warmup_seconds": seconds[:warmup_rounds], "seconds": seconds[warmup_rounds:]}
+        self.answer = {
+            "warmup_seconds": seconds[:warmup_rounds],
+            "seconds": seconds[warmup_rounds:],
+            "compile_cache": count_compilations().since(compilations).cache_state,
+        }
 
     def _seconds_of(self, function: Callable[[], None]) -> float:
         gc.disable()
