@@ -227,4 +227,7 @@ def test_the_readme_states_the_studys_own_figures() -> None:
     assert f"after {LEAVING_OUT_ROUNDS} rounds of set-up alone" in text
     assert f"by {100 * LEAST_EXCESS:.0f} % of their median" in text
     assert f"at most {100 * LEVEL:.0f} % are taken" in text
+    processes = len(STUDIED_WARMUP_ROUNDS) + 1
+    assert f"takes {processes} processes, {processes + 1} where its set-up computes" in text
+    assert f"run {study_rounds('forward', 10)} rounds, or {study_rounds('backward', 10)}, beside" in text
     assert f"null below {ENERGY_LEAST_SECONDS:.0f} s of rounds" in text
