@@ -58,6 +58,7 @@ def test_what_a_load_or_a_compilation_calls_is_counted_once() -> None:
         60,
         event("backend_compile (dynamo_timed)", 0, 40),
         event("import of sympy", 5, 10, "user_annotation"),
+        event("aten::exp", 6, 3),  # a constant of the module
         event("aten::mm", 16, 4),  # constants folded by the compiler
         event("aten::mm", 41, 6),
         event("aten::exp", 47, 2),

@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from perf_tests.instruments.clock import Clock
+from perf_tests.instruments.device import CpuDevice
+from perf_tests.instruments.first_round import ROUNDS_BETWEEN
 from perf_tests.instruments.gpu_health import ENERGY_LEAST_SECONDS
+from perf_tests.meta_tests.example_cases import CPU
 from perf_tests.meta_tests.launch import ROOT, Launch, launch, short
 from perf_tests.meta_tests.synthetic import passed
 from perf_tests.meta_tests.test_gate_course import SETTINGS as GATE_SETTINGS
@@ -16,8 +20,10 @@ from perf_tests.records.steadiness import LEAST_EXCESS, LEVEL
 from perf_tests.records.warmup_screen import machine_line, warmup_lines
 from perf_tests.records.warmup_study import LEAVING_OUT_ROUNDS, STUDIED_WARMUP_ROUNDS, study_rounds, warmup_values
 from perf_tests.warmup.fresh_process import FreshProcessError, in_fresh_process
+from perf_tests.warmup.rounds import StudiedMeasure
 from perf_tests.warmup.study import BENCHMARKS, benchmark_id
 from perf_tests.warmup.task import Task, task_of
+from perf_tests.workbench import Workbench
 
 FORWARD = "perf_tests/test_forward.py::test_forward[tiny-ctx8-fp32-naive]"
 BACKWARD = "perf_tests/test_backward.py::test_backward[tiny-ctx8-fp32-naive]"
@@ -89,6 +95,10 @@ def test_an_outlier_bears_its_number_in_the_process() -> None:
     (row,) = (one for one in series([]) if one["warmup_rounds"] == 5)
     row["seconds"][3] = 9.0
     assert warmup_values([row], FIRST_ROUND, 5)["series"][0]["outliers"] == [9]
+    assert warmup_values([without_timed_phase([])], FIRST_ROUND, 5)["series"][0]["outliers"] == []
+    apart = without_timed_phase([])
+    apart["seconds"][3] = 9.0
+    assert warmup_values([apart], FIRST_ROUND, 5)["series"][0]["outliers"] == [9]
 
 
 def test_what_a_warm_up_without_the_timed_phase_leaves_slow_is_said() -> None:
@@ -133,6 +143,32 @@ def test_a_task_survives_its_way_through_json_without_passes_of_its_own() -> Non
 def test_a_study_is_as_many_rounds_as_it_says() -> None:
     assert study_rounds("forward", 10) == sum(len(one["warmup_seconds"] + one["seconds"]) for one in series([]))
     assert study_rounds("backward", 10) == study_rounds("forward", 10) + 15
+
+
+def studied_rounds(task: Task) -> tuple[StudiedMeasure, list[str]]:
+    """Run the rounds of a task in this process; the order of set-ups and of what is timed."""
+    device, ran = CpuDevice(CPU), list[str]()
+    bench = Workbench(task.settings, device, Clock(device), 0)
+    measure = StudiedMeasure(task, bench)
+    measure(lambda: ran.append("timed"), setup=lambda: ran.append("set-up"))
+    return measure, ran
+
+
+def test_a_warm_up_that_leaves_the_timed_phase_out_runs_its_set_up_alone() -> None:
+    measure, ran = studied_rounds(Task(SETTINGS, BACKWARD, 2, 2, leaves_out_timed_phase=True))
+    assert ran == ["set-up", "set-up", "set-up", "timed", "set-up", "timed"]
+    assert measure.answer is not None
+    assert (len(measure.answer["warmup_seconds"]), len(measure.answer["seconds"])) == (2, 2)
+
+
+def test_a_warm_up_runs_whole_rounds() -> None:
+    _, ran = studied_rounds(Task(SETTINGS, BACKWARD, 1, 1))
+    assert ran == ["set-up", "timed"] * 2
+
+
+def test_the_first_round_is_held_against_one_after_several_others() -> None:
+    _, ran = studied_rounds(Task(SETTINGS, BACKWARD, 0, 1, traces_first_round=True))
+    assert ran == ["set-up", "timed"] * (2 + ROUNDS_BETWEEN)
 
 
 def test_a_fresh_process_times_every_round_of_the_benchmark() -> None:
