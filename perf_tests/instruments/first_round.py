@@ -13,7 +13,7 @@ from torch.autograd.profiler import profile, record_function
 
 from perf_tests.instruments.device import Device
 from perf_tests.instruments.import_ranges import imports_as_ranges
-from perf_tests.instruments.page_faults import page_faults
+from perf_tests.instruments.page_faults import page_faults, system_seconds
 
 ROUND = "round"
 """The range around what is timed."""
@@ -32,6 +32,8 @@ class TracedCall:
     events: list[dict[str, Any]]
     modules_loaded: int
     page_faults: int
+    system_seconds: float
+    """The kernel's CPU time for this process meanwhile, which serves page faults among other things."""
     result: Any
 
 
@@ -45,14 +47,14 @@ def traced_call(function: Callable[[], Any], device: Device) -> TracedCall:
             with record_function("first range of all"):  # which imports what ranges need
                 pass
             with imports_as_ranges() as imports:
-                before = page_faults()
+                before, system_before = page_faults(), system_seconds()
                 with record_function(ROUND):
                     result = function()
                     device.synchronize()
-                faults = page_faults() - before
+                faults, kernel_seconds = page_faults() - before, system_seconds() - system_before
     finally:
         gc.enable()
-    return TracedCall(_events(profiler), len(imports.modules), faults - imports.page_faults, result)
+    return TracedCall(_events(profiler), len(imports.modules), faults - imports.page_faults, kernel_seconds, result)
 
 
 def _events(profiler: profile) -> list[dict[str, Any]]:

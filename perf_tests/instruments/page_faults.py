@@ -13,6 +13,11 @@ def page_faults() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
+def system_seconds() -> float:
+    """CPU time that the kernel spent for this process since it began, in all threads (getrusage(2), ru_stime)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_stime
+
+
 def seconds_per_page_fault() -> float:
     """Of a page of the usual size, its clearing included: first touch of fresh pages less a second touch.
 

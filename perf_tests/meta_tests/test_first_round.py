@@ -23,11 +23,11 @@ def event(name: str, start_ms: float, ms: float, cat: str = "cpu_op", tid: int =
     return {"ph": "X", "cat": cat, "name": name, "ts": start_ms * MS, "dur": ms * MS, "tid": tid}
 
 
-def round_of(ms: float, *events: Json, page_faults: int = 0) -> TracedRound:
-    return TracedRound([event("round", 0, ms, "user_annotation"), *events], page_faults)
+def round_of(ms: float, *events: Json, page_faults: int = 0, system_seconds: float = 100.0) -> TracedRound:
+    return TracedRound([event("round", 0, ms, "user_annotation"), *events], page_faults, system_seconds)
 
 
-STEADY = round_of(10, event("aten::mm", 1, 6), event("aten::exp", 7, 2))
+STEADY = round_of(10, event("aten::mm", 1, 6), event("aten::exp", 7, 2), system_seconds=0.0)
 
 
 def milliseconds(parts: dict[str, float]) -> dict[str, float]:
@@ -85,12 +85,20 @@ def test_calls_of_the_driver_are_told_apart_inside_the_operators_that_make_them(
 
 def test_page_faults_are_taken_out_of_the_operators_that_ran_into_them() -> None:
     first = round_of(30, event("aten::mm", 0, 16), event("aten::exp", 16, 12), page_faults=12_000)
-    steady = TracedRound(STEADY.events, 2_000)
+    steady = TracedRound(STEADY.events, 2_000, 0.0)
     assert milliseconds(first_round_parts(first, steady, 1e-6)) == {
         "steady_round": 10, "allocator_growth": 10, "library_handles": 5, "other_operators": 5
     }  # fmt: skip
     at_the_most = milliseconds(first_round_parts(first, steady, 1e-3))
     assert at_the_most == {"steady_round": 10, "allocator_growth": 20}
+
+
+def test_page_faults_take_no_more_than_the_kernels_own_time() -> None:
+    events = event("aten::mm", 0, 106), event("aten::exp", 106, 102)
+    first = round_of(210, *events, page_faults=200_000, system_seconds=0.04)
+    assert milliseconds(first_round_parts(first, STEADY, 1e-6)) == {
+        "steady_round": 10, "allocator_growth": 50, "library_handles": 75, "other_operators": 75
+    }  # fmt: skip
 
 
 def test_page_faults_of_a_compiler_are_not_laid_on_the_operators() -> None:
@@ -117,7 +125,7 @@ def test_what_grew_most_is_named() -> None:
 
 def test_a_trace_without_its_round_is_refused() -> None:
     with pytest.raises(ValueError, match="no round in it"):
-        first_round_parts(TracedRound([event("aten::mm", 0, 1)], 0), STEADY, None)
+        first_round_parts(TracedRound([event("aten::mm", 0, 1)], 0, 0.0), STEADY, None)
 
 
 def test_an_import_inside_a_traced_call_is_its_module_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,9 +142,7 @@ def test_an_import_inside_a_traced_call_is_its_module_loading(tmp_path: Path, mo
     for name in ("planted_outer", "planted_inner"):
         del sys.modules[name]
     assert (first.modules_loaded, later.modules_loaded) == (2, 0)
-    parts = first_round_parts(
-        TracedRound(first.events, first.page_faults), TracedRound(later.events, later.page_faults), None
-    )
+    parts = first_round_parts(TracedRound(first.events, 0, 0.0), TracedRound(later.events, 0, 0.0), None)
     assert parts["module_loading_seconds"] >= 0.02
     assert first.page_faults < (8 << 20) // mmap.PAGESIZE  # those of the import are its own
     assert sum(name == "import of planted_outer" for name in map(_name, first.events)) == 1

@@ -31,14 +31,17 @@ ALLOCATING = re.compile(r"^cuda(Malloc|HostAlloc|Free|HostRegister)|^cuMem(Alloc
 LAUNCHING = re.compile(r"^cu(da)?(Launch|GraphLaunch|OccupancyMax)")
 WAITING = re.compile(r"^cu(da)?(Device|Ctx|Stream|Event)Synchronize")
 LARGEST = 5
+TICK_SECONDS = 0.01
+"""Of the clock that tells the kernel's share of CPU time (proc(5), sysconf(_SC_CLK_TCK) on Linux)."""
 
 
 @dataclass(frozen=True)
 class TracedRound:
-    """One round: the events of its trace, and the pages that it was the first to touch."""
+    """One round: the events of its trace, the pages that it was the first to touch, the kernel's CPU time for it."""
 
     events: Sequence[Json]
     page_faults: int
+    system_seconds: float
 
 
 @dataclass
@@ -54,14 +57,16 @@ def first_round_parts(first: TracedRound, steady: TracedRound, seconds_per_fault
     """Seconds by part, a steady round first, what is left unexplained last; the sum is the first round as traced.
 
     Each part is what it grew by over the steady round, 0 if it did not. `seconds_per_fault` is None where memory does
-    not come by page faults; where a compiler ran too, whose faults nobody tells from the operators', they stay where
-    they happened. What is left may be negative: host and device work at the same time. Raises ValueError for a trace
-    without its round.
+    not come by page faults. These take no more than the kernel's own time, which is known to a tick of its clock; where
+    a compiler ran too, whose faults nobody tells from the operators', they stay where they happened. What is left may
+    be negative: host and device work at the same time. Raises ValueError for a trace without its round.
     """
     spent, usual = _spent(first), _spent(steady)
     parts = {part: max(0.0, spent.by_part[part] - usual.by_part[part]) for part in PARTS}
     if seconds_per_fault is not None and not parts[COMPILATION]:
-        _give_to_allocator(parts, (first.page_faults - steady.page_faults) * seconds_per_fault)
+        fault_seconds = (first.page_faults - steady.page_faults) * seconds_per_fault
+        kernel_seconds = first.system_seconds - steady.system_seconds + TICK_SECONDS
+        _give_to_allocator(parts, min(fault_seconds, kernel_seconds))
     growth = spent.round_seconds - usual.round_seconds
     return {STEADY: usual.round_seconds, **parts, UNEXPLAINED: growth - sum(parts.values())}
 

@@ -100,4 +100,4 @@ class StudiedMeasure:
 
 
 def _round_of(call: TracedCall) -> TracedRound:
-    return TracedRound(call.events, call.page_faults)
+    return TracedRound(call.events, call.page_faults, call.system_seconds)
