@@ -42,6 +42,12 @@ def test_each_flag_is_told_in_its_sentence(flag: str) -> None:
     assert f"{case_name(FORWARD)}: {FLAGS[flag]}" in lines
 
 
+def test_a_short_warm_up_is_told_with_what_to_set() -> None:
+    lines = result_lines(record([timed(FORWARD, flags=["short_warmup"], suggested_warmup_rounds=8)]))
+
+    assert f"{case_name(FORWARD)}: {FLAGS['short_warmup']}; set --warmup-rounds 8" in lines
+
+
 def test_what_is_not_known_is_a_dash() -> None:
     row = timed(FORWARD, tokens_per_second=None, tflops_per_second=None, share_of_matmul_ceiling=None)
 

@@ -15,7 +15,8 @@ def result_lines(record: Json) -> list[str]:
     if lines:
         lines += ["spread: interquartile range over median; ceiling: the best square product in this precision here"]
     for row in record["benchmarks"]:
-        lines += [f"{case_name(row['fullname'])}: {FLAGS[flag]}" for flag in row["extra_info"].get("flags", ())]
+        flags = row["extra_info"].get("flags", ())
+        lines += [f"{case_name(row['fullname'])}: {FLAGS[flag]}{_next_step(flag, row['extra_info'])}" for flag in flags]
     lines += [
         f"{case_name(row['id'])}: {OUTCOMES[row['outcome']]}: {row['reason']}{_rounds_kept(row)}"
         for row in record["outcomes"]
@@ -33,6 +34,12 @@ def _result_row(row: Json) -> tuple[str, ...]:
         _rounded(info.get("tflops_per_second")),
         DASH if info.get("share_of_matmul_ceiling") is None else f"{info['share_of_matmul_ceiling']:.0%}",
     )
+
+
+def _next_step(flag: str, info: Json) -> str:
+    """What to set, where a flag has a figure for it."""
+    rounds = info.get("suggested_warmup_rounds")
+    return f"; set --warmup-rounds {rounds}" if flag == "short_warmup" and rounds is not None else ""
 
 
 def _rounds_kept(outcome: Json) -> str:
