@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from hashlib import sha256
 from pathlib import Path
@@ -20,6 +21,9 @@ from perf_tests.records.store import BaselineError, StoredRecord, latest_baselin
 from perf_tests.session import MeasuringSession, ResumeError, command_line, journal_header, open_journal
 from perf_tests.stash import AGAINST, CASE, PASS, RUN, SAVING, SETTINGS, WORKBENCH, Run
 from perf_tests.workbench import Workbench, set_up
+
+ROUNDS_OF_PASS: dict[str, Callable[[str, int], int]] = {"kernels": lambda phase, rounds: ALL_ROUNDS}
+"""How many rounds an extra pass runs of a case, from its phase and the measured rounds of its timing."""
 
 
 def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pytest.Item]:
@@ -78,8 +82,9 @@ def _mark(benchmarks: list[pytest.Item], workbench: Workbench) -> None:
 
 
 def _expected_work(item: pytest.Item, workbench: Workbench) -> float:
-    case = item.stash[CASE]
-    return expected_work(case, ALL_ROUNDS if PASS in item.stash else workbench.rounds(case))
+    case, extra_pass = item.stash[CASE], item.stash.get(PASS, None)
+    rounds = workbench.rounds(case)
+    return expected_work(case, rounds if extra_pass is None else ROUNDS_OF_PASS[extra_pass](case.phase, rounds))
 
 
 def _header(config: pytest.Config, settings: Settings, selection: list[str], machine_info: Json) -> Json:
