@@ -72,7 +72,7 @@ def test_each_command_has_options_and_verbs_that_exist(command: str) -> None:
         verb.parse_args(words[3:])
 
 
-PLANNED = {"--memory", "--warmup-study"}
+PLANNED = {"--memory"}
 
 
 def test_without_a_record_its_questions_are_open_and_the_others_answered(root: Path) -> None:

@@ -4,8 +4,12 @@ from collections.abc import Callable, Sequence
 
 from perf_tests.records.kernel_screen import summary_lines
 from perf_tests.records.record import Json
+from perf_tests.records.warmup_screen import warmup_lines
 
-PASS_LINES: dict[str, Callable[[Sequence[Json]], list[str]]] = {"kernels": summary_lines}
+PASS_LINES: dict[str, Callable[[Sequence[Json]], list[str]]] = {
+    "kernels": summary_lines,
+    "warmup": warmup_lines,
+}
 
 
 def pass_lines(record: Json) -> dict[str, list[str]]:
