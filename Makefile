@@ -8,7 +8,7 @@ TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 LAUNCHES ?= 10
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 
-.PHONY: help perf baseline gate report nsys test test-tools test-suites lint proofs clean
+.PHONY: help perf baseline gate report pictures questions nsys test test-tools test-suites lint proofs clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1: /p' Makefile
@@ -24,6 +24,14 @@ baseline: .venv/.installed  ## record LAUNCHES launches of this commit, for `pyt
 
 report: .venv/.installed  ## one page over the recorded runs, report.html
 	$(BIN)/python -m perf_tests report -o report.html $(ARGS)
+
+RECORD := .benchmarks/epyc-2core/0001_e10d9ace79c5.json
+
+pictures: .venv/.installed  ## the README's pictures, out of one committed record; needs Chromium
+	$(BIN)/python -m perf_tests pictures $(RECORD) -o pictures
+
+questions: .venv/.installed  ## QUESTIONS.md, out of the committed records
+	$(BIN)/python -m perf_tests questions -o QUESTIONS.md
 
 # Only the measured rounds of the first case; no sampling, which disturbs them. NSYS_OPTIONS adds what costs more:
 #   make nsys ARGS="--size medium --phase forward" NSYS_OPTIONS="--python-backtrace=cuda --pytorch=autograd-nvtx"

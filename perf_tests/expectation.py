@@ -50,8 +50,10 @@ class Expectation:
             "predicted_peak_bytes": counters.peak_bytes if counters else None,
             "counters_reason": self.counters_reason,
             "roofline_seconds": roofline_seconds,
+            "launching_seconds": predicted.launching_seconds if predicted else None,
             "roofline_fraction": roofline_seconds / median_seconds if roofline_seconds else None,
             "bound": predicted.bound if predicted else None,
+            "memory_ceiling_gigabytes_per_second": self.ceilings.bytes_per_second / 1e9 if self.ceilings else None,
             "mfu": self._mfu(median_seconds),
         }
 

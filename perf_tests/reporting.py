@@ -2,19 +2,21 @@
 
 import gc
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pytest
 
 from perf_tests.benchmark_options import SavingOptions, regressions, row_of
 from perf_tests.cases import is_inside, selectable_cases
 from perf_tests.outcomes import Outcome, is_out_of_memory, out_of_memory
-from perf_tests.records.compare import compare
+from perf_tests.records.compare import Row, compare
+from perf_tests.records.comparison_screen import Tone, comparison_lines
 from perf_tests.records.notices import notice_lines, with_notices
 from perf_tests.records.passes import pass_lines
 from perf_tests.records.record import Json, identity_of, ids_of
-from perf_tests.records.screen import comparison_lines, result_lines, time_line
+from perf_tests.records.screen import result_lines, time_line
 from perf_tests.records.store import encoded, write_whole
+from perf_tests.records.terminal import width
 from perf_tests.session import MeasuringSession
 from perf_tests.stash import (
     CASE,
@@ -174,11 +176,18 @@ def show(terminal: pytest.TerminalReporter) -> None:
         for name, lines in pass_lines(run.record).items():
             _show(terminal, name, lines)
     if run.baseline is not None and run.rows:
-        _show(terminal, f"compared with {run.baseline.name}", comparison_lines(run.rows))
+        _show_comparison(terminal, f"compared with {run.baseline.name}", run.rows)
     spent = terminal.config.stash[WORKBENCH].time_spent
     _show(terminal, "run", [time_line(spent.parts()), *run.notes])
     for failure in run.failures:
         terminal.write_line(failure, red=True)
+
+
+def _show_comparison(terminal: pytest.TerminalReporter, title: str, rows: Sequence[Row]) -> None:
+    """In pytest's own colours, which `--color` and NO_COLOR turn off."""
+    terminal.section(title, sep="-")
+    for line in comparison_lines(rows, width()):
+        terminal.write_line(line.text, red=line.tone == Tone.BAD, green=line.tone == Tone.GOOD)
 
 
 def show_ledger(terminal: pytest.TerminalReporter) -> None:

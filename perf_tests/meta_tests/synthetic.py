@@ -66,16 +66,76 @@ def traced(case_id: str = FORWARD, **changes: Any) -> Json:
         part = {"part": "scores", "launches": 2.0, "device_seconds": 2e-6, "host_seconds": 8e-6, "flops": 1e6,
                 "bytes": 5e5, "bound": "launch"}  # fmt: skip
         softmax = {**part, "part": "softmax", "device_seconds": 4e-6}
-        return {"parts": [part, softmax], "softmax_over_products_time": ratio}
+        lanes = [
+            {"side": side, "part": name, "start_seconds": start * 1e-6, "seconds": 2e-6}
+            for side, late in (("host", 0), ("device", 3))
+            for name, start in (("scores", late), ("softmax", late + 4))
+        ]
+        return {
+            "parts": [part, softmax],
+            "lanes": lanes,
+            "softmax_over_products_time": ratio,
+            "softmax_over_products_flops": 0.02,
+        }
 
     values = {
-        "launches": 60, "kernel_seconds": 0.01, "busy_share": 0.8, "matrix_products": {"share_of_kernel_time": 0.75},
+        "launches": 60, "wall_seconds": 0.015, "plain_wall_seconds": 0.0125, "kernel_seconds": 0.01,
+        "busy_share": 0.8, "matrix_products": {"share_of_kernel_time": 0.75},
         "kinds": [{"kind": "matrix product", "share_of_kernel_time": 0.75},
                   {"kind": "elementwise", "share_of_kernel_time": 0.25}],
         "kernels": [kernel("gemm<float>", "matrix product", 0.75), kernel("add", "elementwise", 0.25)],
         "attention": {"forward": direction(0.5), "backward": direction(0.4)},
     }  # fmt: skip
     return {"id": case_id, "identity": identity(**changes), "pass": "kernels", "values": values}
+
+
+CATEGORIES = ("parameters", "gradients", "optimizer state", "activations", "temporaries")
+
+
+def remembered(case_id: str = FORWARD, peak_bytes: int = 2**30, moments: int = 12, **changes: Any) -> Json:
+    """A memory pass over a case; `changes` go to its identity."""
+    sizes = {name: peak_bytes * share // 10 for name, share in zip(CATEGORIES, (3, 1, 2, 3, 1), strict=True)}
+    rising = {name: [size * place // (moments - 1) for place in range(moments)] for name, size in sizes.items()}
+    values = {
+        "peak_allocated_bytes": peak_bytes, "peak_reserved_bytes": None, "predicted_peak_bytes": peak_bytes + 2**20,
+        "prediction_reason": None, "prediction_error": -0.001,
+        "marks": [{"name": "after init", "allocated_bytes": peak_bytes // 4, "reserved_bytes": None},
+                  {"name": "before backward", "allocated_bytes": peak_bytes // 2, "reserved_bytes": None}],
+        "parts": [{"phase": "forward", "peak_allocated_bytes": peak_bytes // 2, "peak_reserved_bytes": None,
+                   "predicted_peak_bytes": peak_bytes // 2},
+                  {"phase": "backward", "peak_allocated_bytes": peak_bytes, "peak_reserved_bytes": None,
+                   "predicted_peak_bytes": peak_bytes + 2**20}],
+        "peak_by_category_bytes": sizes,
+        "saved_bytes_by_part": [{"block": f"block {number}", "part": part, "saved_bytes": size * 2**20}
+                                for number in (0, 1) for part, size in (("softmax", 3), ("norm", 1))],
+        "residual_tensor_bytes": 2**20,
+        "largest_allocations": [{"bytes": 2**22, "line": "model/attention.py:48", "category": "activations"}],
+        "timeline": {"category_bytes": rising, "parts": [{"name": "forward", "first": 0, "last": moments // 2 - 1},
+                                                         {"name": "backward", "first": moments // 2,
+                                                          "last": moments - 1}]},
+        "fragmentation": None, "resident_set_peak_bytes": None, "snapshot": None, "flags": [],
+    }  # fmt: skip
+    return passed(case_id, "memory", values, **changes)
+
+
+def warmed(case_id: str = FORWARD, seconds: float = 0.01, **changes: Any) -> Json:
+    """A warm-up study of a case, whose first round takes five times what the others do."""
+
+    def series(rounds: int, leaves_out: bool = False) -> Json:
+        everything = [5 * seconds, *[seconds * (1 + 0.01 * (place % 3)) for place in range(rounds + 9)]]
+        measured = everything[rounds:]
+        return {
+            "warmup_rounds": rounds, "leaves_out_timed_phase": leaves_out, "warmup_seconds": everything[:rounds],
+            "seconds": measured, "mean_seconds": mean(measured), "std_seconds": seconds / 50,
+            "first_round_parts": {"module_loading_seconds": 3 * seconds, "allocator_growth_seconds": seconds},
+            "steady_from_round": 2 if rounds == 0 else 1, "outliers": [1] if rounds == 0 else [],
+        }  # fmt: skip
+
+    values = {
+        "series": [*map(series, (0, 1, 2, 5, 10)), series(5, True)], "recommended_warmup_rounds": 1,
+        "recommendation": "1 warm-up round is enough here.", "flags": [],
+    }  # fmt: skip
+    return passed(case_id, "warmup", values, **changes)
 
 
 def untimed(

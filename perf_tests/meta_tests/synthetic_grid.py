@@ -3,8 +3,8 @@
 import random
 from itertools import product
 
-from perf_tests.meta_tests.synthetic import attention_identity, record, timed, untimed
-from perf_tests.records.record import Json
+from perf_tests.meta_tests.synthetic import attention_identity, record, remembered, timed, traced, untimed, warmed
+from perf_tests.records.record import Json, identity_of
 
 SHAPES = {
     "small": (768, 3072, 12, 12),
@@ -44,6 +44,19 @@ def grid_record(number: int = 1, rounds: int = 10, **machine_changes: object) ->
     return record(measured, [case for case in cases if "stats" not in case], written=written, **changes)
 
 
+def with_every_pass(data: Json, moments: int = 1000) -> Json:
+    """The record with a kernel pass, a memory pass and a warm-up study of each case that was measured."""
+    passes = []
+    for row in data["benchmarks"]:
+        found = (
+            traced(row["fullname"]),
+            remembered(row["fullname"], row["extra_info"].get("peak_allocated_bytes") or 2**30, moments),
+            warmed(row["fullname"], row["stats"]["median"]),
+        )
+        passes += [{**one, "identity": identity_of(row)} for one in found]
+    return {**data, "passes": passes}
+
+
 def _rounds(seconds: float, count: int, noise: random.Random) -> list[float]:
     return [seconds * (1 + 0.01 * abs(noise.gauss(0, 1))) for _ in range(count)]
 
@@ -70,7 +83,8 @@ def _model_case(
     seconds = _rounds(slower * max(floor, 1.4 * least), rounds, noise)
     facts: Json = {
         "parameters": parameters, "model_flops": int(flops * PHASES[phase]), "peak_allocated_bytes": int(peak * 1.01),
-        "predicted_peak_bytes": int(peak), "roofline_seconds": least, "roofline_fraction": least / seconds[0],
+        "predicted_peak_bytes": int(peak), "roofline_seconds": least, "launching_seconds": floor,
+        "roofline_fraction": least / seconds[0],
         "mfu": 0.3, "bound": "launch" if floor > least else "compute", "kernel_launches": LAUNCHES_PER_LAYER * layers,
         "bytes_touched": int(peak), "warmup_rounds": 5, "float32_matmul_precision": "highest",
         "cpu_seconds": seconds, "device_seconds": seconds, "part_seconds": dict.fromkeys(PARTS, seconds),

@@ -100,7 +100,9 @@ def test_derived_figures_follow_from_counters_and_ceilings(forward: Expectation)
     assert derived["executed_flops"] == language_model_case().forward_flops
     assert derived["kernel_launches"] > 0
     assert derived["roofline_fraction"] == derived["roofline_seconds"] < 1
+    assert derived["launching_seconds"] == derived["kernel_launches"] * CEILINGS.launch_seconds
     assert derived["bound"] in ("launch", "compute", "memory")
+    assert derived["memory_ceiling_gigabytes_per_second"] == CEILINGS.bytes_per_second / 1e9
     assert derived["mfu"] is None
 
 

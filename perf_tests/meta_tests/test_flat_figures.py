@@ -3,10 +3,23 @@
 import csv
 import io
 import json
+from pathlib import Path
 
 import pytest
 
-from perf_tests.meta_tests.synthetic import BACKWARD, FORWARD, attention_identity, record, timed, untimed
+from perf_tests.meta_tests.synthetic import (
+    BACKWARD,
+    FORWARD,
+    attention_identity,
+    record,
+    remembered,
+    timed,
+    traced,
+    untimed,
+    warmed,
+    with_passes,
+)
+from perf_tests.records.audit import audit_file
 from perf_tests.records.flat_figures import COLUMNS, as_csv, as_jsonl, flat_figures
 from perf_tests.records.record import Json
 
@@ -18,6 +31,9 @@ PUBLISHED = {
     "n_measured,status,note",
     "memory": "source,gpu,gpu_basis,object,size,d_model,n_layers,batch,context,precision,compiled,mode,value,unit,"
     "status,note",
+    "kernels": "source,gpu,gpu_basis,edition,size,context,scope,kernel,calls,total_ms,avg_us,std_us,"
+    "pct_of_gpu_time,note",
+    "warmup": "source,gpu,size,context,phase,warmup,mean_ms,std_ms,note",
 }
 
 
@@ -97,3 +113,40 @@ def test_json_lines_say_null_for_what_is_not_known() -> None:
 def test_a_reason_is_no_formula() -> None:
     (row,) = rows(record([], [untimed(FORWARD, reason="=HYPERLINK(1)")]), "timing")
     assert row["note"] == "'=HYPERLINK(1)"
+
+
+def test_a_kernel_is_a_row_in_the_published_units() -> None:
+    first, _ = rows(with_passes(record([timed()]), traced()), "kernels")
+    assert (first["kernel"], first["scope"], first["calls"], first["context"]) == ("gemm<float>", "forward", "10", "8")
+    assert [float(first[name]) for name in ("total_ms", "avg_us", "pct_of_gpu_time")] == pytest.approx(
+        [7.5, 750.0, 75.0]
+    )
+
+
+def test_a_process_of_a_warm_up_study_is_a_row() -> None:
+    found = rows(with_passes(record([timed()]), warmed(seconds=0.01)), "warmup")
+    assert [row["warmup"] for row in found] == ["0", "1", "2", "5", "10", "5"]
+    assert [row["note"] for row in found[-2:]] == ["", "warm-up without the timed phase"]
+    assert (float(found[0]["first_ms"]), found[0]["steady_from_round"], found[0]["n_measured"]) == (50.0, "2", "10")
+
+
+def test_a_memory_pass_has_its_peak_and_what_is_held_before_the_backward_pass() -> None:
+    row = remembered(peak_bytes=2**21, phase="backward")
+    row["values"]["memory_before_backward_bytes"] = 2**20
+    peak, before = rows(with_passes(record([timed()]), row), "memory")
+    assert (peak["mode"], float(peak["value"]), float(peak["predicted"]), peak["status"]) == (
+        "backward_peak",
+        2,
+        3,
+        "ok",
+    )
+    assert (before["mode"], float(before["value"])) == ("before_backward", 1)
+
+
+@pytest.mark.parametrize("kind, read_as", [("kernels", "kernels"), ("warmup", "model timing"), ("memory", "memory")])
+def test_the_audit_reads_what_a_pass_wrote(kind: str, read_as: str, tmp_path: Path) -> None:
+    data = with_passes(record([timed()]), traced(), remembered(), warmed())
+    path = tmp_path / f"{kind}.csv"
+    path.write_text(as_csv(flat_figures(data, "run")[kind], COLUMNS[kind]))
+    audit = audit_file(path)
+    assert (audit.kind, len(audit.places)) == (read_as, len(flat_figures(data, "run")[kind]))

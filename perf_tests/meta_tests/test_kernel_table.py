@@ -112,6 +112,18 @@ def test_one_attention_layer_is_taken_apart(values: Json) -> None:
     assert forward["saved_without_gaps_seconds"] == pytest.approx(80e-6)
 
 
+@pytest.mark.parametrize("way", ["forward", "backward"])
+def test_the_lanes_of_a_layer_hold_its_kernels_and_what_the_host_did(values: Json, way: str) -> None:
+    direction = values["attention"][way]
+    host, device = ([row for row in direction["lanes"] if row["side"] == side] for side in ("host", "device"))
+    assert sum(row["seconds"] for row in device) == pytest.approx(
+        sum(part["device_seconds"] for part in direction["parts"])
+    )
+    assert {row["part"] for row in host} == {row["part"] for row in device}
+    assert min(row["start_seconds"] for row in direction["lanes"]) == 0
+    assert all(call["seconds"] == pytest.approx(4e-6) for call in host) == (way == "backward"), "calls going back"
+
+
 def test_a_part_without_products_is_bound_by_memory_and_one_with_them_by_the_slower_of_both() -> None:
     """The division moves 2 kB in 10 us; the scores' product does 32768 FLOPs and moves 5 kB."""
     trace = forward_and_backward()

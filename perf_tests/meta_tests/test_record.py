@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from perf_tests.benchmark_options import show_beside_baseline
 from perf_tests.meta_tests.synthetic import BACKWARD, FORWARD, header, identity, machine, record, timed, untimed
 from perf_tests.records.compare import compare
+from perf_tests.records.comparison_screen import comparison_lines
 from perf_tests.records.record import (
     Json,
     build_record,
@@ -21,7 +22,6 @@ from perf_tests.records.record import (
     machine_differences,
     why_not_a_record,
 )
-from perf_tests.records.screen import comparison_lines
 from perf_tests.records.store import encoded
 
 
@@ -106,7 +106,7 @@ def test_a_record_damaged_anywhere_is_refused_or_can_be_compared_with(path: tupl
     if why_not_a_record(data) is None:
         machine_differences(machine(), data["machine_info"])
         ids_of(data)
-        comparison_lines(compare(data, GOOD))
+        comparison_lines(compare(data, GOOD), 120)
         show_beside_baseline([timed()], data, "Linux/0001_name")
 
 

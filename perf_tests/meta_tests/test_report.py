@@ -15,7 +15,7 @@ import pytest
 
 from perf_tests.__main__ import main
 from perf_tests.meta_tests.synthetic import BACKWARD, FORWARD, attention_identity, record, timed, traced, untimed
-from perf_tests.meta_tests.synthetic_grid import grid_record
+from perf_tests.meta_tests.synthetic_grid import grid_record, with_every_pass
 from perf_tests.records.record import OUTCOMES, Json
 from perf_tests.records.report import page
 from perf_tests.records.report.page import embedded
@@ -77,7 +77,14 @@ def page_over(tmp_path: Path, *records: Json | str, code: int = 0) -> str:
 def figures(text: str) -> dict[str, Any]:
     found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', text)
     assert found
-    return {figure["name"]: figure for figure in json.loads(found[1])}
+    stored = json.loads(found[1])
+    for figure in stored["figures"]:
+        for trace in figure["data"]:
+            trace |= stored["looks"][trace.pop("look")]
+            if "x_from" in trace:
+                first = trace.pop("x_from")
+                trace["x"] = [first + place for place in range(len(trace["y"]))]
+    return {figure["name"]: figure for figure in stored["figures"]}
 
 
 def sections(text: str) -> list[str]:
@@ -94,7 +101,7 @@ def test_every_case_of_the_grid_is_a_row_with_its_figure_or_its_reason(tmp_path:
     data = grid_record()
     text = page_over(tmp_path, data)
     timings = text.partition('id="run1-timings"')[2].partition("</section>")[0]
-    assert timings.count("<tr data-") + 0 == len(data["benchmarks"]) + len(data["outcomes"])
+    assert timings.count("<tr title=") == len(data["benchmarks"]) + len(data["outcomes"])
     assert timings.count('class="outcome"') == len(data["outcomes"])
     for row in data["outcomes"]:
         assert f"<strong>{OUTCOMES[row['outcome']]}</strong>: {row['reason']}" in timings
@@ -151,11 +158,17 @@ def test_nothing_comes_from_outside(tmp_path: Path) -> None:
 
 def test_every_figure_has_its_conditions_below_and_its_data_to_download(tmp_path: Path) -> None:
     text = page_over(tmp_path, grid_record(1), grid_record(2))
-    shown = re.findall(r'<figure><h4>.*?<div class="plot" id="([^"]+)".*?<figcaption>(.*?)</figcaption>', text)
+    shown = re.findall(r'<figure><h4>.*?<div class="plot" id="plot-([^"]+)".*?<figcaption>(.*?)</figcaption>', text)
     assert [name for name, _ in shown] == list(figures(text))
     for name, caption in shown:
         assert "Invented GPU" in caption
         assert f'data-figure="{name}"' in caption
+
+
+def test_no_two_elements_have_one_id(tmp_path: Path) -> None:
+    text = page_over(tmp_path, with_every_pass(grid_record(1), 4), with_every_pass(grid_record(2), 4))
+    ids = [attributes["id"] for attributes in Reader(text).having("id")]
+    assert len(set(ids)) == len(ids) > 40
 
 
 def test_every_table_carries_its_rows_as_a_file(tmp_path: Path) -> None:

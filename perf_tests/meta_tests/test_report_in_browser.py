@@ -11,7 +11,7 @@ import pytest
 from perf_tests.__main__ import main
 from perf_tests.meta_tests.browser import DARK, LIGHT, chromium, opened
 from perf_tests.meta_tests.synthetic import timed
-from perf_tests.meta_tests.synthetic_grid import grid_record
+from perf_tests.meta_tests.synthetic_grid import grid_record, with_every_pass
 from perf_tests.records.record import Json
 
 pytest.importorskip("plotly", reason="plotly, which draws the figures, is not installed")
@@ -32,7 +32,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
             data["benchmarks"].append(
                 timed(f"test_forward[{HOSTILE}-{context}]", size=HOSTILE, context_length=context, parameters=1000)
             )
-        (folder / "records" / "machine" / f"{number:04}_run.json").write_text(json.dumps(data))
+        written = json.dumps(with_every_pass(data, moments=50))
+        (folder / "records" / "machine" / f"{number:04}_run.json").write_text(written)
     assert main(["report", f"--storage={folder / 'records'}", f"--output={folder / 'page.html'}"]) == 0
     return folder / "page.html"
 
@@ -78,7 +79,7 @@ def test_choosing_a_size_leaves_its_rows_and_its_points(page: Path) -> None:
       const select = document.querySelector('select[data-filter=size]');
       select.value = 'medium';
       select.dispatchEvent(new Event('change'));
-      const names = document.getElementById('run2-context-forward').data.map((trace) => trace.name);
+      const names = document.getElementById('plot-run2-context-forward').data.map((trace) => trace.name);
       document.title = JSON.stringify(names);
     }, 8000);"""
     dom, console = opened(page, page.parent / "profile", driver=driver)
@@ -86,8 +87,31 @@ def test_choosing_a_size_leaves_its_rows_and_its_points(page: Path) -> None:
     assert shown_rows(dom, 'data-size="medium"')
     names = re.search("<title>(.*?)</title>", dom)
     assert names
-    assert {name.partition(",")[0] for name in json.loads(names[1])} == {"roofline", "medium"}
+    assert {name.partition(",")[0] for name in json.loads(names[1])} == {"roofline", "launch floor", "medium"}
     assert console == []
+
+
+def test_bars_areas_and_chosen_cases_are_drawn(page: Path) -> None:
+    driver = """
+    const of = (name) => document.getElementById('plot-run2-' + name).data;
+    function look() {
+      if (!of('warmup') || !of('timeline') || !of('memory-categories')) return setTimeout(look, 100);
+      const select = document.getElementById('plot-run2-timeline').previousElementSibling;
+      const before = of('timeline').length;
+      select.selectedIndex = 1;
+      select.dispatchEvent(new Event('change'));
+      const groups = new Set(of('timeline').map((trace) => trace.group));
+      const bars = of('memory-categories').filter((trace) => trace.type === 'bar').length;
+      document.title = JSON.stringify([before, bars, [...groups], [select.value], of('warmup')[3].x.length]);
+    }
+    look();"""
+    dom, console = opened(page, page.parent / "profile", driver=driver)
+    assert console == []
+    title = re.search("<title>(.*?)</title>", dom)
+    assert title
+    traces, bars, groups, chosen, rounds = json.loads(html.unescape(title[1]))
+    assert (traces, bars, rounds) == (7, 5, 15)
+    assert groups == chosen
 
 
 def test_a_figures_data_is_downloaded_as_csv(page: Path) -> None:
@@ -125,5 +149,5 @@ def test_without_programs_the_text_and_the_tables_are_there(page: Path) -> None:
     without = page.with_name("without.html")
     without.write_text(re.sub(r"<script[^>]*>.*?</script>", "", page.read_text(), flags=re.DOTALL))
     dom, _ = opened(without, page.parent / "profile")
-    assert len(shown_rows(dom, 'data-size="small"')) >= 16
+    assert dom.count("<td>small</td>") >= 16
     assert "out of memory" in dom

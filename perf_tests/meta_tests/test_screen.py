@@ -3,9 +3,8 @@
 import pytest
 
 from perf_tests.meta_tests.synthetic import BACKWARD, FORWARD, FULL_STEP, record, timed, untimed
-from perf_tests.records.compare import compare
 from perf_tests.records.record import FLAGS, OUTCOMES
-from perf_tests.records.screen import WIDTH, case_name, comparison_lines, duration, result_lines, table, time_line
+from perf_tests.records.screen import WIDTH, case_name, duration, result_lines, table, time_line
 
 
 def naming(case_id: str, lines: list[str]) -> list[str]:
@@ -122,57 +121,6 @@ def test_a_case_is_called_by_its_phase_and_its_parameters() -> None:
     assert case_name("perf_tests/test_attention.py::test_attention_forward[d16-seq256-fp32-naive]") == (
         "attention_forward d16-seq256-fp32-naive"
     )
-
-
-BEFORE = record(
-    [timed("gone"), timed("same"), timed("slower"), timed("incomparable"), timed("no-longer")],
-    [untimed("measured-now"), untimed("never", reason="never fits")],
-)
-NOW = record(
-    [
-        timed("same"),
-        timed("slower", [2 * seconds for seconds in timed()["stats"]["data"]]),
-        timed("incomparable", batch_size=8),
-        timed("measured-now"),
-        timed("new"),
-    ],
-    [untimed("no-longer", reason="1 GiB asked"), untimed("never", reason="never fits")],
-)
-
-
-@pytest.mark.parametrize(
-    "case_id, words",
-    [
-        ("same", "1.000"),
-        ("slower", "2.000"),
-        ("gone", "gone (1.045 s before)"),
-        ("new", "new (1.045 s)"),
-        ("incomparable", "incomparable (1.045 s): batch_size was 4, is 8"),
-        ("measured-now", "measured now, not before (1.045 s): out of memory before"),
-        ("no-longer", "no longer measured (1.045 s before): now out of memory: 1 GiB asked"),
-        ("never", "measured in neither: now out of memory: never fits"),
-    ],
-)
-def test_each_case_of_either_run_is_one_line_of_the_comparison(case_id: str, words: str) -> None:
-    (line,) = [line for line in comparison_lines(compare(BEFORE, NOW)) if line.startswith(f"{case_id} ")]
-
-    assert words in line
-
-
-def test_the_interval_is_labelled_for_what_it_is() -> None:
-    assert "within these launches" in comparison_lines(compare(BEFORE, NOW))[0]
-
-
-def test_the_case_that_changed_least_for_the_worse_stands_last() -> None:
-    lines = comparison_lines(compare(BEFORE, NOW))
-
-    assert [line.split()[0] for line in lines[1:3]] == ["slower", "same"]
-
-
-def test_too_few_rounds_for_an_interval_are_said_to_be_too_few() -> None:
-    few = record([timed(seconds=(1.0, 2.0))])
-
-    assert "too few rounds" in naming(FORWARD, comparison_lines(compare(few, few)))[0]
 
 
 def test_the_shares_of_a_runs_time_add_up() -> None:

@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from perf_tests.meta_tests.synthetic_grid import grid_record
+from perf_tests.meta_tests.synthetic_grid import grid_record, with_every_pass
 from perf_tests.proofs.launches import ROOT
 from perf_tests.proofs.verdict import conclude, conditions
 
@@ -23,8 +23,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         storage = Path(folder) / "records"
         cases = write_runs(storage, 1)
+        write_passes(storage)
         one_seconds, one_bytes, _ = page_cost(storage)
-        print(f"1 run of {cases} cases: {one_seconds:.1f} s, {one_bytes / 1e6:.2f} MB")
+        print(f"1 run of {cases} cases with every extra pass: {one_seconds:.1f} s, {one_bytes / 1e6:.2f} MB")
         write_runs(storage, MANY_RUNS)
         read_bytes = sum(path.stat().st_size for path in storage.glob("*/*.json"))
         many_seconds, many_bytes, peak_bytes = page_cost(storage)
@@ -33,8 +34,9 @@ def main() -> int:
         f"peak memory {peak_bytes / 2**20:.0f} MiB"
     )
     claim = (
-        f"a page over {cases} cases takes less than {ONE_RUN_SECONDS} s and {PAGE_BYTES / 1e6:.0f} MB, "
-        f"over {MANY_RUNS} such runs less than {MANY_RUNS_SECONDS} s and {MEMORY_BYTES / 2**30:.0f} GiB of memory"
+        f"a page over {cases} cases, each with every extra pass, takes less than {ONE_RUN_SECONDS} s and "
+        f"{PAGE_BYTES / 1e6:.0f} MB, over {MANY_RUNS} runs without them less than {MANY_RUNS_SECONDS} s and "
+        f"{MEMORY_BYTES / 2**30:.0f} GiB of memory"
     )
     is_quick = one_seconds < ONE_RUN_SECONDS and many_seconds < MANY_RUNS_SECONDS
     return conclude(claim, is_quick and one_bytes < PAGE_BYTES and peak_bytes < MEMORY_BYTES)
@@ -50,6 +52,12 @@ def write_runs(storage: Path, count: int) -> int:
         cases = len(data["benchmarks"]) + len(data["outcomes"])
         (folder / f"{number:04}_run.json").write_text(json.dumps(data, indent=1))
     return cases
+
+
+def write_passes(storage: Path) -> None:
+    """The first run again, each case traced, its memory followed and its warm-up studied."""
+    (path,) = storage.glob("*/0001_run.json")
+    path.write_text(json.dumps(with_every_pass(grid_record(1)), indent=1))
 
 
 def page_cost(storage: Path) -> tuple[float, int, int]:

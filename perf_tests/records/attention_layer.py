@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from statistics import fmean, median, pstdev
 
-from perf_tests.records.kernel_events import Kernel, Region, Trace
+from perf_tests.records.kernel_events import Kernel, Region, Span, Trace
 from perf_tests.records.record import Json
 from perf_tests.records.region_names import layer_of
 
@@ -76,6 +76,7 @@ def _direction(trace: Trace, kernels: Sequence[Kernel], rates: Rates, is_backwar
     return {
         "layers": len({layer for groups in cells.values() for _, layer in groups}),
         "parts": parts,
+        "lanes": _lanes(cells, spans),
         **_softmax_over_products(cells),
         **_saved(cells),
     }
@@ -132,6 +133,27 @@ def _idle_us(kernels: Sequence[Kernel]) -> float:
     return max(span_us - sum(kernel.us for kernel in kernels), 0.0)
 
 
+def _lanes(cells: dict[str, dict[Cell, list[Kernel]]], spans: dict[str, dict[Cell, Region]]) -> list[Json]:
+    """When the host and the device worked on one layer whose time is the middle one, from its first moment on.
+
+    The host's way through a part; going back, where it has no region, its calls that launch. On a CPU both are one.
+    """
+    totals = _layers(cells)
+    chosen = sorted(totals, key=lambda cell: (sum(kernel.us for kernel in totals[cell]), cell))[len(totals) // 2]
+    lanes: list[tuple[str, str, Span]] = []
+    for part, groups in cells.items():
+        kernels = groups.get(chosen, [])
+        region = spans.get(part, {}).get(chosen)
+        launches = [kernel.launch for kernel in kernels if kernel.launch is not None]
+        lanes += [("host", part, span) for span in ([region] if region else launches)]
+        lanes += [("device", part, kernel) for kernel in kernels]
+    start_us = min(span.start_us for _, _, span in lanes)
+    return [
+        {"side": side, "part": part, "start_seconds": (span.start_us - start_us) / 1e6, "seconds": span.us / 1e6}
+        for side, part, span in sorted(lanes, key=lambda lane: (lane[0], lane[2].start_us))
+    ]
+
+
 def _softmax_over_products(cells: dict[str, dict[Cell, list[Kernel]]]) -> Json:
     """The softmax against the products alone, without the scaling and the copies beside them."""
     softmax = [list(group) for group in cells["softmax"].values()]
@@ -154,12 +176,18 @@ def _typical_us(groups: Sequence[Sequence[Kernel]]) -> float:
     return median(sum(kernel.us for kernel in group) for group in groups)
 
 
-def _saved(cells: dict[str, dict[Cell, list[Kernel]]]) -> Json:
-    """What one layer would save at most: without idle time between its kernels, and with nothing but its products."""
+def _layers(cells: dict[str, dict[Cell, list[Kernel]]]) -> dict[Cell, list[Kernel]]:
+    """Every kernel of each layer in each round."""
     layers: dict[Cell, list[Kernel]] = defaultdict(list)
     for groups in cells.values():
         for cell, group in groups.items():
             layers[cell] += group
+    return layers
+
+
+def _saved(cells: dict[str, dict[Cell, list[Kernel]]]) -> Json:
+    """What one layer would save at most: without idle time between its kernels, and with nothing but its products."""
+    layers = _layers(cells)
     others = [sum(kernel.us for kernel in group if kernel.kind != "matrix product") for group in layers.values()]
     return {
         "seconds": _typical_us(list(layers.values())) / 1e6,

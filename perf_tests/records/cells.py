@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from perf_tests.records.record import OUTCOMES, Json, identity_of
+from perf_tests.records.record import OUTCOMES, Json, identity_of, timing_outcomes
 
 PHASES = ("inference", "forward", "backward", "forward_backward", "optimizer", "full_step")
 """In the order of a training step; attention alone has a forward and a backward pass."""
@@ -97,7 +97,7 @@ def cells_of(record: Json) -> list[Cell]:
     ]
     cells += [
         Cell(row["id"], identity_of(row), {}, outcome=row["outcome"], reason=row["reason"])
-        for row in record["outcomes"]
+        for row in timing_outcomes(record)
     ]
     return sorted(cells, key=_order)
 

@@ -3,12 +3,14 @@
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from perf_tests.records.cells import Cell, cells_of
+from perf_tests.records.cells import Cell, cells_of, finite
 from perf_tests.records.conditions import machine_name
+from perf_tests.records.pass_cells import pass_cells, rows_in
 from perf_tests.records.record import Json
 from perf_tests.records.screen import DASH
+from perf_tests.records.warmup_tables import seconds_of
 
 MIB = 2**20
 
@@ -25,8 +27,23 @@ MEMORY_COLUMNS = (
     "source", "gpu", "gpu_basis", "object", "size", "d_model", "n_layers", "batch", "context", "precision", "compiled",
     "mode", "value", "unit", "status", "note", "attention", "execution", "checkpoint", "predicted",
 )  # fmt: skip
+KERNEL_COLUMNS = (
+    "source", "gpu", "gpu_basis", "edition", "size", "context", "scope", "kernel", "calls", "total_ms", "avg_us",
+    "std_us", "pct_of_gpu_time", "note", "precision", "attention",
+)  # fmt: skip
+WARMUP_COLUMNS = (
+    "source", "gpu", "size", "context", "phase", "warmup", "mean_ms", "std_ms", "note", "gpu_basis", "d_model", "d_ff",
+    "n_layers", "n_heads", "vocab", "batch", "precision", "compiled", "n_measured", "attention", "first_ms",
+    "steady_from_round",
+)  # fmt: skip
 
-COLUMNS = {"timing": MODEL_TIMING_COLUMNS, "attention": ATTENTION_TIMING_COLUMNS, "memory": MEMORY_COLUMNS}
+COLUMNS = {
+    "timing": MODEL_TIMING_COLUMNS,
+    "attention": ATTENTION_TIMING_COLUMNS,
+    "memory": MEMORY_COLUMNS,
+    "kernels": KERNEL_COLUMNS,
+    "warmup": WARMUP_COLUMNS,
+}
 """The columns of each kind of table. What others have no column for stands at the end."""
 
 PHASES = {"forward_backward": "fwd_bwd"}
@@ -45,11 +62,14 @@ ATTENTION_PEAKS = {"forward": "peak_forward", "backward": "peak_backward"}
 
 def flat_figures(record: Json, name: str) -> dict[str, list[Json]]:
     """Rows of each kind, by the kind's columns; values that are not known are empty."""
-    return flat_rows(cells_of(record), name, machine_name(record))
+    passes = {extra_pass: pass_cells(record, extra_pass) for extra_pass in ("kernels", "memory", "warmup")}
+    return flat_rows(cells_of(record), name, machine_name(record), passes)
 
 
-def flat_rows(cells: Sequence[Cell], name: str, machine: str) -> dict[str, list[Json]]:
-    """The same of cells, with the names of their record and of its machine."""
+def flat_rows(
+    cells: Sequence[Cell], name: str, machine: str, passes: Mapping[str, Sequence[Cell]]
+) -> dict[str, list[Json]]:
+    """The same of cells and of what extra passes found, with the names of their record and of its machine."""
     models = [cell for cell in cells if not cell.is_attention]
     alone = [cell for cell in cells if cell.is_attention]
     return {
@@ -57,9 +77,17 @@ def flat_rows(cells: Sequence[Cell], name: str, machine: str) -> dict[str, list[
         "attention": [_in_columns("attention", {**_common(cell, name, machine), **_alone(cell)}) for cell in alone],
         "memory": [
             _in_columns("memory", {**_common(cell, name, machine), **amount})
-            for cell in cells
+            for cell in (*cells, *passes.get("memory", ()))
             for amount in _amounts(cell)
         ],
+        **{
+            kind: [
+                _in_columns(kind, {**_common(cell, name, machine), **row})
+                for cell in passes.get(kind, ())
+                for row in rows_of(cell)
+            ]
+            for kind, rows_of in (("kernels", _kernels), ("warmup", _warmups))
+        },
     }
 
 
@@ -81,7 +109,7 @@ def _common(cell: Cell, name: str, machine: str) -> Json:
         "precision": PRECISIONS.get(precision, precision),
         "compiled": _compiled(cell),
         "phase": PHASES.get(cell.phase, cell.phase),
-        "status": "ok" if cell.is_timed else "OOM" if cell.outcome == "out_of_memory" else cell.outcome,
+        "status": "ok" if not cell.outcome else "OOM" if cell.outcome == "out_of_memory" else cell.outcome,
         "note": cell.reason,
         "attention": cell.label("attention"),
         "execution": cell.label("execution"),
@@ -112,9 +140,7 @@ def _times(cell: Cell) -> Json:
 def _timing(cell: Cell) -> Json:
     warmup = cell.number("warmup_rounds")
     return {
-        "d_ff": cell.label("d_ff"),
-        "n_heads": cell.label("num_heads"),
-        "vocab": cell.label("vocab_size"),
+        **{name: cell.label(field) for name, field in SHAPE.items()},
         "context": cell.label("context_length"),
         "context_basis": "stated",
         "optimizer": cell.label("optimizer"),
@@ -137,6 +163,7 @@ def _amounts(cell: Cell) -> list[Json]:
         "predicted": _mebibytes(cell.number("predicted_peak_bytes")),
     }
     peak, before = cell.number("peak_allocated_bytes"), cell.number("bytes_before_backward")
+    before = before or cell.number("memory_before_backward_bytes")
     amounts = []
     if peak is not None or cell.outcome == "out_of_memory":
         mode = peaks.get(cell.phase, f"{cell.phase}_peak")
@@ -144,6 +171,54 @@ def _amounts(cell: Cell) -> list[Json]:
     if before is not None:
         amounts.append({**place, "mode": "before_backward", "value": _mebibytes(before), "predicted": ""})
     return amounts
+
+
+def _kernels(cell: Cell) -> list[Json]:
+    """The kernels that take most of one round."""
+    return [
+        {
+            "context": cell.label("sequence_length" if cell.is_attention else "context_length"),
+            "scope": cell.phase,
+            "kernel": str(row.get("name")),
+            "calls": _or_empty(row, "calls"),
+            "total_ms": _or_empty(row, "total_seconds", 1e3),
+            "avg_us": _or_empty(row, "mean_seconds", 1e6),
+            "std_us": _or_empty(row, "stddev_seconds", 1e6),
+            "pct_of_gpu_time": _or_empty(row, "share", 100.0),
+        }
+        for row in rows_in(cell.info, "kernels")
+    ]
+
+
+def _warmups(cell: Cell) -> list[Json]:
+    """One process a row; a note says where its warm-up left out what was timed."""
+    shape = {name: cell.label(field) for name, field in SHAPE.items()}
+    return [
+        {
+            **shape,
+            "context": cell.label("sequence_length" if cell.is_attention else "context_length"),
+            "warmup": _or_empty(row, "warmup_rounds"),
+            "mean_ms": _or_empty(row, "mean_seconds", 1e3),
+            "std_ms": _or_empty(row, "std_seconds", 1e3),
+            "note": "warm-up without the timed phase" if row.get("leaves_out_timed_phase") is True else "",
+            "n_measured": len(seconds),
+            "first_ms": seconds[0] * 1e3 if seconds else "",
+            "steady_from_round": _or_empty(row, "steady_from_round"),
+        }
+        for row in rows_in(cell.info, "series")
+        for seconds in (seconds_of(row, "seconds"),)
+    ]
+
+
+SHAPE = {"d_ff": "d_ff", "n_heads": "num_heads", "vocab": "vocab_size"}
+
+
+def _or_empty(row: Json, name: str, factor: float | None = None) -> float | str:
+    """The figure in the column's unit, a count as it is."""
+    value = finite(row.get(name))
+    if value is None:
+        return ""
+    return value * factor if factor is not None else int(value) if value.is_integer() else value
 
 
 def _mebibytes(amount: float | None) -> float | str:

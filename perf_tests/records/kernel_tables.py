@@ -1,10 +1,11 @@
 """Where the device time of a traced case goes, as tables: its kernels, their kinds, one attention layer by part."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from perf_tests.records.cells import Cell, finite
 from perf_tests.records.digits import significant, with_spread
+from perf_tests.records.pass_cells import LABELS, inside, labels_of, lost_lines, lost_row, rows_in
 from perf_tests.records.record import Json
 from perf_tests.records.screen import DASH
 from perf_tests.records.tables import Table
@@ -14,37 +15,6 @@ NAME_CHARACTERS = 100
 """Of a kernel's name; names of C++ templates run to thousands."""
 
 TRACED_NOTE = "traced under a profiler, after the timings: shares are meant, times are longer than measured ones"
-LABELS = ("Size", "Context", "Phase", "Precision", "Implementation")
-
-
-def kernel_passes(record: Json) -> list[Cell]:
-    """Each kernel pass as a cell without rounds; its `info` are the values of the pass."""
-    rows = record.get("passes")
-    return [
-        Cell(row["id"], row["identity"], row["values"])
-        for row in (rows if isinstance(rows, list) else [])
-        if isinstance(row, dict)
-        and row.get("pass") == "kernels"
-        and isinstance(row.get("id"), str)
-        and all(isinstance(row.get(name), dict) for name in ("identity", "values"))
-    ]
-
-
-def labels_of(cell: Cell) -> tuple[str, ...]:
-    """Size and context, or width and length, and what else a traced case is."""
-    if cell.is_attention:
-        place = f"d {cell.label('head_dim')}", cell.label("sequence_length")
-    else:
-        place = cell.label("size"), cell.label("context_length")
-    return (*place, cell.phase, cell.label("precision"), cell.implementation)
-
-
-def rows_in(values: Json, *names: str) -> Iterator[Json]:
-    """The rows of a list that may be nested, or missing, or damaged."""
-    found: Any = values
-    for name in names:
-        found = found.get(name) if isinstance(found, dict) else None
-    return (row for row in (found if isinstance(found, list) else ()) if isinstance(row, dict))
 
 
 def kernel_table(passes: Sequence[Cell]) -> Table | None:
@@ -70,11 +40,14 @@ def _kernel(row: Json) -> tuple[str, ...]:
 
 
 def share_table(passes: Sequence[Cell]) -> Table | None:
-    """Launches, busy share, products against everything, softmax against products."""
-    rows = tuple((*labels_of(cell), *_shares(cell.info)) for cell in passes)
+    """Launches, busy share, products against everything, softmax against products; or why a case was not traced."""
     header = (*LABELS, "launches", "kernels (ms)", "device busy (%)", "products of kernel time (%)",
               "softmax / products, forward", "softmax / products, backward")  # fmt: skip
-    return _table("kernel_shares", "Launches, and what products take", header, len(LABELS), rows)
+    rows = tuple(
+        lost_row(cell, len(header)) if cell.outcome else (*labels_of(cell), *_shares(cell.info)) for cell in passes
+    )
+    shares = _table("kernel_shares", "Launches, and what products take", header, len(LABELS), rows)
+    return shares and replace(shares, notes=(*shares.notes, *lost_lines(passes)))
 
 
 def _shares(values: Json) -> tuple[str, ...]:
@@ -82,8 +55,8 @@ def _shares(values: Json) -> tuple[str, ...]:
         _count(values, "launches"),
         _figure(values, "kernel_seconds", 1e3),
         _percent(values, "busy_share"),
-        _percent(_inside(values, "matrix_products"), "share_of_kernel_time"),
-        *(_figure(_inside(values, "attention", way), "softmax_over_products_time") for way in ("forward", "backward")),
+        _percent(inside(values, "matrix_products"), "share_of_kernel_time"),
+        *(_figure(inside(values, "attention", way), "softmax_over_products_time") for way in ("forward", "backward")),
     )
 
 
@@ -99,13 +72,6 @@ def attention_part_table(passes: Sequence[Cell]) -> Table | None:
     )  # fmt: skip
     header = (*LABELS, "Direction", "Part", "launches", "device (us)", "host (us)", "MFLOP", "MB", "bound by")
     return _table("attention_parts", "One attention layer by part", header, len(LABELS) + 2, rows)
-
-
-def _inside(values: Json, *names: str) -> Json:
-    found: Any = values
-    for name in names:
-        found = found.get(name) if isinstance(found, dict) else None
-    return found if isinstance(found, dict) else {}
 
 
 def _figure(values: Json, name: str, factor: float = 1.0) -> str:
@@ -127,3 +93,6 @@ def _table(
     name: str, title: str, header: tuple[str, ...], labels: int, rows: tuple[tuple[str, ...], ...]
 ) -> Table | None:
     return Table(name, title, header, labels, rows, (TRACED_NOTE,)) if rows else None
+
+
+KERNEL_TABLES: tuple[Callable[[Sequence[Cell]], Table | None], ...] = (share_table, kernel_table, attention_part_table)

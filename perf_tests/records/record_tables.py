@@ -4,7 +4,9 @@ from dataclasses import replace
 
 from perf_tests.records.cells import cells_of
 from perf_tests.records.conditions import commit_of, date_of, machine_line
-from perf_tests.records.kernel_tables import attention_part_table, kernel_passes, kernel_table, share_table
+from perf_tests.records.kernel_tables import KERNEL_TABLES
+from perf_tests.records.memory_tables import MEMORY_TABLES
+from perf_tests.records.pass_cells import pass_cells
 from perf_tests.records.record import Json
 from perf_tests.records.tables import (
     Table,
@@ -14,15 +16,19 @@ from perf_tests.records.tables import (
     precision_table,
     timing_table,
 )
+from perf_tests.records.warmup_tables import WARMUP_TABLES
 
 OF_CELLS = (timing_table, precision_table, memory_table, attention_table, attention_memory_table)
-OF_KERNELS = (share_table, kernel_table, attention_part_table)
+OF_PASSES = {"kernels": KERNEL_TABLES, "memory": MEMORY_TABLES, "warmup": WARMUP_TABLES}
 
 
 def tables_of(record: Json, name: str) -> list[Table]:
     """In the order of the text; `name` is what people call the record."""
-    cells, passes = cells_of(record), kernel_passes(record)
-    built = [*(build(cells) for build in OF_CELLS), *(build(passes) for build in OF_KERNELS)]
+    cells = cells_of(record)
+    built = [build(cells) for build in OF_CELLS]
+    for extra_pass, builders in OF_PASSES.items():
+        passed = pass_cells(record, extra_pass)
+        built += [build(passed) for build in builders]
     facts = (machine_line(record), f"record {name}", commit_of(record), date_of(record))
     source = ", ".join(fact for fact in facts if fact)
     return [replace(table, notes=(*table.notes, source)) for table in built if table is not None]

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from perf_tests.records.compare import Row
 from perf_tests.records.record import FLAGS, OUTCOMES, Json
 
 DASH = "-"
@@ -78,29 +77,6 @@ def _next_step(flag: str, info: Json) -> str:
 def _rounds_kept(outcome: Json) -> str:
     count = len(outcome.get("rounds") or ())
     return f" ({count} rounds kept)" if count else ""
-
-
-def comparison_lines(rows: Sequence[Row]) -> list[str]:
-    """Slowest-changing last: every case of either run with its ratio, or in words why it has none."""
-    measured = sorted((row for row in rows if row.ratio is not None), key=lambda row: -(row.ratio or 0))
-    lines = []
-    if measured:
-        header = ("case", "before", "now", "now / before", "95 % within these launches")
-        lines += table(header, [_comparison_row(row) for row in measured])
-        lines += ["one launch of each: launches differ by more than their rounds do, so this is no verdict"]
-    return lines + [_in_words(row) for row in rows if row.ratio is None]
-
-
-def _comparison_row(row: Row) -> tuple[str, ...]:
-    interval = "too few rounds" if row.interval is None else f"{row.interval[0]:.3f} to {row.interval[1]:.3f}"
-    before, now = duration(row.before_seconds or 0), duration(row.now_seconds or 0)
-    return case_name(row.id), before, now, f"{row.ratio:.3f}", interval
-
-
-def _in_words(row: Row) -> str:
-    seconds = row.before_seconds if row.now_seconds is None else row.now_seconds
-    figure = "" if seconds is None else f" ({duration(seconds)}{' before' if row.now_seconds is None else ''})"
-    return f"{case_name(row.id)}: {row.status}{figure}{': ' if row.explanation else ''}{row.explanation}"
 
 
 def time_line(seconds: dict[str, float]) -> str:

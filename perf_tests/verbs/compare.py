@@ -6,9 +6,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from perf_tests.records.compare import compare
+from perf_tests.records.comparison_screen import comparison_lines
 from perf_tests.records.record import machine_differences
-from perf_tests.records.screen import comparison_lines
 from perf_tests.records.store import read_record
+from perf_tests.records.terminal import painted, width
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE
 
 
@@ -31,5 +32,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps([{**asdict(row), "is_failure": row.is_failure} for row in rows], indent=1))
     else:
-        print("\n".join(comparison_lines(rows)))
+        print("\n".join(map(painted, comparison_lines(rows, width()))))
     return FINDINGS if any(row.is_failure for row in rows) else FINE

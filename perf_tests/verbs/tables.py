@@ -30,6 +30,13 @@ NAMES = (
     "kernel_shares",
     "kernels",
     "attention_parts",
+    "memory_pass",
+    "memory_parts",
+    "memory_categories",
+    "saved",
+    "largest_blocks",
+    "warmup",
+    "first_rounds",
 )
 
 

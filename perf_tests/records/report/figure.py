@@ -1,6 +1,7 @@
 """A figure as data: points in series, and what Plotly makes of them."""
 
 import html
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import log10
@@ -17,6 +18,8 @@ SYMBOLS = (
     "hourglass", "diamond-tall", "triangle-left", "triangle-right", "hexagram", "star-square",
 )  # fmt: skip
 """Not among them: the x of a case without a timing."""
+PATTERNS = ("", "/", "x", ".", "\\", "+", "|", "-")
+"""Of bars and areas, which have no marker."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 GREY = "#888888"
 
@@ -50,6 +53,25 @@ class Series:
     is_in_legend: bool = True
     group: str = ""
     """What a reader picks the series by, where one of many is shown; its name if empty."""
+    look: str = "points"
+    """Or `bar`, or `area`, stacked in their order; or `lane`, whose points are x, a lane's name, from low to high."""
+
+    @property
+    def drawn_symbol(self) -> str:
+        return self.symbol or SYMBOLS[self.colour % len(SYMBOLS)]
+
+    @property
+    def drawn_colour(self) -> str:
+        return GREY if self.is_background else COLOURS[self.colour % len(COLOURS)]
+
+    @property
+    def drawn_dash(self) -> str:
+        return DASHES[self.dash % len(DASHES)]
+
+    @property
+    def pattern(self) -> Json:
+        """What tells a bar or an area from its neighbours in black and white."""
+        return {"shape": PATTERNS[self.colour % len(PATTERNS)], "size": 6, "solidity": 0.25}
 
 
 @dataclass(frozen=True)
@@ -89,15 +111,20 @@ def case_text(cell: Cell) -> str:
 
 def plotly_of(figure: Figure) -> Json:
     """Traces and layout; colours of text and grid are the theme's, so the page adds them."""
-    xs = [point.x for series in figure.series for point in series.points]
-    ys = [point.y for series in figure.series for point in series.points]
+    traces = [_trace(series) for series in figure.series]
+    xs, ys = ([value for trace in traces for value in trace[axis]] for axis in ("x", "y"))
+    names = figure.x_values if any(isinstance(value, str) for value in ys) else ()
     return {
         "name": figure.name,
         "picks_one": figure.picks_one,
-        "data": [_trace(series) for series in figure.series],
+        "data": traces,
         "layout": {
-            "xaxis": {**_axis(figure.x_title, figure.x_log, xs, figure.x_values), "exponentformat": "B"},
-            "yaxis": {**_axis(figure.y_title, figure.y_log, ys, ()), "exponentformat": "none"},
+            "xaxis": {
+                **_axis(figure.x_title, figure.x_log, xs, () if names else figure.x_values),
+                "exponentformat": "B",
+            },
+            "yaxis": {**_axis(figure.y_title, figure.y_log, ys, names), "exponentformat": "none"},
+            "barmode": "stack",
             "shapes": [] if figure.line_at is None else [_line(figure.line_at[0])],
             "annotations": [] if figure.line_at is None else [_label(figure.line_at, figure.y_log)],
         },
@@ -105,11 +132,8 @@ def plotly_of(figure: Figure) -> Json:
 
 
 def _trace(series: Series) -> Json:
-    points = series.points
-    colour = GREY if series.is_background else COLOURS[series.colour % len(COLOURS)]
+    points, colour = series.points, series.drawn_colour
     trace: Json = {
-        "type": "scatter",
-        "mode": series.mode,
         "name": plain(series.name),
         "group": plain(series.group or series.name),
         "x": [plain(point.x) if isinstance(point.x, str) else rounded(point.x) for point in points],
@@ -117,15 +141,13 @@ def _trace(series: Series) -> Json:
         "text": _once([plain(point.text) for point in points]),
         "tags": _once([list(point.tags) for point in points]),
         "hovertemplate": "%{text}<br>%{x}: %{y}<extra></extra>",
-        "line": {"color": colour, "width": 1 if series.is_background else 2, "dash": DASHES[series.dash % len(DASHES)]},
         "showlegend": series.is_in_legend,
-        "offsetgroup": str(series.colour),
-        "marker": {
-            "color": colour,
-            "size": 14 if series.symbol == "circle-open" else 9,
-            "symbol": series.symbol or SYMBOLS[series.colour % len(SYMBOLS)],
-        },
+        **_look(series),
     }
+    if series.look == "lane":
+        starts = [point.low or 0.0 for point in points]
+        lengths = [rounded((point.high or 0.0) - start) for point, start in zip(points, starts, strict=True)]
+        return {**trace, "x": lengths, "y": trace["x"], "base": list(map(rounded, starts))}
     if any(point.low is not None and point.high is not None for point in points):
         trace["error_y"] = {
             "type": "data",
@@ -137,6 +159,24 @@ def _trace(series: Series) -> Json:
             "width": 3,
         }
     return trace
+
+
+def _look(series: Series) -> Json:
+    """How points, bars or areas are drawn."""
+    colour = series.drawn_colour
+    if series.look in ("bar", "lane"):
+        along = {"orientation": "h"} if series.look == "lane" else {}
+        return {"type": "bar", "textposition": "none", **along, "marker": {"color": colour, "pattern": series.pattern}}
+    line = {"color": colour, "width": 1 if series.is_background else 2, "dash": series.drawn_dash}
+    if series.look == "area":
+        filled = {"stackgroup": "held", "fillcolor": colour, "fillpattern": series.pattern}
+        return {"type": "scatter", "mode": "lines", "line": {**line, "width": 0.5}, **filled}
+    size = 14 if series.symbol == "circle-open" else 9
+    written = {"textposition": "top right"} if "text" in series.mode else {}
+    return {
+        "type": "scatter", "mode": series.mode, "line": line, "offsetgroup": str(series.colour), **written,
+        "marker": {"color": colour, "size": size, "symbol": series.drawn_symbol},
+    }  # fmt: skip
 
 
 def _once(values: list[Any]) -> list[Any]:
@@ -175,6 +215,37 @@ def _label(line_at: tuple[float, str], is_log: bool) -> Json:
 def plain(value: str) -> str:
     """Text in which Plotly, which knows some HTML, finds none."""
     return html.escape("".join(character if character.isprintable() else " " for character in value), quote=False)
+
+
+OF_ONE_TRACE = ("name", "group", "x", "y", "text", "tags", "error_y", "base")
+"""What differs from trace to trace; the rest is how they look, and few looks serve thousands of traces."""
+
+
+def with_shared_looks(figures: Sequence[Json]) -> Json:
+    """The figures, each trace with the number of its look, and the looks once; the page's program undoes it."""
+    looks: list[Json] = []
+    places: dict[str, int] = {}
+    shared = []
+    for figure in figures:
+        traces = []
+        for trace in figure["data"]:
+            look = {name: value for name, value in trace.items() if name not in OF_ONE_TRACE}
+            key = json.dumps(look)
+            if key not in places:
+                places[key] = len(looks)
+                looks.append(look)
+            own = {name: value for name, value in trace.items() if name in OF_ONE_TRACE}
+            traces.append({"look": places[key], **_counted(own)})
+        shared.append({**figure, "data": traces})
+    return {"looks": looks, "figures": shared}
+
+
+def _counted(trace: Json) -> Json:
+    """Where x counts up by one, its first value alone."""
+    xs = trace["x"]
+    if len(xs) < 3 or isinstance(xs[0], str) or xs != [xs[0] + place for place in range(len(xs))]:
+        return trace
+    return {"x_from": xs[0], **{name: value for name, value in trace.items() if name != "x"}}
 
 
 def rounded(value: float) -> float:

@@ -2,44 +2,51 @@
 
 from collections.abc import Sequence
 
-from perf_tests.records.cells import Cell, distinct, finite
-from perf_tests.records.kernel_tables import TRACED_NOTE, labels_of, rows_in
-from perf_tests.records.report.figure import Figure, Point, Series, case_text, tags_of
+from perf_tests.records.cells import Cell, distinct, finite, phase_order
+from perf_tests.records.kernel_tables import TRACED_NOTE
+from perf_tests.records.pass_cells import last_phases, name_of, rows_in, without_phase
+from perf_tests.records.report.figure import Figure, Point, Series, tags_of
 from perf_tests.records.report.run import Run
 
 SIDES = {"device_seconds": "device", "host_seconds": "host"}
 
 
 def kernel_shares(run: Run) -> list[Figure]:
-    """What share of the kernel time each kind of kernel takes, by case."""
-    points: dict[str, list[Point]] = {}
-    for cell in run.kernel_passes:
+    """What share of the kernel time each kind of kernel takes, a bar for each phase; a reader picks what was traced."""
+    cells = run.passes.get("kernels", [])
+    kinds = distinct(str(row.get("kind")) for cell in cells for row in rows_in(cell.info, "kinds"))
+    points: dict[tuple[str, str], list[Point]] = {}
+    for cell in cells:
         for row in rows_in(cell.info, "kinds"):
-            share = finite(row.get("share_of_kernel_time"))
+            kind, share = str(row.get("kind")), finite(row.get("share_of_kernel_time"))
             if share is not None:
-                point = Point(_name(cell), share * 100, case_text(cell), tags_of(cell))
-                points.setdefault(str(row.get("kind")), []).append(point)
+                point = Point(cell.phase, share * 100, kind, tags_of(cell))
+                points.setdefault((without_phase(cell), kind), []).append(point)
     if not points:
         return []
-    series = [Series(kind, points[kind], colour=place, mode="markers") for place, kind in enumerate(points)]
+    series = [
+        Series(kind, found, colour=kinds.index(kind), look="bar", group=group)
+        for (group, kind), found in points.items()
+    ]
     return [
         Figure(
             f"run{run.number}-kernels",
             "Kernel time by kind",
-            "case",
+            "phase",
             "share of kernel time (%)",
             series,
             [TRACED_NOTE, run.conditions],
             x_log=False,
             y_log=False,
-            x_values=distinct(map(_name, run.kernel_passes)),
+            picks_one=True,
+            x_values=distinct(cell.phase for cell in sorted(cells, key=phase_order)),
         )
     ]
 
 
 def attention_layer(run: Run) -> list[Figure]:
     """Device time beside host time of each part of one attention layer; a reader picks the traced case."""
-    series = [one for cell in run.kernel_passes for one in _sides(cell)]
+    series = [one for cell in last_phases(run.passes.get("kernels", [])) for one in _sides(cell)]
     if not series:
         return []
     return [
@@ -57,6 +64,36 @@ def attention_layer(run: Run) -> list[Figure]:
     ]
 
 
+def attention_lanes(run: Run) -> list[Figure]:
+    """When host and device worked on one attention layer, each on a lane of its own; a reader picks the traced case."""
+    series = [
+        Series(part, points, colour=place, look="lane", group=f"{name_of(cell)}, going {way}")
+        for cell in last_phases(run.passes.get("kernels", []))
+        for way in ("forward", "backward")
+        for place, (part, points) in enumerate(_lane_points(cell, way).items())
+    ]
+    if not series:
+        return []
+    note = "host: its way through each part, or its calls that launch; device: each kernel; on a CPU both are one"
+    return [
+        Figure(
+            f"run{run.number}-lanes", "One attention layer from moment to moment", "time (us)", "", series,
+            [note, TRACED_NOTE, run.conditions], x_log=False, y_log=False, picks_one=True, x_values=("device", "host"),
+        )
+    ]  # fmt: skip
+
+
+def _lane_points(cell: Cell, way: str) -> dict[str, list[Point]]:
+    points: dict[str, list[Point]] = {}
+    for row in rows_in(cell.info, "attention", way, "lanes"):
+        start, seconds = finite(row.get("start_seconds")), finite(row.get("seconds"))
+        if start is not None and seconds is not None and seconds >= 0:
+            part, side = str(row.get("part")), str(row.get("side"))
+            low, high = start * 1e6, (start + seconds) * 1e6
+            points.setdefault(part, []).append(Point(side, high - low, part, tags_of(cell), low, high))
+    return points
+
+
 def _sides(cell: Cell) -> Sequence[Series]:
     series = []
     for colour, (field, side) in enumerate(SIDES.items()):
@@ -66,11 +103,7 @@ def _sides(cell: Cell) -> Sequence[Series]:
                 seconds = finite(part.get(field))
                 if seconds is not None and seconds > 0:
                     x = f"{part.get('part')}, {way}"
-                    points.append(Point(x, seconds * 1e6, f"{case_text(cell)}: {side}", tags_of(cell)))
+                    points.append(Point(x, seconds * 1e6, side, tags_of(cell)))
         if points:
-            series.append(Series(side, points, colour=colour, mode="markers", group=_name(cell)))
+            series.append(Series(side, points, colour=colour, mode="markers", group=name_of(cell)))
     return series
-
-
-def _name(cell: Cell) -> str:
-    return " ".join(label for label in labels_of(cell) if label)

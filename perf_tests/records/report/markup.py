@@ -7,10 +7,6 @@ from collections.abc import Sequence
 from perf_tests.records.flat_figures import as_csv
 from perf_tests.records.tables import Table
 
-FILTERS = {"Size": "size", "Context": "context", "Precision": "precision", "Phase": "phase"}
-"""The columns that a reader can filter by, and the attribute that carries their value."""
-
-
 WORDS = "reading"
 """The column that holds sentences."""
 
@@ -34,7 +30,7 @@ def table(shown: Table, csv_name: str) -> str:
     """A table with its title, its conditions and a link that holds its rows as CSV."""
     body = "".join(_row(shown, row) for row in shown.rows)
     return (
-        f'<div class="scroll"><table><caption>{text(shown.title)}</caption>'
+        f'<div class="scroll"><table class="labels{shown.label_columns}"><caption>{text(shown.title)}</caption>'
         f"<thead><tr>{_header(shown)}</tr></thead><tbody>{body}</tbody></table></div>"
         f"{notes(shown.notes)}{csv_link(csv_name, _csv(shown))}"
     )
@@ -47,21 +43,14 @@ def _header(shown: Table) -> str:
 
 
 def _row(shown: Table, row: Sequence[str]) -> str:
-    cells = "".join(f"<td{_class(_kind(shown, place))}>{text(value)}</td>" for place, value in enumerate(row))
-    return f"<tr{filter_attributes(shown.header, row)}>{cells}</tr>"
+    # HTML lets the ends of cells and rows be left out; in a page of tables they are a tenth of it.
+    return "<tr>" + "".join(f"<td{_class(_kind(shown, place))}>{text(value)}" for place, value in enumerate(row))
 
 
 def _kind(shown: Table, place: int) -> str:
     if shown.header[place] == WORDS:
         return "words"
-    return "figure" if place >= shown.label_columns else ""
-
-
-def filter_attributes(header: Sequence[str], row: Sequence[str]) -> str:
-    """What the filters compare, as attributes of a row."""
-    return "".join(
-        f' data-{FILTERS[name]}="{text(value)}"' for name, value in zip(header, row, strict=False) if name in FILTERS
-    )
+    return ""
 
 
 def _csv(shown: Table) -> str:

@@ -3,7 +3,12 @@
 // that is in the page; without this program its text and its tables are all there.
 (() => {
   const FILTERS = ["size", "context", "precision", "phase"];
-  const figures = new Map(JSON.parse(document.getElementById("figures").textContent).map((one) => [one.name, one]));
+  const stored = JSON.parse(document.getElementById("figures").textContent);
+  const xs = (own) => own.x || own.y.map((_, i) => own.x_from + i);
+  const dressed = (figure) => ({
+    ...figure, data: figure.data.map((own) => ({ ...stored.looks[own.look], ...own, x: xs(own) })),
+  });
+  const figures = new Map(stored.figures.map((one) => [one.name, dressed(one)]));
   const chosen = { size: "", context: "", precision: "", phase: "" };
   const drawn = new Set();
   const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -20,6 +25,7 @@
     const some = (values) => places.map((i) => of(values, i));
     const names = ["x", "y", "text", "tags"];
     const filtered = { ...trace, ...Object.fromEntries(names.map((name) => [name, some(trace[name])])) };
+    if (trace.base) filtered.base = some(trace.base);
     if (trace.error_y) {
       const bars = { array: some(trace.error_y.array), arrayminus: some(trace.error_y.arrayminus) };
       filtered.error_y = { ...trace.error_y, ...bars };
@@ -39,7 +45,7 @@
     const axis = (own) => ({ gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--faint"), ...own });
     const listed = data.filter((trace) => trace.showlegend);
     const longest = Math.max(8, ...listed.map((trace) => trace.name.length));
-    const rows = Math.ceil(listed.length / Math.max(1, Math.floor(width / (7 * longest + 50))));
+    const rows = Math.ceil(listed.length / Math.max(1, Math.floor(width / (7 * longest + 70))));
     return {
       ...figure.layout,
       xaxis: axis(figure.layout.xaxis),
@@ -54,13 +60,13 @@
       modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("--line"), activecolor: colour("--faint") },
       ...(figure.layout.xaxis.type === "category" ? { scattermode: "group" } : {}),
       showlegend: listed.length > 1,
-      legend: { orientation: "h", x: 0, xanchor: "left", yref: "container", y: 0, yanchor: "bottom" },
+      legend: { orientation: "h", x: 0, xanchor: "left", yref: "container", y: 0, yanchor: "bottom", itemwidth: 48 },
       uirevision: figure.picked || "same",
     };
   }
 
   function draw(div) {
-    const figure = figures.get(div.id);
+    const figure = figures.get(div.id.replace("plot-", ""));
     if (figure.picks_one) offerCases(div, figure);
     const data = traces(figure);
     const options = {
@@ -91,6 +97,17 @@
     select.value = figure.picked;
   }
 
+  // What a row is about stands in its columns of these names.
+  function labelRows() {
+    for (const table of document.querySelectorAll("table")) {
+      const heads = [...table.tHead.rows[0].cells].map((cell) => cell.textContent.toLowerCase());
+      const places = FILTERS.map((name) => [name, heads.indexOf(name)]).filter(([, place]) => place >= 0);
+      for (const row of table.tBodies[0].rows) {
+        for (const [name, place] of places) row.dataset[name] = row.cells[place].textContent;
+      }
+    }
+  }
+
   function filterRows() {
     for (const row of document.querySelectorAll("tbody tr")) {
       row.hidden = !fits(FILTERS.map((name) => row.dataset[name] || ""));
@@ -113,8 +130,9 @@
     for (const trace of figure.data.map(kept)) {
       trace.x.forEach((x, i) => {
         const bars = trace.error_y;
-        const ends = bars ? [trace.y[i] - bars.arrayminus[i], trace.y[i] + bars.array[i]] : ["", ""];
-        lines.push([trace.name, x, trace.y[i], ...ends, trace.text[i], ...trace.tags[i]].map(quoted).join(","));
+        const ends = trace.base ? [trace.base[i], trace.base[i] + x] : bars ? [trace.y[i] - bars.arrayminus[i], trace.y[i] + bars.array[i]] : ["", ""];
+        const what = figure.picks_one && trace.group !== trace.text[i] ? `${trace.group}: ${trace.text[i]}` : trace.text[i];
+        lines.push([trace.name, x, trace.y[i], ...ends, what, ...trace.tags[i]].map(quoted).join(","));
       });
     }
     return lines.join("\n") + "\n";
@@ -135,6 +153,7 @@
   }
 
   readAddress();
+  labelRows();
   const form = document.getElementById("filters");
   if (form) {
     form.hidden = false;

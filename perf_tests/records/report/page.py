@@ -8,12 +8,26 @@ from pathlib import Path
 
 from perf_tests.records import kernel_tables, tables
 from perf_tests.records.cells import Cell, distinct, order
+from perf_tests.records.memory_tables import MEMORY_TABLES
 from perf_tests.records.record import Json
-from perf_tests.records.report import attention, history, kernels, peaks, ratios, roofline, scaling, side_by_side
-from perf_tests.records.report.figure import Figure, plotly_of, tags_of
+from perf_tests.records.report import (
+    attention,
+    history,
+    kernels,
+    memory,
+    peaks,
+    ratios,
+    roofline,
+    scaling,
+    side_by_side,
+    verdicts,
+    warmup,
+)
+from perf_tests.records.report.figure import Figure, plotly_of, tags_of, with_shared_looks
 from perf_tests.records.report.markup import notes, paragraph, table, text
 from perf_tests.records.report.run import Machine, Run
 from perf_tests.records.report.timings import timings
+from perf_tests.records.warmup_tables import WARMUP_TABLES
 
 HERE = Path(__file__).parent
 TAGS = ("size", "context", "precision", "phase")
@@ -49,7 +63,7 @@ class Page:
         self.figures.append(plotly_of(figure))
         name = text(figure.name)
         return (
-            f'<figure><h4>{text(figure.title)}</h4><div class="plot" id="{name}" role="img" '
+            f'<figure><h4>{text(figure.title)}</h4><div class="plot" id="plot-{name}" role="img" '
             f'aria-label="{text(figure.title)}"></div>'
             f"<figcaption>{notes([note for note in figure.notes if note])}"
             f'<button type="button" class="csv" data-figure="{name}" hidden>CSV</button></figcaption></figure>'
@@ -68,6 +82,10 @@ def page_of(machines: Sequence[Machine], shown: Sequence[Run], left_out: Sequenc
         _add_run(page, run)
     for place, machine in enumerate(machines, 1):
         _add_history(page, machine, f"history{place}")
+        found = verdicts.verdict_table(machine)
+        if found is not None:
+            content = table(found, f"verdicts{place}")
+            page.add(Section(f"verdicts{place}", f"Verdicts: {machine.name}", content, level=2))
     _add_pairs(page, machines, shown)
     return _document(page, shown, plotly)
 
@@ -125,23 +143,42 @@ def _add_run(page: Page, run: Run) -> None:
     page.add(
         Section(f"{start}-passes", "Backward over forward", page.drawn(ratios.backward_over_forward(run)) + passes_text)
     )
-    page.add(Section(f"{start}-memory", "Memory", page.drawn(peaks.peaks(run)) + _table(tables.memory_table, run)))
+    _add_memory(page, run, f"{start}-memory")
     alone = page.drawn([*attention.attention_time(run), *attention.attention_memory(run)])
     alone += _table(tables.attention_table, run) + _table(tables.attention_memory_table, run)
     page.add(Section(f"{start}-attention", "Attention alone", alone))
     page.add(Section(f"{start}-roofline", "Roofline", page.drawn(roofline.roofline(run))))
     _add_kernels(page, run, f"{start}-kernels")
+    drawn = page.drawn([*warmup.warmup_series(run), *warmup.first_rounds(run)])
+    page.add(Section(f"{start}-warmup", "Warm-up", drawn + _of_pass(WARMUP_TABLES, run, "warmup")))
+
+
+def _add_memory(page: Page, run: Run, anchor: str) -> None:
+    drawn = page.drawn([*peaks.peaks(run), *memory.memory_categories(run), *memory.timelines(run)])
+    content = drawn + _table(tables.memory_table, run) + _of_pass(MEMORY_TABLES, run, "memory")
+    page.add(Section(anchor, "Memory", content))
+
+
+def _of_pass(builders: Sequence[Callable[[Sequence[Cell]], tables.Table | None]], run: Run, name: str) -> str:
+    """The tables of an extra pass, with the machine below them."""
+    built = [one for build in builders if (one := build(run.passes.get(name, []))) is not None]
+    return "".join(
+        table(replace(one, notes=(*one.notes, run.conditions)), f"run{run.number}-{one.name}") for one in built
+    )
 
 
 def _add_kernels(page: Page, run: Run, anchor: str) -> None:
     content = page.drawn(kernels.kernel_shares(run))
-    for build in (kernel_tables.share_table, kernel_tables.kernel_table):
-        built = build(run.kernel_passes)
-        content += "" if built is None else table(built, f"{anchor}-{built.name}")
+    content += _of_pass((kernel_tables.share_table, kernel_tables.kernel_table), run, "kernels")
     page.add(Section(anchor, "Where the device time goes", content))
-    parts = kernel_tables.attention_part_table(run.kernel_passes)
-    layer = "" if parts is None else table(parts, f"{anchor}-{parts.name}")
-    page.add(Section(f"{anchor}-layer", "One attention layer", page.drawn(kernels.attention_layer(run)) + layer))
+    layer = _of_pass((kernel_tables.attention_part_table,), run, "kernels")
+    page.add(
+        Section(
+            f"{anchor}-layer",
+            "One attention layer",
+            page.drawn([*kernels.attention_lanes(run), *kernels.attention_layer(run)]) + layer,
+        )
+    )
 
 
 def _table(build: Callable[[Sequence[Cell]], tables.Table | None], run: Run) -> str:
@@ -220,7 +257,7 @@ def _document(page: Page, shown: Sequence[Run], plotly: str) -> str:
         f"<title>Recorded runs</title><style>{(HERE / 'page.css').read_text()}</style>"
         "<noscript><style>.figures { display: none; }</style></noscript></head><body>"
         f"<header><h1>Recorded runs</h1><nav>{links}</nav>{_filters(shown)}</header><main>{body}</main>"
-        f'<script type="application/json" id="figures">{embedded(page.figures)}</script>{drawing}'
+        f'<script type="application/json" id="figures">{embedded(with_shared_looks(page.figures))}</script>{drawing}'
         f"<script>{script}</script></body></html>\n"
     )
 

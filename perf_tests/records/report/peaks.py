@@ -13,8 +13,8 @@ MEASURED, PREDICTED = "peak_allocated_bytes", "predicted_peak_bytes"
 
 def peaks(run: Run) -> list[Figure]:
     """A marker for each phase by size and context: filled where it was measured, open where it was predicted."""
-    cells = [cell for cell in run.cells or [] if not cell.is_attention]
-    cells = [cell for cell in cells if cell.number(MEASURED) or cell.number(PREDICTED)]
+    timed, passed = _with_peaks(run.cells or []), _with_peaks(run.passes.get("memory", []))
+    cells = timed if any(cell.number(MEASURED) for cell in timed) or not passed else passed
     if not cells:
         return []
     names = distinct(_series_name(cell) for cell in cells)
@@ -24,7 +24,7 @@ def peaks(run: Run) -> list[Figure]:
         series += _of_field(chosen, MEASURED, name, place) + _of_field(chosen, PREDICTED, f"{name}, predicted", place)
     conditions = [rounds_line(cells), run.conditions]
     if any(cell.number(PREDICTED) for cell in cells):
-        conditions.insert(0, "circle around a marker: the peak that was predicted")
+        conditions.insert(0, "circle: the peak that was predicted, around the measured one where there is one")
     return [
         Figure(
             f"run{run.number}-memory",
@@ -37,6 +37,12 @@ def peaks(run: Run) -> list[Figure]:
             x_values=distinct(map(place_of, cells)),
         )
     ]
+
+
+def _with_peaks(cells: Sequence[Cell]) -> list[Cell]:
+    """Of models. On a CPU a timing has no peak, and the memory pass has."""
+    models = [cell for cell in cells if not cell.is_attention]
+    return [cell for cell in models if cell.number(MEASURED) or cell.number(PREDICTED)]
 
 
 def _series_name(cell: Cell) -> str:
@@ -57,5 +63,6 @@ def _of_field(cells: Sequence[Cell], field: str, name: str, place: int) -> list[
     if not points:
         return []
     if field == PREDICTED:
-        return [Series(name, points, colour=place, mode="markers", symbol="circle-open", is_in_legend=False)]
+        is_alone = not any(cell.number(MEASURED) for cell in cells)
+        return [Series(name, points, colour=place, mode="markers", symbol="circle-open", is_in_legend=is_alone)]
     return [Series(name, points, colour=place, mode="markers")]

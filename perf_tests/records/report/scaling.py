@@ -11,6 +11,7 @@ from perf_tests.records.report.run import Run
 
 FLOORS = {
     "roofline": "no faster by arithmetic and memory traffic",
+    "launch floor": "what the host takes to launch its kernels",
     "matmul ceiling": "its products at the best rate seen here",
 }
 """How fast a case could be at best, as far as its record tells, and what that means."""
@@ -53,7 +54,7 @@ def _figures(
         lines = lines_of(chosen, x, names)
         if not any(len({point.x for point in line.points}) > 1 for line in lines):
             continue
-        floors = floors_of(chosen, x)
+        floors = floors_of(chosen, x, names)
         figures.append(
             Figure(
                 f"run{run.number}-{axis}-{phase}",
@@ -97,30 +98,36 @@ def _point(cell: Cell, x: Callable[[Cell], float | None]) -> Point:
     return Point(x(cell) or 0.0, cell.median_seconds * 1e3, case_text(cell), tags_of(cell), low, high)
 
 
-def floors_of(cells: Sequence[Cell], x: Callable[[Cell], float | None]) -> list[Series]:
-    """What each case could not beat, as far as its record says: points behind the measured ones."""
-    series = []
-    for dash, (name, meaning) in enumerate(FLOORS.items(), 1):
-        pairs = [(cell, value) for cell in cells if (value := floor_seconds(cell)[name]) and value > 0]
-        if pairs:
-            points = [
-                Point(x(cell) or 0.0, value * 1e3, f"{case_text(cell)}: {meaning}", tags_of(cell))
-                for cell, value in pairs
-            ]
-            points.sort(key=lambda point: (point.x, point.y))
-            series.append(Series(name, points, dash=dash, mode="markers", symbol="line-ew-open", is_background=True))
+def floors_of(
+    cells: Sequence[Cell], x: Callable[[Cell], float | None], names: Callable[[Cell], object]
+) -> list[Series]:
+    """What each case could not beat, as far as its record says: a thin line behind those of one name."""
+    series: list[Series] = []
+    for dash, (floor, meaning) in enumerate(FLOORS.items(), 1):
+        lines: dict[object, list[Point]] = {}
+        for cell in cells:
+            seconds = floor_seconds(cell)[floor]
+            if seconds and seconds > 0:
+                text = f"{case_text(cell)}: {meaning}"
+                lines.setdefault(names(cell), []).append(Point(x(cell) or 0.0, seconds * 1e3, text, tags_of(cell)))
+        for place, points in enumerate(lines.values()):
+            points.sort(key=lambda point: point.x)
+            series.append(
+                Series(floor, points, dash=dash, symbol="line-ew-open", is_background=True, is_in_legend=not place)
+            )
     return series
 
 
 def floor_notes(floors: Sequence[Series]) -> list[str]:
     """What the marks behind the points mean."""
-    return ["; ".join(f"{floor.name}: {FLOORS[floor.name]}" for floor in floors)]
+    return ["; ".join(f"{name}: {FLOORS[name]}" for name in distinct(floor.name for floor in floors))]
 
 
 def floor_seconds(cell: Cell) -> dict[str, float | None]:
     """Seconds by the names above; None for what the record does not tell."""
     return {
         "roofline": cell.number("roofline_seconds"),
+        "launch floor": cell.number("launching_seconds"),
         "matmul ceiling": ceiling_seconds(cell),
     }
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from perf_tests.records.cells import Cell, order
 from perf_tests.records.compare import Row, Status, compare
+from perf_tests.records.comparison_screen import Reading, reading
 from perf_tests.records.digits import significant
 from perf_tests.records.record import Json
 from perf_tests.records.report.figure import Figure, Point, Series, tags_of
@@ -58,18 +59,17 @@ def _row(row: Row, is_one_machine: bool) -> tuple[str, ...]:
     if row.ratio is None:
         said = f"{row.status}{': ' if row.explanation else ''}{row.explanation}"
     else:
-        said = reading(row) if is_one_machine else ""
+        said = READINGS[reading(row)] if is_one_machine else ""
     cells = (case_name(row.id), *times, ratio)
     return (*cells, interval, said) if is_one_machine else (*cells, said)
 
 
-def reading(row: Row) -> str:
-    """What the interval says of these two launches, and of no others."""
-    if row.interval is None:
-        return "too few rounds"
-    if row.interval[0] > 1:
-        return "slower in these launches"
-    return "faster in these launches" if row.interval[1] < 1 else "no difference seen"
+READINGS = {
+    Reading.SLOWER: "slower in these launches",
+    Reading.FASTER: "faster in these launches",
+    Reading.SAME: "no difference seen",
+    Reading.TOO_FEW: "too few rounds",
+}
 
 
 def side_by_side_figure(rows: Sequence[Row], before: Run, now: Run, is_one_machine: bool) -> Figure | None:

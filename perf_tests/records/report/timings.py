@@ -9,7 +9,7 @@ from perf_tests.records.conditions import machine_name, rounds_line
 from perf_tests.records.digits import significant
 from perf_tests.records.flat_figures import COLUMNS, as_csv, flat_rows
 from perf_tests.records.record import FLAGS, OUTCOMES
-from perf_tests.records.report.markup import csv_link, filter_attributes, notes, text
+from perf_tests.records.report.markup import csv_link, notes, text
 from perf_tests.records.report.run import Run
 from perf_tests.records.screen import DASH, case_name
 from perf_tests.records.tables import SPREAD_NOTE, milliseconds
@@ -91,11 +91,11 @@ def _table(cells: Sequence[Cell], alone: bool) -> str:
     timed = [cell for cell in cells if cell.is_timed]
     figures = [column for column in FIGURES if any(column.of(cell) is not None for cell in timed)]
     header = "".join(f'<th scope="col">{text(name)}</th>' for name in LABELS[alone])
-    header += "".join(f'<th scope="col" class="figure">{text(column.name)}</th>' for column in figures)
+    header += "".join(f'<th scope="col">{text(column.name)}</th>' for column in figures)
     body = "".join(_row(cell, alone, figures) for cell in cells)
     caption = "Attention alone" if alone else "Language models"
     return (
-        f'<div class="scroll"><table class="timings"><caption>{caption}</caption>'
+        f'<div class="scroll"><table class="labels{len(LABELS[alone])}"><caption>{caption}</caption>'
         f"<thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
@@ -103,15 +103,15 @@ def _table(cells: Sequence[Cell], alone: bool) -> str:
 def _row(cell: Cell, alone: bool, figures: Sequence[Column]) -> str:
     places = ("head_dim", "sequence_length") if alone else ("size", "context_length")
     labels = (*map(cell.label, places), cell.phase, cell.label("precision"), cell.implementation)
-    start = f'<tr{filter_attributes(LABELS[alone], labels)} title="{text(case_name(cell.id))}">'
-    start += "".join(f"<td>{text(label)}</td>" for label in labels)
+    start = f'<tr title="{text(case_name(cell.id))}">'
+    start += "".join(f"<td>{text(label)}" for label in labels)
     if not cell.is_timed:
         said = f"<strong>{text(OUTCOMES[cell.outcome])}</strong>: {text(cell.reason)}"
-        return f'{start}<td class="outcome" colspan="{max(len(figures), 1)}">{said}</td></tr>'
-    return start + "".join(f'<td class="figure">{text(column.of(cell) or DASH)}</td>' for column in figures) + "</tr>"
+        return f'{start}<td class="outcome" colspan="{max(len(figures), 1)}">{said}'
+    return start + "".join(f"<td>{text(column.of(cell) or DASH)}" for column in figures)
 
 
 def _links(run: Run) -> str:
     """The run's figures unrounded, one file for each kind."""
-    rows = flat_rows(run.cells or [], run.name, machine_name(run.record))
+    rows = flat_rows(run.cells or [], run.name, machine_name(run.record), run.passes)
     return "".join(csv_link(f"{run.name}-{kind}", as_csv(rows[kind], COLUMNS[kind])) for kind in COLUMNS if rows[kind])
