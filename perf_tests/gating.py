@@ -17,7 +17,7 @@ from perf_tests.records.accepted import FILE_NAME, read_accepted
 from perf_tests.records.gate import RunVerdict
 from perf_tests.records.gate_report import finding_sentences, markdown, report_lines
 from perf_tests.records.gate_rules import Rules
-from perf_tests.records.gate_verdicts import CaseResult, Verdict
+from perf_tests.records.gate_verdicts import CaseResult, ExactResult, Verdict
 from perf_tests.records.record import Json
 from perf_tests.records.screen import case_name
 from perf_tests.records.store import write_whole
@@ -178,16 +178,18 @@ class GatePlugin:
             return "skipped", str(result.verdict), result.reason
         row = self.rows[case_id]
         words = str(row.verdict) if row.effect is None else f"{row.verdict} {row.effect.effect:+.1%}"
+        risen = [exact for exact in result.exact if exact.id == case_id and exact.is_failure]
+        words += f", MORE {', '.join(exact.counter for exact in risen)}" if risen else ""
         failed_undecided = row.verdict == Verdict.UNDECIDED and result.verdict == RunVerdict.UNDECIDED
-        if row.is_failure or failed_undecided:
-            return "failed", words, "\n".join(self._sentences(row))
+        if row.is_failure or risen or failed_undecided:
+            return "failed", words, "\n".join(self._sentences(row, risen))
         if row.verdict == Verdict.NOT_MEASURED:
             return "skipped", words, row.explanation
         return "passed", words, ""
 
-    def _sentences(self, row: CaseResult) -> list[str]:
+    def _sentences(self, row: CaseResult, risen: list[ExactResult]) -> list[str]:
         assert self.run.result is not None
-        alone = replace(self.run.result, cases=[row], exact=[], suite=None)
+        alone = replace(self.run.result, cases=[row], exact=risen, suite=None)
         return finding_sentences(alone, self.run.header, self.run.plan.rules)
 
     @pytest.hookimpl(tryfirst=True)

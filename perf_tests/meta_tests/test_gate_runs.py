@@ -71,6 +71,16 @@ def test_a_planted_slowdown_is_found_and_fails_the_run(clone: Path) -> None:
     assert git(clone, "status", "--porcelain") == " M model/attention.py\n?? summary.md"
 
 
+def test_a_launch_more_than_base_fails_although_no_clock_can_see_it(clone: Path) -> None:
+    change(clone, "    scores_BHTT = q_BHTK @", "    q_BHTK.new_zeros(1)\n    scores_BHTT = q_BHTK @")
+    ended = gate(clone, "--attention=naive", "--against=HEAD", "--gate-minutes=0.01")
+
+    assert ended.exit_code == 1, ended.output + ended.errors
+    assert re.search(r"MORE: .*: kernel_launches rose from 12 to 13", ended.output)
+    assert 'counter = "kernel_launches"' in ended.output
+    assert samples_of(ended).uncounted == []
+
+
 def test_the_same_code_on_both_sides_passes_and_is_replayed_to_the_same_verdict(clone: Path) -> None:
     ended = gate(clone, "--attention=naive", "--against=HEAD", "-v")
     (path,) = (ended.storage / "gate").glob("*.jsonl")
@@ -79,6 +89,8 @@ def test_the_same_code_on_both_sides_passes_and_is_replayed_to_the_same_verdict(
 
     assert ended.exit_code == 0, ended.output + ended.errors
     assert re.search(rf"{re.escape(NAIVE)} (OK|UNDECIDED|FASTER)", ended.output)
+    assert "model/ is the same on both sides" in ended.output
+    assert read_samples(path).exact == []
     (verdict,) = re.findall(r"^gate: .*$", ended.output, re.MULTILINE)
     assert verdict in replayed.stdout
 
@@ -119,6 +131,7 @@ def test_two_implementations_of_one_revision_are_compared(clone: Path) -> None:
     assert "with attention naive against working tree" in ended.output
     samples = samples_of(ended)
     assert samples.end == "budget"
+    assert samples.exact == []
     (line,) = samples.measurements
     assert line.case.endswith("[d16-seq256-fp32-sdpa]")
     assert line.base_seconds.min() > line.head_seconds.min()

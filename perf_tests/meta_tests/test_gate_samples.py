@@ -23,6 +23,7 @@ EVENTS: list[Json] = [
     {"event": "outcome", "case": "a", "side": "head", "outcome": "error", "reason": "it died"},
     {"event": "sentinel", "stage": 1, "pair": 0, "name": "matmul", "side": "base", "seconds": [0.1]},
     {"event": "exact", "case": "a", "counter": "saved_bytes", "old": 1, "new": 2},
+    {"event": "uncounted", "case": "a", "side": "base", "reason": "it is compiled"},
     {"event": "relaunch", "pair": 0},
     {"event": "incomparable", "reason": "two builds"},
     {"event": "end", "reason": "budget"},

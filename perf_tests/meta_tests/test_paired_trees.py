@@ -30,6 +30,18 @@ def test_base_is_the_revision_and_head_the_working_tree_as_it_is(clone: Path) ->
         assert not (found.head / "model/sizes.py").exists()
 
 
+def test_two_trees_have_the_same_model_where_every_file_is_the_same_byte_for_byte(clone: Path) -> None:
+    with planted(clone, find_commit(clone, "HEAD")) as found:
+        (found.head / "model/__pycache__").mkdir(exist_ok=True)
+        (found.head / "model/__pycache__/x.pyc").touch()
+        assert found.have_the_same("model")
+        (found.head / "model/new.py").touch()
+        assert not found.have_the_same("model")
+        (found.head / "model/new.py").unlink()
+        (found.head / "model/sizes.py").write_text((found.base / "model/sizes.py").read_text() + "\n")
+        assert not found.have_the_same("model")
+
+
 def test_both_sides_measure_with_the_benchmark_code_of_head(clone: Path) -> None:
     (clone / "perf_tests/only_at_base.py").touch()
     commit(clone)

@@ -76,7 +76,9 @@ def run_gate(run: GateRun, watch: Watch) -> None:
 def _measure_and_judge(run: GateRun, trees: Trees, watch: Watch) -> GateResult:
     plan = run.plan
     seed = secrets.randbits(32)
+    why_not_counted = _why_not_counted(plan, trees)
     run.header, notes = _header(plan, trees, seed)
+    notes += [] if why_not_counted is None else [why_not_counted]
     run.notes = [*dict.fromkeys((*run.notes, *notes))]
     path = _samples_path(plan)
     samples_file = SamplesFile(path, run.header)
@@ -90,6 +92,7 @@ def _measure_and_judge(run: GateRun, trees: Trees, watch: Watch) -> GateResult:
         samples_file=samples_file,
         watch=watch,
         differing_fields=frozenset({plan.against.other_option.axis} if plan.against.other_option else ()),
+        counts=why_not_counted is None,
     )
     try:
         samples_file.append({"event": "end", "reason": _measure_until_decided(plan, measuring)})
@@ -114,12 +117,23 @@ def _measure_until_decided(plan: GatePlan, measuring: Measuring) -> str:
         if step is None or not cases:
             return "finished"
         begun = time.monotonic()
-        if pair and begun - start + longest_pair_seconds > plan.seconds:
+        # Counting is not measuring: it takes nothing of the time that the user gave for that.
+        measured_seconds = begun - start - measuring.counting_seconds
+        if pair and measured_seconds + longest_pair_seconds > plan.seconds:
             return "budget"
         measuring.measure_pair(step.stage, pair, _groups(cases, plan.cases))
         # The pairs of one stage take alike; those of stage 2 have fewer cases.
-        longest_pair_seconds = time.monotonic() - begun
+        longest_pair_seconds = time.monotonic() - begun - (measuring.counting_seconds if pair == 0 else 0.0)
         pair += 1
+
+
+def _why_not_counted(plan: GatePlan, trees: Trees) -> str | None:
+    """None where the exact counters of base and head are worth counting, else a sentence."""
+    if plan.against.other_option is not None:
+        return "The exact counters of two settings are those of two different things, and are not compared."
+    if trees.have_the_same("model"):
+        return "model/ is the same on both sides, byte for byte, and so are its exact counters."
+    return None
 
 
 def _groups(ids: Sequence[str], cases: Mapping[str, Case]) -> list[list[str]]:

@@ -52,6 +52,17 @@ class Trees:
         self.head.rename(head)
         self.base, self.head = base, head
 
+    def have_the_same(self, name: str) -> bool:
+        """Whether the folder `name` holds the same files, byte for byte, in both trees; byte code does not count."""
+        base, head = (
+            {path.relative_to(tree): path for path in _sources(tree / name)} for tree in (self.base, self.head)
+        )
+        return base.keys() == head.keys() and all(base[path].read_bytes() == head[path].read_bytes() for path in base)
+
+
+def _sources(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+
 
 def find_commit(root: Path, revision: str) -> Commit:
     """What `revision` stands for in the repository of `root`; raises TreeError with the next step."""

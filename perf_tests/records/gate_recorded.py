@@ -105,7 +105,7 @@ def _only(found: Estimate, flags: Flags) -> Estimate:
 def _row(
     name: str, place: int, verdict: Verdict, found: Estimate, clock: Clock, base: Records, head: Records, rules: Rules
 ) -> CaseResult:
-    seconds = [[s for r in side for s in rounds_of(r, name)] for side in (base, head)]
+    seconds = [[s for r in side for s in rounds_of(r, name, clock)] for side in (base, head)]
     if np.isnan(found.mean[place]):
         return CaseResult(name, verdict, explanation=too_few_launches(name, base, head))
     limits = (found.mean[place], found.lower_limits(0.025)[place], found.upper_limits(0.025)[place])

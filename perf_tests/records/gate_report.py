@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
 
@@ -17,7 +18,9 @@ from perf_tests.records.screen import DASH, case_name, duration, table
 
 CLOCKS = {"wall": "wall time", "cpu": "CPU time of the process"}
 
-HEADER = ("case", "verdict", "base", "head", "effect", "95 % interval", "launch pairs")
+CLOCK_COLUMN = {"wall": "wall", "cpu": "CPU"}
+
+HEADER = ("case", "verdict", "clock", "base", "head", "effect", "95 % interval", "launch pairs")
 EXACT_HEADER = ("counter", "verdict", "base", "head")
 
 
@@ -28,7 +31,8 @@ def report_lines(result: GateResult, header: Json, rules: Rules) -> list[str]:
         changed = [row for row in result.exact if row.verdict != Verdict.SAME]
         same = len(result.exact) - len(changed)
         lines += table(EXACT_HEADER, map(_exact_row, changed)) if changed else []
-        lines += [f"{same} counters are the same on both sides"] if same else []
+        lines += [f"{same} exact counters are the same on both sides."] if same else []
+    lines += uncounted_sentences(result)
     lines += finding_sentences(result, header, rules)
     pasted = lines_to_accept(result, header)
     if pasted:
@@ -46,7 +50,20 @@ def finding_sentences(result: GateResult, header: Json, rules: Rules) -> list[st
     """One sentence for each case or counter of which there is something to say."""
     sentences = [_suite_sentence(result)] if result.suite is not None and result.suite.is_significant else []
     sentences += [_case_sentence(row, header, rules) for row in result.cases if row.verdict != Verdict.OK]
-    return sentences + [_exact_sentence(row) for row in result.exact if row.verdict == Verdict.MORE]
+    risen = [row for row in result.exact if row.verdict == Verdict.MORE]
+    return sentences + [
+        _exact_sentence(case, [row for row in risen if row.id == case]) for case in dict.fromkeys(r.id for r in risen)
+    ]
+
+
+def uncounted_sentences(result: GateResult) -> list[str]:
+    """One for each reason why exact counters are not compared."""
+    reasons = Counter((row.side, row.reason) for row in result.uncounted)
+    return [
+        f"The exact counters of {count} {'case' if count == 1 else 'cases'} are not compared: {side} has none: "
+        f"{reason.rstrip('.')}."
+        for (side, reason), count in reasons.items()
+    ]
 
 
 def _case_sentence(row: CaseResult, header: Json, rules: Rules) -> str:
@@ -87,12 +104,14 @@ def _suite_sentence(result: GateResult) -> str:
     )
 
 
-def _exact_sentence(row: ExactResult) -> str:
-    rise = f" ({row.new / row.old - 1:+.2%})" if row.old else ""
-    return (
-        f"{row.verdict}: {case_name(row.id)}: {row.counter} rose from {_number(row.old)} to {_number(row.new)}{rise}; "
-        f"it is exact, so any increase counts{_because(row.accepted)}."
-    )
+def _exact_sentence(case: str, risen: list[ExactResult]) -> str:
+    return f"{Verdict.MORE}: {case_name(case)}: {', '.join(map(_rise, risen))}; this is exact, so any increase counts."
+
+
+def _rise(row: ExactResult) -> str:
+    share = f" ({row.new / row.old - 1:+.2%})" if row.old else ""
+    accepted = "" if row.accepted is None else f" (accepted: {row.accepted})"
+    return f"{row.counter} rose from {_number(row.old)} to {_number(row.new)}{share}{accepted}"
 
 
 def _because(accepted: str | None) -> str:
@@ -158,6 +177,7 @@ def case_row(row: CaseResult) -> tuple[str, ...]:
     return (
         case_name(row.id),
         f"{row.verdict}{' (accepted)' if row.accepted else ''}",
+        DASH if row.clock is None else CLOCK_COLUMN[row.clock],
         DASH if row.base_seconds is None else duration(row.base_seconds),
         DASH if row.head_seconds is None else duration(row.head_seconds),
         DASH if row.effect is None else f"{row.effect.effect:+.1%}",
@@ -192,7 +212,21 @@ def markdown(result: GateResult, header: Json, rules: Rules) -> str:
         parts += _fenced(pasted)
     parts += ["", f"<details><summary>All {len(result.cases)} cases</summary>", ""]
     parts += [*markdown_table(HEADER, map(case_row, result.cases)), "", "</details>", ""]
-    return "\n".join(parts + [escaped(line) + "  " for line in condition_lines(result, header, rules)]) + "\n"
+    parts += _markdown_of_counters(result)
+    conditions = [*uncounted_sentences(result), *condition_lines(result, header, rules)]
+    return "\n".join(parts + [escaped(line) + "  " for line in conditions]) + "\n"
+
+
+def _markdown_of_counters(result: GateResult) -> list[str]:
+    """The counters that moved, folded; none where there are none."""
+    moved = [row for row in result.exact if row.verdict != Verdict.SAME]
+    if not result.exact:
+        return []
+    summary = f"{len(moved)} of {len(result.exact)} exact counters moved"
+    if not moved:
+        return [f"{summary}.", ""]
+    rows = markdown_table(EXACT_HEADER, map(_exact_row, moved))
+    return [f"<details><summary>{summary}</summary>", "", *rows, "", "</details>", ""]
 
 
 def _fenced(lines: list[str]) -> list[str]:

@@ -19,6 +19,7 @@ with A for base, B for head, and one entry for each quadruple of turns. Events:
     {"event": "outcome", "case", "side": "base" or "head", "outcome", "reason"}   a side that has no timing
     {"event": "sentinel", "stage", "pair", "name", "side", "seconds": []}         the same frozen work on both sides
     {"event": "exact", "case", "counter", "old", "new"}                           a number that scatters by nothing
+    {"event": "uncounted", "case", "side", "reason"}                              a case whose side has no such numbers
     {"event": "relaunch", ...}                                                    kept for the reader
     {"event": "incomparable", "reason"}                                           the two sides cannot be compared
     {"event": "end", "reason": "finished", "budget" or "interrupted"}
@@ -95,6 +96,15 @@ class ExactFinding:
     new: float
 
 
+@dataclass(frozen=True)
+class Uncounted:
+    """Why the counters of a case are not compared: one side has none."""
+
+    case: str
+    side: Side
+    reason: str
+
+
 @dataclass
 class GateSamples:
     """What a samples file holds, in the order of writing."""
@@ -104,6 +114,7 @@ class GateSamples:
     without_timing: list[NoTiming] = field(default_factory=list)
     sentinels: list[Sentinel] = field(default_factory=list)
     exact: list[ExactFinding] = field(default_factory=list)
+    uncounted: list[Uncounted] = field(default_factory=list)
     relaunches: list[Json] = field(default_factory=list)
     incomparable: list[str] = field(default_factory=list)
     end: EndReason | None = None
@@ -144,6 +155,8 @@ class GateSamples:
             self.sentinels.append(_sentinel(entry))
         elif event == "exact":
             self.exact.append(_exact(entry))
+        elif event == "uncounted":
+            self.uncounted.append(Uncounted(_text(entry, "case"), _side(entry), _text(entry, "reason")))
         elif event == "relaunch":
             self.relaunches.append(entry)
         elif event == "incomparable":

@@ -1,6 +1,7 @@
 """One verdict for each case and each exact counter, with the effect and the interval behind it."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import median
@@ -12,7 +13,7 @@ from perf_tests.records.accepted import Acceptance
 from perf_tests.records.gate_course import Course
 from perf_tests.records.gate_decisions import stage_two_estimate
 from perf_tests.records.gate_rules import Clock, Rules
-from perf_tests.records.gate_samples import ABSENT, ExactFinding, GateSamples, NoTiming
+from perf_tests.records.gate_samples import ABSENT, ExactFinding, GateSamples, Measurement, NoTiming
 from perf_tests.records.gate_statistics import FEWEST_PAIRS, Estimate, estimate, moderated
 from perf_tests.records.record import OUTCOMES
 
@@ -81,7 +82,7 @@ class CaseResult:
     all_launches: Effect | None = None
     """From both stages. What stage 1 suspected is drawn to the extreme in it."""
     base_seconds: float | None = None
-    """Median wall time of a round; head's beside it."""
+    """Median time of a round by `clock`, the one that decides; head's beside it."""
     head_seconds: float | None = None
     clock: Clock | None = None
     launches_needed: int | None = None
@@ -179,16 +180,29 @@ def _timed(samples: GateSamples, course: Course, rules: Rules, place: int) -> Ca
     wall = bool(course.by_wall_time[place])
     found, everything = _estimates(course, place, wall)
     needed = launches_needed(found, len(course.screening.candidates), rules) if verdict == Verdict.UNDECIDED else None
+    clock: Clock = "wall" if wall else course.screening.clock.clock
+    base_seconds, head_seconds = median_seconds(lines, clock)
     return CaseResult(
         case,
         verdict,
         _effect(found),
         None if everything is None else _effect(everything),
-        median(float(np.median(line.base_seconds)) for line in lines),
-        median(float(np.median(line.head_seconds)) for line in lines),
-        "wall" if wall else course.screening.clock.clock,
+        base_seconds,
+        head_seconds,
+        clock,
         needed,
     )
+
+
+def median_seconds(lines: Sequence[Measurement], clock: Clock) -> tuple[float | None, float | None]:
+    """The median over launch pairs of base's and head's median round by this clock; None where it was not read."""
+    if clock == "wall":
+        sides = [[line.base_seconds for line in lines], [line.head_seconds for line in lines]]
+    else:
+        read = [(line.base_cpu_seconds, line.head_cpu_seconds) for line in lines]
+        sides = [[turns for pair in read if (turns := pair[side]) is not None] for side in (0, 1)]
+    base, head = (median(float(np.median(turns)) for turns in side) if side else None for side in sides)
+    return base, head
 
 
 def _verdict(course: Course, place: int) -> Verdict:
