@@ -29,6 +29,10 @@ class Run:
     record: Json | None = None
     rows: list[Row] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    verdict_lines: list[str] = field(default_factory=list)
+    """What recorded launches say of times, where there are enough of them."""
+    is_contaminated: bool = False
+    """Whether the machine was another one than in the baseline's launches, so that they say nothing."""
 
 
 SAVING = pytest.StashKey[SavingOptions]()

@@ -7,12 +7,14 @@ product, which is the same work in every launch; if that itself moved, nothing i
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
 from scipy import stats
 
+from perf_tests.records.accepted import Acceptance
 from perf_tests.records.gate_clock import CPU_TIME_ADVANTAGE
 from perf_tests.records.gate_rules import Clock, Rules
 from perf_tests.records.gate_samples import ABSENT
@@ -26,11 +28,9 @@ from perf_tests.records.gate_statistics import (
     mean_of_known,
     moderated,
 )
-from perf_tests.records.gate_verdicts import LOST, CaseResult, Effect, Verdict
+from perf_tests.records.gate_verdicts import LOST, CaseResult, Effect, Verdict, with_acceptance
 from perf_tests.records.record import OUTCOMES
 from perf_tests.records.recorded_launches import (
-    FEWEST_BASE_LAUNCHES,
-    FEWEST_HEAD_LAUNCHES,
     Records,
     launch_counts,
     launches_of,
@@ -38,6 +38,7 @@ from perf_tests.records.recorded_launches import (
     rounds_of,
     too_few_launches,
 )
+from perf_tests.records.recorded_sides import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAUNCHES
 
 RULES = replace(Rules(), margin=0.01, matters=0.05)
 """Recorded launches scatter more than interleaved ones, so what is called slower, and what matters, starts higher."""
@@ -65,7 +66,9 @@ class RecordedResult:
         return any(row.is_failure for row in self.cases)
 
 
-def conclude_recorded(base: Records, head: Records, rules: Rules) -> RecordedResult:
+def conclude_recorded(
+    base: Records, head: Records, rules: Rules, accepted: Sequence[Acceptance] = ()
+) -> RecordedResult:
     """Verdicts for every case of either side; both sides have passed `why_incomparable`."""
     names = list(dict.fromkeys(row["fullname"] for r in (*base, *head) for row in r.data["benchmarks"]))
     before, now = launches_of(base, names), launches_of(head, names)
@@ -83,6 +86,7 @@ def conclude_recorded(base: Records, head: Records, rules: Rules) -> RecordedRes
         for name, outcome in outcomes[1].items()
         if name not in names
     ]
+    rows = [with_acceptance(row, accepted) for row in rows]
     spread = math.nan if np.all(np.isnan(found.variance)) else float(np.sqrt(np.nanmedian(found.variance)))
     moved = contamination(before.sentinel, now.sentinel, rules)
     return RecordedResult(rows, clock, spread, slope, moved, (len(base), len(head)))

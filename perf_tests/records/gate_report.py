@@ -18,7 +18,12 @@ from perf_tests.records.screen import DASH, case_name, duration, table
 
 CLOCKS = {"wall": "wall time", "cpu": "CPU time of the process"}
 
+REASON = "WHY IT IS WORTH IT"
+"""Left for a person to write."""
+
 CLOCK_COLUMN = {"wall": "wall", "cpu": "CPU"}
+
+HOW_TO_ACCEPT = f"To accept what is so on purpose, add to .benchmarks/{FILE_NAME}, with the reason:"
 
 HEADER = ("case", "verdict", "clock", "base", "head", "effect", "95 % interval", "launch pairs")
 EXACT_HEADER = ("counter", "verdict", "base", "head")
@@ -36,7 +41,7 @@ def report_lines(result: GateResult, header: Json, rules: Rules) -> list[str]:
     lines += finding_sentences(result, header, rules)
     pasted = lines_to_accept(result, header)
     if pasted:
-        lines += [f"To accept what is so on purpose, add to .benchmarks/{FILE_NAME}, with the reason:", *pasted]
+        lines += [HOW_TO_ACCEPT, *pasted]
     lines += [*condition_lines(result, header, rules), verdict_sentence(result)]
     return [printable(line) for line in lines]
 
@@ -121,16 +126,20 @@ def _because(accepted: str | None) -> str:
 def lines_to_accept(result: GateResult, header: Json) -> list[str]:
     """The entries that would accept every slowdown and counter that fails, for a person to give reasons."""
     revision = _base_revision(header)
-    reason = "WHY IT IS WORTH IT"
-    entries = [
-        Acceptance(row.id, _limit(row.effect.high), reason, revision)
-        for row in result.cases
+    entries = slowdowns_to_accept(result.cases, revision)
+    if result.suite is not None and result.suite.is_significant and result.suite_accepted is None:
+        entries.append(Acceptance(SUITE, _limit(result.suite.high), REASON, revision))
+    entries += [Acceptance(row.id, row.new, REASON, revision, row.counter) for row in result.exact if row.is_failure]
+    return [line for entry in entries for line in toml_entry(entry).splitlines()]
+
+
+def slowdowns_to_accept(cases: Iterable[CaseResult], revision: str) -> list[Acceptance]:
+    """An entry for each case that fails for being slower than `revision`."""
+    return [
+        Acceptance(row.id, _limit(row.effect.high), REASON, revision)
+        for row in cases
         if row.is_failure and row.verdict == Verdict.SLOWER and row.effect is not None
     ]
-    if result.suite is not None and result.suite.is_significant and result.suite_accepted is None:
-        entries.append(Acceptance(SUITE, _limit(result.suite.high), reason, revision))
-    entries += [Acceptance(row.id, row.new, reason, revision, row.counter) for row in result.exact if row.is_failure]
-    return [line for entry in entries for line in toml_entry(entry).splitlines()]
 
 
 def _limit(share: float) -> float:

@@ -122,7 +122,7 @@ def case_results(samples: GateSamples, course: Course, rules: Rules, accepted: l
             rows.append(_timed(samples, course, rules, place))
         else:
             rows.append(_untimed(case, base, head))
-    return [_with_acceptance(row, accepted) for row in rows]
+    return [with_acceptance(row, accepted) for row in rows]
 
 
 def exact_results(findings: list[ExactFinding], accepted: list[Acceptance]) -> list[ExactResult]:
@@ -142,14 +142,15 @@ def _exact(finding: ExactFinding, accepted: list[Acceptance]) -> ExactResult:
     return ExactResult(finding.case, finding.counter, finding.old, finding.new, verdict, reason)
 
 
-def _with_acceptance(row: CaseResult, accepted: list[Acceptance]) -> CaseResult:
+def with_acceptance(row: CaseResult, accepted: Sequence[Acceptance]) -> CaseResult:
+    """The row, with the reason if its slowdown is accepted."""
     if row.verdict != Verdict.SLOWER or row.effect is None:
         return row
     reason = accepted_slowdown(row.id, row.effect.effect, accepted)
     return row if reason is None else replace(row, accepted=reason)
 
 
-def accepted_slowdown(case: str, effect: float, accepted: list[Acceptance]) -> str | None:
+def accepted_slowdown(case: str, effect: float, accepted: Sequence[Acceptance]) -> str | None:
     """Why a slowdown of this size is accepted, or None."""
     for entry in accepted:
         if entry.id == case and entry.counter is None and 1 + effect <= entry.limit:

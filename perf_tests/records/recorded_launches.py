@@ -10,10 +10,9 @@ from perf_tests.records.compare import identity_difference
 from perf_tests.records.gate_rules import Clock
 from perf_tests.records.gate_statistics import Floats
 from perf_tests.records.record import machine_differences
+from perf_tests.records.recorded_sides import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAUNCHES
 from perf_tests.records.store import StoredRecord
 
-FEWEST_BASE_LAUNCHES = 5
-FEWEST_HEAD_LAUNCHES = 3
 QUANTILE = 0.25
 """Spikes are one-sided, and the minimum depends on the number of rounds."""
 
