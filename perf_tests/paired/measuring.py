@@ -72,12 +72,15 @@ class Measuring:
         self.trees.move(draw.base_name, draw.head_name)
         self.watch.pair_begins(stage, pair, len(order))
         part = _PairPart(self, stage, pair, order, draw)
+        start, counting_seconds = time.monotonic(), self.counting_seconds
         while part.left:
             try:
                 part.measure()
             except WorkerError as error:
                 self._note_trouble(error, part)
         part.write_sentinels()
+        seconds = time.monotonic() - start - (self.counting_seconds - counting_seconds)
+        self.samples_file.append({"event": "pair", "stage": stage, "pair": pair, "seconds": round(seconds, 3)})
 
     def count_cases(self, cases: Sequence[str], workers: Mapping[Side, Worker]) -> None:
         """Keep the exact counters of both sides; a worker that fails in it takes no case its time."""

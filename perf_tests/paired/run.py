@@ -110,20 +110,19 @@ def _measure_and_judge(run: GateRun, trees: Trees, watch: Watch) -> GateResult:
 
 def _measure_until_decided(plan: GatePlan, measuring: Measuring) -> str:
     """Why it stopped, as the samples say it."""
-    start, pair, longest_pair_seconds = time.monotonic(), 0, 0.0
+    start, pair, last_pair_seconds = time.monotonic(), 0, 0.0
     while True:
         step = next_step(measuring.samples_file.samples, plan.rules)
         cases = [case for case in step.cases if case not in measuring.left_out] if step else []
         if step is None or not cases:
             return "finished"
-        begun = time.monotonic()
         # Counting is not measuring: it takes nothing of the time that the user gave for that.
-        measured_seconds = begun - start - measuring.counting_seconds
-        if pair and measured_seconds + longest_pair_seconds > plan.seconds:
+        measured_seconds = time.monotonic() - start - measuring.counting_seconds
+        if pair and measured_seconds + last_pair_seconds > plan.seconds:
             return "budget"
         measuring.measure_pair(step.stage, pair, _groups(cases, plan.cases))
         # The pairs of one stage take alike; those of stage 2 have fewer cases.
-        longest_pair_seconds = time.monotonic() - begun - (measuring.counting_seconds if pair == 0 else 0.0)
+        last_pair_seconds = measuring.samples_file.samples.pair_seconds[step.stage, pair]
         pair += 1
 
 

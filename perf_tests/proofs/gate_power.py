@@ -207,7 +207,7 @@ def _calm_rows(trials: list[Trial], slowdown: float) -> list[CaseResult]:
     return [
         row
         for trial in trials
-        if trial.truth["slowdown"] == slowdown and _spread(trial) <= PROMISED_SPREAD
+        if trial.truth["slowdown"] == slowdown and trial.pair_spread <= PROMISED_SPREAD
         for row in trial.result.cases
         if _is_slowed(trial, row.id)
     ]
@@ -241,11 +241,6 @@ def _tell_of_real(trial: Trial) -> None:
 
 def _is_slowed(trial: Trial, case_id: str) -> bool:
     return any(name in case_id for name in trial.truth["cases"])
-
-
-def _spread(trial: Trial) -> float:
-    clock = trial.result.clock
-    return clock.wall_spread if clock.clock == "wall" or clock.cpu_spread is None else clock.cpu_spread
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def sides_of(
 ) -> RecordedSides:
     """The sides of the run `now` among `records`, oldest first; `is_asked` where the user named `baseline`.
 
-    Unasked, base is the newest other code with launches enough, or failing that `baseline`'s.
+    Unasked, base is the newest other code with launches enough, or failing that the newest other code.
     """
     rows = {row["fullname"]: row for row in now.data["benchmarks"]}
     others = [_shared(r, rows) for r in records if r.data["datetime"] != now.data["datetime"] and _fits(r, now)]
