@@ -39,7 +39,7 @@ class TrialError(Exception):
     """A gate run ended in a way that says nothing; the message ends with what it printed."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trial:
     """One finished run: what was done to head, and what the gate said."""
 
