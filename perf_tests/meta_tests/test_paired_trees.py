@@ -101,6 +101,12 @@ def test_a_shallow_clone_is_told_what_to_fetch(repository: Path, tmp_path: Path)
         find_commit(tmp_path / "shallow", "v1")
 
 
+def test_a_revision_counted_back_from_a_shallow_head_takes_the_history(repository: Path, tmp_path: Path) -> None:
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repository}", "shallow")
+    with pytest.raises(TreeError, match=r"HEAD~9 is not in this shallow clone; .*git fetch --unshallow"):
+        find_commit(tmp_path / "shallow", "HEAD~9")
+
+
 def test_a_branch_that_only_the_remote_has_is_named(clone: Path) -> None:
     git(clone, "checkout", "-q", "-b", "work")
     git(clone, "branch", "-q", "-D", "main")

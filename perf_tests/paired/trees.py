@@ -6,6 +6,7 @@ base is written through an index of its own, so that nothing has to be undone in
 """
 
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -85,12 +86,17 @@ def _why_not_found(root: Path, revision: str, asked: Sequence[str]) -> str:
             f"--against {revision} names no revision here, but origin/{revision} is there: --against origin/{revision}."
         )
     if _git(root, "rev-parse", "--is-shallow-repository").stdout.strip() == "true":
+        if set(revision) & set("~^@:"):  # counted from another revision, which no server knows by this name
+            return (
+                f"--against {revision} is not in this shallow clone; fetch the history first with "
+                "`git fetch --unshallow`, or clone with it (actions/checkout: fetch-depth: 0)."
+            )
         return (
             f"--against {revision} is not in this shallow clone; fetch it first with "
             f"`git fetch --depth=1 origin {revision}` and give --against FETCH_HEAD, "
             "or clone with the whole history (actions/checkout: fetch-depth: 0)."
         )
-    return f"--against {revision} names no revision of this repository; give a branch, a tag or a commit (`git log`)."
+    return f"--against {shlex.quote(revision)} names no revision of this repository; give a branch, a tag or a commit (`git log`)."
 
 
 def state_of_head(root: Path) -> Json:
