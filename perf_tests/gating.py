@@ -40,7 +40,12 @@ def get_ready(
     # Base and head are in memory at the same time.
     workbench.budget_bytes //= 2
     refusals = {item.nodeid: workbench.why_not(item.stash[CASE]) for item in benchmarks}
-    unmeasured = {case_id: refusal.in_words for case_id, refusal in refusals.items() if refusal is not None}
+    # What head does not support base may: then it is lost, and only the two workers can tell.
+    unmeasured = {
+        case_id: refusal.in_words
+        for case_id, refusal in refusals.items()
+        if refusal is not None and refusal.outcome != "unsupported"
+    }
     items = [item for item in benchmarks if item.nodeid not in unmeasured]
     plan = GatePlan(
         root=config.rootpath,

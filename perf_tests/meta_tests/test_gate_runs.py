@@ -81,6 +81,14 @@ def test_a_launch_more_than_base_fails_although_no_clock_can_see_it(clone: Path)
     assert samples_of(ended).uncounted == []
 
 
+def test_a_case_that_head_alone_no_longer_supports_fails(clone: Path) -> None:
+    change(clone, "lambda: sdpa_attention, _anywhere", "lambda: sdpa_attention, lambda device, head_dim: 'not today'")
+    ended = gate(clone, "--attention=sdpa", "--against=HEAD", "--gate-minutes=0.01")
+
+    assert ended.exit_code == 1, ended.output + ended.errors
+    assert re.search(r"NO LONGER SUPPORTED: .* head unsupported: not today\.", ended.output)
+
+
 def test_the_same_code_on_both_sides_passes_and_is_replayed_to_the_same_verdict(clone: Path) -> None:
     ended = gate(clone, "--attention=naive", "--against=HEAD", "-v")
     (path,) = (ended.storage / "gate").glob("*.jsonl")
