@@ -3,6 +3,7 @@
 import json
 import tomllib
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
@@ -11,7 +12,7 @@ from perf_tests.records.accepted import acceptance
 from perf_tests.records.gate import GateResult, conclude
 from perf_tests.records.gate_report import as_json, finding_sentences, lines_to_accept, markdown, report_lines
 from perf_tests.records.gate_rules import Rules
-from perf_tests.records.gate_samples import ExactFinding, GateSamples, Uncounted
+from perf_tests.records.gate_samples import ExactFinding, GateSamples, NoTiming, Side, Uncounted
 
 RULES = Rules()
 SLOW = "perf_tests/test_forward.py::test_forward[small-ctx128-fp32-naive]"
@@ -62,6 +63,13 @@ def test_a_case_that_is_gone_says_why(samples: GateSamples, result: GateResult) 
     assert "GONE: backward small-ctx128-fp32-naive: head does not have it" in sentence_of(
         samples, result, "model/ lost"
     )
+
+
+def test_a_case_that_neither_side_can_measure_says_why_once(samples: GateSamples) -> None:
+    lost = [NoTiming(GONE, side, "unsupported", "no compiler here.") for side in get_args(Side)]
+    result = conclude(replace(samples, without_timing=lost), RULES)
+    found = sentence_of(samples, result, "NOT MEASURED")
+    assert found == "NOT MEASURED: backward small-ctx128-fp32-naive: on both sides unsupported: no compiler here."
 
 
 def test_a_counter_that_rose_says_by_how_much(samples: GateSamples, result: GateResult) -> None:

@@ -160,6 +160,8 @@ def accepted_slowdown(case: str, effect: float, accepted: Sequence[Acceptance]) 
 
 def _untimed(case: str, base: NoTiming | None, head: NoTiming | None) -> CaseResult:
     sides = [f"{row.side} {_outcome_words(row)}" for row in (base, head) if row is not None]
+    if base is not None and head is not None and _outcome_words(base) == _outcome_words(head):
+        sides = [f"on both sides {_outcome_words(base)}"]
     if base is not None and head is not None:
         verdict = Verdict.NOT_MEASURED
     else:
@@ -169,7 +171,7 @@ def _untimed(case: str, base: NoTiming | None, head: NoTiming | None) -> CaseRes
 
 def _outcome_words(row: NoTiming) -> str:
     words = "does not have it" if row.outcome == ABSENT else OUTCOMES[row.outcome]
-    return f"{words}: {row.reason}"
+    return f"{words}: {row.reason.rstrip('.')}"
 
 
 def _timed(samples: GateSamples, course: Course, rules: Rules, place: int) -> CaseResult:
