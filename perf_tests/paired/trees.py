@@ -96,7 +96,10 @@ def _why_not_found(root: Path, revision: str, asked: Sequence[str]) -> str:
             f"`git fetch --depth=1 origin {revision}` and give --against FETCH_HEAD, "
             "or clone with the whole history (actions/checkout: fetch-depth: 0)."
         )
-    return f"--against {shlex.quote(revision)} names no revision of this repository; give a branch, a tag or a commit (`git log`)."
+    return (
+        f"--against {shlex.quote(revision)} names no revision of this repository; "
+        "give a branch, a tag or a commit (`git log`)."
+    )
 
 
 def state_of_head(root: Path) -> Json:
