@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from perf_tests.records.accepted import FILE_NAME, read_accepted
 from perf_tests.records.recorded_sides import sides_of
 from perf_tests.records.store import StoredRecord, list_records
 from perf_tests.stash import Run
@@ -21,12 +20,8 @@ def judge(run: Run, storage: Path, is_asked: bool) -> None:
     from perf_tests.records.gate_recorded import RULES, conclude_recorded
     from perf_tests.records.recorded_report import failure_sentences, recorded_lines
 
-    try:
-        accepted = [entry for entry in read_accepted(storage / FILE_NAME) if entry.is_of(sides.base_name)]
-    except ValueError as error:
-        run.failures.append(str(error))
-        accepted = []
-    result = conclude_recorded(sides.base, sides.head, RULES, accepted)
+    known = [entry for entry in run.accepted if entry.is_of(sides.base_name)]
+    result = conclude_recorded(sides.base, sides.head, RULES, known)
     run.verdict_lines = recorded_lines(result, RULES, sides.base_name)
     run.is_contaminated = bool(result.contaminated)
     if not run.is_contaminated:

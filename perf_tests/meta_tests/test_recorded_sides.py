@@ -7,7 +7,7 @@ import pytest
 from perf_tests.meta_tests.synthetic import FORWARD, machine, record, timed
 from perf_tests.meta_tests.test_gate_recorded import launches
 from perf_tests.recorded_verdict import judge
-from perf_tests.records.accepted import Acceptance
+from perf_tests.records.accepted import Acceptance, read_accepted
 from perf_tests.records.gate_recorded import RULES, conclude_recorded
 from perf_tests.records.gate_verdicts import Verdict
 from perf_tests.records.record import Json
@@ -115,7 +115,8 @@ def test_what_is_accepted_against_the_base_fails_nothing(tmp_path: Path) -> None
     judge(run := kept(tmp_path, data), tmp_path, is_asked=False)
     start = run.verdict_lines.index("[[accepted]]")
     (tmp_path / "accepted.toml").write_text("\n".join(run.verdict_lines[start : start + 5]))
-    again = Run(gone_counts=True, baseline=run.baseline, record=run.record)
+    entries = read_accepted(tmp_path / "accepted.toml")
+    again = Run(gone_counts=True, baseline=run.baseline, record=run.record, accepted=entries)
     judge(again, tmp_path, is_asked=False)
     assert again.failures == []
     assert any("accepted: WHY IT IS WORTH IT" in line for line in again.verdict_lines)
