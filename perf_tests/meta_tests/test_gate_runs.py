@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from perf_tests.meta_tests.git_repository import commit, git
 from perf_tests.meta_tests.launch import Launch, start_command
 from perf_tests.records.gate_samples import GateSamples, read_samples
@@ -145,7 +147,10 @@ def test_two_implementations_of_one_revision_are_compared(clone: Path) -> None:
     assert line.base_seconds.min() > line.head_seconds.min()
 
 
-def test_ctrl_c_keeps_the_samples_and_leaves_no_tree_and_no_worker(clone: Path) -> None:
+@pytest.mark.parametrize("way_to_end", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "a scheduler"])
+def test_a_run_that_is_ended_keeps_its_samples_and_leaves_no_tree_and_no_worker(
+    clone: Path, way_to_end: signal.Signals
+) -> None:
     process = begin(clone, "--attention=naive", "--against=HEAD", "-v")
     assert process.stdout is not None
     seen = ""
@@ -154,7 +159,7 @@ def test_ctrl_c_keeps_the_samples_and_leaves_no_tree_and_no_worker(clone: Path) 
         assert line, seen
         seen += line
     time.sleep(1)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(way_to_end)
     output, errors = process.communicate(timeout=120)
     ended = Launch(process.returncode, seen + output, errors, clone / ".benchmarks")
 

@@ -1,9 +1,10 @@
 """A gate run from its first launch pair to its result: which pair comes next is the statistics' decision, not ours."""
 
 import secrets
+import signal
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
@@ -64,13 +65,23 @@ class GateRun:
 def run_gate(run: GateRun, watch: Watch) -> None:
     """Measure and judge. A contaminated run is measured again, once. Raises TreeError, UnmeasurableError and OSError.
 
-    Ctrl-C keeps the samples so far, ends the workers, removes the trees and goes on upwards.
+    Ctrl-C, or a scheduler's SIGTERM, keeps the samples so far, ends the workers, removes the trees and goes on upwards.
     """
-    with planted(run.plan.root, run.plan.base) as trees:
+    with _sigterm_as_ctrl_c(), planted(run.plan.root, run.plan.base) as trees:
         run.result = _measure_and_judge(run, trees, watch)
         if run.result.verdict == RunVerdict.CONTAMINATED:
             run.notes.append(f"Contaminated, and measured again: {run.paths[-1]}.")
             run.result = _measure_and_judge(run, trees, watch)
+
+
+@contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """The process may end by it, but not before its workers have."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _measure_and_judge(run: GateRun, trees: Trees, watch: Watch) -> GateResult:
