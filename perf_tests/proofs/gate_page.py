@@ -102,12 +102,12 @@ def _what_ran(trials: Sequence[Trial]) -> str:
     sizes = [len(trial.result.cases) for trial in trials]
     spreads = [trial.pair_spread for trial in trials]
     lines = [
-        f"{len(trials)} runs of `pytest perf_tests --against`, {min(sizes)} to {max(sizes)} benchmarks each, from "
+        f"{len(trials)} runs of pytest perf_tests --against, {min(sizes)} to {max(sizes)} benchmarks each, from "
         f"{started[0]} to {started[-1]} UTC, on {', '.join(machines)}, torch {', '.join(torches)}.",
         f"{refused} of them were contaminated or cut short, which the gate itself found; they are in no figure below.",
         f"A launch pair scattered by {min(spreads):.1%} to {max(spreads):.1%}, in the median run by "
-        f"{median(spreads):.1%}, by the clock that decided. The machine was shared and had other work.",
-        "Samples and truths lie beside each other; `python -m perf_tests replay SAMPLES` judges any of them again.",
+        f"{median(spreads):.1%}, by the clock that decided.",
+        "Samples and truths lie beside each other; python -m perf_tests replay SAMPLES judges any of them again.",
     ]
     return "".join(map(paragraph, lines))
 
@@ -125,7 +125,7 @@ def _alarms(valid: Sequence[Judged]) -> str:
             rows.append((change, str(len(trials)), str(alarms), f"{upper_limit(alarms, len(trials)):.1%}",
                          str(len(cases)), f"{undecided / len(cases):.1%}"))  # fmt: skip
     header = ("change", "runs", "with a false alarm", "at 95 % below", "benchmarks", "UNDECIDED")
-    note = "every change leaves the compiled work as it was; a run counts once, however many of its benchmarks fail"
+    note = "every change leaves the work as it was; a run counts once, however many of its benchmarks fail"
     return table(Table("alarms", "Runs without a slowdown", header, 1, tuple(rows), (note,)), "alarms")
 
 
@@ -248,7 +248,7 @@ def _peers(page: Page, valid: Sequence[Judged], injected: Sequence[Judged]) -> s
     notes = (
         "two launches: base of a run's first launch pair and head of its last in stage 1, minutes apart, as whoever "
         "compares with a recorded run has them",
-        "all rounds of stage 1: twelve launches in turns, pooled, which no other tool takes by itself",
+        "all rounds of stage 1: every launch of it, in turns, pooled, which none of these tools takes by itself",
         "the rules are those published, applied to wall time; " + INTERVAL,
     )
     return page.drawn(figures) + table(Table("rules", "By rule", header, 1, tuple(rows), notes), "rules")
