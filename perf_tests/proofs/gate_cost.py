@@ -24,8 +24,8 @@ PROMISED_SPREAD = 0.02
 """Of a launch pair; where pairs scatter more, six of them cannot clear as many."""
 
 SUITE = (
-    "--device=cpu", "--threads=1", "--size=tiny", "--context=64,128", "--precision=fp32", "--attention=naive,sdpa",
-    "--phase=forward,backward,full_step", "--head-dim=64,128", "--sequence-length=256", "--gate-minutes=15",
+    "--device=cpu", "--threads=1", "--size=tiny", "--context=48,64", "--precision=fp32", "--attention=naive,sdpa",
+    "--phase=forward,backward,full_step", "--head-dim=64,128", "--sequence-length=512", "--gate-minutes=15",
 )  # fmt: skip
 
 
