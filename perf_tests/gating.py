@@ -13,11 +13,11 @@ from perf_tests.paired.measuring import UnmeasurableError
 from perf_tests.paired.run import GatePlan, GateRun, run_gate
 from perf_tests.paired.trees import Commit, TreeError, find_commit
 from perf_tests.progress import Line
-from perf_tests.records.accepted import FILE_NAME, read_accepted
-from perf_tests.records.gate import RunVerdict
-from perf_tests.records.gate_report import finding_sentences, markdown, report_lines
-from perf_tests.records.gate_rules import Rules
-from perf_tests.records.gate_verdicts import CaseResult, ExactResult, Verdict
+from perf_tests.records.gate.accepted import FILE_NAME, read_accepted
+from perf_tests.records.gate.conclusion import RunVerdict
+from perf_tests.records.gate.report import finding_sentences, markdown, report_lines
+from perf_tests.records.gate.rules import Rules
+from perf_tests.records.gate.verdicts import CaseResult, ExactResult, Verdict
 from perf_tests.records.record import Json
 from perf_tests.records.screen import case_name
 from perf_tests.records.store import write_whole

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from perf_tests.records.recorded_sides import sides_of
+from perf_tests.records.gate.recorded_sides import sides_of
 from perf_tests.records.store import StoredRecord, list_records
 from perf_tests.stash import Run
 
@@ -17,8 +17,8 @@ def judge(run: Run, storage: Path, is_asked: bool) -> None:
         run.notes.append(sides.why_no_verdict)
         return
     # Only here: these statistics take scipy, which would slow every other run.
-    from perf_tests.records.gate_recorded import RULES, conclude_recorded
-    from perf_tests.records.recorded_report import failure_sentences, recorded_lines
+    from perf_tests.records.gate.recorded import RULES, conclude_recorded
+    from perf_tests.records.gate.recorded_report import failure_sentences, recorded_lines
 
     known = [entry for entry in run.accepted if entry.is_of(sides.base_name)]
     result = conclude_recorded(sides.base, sides.head, RULES, known)

@@ -15,7 +15,7 @@ from perf_tests.instruments.kernels import ALL_ROUNDS, ProfilerBusyError, check_
 from perf_tests.options import Settings
 from perf_tests.outcomes import Outcome
 from perf_tests.progress import Line, Progress, WatchedLine, expected_work
-from perf_tests.records.accepted import FILE_NAME, Acceptance, read_accepted
+from perf_tests.records.gate.accepted import FILE_NAME, Acceptance, read_accepted
 from perf_tests.records.record import Json, machine_differences
 from perf_tests.records.store import BaselineError, StoredRecord, latest_baseline, list_records, numbered_baseline
 from perf_tests.session import MeasuringSession, ResumeError, command_line, journal_header, open_journal

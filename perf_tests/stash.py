@@ -11,9 +11,9 @@ from perf_tests.cases import Case
 from perf_tests.options import Settings
 from perf_tests.outcomes import Outcome
 from perf_tests.paired.against import Against
-from perf_tests.records.accepted import Acceptance
 from perf_tests.records.compare import Row
-from perf_tests.records.gate_rules import Rules
+from perf_tests.records.gate.accepted import Acceptance
+from perf_tests.records.gate.rules import Rules
 from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord
 from perf_tests.workbench import Workbench

@@ -18,10 +18,10 @@ from perf_tests.proofs.gate_false_alarms import NO_OP_CHANGES, conclude_from
 from perf_tests.proofs.gate_power import REAL_SLOWDOWNS, slowed
 from perf_tests.proofs.gate_trials import Change, Trial, TrialError, count_trials, limits, replaced, share, upper_limit
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
-from perf_tests.records.gate import GateResult, RunVerdict, conclude
-from perf_tests.records.gate_clock import ClockDecision
-from perf_tests.records.gate_rules import Rules
-from perf_tests.records.gate_verdicts import CaseResult, Effect, ExactResult, Verdict
+from perf_tests.records.gate.clock import ClockDecision
+from perf_tests.records.gate.conclusion import GateResult, RunVerdict, conclude
+from perf_tests.records.gate.rules import Rules
+from perf_tests.records.gate.verdicts import CaseResult, Effect, ExactResult, Verdict
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from perf_tests.gating import VERDICT, GatePlugin, GateWatch
 from perf_tests.meta_tests.example_cases import attention_case
 from perf_tests.paired.against import Against
 from perf_tests.paired.run import GatePlan, GateRun
-from perf_tests.records.gate import GateResult, RunVerdict
-from perf_tests.records.gate_clock import ClockDecision
-from perf_tests.records.gate_rules import Rules
-from perf_tests.records.gate_verdicts import CaseResult, Effect, ExactResult, Verdict
+from perf_tests.records.gate.clock import ClockDecision
+from perf_tests.records.gate.conclusion import GateResult, RunVerdict
+from perf_tests.records.gate.rules import Rules
+from perf_tests.records.gate.verdicts import CaseResult, Effect, ExactResult, Verdict
 from perf_tests.stash import CASE
 
 CASE_ID = "perf_tests/test_attention.py::test_attention_forward[d16-seq256-fp32-naive]"

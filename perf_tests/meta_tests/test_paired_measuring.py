@@ -19,7 +19,7 @@ from perf_tests.paired.draws import (
 )
 from perf_tests.paired.measuring import Measuring, UnmeasurableError, turns
 from perf_tests.paired.trees import Trees
-from perf_tests.records.gate_samples import GateSamples, SamplesFile, read_samples
+from perf_tests.records.gate.samples import GateSamples, SamplesFile, read_samples
 
 CASES = ("one", "two", "three")
 

@@ -32,10 +32,10 @@ from perf_tests.proofs import (
     suite_against_loop,
     time_inside_rounds,
 )
-from perf_tests.records.gate import conclude
-from perf_tests.records.gate_report import report_lines
-from perf_tests.records.gate_rules import Rules, rules_from_settings
-from perf_tests.records.gate_samples import read_samples
+from perf_tests.records.gate.conclusion import conclude
+from perf_tests.records.gate.report import report_lines
+from perf_tests.records.gate.rules import Rules, rules_from_settings
+from perf_tests.records.gate.samples import read_samples
 from perf_tests.records.plausibility import MEASURED_CEILING_MARGIN
 from perf_tests.records.screen import result_lines
 from perf_tests.records.store import read_record

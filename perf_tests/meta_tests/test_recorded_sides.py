@@ -7,11 +7,11 @@ import pytest
 from perf_tests.meta_tests.synthetic import FORWARD, machine, record, timed
 from perf_tests.meta_tests.test_gate_recorded import launches
 from perf_tests.recorded_verdict import judge
-from perf_tests.records.accepted import Acceptance, read_accepted
-from perf_tests.records.gate_recorded import RULES, conclude_recorded
-from perf_tests.records.gate_verdicts import Verdict
+from perf_tests.records.gate.accepted import Acceptance, read_accepted
+from perf_tests.records.gate.recorded import RULES, conclude_recorded
+from perf_tests.records.gate.recorded_sides import RecordedSides, code_of, sides_of
+from perf_tests.records.gate.verdicts import Verdict
 from perf_tests.records.record import Json
-from perf_tests.records.recorded_sides import RecordedSides, code_of, sides_of
 from perf_tests.records.store import StoredRecord, save_record
 from perf_tests.stash import Run
 

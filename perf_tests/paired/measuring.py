@@ -10,8 +10,8 @@ from perf_tests.paired.draws import Draw, draw_order, draw_pair, draw_quadruples
 from perf_tests.paired.launch_pair import SIDES, START_SECONDS, Side, Worker, WorkerError, launched
 from perf_tests.paired.trees import Trees
 from perf_tests.records.compare import identity_difference
-from perf_tests.records.exact_counters import exact_events
-from perf_tests.records.gate_samples import ABSENT, SamplesFile
+from perf_tests.records.gate.exact_counters import exact_events
+from perf_tests.records.gate.samples import ABSENT, SamplesFile
 from perf_tests.records.record import Json
 from perf_tests.records.screen import case_name
 

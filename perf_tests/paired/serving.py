@@ -18,7 +18,7 @@ from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.sentinels import sentinels
 from perf_tests.options import Settings
 from perf_tests.paired.protocol import Channel, ClosedError
-from perf_tests.records.exact_counters import COUNTERS
+from perf_tests.records.gate.exact_counters import COUNTERS
 from perf_tests.records.record import Json
 from perf_tests.reporting import outcome_of_report
 from perf_tests.stash import CASE, OUTCOME, SERVED_MEASURE, SETTINGS, WORKBENCH

@@ -12,8 +12,8 @@ from statistics import median
 from perf_tests.proofs.gate_false_alarms import NO_OP_CHANGES
 from perf_tests.proofs.gate_trials import ROOT, Trial, TrialError, kept_trials, run_trial, share
 from perf_tests.proofs.verdict import conclude, conditions
-from perf_tests.records.gate import screen
-from perf_tests.records.gate_rules import rules_from_settings
+from perf_tests.records.gate.conclusion import screen
+from perf_tests.records.gate.rules import rules_from_settings
 from perf_tests.records.screen import duration
 
 FOLDER = ROOT / ".benchmarks/gate/cost"

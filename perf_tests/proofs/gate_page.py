@@ -27,8 +27,8 @@ from perf_tests.proofs.gate_power import (
     is_slowed,
 )
 from perf_tests.proofs.gate_trials import Trial, kept_trials, limits, share, upper_limit
-from perf_tests.records.gate_clock import decide_clock
-from perf_tests.records.gate_verdicts import Verdict
+from perf_tests.records.gate.clock import decide_clock
+from perf_tests.records.gate.verdicts import Verdict
 from perf_tests.records.report.figure import Figure, Point, Series
 from perf_tests.records.report.markup import paragraph, table
 from perf_tests.records.report.page import MissingPlotlyError, Page, Section, document

@@ -10,9 +10,9 @@ import numpy as np
 
 from perf_tests.proofs.gate_trials import Trial
 from perf_tests.proofs.peer_rules import PEERS
-from perf_tests.records.gate_samples import GateSamples, Measurement
-from perf_tests.records.gate_statistics import Floats
-from perf_tests.records.gate_verdicts import Verdict
+from perf_tests.records.gate.samples import GateSamples, Measurement
+from perf_tests.records.gate.statistics import Floats
+from perf_tests.records.gate.verdicts import Verdict
 
 GATE = "this gate"
 APART = "two launches"

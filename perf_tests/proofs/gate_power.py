@@ -26,7 +26,7 @@ from perf_tests.proofs.gate_trials import (
     share,
 )
 from perf_tests.proofs.verdict import conclude, conditions
-from perf_tests.records.gate_verdicts import CaseResult, Verdict
+from perf_tests.records.gate.verdicts import CaseResult, Verdict
 from perf_tests.records.screen import case_name, table
 
 FOLDER = ROOT / ".benchmarks/gate/power"

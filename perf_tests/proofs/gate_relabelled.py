@@ -18,10 +18,10 @@ import numpy as np
 from perf_tests.proofs.share import Share
 from perf_tests.proofs.simulated_suites import JudgedSuites, judged
 from perf_tests.proofs.verdict import conclude
-from perf_tests.records.gate_clock import decide_clock, pair_values
-from perf_tests.records.gate_rules import Clock, Rules
-from perf_tests.records.gate_samples import GateSamples, read_samples
-from perf_tests.records.gate_statistics import Flags, Floats, robust_spread
+from perf_tests.records.gate.clock import decide_clock, pair_values
+from perf_tests.records.gate.rules import Clock, Rules
+from perf_tests.records.gate.samples import GateSamples, read_samples
+from perf_tests.records.gate.statistics import Flags, Floats, robust_spread
 from perf_tests.records.screen import case_name, table
 
 RULES = Rules()

@@ -16,10 +16,10 @@ from typing import Any
 
 from scipy.stats import beta
 
-from perf_tests.records.gate import GateResult, RunVerdict, conclude
-from perf_tests.records.gate_rules import rules_from_settings
-from perf_tests.records.gate_samples import GateSamples, read_samples
-from perf_tests.records.gate_verdicts import CaseResult
+from perf_tests.records.gate.conclusion import GateResult, RunVerdict, conclude
+from perf_tests.records.gate.rules import rules_from_settings
+from perf_tests.records.gate.samples import GateSamples, read_samples
+from perf_tests.records.gate.verdicts import CaseResult
 
 ROOT = Path(__file__).parents[2]
 

@@ -3,11 +3,11 @@
 import argparse
 from pathlib import Path
 
-from perf_tests.records.accepted import FILE_NAME, read_accepted
-from perf_tests.records.gate_recorded import RULES, conclude_recorded
-from perf_tests.records.recorded_launches import why_incomparable
-from perf_tests.records.recorded_report import recorded_json, recorded_lines, recorded_markdown
-from perf_tests.records.recorded_sides import code_of
+from perf_tests.records.gate.accepted import FILE_NAME, read_accepted
+from perf_tests.records.gate.recorded import RULES, conclude_recorded
+from perf_tests.records.gate.recorded_launches import why_incomparable
+from perf_tests.records.gate.recorded_report import recorded_json, recorded_lines, recorded_markdown
+from perf_tests.records.gate.recorded_sides import code_of
 from perf_tests.records.store import StoredRecord, read_record
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE
 from perf_tests.verbs.replay import write_summary

@@ -14,11 +14,20 @@ from statistics import median
 import numpy as np
 from scipy import stats
 
-from perf_tests.records.accepted import Acceptance
-from perf_tests.records.gate_clock import CPU_TIME_ADVANTAGE
-from perf_tests.records.gate_rules import Clock, Rules
-from perf_tests.records.gate_samples import ABSENT
-from perf_tests.records.gate_statistics import (
+from perf_tests.records.gate.accepted import Acceptance
+from perf_tests.records.gate.clock import CPU_TIME_ADVANTAGE
+from perf_tests.records.gate.recorded_launches import (
+    Records,
+    launch_counts,
+    launches_of,
+    outcomes_of,
+    rounds_of,
+    too_few_launches,
+)
+from perf_tests.records.gate.recorded_sides import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAUNCHES
+from perf_tests.records.gate.rules import Clock, Rules
+from perf_tests.records.gate.samples import ABSENT
+from perf_tests.records.gate.statistics import (
     Estimate,
     Flags,
     Floats,
@@ -28,17 +37,8 @@ from perf_tests.records.gate_statistics import (
     mean_of_known,
     moderated,
 )
-from perf_tests.records.gate_verdicts import LOST, CaseResult, Effect, Verdict, with_acceptance
+from perf_tests.records.gate.verdicts import LOST, CaseResult, Effect, Verdict, with_acceptance
 from perf_tests.records.record import OUTCOMES
-from perf_tests.records.recorded_launches import (
-    Records,
-    launch_counts,
-    launches_of,
-    outcomes_of,
-    rounds_of,
-    too_few_launches,
-)
-from perf_tests.records.recorded_sides import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAUNCHES
 
 RULES = replace(Rules(), margin=0.01, matters=0.05)
 """Recorded launches scatter more than interleaved ones, so what is called slower, and what matters, starts higher."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from perf_tests.records.compare import identity_difference
-from perf_tests.records.gate_rules import Clock
-from perf_tests.records.gate_statistics import Floats
+from perf_tests.records.gate.recorded_sides import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAUNCHES
+from perf_tests.records.gate.rules import Clock
+from perf_tests.records.gate.statistics import Floats
 from perf_tests.records.record import machine_differences
-from perf_tests.records.recorded_sides import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAUNCHES
 from perf_tests.records.store import StoredRecord
 
 QUANTILE = 0.25

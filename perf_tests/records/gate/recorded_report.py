@@ -4,9 +4,9 @@ import json
 import math
 from dataclasses import asdict
 
-from perf_tests.records.accepted import toml_entry
-from perf_tests.records.gate_recorded import RecordedResult
-from perf_tests.records.gate_report import (
+from perf_tests.records.gate.accepted import toml_entry
+from perf_tests.records.gate.recorded import RecordedResult
+from perf_tests.records.gate.report import (
     CLOCKS,
     HEADER,
     HOW_TO_ACCEPT,
@@ -17,8 +17,8 @@ from perf_tests.records.gate_report import (
     printable,
     slowdowns_to_accept,
 )
-from perf_tests.records.gate_rules import Rules
-from perf_tests.records.gate_verdicts import CaseResult, Verdict
+from perf_tests.records.gate.rules import Rules
+from perf_tests.records.gate.verdicts import CaseResult, Verdict
 from perf_tests.records.record import without_nan
 from perf_tests.records.screen import case_name, table
 

@@ -5,7 +5,7 @@ They are functions of the program and scatter by nothing, so one count of either
 
 from collections.abc import Mapping
 
-from perf_tests.records.gate_samples import Side
+from perf_tests.records.gate.samples import Side
 from perf_tests.records.record import Json
 
 COUNTERS = {

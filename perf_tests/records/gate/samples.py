@@ -6,7 +6,7 @@ The first line is the header:
      "base": {"revision", "label"}, "head": {"revision", "label"}, "machine_info": {}, "settings": {},
      "cases": [{"id", "identity": {}}], "accepted": [], "options": "--against REV ..."}
 
-where `accepted` (`records/accepted.py`) and `options`, what else to type to measure a case again, may be left out.
+where `accepted` (`accepted.py`) and `options`, what else to type to measure a case again, may be left out.
 
 A launch pair is two fresh processes, base and head, that serve the cases in turns. One line for each of its cases:
 

@@ -9,12 +9,12 @@ from statistics import median
 import numpy as np
 from scipy import stats
 
-from perf_tests.records.accepted import Acceptance
-from perf_tests.records.gate_course import Course
-from perf_tests.records.gate_decisions import stage_two_estimate
-from perf_tests.records.gate_rules import Clock, Rules
-from perf_tests.records.gate_samples import ABSENT, ExactFinding, GateSamples, Measurement, NoTiming
-from perf_tests.records.gate_statistics import FEWEST_PAIRS, Estimate, estimate, moderated
+from perf_tests.records.gate.accepted import Acceptance
+from perf_tests.records.gate.course import Course
+from perf_tests.records.gate.decisions import stage_two_estimate
+from perf_tests.records.gate.rules import Clock, Rules
+from perf_tests.records.gate.samples import ABSENT, ExactFinding, GateSamples, Measurement, NoTiming
+from perf_tests.records.gate.statistics import FEWEST_PAIRS, Estimate, estimate, moderated
 from perf_tests.records.record import OUTCOMES
 
 

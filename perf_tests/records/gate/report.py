@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from perf_tests.records.accepted import FILE_NAME, SUITE, Acceptance, toml_entry
-from perf_tests.records.gate import GateResult, RunVerdict
-from perf_tests.records.gate_rules import Rules
-from perf_tests.records.gate_suite import Shift
-from perf_tests.records.gate_verdicts import CaseResult, Effect, ExactResult, Verdict
+from perf_tests.records.gate.accepted import FILE_NAME, SUITE, Acceptance, toml_entry
+from perf_tests.records.gate.conclusion import GateResult, RunVerdict
+from perf_tests.records.gate.rules import Rules
+from perf_tests.records.gate.suite import Shift
+from perf_tests.records.gate.verdicts import CaseResult, Effect, ExactResult, Verdict
 from perf_tests.records.record import Json, without_nan
 from perf_tests.records.screen import DASH, case_name, duration, table
 

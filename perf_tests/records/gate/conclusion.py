@@ -7,13 +7,13 @@ whoever reads the samples again.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from perf_tests.records.accepted import SUITE, accepted_in
-from perf_tests.records.gate_clock import ClockDecision, pair_value
-from perf_tests.records.gate_course import Look, Screening, course_of, screening_of
-from perf_tests.records.gate_rules import Rules
-from perf_tests.records.gate_samples import GateSamples, Uncounted
-from perf_tests.records.gate_suite import Shift, detectable_in, sentinel_shifts, shift_of_the_suite
-from perf_tests.records.gate_verdicts import (
+from perf_tests.records.gate.accepted import SUITE, accepted_in
+from perf_tests.records.gate.clock import ClockDecision, pair_value
+from perf_tests.records.gate.course import Look, Screening, course_of, screening_of
+from perf_tests.records.gate.rules import Rules
+from perf_tests.records.gate.samples import GateSamples, Uncounted
+from perf_tests.records.gate.suite import Shift, detectable_in, sentinel_shifts, shift_of_the_suite
+from perf_tests.records.gate.verdicts import (
     CaseResult,
     ExactResult,
     Verdict,
