@@ -16,6 +16,7 @@ COUNTERS = {
     "bytes_touched": "bytes_touched",
     "saved_bytes": "saved_bytes",
     "predicted_peak_bytes": "peak_bytes",
+    "host_reads": "host_reads",
 }
 """What the gate compares, as a record names it, to its name among the case's counters."""
 
