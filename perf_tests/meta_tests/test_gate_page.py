@@ -1,6 +1,7 @@
 """The page of what the gate is worth, from simulated trials of known truth."""
 
 import json
+import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -63,8 +64,8 @@ def page(folder: Path) -> Path:
 
 def table_of(page: Path, title: str) -> list[str]:
     """The cells of the table with this caption, row after row."""
-    body = page.read_text().partition(f"<caption>{title}</caption>")[2].partition("</tbody>")[0]
-    return [cell.partition("</td>")[0].partition(">")[2] for cell in body.split("<td")[1:]]
+    body = page.read_text().partition(f"<caption>{title}</caption>")[2].partition("</table>")[0]
+    return re.findall(r"<td[^>]*>([^<]*)", body)
 
 
 def test_every_rule_is_applied_to_the_very_rounds_of_a_run(folder: Path) -> None:
@@ -117,8 +118,8 @@ def test_every_rule_has_its_row_and_its_point(page: Path) -> None:
     text = page.read_text()
     cells = table_of(page, "By rule")
     assert cells[::4] == rule_names()
-    data = json.loads(text.partition('id="figures">')[2].partition("</script>")[0])
-    assert {figure["name"] for figure in data} == {"power-curve", "rules", "alarms-and-power"}
+    drawn = re.findall(r'data-figure="([^"]+)"', text)
+    assert drawn == ["power-curve", "rules", "alarms-and-power"]
 
 
 def test_relabelled_runs_need_launch_pairs_enough(folder: Path, page: Path) -> None:
