@@ -88,6 +88,8 @@ class Counters:
     before, as parameters and inputs."""
     peak_bytes: int
     """Of a whole round, its set-up included, as an allocator's own peak is read."""
+    host_reads: int
+    """Values that the host waited for in what is timed, as `.item()` does."""
     kernels: tuple[KernelGroup, ...]
     parts: tuple[PartPeak, ...]
     largest_allocations: tuple[Allocation, ...]
@@ -216,6 +218,7 @@ def _counters(case: Case, parameters: int, parts: Sequence[_Part]) -> Counters:
         bytes_touched=sum(kernel.bytes * calls for kernel, calls in kernels.items()),
         saved_bytes=sum(part.counters.saved_bytes for part in parts if part.name != "inference"),
         peak_bytes=max(peak.peak_bytes for peak in peaks),
+        host_reads=sum(part.counters.host_reads for part in parts if part.is_timed),
         kernels=tuple(_group(kernel, calls) for kernel, calls in kernels.items()),
         parts=peaks,
         largest_allocations=_largest(parts),

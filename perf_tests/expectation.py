@@ -98,11 +98,12 @@ class Expectation:
 
 def expect(case: Case, ceilings: Ceilings | None, gpu: Gpu | None) -> Expectation:
     """Counts the case, on fake tensors; nothing runs on the device."""
-    counters, reason = _counted(case)
+    counters, reason = counted(case)
     return Expectation(case, counters, reason, _least_flops(case, counters), ceilings, gpu)
 
 
-def _counted(case: Case) -> tuple[Counters | None, str | None]:
+def counted(case: Case) -> tuple[Counters | None, str | None]:
+    """The case's exact counters, or None and one sentence that says why it has none."""
     reason = why_not_counted(case)
     if reason is not None:
         return None, reason

@@ -13,11 +13,11 @@ from perf_tests.paired.measuring import UnmeasurableError
 from perf_tests.paired.run import GatePlan, GateRun, run_gate
 from perf_tests.paired.trees import Commit, TreeError, find_commit
 from perf_tests.progress import Line
-from perf_tests.records.accepted import FILE_NAME, read_accepted
-from perf_tests.records.gate import RunVerdict
-from perf_tests.records.gate_report import finding_sentences, markdown, report_lines
-from perf_tests.records.gate_rules import Rules
-from perf_tests.records.gate_verdicts import CaseResult, Verdict
+from perf_tests.records.gate.accepted import FILE_NAME, read_accepted
+from perf_tests.records.gate.conclusion import RunVerdict
+from perf_tests.records.gate.report import finding_sentences, markdown, report_lines
+from perf_tests.records.gate.rules import Rules
+from perf_tests.records.gate.verdicts import CaseResult, ExactResult, Verdict
 from perf_tests.records.record import Json
 from perf_tests.records.screen import case_name
 from perf_tests.records.store import write_whole
@@ -40,7 +40,12 @@ def get_ready(
     # Base and head are in memory at the same time.
     workbench.budget_bytes //= 2
     refusals = {item.nodeid: workbench.why_not(item.stash[CASE]) for item in benchmarks}
-    unmeasured = {case_id: refusal.in_words for case_id, refusal in refusals.items() if refusal is not None}
+    # What head does not support base may: then it is lost, and only the two workers can tell.
+    unmeasured = {
+        case_id: refusal.in_words
+        for case_id, refusal in refusals.items()
+        if refusal is not None and refusal.outcome != "unsupported"
+    }
     items = [item for item in benchmarks if item.nodeid not in unmeasured]
     plan = GatePlan(
         root=config.rootpath,
@@ -178,16 +183,18 @@ class GatePlugin:
             return "skipped", str(result.verdict), result.reason
         row = self.rows[case_id]
         words = str(row.verdict) if row.effect is None else f"{row.verdict} {row.effect.effect:+.1%}"
+        risen = [exact for exact in result.exact if exact.id == case_id and exact.is_failure]
+        words += f", MORE {', '.join(exact.counter for exact in risen)}" if risen else ""
         failed_undecided = row.verdict == Verdict.UNDECIDED and result.verdict == RunVerdict.UNDECIDED
-        if row.is_failure or failed_undecided:
-            return "failed", words, "\n".join(self._sentences(row))
+        if row.is_failure or risen or failed_undecided:
+            return "failed", words, "\n".join(self._sentences(row, risen))
         if row.verdict == Verdict.NOT_MEASURED:
             return "skipped", words, row.explanation
         return "passed", words, ""
 
-    def _sentences(self, row: CaseResult) -> list[str]:
+    def _sentences(self, row: CaseResult, risen: list[ExactResult]) -> list[str]:
         assert self.run.result is not None
-        alone = replace(self.run.result, cases=[row], exact=[], suite=None)
+        alone = replace(self.run.result, cases=[row], exact=risen, suite=None)
         return finding_sentences(alone, self.run.header, self.run.plan.rules)
 
     @pytest.hookimpl(tryfirst=True)

@@ -16,6 +16,7 @@ from perf_tests.instruments.kernels import ALL_ROUNDS, ProfilerBusyError, check_
 from perf_tests.options import Settings, option_of_pass
 from perf_tests.outcomes import Outcome
 from perf_tests.progress import Line, Progress, WatchedLine, expected_work
+from perf_tests.records.gate.accepted import FILE_NAME, Acceptance, read_accepted
 from perf_tests.records.record import Json, machine_differences
 from perf_tests.records.store import BaselineError, StoredRecord, latest_baseline, list_records, numbered_baseline
 from perf_tests.records.warmup_study import study_rounds
@@ -59,6 +60,7 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
                 check_no_profiler(option_of_pass(name))
         timed = {item.nodeid for item in benchmarks if PASS not in item.stash}
         run.baseline = _baseline(run, saving, machine_info, timed)
+        run.accepted = _accepted(config.rootpath) if saving.compare else ()
         header = _header(config, settings, selection, machine_info)
         journal, contents = open_journal(saving.storage, header, config.option.resume)
     except (BaselineError, ResumeError, ProfilerBusyError) as error:
@@ -158,6 +160,14 @@ def _baseline(run: Run, saving: SavingOptions, machine_info: Json, selection: se
     if baseline is None:
         run.notes.append(_why_no_baseline(listing.records, machine_info, saving.storage))
     return baseline
+
+
+def _accepted(root: Path) -> list[Acceptance]:
+    """Raises BaselineError for a damaged file."""
+    try:
+        return read_accepted(root / ".benchmarks" / FILE_NAME)
+    except ValueError as error:
+        raise BaselineError(str(error)) from error
 
 
 def _why_no_baseline(records: list[StoredRecord], machine_info: Json, storage: Path) -> str:

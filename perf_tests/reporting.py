@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
+from perf_tests import recorded_verdict
 from perf_tests.benchmark_options import SavingOptions, regressions, row_of
 from perf_tests.cases import is_inside, selectable_cases
 from perf_tests.outcomes import Outcome, is_out_of_memory, out_of_memory
@@ -113,12 +114,15 @@ def finish(session: pytest.Session) -> None:
     _save(session, run, measuring, saving)
     if run.baseline is not None:
         _compare(session, run, run.baseline.data, saving)
+        recorded_verdict.judge(run, saving.storage, is_asked=saving.compare_with is not None)
     if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:  # a resumed run of which every case was done
         session.exitstatus = pytest.ExitCode.OK
     # A case may have failed in the part of the run that this process resumed.
     failed = run.failures or any(row["outcome"] in ("error", "impossible") for row in run.record["outcomes"])
     if failed and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    elif run.is_contaminated and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.USAGE_ERROR  # as everything that cannot be compared
 
 
 def _note_interruption(run: Run, measuring: MeasuringSession) -> None:
@@ -177,6 +181,8 @@ def show(terminal: pytest.TerminalReporter) -> None:
             _show(terminal, name, lines)
     if run.baseline is not None and run.rows:
         _show_comparison(terminal, f"compared with {run.baseline.name}", run.rows)
+    if run.verdict_lines:
+        _show(terminal, "gate", run.verdict_lines)
     spent = terminal.config.stash[WORKBENCH].time_spent
     _show(terminal, "run", [time_line(spent.parts()), *run.notes])
     for failure in run.failures:

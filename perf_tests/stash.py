@@ -1,6 +1,6 @@
 """What the suite keeps on pytest's own objects."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,8 @@ from perf_tests.options import Settings
 from perf_tests.outcomes import Outcome
 from perf_tests.paired.against import Against
 from perf_tests.records.compare import Row
-from perf_tests.records.gate_rules import Rules
+from perf_tests.records.gate.accepted import Acceptance
+from perf_tests.records.gate.rules import Rules
 from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord
 from perf_tests.workbench import Workbench
@@ -29,6 +30,12 @@ class Run:
     record: Json | None = None
     rows: list[Row] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    accepted: Sequence[Acceptance] = ()
+    """Slowdowns that are so on purpose, as they stood before measuring."""
+    verdict_lines: list[str] = field(default_factory=list)
+    """What recorded launches say of times, where there are enough of them."""
+    is_contaminated: bool = False
+    """Whether the machine was another one than in the baseline's launches, so that they say nothing."""
 
 
 SAVING = pytest.StashKey[SavingOptions]()

@@ -73,6 +73,8 @@ class PartCounters:
     """Category and bytes, negative when freed, in order."""
     allocations: Counter[tuple[int, str, str]]
     """(bytes, operator, place) to number of blocks."""
+    host_reads: int = 0
+    """Values that the host asked for and waited on, as `.item()` does; those that lie on the host already left out."""
 
     @property
     def peak_bytes(self) -> int:
@@ -85,6 +87,7 @@ class _Part:
     last_change: int = 0
     kernels: Counter[Kernel] = field(default_factory=Counter)
     saved_bytes: int = 0
+    host_reads: int = 0
 
 
 class Counting(TorchDispatchMode):
@@ -162,6 +165,7 @@ class Counting(TorchDispatchMode):
             return args[0].fake_device  # more than half of all calls, each slow the long way round
         name = operator_name(func)
         if name == "aten._local_scalar_dense":
+            self._current.host_reads += not self._all_on_host(list(args[:1]))
             return _number_on_the_host(func, args)
         result = func(*args, **kwargs)
         nothing_launched = launches_nothing(func, name)
@@ -232,6 +236,7 @@ class Counting(TorchDispatchMode):
                 for change in during
                 if change.is_allocation
             ),
+            host_reads=part.host_reads,
         )
 
     def timeline(self) -> list[Counter[str]]:

@@ -45,6 +45,7 @@ def extrapolated(few: PartCounters, more: PartCounters, further_layers: int) -> 
         held_at_end=at_end,
         changes=(),
         allocations=_line(few.allocations, more.allocations, further_layers),
+        host_reads=_line(Counter(reads=few.host_reads), Counter(reads=more.host_reads), further_layers)["reads"],
     )
 
 

@@ -38,6 +38,12 @@ def main() -> None:
     send({"ready": {case: fields for case, fields in BEHAVIOUR["cases"].items() if case not in absent}})
     for case in request()["order"]:
         serve(case, request)
+    while True:
+        case = request()["count"]
+        if BEHAVIOUR.get("faults", {}).get(case) == "dies counting":
+            os.kill(os.getpid(), 9)
+        counters = BEHAVIOUR.get("counters", {"kernel_launches": 7})
+        send({"counted": case, "counters": counters, "reason": None if counters else "it is compiled."})
 
 
 def serve(case: str, request: Any) -> None:

@@ -5,7 +5,7 @@ Nothing that is less than ninety per cent slower matters here, so that a busy ma
 
 import pytest
 
-from perf_tests.records.gate_rules import Rules
+from perf_tests.records.gate.rules import Rules
 from perf_tests.stash import GATE_RULES
 
 

@@ -18,7 +18,7 @@ from model.training import Training
 from model.transformer import TransformerLM
 from perf_tests.case_counters import Counters, NotCountedError, counters_of
 from perf_tests.cases import LanguageModelCase
-from perf_tests.fake_training import attention_passes
+from perf_tests.fake_training import attention_passes, passes
 from perf_tests.instruments.allocator_peak import allocator_peak_bytes
 from perf_tests.instruments.counters import (
     GRADIENTS,
@@ -297,6 +297,31 @@ def test_a_tensor_kept_by_the_model_moves_the_peak(monkeypatch: pytest.MonkeyPat
 
     before = counted_afresh(lambda query: query, monkeypatch)
     assert counted_afresh(keep, monkeypatch).peak_bytes == before.peak_bytes + 8 * 64 * 16 * 4
+
+
+def test_a_value_read_back_is_counted_where_it_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(query: Tensor) -> Tensor:
+        query.sum().item()
+        return query
+
+    assert counted_afresh(lambda query: query, monkeypatch, "attention_forward").host_reads == 0
+    assert counted_afresh(read, monkeypatch, "attention_forward").host_reads == 1
+    assert counted_afresh(read, monkeypatch, "attention_backward").host_reads == 0
+
+
+def test_a_loss_read_back_in_a_step_is_one_more_value_that_the_host_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = language_model_case(replace(TOY, vocab_size=43), phase="full_step", optimizer="loop")
+    before, backward = counters_of(case).host_reads, Training.backward
+
+    def reading(self: Training, loss: Tensor) -> None:
+        loss.item()
+        backward(self, loss)
+
+    monkeypatch.setattr(Training, "backward", reading)
+    passes.cache_clear()
+    after = counters_of(case).host_reads
+    passes.cache_clear()
+    assert after == before + 1
 
 
 # The same everywhere.

@@ -15,11 +15,11 @@ from perf_tests.options import Settings
 from perf_tests.paired.against import Against
 from perf_tests.paired.run import GatePlan, GateRun, run_gate
 from perf_tests.paired.trees import find_commit
-from perf_tests.records.gate import GateResult, RunVerdict, conclude
-from perf_tests.records.gate_report import report_lines
-from perf_tests.records.gate_rules import Rules, rules_from_settings
-from perf_tests.records.gate_samples import read_samples
-from perf_tests.records.gate_verdicts import Verdict
+from perf_tests.records.gate.conclusion import GateResult, RunVerdict, conclude
+from perf_tests.records.gate.report import report_lines
+from perf_tests.records.gate.rules import Rules, rules_from_settings
+from perf_tests.records.gate.samples import read_samples
+from perf_tests.records.gate.verdicts import Verdict
 
 CASES: Mapping[str, Case] = {
     f"perf_tests/test_attention.py::test_attention_forward[d16-seq{length}-fp32-naive]": attention_case(

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
-from perf_tests.records.gate_course import course_of
-from perf_tests.records.gate_decisions import (
+from perf_tests.records.gate.course import course_of
+from perf_tests.records.gate.decisions import (
     Screened,
     confirm_values,
     nothing_confirmed,
@@ -15,8 +15,8 @@ from perf_tests.records.gate_decisions import (
     screen_values,
     stage_two_estimate,
 )
-from perf_tests.records.gate_rules import Rules
-from perf_tests.records.gate_statistics import Estimate, Floats, Prior
+from perf_tests.records.gate.rules import Rules
+from perf_tests.records.gate.statistics import Estimate, Floats, Prior
 
 RULES = Rules()
 NOTHING_LENT = Prior(np.array([0.0]), np.array([0.0]))

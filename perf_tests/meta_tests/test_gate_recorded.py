@@ -9,10 +9,10 @@ from scipy import stats
 
 from perf_tests.__main__ import main
 from perf_tests.meta_tests.synthetic import machine, record, timed, untimed
-from perf_tests.records.gate_recorded import RULES, compared, conclude_recorded, judged
-from perf_tests.records.gate_verdicts import CaseResult, Verdict
+from perf_tests.records.gate.recorded import RULES, compared, conclude_recorded, judged
+from perf_tests.records.gate.recorded_launches import why_incomparable
+from perf_tests.records.gate.verdicts import CaseResult, Verdict
 from perf_tests.records.record import Json
-from perf_tests.records.recorded_launches import why_incomparable
 from perf_tests.records.store import StoredRecord
 
 CASES = [f"perf_tests/test_forward.py::test_forward[tiny-ctx{place}-fp32-naive]" for place in range(10)]

@@ -2,15 +2,17 @@
 
 import json
 import tomllib
+from dataclasses import replace
+from typing import get_args
 
 import pytest
 
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
-from perf_tests.records.accepted import acceptance
-from perf_tests.records.gate import GateResult, conclude
-from perf_tests.records.gate_report import as_json, finding_sentences, lines_to_accept, markdown, report_lines
-from perf_tests.records.gate_rules import Rules
-from perf_tests.records.gate_samples import GateSamples
+from perf_tests.records.gate.accepted import acceptance
+from perf_tests.records.gate.conclusion import GateResult, conclude
+from perf_tests.records.gate.report import as_json, finding_sentences, lines_to_accept, markdown, report_lines
+from perf_tests.records.gate.rules import Rules
+from perf_tests.records.gate.samples import ExactFinding, GateSamples, NoTiming, Side, Uncounted
 
 RULES = Rules()
 SLOW = "perf_tests/test_forward.py::test_forward[small-ctx128-fp32-naive]"
@@ -63,9 +65,40 @@ def test_a_case_that_is_gone_says_why(samples: GateSamples, result: GateResult) 
     )
 
 
+def test_a_case_that_neither_side_can_measure_says_why_once(samples: GateSamples) -> None:
+    lost = [NoTiming(GONE, side, "unsupported", "no compiler here.") for side in get_args(Side)]
+    result = conclude(replace(samples, without_timing=lost), RULES)
+    found = sentence_of(samples, result, "NOT MEASURED")
+    assert found == "NOT MEASURED: backward small-ctx128-fp32-naive: on both sides unsupported: no compiler here."
+
+
 def test_a_counter_that_rose_says_by_how_much(samples: GateSamples, result: GateResult) -> None:
     found = sentence_of(samples, result, "MORE")
     assert "saved_bytes rose from 1,000 to 1,100 (+10.00%)" in found
+
+
+def test_what_rose_in_one_case_is_one_sentence(samples: GateSamples) -> None:
+    risen = [ExactFinding(SLOW, name, 1, 2) for name in ("saved_bytes", "kernel_launches")]
+    both = conclude(replace(samples, exact=risen), RULES)
+    found = sentence_of(samples, both, "MORE")
+    assert "saved_bytes rose from 1 to 2" in found
+    assert "kernel_launches rose from 1 to 2" in found
+
+
+def test_cases_without_counters_are_told_once_for_each_reason(samples: GateSamples) -> None:
+    uncounted = [Uncounted(case, "base", "it knows no such thing.") for case in samples.cases]
+    lines = report_lines(conclude(replace(samples, uncounted=uncounted), RULES), samples.header, RULES)
+    assert [line for line in lines if "not compared" in line] == [
+        f"The exact counters of {len(samples.cases)} cases are not compared: base has none: it knows no such thing."
+    ]
+
+
+def test_a_counter_that_fell_is_in_the_table_and_fails_nothing(samples: GateSamples) -> None:
+    case = samples.cases[0]
+    found = conclude(replace(samples, exact=[ExactFinding(case, "kernel_launches", 9, 7)]), RULES)
+    assert not any(row.is_failure for row in found.exact)
+    lines = report_lines(found, samples.header, RULES)
+    assert any(line.split()[-3:] == ["LESS", "9", "7"] for line in lines)
 
 
 def test_options_of_the_run_are_part_of_how_to_reproduce_it(samples: GateSamples, result: GateResult) -> None:
@@ -109,7 +142,7 @@ def test_markdown_keeps_hostile_text_as_text(samples: GateSamples, result: GateR
     assert "<img" not in text.replace(r"\<img", "")
     assert "\x1b" not in text
     cells = [line for line in text.splitlines() if line.startswith("|")]
-    assert {line.replace(r"\|", "").count("|") for line in cells} == {8}
+    assert {line.replace(r"\|", "").count("|") for line in cells} == {9, 5}  # cases, counters
 
 
 def test_markdown_names_the_findings_and_folds_the_rest(samples: GateSamples, result: GateResult) -> None:
@@ -126,3 +159,15 @@ def test_json_says_the_same(samples: GateSamples, result: GateResult) -> None:
     assert [row["is_failure"] for row in data["exact"]] == [True, False]
     assert data["rules"]["alpha"] == RULES.alpha
     assert data["findings"] == finding_sentences(result, samples.header, RULES)
+
+
+def test_the_times_shown_are_those_of_the_clock_that_decides_and_the_table_says_which() -> None:
+    cases = [SimulatedCase(f"t.py::test_waits[{place}]", pair_spread=0.2, cpu_pair_spread=0.01) for place in range(6)]
+    samples = gate_run(cases, RULES, seed=1)
+    for place, line in enumerate(samples.measurements):
+        assert line.base_cpu_seconds is not None
+        samples.measurements[place] = replace(line, base_cpu_seconds=line.base_cpu_seconds / 4)
+    result = conclude(samples, replace(RULES, clock="cpu"))
+    assert all(row.base_seconds is not None and 0.002 < row.base_seconds < 0.004 for row in result.cases)
+    table = [line.split() for line in report_lines(result, samples.header, RULES) if line.startswith("waits ")]
+    assert {row[row.index("ms") - 2] for row in table} == {"CPU"}

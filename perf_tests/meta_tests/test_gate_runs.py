@@ -9,9 +9,11 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from perf_tests.meta_tests.git_repository import commit, git
 from perf_tests.meta_tests.launch import Launch, start_command
-from perf_tests.records.gate_samples import GateSamples, read_samples
+from perf_tests.records.gate.samples import GateSamples, read_samples
 
 ONE_CASE = (
     "perf_tests/test_attention.py", "-p", "perf_tests.meta_tests.quick_gate", "-p", "no:cacheprovider", "--device=cpu",
@@ -51,7 +53,7 @@ def samples_of(launched: Launch) -> GateSamples:
 
 def leftovers(clone: Path) -> list[Path]:
     """Trees that are still there."""
-    return list((clone.parent / "tmp").iterdir())
+    return list((clone.parent / "tmp").glob("gate-*"))
 
 
 def test_a_planted_slowdown_is_found_and_fails_the_run(clone: Path) -> None:
@@ -71,6 +73,24 @@ def test_a_planted_slowdown_is_found_and_fails_the_run(clone: Path) -> None:
     assert git(clone, "status", "--porcelain") == " M model/attention.py\n?? summary.md"
 
 
+def test_a_launch_more_than_base_fails_although_no_clock_can_see_it(clone: Path) -> None:
+    change(clone, "    scores_BHTT = q_BHTK @", "    q_BHTK.new_zeros(1)\n    scores_BHTT = q_BHTK @")
+    ended = gate(clone, "--attention=naive", "--against=HEAD", "--gate-minutes=0.01")
+
+    assert ended.exit_code == 1, ended.output + ended.errors
+    assert re.search(r"MORE: .*: kernel_launches rose from 12 to 13", ended.output)
+    assert 'counter = "kernel_launches"' in ended.output
+    assert samples_of(ended).uncounted == []
+
+
+def test_a_case_that_head_alone_no_longer_supports_fails(clone: Path) -> None:
+    change(clone, "lambda: sdpa_attention, _anywhere", "lambda: sdpa_attention, lambda device, head_dim: 'not today'")
+    ended = gate(clone, "--attention=sdpa", "--against=HEAD", "--gate-minutes=0.01")
+
+    assert ended.exit_code == 1, ended.output + ended.errors
+    assert re.search(r"NO LONGER SUPPORTED: .* head unsupported: not today\.", ended.output)
+
+
 def test_the_same_code_on_both_sides_passes_and_is_replayed_to_the_same_verdict(clone: Path) -> None:
     ended = gate(clone, "--attention=naive", "--against=HEAD", "-v")
     (path,) = (ended.storage / "gate").glob("*.jsonl")
@@ -79,6 +99,8 @@ def test_the_same_code_on_both_sides_passes_and_is_replayed_to_the_same_verdict(
 
     assert ended.exit_code == 0, ended.output + ended.errors
     assert re.search(rf"{re.escape(NAIVE)} (OK|UNDECIDED|FASTER)", ended.output)
+    assert "model/ is the same on both sides" in ended.output
+    assert read_samples(path).exact == []
     (verdict,) = re.findall(r"^gate: .*$", ended.output, re.MULTILINE)
     assert verdict in replayed.stdout
 
@@ -119,12 +141,16 @@ def test_two_implementations_of_one_revision_are_compared(clone: Path) -> None:
     assert "with attention naive against working tree" in ended.output
     samples = samples_of(ended)
     assert samples.end == "budget"
+    assert samples.exact == []
     (line,) = samples.measurements
     assert line.case.endswith("[d16-seq256-fp32-sdpa]")
     assert line.base_seconds.min() > line.head_seconds.min()
 
 
-def test_ctrl_c_keeps_the_samples_and_leaves_no_tree_and_no_worker(clone: Path) -> None:
+@pytest.mark.parametrize("way_to_end", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "a scheduler"])
+def test_a_run_that_is_ended_keeps_its_samples_and_leaves_no_tree_and_no_worker(
+    clone: Path, way_to_end: signal.Signals
+) -> None:
     process = begin(clone, "--attention=naive", "--against=HEAD", "-v")
     assert process.stdout is not None
     seen = ""
@@ -133,7 +159,7 @@ def test_ctrl_c_keeps_the_samples_and_leaves_no_tree_and_no_worker(clone: Path) 
         assert line, seen
         seen += line
     time.sleep(1)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(way_to_end)
     output, errors = process.communicate(timeout=120)
     ended = Launch(process.returncode, seen + output, errors, clone / ".benchmarks")
 

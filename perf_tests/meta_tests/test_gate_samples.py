@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from perf_tests.proofs.simulated_launches import SimulatedCase, header, line
-from perf_tests.records.gate_rules import Rules
-from perf_tests.records.gate_samples import SamplesFile, read_samples
+from perf_tests.records.gate.rules import Rules
+from perf_tests.records.gate.samples import SamplesFile, read_samples
 from perf_tests.records.record import Json
 
 CASE = SimulatedCase("a", cpu_pair_spread=0.01)
@@ -23,6 +23,8 @@ EVENTS: list[Json] = [
     {"event": "outcome", "case": "a", "side": "head", "outcome": "error", "reason": "it died"},
     {"event": "sentinel", "stage": 1, "pair": 0, "name": "matmul", "side": "base", "seconds": [0.1]},
     {"event": "exact", "case": "a", "counter": "saved_bytes", "old": 1, "new": 2},
+    {"event": "uncounted", "case": "a", "side": "base", "reason": "it is compiled"},
+    {"event": "pair", "stage": 1, "pair": 0, "seconds": 2.5},
     {"event": "relaunch", "pair": 0},
     {"event": "incomparable", "reason": "two builds"},
     {"event": "end", "reason": "budget"},
@@ -46,6 +48,7 @@ def test_samples_are_read_back_as_they_were_written(path: Path) -> None:
     assert samples.measurements[0].orders == tuple(entry(0)["orders"])
     assert (samples.without_timing[0].outcome, samples.sentinels[0].name) == ("error", "matmul")
     assert (samples.exact[0].new, samples.incomparable, samples.end) == (2, ["two builds"], "budget")
+    assert samples.pair_seconds == {(1, 0): 2.5}
     assert len(samples.relaunches) == 1
 
 
@@ -87,6 +90,7 @@ def test_a_wrong_line_is_refused_before_it_is_written(tmp_path: Path) -> None:
         ({"event": "end", "reason": "bored"}, "'bored'"),
         ({"event": "sentinel", "seconds": [-1]}, "durations"),
         ({"event": "exact", "old": "1"}, "'old' is no number"),
+        ({"event": "pair", "seconds": 0}, "'seconds' is no duration"),
     ],
 )
 def test_a_damaged_line_is_named_with_what_is_wrong(path: Path, change: Json, words: str) -> None:

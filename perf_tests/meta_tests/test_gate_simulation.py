@@ -12,11 +12,11 @@ from perf_tests.proofs.peer_rules import PEERS
 from perf_tests.proofs.share import Share
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
 from perf_tests.proofs.simulated_suites import Machine, judged_suites, unit_pair_values
-from perf_tests.records.gate_course import course_of
-from perf_tests.records.gate_decisions import confirm_values, nothing_confirmed, screen_values
-from perf_tests.records.gate_rules import Rules
-from perf_tests.records.gate_statistics import Floats
-from perf_tests.records.gate_suite import POWER_OF_DETECTION, detectable_slowdown
+from perf_tests.records.gate.course import course_of
+from perf_tests.records.gate.decisions import confirm_values, nothing_confirmed, screen_values
+from perf_tests.records.gate.rules import Rules
+from perf_tests.records.gate.statistics import Floats
+from perf_tests.records.gate.suite import POWER_OF_DETECTION, detectable_slowdown
 
 RULES = Rules()
 IMPROBABLE = 1e-4

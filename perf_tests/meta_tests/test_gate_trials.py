@@ -13,13 +13,15 @@ import torch
 
 from model.attention import naive_attention
 from perf_tests.meta_tests.launch import ROOT
-from perf_tests.proofs import gate_power
+from perf_tests.proofs import gate_cost, gate_power
 from perf_tests.proofs.gate_false_alarms import NO_OP_CHANGES, conclude_from
 from perf_tests.proofs.gate_power import REAL_SLOWDOWNS, slowed
 from perf_tests.proofs.gate_trials import Change, Trial, TrialError, count_trials, limits, replaced, share, upper_limit
-from perf_tests.records.gate import GateResult, RunVerdict
-from perf_tests.records.gate_clock import ClockDecision
-from perf_tests.records.gate_verdicts import CaseResult, Effect, Verdict
+from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
+from perf_tests.records.gate.clock import ClockDecision
+from perf_tests.records.gate.conclusion import GateResult, RunVerdict, conclude
+from perf_tests.records.gate.rules import Rules
+from perf_tests.records.gate.verdicts import CaseResult, Effect, ExactResult, Verdict
 
 
 @pytest.fixture
@@ -145,6 +147,65 @@ def test_power_is_claimed_from_enough_trials_on_a_machine_calm_enough(
     assert f"extra work of 5%: found in {found} of {trials}" in output
     assert "estimate less truth +0.10% +- 0.00%" in output
     assert f"0 of {trials} others called slower" in output
+
+
+def real_trial(change: str, by_time: bool, by_counters: bool | None) -> Trial:
+    """A run of a real slowdown of one benchmark beside another; None for one that counted nothing."""
+    verdict = Verdict.SLOWER if by_time else Verdict.OK
+    rows = [CaseResult("a::slowed", verdict), CaseResult("a::other", Verdict.SLOWER)]
+    clock = ClockDecision("cpu", 0.1, 0.01)
+    exact = [
+        ExactResult(
+            "a::slowed", "kernel_launches", 7, 8 if by_counters else 7, Verdict.MORE if by_counters else Verdict.SAME
+        )
+    ]
+    exact = [] if by_counters is None else [*exact, ExactResult("a::other", "saved_bytes", 7, 8, Verdict.MORE)]
+    result = GateResult(RunVerdict.FAILED, "", rows, exact, None, None, {}, clock, None, (6, 10))
+    return Trial(change, {"change": change, "slowdown": None, "cases": ["slowed"]}, result)
+
+
+def test_real_slowdowns_stand_in_a_table_of_what_caught_them() -> None:
+    trials = [
+        real_trial("copy", True, True), real_trial("sync", True, False), real_trial("launch", False, True),
+        real_trial("nothing", False, False), real_trial("old", True, None),
+    ]  # fmt: skip
+    header, by_time, not_by_time, rest = gate_power.two_by_two(trials)
+    assert header.split("  ")[-1] == "not by counters"
+    assert by_time.split()[3:] == ["copy", "sync"]
+    assert not_by_time.split()[3:] == ["launch", "nothing"]
+    assert rest == "without counters: old"
+
+
+@pytest.mark.parametrize(
+    ("by_time", "by_counters", "exit_code"), [(False, False, 1), (False, True, 2), (True, None, 2)]
+)
+def test_a_real_slowdown_that_nothing_catches_refutes_the_claim(
+    by_time: bool, by_counters: bool | None, exit_code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert gate_power.conclude_from([real_trial("item", by_time, by_counters)]) == exit_code
+    assert ("by time or by counters: does not hold" in capsys.readouterr().out) == (exit_code == 1)
+
+
+def cost_trial(screened_seconds: float, cleared: int, pair_spread: float = 0.01) -> Trial:
+    """Twenty unchanged benchmarks, of which all but `cleared` scatter wildly."""
+    spreads = [pair_spread] * cleared + [0.3] * (20 - cleared)
+    cases = [SimulatedCase(f"a::{place}", pair_spread=spread) for place, spread in enumerate(spreads)]
+    samples = gate_run(cases, Rules(), seed=1, most_pairs=6)
+    for pair in samples.pairs(1):
+        samples.add({"event": "pair", "stage": 1, "pair": pair, "seconds": screened_seconds / 6})
+    return Trial("same-code", {"change": "same-code"}, conclude(samples, Rules()), samples)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "cleared", "pair_spread", "exit_code"),
+    [(200, 20, 0.005, 0), (301, 20, 0.005, 1), (200, 15, 0.005, 1), (200, 20, 0.1, 2)],
+    ids=["in time", "too long", "too few cleared", "too noisy a machine"],
+)
+def test_cost_is_claimed_of_the_whole_suite_in_time_and_cleared(
+    seconds: float, cleared: int, pair_spread: float, exit_code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert gate_cost.conclude_from([cost_trial(seconds, cleared, pair_spread)]) == exit_code
+    assert f"6 launch pairs in {seconds} s" in capsys.readouterr().out
 
 
 def trial(change: str, verdict: RunVerdict) -> Trial:

@@ -12,10 +12,10 @@ from perf_tests.gating import VERDICT, GatePlugin, GateWatch
 from perf_tests.meta_tests.example_cases import attention_case
 from perf_tests.paired.against import Against
 from perf_tests.paired.run import GatePlan, GateRun
-from perf_tests.records.gate import GateResult, RunVerdict
-from perf_tests.records.gate_clock import ClockDecision
-from perf_tests.records.gate_rules import Rules
-from perf_tests.records.gate_verdicts import CaseResult, Effect, Verdict
+from perf_tests.records.gate.clock import ClockDecision
+from perf_tests.records.gate.conclusion import GateResult, RunVerdict
+from perf_tests.records.gate.rules import Rules
+from perf_tests.records.gate.verdicts import CaseResult, Effect, ExactResult, Verdict
 from perf_tests.stash import CASE
 
 CASE_ID = "perf_tests/test_attention.py::test_attention_forward[d16-seq256-fp32-naive]"
@@ -105,6 +105,17 @@ def test_the_summary_is_written_whole_or_its_failure_told(tmp_path: Path) -> Non
     found = plugin(row, RunVerdict.FAILED, tmp_path / "gone/gate.md")
     found.pytest_sessionfinish(session)
     assert any("gone/gate.md cannot be written" in note for note in found.run.notes)
+
+
+def test_a_counter_that_rose_fails_its_case_however_fast_it_is() -> None:
+    found = plugin(CaseResult(CASE_ID, Verdict.OK, EFFECT), RunVerdict.FAILED)
+    assert found.run.result is not None
+    exact = [ExactResult(CASE_ID, "saved_bytes", 100, 101, Verdict.MORE), ExactResult("b", "x", 1, 2, Verdict.MORE)]
+    found.run.result = replace(found.run.result, exact=exact)
+    made = report(found)
+    assert made.outcome == "failed"
+    assert "saved_bytes rose from 100 to 101" in made.longreprtext
+    assert "x rose" not in made.longreprtext
 
 
 def test_other_tests_run_as_ever() -> None:

@@ -19,7 +19,7 @@ from perf_tests.paired.draws import (
 )
 from perf_tests.paired.measuring import Measuring, UnmeasurableError, turns
 from perf_tests.paired.trees import Trees
-from perf_tests.records.gate_samples import GateSamples, SamplesFile, read_samples
+from perf_tests.records.gate.samples import GateSamples, SamplesFile, read_samples
 
 CASES = ("one", "two", "three")
 
@@ -92,6 +92,41 @@ def test_every_case_is_measured_on_both_sides_and_kept_with_its_raw_rounds(tmp_p
     assert {(sentinel.name, sentinel.side) for sentinel in samples.sentinels} == {
         (name, side) for name in ("arithmetic", "memory", "interpreter") for side in ("base", "head")
     }
+
+
+def counted(tmp_path: Path, base: dict[str, Any], head: dict[str, Any]) -> GateSamples:
+    """Two launch pairs of a run that counts as well."""
+    with measuring(tmp_path, base, head) as run:
+        run.counts = True
+        run.measure_pair(1, 0, [CASES])
+        run.measure_pair(1, 1, [CASES])
+    return read_samples(tmp_path / "samples.jsonl")
+
+
+def test_exact_counters_of_both_sides_are_kept_once(tmp_path: Path) -> None:
+    samples = counted(tmp_path, {"counters": {"kernel_launches": 7}}, {"counters": {"kernel_launches": 9}})
+    assert sorted(row.case for row in samples.exact) == sorted(CASES)
+    assert {(row.counter, row.old, row.new) for row in samples.exact} == {("kernel_launches", 7, 9)}
+    assert len(samples.measurements) == 6
+
+
+def test_a_side_without_counters_is_kept_with_its_reason(tmp_path: Path) -> None:
+    samples = counted(tmp_path, {"counters": None}, {})
+    assert {(row.side, row.reason) for row in samples.uncounted} == {("base", "it is compiled.")}
+    assert samples.exact == []
+
+
+def test_a_worker_that_dies_counting_takes_no_case_its_time(tmp_path: Path) -> None:
+    samples = counted(tmp_path, {}, {"faults": {"two": "dies counting"}})
+    assert len(samples.measurements) == 6
+    assert samples.without_timing == []
+    assert "two" in {row.case for row in samples.uncounted}
+    assert {row.case for row in samples.exact} | {row.case for row in samples.uncounted} == set(CASES)
+
+
+def test_a_case_that_one_side_lacks_is_not_counted(tmp_path: Path) -> None:
+    samples = counted(tmp_path, {"absent": ["one"]}, {})
+    assert "one" not in {row.case for row in samples.exact} | {row.case for row in samples.uncounted}
 
 
 def test_only_one_side_works_at_a_time_and_in_the_order_drawn(tmp_path: Path) -> None:

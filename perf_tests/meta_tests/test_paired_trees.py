@@ -30,6 +30,18 @@ def test_base_is_the_revision_and_head_the_working_tree_as_it_is(clone: Path) ->
         assert not (found.head / "model/sizes.py").exists()
 
 
+def test_two_trees_have_the_same_model_where_every_file_is_the_same_byte_for_byte(clone: Path) -> None:
+    with planted(clone, find_commit(clone, "HEAD")) as found:
+        (found.head / "model/__pycache__").mkdir(exist_ok=True)
+        (found.head / "model/__pycache__/x.pyc").touch()
+        assert found.have_the_same("model")
+        (found.head / "model/new.py").touch()
+        assert not found.have_the_same("model")
+        (found.head / "model/new.py").unlink()
+        (found.head / "model/sizes.py").write_text((found.base / "model/sizes.py").read_text() + "\n")
+        assert not found.have_the_same("model")
+
+
 def test_both_sides_measure_with_the_benchmark_code_of_head(clone: Path) -> None:
     (clone / "perf_tests/only_at_base.py").touch()
     commit(clone)
@@ -87,6 +99,12 @@ def test_a_shallow_clone_is_told_what_to_fetch(repository: Path, tmp_path: Path)
     git(tmp_path, "clone", "-q", "--depth=1", f"file://{repository}", "shallow")
     with pytest.raises(TreeError, match="shallow clone; fetch it first with `git fetch --depth=1 origin v1`"):
         find_commit(tmp_path / "shallow", "v1")
+
+
+def test_a_revision_counted_back_from_a_shallow_head_takes_the_history(repository: Path, tmp_path: Path) -> None:
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repository}", "shallow")
+    with pytest.raises(TreeError, match=r"HEAD~9 is not in this shallow clone; .*git fetch --unshallow"):
+        find_commit(tmp_path / "shallow", "HEAD~9")
 
 
 def test_a_branch_that_only_the_remote_has_is_named(clone: Path) -> None:

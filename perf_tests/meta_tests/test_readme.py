@@ -18,6 +18,7 @@ from perf_tests.proofs import (
     against_llama,
     collection_cost,
     cost_of_regions,
+    gate_cost,
     gate_false_alarms,
     gate_power,
     gate_simulation,
@@ -32,10 +33,10 @@ from perf_tests.proofs import (
     time_inside_rounds,
     trace_size,
 )
-from perf_tests.records.gate import conclude
-from perf_tests.records.gate_report import report_lines
-from perf_tests.records.gate_rules import Rules, rules_from_settings
-from perf_tests.records.gate_samples import read_samples
+from perf_tests.records.gate.conclusion import conclude
+from perf_tests.records.gate.report import report_lines
+from perf_tests.records.gate.rules import Rules, rules_from_settings
+from perf_tests.records.gate.samples import read_samples
 from perf_tests.records.plausibility import MEASURED_CEILING_MARGIN
 from perf_tests.records.screen import result_lines
 from perf_tests.records.store import read_record
@@ -88,6 +89,8 @@ def test_each_proof_exists(command: str) -> None:
         ("gate_false_alarms", f"at most {100 * gate_false_alarms.FAMILY_WISE_RATE:.0f} %"),
         ("gate_power", f"5 % is found in {100 * gate_power.PROMISED_POWER[0.05]:.0f} %"),
         ("gate_power", f"3 % in {100 * gate_power.PROMISED_POWER[0.03]:.0f} %"),
+        ("gate_cost", f"less than {gate_cost.LIMIT_SECONDS / 60:.0f} minutes"),
+        ("gate_cost", f"{gate_cost.PROMISED_CLEARED:.0%} cleared"),
         ("report_cost", f"{report_cost.PAGE_BYTES / 1e6:.0f} MB, over {report_cost.MANY_RUNS} runs"),
         ("cost_of_regions", f"less than {100 * cost_of_regions.LIMIT:.0f} %"),
         ("passes_beside_timing", "within {} to {}".format(*passes_beside_timing.LIMITS)),

@@ -20,7 +20,7 @@ from perf_tests.meta_tests.synthetic import (
     with_passes,
 )
 from perf_tests.meta_tests.test_report import figures, page_over, sections
-from perf_tests.records import recorded_launches
+from perf_tests.records.gate import recorded_sides
 from perf_tests.records.record import Json
 from perf_tests.records.report import page, verdicts
 from perf_tests.records.report.memory import FEWEST_MOMENTS, thinned
@@ -221,7 +221,7 @@ def test_without_launches_enough_of_two_commits_there_is_no_verdict(why: str, tm
 
 
 def test_the_launches_that_a_verdict_takes_are_those_of_the_gate() -> None:
-    expected = recorded_launches.FEWEST_BASE_LAUNCHES, recorded_launches.FEWEST_HEAD_LAUNCHES
+    expected = recorded_sides.FEWEST_BASE_LAUNCHES, recorded_sides.FEWEST_HEAD_LAUNCHES
     assert expected == (verdicts.FEWEST_BASE, verdicts.FEWEST_HEAD)
 
 

@@ -71,6 +71,7 @@ def again(baseline: Launch, tmp_path_factory: pytest.TempPathFactory) -> Launch:
 def test_the_same_run_twice_differs_in_nothing_that_counts(again: Launch) -> None:
     assert again.exit_code == 0
     assert " compared with " in again.output
+    assert "No verdict on time: no comparable record is of other code than this run's" in again.output
 
 
 def test_every_case_of_a_comparison_has_the_ratio_of_its_medians(baseline: Launch, again: Launch) -> None:
@@ -168,6 +169,39 @@ def test_a_case_that_no_longer_fits_fails_the_run(baseline: Launch, tmp_path: Pa
     line = line_with(compared, "forward tiny-ctx8")
     assert "no longer measured (" in line
     assert "now out of memory: " in line
+
+
+def launch_after_many(baseline: Launch, storage: Path, machine_faster: float) -> Launch:
+    """After two launches of this code and five of another commit: faster by far more than a busy machine is slow."""
+    (path,) = record_files(baseline.storage)
+    folder = storage / path.parent.name
+    folder.mkdir()
+    for number in range(7):
+        data = json.loads(path.read_bytes())
+        data["datetime"] = f"2030-01-01T00:{number:02}:00+00:00"
+        if number < 5:
+            data["commit_info"].update(id="b" * 40, dirty=False)
+            for row in data["benchmarks"]:
+                row["stats"]["data"] = [seconds / 1e4 for seconds in row["stats"]["data"]]
+                row["extra_info"]["cpu_seconds"] = [seconds / 1e4 for seconds in row["extra_info"]["cpu_seconds"]]
+                row["extra_info"]["matmul_ceiling_tflops_per_second"] *= machine_faster
+        (folder / f"{number + 1:04}_x.json").write_text(json.dumps(data))
+    return launch(storage, *CASES, "--benchmark-compare")
+
+
+def test_with_launches_enough_a_comparison_ends_in_verdicts_and_fails(baseline: Launch, tmp_path: Path) -> None:
+    ended = launch_after_many(baseline, tmp_path, machine_faster=1.0)
+    assert ended.exit_code == 1
+    assert "5 launches of base against 3 of head" in ended.output
+    assert "SLOWER: forward tiny-ctx8" in ended.output
+
+
+def test_a_machine_that_was_another_one_then_ends_the_comparison_in_its_own_code(
+    baseline: Launch, tmp_path: Path
+) -> None:
+    ended = launch_after_many(baseline, tmp_path, machine_faster=1000.0)
+    assert ended.exit_code == 4
+    assert "gate: CONTAMINATED" in ended.output
 
 
 FOREIGN = {"0001_truncated.json": '{"benchmarks": [', "0002_foreign.json": "[1, 2, 3]"}

@@ -1,5 +1,6 @@
 """One launch pair after another: each case in quadruples of rounds by turns, each result on disk before the next."""
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,8 +10,10 @@ from perf_tests.paired.draws import Draw, draw_order, draw_pair, draw_quadruples
 from perf_tests.paired.launch_pair import SIDES, START_SECONDS, Side, Worker, WorkerError, launched
 from perf_tests.paired.trees import Trees
 from perf_tests.records.compare import identity_difference
-from perf_tests.records.gate_samples import ABSENT, SamplesFile
+from perf_tests.records.gate.exact_counters import exact_events
+from perf_tests.records.gate.samples import ABSENT, SamplesFile
 from perf_tests.records.record import Json
+from perf_tests.records.screen import case_name
 
 SENTINELS = ("arithmetic", "memory", "interpreter")
 
@@ -52,6 +55,9 @@ class Measuring:
     start_seconds: float = START_SECONDS
     answer_seconds: float = 60.0
     """The longest that an answer may take, beside what its rounds take."""
+    counts: bool = False
+    """Whether the exact counters of both sides are still to be counted, after the next launch pair."""
+    counting_seconds: float = 0.0
     left_out: set[str] = field(default_factory=set)
     """Cases that at least one side cannot measure; each has its outcome in the file."""
     idle_cpu_seconds: float = 0.0
@@ -66,12 +72,37 @@ class Measuring:
         self.trees.move(draw.base_name, draw.head_name)
         self.watch.pair_begins(stage, pair, len(order))
         part = _PairPart(self, stage, pair, order, draw)
+        start, counting_seconds = time.monotonic(), self.counting_seconds
         while part.left:
             try:
                 part.measure()
             except WorkerError as error:
                 self._note_trouble(error, part)
         part.write_sentinels()
+        seconds = time.monotonic() - start - (self.counting_seconds - counting_seconds)
+        self.samples_file.append({"event": "pair", "stage": stage, "pair": pair, "seconds": round(seconds, 3)})
+
+    def count_cases(self, cases: Sequence[str], workers: Mapping[Side, Worker]) -> None:
+        """Keep the exact counters of both sides; a worker that fails in it takes no case its time."""
+        start = time.monotonic()
+        self.counts = False
+        for place, case in enumerate(cases):
+            try:
+                answers = self._counted(case, workers)
+            except WorkerError as error:
+                for left in cases[place:]:
+                    reason = f"counting {case_name(case)} failed: {error}"
+                    self.samples_file.append({"event": "uncounted", "case": left, "side": error.side, "reason": reason})
+                break
+            for event in exact_events(case, answers):
+                self.samples_file.append(event)
+        self.counting_seconds += time.monotonic() - start
+
+    def _counted(self, case: str, workers: Mapping[Side, Worker]) -> dict[Side, Json]:
+        """Both at once: nobody is timed."""
+        for side, worker in workers.items():
+            worker.send({"count": self.own_ids[side][case]})
+        return {side: worker.receive(self.start_seconds) for side, worker in workers.items()}
 
     def _note_trouble(self, error: WorkerError, part: "_PairPart") -> None:
         """Launch again, or give up on the case at hand; what a side cannot even load it has no case of."""
@@ -129,6 +160,8 @@ class _PairPart:
                 self._measure_case(case, workers)
                 self.left.remove(case)
                 self.at_hand = None
+            if measuring.counts:
+                measuring.count_cases([case for case in self._all if case not in measuring.left_out], workers)
 
     def _agree_on_cases(self, workers: Mapping[Side, Worker]) -> None:
         """Leave out what one side does not have, or has under the same id as something else; tell both the order."""

@@ -1,9 +1,10 @@
 """A gate run from its first launch pair to its result: which pair comes next is the statistics' decision, not ours."""
 
 import secrets
+import signal
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
@@ -15,10 +16,10 @@ from perf_tests.paired.against import Against
 from perf_tests.paired.launch_pair import SIDES, STEADY, Side
 from perf_tests.paired.measuring import Measuring, Watch
 from perf_tests.paired.trees import Commit, Trees, planted, state_of_head
-from perf_tests.records.accepted import FILE_NAME, effective, read_accepted
-from perf_tests.records.gate import GateResult, RunVerdict, conclude, next_step
-from perf_tests.records.gate_rules import Rules
-from perf_tests.records.gate_samples import SamplesFile
+from perf_tests.records.gate.accepted import FILE_NAME, effective, read_accepted
+from perf_tests.records.gate.conclusion import GateResult, RunVerdict, conclude, next_step
+from perf_tests.records.gate.rules import Rules
+from perf_tests.records.gate.samples import SamplesFile
 from perf_tests.records.record import Json
 
 IDLE_SECONDS_LIMIT = 0.002
@@ -64,19 +65,31 @@ class GateRun:
 def run_gate(run: GateRun, watch: Watch) -> None:
     """Measure and judge. A contaminated run is measured again, once. Raises TreeError, UnmeasurableError and OSError.
 
-    Ctrl-C keeps the samples so far, ends the workers, removes the trees and goes on upwards.
+    Ctrl-C, or a scheduler's SIGTERM, keeps the samples so far, ends the workers, removes the trees and goes on upwards.
     """
-    with planted(run.plan.root, run.plan.base) as trees:
+    with _sigterm_as_ctrl_c(), planted(run.plan.root, run.plan.base) as trees:
         run.result = _measure_and_judge(run, trees, watch)
         if run.result.verdict == RunVerdict.CONTAMINATED:
             run.notes.append(f"Contaminated, and measured again: {run.paths[-1]}.")
             run.result = _measure_and_judge(run, trees, watch)
 
 
+@contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """The process may end by it, but not before its workers have."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _measure_and_judge(run: GateRun, trees: Trees, watch: Watch) -> GateResult:
     plan = run.plan
     seed = secrets.randbits(32)
+    why_not_counted = _why_not_counted(plan, trees)
     run.header, notes = _header(plan, trees, seed)
+    notes += [] if why_not_counted is None else [why_not_counted]
     run.notes = [*dict.fromkeys((*run.notes, *notes))]
     path = _samples_path(plan)
     samples_file = SamplesFile(path, run.header)
@@ -90,6 +103,7 @@ def _measure_and_judge(run: GateRun, trees: Trees, watch: Watch) -> GateResult:
         samples_file=samples_file,
         watch=watch,
         differing_fields=frozenset({plan.against.other_option.axis} if plan.against.other_option else ()),
+        counts=why_not_counted is None,
     )
     try:
         samples_file.append({"event": "end", "reason": _measure_until_decided(plan, measuring)})
@@ -107,19 +121,29 @@ def _measure_and_judge(run: GateRun, trees: Trees, watch: Watch) -> GateResult:
 
 def _measure_until_decided(plan: GatePlan, measuring: Measuring) -> str:
     """Why it stopped, as the samples say it."""
-    start, pair, longest_pair_seconds = time.monotonic(), 0, 0.0
+    start, pair, last_pair_seconds = time.monotonic(), 0, 0.0
     while True:
         step = next_step(measuring.samples_file.samples, plan.rules)
         cases = [case for case in step.cases if case not in measuring.left_out] if step else []
         if step is None or not cases:
             return "finished"
-        begun = time.monotonic()
-        if pair and begun - start + longest_pair_seconds > plan.seconds:
+        # Counting is not measuring: it takes nothing of the time that the user gave for that.
+        measured_seconds = time.monotonic() - start - measuring.counting_seconds
+        if pair and measured_seconds + last_pair_seconds > plan.seconds:
             return "budget"
         measuring.measure_pair(step.stage, pair, _groups(cases, plan.cases))
         # The pairs of one stage take alike; those of stage 2 have fewer cases.
-        longest_pair_seconds = time.monotonic() - begun
+        last_pair_seconds = measuring.samples_file.samples.pair_seconds[step.stage, pair]
         pair += 1
+
+
+def _why_not_counted(plan: GatePlan, trees: Trees) -> str | None:
+    """None where the exact counters of base and head are worth counting, else a sentence."""
+    if plan.against.other_option is not None:
+        return "The exact counters of two settings are those of two different things, and are not compared."
+    if trees.have_the_same("model"):
+        return "model/ is the same on both sides, byte for byte, and so are its exact counters."
+    return None
 
 
 def _groups(ids: Sequence[str], cases: Mapping[str, Case]) -> list[list[str]]:

@@ -3,6 +3,7 @@
 import gc
 import time
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,10 +12,13 @@ import pytest
 from model.attention import ATTENTION
 from model.precision import PRECISIONS
 from model.sizes import SIZES
+from perf_tests.cases import Case
+from perf_tests.expectation import counted
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.sentinels import sentinels
 from perf_tests.options import Settings
-from perf_tests.paired.protocol import Channel
+from perf_tests.paired.protocol import Channel, ClosedError
+from perf_tests.records.gate.exact_counters import COUNTERS
 from perf_tests.records.record import Json
 from perf_tests.reporting import outcome_of_report
 from perf_tests.stash import CASE, OUTCOME, SERVED_MEASURE, SETTINGS, WORKBENCH
@@ -99,6 +103,7 @@ class Server:
     trouble: str = ""
     """Why pytest collected nothing or stopped, in its own words."""
     _sentinels: dict[str, Callable[[], object]] = field(default_factory=dict)
+    _cases: dict[str, Case] = field(default_factory=dict)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
@@ -120,10 +125,26 @@ class Server:
         if session.testsfailed:
             return
         by_id = {item.nodeid: item for item in items if CASE in item.stash}
+        self._cases = {case_id: item.stash[CASE] for case_id, item in by_id.items()}
         self._sentinels = sentinels(config.stash[WORKBENCH].device.torch_device)
         self.was_ready = True
         self.channel.send({"ready": {case_id: item.stash[CASE].identity() for case_id, item in by_id.items()}})
         items[:] = [by_id[case_id] for case_id in self.channel.receive()["order"]]
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        """After the last case nothing is timed any more: count what the gate asks for, until it hangs up."""
+        result = yield
+        with suppress(ClosedError):
+            while self.was_ready:
+                self.channel.send(self._count(self.channel.receive()["count"]))
+        return result
+
+    def _count(self, case_id: str) -> Json:
+        """Exact counters of a case on this side's `model/`, or null and the reason."""
+        counters, reason = counted(self._cases[case_id])
+        values = None if counters is None else {name: getattr(counters, field) for name, field in COUNTERS.items()}
+        return {"counted": case_id, "counters": values, "reason": reason}
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """`pytest.exit` comes here too: what --model names is no language model."""

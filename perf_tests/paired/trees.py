@@ -6,6 +6,7 @@ base is written through an index of its own, so that nothing has to be undone in
 """
 
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -52,6 +53,17 @@ class Trees:
         self.head.rename(head)
         self.base, self.head = base, head
 
+    def have_the_same(self, name: str) -> bool:
+        """Whether the folder `name` holds the same files, byte for byte, in both trees; byte code does not count."""
+        base, head = (
+            {path.relative_to(tree): path for path in _sources(tree / name)} for tree in (self.base, self.head)
+        )
+        return base.keys() == head.keys() and all(base[path].read_bytes() == head[path].read_bytes() for path in base)
+
+
+def _sources(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+
 
 def find_commit(root: Path, revision: str) -> Commit:
     """What `revision` stands for in the repository of `root`; raises TreeError with the next step."""
@@ -74,12 +86,20 @@ def _why_not_found(root: Path, revision: str, asked: Sequence[str]) -> str:
             f"--against {revision} names no revision here, but origin/{revision} is there: --against origin/{revision}."
         )
     if _git(root, "rev-parse", "--is-shallow-repository").stdout.strip() == "true":
+        if set(revision) & set("~^@:"):  # counted from another revision, which no server knows by this name
+            return (
+                f"--against {revision} is not in this shallow clone; fetch the history first with "
+                "`git fetch --unshallow`, or clone with it (actions/checkout: fetch-depth: 0)."
+            )
         return (
             f"--against {revision} is not in this shallow clone; fetch it first with "
             f"`git fetch --depth=1 origin {revision}` and give --against FETCH_HEAD, "
             "or clone with the whole history (actions/checkout: fetch-depth: 0)."
         )
-    return f"--against {revision} names no revision of this repository; give a branch, a tag or a commit (`git log`)."
+    return (
+        f"--against {shlex.quote(revision)} names no revision of this repository; "
+        "give a branch, a tag or a commit (`git log`)."
+    )
 
 
 def state_of_head(root: Path) -> Json:

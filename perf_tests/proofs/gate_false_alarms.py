@@ -22,8 +22,8 @@ from perf_tests.proofs.gate_trials import (
     upper_limit,
 )
 from perf_tests.proofs.verdict import conclude, conditions
-from perf_tests.records.gate import RunVerdict
-from perf_tests.records.gate_verdicts import Verdict
+from perf_tests.records.gate.conclusion import RunVerdict
+from perf_tests.records.gate.verdicts import Verdict
 from perf_tests.records.screen import case_name
 
 FOLDER = ROOT / ".benchmarks/gate/false-alarms"

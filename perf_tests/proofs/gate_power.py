@@ -26,8 +26,8 @@ from perf_tests.proofs.gate_trials import (
     share,
 )
 from perf_tests.proofs.verdict import conclude, conditions
-from perf_tests.records.gate_verdicts import CaseResult, Verdict
-from perf_tests.records.screen import case_name
+from perf_tests.records.gate.verdicts import CaseResult, Verdict
+from perf_tests.records.screen import case_name, table
 
 FOLDER = ROOT / ".benchmarks/gate/power"
 SLOWDOWNS = (0.02, 0.03, 0.05, 0.10)
@@ -183,11 +183,15 @@ def conclude_from(trials: list[Trial]) -> int:
     print(f"contaminated runs, which the gate refused: {len(trials) - len(valid)} of {len(trials)}")
     for slowdown in sorted({trial.truth["slowdown"] for trial in valid if trial.truth["slowdown"]}):
         _tell_of_injected([trial for trial in valid if trial.truth["slowdown"] == slowdown], slowdown)
-    for trial in valid:
-        if trial.truth["slowdown"] is None:
-            _tell_of_real(trial)
+    real = [trial for trial in valid if trial.truth["slowdown"] is None]
+    for trial in real:
+        _tell_of_real(trial)
+    if real:
+        print("\n".join(two_by_two(real)))
     promises = " and ".join(f"{slowdown:.0%} is found in {power:.0%}" for slowdown, power in PROMISED_POWER.items())
     claim = f"where a pair scatters by {PROMISED_SPREAD:.0%} at most, {promises} of trials"
+    if not all(is_caught_by_time(trial) or is_caught_by_counters(trial) for trial in real):
+        return conclude("every real slowdown is caught by time or by counters", False)
     rows = {slowdown: _calm_rows(valid, slowdown) for slowdown in PROMISED_POWER}
     missing = [
         f"{FEWEST_TRIALS - len(of_size)} of {slowdown:.0%}"
@@ -207,9 +211,9 @@ def _calm_rows(trials: list[Trial], slowdown: float) -> list[CaseResult]:
     return [
         row
         for trial in trials
-        if trial.truth["slowdown"] == slowdown and _spread(trial) <= PROMISED_SPREAD
+        if trial.truth["slowdown"] == slowdown and trial.pair_spread <= PROMISED_SPREAD
         for row in trial.result.cases
-        if _is_slowed(trial, row.id)
+        if is_slowed(trial, row.id)
     ]
 
 
@@ -218,8 +222,8 @@ def _found(rows: list[CaseResult]) -> int:
 
 
 def _tell_of_injected(trials: list[Trial], slowdown: float) -> None:
-    rows = [row for trial in trials for row in trial.result.cases if _is_slowed(trial, row.id)]
-    others = [row for trial in trials for row in trial.result.cases if not _is_slowed(trial, row.id)]
+    rows = [row for trial in trials for row in trial.result.cases if is_slowed(trial, row.id)]
+    others = [row for trial in trials for row in trial.result.cases if not is_slowed(trial, row.id)]
     calm = _calm_rows(trials, slowdown)
     errors = [row.effect.effect - slowdown for row in rows if row.effect is not None]
     bias = f"{mean(errors):+.2%} +- {2 * stdev(errors) / math.sqrt(len(errors)):.2%}" if len(errors) > 1 else "-"
@@ -231,21 +235,56 @@ def _tell_of_injected(trials: list[Trial], slowdown: float) -> None:
 
 
 def _tell_of_real(trial: Trial) -> None:
-    touched = [row for row in trial.result.cases if _is_slowed(trial, row.id)]
+    touched = [row for row in trial.result.cases if is_slowed(trial, row.id)]
     slower = [row for row in touched if row.verdict == Verdict.SLOWER]
     effects = [row.effect.effect for row in slower if row.effect is not None]
     size = f", by {min(effects):.1%} to {max(effects):.1%}" if effects else ""
     name = trial.truth["change"]
-    print(f"{name} ({REAL_SLOWDOWNS[name].about}): {len(slower)} of {len(touched)} benchmarks called slower{size}")
+    counters = sorted(
+        {row.counter for row in trial.result.exact if row.verdict == Verdict.MORE and is_slowed(trial, row.id)}
+    )
+    risen = f"; more {', '.join(counters)}" if counters else ""
+    print(
+        f"{name} ({REAL_SLOWDOWNS[name].about}): {len(slower)} of {len(touched)} benchmarks called slower{size}{risen}"
+    )
 
 
-def _is_slowed(trial: Trial, case_id: str) -> bool:
+def is_caught_by_time(trial: Trial) -> bool:
+    """Whether any benchmark that the change touches was called slower."""
+    return any(row.verdict == Verdict.SLOWER for row in trial.result.cases if is_slowed(trial, row.id))
+
+
+def is_caught_by_counters(trial: Trial) -> bool | None:
+    """Whether any of its exact counters rose; None for a run that counted nothing."""
+    if not trial.result.exact:
+        return None
+    return any(row.verdict == Verdict.MORE for row in trial.result.exact if is_slowed(trial, row.id))
+
+
+def two_by_two(trials: list[Trial]) -> list[str]:
+    """Which changes were caught by time, by counters, by both, by neither; below, those that counted nothing."""
+    counted = {trial: found for trial in trials if (found := is_caught_by_counters(trial)) is not None}
+
+    def cell(by_time: bool, by_counters: bool) -> str:
+        names = [
+            trial.truth["change"]
+            for trial, found in counted.items()
+            if (is_caught_by_time(trial), found) == (by_time, by_counters)
+        ]
+        return ", ".join(dict.fromkeys(names)) or "-"
+
+    rows = [
+        (row, cell(by_time, True), cell(by_time, False))
+        for row, by_time in (("caught by time", True), ("not by time", False))
+    ]
+    lines = table(("real slowdowns", "caught by counters", "not by counters"), rows)
+    without = [trial.truth["change"] for trial in trials if trial not in counted]
+    return [*lines, *([f"without counters: {', '.join(without)}"] if without else [])]
+
+
+def is_slowed(trial: Trial, case_id: str) -> bool:
+    """Whether the planted change touches this benchmark."""
     return any(name in case_id for name in trial.truth["cases"])
-
-
-def _spread(trial: Trial) -> float:
-    clock = trial.result.clock
-    return clock.wall_spread if clock.clock == "wall" or clock.cpu_spread is None else clock.cpu_spread
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ have in common. A slowdown is planted by adding its logarithm to one case of suc
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +18,10 @@ import numpy as np
 from perf_tests.proofs.share import Share
 from perf_tests.proofs.simulated_suites import JudgedSuites, judged
 from perf_tests.proofs.verdict import conclude
-from perf_tests.records.gate_clock import decide_clock, pair_values
-from perf_tests.records.gate_rules import Clock, Rules
-from perf_tests.records.gate_samples import GateSamples, read_samples
-from perf_tests.records.gate_statistics import Flags, Floats, robust_spread
+from perf_tests.records.gate.clock import decide_clock, pair_values
+from perf_tests.records.gate.rules import Clock, Rules
+from perf_tests.records.gate.samples import GateSamples, read_samples
+from perf_tests.records.gate.statistics import Flags, Floats, robust_spread
 from perf_tests.records.screen import case_name, table
 
 RULES = Rules()
@@ -85,15 +86,36 @@ def relabelled_runs(draw: np.random.Generator, values: Floats, suites: int, shif
     return judged(drawn(RULES.screen_pairs), second_of, RULES)
 
 
-def prints_false_alarms(draw: np.random.Generator, values: Floats, suites: int) -> bool:
-    """Whether the upper limit of the family-wise rate is at most alpha."""
+@dataclass(frozen=True)
+class Relabelled:
+    """Of runs whose labels were tossed again."""
+
+    alarms: Share
+    """Runs that call anything SLOWER."""
+    cleared: float
+    """Share of the cases cleared in stage 1."""
+    pairs: float
+    """Launch pairs that a case took."""
+
+
+def relabelled(draw: np.random.Generator, values: Floats, suites: int) -> Relabelled:
+    """So many runs of unchanged code, in portions, so that memory stays small."""
     sizes = [CHUNK] * (suites // CHUNK) + ([suites % CHUNK] if suites % CHUNK else [])
     runs = [relabelled_runs(draw, values, size, np.zeros((size, values.shape[1]))) for size in sizes]
     alarms = Share(sum(int(run.false_alarms.sum()) for run in runs), suites)
     cleared = float(np.mean([1 - run.screened.candidates.mean() for run in runs]))
     pairs = float(np.mean([run.pairs.mean() for run in runs]))
-    print(f"any SLOWER {alarms}; {cleared:.1%} of the cases cleared in stage 1; {pairs:.1f} launch pairs a case")
-    return alarms.limits[1] <= RULES.alpha
+    return Relabelled(alarms, cleared, pairs)
+
+
+def prints_false_alarms(draw: np.random.Generator, values: Floats, suites: int) -> bool:
+    """Whether the upper limit of the family-wise rate is at most alpha."""
+    found = relabelled(draw, values, suites)
+    print(
+        f"any SLOWER {found.alarms}; {found.cleared:.1%} of the cases cleared in stage 1; "
+        f"{found.pairs:.1f} launch pairs a case"
+    )
+    return found.alarms.limits[1] <= RULES.alpha
 
 
 def prints_power(draw: np.random.Generator, cases: Sequence[str], values: Floats, trials: int) -> None:

@@ -16,10 +16,10 @@ from typing import Any
 
 from scipy.stats import beta
 
-from perf_tests.records.gate import GateResult, RunVerdict, conclude
-from perf_tests.records.gate_rules import rules_from_settings
-from perf_tests.records.gate_samples import read_samples
-from perf_tests.records.gate_verdicts import CaseResult
+from perf_tests.records.gate.conclusion import GateResult, RunVerdict, conclude
+from perf_tests.records.gate.rules import rules_from_settings
+from perf_tests.records.gate.samples import GateSamples, read_samples
+from perf_tests.records.gate.verdicts import CaseResult
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,16 +39,23 @@ class TrialError(Exception):
     """A gate run ended in a way that says nothing; the message ends with what it printed."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trial:
     """One finished run: what was done to head, and what the gate said."""
 
     name: str
     truth: dict[str, Any]
     result: GateResult
+    samples: GateSamples | None = None
 
     def row(self, case: str) -> CaseResult:
         return next(row for row in self.result.cases if row.id == case)
+
+    @property
+    def pair_spread(self) -> float:
+        """By how much launch pairs scatter by the clock that decides."""
+        clock = self.result.clock
+        return clock.wall_spread if clock.clock == "wall" or clock.cpu_spread is None else clock.cpu_spread
 
     @property
     def says_something(self) -> bool:
@@ -97,7 +104,7 @@ def kept_trials(folder: Path) -> list[Trial]:
 def _read_trial(path: Path) -> Trial:
     samples = read_samples(path)
     truth = json.loads(path.with_suffix(".truth.json").read_text())
-    return Trial(path.stem, truth, conclude(samples, rules_from_settings(samples.header["settings"])))
+    return Trial(path.stem, truth, conclude(samples, rules_from_settings(samples.header["settings"])), samples)
 
 
 def replaced(file: str, old: str, new: str) -> Change:

@@ -75,6 +75,7 @@ def build_record(header: Json, benchmarks: list[Json], outcomes: list[Json], pas
                 "started": header["started"],
                 "settings": header["settings"],
                 "selection": header["selection"],
+                "source": header.get("source"),
             },
         }
     )

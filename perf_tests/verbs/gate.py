@@ -3,9 +3,11 @@
 import argparse
 from pathlib import Path
 
-from perf_tests.records.gate_recorded import RULES, conclude_recorded
-from perf_tests.records.recorded_launches import why_incomparable
-from perf_tests.records.recorded_report import recorded_json, recorded_lines, recorded_markdown
+from perf_tests.records.gate.accepted import FILE_NAME, read_accepted
+from perf_tests.records.gate.recorded import RULES, conclude_recorded
+from perf_tests.records.gate.recorded_launches import why_incomparable
+from perf_tests.records.gate.recorded_report import recorded_json, recorded_lines, recorded_markdown
+from perf_tests.records.gate.recorded_sides import code_of
 from perf_tests.records.store import StoredRecord, read_record
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE
 from perf_tests.verbs.replay import write_summary
@@ -24,13 +26,15 @@ def run(arguments: argparse.Namespace) -> int:
         reason = why_incomparable(base, head)
         if reason:
             raise ValueError(reason)
-        result = conclude_recorded(base, head, RULES)
+        base_name = code_of(base[0].data)[:12]
+        accepted = [entry for entry in read_accepted(arguments.storage / FILE_NAME) if entry.is_of(base_name)]
+        result = conclude_recorded(base, head, RULES, accepted)
         if arguments.summary is not None:
             write_summary(arguments.summary, recorded_markdown(result, RULES))
     except ValueError as error:
         print(error)
         return UNREADABLE
-    print(recorded_json(result, RULES) if arguments.json else "\n".join(recorded_lines(result, RULES)))
+    print(recorded_json(result, RULES) if arguments.json else "\n".join(recorded_lines(result, RULES, base_name)))
     if result.contaminated:
         return UNREADABLE
     return FINDINGS if result.fails else FINE

@@ -3,10 +3,10 @@
 import argparse
 from pathlib import Path
 
-from perf_tests.records.gate import RunVerdict, conclude
-from perf_tests.records.gate_report import as_json, markdown, report_lines
-from perf_tests.records.gate_rules import rules_from_settings
-from perf_tests.records.gate_samples import read_samples
+from perf_tests.records.gate.conclusion import RunVerdict, conclude
+from perf_tests.records.gate.report import as_json, markdown, report_lines
+from perf_tests.records.gate.rules import rules_from_settings
+from perf_tests.records.gate.samples import read_samples
 from perf_tests.records.store import write_whole
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE
 

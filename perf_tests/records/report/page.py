@@ -51,6 +51,9 @@ class Section:
 class Page:
     """Collects sections, and the data of the figures in them."""
 
+    title: str = "Recorded runs"
+    filters: str = ""
+    """Choices that narrow the page, as HTML."""
     sections: list[Section] = field(default_factory=list)
     figures: list[Json] = field(default_factory=list)
 
@@ -75,8 +78,7 @@ class Page:
 
 def page_of(machines: Sequence[Machine], shown: Sequence[Run], left_out: Sequence[str]) -> str:
     """The whole page. Raises MissingPlotlyError where Plotly is not installed."""
-    plotly = _plotly()
-    page = Page()
+    page = Page(filters=_filters(shown))
     page.add(Section("runs", "What ran and where", _what_ran(machines, left_out), level=2))
     for run in shown:
         _add_run(page, run)
@@ -87,7 +89,7 @@ def page_of(machines: Sequence[Machine], shown: Sequence[Run], left_out: Sequenc
             content = table(found, f"verdicts{place}")
             page.add(Section(f"verdicts{place}", f"Verdicts: {machine.name}", content, level=2))
     _add_pairs(page, machines, shown)
-    return _document(page, shown, plotly)
+    return document(page)
 
 
 def _plotly() -> str:
@@ -235,7 +237,9 @@ def _filters(shown: Sequence[Run]) -> str:
     return f'<form id="filters" hidden>{"".join(choices)}</form>' if choices else ""
 
 
-def _document(page: Page, shown: Sequence[Run], plotly: str) -> str:
+def document(page: Page) -> str:
+    """The page as one file. Raises MissingPlotlyError where Plotly is not installed."""
+    plotly = _plotly()
     links = "".join(
         f'<a href="#{text(section.anchor)}">{text(section.title)}</a>'
         for section in page.sections
@@ -254,9 +258,9 @@ def _document(page: Page, shown: Sequence[Run], plotly: str) -> str:
         '<meta name="color-scheme" content="light dark">'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'unsafe-inline'; "
         "style-src 'unsafe-inline'; img-src data: blob:\">"
-        f"<title>Recorded runs</title><style>{(HERE / 'page.css').read_text()}</style>"
+        f"<title>{text(page.title)}</title><style>{(HERE / 'page.css').read_text()}</style>"
         "<noscript><style>.figures { display: none; }</style></noscript></head><body>"
-        f"<header><h1>Recorded runs</h1><nav>{links}</nav>{_filters(shown)}</header><main>{body}</main>"
+        f"<header><h1>{text(page.title)}</h1><nav>{links}</nav>{page.filters}</header><main>{body}</main>"
         f'<script type="application/json" id="figures">{embedded(with_shared_looks(page.figures))}</script>{drawing}'
         f"<script>{script}</script></body></html>\n"
     )

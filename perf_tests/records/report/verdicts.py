@@ -16,11 +16,11 @@ def verdict_table(machine: Machine) -> Table | None:
     if found is None:
         return None
     # The gate's statistics take scipy, which costs a second that a page without verdicts need not spend.
-    from perf_tests.records.gate_recorded import RULES, conclude_recorded
-    from perf_tests.records.gate_report import case_row
-    from perf_tests.records.gate_verdicts import Verdict
-    from perf_tests.records.recorded_launches import why_incomparable
-    from perf_tests.records.recorded_report import RECORDED_HEADER, recorded_conditions, recorded_verdict
+    from perf_tests.records.gate.recorded import RULES, conclude_recorded
+    from perf_tests.records.gate.recorded_launches import why_incomparable
+    from perf_tests.records.gate.recorded_report import RECORDED_HEADER, recorded_conditions, recorded_verdict
+    from perf_tests.records.gate.report import case_row
+    from perf_tests.records.gate.verdicts import Verdict
 
     base, head = (_launches(runs) for runs in found)
     first, second = (f"{runs[-1].commit} (runs {_numbers(runs)})" for runs in found)

@@ -8,6 +8,7 @@
     counter = "saved_bytes"   # only where a counter rose, not a time
 
 An entry counts in the change that brings it. Once the base holds it too, it is spent: the slowdown is in the base.
+Between recorded runs it counts where `revision` is the base.
 """
 
 import json
@@ -32,6 +33,10 @@ class Acceptance:
     reason: str
     revision: str
     counter: str | None = None
+
+    def is_of(self, revision: str) -> bool:
+        """Whether it was measured against this revision, of which either may give the beginning alone."""
+        return self.revision.startswith(revision) or (len(self.revision) >= 7 and revision.startswith(self.revision))
 
 
 def read_accepted(path: Path) -> list[Acceptance]:

@@ -7,16 +7,27 @@ product, which is the same work in every launch; if that itself moved, nothing i
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
 from scipy import stats
 
-from perf_tests.records.gate_clock import CPU_TIME_ADVANTAGE
-from perf_tests.records.gate_rules import Clock, Rules
-from perf_tests.records.gate_samples import ABSENT
-from perf_tests.records.gate_statistics import (
+from perf_tests.records.gate.accepted import Acceptance
+from perf_tests.records.gate.clock import CPU_TIME_ADVANTAGE
+from perf_tests.records.gate.recorded_launches import (
+    Records,
+    launch_counts,
+    launches_of,
+    outcomes_of,
+    rounds_of,
+    too_few_launches,
+)
+from perf_tests.records.gate.recorded_sides import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAUNCHES
+from perf_tests.records.gate.rules import Clock, Rules
+from perf_tests.records.gate.samples import ABSENT
+from perf_tests.records.gate.statistics import (
     Estimate,
     Flags,
     Floats,
@@ -26,18 +37,8 @@ from perf_tests.records.gate_statistics import (
     mean_of_known,
     moderated,
 )
-from perf_tests.records.gate_verdicts import LOST, CaseResult, Effect, Verdict
+from perf_tests.records.gate.verdicts import LOST, CaseResult, Effect, Verdict, with_acceptance
 from perf_tests.records.record import OUTCOMES
-from perf_tests.records.recorded_launches import (
-    FEWEST_BASE_LAUNCHES,
-    FEWEST_HEAD_LAUNCHES,
-    Records,
-    launch_counts,
-    launches_of,
-    outcomes_of,
-    rounds_of,
-    too_few_launches,
-)
 
 RULES = replace(Rules(), margin=0.01, matters=0.05)
 """Recorded launches scatter more than interleaved ones, so what is called slower, and what matters, starts higher."""
@@ -65,7 +66,9 @@ class RecordedResult:
         return any(row.is_failure for row in self.cases)
 
 
-def conclude_recorded(base: Records, head: Records, rules: Rules) -> RecordedResult:
+def conclude_recorded(
+    base: Records, head: Records, rules: Rules, accepted: Sequence[Acceptance] = ()
+) -> RecordedResult:
     """Verdicts for every case of either side; both sides have passed `why_incomparable`."""
     names = list(dict.fromkeys(row["fullname"] for r in (*base, *head) for row in r.data["benchmarks"]))
     before, now = launches_of(base, names), launches_of(head, names)
@@ -83,6 +86,7 @@ def conclude_recorded(base: Records, head: Records, rules: Rules) -> RecordedRes
         for name, outcome in outcomes[1].items()
         if name not in names
     ]
+    rows = [with_acceptance(row, accepted) for row in rows]
     spread = math.nan if np.all(np.isnan(found.variance)) else float(np.sqrt(np.nanmedian(found.variance)))
     moved = contamination(before.sentinel, now.sentinel, rules)
     return RecordedResult(rows, clock, spread, slope, moved, (len(base), len(head)))
@@ -105,7 +109,7 @@ def _only(found: Estimate, flags: Flags) -> Estimate:
 def _row(
     name: str, place: int, verdict: Verdict, found: Estimate, clock: Clock, base: Records, head: Records, rules: Rules
 ) -> CaseResult:
-    seconds = [[s for r in side for s in rounds_of(r, name)] for side in (base, head)]
+    seconds = [[s for r in side for s in rounds_of(r, name, clock)] for side in (base, head)]
     if np.isnan(found.mean[place]):
         return CaseResult(name, verdict, explanation=too_few_launches(name, base, head))
     limits = (found.mean[place], found.lower_limits(0.025)[place], found.upper_limits(0.025)[place])

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from perf_tests.records.compare import identity_difference
-from perf_tests.records.gate_statistics import Floats
+from perf_tests.records.gate.recorded_sides import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAUNCHES
+from perf_tests.records.gate.rules import Clock
+from perf_tests.records.gate.statistics import Floats
 from perf_tests.records.record import machine_differences
 from perf_tests.records.store import StoredRecord
 
-FEWEST_BASE_LAUNCHES = 5
-FEWEST_HEAD_LAUNCHES = 3
 QUANTILE = 0.25
 """Spikes are one-sided, and the minimum depends on the number of rounds."""
 
@@ -74,8 +74,12 @@ def launch_counts(values: Floats) -> Floats:
     return np.sum(~np.isnan(values), axis=-1).astype(float)
 
 
-def rounds_of(record: StoredRecord, name: str) -> list[float]:
-    return next((row["stats"]["data"] for row in record.data["benchmarks"] if row["fullname"] == name), [])
+def rounds_of(record: StoredRecord, name: str, clock: Clock = "wall") -> list[float]:
+    """Times of the measured rounds of a case by this clock, in seconds; none where the record has none."""
+    row = next((row for row in record.data["benchmarks"] if row["fullname"] == name), None)
+    if row is None:
+        return []
+    return row["stats"]["data"] if clock == "wall" else row["extra_info"].get("cpu_seconds") or []
 
 
 def outcomes_of(records: Records) -> dict[str, str]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from perf_tests.records.gate_rules import Rules
-from perf_tests.records.gate_statistics import (
+from perf_tests.records.gate.rules import Rules
+from perf_tests.records.gate.statistics import (
     Estimate,
     Flags,
     Floats,

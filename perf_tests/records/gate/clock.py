@@ -7,9 +7,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from perf_tests.records.gate_rules import Clock, Rules
-from perf_tests.records.gate_samples import GateSamples, Measurement
-from perf_tests.records.gate_statistics import Floats, hodges_lehmann, robust_spread
+from perf_tests.records.gate.rules import Clock, Rules
+from perf_tests.records.gate.samples import GateSamples, Measurement
+from perf_tests.records.gate.statistics import Floats, hodges_lehmann, robust_spread
 
 CPU_TIME_ADVANTAGE = 0.8
 """CPU time decides only where it scatters this much less than wall time, which is what a user waits for."""

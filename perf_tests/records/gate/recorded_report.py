@@ -4,20 +4,34 @@ import json
 import math
 from dataclasses import asdict
 
-from perf_tests.records.gate_recorded import RecordedResult
-from perf_tests.records.gate_report import CLOCKS, HEADER, case_row, escaped, interval_words, markdown_table, printable
-from perf_tests.records.gate_rules import Rules
-from perf_tests.records.gate_verdicts import CaseResult, Verdict
+from perf_tests.records.gate.accepted import toml_entry
+from perf_tests.records.gate.recorded import RecordedResult
+from perf_tests.records.gate.report import (
+    CLOCKS,
+    HEADER,
+    HOW_TO_ACCEPT,
+    case_row,
+    escaped,
+    interval_words,
+    markdown_table,
+    printable,
+    slowdowns_to_accept,
+)
+from perf_tests.records.gate.rules import Rules
+from perf_tests.records.gate.verdicts import CaseResult, Verdict
 from perf_tests.records.record import without_nan
 from perf_tests.records.screen import case_name, table
 
 RECORDED_HEADER = (*HEADER[:-1], "launches of head")
 
 
-def recorded_lines(result: RecordedResult, rules: Rules) -> list[str]:
-    """Everything for a terminal; the verdict is the last line."""
+def recorded_lines(result: RecordedResult, rules: Rules, base_name: str) -> list[str]:
+    """Everything for a terminal; the verdict is the last line. `base_name` is the commit of base."""
     lines = table(RECORDED_HEADER, map(case_row, result.cases)) if result.cases else []
     lines += recorded_findings(result, rules)
+    entries = slowdowns_to_accept(result.cases, base_name)
+    if entries and not result.contaminated:
+        lines += [HOW_TO_ACCEPT, *(line for entry in entries for line in toml_entry(entry).splitlines())]
     lines += [*recorded_conditions(result, rules), recorded_verdict(result)]
     return [printable(line) for line in lines]
 
@@ -25,6 +39,11 @@ def recorded_lines(result: RecordedResult, rules: Rules) -> list[str]:
 def recorded_findings(result: RecordedResult, rules: Rules) -> list[str]:
     """One sentence for each case of which there is something to say."""
     return [_sentence(row, rules) for row in result.cases if row.verdict != Verdict.OK]
+
+
+def failure_sentences(result: RecordedResult, rules: Rules) -> list[str]:
+    """One sentence for each case that fails."""
+    return [printable(_sentence(row, rules)) for row in result.cases if row.is_failure]
 
 
 def _sentence(row: CaseResult, rules: Rules) -> str:
@@ -39,6 +58,7 @@ def _sentence(row: CaseResult, rules: Rules) -> str:
         size += f"; a slowdown of {rules.matters:.1%} is neither shown nor ruled out: it would take {needed} launches"
     elif row.verdict == Verdict.SLOWER:
         size += f"; more than {rules.margin:.1%} is shown"
+        size += "" if row.accepted is None else f"; accepted: {row.accepted}"
     return f"{row.verdict}: {name}: {size}."
 
 

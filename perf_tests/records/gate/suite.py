@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from perf_tests.records.gate_course import Course, Screening
-from perf_tests.records.gate_decisions import FEWEST_CASES_OF_A_SUITE, suite_shift
-from perf_tests.records.gate_rules import Rules
-from perf_tests.records.gate_samples import GateSamples
-from perf_tests.records.gate_statistics import FEWEST_PAIRS, Floats
+from perf_tests.records.gate.course import Course, Screening
+from perf_tests.records.gate.decisions import FEWEST_CASES_OF_A_SUITE, suite_shift
+from perf_tests.records.gate.rules import Rules
+from perf_tests.records.gate.samples import GateSamples
+from perf_tests.records.gate.statistics import FEWEST_PAIRS, Floats
 
 POWER_OF_DETECTION = 0.8
 AIMED_POWER = 0.85

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from perf_tests.records.gate_clock import ClockDecision, decide_clock, pair_values
-from perf_tests.records.gate_decisions import (
+from perf_tests.records.gate.clock import ClockDecision, decide_clock, pair_values
+from perf_tests.records.gate.decisions import (
     Confirmed,
     Screened,
     confirm_values,
@@ -15,9 +15,9 @@ from perf_tests.records.gate_decisions import (
     screen_values,
     stage_two_estimate,
 )
-from perf_tests.records.gate_rules import Rules
-from perf_tests.records.gate_samples import GateSamples
-from perf_tests.records.gate_statistics import FEWEST_PAIRS, Flags, Floats
+from perf_tests.records.gate.rules import Rules
+from perf_tests.records.gate.samples import GateSamples
+from perf_tests.records.gate.statistics import FEWEST_PAIRS, Flags, Floats
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ The first line is the header:
      "base": {"revision", "label"}, "head": {"revision", "label"}, "machine_info": {}, "settings": {},
      "cases": [{"id", "identity": {}}], "accepted": [], "options": "--against REV ..."}
 
-where `accepted` (`records/accepted.py`) and `options`, what else to type to measure a case again, may be left out.
+where `accepted` (`accepted.py`) and `options`, what else to type to measure a case again, may be left out.
 
 A launch pair is two fresh processes, base and head, that serve the cases in turns. One line for each of its cases:
 
@@ -19,6 +19,8 @@ with A for base, B for head, and one entry for each quadruple of turns. Events:
     {"event": "outcome", "case", "side": "base" or "head", "outcome", "reason"}   a side that has no timing
     {"event": "sentinel", "stage", "pair", "name", "side", "seconds": []}         the same frozen work on both sides
     {"event": "exact", "case", "counter", "old", "new"}                           a number that scatters by nothing
+    {"event": "uncounted", "case", "side", "reason"}                              a case whose side has no such numbers
+    {"event": "pair", "stage", "pair", "seconds"}                                 how long a launch pair took in all
     {"event": "relaunch", ...}                                                    kept for the reader
     {"event": "incomparable", "reason"}                                           the two sides cannot be compared
     {"event": "end", "reason": "finished", "budget" or "interrupted"}
@@ -95,6 +97,15 @@ class ExactFinding:
     new: float
 
 
+@dataclass(frozen=True)
+class Uncounted:
+    """Why the counters of a case are not compared: one side has none."""
+
+    case: str
+    side: Side
+    reason: str
+
+
 @dataclass
 class GateSamples:
     """What a samples file holds, in the order of writing."""
@@ -104,6 +115,9 @@ class GateSamples:
     without_timing: list[NoTiming] = field(default_factory=list)
     sentinels: list[Sentinel] = field(default_factory=list)
     exact: list[ExactFinding] = field(default_factory=list)
+    uncounted: list[Uncounted] = field(default_factory=list)
+    pair_seconds: dict[tuple[int, int], float] = field(default_factory=dict)
+    """By stage and pair: starting, building and warming up included, counting not. Not in every file."""
     relaunches: list[Json] = field(default_factory=list)
     incomparable: list[str] = field(default_factory=list)
     end: EndReason | None = None
@@ -144,6 +158,10 @@ class GateSamples:
             self.sentinels.append(_sentinel(entry))
         elif event == "exact":
             self.exact.append(_exact(entry))
+        elif event == "uncounted":
+            self.uncounted.append(Uncounted(_text(entry, "case"), _side(entry), _text(entry, "reason")))
+        elif event == "pair":
+            self.pair_seconds[_stage(entry), _count(entry, "pair")] = _duration(entry, "seconds")
         elif event == "relaunch":
             self.relaunches.append(entry)
         elif event == "incomparable":
@@ -294,6 +312,12 @@ def _count(entry: Json, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError(f"{name!r} is {value!r}, not a count")
     return value
+
+
+def _duration(entry: Json, name: str) -> float:
+    if not _is_duration(entry.get(name)):
+        raise ValueError(f"{name!r} is no duration")
+    return float(entry[name])
 
 
 def _text(entry: Json, name: str) -> str:

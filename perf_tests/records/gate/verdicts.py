@@ -1,6 +1,7 @@
 """One verdict for each case and each exact counter, with the effect and the interval behind it."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import median
@@ -8,12 +9,12 @@ from statistics import median
 import numpy as np
 from scipy import stats
 
-from perf_tests.records.accepted import Acceptance
-from perf_tests.records.gate_course import Course
-from perf_tests.records.gate_decisions import stage_two_estimate
-from perf_tests.records.gate_rules import Clock, Rules
-from perf_tests.records.gate_samples import ABSENT, ExactFinding, GateSamples, NoTiming
-from perf_tests.records.gate_statistics import FEWEST_PAIRS, Estimate, estimate, moderated
+from perf_tests.records.gate.accepted import Acceptance
+from perf_tests.records.gate.course import Course
+from perf_tests.records.gate.decisions import stage_two_estimate
+from perf_tests.records.gate.rules import Clock, Rules
+from perf_tests.records.gate.samples import ABSENT, ExactFinding, GateSamples, Measurement, NoTiming
+from perf_tests.records.gate.statistics import FEWEST_PAIRS, Estimate, estimate, moderated
 from perf_tests.records.record import OUTCOMES
 
 
@@ -81,7 +82,7 @@ class CaseResult:
     all_launches: Effect | None = None
     """From both stages. What stage 1 suspected is drawn to the extreme in it."""
     base_seconds: float | None = None
-    """Median wall time of a round; head's beside it."""
+    """Median time of a round by `clock`, the one that decides; head's beside it."""
     head_seconds: float | None = None
     clock: Clock | None = None
     launches_needed: int | None = None
@@ -121,7 +122,7 @@ def case_results(samples: GateSamples, course: Course, rules: Rules, accepted: l
             rows.append(_timed(samples, course, rules, place))
         else:
             rows.append(_untimed(case, base, head))
-    return [_with_acceptance(row, accepted) for row in rows]
+    return [with_acceptance(row, accepted) for row in rows]
 
 
 def exact_results(findings: list[ExactFinding], accepted: list[Acceptance]) -> list[ExactResult]:
@@ -141,14 +142,15 @@ def _exact(finding: ExactFinding, accepted: list[Acceptance]) -> ExactResult:
     return ExactResult(finding.case, finding.counter, finding.old, finding.new, verdict, reason)
 
 
-def _with_acceptance(row: CaseResult, accepted: list[Acceptance]) -> CaseResult:
+def with_acceptance(row: CaseResult, accepted: Sequence[Acceptance]) -> CaseResult:
+    """The row, with the reason if its slowdown is accepted."""
     if row.verdict != Verdict.SLOWER or row.effect is None:
         return row
     reason = accepted_slowdown(row.id, row.effect.effect, accepted)
     return row if reason is None else replace(row, accepted=reason)
 
 
-def accepted_slowdown(case: str, effect: float, accepted: list[Acceptance]) -> str | None:
+def accepted_slowdown(case: str, effect: float, accepted: Sequence[Acceptance]) -> str | None:
     """Why a slowdown of this size is accepted, or None."""
     for entry in accepted:
         if entry.id == case and entry.counter is None and 1 + effect <= entry.limit:
@@ -158,6 +160,8 @@ def accepted_slowdown(case: str, effect: float, accepted: list[Acceptance]) -> s
 
 def _untimed(case: str, base: NoTiming | None, head: NoTiming | None) -> CaseResult:
     sides = [f"{row.side} {_outcome_words(row)}" for row in (base, head) if row is not None]
+    if base is not None and head is not None and _outcome_words(base) == _outcome_words(head):
+        sides = [f"on both sides {_outcome_words(base)}"]
     if base is not None and head is not None:
         verdict = Verdict.NOT_MEASURED
     else:
@@ -167,7 +171,7 @@ def _untimed(case: str, base: NoTiming | None, head: NoTiming | None) -> CaseRes
 
 def _outcome_words(row: NoTiming) -> str:
     words = "does not have it" if row.outcome == ABSENT else OUTCOMES[row.outcome]
-    return f"{words}: {row.reason}"
+    return f"{words}: {row.reason.rstrip('.')}"
 
 
 def _timed(samples: GateSamples, course: Course, rules: Rules, place: int) -> CaseResult:
@@ -179,16 +183,29 @@ def _timed(samples: GateSamples, course: Course, rules: Rules, place: int) -> Ca
     wall = bool(course.by_wall_time[place])
     found, everything = _estimates(course, place, wall)
     needed = launches_needed(found, len(course.screening.candidates), rules) if verdict == Verdict.UNDECIDED else None
+    clock: Clock = "wall" if wall else course.screening.clock.clock
+    base_seconds, head_seconds = median_seconds(lines, clock)
     return CaseResult(
         case,
         verdict,
         _effect(found),
         None if everything is None else _effect(everything),
-        median(float(np.median(line.base_seconds)) for line in lines),
-        median(float(np.median(line.head_seconds)) for line in lines),
-        "wall" if wall else course.screening.clock.clock,
+        base_seconds,
+        head_seconds,
+        clock,
         needed,
     )
+
+
+def median_seconds(lines: Sequence[Measurement], clock: Clock) -> tuple[float | None, float | None]:
+    """The median over launch pairs of base's and head's median round by this clock; None where it was not read."""
+    if clock == "wall":
+        sides = [[line.base_seconds for line in lines], [line.head_seconds for line in lines]]
+    else:
+        read = [(line.base_cpu_seconds, line.head_cpu_seconds) for line in lines]
+        sides = [[turns for pair in read if (turns := pair[side]) is not None] for side in (0, 1)]
+    base, head = (median(float(np.median(turns)) for turns in side) if side else None for side in sides)
+    return base, head
 
 
 def _verdict(course: Course, place: int) -> Verdict:

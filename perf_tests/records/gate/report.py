@@ -4,20 +4,28 @@ import json
 import math
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from perf_tests.records.accepted import FILE_NAME, SUITE, Acceptance, toml_entry
-from perf_tests.records.gate import GateResult, RunVerdict
-from perf_tests.records.gate_rules import Rules
-from perf_tests.records.gate_suite import Shift
-from perf_tests.records.gate_verdicts import CaseResult, Effect, ExactResult, Verdict
+from perf_tests.records.gate.accepted import FILE_NAME, SUITE, Acceptance, toml_entry
+from perf_tests.records.gate.conclusion import GateResult, RunVerdict
+from perf_tests.records.gate.rules import Rules
+from perf_tests.records.gate.suite import Shift
+from perf_tests.records.gate.verdicts import CaseResult, Effect, ExactResult, Verdict
 from perf_tests.records.record import Json, without_nan
 from perf_tests.records.screen import DASH, case_name, duration, table
 
 CLOCKS = {"wall": "wall time", "cpu": "CPU time of the process"}
 
-HEADER = ("case", "verdict", "base", "head", "effect", "95 % interval", "launch pairs")
+REASON = "WHY IT IS WORTH IT"
+"""Left for a person to write."""
+
+CLOCK_COLUMN = {"wall": "wall", "cpu": "CPU"}
+
+HOW_TO_ACCEPT = f"To accept what is so on purpose, add to .benchmarks/{FILE_NAME}, with the reason:"
+
+HEADER = ("case", "verdict", "clock", "base", "head", "effect", "95 % interval", "launch pairs")
 EXACT_HEADER = ("counter", "verdict", "base", "head")
 
 
@@ -28,11 +36,12 @@ def report_lines(result: GateResult, header: Json, rules: Rules) -> list[str]:
         changed = [row for row in result.exact if row.verdict != Verdict.SAME]
         same = len(result.exact) - len(changed)
         lines += table(EXACT_HEADER, map(_exact_row, changed)) if changed else []
-        lines += [f"{same} counters are the same on both sides"] if same else []
+        lines += [f"{same} exact counters are the same on both sides."] if same else []
+    lines += uncounted_sentences(result)
     lines += finding_sentences(result, header, rules)
     pasted = lines_to_accept(result, header)
     if pasted:
-        lines += [f"To accept what is so on purpose, add to .benchmarks/{FILE_NAME}, with the reason:", *pasted]
+        lines += [HOW_TO_ACCEPT, *pasted]
     lines += [*condition_lines(result, header, rules), verdict_sentence(result)]
     return [printable(line) for line in lines]
 
@@ -46,7 +55,20 @@ def finding_sentences(result: GateResult, header: Json, rules: Rules) -> list[st
     """One sentence for each case or counter of which there is something to say."""
     sentences = [_suite_sentence(result)] if result.suite is not None and result.suite.is_significant else []
     sentences += [_case_sentence(row, header, rules) for row in result.cases if row.verdict != Verdict.OK]
-    return sentences + [_exact_sentence(row) for row in result.exact if row.verdict == Verdict.MORE]
+    risen = [row for row in result.exact if row.verdict == Verdict.MORE]
+    return sentences + [
+        _exact_sentence(case, [row for row in risen if row.id == case]) for case in dict.fromkeys(r.id for r in risen)
+    ]
+
+
+def uncounted_sentences(result: GateResult) -> list[str]:
+    """One for each reason why exact counters are not compared."""
+    reasons = Counter((row.side, row.reason) for row in result.uncounted)
+    return [
+        f"The exact counters of {count} {'case' if count == 1 else 'cases'} are not compared: {side} has none: "
+        f"{reason.rstrip('.')}."
+        for (side, reason), count in reasons.items()
+    ]
 
 
 def _case_sentence(row: CaseResult, header: Json, rules: Rules) -> str:
@@ -87,12 +109,14 @@ def _suite_sentence(result: GateResult) -> str:
     )
 
 
-def _exact_sentence(row: ExactResult) -> str:
-    rise = f" ({row.new / row.old - 1:+.2%})" if row.old else ""
-    return (
-        f"{row.verdict}: {case_name(row.id)}: {row.counter} rose from {_number(row.old)} to {_number(row.new)}{rise}; "
-        f"it is exact, so any increase counts{_because(row.accepted)}."
-    )
+def _exact_sentence(case: str, risen: list[ExactResult]) -> str:
+    return f"{Verdict.MORE}: {case_name(case)}: {', '.join(map(_rise, risen))}; this is exact, so any increase counts."
+
+
+def _rise(row: ExactResult) -> str:
+    share = f" ({row.new / row.old - 1:+.2%})" if row.old else ""
+    accepted = "" if row.accepted is None else f" (accepted: {row.accepted})"
+    return f"{row.counter} rose from {_number(row.old)} to {_number(row.new)}{share}{accepted}"
 
 
 def _because(accepted: str | None) -> str:
@@ -102,16 +126,20 @@ def _because(accepted: str | None) -> str:
 def lines_to_accept(result: GateResult, header: Json) -> list[str]:
     """The entries that would accept every slowdown and counter that fails, for a person to give reasons."""
     revision = _base_revision(header)
-    reason = "WHY IT IS WORTH IT"
-    entries = [
-        Acceptance(row.id, _limit(row.effect.high), reason, revision)
-        for row in result.cases
+    entries = slowdowns_to_accept(result.cases, revision)
+    if result.suite is not None and result.suite.is_significant and result.suite_accepted is None:
+        entries.append(Acceptance(SUITE, _limit(result.suite.high), REASON, revision))
+    entries += [Acceptance(row.id, row.new, REASON, revision, row.counter) for row in result.exact if row.is_failure]
+    return [line for entry in entries for line in toml_entry(entry).splitlines()]
+
+
+def slowdowns_to_accept(cases: Iterable[CaseResult], revision: str) -> list[Acceptance]:
+    """An entry for each case that fails for being slower than `revision`."""
+    return [
+        Acceptance(row.id, _limit(row.effect.high), REASON, revision)
+        for row in cases
         if row.is_failure and row.verdict == Verdict.SLOWER and row.effect is not None
     ]
-    if result.suite is not None and result.suite.is_significant and result.suite_accepted is None:
-        entries.append(Acceptance(SUITE, _limit(result.suite.high), reason, revision))
-    entries += [Acceptance(row.id, row.new, reason, revision, row.counter) for row in result.exact if row.is_failure]
-    return [line for entry in entries for line in toml_entry(entry).splitlines()]
 
 
 def _limit(share: float) -> float:
@@ -158,6 +186,7 @@ def case_row(row: CaseResult) -> tuple[str, ...]:
     return (
         case_name(row.id),
         f"{row.verdict}{' (accepted)' if row.accepted else ''}",
+        DASH if row.clock is None else CLOCK_COLUMN[row.clock],
         DASH if row.base_seconds is None else duration(row.base_seconds),
         DASH if row.head_seconds is None else duration(row.head_seconds),
         DASH if row.effect is None else f"{row.effect.effect:+.1%}",
@@ -192,7 +221,21 @@ def markdown(result: GateResult, header: Json, rules: Rules) -> str:
         parts += _fenced(pasted)
     parts += ["", f"<details><summary>All {len(result.cases)} cases</summary>", ""]
     parts += [*markdown_table(HEADER, map(case_row, result.cases)), "", "</details>", ""]
-    return "\n".join(parts + [escaped(line) + "  " for line in condition_lines(result, header, rules)]) + "\n"
+    parts += _markdown_of_counters(result)
+    conditions = [*uncounted_sentences(result), *condition_lines(result, header, rules)]
+    return "\n".join(parts + [escaped(line) + "  " for line in conditions]) + "\n"
+
+
+def _markdown_of_counters(result: GateResult) -> list[str]:
+    """The counters that moved, folded; none where there are none."""
+    moved = [row for row in result.exact if row.verdict != Verdict.SAME]
+    if not result.exact:
+        return []
+    summary = f"{len(moved)} of {len(result.exact)} exact counters moved"
+    if not moved:
+        return [f"{summary}.", ""]
+    rows = markdown_table(EXACT_HEADER, map(_exact_row, moved))
+    return [f"<details><summary>{summary}</summary>", "", *rows, "", "</details>", ""]
 
 
 def _fenced(lines: list[str]) -> list[str]:

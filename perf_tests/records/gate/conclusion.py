@@ -7,13 +7,13 @@ whoever reads the samples again.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from perf_tests.records.accepted import SUITE, accepted_in
-from perf_tests.records.gate_clock import ClockDecision, pair_value
-from perf_tests.records.gate_course import Look, Screening, course_of, screening_of
-from perf_tests.records.gate_rules import Rules
-from perf_tests.records.gate_samples import GateSamples
-from perf_tests.records.gate_suite import Shift, detectable_in, sentinel_shifts, shift_of_the_suite
-from perf_tests.records.gate_verdicts import (
+from perf_tests.records.gate.accepted import SUITE, accepted_in
+from perf_tests.records.gate.clock import ClockDecision, pair_value
+from perf_tests.records.gate.course import Look, Screening, course_of, screening_of
+from perf_tests.records.gate.rules import Rules
+from perf_tests.records.gate.samples import GateSamples, Uncounted
+from perf_tests.records.gate.suite import Shift, detectable_in, sentinel_shifts, shift_of_the_suite
+from perf_tests.records.gate.verdicts import (
     CaseResult,
     ExactResult,
     Verdict,
@@ -66,6 +66,8 @@ class GateResult:
     """The slowdown found in four of five cases on this machine, as a share of base's time."""
     pairs: tuple[int, int]
     """Launch pairs of stage 1 and of stage 2."""
+    uncounted: tuple[Uncounted, ...] = ()
+    """Cases whose exact counters are not compared."""
 
     @property
     def exit_code(self) -> int:
@@ -140,6 +142,7 @@ def conclude(samples: GateSamples, rules: Rules) -> GateResult:
         course.screening.clock,
         detectable_in(course, rules),
         (len(samples.pairs(1)), len(samples.pairs(2))),
+        tuple(samples.uncounted),
     )
 
 

@@ -1,0 +1,94 @@
+"""What a gate costs where nothing changed: how long the first stage takes, and how many benchmarks it clears.
+
+A suite of twenty benchmarks of some tens of milliseconds with the same code on both sides, by the shipped command line;
+raw samples, with the seconds of each launch pair, are kept and add up, as in `gate_false_alarms`.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from statistics import median
+
+from perf_tests.proofs.gate_false_alarms import NO_OP_CHANGES
+from perf_tests.proofs.gate_trials import ROOT, Trial, TrialError, kept_trials, run_trial, share
+from perf_tests.proofs.verdict import conclude, conditions
+from perf_tests.records.gate.conclusion import screen
+from perf_tests.records.gate.rules import rules_from_settings
+from perf_tests.records.screen import duration
+
+FOLDER = ROOT / ".benchmarks/gate/cost"
+LIMIT_SECONDS = 300.0
+FEWEST_BENCHMARKS = 20
+PROMISED_CLEARED = 0.90
+PROMISED_SPREAD = 0.02
+"""Of a launch pair; where pairs scatter more, six of them cannot clear as many."""
+
+SUITE = (
+    "--device=cpu", "--threads=1", "--size=tiny", "--context=48,64", "--precision=fp32", "--attention=naive,sdpa",
+    "--phase=forward,backward,full_step", "--head-dim=64,128", "--sequence-length=512", "--gate-minutes=15",
+)  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=1, help="how many runs the folder is to hold")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the samples are kept")
+    arguments = parser.parse_args()
+    print(conditions(threads=1))
+    trials = kept_trials(arguments.folder)
+    while len(trials) < arguments.runs:
+        try:
+            truth = {"change": "same-code"}
+            trials.append(run_trial(arguments.folder, "same-code", truth, NO_OP_CHANGES["same-code"], SUITE))
+        except TrialError as error:
+            print(error)
+            return 2
+    return conclude_from(trials)
+
+
+def conclude_from(trials: list[Trial]) -> int:
+    """A line for each run, and whether all of them kept the promises."""
+    valid = [trial for trial in trials if trial.says_something]
+    print(f"contaminated runs, which the gate refused: {len(trials) - len(valid)} of {len(trials)}")
+    if not valid:
+        return 2
+    for trial in valid:
+        print(in_words(trial))
+    calm = [trial for trial in valid if trial.pair_spread <= PROMISED_SPREAD]
+    if not calm:
+        print(f"in no run did a launch pair scatter by {PROMISED_SPREAD:.0%} or less, where the promise is given.")
+        return 2
+    cleared, cases = sum(map(cleared_in, calm)), sum(len(trial.result.cases) for trial in calm)
+    claim = (
+        f"{FEWEST_BENCHMARKS} unchanged benchmarks are screened in less than {LIMIT_SECONDS / 60:.0f} minutes, and "
+        f"{PROMISED_CLEARED:.0%} of them cleared then where a pair scatters by {PROMISED_SPREAD:.0%} at most"
+    )
+    print(f"cleared where a pair scatters by {PROMISED_SPREAD:.0%} at most: {share(cleared, cases)}")
+    in_time = all(screening_seconds(trial) < LIMIT_SECONDS for trial in valid)
+    whole = all(len(trial.result.cases) >= FEWEST_BENCHMARKS for trial in valid)
+    return conclude(claim, in_time and whole and cleared >= PROMISED_CLEARED * cases)
+
+
+def in_words(trial: Trial) -> str:
+    seconds = [row.base_seconds for row in trial.result.cases if row.base_seconds is not None]
+    return (
+        f"{len(trial.result.cases)} benchmarks, {duration(min(seconds))} to {duration(max(seconds))}, median "
+        f"{duration(median(seconds))}: {trial.result.pairs[0]} launch pairs in {screening_seconds(trial):.0f} s, "
+        f"{cleared_in(trial)} cleared; a pair scatters by {trial.pair_spread:.1%}"
+    )
+
+
+def screening_seconds(trial: Trial) -> float:
+    """What stage 1 took."""
+    assert trial.samples is not None
+    return sum(seconds for (stage, _), seconds in trial.samples.pair_seconds.items() if stage == 1)
+
+
+def cleared_in(trial: Trial) -> int:
+    """Benchmarks called OK after stage 1."""
+    assert trial.samples is not None
+    return len(screen(trial.samples, rules_from_settings(trial.samples.header["settings"])).cleared)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,317 @@
+"""A page of what the gate is worth: its false alarms, its power, its cost, and other tools' rules on the same rounds.
+
+    python -m perf_tests.proofs.gate_page FOLDER -o gate.html
+
+FOLDER holds `false-alarms` and `power`, the kept samples of the proofs of these names. Every figure on the page is
+computed from them anew.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from statistics import mean, median, stdev
+
+import numpy as np
+
+from perf_tests.proofs import gate_relabelled
+from perf_tests.proofs.gate_false_alarms import NO_OP_CHANGES, is_false_alarm
+from perf_tests.proofs.gate_peers import GATE, Calls, calls_of, rule_names
+from perf_tests.proofs.gate_power import (
+    PROMISED_SPREAD,
+    REAL_SLOWDOWNS,
+    is_caught_by_counters,
+    is_caught_by_time,
+    is_slowed,
+)
+from perf_tests.proofs.gate_trials import Trial, kept_trials, limits, share, upper_limit
+from perf_tests.records.gate.clock import decide_clock
+from perf_tests.records.gate.verdicts import Verdict
+from perf_tests.records.report.figure import Figure, Point, Series
+from perf_tests.records.report.markup import paragraph, table
+from perf_tests.records.report.page import MissingPlotlyError, Page, Section, document
+from perf_tests.records.screen import DASH
+from perf_tests.records.store import write_whole
+from perf_tests.records.tables import Table
+
+NO_TAGS = ("", "", "", "")
+INTERVAL = "intervals are Clopper and Pearson's, at 95 %"
+CHOSEN_SLOWDOWN = 0.05
+"""The slowdown at which the rules are set beside each other."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A finished trial, and what every rule called slower in it."""
+
+    trial: Trial
+    calls: Calls
+
+    @property
+    def slowdown(self) -> float:
+        return float(self.trial.truth.get("slowdown") or 0.0)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="holds false-alarms and power")
+    parser.add_argument("-o", "--output", type=Path, default=Path("gate.html"), help="default: gate.html")
+    parser.add_argument("--suites", type=int, default=10_000, help="relabelled runs (default: 10000)")
+    arguments = parser.parse_args()
+    try:
+        unchanged, slowed = (kept_trials(arguments.folder / name) for name in ("false-alarms", "power"))
+    except ValueError as error:
+        print(error)
+        return 3
+    if not unchanged and not slowed:
+        print(f"{arguments.folder} holds no trials; run gate_false_alarms and gate_power with a --folder in it first.")
+        return 3
+    try:
+        write_whole(arguments.output, page_of(unchanged, slowed, arguments.suites).encode())
+    except (MissingPlotlyError, OSError) as error:
+        print(f"{arguments.output} cannot be written: {error}")
+        return 3
+    print(f"Wrote {arguments.output}: {len(unchanged)} runs without a slowdown, {len(slowed)} with one.")
+    return 0
+
+
+def page_of(unchanged: Sequence[Trial], slowed: Sequence[Trial], suites: int) -> str:
+    """The whole page; raises MissingPlotlyError."""
+    valid = [Judged(trial, calls_of(trial)) for trial in unchanged if trial.says_something]
+    injected = [Judged(trial, calls_of(trial)) for trial in slowed if trial.says_something and trial.truth["slowdown"]]
+    real = [trial for trial in slowed if trial.says_something and trial.truth["slowdown"] is None]
+    page = Page(title="What the gate is worth")
+    page.add(Section("runs", "What was run", _what_ran([*unchanged, *slowed]), level=2))
+    page.add(Section("alarms", "False alarms", _alarms(valid), level=2))
+    page.add(Section("relabelled", "The same runs, relabelled", _relabelled(valid, suites), level=2))
+    page.add(Section("power", "Power", _power(page, valid, injected), level=2))
+    page.add(Section("peers", "Other tools' rules on the same rounds", _peers(page, valid, injected), level=2))
+    page.add(Section("real", "Slowdowns as people make them", _real(real), level=2))
+    page.add(Section("cost", "Cost", _cost([*unchanged, *slowed]), level=2))
+    return document(page)
+
+
+def _what_ran(trials: Sequence[Trial]) -> str:
+    samples = [trial.samples for trial in trials if trial.samples is not None]
+    machines = dict.fromkeys(str(s.header["machine_info"].get("cpu", {}).get("brand_raw")) for s in samples)
+    torches = dict.fromkeys(str(s.header["machine_info"].get("torch", {}).get("torch")) for s in samples)
+    started = sorted(str(s.header.get("started", ""))[:16] for s in samples)
+    refused = sum(not trial.says_something for trial in trials)
+    sizes = [len(trial.result.cases) for trial in trials]
+    spreads = [trial.pair_spread for trial in trials]
+    lines = [
+        f"{len(trials)} runs of pytest perf_tests --against, {min(sizes)} to {max(sizes)} benchmarks each, from "
+        f"{started[0]} to {started[-1]} UTC, on {', '.join(machines)}, torch {', '.join(torches)}.",
+        f"{refused} of them were contaminated or cut short, which the gate itself found; they are in no figure below.",
+        f"A launch pair scattered by {min(spreads):.1%} to {max(spreads):.1%}, in the median run by "
+        f"{median(spreads):.1%}, by the clock that decided.",
+        "Samples and truths lie beside each other; python -m perf_tests replay SAMPLES judges any of them again.",
+    ]
+    return "".join(map(paragraph, lines))
+
+
+def _alarms(valid: Sequence[Judged]) -> str:
+    if not valid:
+        return ""
+    rows = []
+    for change in (*NO_OP_CHANGES, "all"):
+        trials = [judged.trial for judged in valid if change in ("all", judged.trial.truth["change"])]
+        if trials:
+            alarms = sum(map(is_false_alarm, trials))
+            cases = [row for trial in trials for row in trial.result.cases]
+            undecided = sum(row.verdict == Verdict.UNDECIDED for row in cases)
+            rows.append((change, str(len(trials)), str(alarms), f"{upper_limit(alarms, len(trials)):.1%}",
+                         str(len(cases)), f"{undecided / len(cases):.1%}"))  # fmt: skip
+    header = ("change", "runs", "with a false alarm", "at 95 % below", "benchmarks", "UNDECIDED")
+    note = "every change leaves the work as it was; a run counts once, however many of its benchmarks fail"
+    return table(Table("alarms", "Runs without a slowdown", header, 1, tuple(rows), (note,)), "alarms")
+
+
+def _relabelled(valid: Sequence[Judged], suites: int) -> str:
+    runs = [judged.trial.samples for judged in valid if judged.trial.samples is not None]
+    if not runs:
+        return ""
+    clock = decide_clock(runs[0], gate_relabelled.RULES).clock
+    cases, values = gate_relabelled.recorded_values(runs, clock)
+    if len(values) < gate_relabelled.FEWEST_PAIRS:
+        return paragraph(
+            f"{len(values)} whole launch pairs are too few to draw from; it takes {gate_relabelled.FEWEST_PAIRS}."
+        )
+    found = gate_relabelled.relabelled(np.random.default_rng(2027), values, suites)
+    text = (
+        f"{len(values)} launch pairs of {len(cases)} benchmarks of {len(runs)} runs, by {clock} time. Which process "
+        "was base and which head was a coin's doing; tossed again, whole launch pairs drawn, they make runs that the "
+        f"machine could as well have produced: {found.alarms} said SLOWER of anything. {found.cleared:.1%} of the "
+        f"benchmarks were cleared in stage 1, and a benchmark took {found.pairs:.1f} launch pairs."
+    )
+    return paragraph(text)
+
+
+def _power(page: Page, valid: Sequence[Judged], injected: Sequence[Judged]) -> str:
+    """The gate's own curve, over all runs and over calm ones, with the table behind it."""
+    if not injected:
+        return ""
+    groups = {"all runs": injected, f"a pair scatters by {PROMISED_SPREAD:.0%} at most": [
+        judged for judged in injected if judged.trial.pair_spread <= PROMISED_SPREAD]}  # fmt: skip
+    series = []
+    for place, (name, group) in enumerate(groups.items()):
+        points = [_point(0.0, *_hits(valid, GATE))] if valid else []
+        points += [_point(size, *_hits(_of_size(group, size), GATE)) for size in _sizes(group)]
+        series.append(Series(name, points, colour=place, dash=place))
+    figure = Figure(
+        "power-curve", "Called SLOWER over the slowdown planted in a benchmark", "slowdown (%)", "found (%)", series,
+        [INTERVAL, "at 0 are benchmarks that nobody slowed"], x_log=False, y_log=False,
+    )  # fmt: skip
+    rows = tuple(
+        (f"{size:.0%}", share(*_hits(_of_size(injected, size), GATE)),
+         share(*_hits(_of_size(list(groups.values())[1], size), GATE)), _bias(_of_size(injected, size)),
+         share(*_others(_of_size(injected, size))))
+        for size in _sizes(injected)
+    )  # fmt: skip
+    header = ("slowdown", "found", f"found where a pair scatters by {PROMISED_SPREAD:.0%} at most",
+              "estimate less truth", "others called slower")  # fmt: skip
+    notes = (INTERVAL, "± two standard errors of the mean")
+    return page.drawn([figure]) + table(Table("power", "Power and bias", header, 1, rows, notes), "power")
+
+
+def _sizes(group: Sequence[Judged]) -> list[float]:
+    return sorted({judged.slowdown for judged in group})
+
+
+def _of_size(group: Sequence[Judged], size: float) -> list[Judged]:
+    return [judged for judged in group if judged.slowdown == size]
+
+
+def _hits(group: Sequence[Judged], rule: str) -> tuple[int, int]:
+    """Benchmarks that the rule called slower, of those that were; of unchanged runs, of all."""
+    slowed = [
+        row.id in judged.calls[rule]
+        for judged in group
+        for row in judged.trial.result.cases
+        if not judged.slowdown or is_slowed(judged.trial, row.id)
+    ]
+    return sum(slowed), len(slowed)
+
+
+def _others(group: Sequence[Judged]) -> tuple[int, int]:
+    """The gate's calls on benchmarks that nobody slowed, in runs with others that were."""
+    calls = [
+        row.id in judged.calls[GATE]
+        for judged in group
+        for row in judged.trial.result.cases
+        if not is_slowed(judged.trial, row.id)
+    ]
+    return sum(calls), len(calls)
+
+
+def _bias(group: Sequence[Judged]) -> str:
+    errors = [
+        row.effect.effect - judged.slowdown
+        for judged in group
+        for row in judged.trial.result.cases
+        if is_slowed(judged.trial, row.id) and row.effect is not None
+    ]
+    return f"{mean(errors):+.2%} ± {2 * stdev(errors) / len(errors) ** 0.5:.2%}" if len(errors) > 1 else DASH
+
+
+def _point(x: float, hits: int, of: int, text: str = "") -> Point:
+    low, high = limits(hits, of)
+    return Point(100 * x, 100 * hits / of, text or share(hits, of), NO_TAGS, 100 * low, 100 * high)
+
+
+def _peers(page: Page, valid: Sequence[Judged], injected: Sequence[Judged]) -> str:
+    """Each rule's curve, and its false alarms beside its power."""
+    rows, curves, places = [], [], []
+    chosen = _of_size(injected, CHOSEN_SLOWDOWN)
+    for place, rule in enumerate(rule_names()):
+        alarms = sum(bool(judged.calls[rule]) for judged in valid)
+        cells = [share(*_hits(_of_size(injected, size), rule)) for size in _sizes(injected)]
+        rows.append((rule, share(alarms, len(valid)), *cells))
+        points = [_point(0.0, *_hits(valid, rule))] if valid else []
+        points += [_point(size, *_hits(_of_size(injected, size), rule)) for size in _sizes(injected)]
+        curves.append(Series(rule, points, colour=place, dash=place))
+        if valid and chosen:
+            power = _point(100 * alarms / len(valid) / 100, *_hits(chosen, rule))
+            places.append(Series(rule, [power], colour=place, mode="markers"))
+    figures = [
+        Figure("rules", "Called slower over the slowdown, by rule", "slowdown (%)", "called slower (%)", curves,
+               [INTERVAL, "at 0 are benchmarks that nobody slowed"], x_log=False, y_log=False)
+    ] if injected else []  # fmt: skip
+    if places:
+        figures.append(Figure(
+            "alarms-and-power", f"What a rule finds of {CHOSEN_SLOWDOWN:.0%}, and what it makes of nothing",
+            "runs without a slowdown in which it calls any benchmark slower (%)",
+            f"slowdowns of {CHOSEN_SLOWDOWN:.0%} found (%)", places, [INTERVAL], x_log=False, y_log=False))  # fmt: skip
+    header = ("rule", "runs with a false alarm", *(f"{size:.0%} found" for size in _sizes(injected)))
+    notes = (
+        "two launches: base of a run's first launch pair and head of its last in stage 1, minutes apart, as whoever "
+        "compares with a recorded run has them",
+        "all rounds of stage 1: every launch of it, in turns, pooled, which none of these tools takes by itself",
+        "the rules are those published, applied to wall time; " + INTERVAL,
+    )
+    return page.drawn(figures) + table(Table("rules", "By rule", header, 1, tuple(rows), notes), "rules")
+
+
+def _real(trials: Sequence[Trial]) -> str:
+    if not trials:
+        return ""
+    rows = []
+    for trial in trials:
+        touched = [row for row in trial.result.cases if is_slowed(trial, row.id)]
+        slower = [row.effect.effect for row in touched if row.verdict == Verdict.SLOWER and row.effect is not None]
+        risen = {row.counter for row in trial.result.exact if row.verdict == Verdict.MORE and is_slowed(trial, row.id)}
+        by_counters = is_caught_by_counters(trial)
+        name = trial.truth["change"]
+        rows.append((
+            name, REAL_SLOWDOWNS[name].about, "yes" if is_caught_by_time(trial) else "no",
+            DASH if by_counters is None else "yes" if by_counters else "no", f"{len(slower)} of {len(touched)}",
+            f"{min(slower):.1%} to {max(slower):.1%}" if slower else DASH, ", ".join(sorted(risen)) or DASH,
+        ))  # fmt: skip
+    header = ("change", "what", "caught by time", "caught by counters", "called slower", "by", "counters that rose")
+    notes = (f"{DASH}: the run counted nothing",)
+    return table(Table("real", "Time and counters", header, 2, tuple(rows), notes), "real") + _two_by_two(trials)
+
+
+def _two_by_two(trials: Sequence[Trial]) -> str:
+    """The same, as two by two."""
+    found = [(is_caught_by_time(trial), is_caught_by_counters(trial), trial.truth["change"]) for trial in trials]
+    rows = tuple(
+        (
+            name,
+            *(", ".join(change for t, c, change in found if (t, c) == (by_time, by)) or DASH for by in (True, False)),
+        )
+        for name, by_time in (("caught by time", True), ("not by time", False))
+    )
+    header = ("", "caught by counters", "not by counters")
+    return table(Table("two-by-two", "What catches what", header, 1, rows, ()), "two-by-two")
+
+
+def _cost(trials: Sequence[Trial]) -> str:
+    rows = []
+    for change in dict.fromkeys(trial.truth["change"] for trial in trials):
+        of_kind = [trial for trial in trials if trial.truth["change"] == change]
+        minutes = [known for trial in of_kind if (known := minutes_of(trial)) is not None]
+        stage_1, stage_2 = zip(*(trial.result.pairs for trial in of_kind), strict=True)
+        spent = f"{median(minutes):.1f} ({min(minutes):.1f} to {max(minutes):.1f})" if minutes else DASH
+        rows.append((change, str(len(of_kind)), spent, f"{median(stage_1):g}", f"{median(stage_2):g}"))
+    header = ("change", "runs", "minutes", "launch pairs of stage 1", "of stage 2")
+    note = "medians; minutes from the first line of the samples to the end of the run, waiting for other work included"
+    return table(Table("cost", "What a run took", header, 1, tuple(rows), (note,)), "cost")
+
+
+def minutes_of(trial: Trial) -> float | None:
+    """How long the run took: by its launch pairs, or where they were not timed by when its samples were put away."""
+    assert trial.samples is not None
+    if trial.samples.pair_seconds:
+        return sum(trial.samples.pair_seconds.values()) / 60
+    try:
+        kept = datetime.strptime(trial.name[:15], "%Y%m%dT%H%M%S").astimezone()
+        return (kept - datetime.fromisoformat(trial.samples.header["started"])).total_seconds() / 60
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
