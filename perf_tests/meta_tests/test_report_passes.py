@@ -20,9 +20,8 @@ from perf_tests.meta_tests.synthetic import (
     with_passes,
 )
 from perf_tests.meta_tests.test_report import figures, page_over, sections
-from perf_tests.records.gate import recorded_sides
 from perf_tests.records.record import Json
-from perf_tests.records.report import page, verdicts
+from perf_tests.records.report import page
 from perf_tests.records.report.memory import FEWEST_MOMENTS, thinned
 
 MIB = 2**20
@@ -218,11 +217,6 @@ def test_without_launches_enough_of_two_commits_there_is_no_verdict(why: str, tm
     text = page_over(tmp_path, *without_verdict()[why])
     assert "verdicts1" not in sections(text)
     assert "SLOWER" not in text
-
-
-def test_the_launches_that_a_verdict_takes_are_those_of_the_gate() -> None:
-    expected = recorded_sides.FEWEST_BASE_LAUNCHES, recorded_sides.FEWEST_HEAD_LAUNCHES
-    assert expected == (verdicts.FEWEST_BASE, verdicts.FEWEST_HEAD)
 
 
 def test_launches_of_its_kernels_are_a_floor_behind_each_line(tmp_path: Path) -> None:

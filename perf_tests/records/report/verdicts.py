@@ -2,12 +2,10 @@
 
 from collections.abc import Sequence
 
+from perf_tests.records.gate.recorded_sides import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAUNCHES
 from perf_tests.records.report.run import Machine, Run
 from perf_tests.records.store import StoredRecord
 from perf_tests.records.tables import Table
-
-FEWEST_BASE, FEWEST_HEAD = 5, 3
-"""Launches that a verdict takes, as the gate of recorded launches has it."""
 
 
 def verdict_table(machine: Machine) -> Table | None:
@@ -45,7 +43,7 @@ def two_commits(machine: Machine) -> tuple[list[Run], list[Run]] | None:
     newest_first = sorted(by_commit.values(), key=lambda runs: runs[-1].number, reverse=True)
     for place, head in enumerate(newest_first):
         for base in newest_first[place + 1 :]:
-            if len(head) >= FEWEST_HEAD and len(base) >= FEWEST_BASE:
+            if len(head) >= FEWEST_HEAD_LAUNCHES and len(base) >= FEWEST_BASE_LAUNCHES:
                 return base, head
     return None
 
