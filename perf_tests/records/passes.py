@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Sequence
 
-from perf_tests.records.kernel_screen import summary_lines
+from perf_tests.records import kernel_screen, memory_screen
 from perf_tests.records.record import Json
 
-PASS_LINES: dict[str, Callable[[Sequence[Json]], list[str]]] = {"kernels": summary_lines}
+PASS_LINES: dict[str, Callable[[Sequence[Json]], list[str]]] = {
+    "kernels": kernel_screen.summary_lines,
+    "memory": memory_screen.summary_lines,
+}
 
 
 def pass_lines(record: Json) -> dict[str, list[str]]:
