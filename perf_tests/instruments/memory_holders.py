@@ -26,6 +26,9 @@ from perf_tests.instruments.storage_tracker import CUDA_BLOCK_BYTES, TEMPORARIES
 DEEPEST_STACK = 32
 """Frames kept of a call, innermost first."""
 
+_INSTRUMENTS = (__file__, *(str(Path(torch.__file__).parent / name) for name in ("_dynamo", "_compile.py")))
+"""What every stack begins with: this watch, and what PyTorch wraps its calls in."""
+
 Regions = tuple[str, ...]
 """The regions that are open, outermost first."""
 
@@ -178,7 +181,7 @@ class HolderWatch:
         frame: FrameType | None = inspect.currentframe()
         frames: list[Frame] = []
         while frame is not None and frame.f_code.co_filename != self._outermost and len(frames) < DEEPEST_STACK:
-            if frame.f_code.co_filename != __file__:
+            if frames or not frame.f_code.co_filename.startswith(_INSTRUMENTS):
                 frames.append(Frame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
             frame = frame.f_back
         return tuple(frames)
