@@ -136,7 +136,7 @@ def test_a_gpu_records_python_frames_a_bounded_number_and_only_inside(monkeypatc
     asked: list[dict[str, object]] = []
     monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **how: asked.append(how))
     monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: {"segments": [], "device_traces": [[]]})
-    with pytest.raises(MemoryError), cuda_history():
+    with cuda_history():
         assert cuda_snapshot() == {"segments": [], "device_traces": [[]]}
-        raise MemoryError
+        assert len(asked) == 1
     assert asked == [{"enabled": "all", "stacks": "python", "max_entries": MOST_ENTRIES}, {"enabled": None}]

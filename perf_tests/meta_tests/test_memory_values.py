@@ -9,6 +9,7 @@ import pytest
 
 from model.precision import PRECISIONS
 from model.training import Training
+from perf_tests.case_counters import counters_of
 from perf_tests.cases import LanguageModelCase
 from perf_tests.instruments.memory_holders import Held, Part
 from perf_tests.instruments.storage_tracker import Block, Change
@@ -65,6 +66,21 @@ VALUES: Json = {
     "peak_allocated_bytes": 1020, "flags": [],
     "parts": [{"phase": "forward", "peak_allocated_bytes": 1020, "peak_reserved_bytes": None}],
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "share, workspace_bytes, is_flagged", [(1.0, 0, False), (1.009, 0, False), (1.02, 0, True), (0.98, 0, True),
+                                           (1.02, 10**9, False), (0.98, 10**9, True)],
+)  # fmt: skip
+def test_a_peak_beyond_a_hundredth_and_the_workspaces_is_flagged(
+    share: float, workspace_bytes: int, is_flagged: bool
+) -> None:
+    counters = counters_of(language_model_case())
+    values = {**VALUES, "peak_allocated_bytes": round(share * counters.peak_bytes)}
+    found = with_prediction(values, counters, None, workspace_bytes)
+    assert found["flags"] == (["peak_off"] if is_flagged else [])
+    assert found["prediction_error"] == pytest.approx(share - 1, abs=1e-3)
+    assert found["parts"][0]["predicted_peak_bytes"] == counters.peak_of("forward").peak_bytes
 
 
 def test_without_counters_a_row_says_why() -> None:
