@@ -50,7 +50,7 @@ class MemoryWorker:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "perf_tests.memory_worker", str(its_read), str(its_write)],
                 cwd=self.root,
-                env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
+                env=_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
@@ -76,3 +76,9 @@ class MemoryWorker:
         self._log.seek(0)
         lines = [line.strip() for line in self._log.read().decode(errors="replace").splitlines() if line.strip()]
         return lines[-1].rstrip(".") if lines else "it said nothing"
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without pytest's own variables and the threads that numpy starts on import: a fork takes none along."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    return {**inherited, "OPENBLAS_NUM_THREADS": "1"}
