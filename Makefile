@@ -88,5 +88,6 @@ clean:  ## forget the installation, keep the records
 	    $(BIN)/pip install --quiet "torch==$(TORCH)+cpu" --extra-index-url $(CPU_INDEX) || \
 	    $(BIN)/pip install --quiet "torch==$(TORCH)"; \
 	fi
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[checks]'
+	if test -e /proc/driver/nvidia/version; then extras=checks,nvidia; else extras=checks; fi; \
+	    $(BIN)/pip install --quiet --constraint constraints.txt --editable ".[$$extras]"
 	touch $@

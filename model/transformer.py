@@ -134,24 +134,28 @@ class RotaryEmbedding(nn.Module):
     Su et al., "RoFormer", 2021 (arXiv:2104.09864), equation 34, with theta 10 000.
     """
 
-    cos_TP: Tensor
-    sin_TP: Tensor
+    cos_TK: Tensor
+    signed_sin_TK: Tensor
 
     def __init__(self, head_dim: int, context_length: int, theta: float = 10_000.0) -> None:
         super().__init__()
         frequency_P = theta ** -(torch.arange(0, head_dim, 2) / head_dim)
         angle_TP = torch.arange(context_length)[:, None] * frequency_P
-        self.register_buffer("cos_TP", angle_TP.cos(), persistent=False)
-        self.register_buffer("sin_TP", angle_TP.sin(), persistent=False)
+        cos_TP, sin_TP = angle_TP.cos(), angle_TP.sin()
+        self.register_buffer("cos_TK", interleaved(cos_TP, cos_TP), persistent=False)
+        self.register_buffer("signed_sin_TK", interleaved(-sin_TP, sin_TP), persistent=False)
 
     def forward(self, x_BHTK: Tensor) -> Tensor:
         with region("rotary"):
             num_tokens = x_BHTK.shape[-2]
-            cos_TP, sin_TP = self.cos_TP[:num_tokens], self.sin_TP[:num_tokens]
             first_BHTP, second_BHTP = x_BHTK.unflatten(-1, (-1, 2)).unbind(-1)
-            turned_first_BHTP = cos_TP * first_BHTP - sin_TP * second_BHTP
-            turned_second_BHTP = sin_TP * first_BHTP + cos_TP * second_BHTP
-            return torch.stack((turned_first_BHTP, turned_second_BHTP), dim=-1).flatten(start_dim=-2)
+            swapped_BHTK = interleaved(second_BHTP, first_BHTP)
+            return swapped_BHTK * self.signed_sin_TK[:num_tokens] + x_BHTK * self.cos_TK[:num_tokens]
+
+
+def interleaved(first: Tensor, second: Tensor) -> Tensor:
+    """(..., P) twice to (..., 2P): the features of either in turns."""
+    return torch.stack((first, second), dim=-1).flatten(start_dim=-2)
 
 
 class SwiGLU(nn.Module):

@@ -19,6 +19,7 @@ from perf_tests.fake_training import (
     PassShape,
     UpdateShape,
     attention_passes,
+    inference,
     passes,
     updates,
 )
@@ -163,15 +164,14 @@ _PARTS_OF_PHASE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 def _language_model_parts(case: LanguageModelCase, zero_grad: str, first_step: bool, all_layers: bool) -> list[_Part]:
-    counted = passes(_pass_shape(case), all_layers)
     names, timed = _PARTS_OF_PHASE[case.phase]
+    counted = (inference if case.phase == "inference" else passes)(_pass_shape(case), all_layers)
     is_updated = case.trains and not (case.phase == "full_step" and zero_grad == "before_step")
     beside = {name: Counter[str]() for name in names}
     # The set-up of a backward pass returns, and lets go of the logits; a step has them until its end.
-    logits = _difference(counted["loss"].held_at_end, counted["backward"].held_at_start)
     keeps_logits = case.phase in ("forward_backward", "full_step")
     if keeps_logits:
-        beside["backward"] += logits
+        beside["backward"] += _difference(counted["loss"].held_at_end, counted["backward"].held_at_start)
     if case.phase == "full_step" and zero_grad == "after_forward" and not first_step:
         old_gradients = Counter({GRADIENTS: counted["backward"].held_at_end[GRADIENTS]})
         beside["forward"] += old_gradients

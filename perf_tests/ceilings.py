@@ -53,8 +53,8 @@ MEMORY_EFFICIENCY = 0.85
 # Host time of one launch is a property of a host that a datasheet says nothing about: the medians over the published
 # times that launches bound, as `python -m perf_tests.proofs.predicted_times` prints them. Hosts differ by a factor of
 # 4 and more.
-LAUNCH_SECONDS = 39e-6
-BACKWARD_LAUNCH_SECONDS = 27e-6
+LAUNCH_SECONDS = 44e-6
+BACKWARD_LAUNCH_SECONDS = 29e-6
 
 
 def ceilings_of(gpu: Gpu) -> Ceilings:

@@ -14,6 +14,7 @@ from model.precision import PRECISIONS
 from model.training import Training
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
 from perf_tests.instruments.clock import Clock
+from perf_tests.instruments.round_health import RoundHealth
 from perf_tests.instruments.sdpa_backend import sdpa_backend_for_shape
 from perf_tests.measure import Measure
 from perf_tests.models import ForeignModelError, ModelShelf, forget
@@ -167,6 +168,7 @@ def measure(
         expectation=None if workbench.disabled else workbench.expect(case),
         measure_ceiling_again=workbench.measure_ceiling_again,
         available_bytes=workbench.budget_bytes,
+        health=RoundHealth(workbench.health),
     )
     yield measure
     workbench.note_time(measure)

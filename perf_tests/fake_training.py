@@ -70,24 +70,32 @@ class AttentionShape:
 
 
 @lru_cache(maxsize=256)
+def inference(shape: PassShape, all_layers: bool = False) -> Parts:
+    """Counters of `inference`, from a few layers unless all are asked for; weights and batch are there at the start."""
+    return from_few_layers(count_inference, shape, 2, all_layers)
+
+
+@lru_cache(maxsize=256)
 def passes(shape: PassShape, all_layers: bool = False) -> Parts:
-    """Counters of `inference`, `forward`, `loss` and `backward`, from a few layers unless all are asked for.
+    """Counters of `forward`, `loss` and `backward`, from a few layers unless all are asked for.
 
     Nothing is held beside weights and batch at the start; the logits are let go of after the loss.
     """
-    without_graph = from_few_layers(count_inference, shape, 2, all_layers)
-    return {**without_graph, **from_few_layers(count_passes, shape, 1, all_layers)}
+    return from_few_layers(count_passes, shape, 1, all_layers)
 
 
 def from_few_layers(count: Callable[[PassShape], Parts], shape: PassShape, few: int, all_layers: bool) -> Parts:
     """What `count` finds at the shape's depth, from `few` layers and one more.
 
     The first layer of an inference differs: the caller still holds what went into it. So that needs two at the least.
+    Blocks that share a checkpoint count as one layer; those left over stay behind them, as the model has them.
     """
-    layers = shape.config.num_layers
-    if all_layers or layers <= few + 1 or blocks_per_checkpoint(shape.checkpoint) > 1:
+    blocks = max(1, blocks_per_checkpoint(shape.checkpoint))
+    layers, left_over = divmod(shape.config.num_layers, blocks)
+    if all_layers or layers <= few + 1:
         return count(shape)
-    less, more = (count(replace(shape, config=replace(shape.config, num_layers=depth))) for depth in (few, few + 1))
+    depths = (few * blocks + left_over, (few + 1) * blocks + left_over)
+    less, more = (count(replace(shape, config=replace(shape.config, num_layers=depth))) for depth in depths)
     try:
         return {name: extrapolated(less[name], more[name], layers - few) for name in less}
     except NotOfEqualLayersError:

@@ -13,9 +13,11 @@ from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.compilation import count_compilations
 from perf_tests.instruments.device import Device
 from perf_tests.instruments.machine import drifting_facts
+from perf_tests.instruments.round_health import RoundHealth
 from perf_tests.outcomes import ImpossibleError
 from perf_tests.records import row_flags
 from perf_tests.records.record import FLAGS, Json
+from perf_tests.records.steadiness import suggested_warmup_rounds
 
 
 class Benchmark(Protocol):
@@ -48,6 +50,7 @@ class Measure:
     measure_ceiling_again: Callable[[str], float] | None = None
     """The matrix product rate of this moment in a precision; asked before a case is called impossible."""
     available_bytes: int | None = None
+    health: RoundHealth = field(default_factory=lambda: RoundHealth(None))
     rounds_seconds: float = 0.0
     first_call_seconds: float = 0.0
     _arguments: tuple[Any, ...] = ()
@@ -67,6 +70,7 @@ class Measure:
         """
 
         def prepare() -> None:
+            self._ask_health()
             # Free the last round's graph now, or two of them would be alive at once. For the same reason the
             # arguments are kept here: the benchmark would hold them until the next ones are there.
             self._arguments, self._result = (), None
@@ -95,7 +99,7 @@ class Measure:
 
     def _measure(self, timed: Callable[[], None], prepare: Callable[[], None]) -> None:
         gc.collect()
-        before, compilations = drifting_facts(self.device.torch_device), count_compilations()
+        before, compilations = self._drifting_facts(), count_compilations()
         start = time.perf_counter()
         warmup_rounds = self.warmup_rounds
         if warmup_rounds:
@@ -105,12 +109,24 @@ class Measure:
         first_compilations = count_compilations()
         self.benchmark.pedantic(timed, setup=prepare, rounds=self.rounds, warmup_rounds=warmup_rounds)
         self.device.synchronize()
+        self._ask_health()
         self.rounds_seconds = time.perf_counter() - start
         all_compilations = count_compilations()
         if all_compilations.since(compilations).graphs:
             self.conditions["compile_cache"] = all_compilations.since(compilations).cache_state
             self.conditions["recompiles"] = all_compilations.since(first_compilations).graphs
-        self.conditions["before"], self.conditions["after"] = before, drifting_facts(self.device.torch_device)
+        self.conditions["before"], self.conditions["after"] = before, self._drifting_facts()
+        self.conditions.update(self.health.facts())
+
+    def _drifting_facts(self) -> Json:
+        return drifting_facts(self.device.torch_device, self.health.health)
+
+    def _ask_health(self) -> None:
+        """Between two rounds: the one before has just ended."""
+        if self._round == self.warmup_rounds:
+            self.health.begin()
+        elif self._round > self.warmup_rounds:
+            self.health.end_of_round()
 
     def _first_round(self, timed: Callable[[], None], prepare: Callable[[], None]) -> None:
         """One warm-up round by hand, its set-up and its call timed apart: compiled code is generated in either."""
@@ -140,6 +156,7 @@ class Measure:
             info.update(self.expectation.derived(self.benchmark.stats["median"]))
         info["skipped_steps"] = self._skipped_steps()
         info["compile_seconds"] = self._compile_seconds()
+        info["suggested_warmup_rounds"] = suggested_warmup_rounds(self.benchmark.stats["data"], self.warmup_rounds)
         info["flags"] = self._flags(info)
 
     def _derived(self, median_seconds: float) -> Json:
@@ -196,7 +213,9 @@ class Measure:
             "recompiled": bool(info.get("recompiles")),
             "skipped_steps": bool(info.get("skipped_steps")),
             "outlier": row_flags.has_outlier(rounds),
+            "short_warmup": info["suggested_warmup_rounds"] is not None,
             "trend": row_flags.has_trend(rounds),
+            "throttled": bool(info["throttled_rounds"]),
             "over_ceiling": self._is_over_ceiling(),
             "waits_for_host": row_flags.waits_for_host(rounds, info["device_seconds"], info.get("bound")),
             "parts_do_not_add_up": row_flags.parts_do_not_add_up(rounds, info["part_seconds"]),

@@ -23,6 +23,9 @@ from perf_tests.workbench import Workbench
 
 ROOT = Path(__file__).parents[1]
 
+ALL_ROUNDS = 3
+"""One that makes what the others find there, one for the allocator's figures, one to see who holds what."""
+
 
 @dataclass
 class MemoryPass:

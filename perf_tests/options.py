@@ -30,8 +30,11 @@ GATE_SIZE = "small-2layers"
 PASSES = {
     "kernels": "also trace each case, after the timings: kernels, launches, gaps, one attention layer by part",
     "memory": "also examine the memory of each case, in a process of its own: peaks, what is saved, who holds what",
+    "warmup": "also study each case in fresh processes: how many warm-up rounds it needs, and what the first costs",
 }
 """Extra passes over the cases, each an option of its name; what they find is never a timing."""
+OPTION_OF_PASS = {"warmup": "--warmup-study"}
+"""Where a pass's own name would say too little, or too much like another option's."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def option_of_pass(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    return OPTION_OF_PASS.get(name, f"--{name.replace('_', '-')}")
 
 
 def read_settings(config: pytest.Config) -> Settings:

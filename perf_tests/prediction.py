@@ -40,6 +40,8 @@ class PredictedCase:
 
     case: Case
     peak_bytes: int
+    peak_part: str
+    """The part of the round that holds the most: `forward`, `loss`, `backward`, `optimizer`, ..."""
     bytes_by_category: dict[str, int]
     """At the peak; adds up to it."""
     verdict: str
@@ -125,6 +127,7 @@ def predict_case(case: Case, machine: Machine) -> PredictedCase:
     return PredictedCase(
         case=case,
         peak_bytes=counters.peak_bytes,
+        peak_part=highest.part,
         bytes_by_category=highest.bytes_by_category,
         verdict=machine.room.verdict(counters.peak_bytes),
         time=time,

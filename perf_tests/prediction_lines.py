@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from perf_tests.checkpoint_choice import CheckpointChoice
 from perf_tests.gpu_room import FITS, FRAGMENTATION_SHARE, MAY_NOT_FIT
 from perf_tests.predicted_time import COMPUTE, LAUNCH, MEMORY
 from perf_tests.prediction import AttentionPrediction, Machine, PredictedCase, Remedy, StepPrediction
@@ -15,12 +16,12 @@ CATEGORIES = (
 
 def step_lines(prediction: StepPrediction) -> list[str]:
     """Verdict, peaks, times, and what would make it fit."""
-    case = prediction.step.case.identity()
-    what = (
-        f"{case['size']} at context {case['context_length']}, batch {case['batch_size']}, {case['precision']}, "
-        f"{case['attention']} attention, AdamW {case['optimizer']}, checkpoint {case['checkpoint']}"
-    )
-    lines = [f"A training step of {what}", *verdict_lines(prediction.step, prediction.machine), ""]
+    step = prediction.step
+    lines = [
+        f"{_step_name(step)}, checkpoint {step.case.identity()['checkpoint']}",
+        *verdict_lines(prediction.step, prediction.machine),
+        "",
+    ]
     lines += [*peak_lines(prediction.phases.items()), "", *time_lines(prediction.phases.items(), prediction.machine)]
     if prediction.is_hopeless:
         static = _gb(prediction.unavoidable_bytes)
@@ -28,6 +29,44 @@ def step_lines(prediction: StepPrediction) -> list[str]:
     if prediction.remedies:
         lines += ["", *remedy_lines(prediction.remedies)]
     return lines
+
+
+def checkpoint_lines(choice: CheckpointChoice) -> list[str]:
+    """Peak and time under each checkpoint, the smallest and the fastest that fits."""
+    least = min(step.time.seconds for step in choice.steps)
+    rows = [
+        (
+            _checkpoint_option(step),
+            _gb(step.peak_bytes),
+            step.peak_part,
+            step.verdict,
+            *_time_cells(step)[:3],
+            f"{step.time.seconds / least:.2f} x",
+        )
+        for step in choice.steps
+    ]
+    header = ("recomputed", "peak", "reached in", "verdict", "full step", "4 of 5 within", "bound by", "of the fastest")
+    smallest, fastest = choice.smallest, choice.fastest_that_fits
+    lines = [
+        f"{_step_name(choice.steps[0])} on {choice.machine.name}", *_room_lines(choice.machine), "",
+        *table(header, rows), f"rates and launches: {choice.machine.ceilings.source}", "",
+        f"smallest peak, of equals the fastest: {_checkpoint_option(smallest)}, {_gb(smallest.peak_bytes)}",
+    ]  # fmt: skip
+    if fastest is None:
+        return [*lines, "fastest that fits: none of them fits"]
+    return [*lines, f"fastest that fits: {_checkpoint_option(fastest)}, {duration(fastest.time.seconds)}"]
+
+
+def _checkpoint_option(step: PredictedCase) -> str:
+    return f"--checkpoint {step.case.identity()['checkpoint']}"
+
+
+def _step_name(step: PredictedCase) -> str:
+    case = step.case.identity()
+    return (
+        f"A training step of {case['size']} at context {case['context_length']}, batch {case['batch_size']}, "
+        f"{case['precision']}, {case['attention']} attention, AdamW {case['optimizer']}"
+    )
 
 
 def attention_lines(prediction: AttentionPrediction) -> list[str]:
@@ -124,6 +163,17 @@ def step_json(prediction: StepPrediction) -> Json:
     }
 
 
+def checkpoint_json(choice: CheckpointChoice) -> Json:
+    fastest = choice.fastest_that_fits
+    return {
+        **_machine_json(choice.machine),
+        "fits": choice.fits,
+        "checkpoints": [_case_json(step) for step in choice.steps],
+        "smallest_peak": choice.smallest.case.identity()["checkpoint"],
+        "fastest_that_fits": None if fastest is None else fastest.case.identity()["checkpoint"],
+    }
+
+
 def attention_json(prediction: AttentionPrediction) -> Json:
     smallest = prediction.smallest_that_does_not_fit
     return {
@@ -151,6 +201,7 @@ def _case_json(cell: PredictedCase) -> Json:
         "identity": cell.case.identity(),
         "verdict": cell.verdict,
         "peak_bytes": cell.peak_bytes,
+        "peak_part": cell.peak_part,
         "bytes_by_category": cell.bytes_by_category,
         "predicted_seconds": cell.time.seconds,
         "uncertainty": cell.uncertainty,

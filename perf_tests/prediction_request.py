@@ -15,6 +15,7 @@ from model.transformer import blocks_per_checkpoint
 from perf_tests.case_counters import COUNTED_ATTENTION
 from perf_tests.cases import ATTENTION_BATCH_SIZE, AttentionCase, LanguageModelCase
 from perf_tests.ceilings import ceilings_of
+from perf_tests.checkpoint_choice import worthwhile_checkpoints
 from perf_tests.datasheets import gpu_named
 from perf_tests.gpu_room import Room, room_on
 from perf_tests.instruments.device import open_device
@@ -52,14 +53,24 @@ def requested_step(arguments: argparse.Namespace, machine: Machine) -> LanguageM
     size = _known("--size", arguments.size, SIZES, "; a new size is one line in model/sizes.py")
     context = _count("--context", arguments.context)
     optimizer = _known("--optimizer", arguments.optimizer, OPTIMIZERS)
-    blocks_per_checkpoint(arguments.checkpoint)
+    checkpoint = requested_checkpoints(arguments.checkpoint, SIZES[size].num_layers)[0]
     return LanguageModelCase(
         phase="full_step", size=size, config=SIZES[size].at_context(context), context_length=context,
         batch_size=_count("--batch-size", arguments.batch_size), precision=_precision(arguments.precision, machine),
         attention=_known("--attention", arguments.attention, COUNTED_ATTENTION), execution="eager",
-        checkpoint=arguments.checkpoint, optimizer=optimizer_that_runs(optimizer, torch.device(machine.device)),
+        checkpoint=checkpoint, optimizer=optimizer_that_runs(optimizer, torch.device(machine.device)),
         device=machine.device, model="ours",
     )  # fmt: skip
+
+
+def requested_checkpoints(text: str, num_layers: int) -> list[str]:
+    """A list with commas, in its order; `all` is every one that is worth a look for this many layers."""
+    if text == "all":
+        return worthwhile_checkpoints(num_layers)
+    checkpoints = list(dict.fromkeys(item.strip() for item in text.split(",")))
+    for checkpoint in checkpoints:
+        blocks_per_checkpoint(checkpoint)
+    return checkpoints
 
 
 def requested_attention(arguments: argparse.Namespace, machine: Machine) -> list[AttentionCase]:

@@ -2,24 +2,34 @@
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
+from perf_tests import memory_pass
 from perf_tests.benchmark_options import SavingOptions, same_parameters, show_beside_baseline
 from perf_tests.cases import ATTENTION_AXES, LANGUAGE_MODEL_AXES
-from perf_tests.instruments import machine
-from perf_tests.instruments.kernels import ALL_ROUNDS, ProfilerBusyError, check_no_profiler
-from perf_tests.options import Settings
+from perf_tests.instruments import kernels, machine
+from perf_tests.instruments.kernels import ProfilerBusyError, check_no_profiler
+from perf_tests.options import Settings, option_of_pass
 from perf_tests.outcomes import Outcome
 from perf_tests.progress import Line, Progress, WatchedLine, expected_work
 from perf_tests.records.record import Json, machine_differences
 from perf_tests.records.store import BaselineError, StoredRecord, latest_baseline, list_records, numbered_baseline
+from perf_tests.records.warmup_study import study_rounds
 from perf_tests.session import MeasuringSession, ResumeError, command_line, journal_header, open_journal
 from perf_tests.stash import AGAINST, CASE, PASS, RUN, SAVING, SETTINGS, WORKBENCH, Run
 from perf_tests.workbench import Workbench, set_up
+
+ROUNDS_OF_PASS: dict[str, Callable[[str, int], int]] = {
+    "kernels": lambda phase, rounds: kernels.ALL_ROUNDS,
+    "memory": lambda phase, rounds: memory_pass.ALL_ROUNDS,
+    "warmup": study_rounds,
+}
+"""How many rounds an extra pass runs of a case, from its phase and the measured rounds of its timing."""
 
 
 def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pytest.Item]:
@@ -41,11 +51,14 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     if saving.disabled or settings.nvtx:
         return benchmarks
     run = Run(gone_counts=not _is_restricted(config))
+    if workbench.why_no_health:
+        run.notes.append(workbench.why_no_health)
     machine_info = _machine_info(config)
     selection = [item.nodeid for item in benchmarks]
     try:
-        if "kernels" in settings.passes:
-            check_no_profiler()
+        for name in settings.passes:
+            if name in ("kernels", "warmup"):
+                check_no_profiler(option_of_pass(name))
         timed = {item.nodeid for item in benchmarks if PASS not in item.stash}
         run.baseline = _baseline(run, saving, machine_info, timed)
         header = _header(config, settings, selection, machine_info)
@@ -78,8 +91,9 @@ def _mark(benchmarks: list[pytest.Item], workbench: Workbench) -> None:
 
 
 def _expected_work(item: pytest.Item, workbench: Workbench) -> float:
-    case = item.stash[CASE]
-    return expected_work(case, ALL_ROUNDS if PASS in item.stash else workbench.rounds(case))
+    case, extra_pass = item.stash[CASE], item.stash.get(PASS, None)
+    rounds = workbench.rounds(case)
+    return expected_work(case, rounds if extra_pass is None else ROUNDS_OF_PASS[extra_pass](case.phase, rounds))
 
 
 def _header(config: pytest.Config, settings: Settings, selection: list[str], machine_info: Json) -> Json:

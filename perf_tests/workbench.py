@@ -14,6 +14,7 @@ from perf_tests.expectation import Expectation, expect
 from perf_tests.instruments import roofline
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.device import Device, open_device
+from perf_tests.instruments.gpu_health import GpuHealth, NoHealthError, open_gpu_health
 from perf_tests.measure import Measure
 from perf_tests.options import Settings
 from perf_tests.outcomes import Outcome, is_out_of_memory, why_too_large, why_unsupported
@@ -30,6 +31,9 @@ class Workbench:
     budget_bytes: int
     time_spent: TimeSpent = field(default_factory=TimeSpent)
     session: MeasuringSession | None = None
+    health: GpuHealth | None = None
+    why_no_health: str | None = None
+    """A sentence where there is a GPU whose state cannot be read."""
     _ceilings: dict[str, float] = field(default_factory=dict)
     _machine: list[Ceilings | None] = field(default_factory=list)
     """Asked for once, at the first case; no element before."""
@@ -112,4 +116,10 @@ def set_up(settings: Settings) -> Workbench:
     available_bytes = device.available_bytes()
     budget_bytes = min(settings.memory_budget_bytes or available_bytes, available_bytes)
     device.limit_memory(budget_bytes)
-    return Workbench(settings, device, Clock(device), budget_bytes)
+    workbench = Workbench(settings, device, Clock(device), budget_bytes)
+    if device.torch_device.type == "cuda":
+        try:
+            workbench.health = open_gpu_health(device.torch_device)
+        except NoHealthError as error:
+            workbench.why_no_health = str(error)
+    return workbench

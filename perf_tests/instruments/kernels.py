@@ -100,17 +100,17 @@ def _activities(device: Device) -> list[ProfilerActivity]:
     return [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
 
 
-def check_no_profiler() -> None:
-    """Raises ProfilerBusyError where a second profiler would get nothing, or take it from the first."""
+def check_no_profiler(option: str = "--kernels") -> None:
+    """Raises ProfilerBusyError where a second profiler, that of `option`, would get nothing or take it from another."""
     running = next((name for name in NSYS_VARIABLES if os.environ.get(name)), None)
     if running is not None:
         raise ProfilerBusyError(
             f"Nsight Systems profiles this process ({running} is set), and only one profiler can watch a device at a "
-            "time; run without --kernels under nsys, or with --kernels without nsys."
+            f"time; run without {option} under nsys, or with {option} without nsys."
         )
     # PyTorch has no public way to ask; started inside another, a profiler takes its events and neither says so.
     if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
         raise ProfilerBusyError(
             "A PyTorch profiler is already active in this process, and two cannot run at once; "
-            "stop it, or run without --kernels."
+            f"stop it, or run without {option}."
         )

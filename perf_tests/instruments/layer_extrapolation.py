@@ -8,7 +8,7 @@ this form, the two common ends do not cover the deeper one, and NotOfEqualLayers
 """
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from itertools import accumulate, groupby
 from typing import TypeVar
 
@@ -35,8 +35,8 @@ def extrapolated(few: PartCounters, more: PartCounters, further_layers: int) -> 
     at_end = _line(few.held_at_end, more.held_at_end, further_layers)
     before_last_frees = at_end + _line(few_freed_last, more_freed_last, further_layers)
     backwards = [[(category, -size) for category, size in step] for step in few_steps[::-1]]
-    early = _held_at_highest(at_start, few_steps[:from_start])
-    late = _held_at_highest(before_last_frees, backwards[:from_end])
+    early = _held_after(at_start, few_steps[: _first_highest(few_steps[:from_start])])
+    late = _held_after(before_last_frees, backwards[: _last_highest(backwards[:from_end])])
     return PartCounters(
         kernels=_line(few.kernels, more.kernels, further_layers),
         saved_bytes=_line(Counter(saved=few.saved_bytes), Counter(saved=more.saved_bytes), further_layers)["saved"],
@@ -89,12 +89,24 @@ def _common_start(few: list[Step], more: list[Step]) -> int:
     return next((place for place, (one, other) in enumerate(zip(few, more, strict=False)) if one != other), len(few))
 
 
-def _held_at_highest(held: Counter[str], steps: list[Step]) -> Counter[str]:
-    """What is held at the highest moment of `steps`."""
-    sums = accumulate((sum(size for _, size in step) for step in steps), initial=0)
-    place, _ = max(enumerate(sums), key=lambda item: item[1])
-    at_highest = held.copy()
-    for step in steps[:place]:
+def _first_highest(steps: list[Step]) -> int:
+    """After how many of `steps` the most is held, the first time."""
+    return max(enumerate(_heights(steps)), key=lambda item: item[1])[0]
+
+
+def _last_highest(steps: list[Step]) -> int:
+    """The last time; of steps backwards it is the first that happened, which a full log would name."""
+    return max(enumerate(_heights(steps)), key=lambda item: (item[1], item[0]))[0]
+
+
+def _heights(steps: list[Step]) -> Iterator[int]:
+    return accumulate((sum(size for _, size in step) for step in steps), initial=0)
+
+
+def _held_after(held: Counter[str], steps: list[Step]) -> Counter[str]:
+    """What is held when all of `steps` are done."""
+    after = held.copy()
+    for step in steps:
         for category, size in step:
-            at_highest[category] += size
-    return +at_highest
+            after[category] += size
+    return +after

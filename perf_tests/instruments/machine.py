@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from perf_tests.instruments import host_memory
+from perf_tests.instruments.gpu_health import GpuHealth
 
 # Environment variables that change a figure without changing a line of code.
 _VARIABLES = (
@@ -53,19 +54,12 @@ def _driver_version() -> str | None:
         return None
 
 
-def drifting_facts(device: torch.device) -> dict[str, Any]:
-    """Clock rates and load at this moment; None where the machine does not tell."""
+def drifting_facts(device: torch.device, health: GpuHealth | None = None) -> dict[str, Any]:
+    """Clock rates and load at this moment, of a GPU its whole state; None where the machine does not tell."""
     if device.type == "cuda":
-        return {"sm_clock_mhz": _sm_clock_mhz(device)}
+        return {"sm_clock_mhz": None} if health is None else health.read().facts()
     one_minute_load, _, _ = os.getloadavg()
     return {"cpu_clock_mhz": _cpu_clock_mhz(), "load_average_1min": one_minute_load}
-
-
-def _sm_clock_mhz(device: torch.device) -> int | None:
-    try:
-        return torch.cuda.clock_rate(device)
-    except (RuntimeError, ImportError):  # needs nvidia-ml-py
-        return None
 
 
 def _cpu_clock_mhz() -> float | None:

@@ -6,9 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.proofs.audit_score import PUBLISHED, TABLES, Score, cells, known_cases_found, score
+from perf_tests.proofs.audit_score import (
+    HELD_OUT,
+    PUBLISHED,
+    TABLES,
+    Score,
+    cells,
+    held_out_score,
+    known_cases_found,
+    print_held_out,
+    score,
+)
+from perf_tests.proofs.held_out_attention import breaks_physics, least_bytes, least_flops
 from perf_tests.records.audit import Audit, audit_file
-from perf_tests.records.finding import IMPOSSIBLE
+from perf_tests.records.finding import ACCUSING, IMPOSSIBLE
 
 
 @pytest.fixture(scope="module")
@@ -56,3 +67,59 @@ def test_each_published_table_is_in_its_readme(path: Path) -> None:
     assert f"`{path.name}`" in (PUBLISHED / "README.md").read_text()
     with open(path, newline="") as file:
         assert all(None not in row and None not in row.values() for row in csv.DictReader(file))
+
+
+def held_out_cell(**changes: str) -> dict[str, str]:
+    cell = {
+        "source": "somebody", "gpu": "A100-40GB", "gpu_basis": "stated", "batch": "1", "d_model": "64",
+        "seq_len": "16384", "causal_mask": "yes", "precision": "fp32", "compiled": "no", "attention": "naive",
+        "phase": "forward", "mean_ms": "10",
+    }  # fmt: skip
+    return {**cell, **changes}
+
+
+def test_a_held_out_cell_is_judged_by_its_products() -> None:
+    """Two products of 2 x 16384 x 16384 x 64: 68.7 GFLOP, 3.52 ms at 19.5 TFLOP/s."""
+    assert least_flops(held_out_cell()) == 2 * 2 * 16384**2 * 64
+    assert least_flops(held_out_cell(attention="triton_fa2", phase="backward")) == 5 * 16384**2 * 64
+    assert breaks_physics(held_out_cell(mean_ms="3.5"))
+    assert not breaks_physics(held_out_cell(mean_ms="3.6"))
+
+
+def test_a_held_out_cell_is_judged_by_its_traffic() -> None:
+    """Scores of 1 GiB, written and read: 1.05 ms at 2.039 TB/s, where the products take 0.22 ms in bf16."""
+    long = held_out_cell(seq_len="23170", precision="bf16")
+    assert least_bytes(long, 40 * 2**20) == pytest.approx(2 * 2**30, rel=1e-3)
+    assert breaks_physics({**long, "mean_ms": "1.0"})
+    assert not breaks_physics({**long, "mean_ms": "1.1"})
+    assert not breaks_physics({**long, "mean_ms": "1.0", "attention": "triton_fa2"})
+
+
+def test_the_held_out_table_has_cells_of_either_kind_and_no_hand_in_the_rest() -> None:
+    table = cells(HELD_OUT)
+    result = held_out_score(audit_file(PUBLISHED / f"{HELD_OUT}.csv"), table)
+    assert len(result.breaking) + len(result.right) == sum(bool(cell["mean_ms"]) for cell in table)
+    assert result.found
+    assert HELD_OUT not in TABLES
+    assert {cell["file"] for cell in cells("known_cases")}.isdisjoint({f"{HELD_OUT}.csv"})
+
+
+def test_the_readme_says_what_is_missed_of_the_held_out_table_and_by_which_rules_it_is_wronged() -> None:
+    """Misses are backward passes with a product that the audit does not count; the rules are the two that it names."""
+    audit, table = audit_file(PUBLISHED / f"{HELD_OUT}.csv"), cells(HELD_OUT)
+    result = held_out_score(audit, table)
+    missed = [table[int(line.removeprefix("line ")) - 2] for line in result.missed]
+    assert {(cell["attention"], cell["phase"]) for cell in missed} <= {("triton_fa2", "backward")}
+    wronging = {f.rule for f in audit.findings if f.verdict in ACCUSING and result.accused & set(f.places)}
+    assert wronging <= {"attention exponent", "attention backward"}
+
+
+def test_what_is_missed_and_who_is_accused_on_the_held_out_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    table = [held_out_cell(mean_ms="0.5"), held_out_cell(d_model="128")]
+    blind = Audit(kind="attention timing", places=[], findings=[], not_judged=[])
+    assert held_out_score(blind, table).missed == {"line 2"}
+    print_held_out(blind, table)
+    said = capsys.readouterr().out
+    assert "0 of 1 found" in said
+    assert "missed 1: naive fp32 forward on A100-40GB" in said
+    assert "0 of 1 accused" in said

@@ -87,6 +87,7 @@ REFUSALS = {
         "--against=HEAD", "--gate-undecided=maybe", says=("--gate-undecided 'maybe'", "choose pass or fail")
     ),
     "a summary in no folder": refused("--against=HEAD", "--gate-summary=/nowhere/s.md", says=("there is no folder",)),
+    "a gate with a study": refused("--against=HEAD", "--warmup-study", says=("does not go with --warmup-study",)),
     "a gate with a kernel pass": refused("--against=HEAD", "--kernels", says=("does not go with --kernels",)),
     "a gate with ranges": refused("--against=HEAD", "--nvtx", says=("does not go with --nvtx",)),
     "a gate that is to be resumed": refused("--against=HEAD", "--resume", says=("does not go with --resume",)),

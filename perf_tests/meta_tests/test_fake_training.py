@@ -15,6 +15,7 @@ from perf_tests.fake_training import (
     attention_passes,
     count_inference,
     count_passes,
+    inference,
     passes,
     updates,
 )
@@ -39,6 +40,11 @@ def without_log(parts: dict[str, PartCounters]) -> dict[str, PartCounters]:
 
 def count_all(shape: PassShape) -> dict[str, PartCounters]:
     return {**count_inference(shape), **count_passes(shape)}
+
+
+def told(shape: PassShape) -> dict[str, PartCounters]:
+    """As they are asked for: from a few layers where these tell."""
+    return {**inference(shape), **passes(shape)}
 
 
 @pytest.mark.parametrize("precision, checkpoint", [("fp32", "none"), ("bf16", "none"), ("fp16", "block")])
@@ -92,13 +98,13 @@ def test_a_few_layers_tell_of_five(precision: str, attention: str, checkpoint: s
         SHAPE, config=config, context_length=64, precision=precision, attention=attention, checkpoint=checkpoint,
         target=target,
     )  # fmt: skip
-    assert without_log(passes(shape)) == without_log(count_all(shape))
+    assert without_log(told(shape)) == without_log(count_all(shape))
 
 
 @pytest.mark.parametrize("size, context, precision", [("small", 128, "fp32"), ("large", 1024, "bf16")])
 def test_a_few_layers_tell_of_real_sizes(size: str, context: int, precision: str) -> None:
     shape = PassShape(SIZES[size].at_context(context), context, 4, precision, "naive", "none", "cuda")
-    assert without_log(passes(shape)) == without_log(count_all(shape))
+    assert without_log(told(shape)) == without_log(count_all(shape))
 
 
 def test_a_peak_that_wanders_with_the_depth_is_found() -> None:
@@ -125,10 +131,24 @@ def test_a_first_layer_unlike_the_others_is_not_told_from_it_alone() -> None:
         extrapolated(one["inference"], two["inference"], 6)
 
 
-def test_a_checkpoint_over_several_blocks_is_counted_with_every_layer() -> None:
-    config = replace(SHAPE.config, num_layers=5)
-    shape = replace(SHAPE, config=config, checkpoint="2")
-    assert without_log(passes(shape)) == without_log(count_all(shape))
+@pytest.mark.parametrize("blocks", [2, 3, 5, 7, 9])
+@pytest.mark.parametrize("precision, target", [("fp32", "cpu"), ("bf16", "cuda")])
+def test_a_few_checkpoints_over_several_blocks_tell_of_all(blocks: int, precision: str, target: str) -> None:
+    config = replace(SHAPE.config, num_layers=9)
+    shape = replace(SHAPE, config=config, checkpoint=str(blocks), precision=precision, target=target)
+    assert without_log(told(shape)) == without_log(count_all(shape))
+
+
+def test_checkpoints_over_two_blocks_are_told_from_fewer_than_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    depths = []
+
+    def counted(shape: PassShape) -> dict[str, PartCounters]:
+        depths.append(shape.config.num_layers)
+        return count_passes(shape)
+
+    shape = replace(SHAPE, config=replace(SHAPE.config, num_layers=9), checkpoint="2")
+    fake_training.from_few_layers(counted, shape, 1, all_layers=False)
+    assert depths == [3, 5]
 
 
 def test_counting_inside_autocast_is_refused() -> None:

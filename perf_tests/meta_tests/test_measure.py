@@ -48,4 +48,14 @@ def test_code_generated_in_a_measured_round_is_flagged(
     )
     measured(target)
     assert ("recompiled" in benchmark.extra_info["flags"]) == is_flagged
+    assert benchmark.extra_info["suggested_warmup_rounds"] is None
     assert (benchmark.extra_info["compile_seconds"] is None) == (warmup_rounds == 0)
+
+
+def test_slow_first_measured_rounds_are_flagged_with_what_to_warm_up_with() -> None:
+    device, benchmark = CpuDevice(CPU), LoopBenchmark()
+    benchmark.stats = {"median": 1.0, "data": [3.0, 1.5, *(1.0 + 0.001 * (place % 3) for place in range(8))]}
+    measured = Measure(benchmark, language_model_case(), Clock(device), device, 10, 5, None, {}, lambda number: None)
+    measured(lambda: None)
+    assert "short_warmup" in benchmark.extra_info["flags"]
+    assert benchmark.extra_info["suggested_warmup_rounds"] == 7

@@ -8,10 +8,11 @@ from perf_tests.ceilings import FP32_EFFICIENCY_WITH_64_LANES
 from perf_tests.proofs import predicted_memory, predicted_times
 from perf_tests.proofs.published_peaks import (
     OUTLIERS,
+    Outlier,
     PublishedPeak,
     compared,
     left_out_sources,
-    outlier_condition,
+    outlier,
     predicted_bytes,
     published_peaks,
 )
@@ -72,9 +73,36 @@ def test_no_source_of_peaks_is_left_out_without_a_reason() -> None:
 
 
 def test_every_recorded_outlier_is_a_cell() -> None:
-    conditions = [outlier_condition(cell) for cell in PEAKS if cell.bytes is not None]
+    known = [outlier(cell) for cell in PEAKS if cell.bytes is not None]
     recorded = OUTLIERS.read_text().splitlines()[1:]
-    assert len([condition for condition in conditions if condition]) == len(recorded)
+    assert len([one for one in known if one]) == len(recorded)
+
+
+@pytest.mark.parametrize(
+    "source, mode, context",
+    [("brandon-snider", "forward_peak(with grad)", 512), ("LINYUNLinYun", "forward_peak(no_grad)", 1024)],
+)
+def test_a_cell_that_its_own_log_contradicts_is_predicted_as_the_log_has_it(
+    source: str, mode: str, context: int
+) -> None:
+    (cell,) = compared([peak(source, mode, context, "fp32")])
+    known = outlier(cell.cell)
+    assert known is not None
+    assert known.recorded_bytes is not None
+    assert abs(cell.error) > predicted_memory.MEDIAN_LIMIT
+    assert abs(cell.predicted_bytes / known.recorded_bytes - 1) <= 0.01
+
+
+def test_an_outlier_without_a_condition_or_off_what_was_recorded_is_not_explained(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (cell,) = compared([peak("LINYUNLinYun", "forward_peak(no_grad)", 1024, "fp32")])
+    assert predicted_memory.print_explained(cell)
+    monkeypatch.setattr(predicted_memory, "outlier", lambda _: Outlier("the same again", cell.cell.bytes))
+    assert not predicted_memory.print_explained(cell)
+    monkeypatch.setattr(predicted_memory, "outlier", lambda _: None)
+    assert not predicted_memory.print_explained(cell)
+    assert capsys.readouterr().out.splitlines()[-1].endswith("not explained")
 
 
 TIMES = published_rows()

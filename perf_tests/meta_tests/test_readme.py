@@ -31,6 +31,7 @@ from perf_tests.proofs import (
     report_cost,
     suite_against_loop,
     time_inside_rounds,
+    trace_size,
 )
 from perf_tests.records.gate import conclude
 from perf_tests.records.gate_report import report_lines
@@ -99,6 +100,7 @@ def test_each_proof_exists(command: str) -> None:
         ),
         ("prediction_time", f"less than {prediction_time.LIMIT_SECONDS:.0f} s"),
         ("predicted_cpu_peak", f"within {predicted_cpu_peak.LIMIT:.1%}"),
+        ("trace_size", f"below {trace_size.LIMIT_BYTES / 1e6:.0f} MB"),
         ("ledger_time", f"less than {ledger_time.GRID_LIMIT_SECONDS / 60:.0f} minutes"),
     ],
 )

@@ -5,7 +5,7 @@ import pytest
 from perf_tests.meta_tests.synthetic import BACKWARD, FORWARD, FULL_STEP, record, timed, untimed
 from perf_tests.records.compare import compare
 from perf_tests.records.record import FLAGS, OUTCOMES
-from perf_tests.records.screen import case_name, comparison_lines, duration, result_lines, table, time_line
+from perf_tests.records.screen import WIDTH, case_name, comparison_lines, duration, result_lines, table, time_line
 
 
 def naming(case_id: str, lines: list[str]) -> list[str]:
@@ -42,10 +42,44 @@ def test_each_flag_is_told_in_its_sentence(flag: str) -> None:
     assert f"{case_name(FORWARD)}: {FLAGS[flag]}" in lines
 
 
+def test_a_short_warm_up_is_told_with_what_to_set() -> None:
+    lines = result_lines(record([timed(FORWARD, flags=["short_warmup"], suggested_warmup_rounds=8)]))
+
+    assert f"{case_name(FORWARD)}: {FLAGS['short_warmup']}; set --warmup-rounds 8" in lines
+
+
 def test_what_is_not_known_is_a_dash() -> None:
     row = timed(FORWARD, tokens_per_second=None, tflops_per_second=None, share_of_matmul_ceiling=None)
 
     assert naming(FORWARD, result_lines(record([row])))[0].split()[-3:] == ["-", "-", "-"]
+
+
+def test_what_bounds_a_case_and_its_share_of_the_roofline_are_told() -> None:
+    known = timed(FORWARD, bound="memory", roofline_fraction=0.82)
+    header, row, unknown, notes = result_lines(record([known, timed(BACKWARD)]))
+
+    assert header.split()[-2:] == ["bound", "roofline"]
+    assert row.split()[-2:] == ["memory", "82%"]
+    assert unknown.split()[-2:] == ["-", "-"]
+    assert "roofline: least time" in notes
+
+
+def test_a_record_that_knows_no_bound_has_no_column_for_it() -> None:
+    header, _, notes = result_lines(record([timed(FORWARD)]))
+
+    assert "bound" not in header
+    assert "roofline" not in notes
+
+
+@pytest.mark.parametrize("length", [30, 60, 75])
+def test_long_names_push_out_columns_and_never_the_bound(length: int) -> None:
+    name = "perf_tests/test_forward.py::test_forward[" + "x" * length + "]"
+    header, row, notes = result_lines(record([timed(name, bound="compute", roofline_fraction=0.5)]))
+
+    assert len(header) == len(row)
+    assert len(header) <= WIDTH
+    assert ("of ceiling" in header) == (length == 30) == ("ceiling" in notes)
+    assert row.split()[-2:] == ["compute", "50%"]
 
 
 def test_a_record_without_a_timing_has_no_empty_table() -> None:

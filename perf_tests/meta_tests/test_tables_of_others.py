@@ -5,7 +5,11 @@ from pathlib import Path
 import pytest
 
 from perf_tests.meta_tests.foreign_tables import Row, model_row, written
+from perf_tests.meta_tests.synthetic import attention_identity, record, timed
 from perf_tests.records.audit import audit_file
+from perf_tests.records.figures import Timing
+from perf_tests.records.flat_figures import COLUMNS, as_csv, flat_figures
+from perf_tests.records.tables_of_others import read_table
 
 
 def refusal(path: Path) -> str:
@@ -85,3 +89,24 @@ def test_a_json_that_is_no_benchmark_file_is_refused(content: str, said: str, tm
 
 def test_a_folder_is_no_table(tmp_path: Path) -> None:
     assert "cannot be read as a CSV" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["attention", "timing"])
+def test_a_table_of_our_own_tells_its_implementations_apart(kind: str, tmp_path: Path) -> None:
+    """By the columns that others lack: a pass that fuses is no second measurement of the one that compiles."""
+    rows = []
+    for name in ("naive", "compiled", "sdpa"):
+        row = timed(f"a_test[{name}]", attention=name)
+        alone = {**row, "extra_info": attention_identity(attention=name)}
+        rows.append(alone if kind == "attention" else row)
+    path = tmp_path / "ours.csv"
+    path.write_text(as_csv(flat_figures(record(rows), "ours")[kind], COLUMNS[kind]))
+    figures = [figure for figure in read_table(path).figures if isinstance(figure, Timing)]
+    assert [figure.implementation for figure in figures] == ["eager", "compiled", "sdpa eager"]
+
+
+@pytest.mark.parametrize("compiled, implementation", [("no", "eager"), ("yes", "compiled"), ("fused", "compiled")])
+def test_a_table_of_others_says_only_whether_it_compiled(compiled: str, implementation: str, tmp_path: Path) -> None:
+    (figure,) = read_table(written(tmp_path, [model_row(compiled=compiled)])).figures
+    assert isinstance(figure, Timing)
+    assert figure.implementation == implementation

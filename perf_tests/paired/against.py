@@ -12,7 +12,7 @@ from model.precision import PRECISIONS
 from model.training import OPTIMIZERS
 from model.transformer import blocks_per_checkpoint
 from perf_tests.benchmark_options import SavingOptions
-from perf_tests.options import EXECUTIONS, Settings
+from perf_tests.options import EXECUTIONS, Settings, option_of_pass
 
 DEFAULT_MINUTES = 15.0
 
@@ -99,7 +99,7 @@ def _refuse_recording(option: Any, settings: Settings, saving: SavingOptions) ->
         "--resume": option.resume, "--benchmark-compare": saving.compare, "--benchmark-save": saving.save_name,
         "--benchmark-json": saving.json_path, "--benchmark-compare-fail": saving.compare_fail,
         "--benchmark-disable": saving.disabled, "--nvtx": settings.nvtx,
-        **{f"--{name}": True for name in settings.passes},
+        **{option_of_pass(name): True for name in settings.passes},
     }  # fmt: skip
     for name, value in asked.items():
         if value:

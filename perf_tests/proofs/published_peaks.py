@@ -66,6 +66,15 @@ class ComparedPeak:
         return self.predicted_bytes / self.cell.bytes - 1
 
 
+@dataclass(frozen=True)
+class Outlier:
+    """Why one cell differs from its source's others."""
+
+    condition: str
+    recorded_bytes: float | None
+    """What the source's own log or plot of the run says instead of the table; None where there is none."""
+
+
 def published_peaks() -> list[PublishedPeak]:
     """Every row of the table whose conditions are known, empty cells included."""
     conditions = _rows(CONDITIONS)
@@ -77,7 +86,7 @@ def published_peaks() -> list[PublishedPeak]:
     return cells
 
 
-def outlier_condition(cell: PublishedPeak) -> str | None:
+def outlier(cell: PublishedPeak) -> Outlier | None:
     """What is known to make this one cell differ from its source's others; None where nothing is."""
     for row in _rows(OUTLIERS):
         if (
@@ -85,7 +94,7 @@ def outlier_condition(cell: PublishedPeak) -> str | None:
             and (cell.mode, cell.precision) == (row["mode"], row["precision"])
             and str(cell.case.context_length) == row["context"]
         ):
-            return row["condition"]
+            return Outlier(row["condition"], float(row["recorded_bytes"]) if row["recorded_bytes"] else None)
     return None
 
 

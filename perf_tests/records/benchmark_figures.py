@@ -6,7 +6,7 @@ from statistics import median, pstdev
 from typing import Any
 
 from perf_tests.least_work import AttentionWork, ModelConfig, ModelWork, Work
-from perf_tests.records.figures import Timing
+from perf_tests.records.figures import Timing, implementation_named
 from perf_tests.records.record import ATTENTION_IDENTITY, LANGUAGE_MODEL_IDENTITY, Json
 from perf_tests.records.tables_of_others import labelled_precision
 
@@ -54,7 +54,12 @@ def _timing(row: Json, gpu: str) -> Timing:
         precision=labelled_precision(precision),
         precision_label=precision,
         has_fp32_weights=work is not None,
-        implementation=_implementation(info),
+        implementation=implementation_named(
+            str(info.get("attention")),
+            str(info.get("execution", "eager")),
+            str(info.get("checkpoint", "none")),
+            str(info.get("model", "ours")),
+        ),
         phase=str(info.get("phase")),
         seconds=median(rounds),
         std_seconds=pstdev(rounds),
@@ -73,17 +78,6 @@ def rounds_of(row: Json, place: str) -> list[float]:
     if not rounds or not all(isinstance(value, int | float) and value == value for value in rounds):
         raise ValueError(f"Benchmark {place} has no timing in its stats.")
     return [float(value) for value in rounds]
-
-
-def _implementation(info: Json) -> str:
-    """`eager` and `compiled` as in everybody's tables; any other set of axes by their names."""
-    attention, execution = info.get("attention"), info.get("execution", "eager")
-    model, checkpoint = info.get("model", "ours"), info.get("checkpoint", "none")
-    if model != "ours" or checkpoint != "none":
-        return f"{attention} {execution} {model} checkpoint {checkpoint}"
-    if attention == "naive":
-        return str(execution)
-    return "compiled" if attention == "compiled" else f"{attention} {execution}"
 
 
 def _work(info: dict[str, Any]) -> tuple[Work | None, str]:

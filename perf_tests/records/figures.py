@@ -94,3 +94,12 @@ class Kernel:
 
     def describe(self) -> str:
         return f"{self.series}: {self.size} ctx {self.context_length} {self.scope}: {self.name[:60]}"
+
+
+def implementation_named(attention: str, execution: str, checkpoint: str, model: str = "ours") -> str:
+    """`eager` and `compiled` as in everybody's tables; any other set of axes by their names."""
+    if model != "ours" or checkpoint != "none":
+        return f"{attention} {execution} {model} checkpoint {checkpoint}"
+    if attention == "naive":
+        return execution
+    return "compiled" if attention == "compiled" else f"{attention} {execution}"

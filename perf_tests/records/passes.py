@@ -4,10 +4,12 @@ from collections.abc import Callable, Sequence
 
 from perf_tests.records import kernel_screen, memory_screen
 from perf_tests.records.record import Json
+from perf_tests.records.warmup_screen import warmup_lines
 
 PASS_LINES: dict[str, Callable[[Sequence[Json]], list[str]]] = {
     "kernels": kernel_screen.summary_lines,
     "memory": memory_screen.summary_lines,
+    "warmup": warmup_lines,
 }
 
 

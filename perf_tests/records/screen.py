@@ -1,21 +1,22 @@
 """A record as a person reads it in a terminal: plain lines, a pure function of the data."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from perf_tests.records.compare import Row
 from perf_tests.records.record import FLAGS, OUTCOMES, Json
 
 DASH = "-"
 
+WIDTH = 120
+"""Columns of a terminal that a table of results keeps to."""
+
 
 def result_lines(record: Json) -> list[str]:
     """One row for each case: median, spread, throughput; then the cases without a timing, with their reasons."""
-    header = ("case", "median", "spread", "tokens/s", "TFLOP/s", "of matmul ceiling")
-    lines = table(header, [_result_row(row) for row in record["benchmarks"]]) if record["benchmarks"] else []
-    if lines:
-        lines += ["spread: interquartile range over median; ceiling: the best square product in this precision here"]
+    lines = _result_table(record["benchmarks"]) if record["benchmarks"] else []
     for row in record["benchmarks"]:
-        lines += [f"{case_name(row['fullname'])}: {FLAGS[flag]}" for flag in row["extra_info"].get("flags", ())]
+        flags = row["extra_info"].get("flags", ())
+        lines += [f"{case_name(row['fullname'])}: {FLAGS[flag]}{_next_step(flag, row['extra_info'])}" for flag in flags]
     lines += [
         f"{case_name(row['id'])}: {OUTCOMES[row['outcome']]}: {row['reason']}{_rounds_kept(row)}"
         for row in record["outcomes"]
@@ -23,16 +24,55 @@ def result_lines(record: Json) -> list[str]:
     return lines
 
 
-def _result_row(row: Json) -> tuple[str, ...]:
-    info, stats = row["extra_info"], row["stats"]
-    return (
-        case_name(row["fullname"]),
-        duration(stats["median"]),
-        f"{stats['iqr'] / stats['median']:.1%}",
-        _rounded(info.get("tokens_per_second")),
-        _rounded(info.get("tflops_per_second")),
-        DASH if info.get("share_of_matmul_ceiling") is None else f"{info['share_of_matmul_ceiling']:.0%}",
-    )
+def _result_table(rows: Sequence[Json]) -> list[str]:
+    """Not wider than `WIDTH` while there is a column that can go; what bounds a case is shown where it is known."""
+    columns = [*_COLUMNS]
+    if all(row["extra_info"].get("bound") is None for row in rows):
+        columns = [column for column in columns if column not in ("bound", "roofline")]
+    lines = _with_columns(columns, rows)
+    for name in _DROPPED_FIRST:
+        if len(lines[0]) <= WIDTH:
+            break
+        columns.remove(name)
+        lines = _with_columns(columns, rows)
+    return [*lines, "; ".join(note for name, note in _NOTES.items() if name in columns)]
+
+
+def _with_columns(columns: Sequence[str], rows: Sequence[Json]) -> list[str]:
+    return table(("case", *columns), [_result_row(row, columns) for row in rows])
+
+
+def _result_row(row: Json, columns: Sequence[str]) -> tuple[str, ...]:
+    return case_name(row["fullname"]), *(_COLUMNS[name](row) for name in columns)
+
+
+def _percent(share: float | None) -> str:
+    return DASH if share is None else f"{share:.0%}"
+
+
+_COLUMNS: dict[str, Callable[[Json], str]] = {
+    "median": lambda row: duration(row["stats"]["median"]),
+    "spread": lambda row: f"{row['stats']['iqr'] / row['stats']['median']:.1%}",
+    "tokens/s": lambda row: _rounded(row["extra_info"].get("tokens_per_second")),
+    "TFLOP/s": lambda row: _rounded(row["extra_info"].get("tflops_per_second")),
+    "of ceiling": lambda row: _percent(row["extra_info"].get("share_of_matmul_ceiling")),
+    "bound": lambda row: row["extra_info"].get("bound") or DASH,
+    "roofline": lambda row: _percent(row["extra_info"].get("roofline_fraction")),
+}
+_DROPPED_FIRST = ("of ceiling", "tokens/s", "TFLOP/s")
+"""What else tells, when the names of the cases are long: the roofline, and the median."""
+
+_NOTES = {
+    "spread": "spread: interquartile range over median",
+    "of ceiling": "ceiling: the best square product in this precision here",
+    "roofline": "roofline: least time of its kernels here over median",
+}
+
+
+def _next_step(flag: str, info: Json) -> str:
+    """What to set, where a flag has a figure for it."""
+    rounds = info.get("suggested_warmup_rounds")
+    return f"; set --warmup-rounds {rounds}" if flag == "short_warmup" and rounds is not None else ""
 
 
 def _rounds_kept(outcome: Json) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from perf_tests.least_work import AttentionWork, ModelConfig, ModelWork
-from perf_tests.records.figures import Kernel, Memory, Timing
+from perf_tests.records.figures import Kernel, Memory, Timing, implementation_named
 
 Figures = list[Timing] | list[Memory] | list[Kernel]
 
@@ -128,13 +128,22 @@ def _timing(row: Row, work: ModelWork | AttentionWork | None, why: str, phase: s
         precision=labelled_precision(precision),
         precision_label=precision or "precision not stated",
         has_fp32_weights=labelled_precision(precision) in ("fp32", "tf32") or "amp" in precision,
-        implementation="eager" if row.text("compiled").casefold() in ("no", "false", "0") else "compiled",
+        implementation=_implementation(row),
         phase=phase,
         seconds=row.seconds("mean_ms"),
         std_seconds=row.seconds("std_ms"),
         rounds=row.count("n_measured"),
         warmup_rounds=row.count("warmup"),
     )
+
+
+def _implementation(row: Row) -> str:
+    """By the suite's own axes where the table has them; others say only whether they compiled."""
+    if row.text("attention"):
+        return implementation_named(
+            row.text("attention"), row.text("execution") or "eager", row.text("checkpoint") or "none"
+        )
+    return "eager" if row.text("compiled").casefold() in ("no", "false", "0") else "compiled"
 
 
 _UNIT_BYTES = {"B": (1, 1), "MB": (1e6, 2**20), "MB(1e6)": (1e6, 1e6), "MiB": (2**20, 2**20), "GB": (1e9, GIB)}

@@ -4,6 +4,7 @@ import argparse
 import gc
 import json
 
+from perf_tests.records.record import Json
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, USAGE
 
 
@@ -15,7 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precision", default="fp32", help="fp32, tf32, bf16, fp16, fp16-unscaled (default: fp32)")
     parser.add_argument("--attention", default="naive", help="naive or sdpa (default: naive)")
     parser.add_argument("--optimizer", default="default", help="AdamW as default, loop, foreach or fused")
-    parser.add_argument("--checkpoint", default="none", help="none, attention, block or a number of blocks")
+    parser.add_argument(
+        "--checkpoint", default="none", help="none, attention, block or a number of blocks; of a list or all, the best"
+    )
     parser.add_argument("--head-dim", help="head widths of attention alone, a list or all")
     parser.add_argument("--sequence-length", help="sequence lengths of attention alone, a list or all")
 
@@ -38,16 +41,23 @@ def _predict(arguments: argparse.Namespace) -> int:
     if alone == (arguments.size is not None):
         raise ValueError("give --size for a training step, or --head-dim and --sequence-length for attention alone.")
     # Only this verb counts what a model does, which takes torch; the others start without it.
-    from perf_tests import prediction, prediction_lines, prediction_request
+    from perf_tests import checkpoint_choice, prediction, prediction_lines, prediction_request
 
     machine = prediction_request.requested_machine(arguments.gpu)
     if alone:
         cells = prediction.predict_attention(prediction_request.requested_attention(arguments, machine), machine)
         lines, data = prediction_lines.attention_lines(cells), prediction_lines.attention_json(cells)
-        fits = cells.fits
-    else:
-        step = prediction.predict_step(prediction_request.requested_step(arguments, machine), machine)
-        lines, data = prediction_lines.step_lines(step), prediction_lines.step_json(step)
-        fits = step.fits
-    print(json.dumps(data, indent=1) if arguments.json else "\n".join(lines))
+        return _shown(lines, data, cells.fits, arguments.json)
+    case = prediction_request.requested_step(arguments, machine)
+    checkpoints = prediction_request.requested_checkpoints(arguments.checkpoint, case.config.num_layers)
+    if len(checkpoints) > 1:
+        choice = checkpoint_choice.choose_checkpoint(case, checkpoints, machine)
+        lines, data = prediction_lines.checkpoint_lines(choice), prediction_lines.checkpoint_json(choice)
+        return _shown(lines, data, choice.fits, arguments.json)
+    step = prediction.predict_step(case, machine)
+    return _shown(prediction_lines.step_lines(step), prediction_lines.step_json(step), step.fits, arguments.json)
+
+
+def _shown(lines: list[str], data: Json, fits: bool, as_json: bool) -> int:
+    print(json.dumps(data, indent=1) if as_json else "\n".join(lines))
     return FINE if fits else FINDINGS

@@ -1,0 +1,173 @@
+"""What a first round is spent on is read off two traces, and every microsecond of it goes to one part only."""
+
+import mmap
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from perf_tests.instruments.device import CpuDevice
+from perf_tests.instruments.first_round import traced_call
+from perf_tests.instruments.import_ranges import imports_as_ranges
+from perf_tests.instruments.page_faults import page_faults, seconds_per_page_fault
+from perf_tests.meta_tests.example_cases import CPU
+from perf_tests.records.first_round import TracedRound, first_round_parts, largest_growth
+from perf_tests.records.record import Json
+
+MS = 1000.0
+"""Kineto counts in microseconds."""
+
+
+def event(name: str, start_ms: float, ms: float, cat: str = "cpu_op", tid: int = 1) -> Json:
+    return {"ph": "X", "cat": cat, "name": name, "ts": start_ms * MS, "dur": ms * MS, "tid": tid}
+
+
+def round_of(ms: float, *events: Json, page_faults: int = 0, system_seconds: float = 100.0) -> TracedRound:
+    return TracedRound([event("round", 0, ms, "user_annotation"), *events], page_faults, system_seconds)
+
+
+STEADY = round_of(10, event("aten::mm", 1, 6), event("aten::exp", 7, 2), system_seconds=0.0)
+
+
+def milliseconds(parts: dict[str, float]) -> dict[str, float]:
+    return {name.removesuffix("_seconds"): round(1e3 * value, 6) for name, value in parts.items() if abs(value) > 1e-9}
+
+
+def test_each_part_is_what_it_grew_by() -> None:
+    first = round_of(
+        100,
+        event("import of torch._dynamo", 1, 20, "user_annotation"),
+        event("compile_inner (dynamo_timed)", 21, 30),
+        event("aten::mm", 51, 16),
+        event("aten::exp", 67, 5),
+    )
+    assert milliseconds(first_round_parts(first, STEADY, None)) == {
+        "steady_round": 10, "module_loading": 20, "compilation": 30, "library_handles": 10, "other_operators": 3,
+        "unexplained": 27,
+    }  # fmt: skip
+
+
+def test_the_parts_sum_to_the_first_round() -> None:
+    first = round_of(50, event("aten::mm", 0, 40), event("aten::exp", 40, 9), page_faults=1000)
+    assert sum(first_round_parts(first, STEADY, 1e-6).values()) == pytest.approx(0.050)
+
+
+def test_what_a_load_or_a_compilation_calls_is_counted_once() -> None:
+    first = round_of(
+        60,
+        event("backend_compile (dynamo_timed)", 0, 40),
+        event("import of sympy", 5, 10, "user_annotation"),
+        event("aten::exp", 6, 3),  # a constant of the module
+        event("aten::mm", 16, 4),  # constants folded by the compiler
+        event("aten::mm", 41, 6),
+        event("aten::exp", 47, 2),
+    )
+    parts = milliseconds(first_round_parts(first, STEADY, None))
+    assert parts == {"steady_round": 10, "module_loading": 10, "compilation": 30, "unexplained": 10}
+
+
+def test_calls_of_the_driver_are_told_apart_inside_the_operators_that_make_them() -> None:
+    first = round_of(
+        90,
+        event("aten::mm", 0, 60),
+        event("cudaMalloc", 1, 7, "cuda_runtime"),
+        event("cuLibraryLoadData", 10, 20, "cuda_driver"),
+        event("cudaLaunchKernel", 40, 5, "cuda_runtime"),
+        event("aten::exp", 60, 2),
+        event("cudaDeviceSynchronize", 70, 15, "cuda_runtime"),
+    )
+    assert milliseconds(first_round_parts(first, STEADY, None)) == {
+        "steady_round": 10, "module_loading": 20, "allocator_growth": 7, "library_handles": 22, "first_launches": 5,
+        "unexplained": 26,
+    }  # fmt: skip
+
+
+def test_page_faults_are_taken_out_of_the_operators_that_ran_into_them() -> None:
+    first = round_of(30, event("aten::mm", 0, 16), event("aten::exp", 16, 12), page_faults=12_000)
+    steady = TracedRound(STEADY.events, 2_000, 0.0)
+    assert milliseconds(first_round_parts(first, steady, 1e-6)) == {
+        "steady_round": 10, "allocator_growth": 10, "library_handles": 5, "other_operators": 5
+    }  # fmt: skip
+    at_the_most = milliseconds(first_round_parts(first, steady, 1e-3))
+    assert at_the_most == {"steady_round": 10, "allocator_growth": 20}
+
+
+def test_page_faults_take_no_more_than_the_kernels_own_time() -> None:
+    events = event("aten::mm", 0, 106), event("aten::exp", 106, 102)
+    first = round_of(210, *events, page_faults=200_000, system_seconds=0.04)
+    assert milliseconds(first_round_parts(first, STEADY, 1e-6)) == {
+        "steady_round": 10, "allocator_growth": 50, "library_handles": 75, "other_operators": 75
+    }  # fmt: skip
+
+
+def test_page_faults_of_a_compiler_are_not_laid_on_the_operators() -> None:
+    first = round_of(40, event("inner (dynamo_timed)", 0, 20), event("aten::mm", 20, 16), page_faults=12_000)
+    assert milliseconds(first_round_parts(first, STEADY, 1e-6)) == {
+        "steady_round": 10, "compilation": 20, "library_handles": 10
+    }  # fmt: skip
+
+
+def test_backward_on_another_thread_is_no_child_of_the_round() -> None:
+    first = round_of(30, event("aten::mm", 2, 16, tid=7), event("aten::exp", 18, 2, tid=7))
+    assert milliseconds(first_round_parts(first, STEADY, None))["library_handles"] == 10
+
+
+def test_a_round_that_is_no_slower_is_spent_on_nothing() -> None:
+    assert milliseconds(first_round_parts(STEADY, STEADY, 1e-6)) == {"steady_round": 10}
+
+
+def test_what_grew_most_is_named() -> None:
+    first = round_of(60, event("aten::mm", 0, 26), event("aten::exp", 26, 7), event("aten::add", 40, 1))
+    names = [row["name"] for row in largest_growth(first, STEADY)]
+    assert names == ["aten::mm", "aten::exp", "aten::add"]
+
+
+def test_a_trace_without_its_round_is_refused() -> None:
+    with pytest.raises(ValueError, match="no round in it"):
+        first_round_parts(TracedRound([event("aten::mm", 0, 1)], 0, 0.0), STEADY, None)
+
+
+def test_an_import_inside_a_traced_call_is_its_module_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "planted_inner.py").write_text("import time\ntime.sleep(0.02)\ntouched = b'1' * (8 << 20)\n")
+    (tmp_path / "planted_outer.py").write_text("import planted_inner\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def function() -> torch.Tensor:
+        __import__("planted_outer")
+        return torch.ones(8) + 1
+
+    device = CpuDevice(CPU)
+    first, later = traced_call(function, device), traced_call(function, device)
+    for name in ("planted_outer", "planted_inner"):
+        del sys.modules[name]
+    assert (first.modules_loaded, later.modules_loaded) == (2, 0)
+    parts = first_round_parts(TracedRound(first.events, 0, 0.0), TracedRound(later.events, 0, 0.0), None)
+    assert parts["module_loading_seconds"] >= 0.02
+    assert first.page_faults < (8 << 20) // mmap.PAGESIZE  # those of the import are its own
+    assert sum(name == "import of planted_outer" for name in map(_name, first.events)) == 1
+    assert not any(name == "import of planted_inner" for name in map(_name, first.events))
+
+
+def _name(event: Json) -> str:
+    return str(event.get("name"))
+
+
+def test_the_finder_goes_when_the_ranges_end() -> None:
+    before = list(sys.meta_path)
+    with imports_as_ranges():
+        assert len(sys.meta_path) == len(before) + 1
+    assert sys.meta_path == before
+
+
+def test_a_page_is_counted_when_it_is_touched_first() -> None:
+    with mmap.mmap(-1, 1 << 20) as memory:
+        if hasattr(mmap, "MADV_NOHUGEPAGE"):
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
+        before = page_faults()
+        memory[:: mmap.PAGESIZE] = b"\x01" * ((1 << 20) // mmap.PAGESIZE)
+        touched = page_faults() - before
+        memory[:: mmap.PAGESIZE] = b"\x02" * ((1 << 20) // mmap.PAGESIZE)
+        assert (1 << 20) // mmap.PAGESIZE <= touched < 2 * (1 << 20) // mmap.PAGESIZE
+        assert page_faults() - before < 2 * (1 << 20) // mmap.PAGESIZE
+    assert seconds_per_page_fault() > 0

@@ -1,0 +1,239 @@
+"""The state of a GPU is read through NVML, against a fake of it: figures, what a card lacks, and which card it is."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from perf_tests import workbench as workbench_module
+from perf_tests.instruments import round_health
+from perf_tests.instruments.clock import Clock
+from perf_tests.instruments.device import CpuDevice
+from perf_tests.instruments.gpu_health import GpuHealth, NoHealthError, open_gpu_health
+from perf_tests.instruments.machine import drifting_facts
+from perf_tests.instruments.round_health import RoundHealth
+from perf_tests.measure import Measure
+from perf_tests.meta_tests.example_cases import CPU, language_model_case
+from perf_tests.meta_tests.test_measure import LoopBenchmark
+from perf_tests.meta_tests.test_warmup_study import SETTINGS
+from perf_tests.workbench import set_up
+
+GPU = torch.device("cuda", 0)
+POWER_CAP, IDLE = 0x004, 0x001
+
+
+class FakeNvml(ModuleType):
+    """Two cards by UUID and bus; the second is the one that CUDA calls 0. `lacking` names functions it refuses."""
+
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self) -> None:
+        super().__init__("pynvml")
+        self.lacking: set[str] = set()
+        self.bits = IDLE
+        self.millijoules = 5_000
+        self.clocks = {self.NVML_CLOCK_SM: 1980, self.NVML_CLOCK_MEM: 2619}
+        self.asked: list[str] = []
+        for name, answer in {
+            "nvmlDeviceGetPowerUsage": lambda handle: 71_500,
+            "nvmlDeviceGetClockInfo": lambda handle, kind: self.clocks[kind],
+            "nvmlDeviceGetTemperature": lambda handle, sensor: 41,
+            "nvmlDeviceGetCurrentClocksEventReasons": lambda handle: self.bits,
+            "nvmlDeviceGetTotalEnergyConsumption": lambda handle: self.millijoules,
+        }.items():
+            setattr(self, name, self._checked(name, answer))
+
+    def _checked(self, name: str, answer: Any) -> Any:
+        def ask(*arguments: object) -> object:
+            if name in self.lacking:
+                raise self.NVMLError("Not Supported")
+            return answer(*arguments)
+
+        return ask
+
+    def nvmlInit(self) -> None:  # noqa: N802  NVML's own name
+        if "nvmlInit" in self.lacking:
+            raise self.NVMLError("Driver Not Loaded")
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        self.asked.append(uuid)
+        if uuid != "GPU-2222":
+            raise self.NVMLError("Not Found")
+        return "second card"
+
+    def nvmlDeviceGetHandleByPciBusId(self, bus: str) -> str:  # noqa: N802
+        self.asked.append(bus)
+        return "second card"
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    fake = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    sees(monkeypatch, uuid="2222")
+    return fake
+
+
+def sees(monkeypatch: pytest.MonkeyPatch, **properties: object) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(**properties))
+
+
+def test_a_reading_has_every_figure_in_its_unit(nvml: FakeNvml) -> None:
+    assert open_gpu_health(GPU).read().facts() == {
+        "sm_clock_mhz": 1980, "memory_clock_mhz": 2619, "temperature_celsius": 41, "power_watts": 71.5,
+        "clock_events": ["idle"],
+    }  # fmt: skip
+
+
+def test_a_card_is_found_by_what_it_is_and_not_by_its_number(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under CUDA_VISIBLE_DEVICES=1 the card that CUDA calls 0 is the second one of NVML."""
+    open_gpu_health(GPU)
+    assert nvml.asked == ["GPU-2222"]
+    sees(monkeypatch, pci_domain_id=0, pci_bus_id=0x3B, pci_device_id=0)
+    open_gpu_health(GPU)
+    assert nvml.asked[-1] == "00000000:3B:00.0"
+
+
+def test_a_slice_of_a_card_keeps_the_kind_of_its_uuid(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    sees(monkeypatch, uuid="MIG-2222")
+    with pytest.raises(NoHealthError, match="Not Found; see whether nvidia-smi lists it"):
+        open_gpu_health(GPU)
+    assert nvml.asked == ["MIG-2222"]
+
+
+def test_what_a_card_does_not_tell_is_null_and_the_rest_is_read(nvml: FakeNvml) -> None:
+    nvml.lacking = {"nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage"}
+    health = open_gpu_health(GPU)
+    assert health.energy_joules() is None
+    assert health.read().power_watts is None
+    assert health.read().temperature_celsius == 41
+
+
+def test_an_older_package_is_asked_by_the_older_name(nvml: FakeNvml) -> None:
+    del nvml.nvmlDeviceGetCurrentClocksEventReasons
+    setattr(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", lambda handle: POWER_CAP)  # noqa: B010
+    assert open_gpu_health(GPU).read().clock_events == ["power cap"]
+
+
+@pytest.mark.parametrize("bits, is_throttled", [
+    (0x000, False), (0x001, False), (0x002, False), (0x010, False), (0x100, False),
+    (0x004, True), (0x008, True), (0x020, True), (0x040, True), (0x080, True), (0x005, True),
+])  # fmt: skip
+def test_power_and_heat_throttle_and_idling_does_not(nvml: FakeNvml, bits: int, is_throttled: bool) -> None:
+    nvml.bits = bits
+    assert open_gpu_health(GPU).is_throttled() is is_throttled
+
+
+def test_without_the_package_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(NoHealthError, match="run `pip install nvidia-ml-py`"):
+        open_gpu_health(GPU)
+
+
+def test_without_a_driver_the_reason_is_the_drivers_own(nvml: FakeNvml) -> None:
+    nvml.lacking = {"nvmlInit"}
+    with pytest.raises(NoHealthError, match="Driver Not Loaded"):
+        open_gpu_health(GPU)
+
+
+def test_a_gpu_without_uuid_or_bus_is_refused(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    sees(monkeypatch)
+    with pytest.raises(NoHealthError, match="tells neither the UUID nor the PCI bus of cuda:0"):
+        open_gpu_health(GPU)
+
+
+def test_a_cpu_never_imports_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr(workbench_module, "open_device", lambda device: UncappedDevice(device))
+    bench = set_up(SETTINGS)
+    assert (bench.health, bench.why_no_health) == (None, None)
+
+
+def test_a_gpu_without_the_package_is_measured_with_a_note(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr(workbench_module, "open_device", lambda device: UncappedDevice(GPU))
+    bench = set_up(SETTINGS)
+    assert bench.health is None
+    assert "nvidia-ml-py is not installed" in (bench.why_no_health or "")
+    assert drifting_facts(GPU, bench.health) == {"sm_clock_mhz": None}
+
+
+class UncappedDevice(CpuDevice):
+    """Leaves the memory of the test's own process alone."""
+
+    def limit_memory(self, budget_bytes: int) -> None:
+        return
+
+
+class Seconds:
+    """Stands in for the module `time`."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("seconds_of_a_round, joules", [(1.0, 300.0), (0.1, None)])
+def test_energy_is_that_of_one_round_and_none_where_its_counter_is_too_coarse(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, seconds_of_a_round: float, joules: float | None
+) -> None:
+    clock = Seconds()
+    monkeypatch.setattr(round_health, "time", clock)
+    rounds = RoundHealth(open_gpu_health(GPU))
+    rounds.begin()
+    for _ in range(4):
+        nvml.millijoules += 300_000
+        clock.now += seconds_of_a_round
+        rounds.end_of_round()
+    assert rounds.facts()["energy_joules_per_round"] == joules
+
+
+def measured(nvml: FakeNvml, throttled: range) -> dict[str, Any]:
+    """`extra_info` of two warm-up and three measured rounds, and how many ran; `throttled` are numbers from 1."""
+    health = GpuHealth(nvml, "card")
+    device, benchmark = CpuDevice(CPU), LoopBenchmark()
+    done = 0
+
+    def target() -> None:
+        nonlocal done
+        done += 1
+        nvml.bits = POWER_CAP if done in throttled else IDLE
+
+    measure = Measure(
+        benchmark, language_model_case(), Clock(device), device, 3, 2, None, {}, lambda number: None,
+        health=RoundHealth(health),
+    )  # fmt: skip
+    measure(target)
+    return {**benchmark.extra_info, "rounds_run": done}
+
+
+def test_throttled_rounds_are_flagged_by_number_and_kept(nvml: FakeNvml) -> None:
+    info = measured(nvml, throttled=range(4, 6))
+    assert info["throttled_rounds"] == [2, 3]
+    assert "throttled" in info["flags"]
+    assert info["rounds_run"] == 5
+
+
+def test_a_throttled_warm_up_is_no_throttled_round(nvml: FakeNvml) -> None:
+    assert measured(nvml, throttled=range(1, 3))["throttled_rounds"] == []
+
+
+def test_rounds_at_full_clocks_are_not_flagged(nvml: FakeNvml) -> None:
+    info = measured(nvml, throttled=range(0))
+    assert info["throttled_rounds"] == []
+    assert "throttled" not in info["flags"]
+
+
+def test_on_a_cpu_health_is_null() -> None:
+    device, benchmark = CpuDevice(CPU), LoopBenchmark()
+    measure = Measure(benchmark, language_model_case(), Clock(device), device, 3, 0, None, {}, lambda number: None)
+    measure(lambda: None)
+    assert benchmark.extra_info["throttled_rounds"] is None
+    assert benchmark.extra_info["energy_joules_per_round"] is None

@@ -1,0 +1,269 @@
+"""A study of warm-up: fresh processes that run a benchmark's own rounds, rows of the record, and what to set."""
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perf_tests.instruments.clock import Clock
+from perf_tests.instruments.device import CpuDevice
+from perf_tests.instruments.first_round import ROUNDS_BETWEEN
+from perf_tests.instruments.gpu_health import ENERGY_LEAST_SECONDS
+from perf_tests.meta_tests.example_cases import CPU
+from perf_tests.meta_tests.launch import ROOT, Launch, launch, short
+from perf_tests.meta_tests.synthetic import passed
+from perf_tests.meta_tests.test_gate_course import SETTINGS as GATE_SETTINGS
+from perf_tests.records.record import Json
+from perf_tests.records.steadiness import LEAST_EXCESS, LEVEL
+from perf_tests.records.warmup_screen import machine_line, warmup_lines
+from perf_tests.records.warmup_study import LEAVING_OUT_ROUNDS, STUDIED_WARMUP_ROUNDS, study_rounds, warmup_values
+from perf_tests.warmup.fresh_process import FreshProcessError, in_fresh_process
+from perf_tests.warmup.rounds import StudiedMeasure
+from perf_tests.warmup.study import BENCHMARKS, benchmark_id
+from perf_tests.warmup.task import Task, task_of
+from perf_tests.workbench import Workbench
+
+FORWARD = "perf_tests/test_forward.py::test_forward[tiny-ctx8-fp32-naive]"
+BACKWARD = "perf_tests/test_backward.py::test_backward[tiny-ctx8-fp32-naive]"
+STUDY = "perf_tests/test_warmup.py::test_warmup_of_forward[tiny-ctx8-fp32-naive]"
+SETTINGS = replace(
+    GATE_SETTINGS, sizes=("tiny",), contexts=(8,), precisions=("fp32",), attentions=("naive",), executions=("eager",),
+    checkpoints=("none",), phases=("forward", "backward"),
+)  # fmt: skip
+FIRST_ROUND: Json = {
+    "first_round_parts": {"steady_round_seconds": 1.0, "allocator_growth_seconds": 3.0, "unexplained_seconds": 1.0},
+    "first_round": {"modules_loaded": 0, "page_faults": 9000, "largest_growth": []},
+}
+
+
+def series(slow: list[float], rounds: int = 10, drift: float = 0.0) -> list[Json]:
+    """Every process of a study, each beginning with the `slow` rounds."""
+    found = []
+    for count in STUDIED_WARMUP_ROUNDS:
+        usual = [1.0 + 0.001 * (place % 3) + drift * place for place in range(count + rounds)]
+        whole = [*slow, *usual][: count + rounds]
+        measured = {"warmup_seconds": whole[:count], "seconds": whole[count:]}
+        found.append({"warmup_rounds": count, "leaves_out_timed_phase": False, **measured})
+    return found
+
+
+def without_timed_phase(slow: list[float]) -> Json:
+    seconds = [*slow, *[1.0, 1.001, 1.002, 1.0] * 3][:10]
+    return {"warmup_rounds": 5, "leaves_out_timed_phase": True, "warmup_seconds": [0.5] * 5, "seconds": seconds}
+
+
+def test_as_many_rounds_are_enough_as_were_slow() -> None:
+    values = warmup_values(series([5.0, 2.0]), FIRST_ROUND, 5)
+    assert (values["recommended_warmup_rounds"], values["flags"]) == (2, [])
+    assert values["recommendation"] == "2 warm-up rounds are enough in all 5 processes; --warmup-rounds 5 covers that."
+
+
+def test_a_warm_up_that_was_too_short_is_flagged_with_what_to_set() -> None:
+    values = warmup_values(series([9.0, 7.0, 5.0, 3.0, 2.5, 2.0]), FIRST_ROUND, 5)
+    assert values["flags"] == ["short_warmup"]
+    assert values["recommendation"] == "6 warm-up rounds are enough in all 5 processes; set --warmup-rounds 6."
+
+
+def test_a_process_that_never_settles_is_counted_and_not_averaged_in() -> None:
+    (drifting, *_), settled = series([], drift=0.05), series([5.0])[1:]
+    values = warmup_values([drifting, *settled], FIRST_ROUND, 5)
+    assert values["recommended_warmup_rounds"] == 1
+    assert values["recommendation"].startswith("1 warm-up round is enough in the 4 of 5 processes that settled; ")
+
+
+def test_a_machine_that_drifts_is_told_that_no_warm_up_cures_it() -> None:
+    values = warmup_values(series([], drift=0.05), FIRST_ROUND, 5)
+    assert values["recommended_warmup_rounds"] == max(STUDIED_WARMUP_ROUNDS)
+    assert "No process became steady within 20 rounds" in values["recommendation"]
+
+
+def test_too_few_rounds_recommend_nothing_new() -> None:
+    (first, *_) = series([2.0], rounds=2)
+    values = warmup_values([first], FIRST_ROUND, 5)
+    assert (values["recommended_warmup_rounds"], values["flags"]) == (5, [])
+    assert "give at least --rounds 5" in values["recommendation"]
+
+
+def test_rounds_are_numbered_through_the_whole_process() -> None:
+    rows = warmup_values([*series([5.0, 2.0]), without_timed_phase([3.0])], FIRST_ROUND, 5)["series"]
+    assert [row["steady_from_round"] for row in rows] == [3, 3, 3, 3, 3, 7]
+
+
+def test_an_outlier_bears_its_number_in_the_process() -> None:
+    (row,) = (one for one in series([]) if one["warmup_rounds"] == 5)
+    row["seconds"][3] = 9.0
+    assert warmup_values([row], FIRST_ROUND, 5)["series"][0]["outliers"] == [9]
+    assert warmup_values([without_timed_phase([])], FIRST_ROUND, 5)["series"][0]["outliers"] == []
+    apart = without_timed_phase([])
+    apart["seconds"][3] = 9.0
+    assert warmup_values([apart], FIRST_ROUND, 5)["series"][0]["outliers"] == [9]
+
+
+def test_what_a_warm_up_without_the_timed_phase_leaves_slow_is_said() -> None:
+    said = warmup_values([*series([5.0]), without_timed_phase([3.0])], FIRST_ROUND, 5)["recommendation"]
+    assert said.endswith("After a warm-up without the timed phase, 1 measured round was slow.")
+    said = warmup_values([*series([5.0]), without_timed_phase([])], FIRST_ROUND, 5)["recommendation"]
+    assert "without the timed phase" not in said
+
+
+def test_the_parts_of_the_first_round_belong_to_the_process_without_a_warm_up() -> None:
+    rows = warmup_values(series([5.0]), FIRST_ROUND, 5)["series"]
+    assert [bool(row["first_round_parts"]) for row in rows] == [True, False, False, False, False]
+
+
+def test_the_screen_has_a_row_for_each_case_and_one_line_for_the_machine() -> None:
+    quick = passed(STUDY, "warmup", warmup_values(series([5.0, 2.0]), FIRST_ROUND, 5))
+    slow_id = STUDY.replace("forward", "backward")
+    slow = passed(slow_id, "warmup", warmup_values(series([9.0, 7.0, 5.0, 3.0, 2.5, 2.0]), FIRST_ROUND, 5))
+    lines = warmup_lines([quick, slow])
+    assert "allocator growth 75%" in lines[1]
+    assert "round 3" in lines[1]
+    assert any(line.startswith("warmup_of_backward tiny-ctx8-fp32-naive: 6 warm-up rounds") for line in lines)
+    assert lines[-1] == machine_line([quick, slow])
+    assert "--warmup-rounds 6, which warmup_of_backward tiny-ctx8-fp32-naive needs; 5 is too few" in lines[-1]
+    assert "5 covers every case of this study" in machine_line([quick])
+
+
+def test_every_phase_has_a_benchmark_whose_id_keeps_the_axes() -> None:
+    assert benchmark_id("forward", STUDY) == FORWARD
+    for phase, function in BENCHMARKS.items():
+        path, _, name = benchmark_id(phase, STUDY).partition("::")
+        assert (ROOT / path).exists()
+        assert name == f"{function.__name__}[tiny-ctx8-fp32-naive]"
+
+
+def test_a_task_survives_its_way_through_json_without_passes_of_its_own() -> None:
+    task = Task(replace(SETTINGS, passes=("warmup",)), FORWARD, 2, 5, leaves_out_timed_phase=True)
+    there = task_of(json.loads(json.dumps(task.as_json())))
+    assert there == replace(task, settings=replace(task.settings, passes=()))
+
+
+def test_a_study_is_as_many_rounds_as_it_says() -> None:
+    assert study_rounds("forward", 10) == sum(len(one["warmup_seconds"] + one["seconds"]) for one in series([]))
+    assert study_rounds("backward", 10) == study_rounds("forward", 10) + 15
+
+
+def studied_rounds(task: Task) -> tuple[StudiedMeasure, list[str]]:
+    """Run the rounds of a task in this process; the order of set-ups and of what is timed."""
+    device, ran = CpuDevice(CPU), list[str]()
+    bench = Workbench(task.settings, device, Clock(device), 0)
+    measure = StudiedMeasure(task, bench)
+    measure(lambda: ran.append("timed"), setup=lambda: ran.append("set-up"))
+    return measure, ran
+
+
+def test_a_warm_up_that_leaves_the_timed_phase_out_runs_its_set_up_alone() -> None:
+    measure, ran = studied_rounds(Task(SETTINGS, BACKWARD, 2, 2, leaves_out_timed_phase=True))
+    assert ran == ["set-up", "set-up", "set-up", "timed", "set-up", "timed"]
+    assert measure.answer is not None
+    assert (len(measure.answer["warmup_seconds"]), len(measure.answer["seconds"])) == (2, 2)
+
+
+def test_a_warm_up_runs_whole_rounds() -> None:
+    _, ran = studied_rounds(Task(SETTINGS, BACKWARD, 1, 1))
+    assert ran == ["set-up", "timed"] * 2
+
+
+def test_the_first_round_is_held_against_one_after_several_others() -> None:
+    _, ran = studied_rounds(Task(SETTINGS, BACKWARD, 0, 1, traces_first_round=True))
+    assert ran == ["set-up", "timed"] * (2 + ROUNDS_BETWEEN)
+
+
+def test_a_fresh_process_times_every_round_of_the_benchmark() -> None:
+    answer = in_fresh_process(Task(SETTINGS, BACKWARD, 2, 3), ROOT)
+    assert (len(answer["warmup_seconds"]), len(answer["seconds"])) == (2, 3)
+    assert min(answer["warmup_seconds"] + answer["seconds"]) > 0
+
+
+def test_a_fresh_process_traces_its_first_round() -> None:
+    answer = in_fresh_process(Task(SETTINGS, FORWARD, 0, 1, traces_first_round=True), ROOT)
+    assert answer["first_round_parts"]["steady_round_seconds"] > 0
+    assert answer["first_round"]["page_faults"] > answer["first_round"]["steady_page_faults"]
+
+
+def test_a_case_that_does_not_fit_a_fresh_process_is_its_answer() -> None:
+    answer = in_fresh_process(Task(replace(SETTINGS, memory_budget_bytes=2**20), FORWARD, 0, 1), ROOT)
+    assert answer["outcome"]["outcome"] == "would_not_fit"
+
+
+def test_a_fresh_process_without_its_benchmark_says_so() -> None:
+    with pytest.raises(FreshProcessError, match=r"with 3 warm-up rounds ended with exit code 1: .*not found"):
+        in_fresh_process(Task(SETTINGS, FORWARD.replace("ctx8", "ctx9"), 3, 1), ROOT)
+
+
+def test_a_fresh_process_that_is_killed_is_named_with_its_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "perf_tests.warmup.fresh_process.subprocess.run",
+        lambda *_, **__: subprocess.CompletedProcess([], -9, stdout=""),
+    )
+    with pytest.raises(FreshProcessError, match=r"was killed by SIGKILL: it said nothing\."):
+        in_fresh_process(Task(SETTINGS, FORWARD, 0, 1), ROOT)
+
+
+QUICK = ("--phase=forward,backward", "--warmup-study", "--rounds=6", "-p", "perf_tests.meta_tests.quick_warmup_study")
+
+
+@pytest.fixture(scope="module")
+def studied(tmp_path_factory: pytest.TempPathFactory) -> Launch:
+    return launch(tmp_path_factory.mktemp("studied") / "storage", *QUICK)
+
+
+def test_a_study_of_each_case_is_saved_beside_the_timings(studied: Launch) -> None:
+    assert studied.exit_code == 0, studied.output + studied.errors
+    rows = {short(row["id"]): row for row in studied.record["passes"]}
+    assert rows.keys() == {
+        "test_warmup_of_forward[tiny-ctx8-fp32-naive]", "test_warmup_of_backward[tiny-ctx8-fp32-naive]",
+        "test_warmup_of_attention_forward[d16-seq16-fp32-naive]",
+        "test_warmup_of_attention_backward[d16-seq16-fp32-naive]",
+    }  # fmt: skip
+    assert {row["pass"] for row in rows.values()} == {"warmup"}
+    assert len(studied.measured) == 4
+
+
+def test_only_a_phase_with_a_set_up_can_leave_its_timed_part_out(studied: Launch) -> None:
+    kinds = {
+        row["identity"]["phase"]: [one["leaves_out_timed_phase"] for one in row["values"]["series"]]
+        for row in studied.record["passes"]
+    }
+    assert kinds["forward"] == kinds["attention_forward"] == [False] * 5
+    assert kinds["backward"] == kinds["attention_backward"] == [False] * 5 + [True]
+
+
+def test_the_screen_says_what_to_set_on_this_machine(studied: Launch) -> None:
+    shown = studied.output.partition("- warmup -")[2]
+    assert "for this machine: --warmup-rounds 2, which " in shown
+    assert "1 is too few" in shown
+
+
+def test_a_study_that_does_not_fit_is_an_outcome_row(tmp_path: Path) -> None:
+    small = launch(tmp_path / "storage", *QUICK, "-k=ctx8", "--phase=forward", PLANTED_OUTCOME="out_of_memory")
+    outcome = small.outcomes["test_warmup_of_forward[tiny-ctx8-fp32-naive]"]
+    assert (outcome["outcome"], outcome["pass"], outcome["reason"]) == ("out_of_memory", "warmup", "planted")
+
+
+def test_under_nsight_systems_a_study_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    refused = launch(tmp_path / "storage", *QUICK, NSYS_PROFILING_SESSION_ID="17")
+    assert refused.exit_code == 4
+    assert "run without --warmup-study under nsys" in refused.errors
+    assert refused.records == []
+
+
+def test_a_disabled_study_runs_one_fresh_process_and_keeps_nothing(tmp_path: Path) -> None:
+    disabled = launch(tmp_path / "storage", *QUICK, "-k=ctx8", "--phase=forward", "--benchmark-disable")
+    assert "2 passed" in disabled.output, disabled.output + disabled.errors
+    assert disabled.records == []
+
+
+def test_the_readme_states_the_studys_own_figures() -> None:
+    text = " ".join((ROOT / "README.md").read_text().partition("### Warm-up\n")[2].partition("\n## ")[0].split())
+    *some, last = map(str, STUDIED_WARMUP_ROUNDS)
+    assert f"after {', '.join(some)} and {last} warm-up rounds" in text
+    assert f"after {LEAVING_OUT_ROUNDS} rounds of set-up alone" in text
+    assert f"by {100 * LEAST_EXCESS:.0f} % of their median" in text
+    assert f"at most {100 * LEVEL:.0f} % are taken" in text
+    processes = len(STUDIED_WARMUP_ROUNDS) + 1
+    assert f"takes {processes} processes, {processes + 1} where its set-up computes" in text
+    assert f"run {study_rounds('forward', 10)} rounds, or {study_rounds('backward', 10)}, beside" in text
+    assert f"null below {ENERGY_LEAST_SECONDS:.0f} s of rounds" in text
