@@ -76,6 +76,7 @@ proofs: .venv/.installed  ## what the suite claims of itself, measured
 	$(BIN)/python -m perf_tests.proofs.report_cost
 	$(BIN)/python -m perf_tests.proofs.cost_of_regions
 	$(BIN)/python -m perf_tests.proofs.passes_beside_timing
+	$(BIN)/python -m perf_tests.proofs.memory_pass_time
 	$(BIN)/python -m perf_tests.proofs.counters_repeat
 	$(BIN)/python -m perf_tests.proofs.predicted_cpu_peak
 	$(BIN)/python -m perf_tests.proofs.ledger_time

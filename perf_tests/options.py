@@ -29,6 +29,7 @@ GATE_SIZE = "small-2layers"
 
 PASSES = {
     "kernels": "also trace each case, after the timings: kernels, launches, gaps, one attention layer by part",
+    "memory": "also examine the memory of each case, in a process of its own: peaks, what is saved, who holds what",
     "warmup": "also study each case in fresh processes: how many warm-up rounds it needs, and what the first costs",
 }
 """Extra passes over the cases, each an option of its name; what they find is never a timing."""
@@ -62,6 +63,7 @@ class Settings:
     memory_budget_bytes: int | None
     model: str | None
     passes: tuple[str, ...]
+    memory_snapshot: bool
     nvtx: bool
 
     @property
@@ -97,6 +99,9 @@ def add_options(parser: pytest.Parser) -> None:
         group.addoption(name, default=None, metavar=name.strip("-").upper().replace("-", "_"), help=text)
     for name, text in PASSES.items():
         group.addoption(option_of_pass(name), action="store_true", help=text)
+    group.addoption(
+        "--memory-snapshot", action="store_true", help="with --memory, which it implies: a snapshot for memory_viz"
+    )
     group.addoption(
         "--nvtx", action="store_true", help="run each case with NVTX ranges for Nsight Systems, time and save nothing"
     )
@@ -172,7 +177,8 @@ def _read_settings(config: pytest.Config) -> Settings:
         optimizer=_names("--optimizer", typed("--optimizer"), OPTIMIZERS, ("default",))[0],
         memory_budget_bytes=_byte_count("--memory-budget", typed("--memory-budget")),
         model=model,
-        passes=tuple(name for name in PASSES if config.getoption(option_of_pass(name))),
+        passes=_passes(config),
+        memory_snapshot=config.getoption("--memory-snapshot"),
         nvtx=_nvtx(config),
     )
 
@@ -259,10 +265,17 @@ def _byte_count(option: str, text: str | None) -> int | None:
     return int(float(match[1]) * factor ** "BKMG".index(unit[0]))
 
 
+def _passes(config: pytest.Config) -> tuple[str, ...]:
+    asked = {name for name in PASSES if config.getoption(option_of_pass(name))}
+    if config.getoption("--memory-snapshot"):
+        asked.add("memory")
+    return tuple(name for name in PASSES if name in asked)
+
+
 def _nvtx(config: pytest.Config) -> bool:
     if not config.getoption("--nvtx"):
         return False
-    others = [option_of_pass(name) for name in PASSES if config.getoption(option_of_pass(name))]
+    others = [option_of_pass(name) for name in _passes(config)]
     if others:
         raise ValueError(f"--nvtx is for a run that another profiler watches; drop it, or drop {' and '.join(others)}.")
     reason = why_no_ranges()

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from perf_tests import memory_pass
 from perf_tests.benchmark_options import SavingOptions, same_parameters, show_beside_baseline
 from perf_tests.cases import ATTENTION_AXES, LANGUAGE_MODEL_AXES
-from perf_tests.instruments import machine
-from perf_tests.instruments.kernels import ALL_ROUNDS, ProfilerBusyError, check_no_profiler
+from perf_tests.instruments import kernels, machine
+from perf_tests.instruments.kernels import ProfilerBusyError, check_no_profiler
 from perf_tests.options import Settings, option_of_pass
 from perf_tests.outcomes import Outcome
 from perf_tests.progress import Line, Progress, WatchedLine, expected_work
@@ -25,7 +26,8 @@ from perf_tests.stash import AGAINST, CASE, PASS, RUN, SAVING, SETTINGS, WORKBEN
 from perf_tests.workbench import Workbench, set_up
 
 ROUNDS_OF_PASS: dict[str, Callable[[str, int], int]] = {
-    "kernels": lambda phase, rounds: ALL_ROUNDS,
+    "kernels": lambda phase, rounds: kernels.ALL_ROUNDS,
+    "memory": lambda phase, rounds: memory_pass.ALL_ROUNDS,
     "warmup": study_rounds,
 }
 """How many rounds an extra pass runs of a case, from its phase and the measured rounds of its timing."""

@@ -5,13 +5,34 @@ In: a function. Out: bytes. The resident size of the process would add pages of 
 
 import json
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch.profiler import ProfilerActivity, profile
 
-CPU_DEVICE_TYPE = 0
+from perf_tests.instruments.allocator_trace import AllocatorTrace, read_allocator_trace
+
+
+@dataclass
+class TracedAllocator:
+    """`trace` is there once the context that gave this has ended."""
+
+    trace: AllocatorTrace | None = None
+
+
+@contextmanager
+def allocator_traced() -> Iterator[TracedAllocator]:
+    """Everything that runs inside is traced. The profiler slows it down, so never time it at once."""
+    traced = TracedAllocator()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "trace.json")
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+            yield traced
+        profiler.export_chrome_trace(str(path))
+        traced.trace = read_allocator_trace(json.loads(path.read_bytes())["traceEvents"])
 
 
 def allocator_peak_bytes(function: Callable[[], object]) -> int:
@@ -19,25 +40,21 @@ def allocator_peak_bytes(function: Callable[[], object]) -> int:
 
     A block from before that is freed meanwhile is not subtracted: the allocator knows no size of it. What a library
     allocates for itself, a matrix product's packing buffers for example, does not pass through the allocator.
-    The profiler slows the function down, so never time it at once.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        trace = Path(folder, "trace.json")
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-            function()
-        profiler.export_chrome_trace(str(trace))
-        return peak_bytes(json.loads(trace.read_bytes())["traceEvents"])
+    with allocator_traced() as traced:
+        function()
+    assert traced.trace is not None
+    return _peak(traced.trace)
 
 
 def peak_bytes(events: Iterable[dict[str, Any]]) -> int:
     """The peak of the running sum over a trace's memory events, in the order of time."""
-    changes = [
-        (event["ts"], event["args"]["Ev Idx"], event["args"]["Bytes"])
-        for event in events
-        if event.get("name") == "[memory]" and event["args"]["Device Type"] == CPU_DEVICE_TYPE
-    ]
+    return _peak(read_allocator_trace(events))
+
+
+def _peak(trace: AllocatorTrace) -> int:
     peak = allocated = 0
-    for _, _, change in sorted(changes):
-        allocated += change
+    for event in trace.events:
+        allocated += event.bytes
         peak = max(peak, allocated)
     return peak

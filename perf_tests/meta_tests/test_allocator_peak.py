@@ -48,7 +48,7 @@ def test_nothing_allocated_is_zero() -> None:
 
 def test_events_of_another_device_are_left_out() -> None:
     events = [
-        {"name": "[memory]", "ts": 1.0, "args": {"Ev Idx": 1, "Bytes": 5, "Device Type": 0}},
-        {"name": "[memory]", "ts": 2.0, "args": {"Ev Idx": 2, "Bytes": 7, "Device Type": 1}},
+        {"name": "[memory]", "ts": 1.0, "args": {"Ev Idx": 1, "Addr": 64, "Bytes": 5, "Device Type": 0}},
+        {"name": "[memory]", "ts": 2.0, "args": {"Ev Idx": 2, "Addr": 64, "Bytes": 7, "Device Type": 1}},
     ]
     assert peak_bytes(events) == 5

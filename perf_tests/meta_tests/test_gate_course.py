@@ -33,7 +33,7 @@ SETTINGS = Settings(
     device="cpu", sizes=(), contexts=(), precisions=(), attentions=(), executions=(), checkpoints=(), phases=(),
     head_dims=(), sequence_lengths=(), attention_alone_precisions=(), attention_alone_implementations=(), batch_size=1,
     warmup_rounds=1, rounds=1, attention_alone_rounds=1, threads=1, seed=1, optimizer="default",
-    memory_budget_bytes=None, model=None, passes=(), nvtx=False,
+    memory_budget_bytes=None, model=None, passes=(), memory_snapshot=False, nvtx=False,
 )  # fmt: skip
 
 QUICK = Rules(screen_pairs=3, confirm_looks=(5, 8), look_shares=(0.5, 0.5), clock="wall")

@@ -23,6 +23,7 @@ from perf_tests.proofs import (
     gate_power,
     gate_simulation,
     ledger_time,
+    memory_pass_time,
     passes_beside_timing,
     predicted_cpu_peak,
     predicted_memory,
@@ -94,6 +95,7 @@ def test_each_proof_exists(command: str) -> None:
         ("report_cost", f"{report_cost.PAGE_BYTES / 1e6:.0f} MB, over {report_cost.MANY_RUNS} runs"),
         ("cost_of_regions", f"less than {100 * cost_of_regions.LIMIT:.0f} %"),
         ("passes_beside_timing", "within {} to {}".format(*passes_beside_timing.LIMITS)),
+        ("memory_pass_time", f"less than {memory_pass_time.LIMIT_SECONDS / 60:.0f} minutes"),
         ("predicted_memory", f"within {predicted_memory.CELL_LIMIT:.0%} and {predicted_memory.MEDIAN_LIMIT:.0%}"),
         (
             "predicted_times",

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Sequence
 
-from perf_tests.records.kernel_screen import summary_lines
+from perf_tests.records import kernel_screen, memory_screen
 from perf_tests.records.record import Json
 from perf_tests.records.warmup_screen import warmup_lines
 
 PASS_LINES: dict[str, Callable[[Sequence[Json]], list[str]]] = {
-    "kernels": summary_lines,
+    "kernels": kernel_screen.summary_lines,
+    "memory": memory_screen.summary_lines,
     "warmup": warmup_lines,
 }
 

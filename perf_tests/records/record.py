@@ -42,7 +42,7 @@ FLAGS = {
     "waits_for_host": "the wall clock saw over 5 % more than the device's own although launches do not bound it",
     "parts_do_not_add_up": "the parts timed inside the step and the step itself are over 5 % apart",
     "paging": "rounds scatter while memory is nearly full, as if it were paged to the host",
-    "peak_off": "the allocator's peak is not the predicted one within 1 % and cuBLAS's workspaces",
+    "peak_off": "the allocator's peak is not the predicted one within 1 % and what libraries take for themselves",
 }
 """Every flag that a row may carry in `flags`, with its sentence."""
 

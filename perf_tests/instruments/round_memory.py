@@ -1,0 +1,177 @@
+"""What the allocator itself says of one round: its peaks, part by part, and what it holds at the ends of each part.
+
+On a GPU these are the caching allocator's own statistics, on a CPU every block it handed out and took back.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import record_function
+
+from perf_tests.instruments.allocator_peak import allocator_traced
+from perf_tests.instruments.allocator_trace import AllocatorEvent, AllocatorTrace
+from perf_tests.instruments.live_tensors import live_tensor_bytes
+
+ROUND = "memory of a round"
+PART = "memory of part "
+
+OpenPart = Callable[[str], AbstractContextManager[object]]
+"""Makes of a part's name the context that it runs in."""
+
+Play = Callable[[OpenPart], object]
+"""One round, each of its parts inside of what `OpenPart` gives; nothing of it is alive when its result is dropped."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What is held at one moment, `before backward`. A CPU's allocator reserves nothing."""
+
+    name: str
+    allocated_bytes: int
+    reserved_bytes: int | None
+
+
+@dataclass(frozen=True)
+class PartPeak:
+    """The most that is held in one part of a round."""
+
+    name: str
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Fragmentation:
+    """What the caching allocator keeps beyond what it hands out, over one round."""
+
+    reserved_less_allocated_bytes: int
+    """Of the two peaks."""
+    inactive_split_bytes: int
+    """The most that lay idle in blocks that were cut from larger ones and cannot be given back."""
+    allocation_retries: int
+    """How often it had to give its cache back to go on."""
+
+
+@dataclass(frozen=True)
+class RoundMemory:
+    """One round, its set-up included."""
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int | None
+    marks: tuple[Mark, ...]
+    parts: tuple[PartPeak, ...]
+    fragmentation: Fragmentation | None
+    events: tuple[AllocatorEvent, ...] = ()
+    """Of a CPU: every block of the round, in order."""
+    allocated_before_bytes: int = 0
+    """What was held before the first of `events`."""
+
+
+def memory_of_round(play: Play, device: torch.device) -> RoundMemory:
+    """Of the second round played: the first makes what every later one finds there."""
+    return _on_cuda(play, device) if device.type == "cuda" else _on_cpu(play)
+
+
+def allocated_bytes(device: torch.device) -> tuple[int, int | None]:
+    """Allocated and reserved at this moment, while no graph is alive."""
+    if device.type != "cuda":
+        return live_tensor_bytes(device.type), None
+    statistics = torch.cuda.memory_stats(device)
+    return statistics["allocated_bytes.all.current"], statistics["reserved_bytes.all.current"]
+
+
+def resident_set_peak_bytes() -> int | None:
+    """The most pages that this process ever had in memory (Linux); None where the system does not say."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
+
+
+def _on_cpu(play: Play) -> RoundMemory:
+    # Both are traced: of a block from before the trace nobody knows the size when it goes, of a gradient for example.
+    with allocator_traced() as traced:
+        for name in (f"{ROUND}, the first", ROUND):
+            with record_function(name):
+                play(lambda part: record_function(f"{PART}{part}"))
+        held_at_end = live_tensor_bytes("cpu")
+    assert traced.trace is not None
+    return read_round(traced.trace, held_at_end)
+
+
+def read_round(trace: AllocatorTrace, held_at_end_bytes: int) -> RoundMemory:
+    """The last round of a trace at whose end so many bytes are held in all."""
+    before = held_at_end_bytes - trace.allocated_at_end()
+    whole = trace.stretch(ROUND)
+    marks, parts = [], []
+    for stretch in trace.stretches:
+        if stretch.name.startswith(PART) and whole.start <= stretch.start <= whole.end:
+            name = stretch.name.removeprefix(PART)
+            marks.append(Mark(f"before {name}", before + trace.allocated_at(stretch.start), None))
+            marks.append(Mark(f"after {name}", before + trace.allocated_at(stretch.end), None))
+            parts.append(PartPeak(name, before + trace.peak_in(stretch), None))
+    return RoundMemory(
+        peak_allocated_bytes=before + trace.peak_in(whole),
+        peak_reserved_bytes=None,
+        marks=tuple(marks),
+        parts=tuple(parts),
+        fragmentation=None,
+        events=trace.events_in(whole),
+        allocated_before_bytes=before + trace.allocated_at(whole.start),
+    )
+
+
+def _on_cuda(play: Play, device: torch.device) -> RoundMemory:
+    play(lambda part: nullcontext())
+    statistics = _CudaStatistics(device)
+    play(statistics.part)
+    return statistics.round_memory()
+
+
+@dataclass
+class _CudaStatistics:
+    """The allocator's peaks are since the last reset; each end of a part reads and resets them."""
+
+    device: torch.device
+    marks: list[Mark] = field(default_factory=list)
+    parts: list[PartPeak] = field(default_factory=list)
+    peaks: dict[str, int] = field(default_factory=dict)
+    retries_before: int = 0
+
+    def __post_init__(self) -> None:
+        self.retries_before = torch.cuda.memory_stats(self.device)["num_alloc_retries"]
+        torch.cuda.reset_peak_memory_stats(self.device)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        self._mark(f"before {name}")
+        yield
+        statistics = self._mark(f"after {name}")
+        peaks = (statistics[f"{kind}_bytes.all.peak"] for kind in ("allocated", "reserved"))
+        self.parts.append(PartPeak(name, *peaks))
+
+    def _mark(self, name: str) -> dict[str, Any]:
+        statistics = self._note_peaks()
+        current = (statistics[f"{kind}_bytes.all.current"] for kind in ("allocated", "reserved"))
+        self.marks.append(Mark(name, *current))
+        return statistics
+
+    def _note_peaks(self) -> dict[str, Any]:
+        """The statistics since the last call; from here on peaks are counted anew."""
+        statistics = torch.cuda.memory_stats(self.device)
+        for kind in ("allocated", "reserved", "inactive_split"):
+            peak = statistics[f"{kind}_bytes.all.peak"]
+            self.peaks[kind] = max(peak, self.peaks.get(kind, 0))
+        torch.cuda.reset_peak_memory_stats(self.device)
+        return statistics
+
+    def round_memory(self) -> RoundMemory:
+        retries = self._note_peaks()["num_alloc_retries"] - self.retries_before
+        allocated, reserved = self.peaks["allocated"], self.peaks["reserved"]
+        fragmentation = Fragmentation(reserved - allocated, self.peaks["inactive_split"], retries)
+        return RoundMemory(allocated, reserved, tuple(self.marks), tuple(self.parts), fragmentation)

@@ -1,0 +1,150 @@
+"""The row of a memory pass: plain values that agree with each other, and a timeline that keeps its peak."""
+
+import pickle
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from model.precision import PRECISIONS
+from model.training import Training
+from perf_tests.case_counters import counters_of
+from perf_tests.cases import LanguageModelCase
+from perf_tests.instruments.memory_holders import Held, Part
+from perf_tests.instruments.storage_tracker import Block, Change
+from perf_tests.memory_pass import with_prediction, workspace_bytes_of
+from perf_tests.memory_rounds import MemoryMeasure, Standing
+from perf_tests.memory_values import MOST_MOMENTS, residual_tensor_bytes, saved_by_part, timeline
+from perf_tests.meta_tests.example_cases import CPU, TOY, attention_case, build, language_model_case, random_tokens
+from perf_tests.meta_tests.test_memory_snapshot import assert_consistent, assert_opens
+from perf_tests.records.record import Json
+
+
+def block(count: int, category: str = "temporaries") -> Block:
+    return Block(count, "aten.add", "model/x.py:1", category, on_host=False)
+
+
+def coming_and_going(sizes: list[int]) -> tuple[Change, ...]:
+    blocks = [block(size) for size in sizes]
+    return tuple(Change(one, is_allocation) for one in blocks for is_allocation in (True, False))
+
+
+@pytest.mark.parametrize("blocks", [1, 400, 5000])
+def test_a_timeline_is_bounded_and_keeps_its_peak(blocks: int) -> None:
+    sizes = [10] * blocks
+    sizes[blocks // 2] = 999
+    stands = Change(block(100, "parameters"), True)
+    held = Held((stands, *coming_and_going(sizes)), 1, (Part("forward", 1, 1 + 2 * blocks),), Counter(), {})
+    found = timeline(held)
+    length = len(found["category_bytes"]["temporaries"])
+    assert length <= MOST_MOMENTS
+    assert max(found["category_bytes"]["temporaries"]) == 999
+    assert set(found["category_bytes"]["parameters"]) == {100}
+    (part,) = found["parts"]
+    assert (part["name"], part["first"], part["last"]) == ("forward", 0, length - 1)
+
+
+def test_saved_bytes_are_by_block_and_innermost_part() -> None:
+    saved = Counter({
+        ("forward", "block 3", "attention", "softmax"): 5, ("forward", "block 3", "norm"): 7, ("forward", "block 3"): 2,
+        ("forward", "head"): 1, ("loss",): 4,
+    })  # fmt: skip
+    assert [tuple(row.values()) for row in saved_by_part(saved)] == [
+        ("block 3", "softmax", 5), ("block 3", "norm", 7), ("block 3", "residual", 2), (None, "head", 1),
+        (None, "loss", 4),
+    ]  # fmt: skip
+
+
+def test_the_residual_is_one_tensor_in_float32_and_unknown_of_somebody_elses_model() -> None:
+    assert residual_tensor_bytes(language_model_case()) == 2 * 8 * 16 * 4
+    assert residual_tensor_bytes(attention_case(head_dim=16, sequence_length=256)) == 8 * 256 * 16 * 4
+    assert residual_tensor_bytes(language_model_case(model="theirs:build")) is None
+
+
+VALUES: Json = {
+    "peak_allocated_bytes": 1020, "flags": [],
+    "parts": [{"phase": "forward", "peak_allocated_bytes": 1020, "peak_reserved_bytes": None}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "share, workspace_bytes, is_flagged", [(1.0, 0, False), (1.009, 0, False), (1.02, 0, True), (0.98, 0, True),
+                                           (1.02, 10**9, False), (0.98, 10**9, True)],
+)  # fmt: skip
+def test_a_peak_beyond_a_hundredth_and_the_workspaces_is_flagged(
+    share: float, workspace_bytes: int, is_flagged: bool
+) -> None:
+    counters = counters_of(language_model_case())
+    values = {**VALUES, "peak_allocated_bytes": round(share * counters.peak_bytes)}
+    found = with_prediction(values, counters, None, workspace_bytes)
+    assert found["flags"] == (["peak_off"] if is_flagged else [])
+    assert found["prediction_error"] == pytest.approx(share - 1, abs=1e-3)
+    assert found["parts"][0]["predicted_peak_bytes"] == counters.peak_of("forward").peak_bytes
+
+
+def test_without_counters_a_row_says_why() -> None:
+    found = with_prediction(VALUES, None, "nobody knows.", 0)
+    assert (found["predicted_peak_bytes"], found["prediction_reason"]) == (None, "nobody knows.")
+    assert found["prediction_error"] is None
+    assert found["parts"][0]["predicted_peak_bytes"] is None
+    assert found["flags"] == []
+
+
+def test_a_cpu_has_workspaces_only_where_a_library_takes_some() -> None:
+    naive = language_model_case()
+    assert workspace_bytes_of(naive, threads=2) == 0
+    assert workspace_bytes_of(replace(naive, precision="bf16"), threads=2) == 4 * 2**20
+    assert workspace_bytes_of(attention_case(attention="sdpa"), threads=1) == 2 * 2**20
+    assert workspace_bytes_of(replace(naive, device="cuda"), threads=1) == 128 * 2**20
+
+
+def examined(case: LanguageModelCase, snapshot: Path | None = None) -> Json:
+    """A backward pass of the toy model, examined in this very process; other tests' tensors may stand beside."""
+    training = Training(build(TOY), PRECISIONS[case.precision], CPU)
+    tokens = random_tokens()
+
+    def graph() -> tuple[object]:
+        training.clear_gradients()
+        return (training.loss(training.forward(tokens), tokens),)
+
+    measure = MemoryMeasure(case, CPU, lambda: Standing(training, (tokens,)), snapshot)
+    measure(training.backward, setup=graph)
+    return measure.values
+
+
+def test_a_snapshot_is_written_whole_and_opens(tmp_path: Path) -> None:
+    values = examined(language_model_case(phase="backward"), tmp_path / "files" / "it.pickle")
+    assert values["snapshot"] is None
+    assert values["snapshot_reason"].count("No such file or directory") == 1
+    values = examined(language_model_case(phase="backward"), tmp_path / "it.pickle")
+    assert values["snapshot"] == f"{tmp_path.name}/it.pickle"
+    assert_opens((tmp_path / "it.pickle").read_bytes())
+    assert [path.name for path in tmp_path.iterdir()] == ["it.pickle"]
+
+
+def test_a_full_folder_costs_the_snapshot_and_not_the_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def no_room(path: Path, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("perf_tests.memory_rounds.write_whole", no_room)
+    values = examined(language_model_case(phase="backward"), tmp_path / "it.pickle")
+    assert values["peak_allocated_bytes"] > 0
+    assert values["snapshot"] is None
+    assert "No space left on device" in values["snapshot_reason"]
+    assert values["snapshot_reason"].endswith("make room and run again.")
+
+
+def test_a_snapshot_holds_the_blocks_of_the_round(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    dumped: list[Json] = []
+
+    def dump(snapshot: Json, protocol: int) -> bytes:
+        dumped.append(snapshot)
+        return b""
+
+    monkeypatch.setattr(pickle, "dumps", dump)
+    examined(language_model_case(phase="backward"), tmp_path / "it.pickle")
+    (snapshot,) = dumped
+    assert_consistent(snapshot)
+    lines = {frame["filename"] for event in snapshot["device_traces"][0] for frame in event["frames"]}
+    assert any(name.endswith("model/transformer.py") for name in lines)

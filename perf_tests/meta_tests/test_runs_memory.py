@@ -1,0 +1,163 @@
+"""The memory pass as a user runs it: a row for each case, exact on a CPU; a process that dies is a row as well."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from model.sizes import SIZES
+from perf_tests.case_counters import counters_of
+from perf_tests.cases import AttentionCase, Case, LanguageModelCase
+from perf_tests.memory_process import MemoryWorker, MemoryWorkerError
+from perf_tests.meta_tests.launch import MODELS, ROOT, Launch, launch, short
+from perf_tests.meta_tests.test_memory_snapshot import assert_opens
+from perf_tests.records.record import LANGUAGE_MODEL_IDENTITY, Json
+
+ONLY_MEMORY = ("-k=memory_of", "--threads=1")
+
+
+@pytest.fixture(scope="module")
+def examined(tmp_path_factory: pytest.TempPathFactory) -> Launch:
+    storage = tmp_path_factory.mktemp("examined") / "storage"
+    return launch(storage, *ONLY_MEMORY, "--memory-snapshot", "--phase=inference,forward,backward,full_step")
+
+
+def rows(launched: Launch) -> dict[str, Json]:
+    return {short(row["id"]): row for row in launched.record["passes"]}
+
+
+def case_of(row: Json) -> Case:
+    identity = row["identity"]
+    if "head_dim" in identity:
+        return AttentionCase(**identity)
+    names = [name for name in LANGUAGE_MODEL_IDENTITY if name in LanguageModelCase.__dataclass_fields__]
+    config = SIZES[identity["size"]].at_context(identity["context_length"])
+    return LanguageModelCase(config=config, **{name: identity[name] for name in names})
+
+
+def test_each_case_is_a_row_of_the_pass(examined: Launch) -> None:
+    assert examined.exit_code == 0, examined.output + examined.errors
+    assert rows(examined).keys() == {
+        "test_memory_of_inference[tiny-ctx8-fp32-naive]",
+        "test_memory_of_forward[tiny-ctx8-fp32-naive]",
+        "test_memory_of_backward[tiny-ctx8-fp32-naive]",
+        "test_memory_of_full_step[tiny-ctx8-fp32-naive]",
+        "test_memory_of_attention_forward[d16-seq16-fp32-naive]",
+        "test_memory_of_attention_backward[d16-seq16-fp32-naive]",
+    }
+    assert all(row["pass"] == "memory" for row in rows(examined).values())
+    assert examined.record["benchmarks"] == []
+
+
+def test_on_a_cpu_the_peak_is_the_predicted_one(examined: Launch) -> None:
+    for row in examined.record["passes"]:
+        values = row["values"]
+        assert values["predicted_peak_bytes"] == counters_of(case_of(row)).peak_bytes
+        # The loss scale, a number of four bytes, is only predicted.
+        assert values["peak_allocated_bytes"] == pytest.approx(values["predicted_peak_bytes"], abs=64, rel=1e-6)
+        assert values["flags"] == []
+
+
+def test_so_is_the_peak_of_each_part(examined: Launch) -> None:
+    for row in examined.record["passes"]:
+        assert row["values"]["parts"]
+        for part in row["values"]["parts"]:
+            assert part["peak_allocated_bytes"] == pytest.approx(part["predicted_peak_bytes"], abs=64, rel=1e-6)
+
+
+def test_the_categories_add_up_to_the_peak(examined: Launch) -> None:
+    for row in examined.record["passes"]:
+        values = row["values"]
+        assert sum(values["peak_by_category_bytes"].values()) == pytest.approx(values["peak_allocated_bytes"], abs=64)
+        moments = zip(*values["timeline"]["category_bytes"].values(), strict=True)
+        assert max(map(sum, moments)) == sum(values["peak_by_category_bytes"].values())
+
+
+def test_what_waits_for_the_backward_pass_is_what_the_counters_say(examined: Launch) -> None:
+    for row in examined.record["passes"]:
+        saved = sum(part["saved_bytes"] for part in row["values"]["saved_bytes_by_part"])
+        expected = 0 if row["identity"]["phase"] == "inference" else counters_of(case_of(row)).saved_bytes
+        assert saved == expected
+
+
+def test_a_step_has_its_moments(examined: Launch) -> None:
+    values = rows(examined)["test_memory_of_full_step[tiny-ctx8-fp32-naive]"]["values"]
+    marks = {mark["name"]: mark["allocated_bytes"] for mark in values["marks"]}
+    assert list(marks) == ["after init", "after forward", "before backward", "before optimizer", "after optimizer"]
+    assert marks["after init"] < marks["before backward"] < values["peak_allocated_bytes"]
+    assert [part["name"] for part in values["timeline"]["parts"]] == ["forward", "loss", "backward", "optimizer"]
+
+
+def test_attention_alone_says_what_it_holds_before_its_backward_pass(examined: Launch) -> None:
+    forward, backward = (
+        rows(examined)[f"test_memory_of_attention_{phase}[d16-seq16-fp32-naive]"]["values"]
+        for phase in ("forward", "backward")
+    )
+    assert forward["memory_before_backward_bytes"] == backward["memory_before_backward_bytes"] > 0
+
+
+def test_the_largest_blocks_have_their_lines(examined: Launch) -> None:
+    values = rows(examined)["test_memory_of_forward[tiny-ctx8-fp32-naive]"]["values"]
+    sizes = [made["bytes"] for made in values["largest_allocations"]]
+    assert sizes == sorted(sizes, reverse=True)
+    assert all(made["line"].startswith("model/") for made in values["largest_allocations"])
+
+
+def test_a_snapshot_of_each_case_lies_beside_the_record(examined: Launch) -> None:
+    (machine_folder,) = {path.parent for path in examined.storage.glob("*/*.json")}
+    for row in examined.record["passes"]:
+        assert_opens((machine_folder / row["values"]["snapshot"]).read_bytes())
+    assert not list(examined.storage.rglob(".unfinished-*"))
+
+
+def test_the_screen_has_a_row_for_each_case_and_says_where_the_snapshots_are(examined: Launch) -> None:
+    shown = examined.output.partition("- memory -")[2]
+    assert "full_step tiny-ctx8-fp32-naive" in shown
+    assert "saved for the backward pass by a block of tiny-ctx8-fp32-naive" in shown
+    assert "snapshots for pytorch.org/memory_viz: files-" in shown
+
+
+@pytest.mark.parametrize("kind, outcome", [("SIGKILL", "out_of_memory"), ("SIGSEGV", "error")])
+def test_a_process_that_dies_is_an_outcome_and_the_next_case_runs(tmp_path: Path, kind: str, outcome: str) -> None:
+    model = f"--model={MODELS}:DiesAt16"
+    died = launch(
+        tmp_path, *ONLY_MEMORY, "--memory", model, "--context=8,16,24", "--phase=forward", PLANTED_SIGNAL=kind
+    )
+    row = died.outcomes["test_memory_of_forward[tiny-ctx16-fp32-own]"]
+    assert (row["outcome"], row["pass"]) == (outcome, "memory")
+    assert kind in row["reason"]
+    assert died.exit_code == (0 if outcome == "out_of_memory" else 1)
+    assert "test_memory_of_forward[tiny-ctx8-fp32-own]" in rows(died)
+    assert "Traceback" not in died.output
+
+
+def test_a_phase_that_runs_out_of_memory_or_would_not_fit_is_an_outcome(tmp_path: Path) -> None:
+    arguments = (f"--model={MODELS}:OutOfMemoryOnRequest", "--phase=forward", "--context=8,100000000")
+    full = launch(tmp_path, *ONLY_MEMORY, "--memory", *arguments, "--memory-budget=2GiB", PLANTED_MEMORY="yes")
+    asked = full.outcomes["test_memory_of_forward[tiny-ctx8-fp32-own]"]
+    assert asked["outcome"] == "out_of_memory"
+    assert "can't allocate memory" in asked["reason"]
+    assert full.outcomes["test_memory_of_forward[tiny-ctx100000000-fp32-own]"]["outcome"] == "would_not_fit"
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[MemoryWorker]:
+    """Of a folder that has no suite in it."""
+    worker = MemoryWorker(tmp_path)
+    yield worker
+    worker.end()
+
+
+def test_a_worker_that_cannot_start_says_why(worker: MemoryWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    with pytest.raises(MemoryWorkerError, match="No module named 'perf_tests'"):
+        worker.ask({})
+
+
+def test_a_task_that_nobody_understands_is_answered_and_the_worker_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = MemoryWorker(ROOT)
+    try:
+        assert worker.ask({}) == {"died": "exit code 1"}
+        assert worker.ask({}) == {"died": "exit code 1"}
+    finally:
+        worker.end()
