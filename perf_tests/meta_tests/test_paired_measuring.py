@@ -12,12 +12,13 @@ import pytest
 from perf_tests.paired.draws import (
     FEWEST_QUADRUPLES,
     MOST_QUADRUPLES,
+    QUADRUPLES_SECONDS,
     draw_order,
     draw_pair,
     draw_quadruples,
     quadruple_count,
 )
-from perf_tests.paired.measuring import Measuring, UnmeasurableError, turns
+from perf_tests.paired.measuring import PRIMED_BELOW_SECONDS, Measuring, UnmeasurableError, turns
 from perf_tests.paired.trees import Trees
 from perf_tests.records.gate.samples import GateSamples, SamplesFile, read_samples
 
@@ -258,5 +259,12 @@ def test_a_quadruple_gives_each_side_two_rounds() -> None:
 
 def test_short_rounds_get_more_quadruples_within_limits() -> None:
     assert quadruple_count(1e-6) == MOST_QUADRUPLES
-    assert FEWEST_QUADRUPLES < quadruple_count(0.02) < MOST_QUADRUPLES
+    assert FEWEST_QUADRUPLES < quadruple_count(QUADRUPLES_SECONDS / 10) < MOST_QUADRUPLES
     assert quadruple_count(10.0) == FEWEST_QUADRUPLES
+
+
+@pytest.mark.parametrize("round_seconds, rounds", [(0.9 * PRIMED_BELOW_SECONDS, 7), (1.1 * PRIMED_BELOW_SECONDS, 4)])
+def test_unmeasured_rounds_count_as_time_of_their_case(tmp_path: Path, round_seconds: float, rounds: int) -> None:
+    samples = measured(tmp_path, {"round_seconds": round_seconds}, {"round_seconds": round_seconds})
+    expected = max(FEWEST_QUADRUPLES, round(QUADRUPLES_SECONDS / (rounds * round_seconds)))
+    assert {len(line.orders) for line in samples.measurements} == {expected}

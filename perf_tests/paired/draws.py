@@ -13,7 +13,7 @@ ORDERS = ("ABBA", "BAAB")
 
 FEWEST_QUADRUPLES, MOST_QUADRUPLES = 4, 32
 QUADRUPLES_SECONDS = 1.2
-"""What the rounds of one case in one pair should take."""
+"""What the rounds of one case in one pair should take, those that are not measured included."""
 
 _NAME_LENGTH = 12
 _MOST_PADDING_BYTES = 4096
@@ -65,7 +65,7 @@ def draw_quadruples(seed: int, pair: int, case: str, count: int) -> list[str]:
     return orders
 
 
-def quadruple_count(round_seconds: float) -> int:
-    """How many quadruples of rounds of this length, set-up included, one pair gets."""
-    wanted = round(QUADRUPLES_SECONDS / (4 * round_seconds))
+def quadruple_count(quadruple_seconds: float) -> int:
+    """How many quadruples of rounds one pair gets; one takes this long, set-ups and unmeasured rounds included."""
+    wanted = round(QUADRUPLES_SECONDS / quadruple_seconds)
     return max(FEWEST_QUADRUPLES, min(MOST_QUADRUPLES, wanted))

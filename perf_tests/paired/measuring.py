@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from perf_tests.paired.draws import Draw, draw_order, draw_pair, draw_quadruples, quadruple_count
+from perf_tests.paired.draws import ORDERS, Draw, draw_order, draw_pair, draw_quadruples, quadruple_count
 from perf_tests.paired.launch_pair import SIDES, START_SECONDS, Side, Worker, WorkerError, launched
 from perf_tests.paired.trees import Trees
 from perf_tests.records.compare import identity_difference
@@ -218,7 +218,8 @@ class _PairPart:
     def _measure_rounds(self, case: str, workers: Mapping[Side, Worker], round_seconds: float) -> Json:
         unmeasured = 1 if round_seconds < PRIMED_BELOW_SECONDS else 0
         patience_seconds = self.measuring.answer_seconds + 100 * round_seconds
-        orders = draw_quadruples(self.measuring.seed, self.pair, case, quadruple_count(round_seconds))
+        quadruple_seconds = round_seconds * sum(unmeasured + rounds for _, rounds in turns(ORDERS[0]))
+        orders = draw_quadruples(self.measuring.seed, self.pair, case, quadruple_count(quadruple_seconds))
         line: Json = {"stage": self.stage, "pair": self.pair, "case": case, "orders": orders}
         line.update({f"{side}{clock}seconds": [] for side in SIDES for clock in ("_", "_cpu_")})
         for order in orders:
