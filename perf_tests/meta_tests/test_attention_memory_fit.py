@@ -1,12 +1,12 @@
 """The growth of attention's memory is found again where it was planted: whole squares, and tensors beside them."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perf_tests.case_counters import counters_of
+from perf_tests.meta_tests.documents import block, indented, page
 from perf_tests.meta_tests.example_cases import attention_case
 from perf_tests.meta_tests.synthetic import attention_identity
 from perf_tests.records.attention_memory_fit import Fit, attention_fits
@@ -67,9 +67,6 @@ def test_rows_of_language_models_are_left_out() -> None:
     assert attention_fits([{"id": "x", "identity": {"size": "tiny"}, "pass": "memory", "values": {}}]) == []
 
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
-
-
 def predicted(length: int, width: int, phase: str, attention: str) -> Json:
     """The cell as the counters have it, nothing run."""
     case = attention_case(phase=phase, attention=attention, head_dim=width, sequence_length=length)
@@ -82,8 +79,8 @@ def predicted(length: int, width: int, phase: str, attention: str) -> Json:
 
 
 def test_the_readme_has_the_squares_of_the_counters() -> None:
-    shown = README.partition("<!-- attention memory:")[2].partition("<!-- end of attention memory -->")[0]
-    header, *lines = [re.split(r"\s{2,}", line.strip()) for line in shown.splitlines() if line.startswith("    ")]
+    shown = indented(block(page("where-memory-goes"), "attention memory"))
+    header, *lines = [re.split(r"\s{2,}", line.strip()) for line in shown]
     fits = fits_of([
         predicted(*cell, phase, attention)
         for cell in CELLS for phase in ("attention_forward", "attention_backward") for attention in header[1:]

@@ -3,14 +3,13 @@
 import csv
 from collections import defaultdict
 from math import sqrt
-from pathlib import Path
 from statistics import median
 
 import pytest
 
+from perf_tests.meta_tests.documents import ROOT, page
 from perf_tests.records.plausibility import OUTLIER_SHARE, slow_round
 
-ROOT = Path(__file__).parents[2]
 ROUNDS = 10
 """What the assignment that all of them answer asks for."""
 AGREE = 0.05
@@ -42,7 +41,7 @@ def the_others(cold: Times) -> float:
 def test_the_readme_says_how_often_one_slow_first_round_explains_a_cold_mean() -> None:
     found = cells()
     agree = sum(abs(the_others(cold) / warm - 1) <= AGREE for cold, warm in found)
-    text = " ".join((ROOT / "README.md").read_text().partition("### Warm-up\n")[2].partition("\n## ")[0].split())
+    text = " ".join(page("warm-up").split())
     claim = f"within {100 * AGREE:.0f} % of their mean after a warm-up in {agree} of {len(found)} published cells"
     assert claim in text
 

@@ -1,4 +1,4 @@
-"""What the README says is so: its commands run, its paths exist, its tables and its results are the program's own."""
+"""What the README and its pages say is so: commands run, paths exist, tables and results are the program's own."""
 
 import importlib.util
 import re
@@ -12,6 +12,7 @@ import pytest
 
 from perf_tests.__main__ import main
 from perf_tests.datasheets import gpu_named
+from perf_tests.meta_tests.documents import README, ROOT, block, indented, page, section
 from perf_tests.options import add_options
 from perf_tests.paired.against import DEFAULT_MINUTES
 from perf_tests.proofs import (
@@ -42,13 +43,6 @@ from perf_tests.records.plausibility import MEASURED_CEILING_MARGIN
 from perf_tests.records.screen import result_lines
 from perf_tests.records.store import read_record
 
-ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
-
-
-def section(title: str) -> str:
-    return README.partition(f"## {title}\n")[2].partition("\n## ")[0]
-
 
 def commands(text: str) -> list[str]:
     """Indented lines, without their trailing comments."""
@@ -72,7 +66,7 @@ def test_each_make_target_exists(command: str) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-@pytest.mark.parametrize("command", commands(section("Claims")))
+@pytest.mark.parametrize("command", commands(page("claims")))
 def test_each_proof_exists(command: str) -> None:
     module = shlex.split(command)[2]
     assert importlib.util.find_spec(module) is not None
@@ -108,30 +102,30 @@ def test_each_proof_exists(command: str) -> None:
     ],
 )
 def test_each_claim_names_the_limit_that_its_proof_checks(proof: str, limit: str) -> None:
-    (line,) = (line for line in section("Claims").splitlines() if f"proofs.{proof} " in line)
+    (line,) = (line for line in page("claims").splitlines() if f"proofs.{proof} " in line)
     assert limit.replace(" %", "%") in line.replace(" %", "%")
 
 
 def test_the_margins_of_impossible_are_those_that_the_rules_take() -> None:
-    text = " ".join(section("Read").split())
+    text = " ".join(page("plausibility").split())
     assert f"elsewhere {MEASURED_CEILING_MARGIN:g} x the best square product" in text
     assert f"GeForce cards to {gpu_named('RTX 4090').clock_margin:g} x their rated clock" in text
 
 
 def test_the_gate_is_described_with_its_own_numbers() -> None:
     assert Rules().screen_pairs == 6
-    assert "A first stage of six pairs" in section("Gate")
+    assert "A first stage of six pairs" in page("gate")
     assert f"`pass`, `fail` | {DEFAULT_MINUTES:.0f}, `{Rules().undecided}` |" in section("Run")
 
 
 def test_the_gate_shows_what_a_replay_of_its_samples_says() -> None:
-    block = section("Gate").partition("<!-- gate:")[2].partition("<!-- end of gate -->")[0]
-    name = re.search(r"`(\.benchmarks/[^`]+\.jsonl)`", block)
+    text = block(page("gate"), "gate")
+    name = re.search(r"`(\.benchmarks/[^`]+\.jsonl)`", text)
     assert name is not None, "the gate's output names no samples"
     samples = read_samples(ROOT / name[1])
     rules = rules_from_settings(samples.header["settings"])
     said = report_lines(conclude(samples, rules), samples.header, rules)
-    shown = [line.removeprefix("    ") for line in block.splitlines() if line.startswith("    ")]
+    shown = indented(text)
     assert len(shown) > 5
     assert [line for line in shown if line not in said] == []
 
@@ -139,7 +133,7 @@ def test_the_gate_shows_what_a_replay_of_its_samples_says() -> None:
 def test_the_readme_has_commands_to_test() -> None:
     assert len(PYTEST_COMMANDS) >= 4
     assert len(MAKE_COMMANDS) >= 3
-    assert len(commands(section("Claims"))) >= 5
+    assert len(commands(page("claims"))) >= 5
 
 
 def test_the_option_table_lists_every_option_and_no_other() -> None:
@@ -151,8 +145,7 @@ def test_the_option_table_lists_every_option_and_no_other() -> None:
 
 
 def test_the_prediction_is_what_its_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    block = README.partition("<!-- predicted:")[2].partition("<!-- end of predicted -->")[0]
-    command, *shown = [line.removeprefix("    ") for line in block.splitlines() if line.startswith("    ")]
+    command, *shown = indented(block(page("predict"), "predicted"))
     main(shlex.split(command.removeprefix("$ python -m perf_tests ")))
     assert shown == [line for line in capsys.readouterr().out.splitlines() if line]
 
@@ -182,8 +175,23 @@ def test_every_file_of_perf_tests_is_on_the_map() -> None:
 
 
 def test_the_results_are_those_of_the_record_they_name() -> None:
-    block = README.partition("<!-- results:")[2].partition("<!-- end of results -->")[0]
-    name = re.search(r"`(\.benchmarks/[^`]+\.json)`", block)
+    text = block(README, "results")
+    name = re.search(r"`(\.benchmarks/[^`]+\.json)`", text)
     assert name is not None, "the results name no record"
-    shown = [line.removeprefix("    ").rstrip() for line in block.splitlines() if line.startswith("    ")]
-    assert shown == [line.rstrip() for line in result_lines(read_record(ROOT / name[1]).data)]
+    assert indented(text) == [line.rstrip() for line in result_lines(read_record(ROOT / name[1]).data)]
+
+
+def links() -> list[tuple[Path, str]]:
+    """Each file with the files that it links to."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [(path, link) for path in pages for link in re.findall(r"\]\(([^)#:]+)\)", path.read_text())]
+
+
+@pytest.mark.parametrize("path, link", links())
+def test_each_link_leads_to_a_file(path: Path, link: str) -> None:
+    assert (path.parent / link).exists()
+
+
+def test_the_readme_links_to_every_page() -> None:
+    linked = {link for path, link in links() if path.name == "README.md"}
+    assert {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} - linked == set()

@@ -11,6 +11,7 @@ from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.first_round import ROUNDS_BETWEEN
 from perf_tests.instruments.gpu_health import ENERGY_LEAST_SECONDS
+from perf_tests.meta_tests.documents import page
 from perf_tests.meta_tests.example_cases import CPU
 from perf_tests.meta_tests.launch import ROOT, Launch, launch, short
 from perf_tests.meta_tests.synthetic import passed
@@ -257,7 +258,7 @@ def test_a_disabled_study_runs_one_fresh_process_and_keeps_nothing(tmp_path: Pat
 
 
 def test_the_readme_states_the_studys_own_figures() -> None:
-    text = " ".join((ROOT / "README.md").read_text().partition("### Warm-up\n")[2].partition("\n## ")[0].split())
+    text = " ".join(page("warm-up").split())
     *some, last = map(str, STUDIED_WARMUP_ROUNDS)
     assert f"after {', '.join(some)} and {last} warm-up rounds" in text
     assert f"after {LEAVING_OUT_ROUNDS} rounds of set-up alone" in text

@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,14 +13,13 @@ from model.precision import PRECISIONS
 from model.training import Training
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.kernels import trace_rounds
+from perf_tests.meta_tests.documents import ROOT, block, indented, page
 from perf_tests.meta_tests.example_cases import CPU, TOY, build, language_model_case, random_tokens
-from perf_tests.proofs import cost_of_regions, passes_beside_timing
 from perf_tests.records.chrome_trace import read_chrome_trace
 from perf_tests.records.kernel_table import expected_products, kernel_values
 from perf_tests.records.record import Json
 
-ROOT = Path(__file__).parents[2]
-SECTION = (ROOT / "README.md").read_text().partition("## Where time goes\n")[2].partition("\n## ")[0]
+TEXT = page("where-time-goes")
 LAYERS = (1, 3)
 
 Row = tuple[str, list[tuple[int, int]]]
@@ -30,7 +28,7 @@ Row = tuple[str, list[tuple[int, int]]]
 def formulas() -> list[Row]:
     """Each phase with its figures in fp32 and bf16 and its matrix products: so many a layer, so many beside."""
     rows = []
-    for line in SECTION.partition("<!-- launches:")[2].partition("What others")[0].splitlines():
+    for line in indented(block(TEXT, "launches")):
         figures = re.findall(r"(\d+) L \+ (\d+)", line)
         if figures:
             rows.append((line.split()[0], [(int(layer), int(beside)) for layer, beside in figures]))
@@ -78,8 +76,7 @@ def test_the_readme_has_three_phases_to_compare() -> None:
 
 
 def shown() -> list[list[str]]:
-    lines = SECTION.partition("<!-- published:")[2].partition("<!-- end of published -->")[0].splitlines()
-    rows = [re.split(r"\s{2,}", line.strip()) for line in lines if line.startswith("    ")]
+    rows = [re.split(r"\s{2,}", line.strip()) for line in indented(block(TEXT, "published"))]
     return rows[1:]
 
 
@@ -98,16 +95,3 @@ def test_a_published_share_is_that_of_its_source(row: list[str]) -> None:
 
 def test_there_are_shares_to_compare() -> None:
     assert len(shown()) == 5
-
-
-@pytest.mark.parametrize(
-    "proof, limit",
-    [
-        ("cost_of_regions", f"less than {100 * cost_of_regions.LIMIT:.0f} %"),
-        ("passes_beside_timing", "within {:g} to {:g}".format(*passes_beside_timing.LIMITS)),
-    ],
-)
-def test_each_claim_names_the_limit_that_its_proof_checks(proof: str, limit: str) -> None:
-    readme = (ROOT / "README.md").read_text()
-    (line,) = (line for line in readme.splitlines() if f"proofs.{proof} " in line)
-    assert limit in line

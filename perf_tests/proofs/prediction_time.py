@@ -1,4 +1,4 @@
-"""One prediction, from the shell and back, in fresh processes: the command that the README shows first."""
+"""One prediction, from the shell and back, in fresh processes: the command that `docs/predict.md` shows first."""
 
 import subprocess
 import sys
