@@ -218,6 +218,16 @@ def test_what_cannot_be_read_is_one_sentence(
     assert len(said.splitlines()) == 1
 
 
+def test_names_without_the_table_that_explains_them_are_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = without_table(one_layer(tmp_path / "report.sqlite"), "StringIds")
+    assert main(["kernels", str(path)]) == 3
+    said = capsys.readouterr().out
+    assert "the table StringIds that says what they mean is missing" in said
+    assert len(said.splitlines()) == 1
+
+
 def test_a_file_that_is_not_there_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kernels", str(tmp_path / "report.sqlite")]) == 3
     assert "there is no such file" in capsys.readouterr().out

@@ -18,6 +18,7 @@ from perf_tests.meta_tests.example_cases import CPU, TOY, build, language_model_
 from perf_tests.records.chrome_trace import read_chrome_trace
 from perf_tests.records.kernel_table import expected_products, kernel_values
 from perf_tests.records.record import Json
+from perf_tests.records.store import read_record
 
 TEXT = page("where-time-goes")
 LAYERS = (1, 3)
@@ -95,3 +96,56 @@ def test_a_published_share_is_that_of_its_source(row: list[str]) -> None:
 
 def test_there_are_shares_to_compare() -> None:
     assert len(shown()) == 5
+
+
+def measured(phase: str, precision: str) -> Json:
+    """What the record that the page names says of `small`."""
+    name = re.search(r"`(\.benchmarks/[^`]+\.json)`", block(TEXT, "measured"))
+    assert name is not None
+    (found,) = (
+        row["values"]
+        for row in read_record(ROOT / name[1]).data["passes"]
+        if row["pass"] == "kernels"
+        and (row["identity"]["phase"], row["identity"].get("size"), row["identity"]["precision"])
+        == (phase, "small", precision)
+    )
+    return dict(found)
+
+
+def test_the_measured_table_is_the_records() -> None:
+    by_phase = {phase: [measured(phase, precision) for precision in ("fp32", "bf16")] for phase in FIGURE_OF_PHASE}
+    expected = {
+        f"{label} {phase.replace('_', ' ')}": [figure(values) for values in by_phase[phase]]
+        for phase, figures in FIGURE_OF_PHASE.items() for label, figure in figures.items()
+    }  # fmt: skip
+    shown = {row[0]: row[1:] for row in (re.split(r"\s{2,}", line) for line in indented(block(TEXT, "measured"))[1:])}
+    assert shown == expected
+
+
+def share(values: Json) -> str:
+    return f"{values['matrix_products']['share_of_kernel_time']:.1%}"
+
+
+def softmax(way: str) -> Callable[[Json], str]:
+    return lambda values: f"{values['attention'][way]['softmax_over_products_time']:.2f}"
+
+
+def launches(values: Json) -> str:
+    return f"{values['launches']}"
+
+
+FIGURE_OF_PHASE: dict[str, dict[str, Callable[[Json], str]]] = {
+    "forward": {
+        "matrix products, of": share, "launches,": launches,
+        "busy,": lambda values: f"{values['busy_share']:.1%}", "softmax over products,": softmax("forward"),
+    },
+    "full_step": {"matrix products, of": share, "launches,": launches},
+    "backward": {"softmax over products,": softmax("backward")},
+}  # fmt: skip
+
+
+def test_the_ratios_of_others_are_the_published_ones() -> None:
+    with (ROOT / "published" / "softmax_vs_matmul.csv").open() as file:
+        cells = [row["ratio_softmax_to_matmul"] for row in csv.DictReader(file)]
+    ratios = [float(figure) for cell in cells for figure in cell.split("-") if figure]
+    assert f"reach from {min(ratios):.2f} to {max(ratios):.2f}" in " ".join(TEXT.split())

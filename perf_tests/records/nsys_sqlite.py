@@ -83,7 +83,8 @@ class _Database:
         if table not in self.columns:
             return
         chosen = ", ".join(_quoted(name) if name in self.columns[table] else "NULL" for name in columns)
-        yield from self.database.execute(f"SELECT {chosen} FROM {_quoted(table)}")
+        # Fetched whole: an error in a reader's hands must not leave a cursor open.
+        yield from self.database.execute(f"SELECT {chosen} FROM {_quoted(table)}").fetchall()
 
     def events(self) -> Iterator[Json]:
         """Every row as Kineto would have written it."""
@@ -137,7 +138,13 @@ class _Database:
 
     def _text(self, value: object) -> str:
         """Names are numbers of the table of strings; older exports hold the text itself."""
-        return value if isinstance(value, str) else self.strings.get(value, "unnamed")
+        if isinstance(value, str):
+            return value
+        if value is not None and STRINGS not in self.columns:
+            raise ValueError(
+                f"its names are numbers, and the table {STRINGS} that says what they mean is missing; export it again"
+            )
+        return self.strings.get(value, "unnamed")
 
 
 def _quoted(name: str) -> str:
