@@ -176,7 +176,8 @@ def show(terminal: pytest.TerminalReporter) -> None:
     if run is None:
         return
     if run.record is not None:
-        _show(terminal, "results", [*result_lines(run.record), *notice_lines(run.record)])
+        if lines := [*result_lines(run.record), *notice_lines(run.record)]:
+            _show(terminal, "results", lines)
         for name, lines in pass_lines(run.record).items():
             _show(terminal, name, lines)
     if run.baseline is not None and run.rows:

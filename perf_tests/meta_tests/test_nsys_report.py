@@ -23,6 +23,7 @@ from perf_tests.meta_tests.synthetic import FORWARD, passed, record, with_passes
 from perf_tests.records.kernel_table import kernel_values
 from perf_tests.records.nsys_sqlite import RangeError, read_sqlite
 from perf_tests.records.record import Json
+from perf_tests.records.screen import case_name
 
 
 @pytest.fixture(scope="module")
@@ -190,9 +191,20 @@ def test_a_record_with_a_kernel_pass_is_read_too(
 ) -> None:
     path = tmp_path / "record.json"
     path.write_text(json.dumps(with_passes(record(), passed(FORWARD, values=values))))
-    assert main(["kernels", str(path), "--case", "ctx8"]) == 0
-    assert SGEMM in capsys.readouterr().out
+    for case in ("ctx8", case_name(FORWARD)):
+        assert main(["kernels", str(path), "--case", case]) == 0
+        assert SGEMM in capsys.readouterr().out
+
+
+def test_a_case_that_a_record_lacks_is_one_sentence_with_those_that_it_has(
+    tmp_path: Path, values: Json, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps(with_passes(record(), passed(FORWARD, values=values))))
     assert main(["kernels", str(path), "--case", "ctx9"]) == 3
+    said = capsys.readouterr().out
+    assert "'ctx9'" in said
+    assert case_name(FORWARD) in said
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,11 @@ def test_each_case_is_a_row_of_the_pass(examined: Launch) -> None:
     assert examined.record["benchmarks"] == []
 
 
+def test_a_run_of_passes_alone_has_no_screen_of_results(examined: Launch) -> None:
+    assert " memory " in examined.output
+    assert " results " not in examined.output
+
+
 def test_on_a_cpu_the_peak_is_the_predicted_one(examined: Launch) -> None:
     for row in examined.record["passes"]:
         values = row["values"]

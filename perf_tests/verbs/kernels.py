@@ -13,6 +13,7 @@ from perf_tests.records.kernel_table import kernel_values
 from perf_tests.records.nsys_csv import read_csv
 from perf_tests.records.nsys_sqlite import RangeError, read_sqlite, versions_of
 from perf_tests.records.record import Json
+from perf_tests.records.screen import case_name
 from perf_tests.records.store import read_record
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
 
@@ -60,10 +61,14 @@ def _read(path: Path, range_name: str | None, case: str) -> dict[str, Json]:
 
 
 def _of_record(path: Path, case: str) -> dict[str, Json]:
-    rows = [row for row in read_record(path).data.get("passes", []) if row["pass"] == "kernels" and case in row["id"]]
+    rows = [row for row in read_record(path).data.get("passes", []) if row["pass"] == "kernels"]
     if not rows:
-        raise ValueError(f"it holds no kernel pass{f' of {case!r}' if case else ''}; measure with --kernels")
-    return {row["id"]: row["values"] for row in rows}
+        raise ValueError("it holds no kernel pass; measure with --kernels")
+    found = {row["id"]: row["values"] for row in rows if case in row["id"] or case in case_name(row["id"])}
+    if not found:
+        names = ", ".join(case_name(row["id"]) for row in rows)
+        raise ValueError(f"no case of its kernel pass has {case!r} in its name; it has {names}")
+    return found
 
 
 def _exported(report: Path) -> Path:
