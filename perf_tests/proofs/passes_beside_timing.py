@@ -1,13 +1,16 @@
 """Whether the extra passes leave the timings alone: the suite with and without them, launch by launch in turns.
 
 `python -m perf_tests.proofs.passes_beside_timing` holds what `--kernels` does; other options of the suite that should
-leave timings alone can be named instead: `... passes_beside_timing --memory`.
+leave timings alone can be named instead: `... passes_beside_timing --memory`. Memory is kept as the gate's workers keep
+it, on both sides, or launches of the same code would differ by where their heaps happened to lie.
 """
 
 import math
+import os
 import sys
-from statistics import median
+from statistics import fmean, median
 
+from perf_tests.paired.launch_pair import STEADY
 from perf_tests.proofs.launches import launch_suite
 from perf_tests.proofs.paired_ratio import FEWEST_PAIRS, paired_ratio_of_turns
 from perf_tests.proofs.verdict import conclude, conditions
@@ -15,6 +18,11 @@ from perf_tests.proofs.verdict import conclude, conditions
 LIMITS = (0.98, 1.02)
 PAIRS = 24
 """Two launches of a side in each: launches differ by more than their rounds do."""
+
+CLOCKS = ("wall", "CPU")
+"""On a machine that others share, the CPU time of the process says more; with it alone nobody would see a wait."""
+
+Seconds = dict[str, float]
 
 # One thread: how two of them share cores with a neighbour would be noise, and the same noise on both sides.
 SUITE = [
@@ -26,23 +34,33 @@ SUITE = [
 def main(options: list[str], pairs: int = PAIRS) -> int:
     options = options or ["--kernels"]
     assert pairs >= FEWEST_PAIRS
+    os.environ.update(STEADY)
     print(f"{conditions(threads=1)}, {pairs} times in turns without, with, with, without {' '.join(options)}")
-    without: list[float] = []
-    with_passes: list[float] = []
+    without: list[Seconds] = []
+    with_passes: list[Seconds] = []
     for _ in range(pairs):
         without.append(typical_seconds([]))
         with_passes += [typical_seconds(options), typical_seconds(options)]
         without.append(typical_seconds([]))
-    ratio = paired_ratio_of_turns(with_passes, without)
-    print(f"without {median(without) * 1e3:.2f} ms, with / without {ratio}")
+    ratios = {
+        clock: paired_ratio_of_turns([row[clock] for row in with_passes], [row[clock] for row in without])
+        for clock in CLOCKS
+    }
+    for clock, ratio in ratios.items():
+        print(f"{clock:4}: without {median(row[clock] for row in without) * 1e3:.2f} ms, with / without {ratio}")
     claim = f"timings with and without {' '.join(options)} agree within {LIMITS[0]} to {LIMITS[1]}"
-    return conclude(claim, ratio.is_within(*LIMITS))
+    surest = min(ratios.values(), key=lambda ratio: ratio.high - ratio.low)
+    return conclude(f"{claim}, by the clock that scatters less", surest.is_within(*LIMITS))
 
 
-def typical_seconds(options: list[str]) -> float:
-    """The geometric mean of the cases' medians in one launch of the suite."""
-    medians = [benchmark["stats"]["median"] for benchmark in launch_suite([*SUITE, *options]).benchmarks]
-    return math.exp(sum(map(math.log, medians)) / len(medians))
+def typical_seconds(options: list[str]) -> Seconds:
+    """By each clock, the geometric mean of the cases' medians in one launch of the suite."""
+    benchmarks = launch_suite([*SUITE, *options]).benchmarks
+    rounds = {
+        "wall": [benchmark["stats"]["data"] for benchmark in benchmarks],
+        "CPU": [benchmark["extra_info"]["cpu_seconds"] for benchmark in benchmarks],
+    }
+    return {clock: math.exp(fmean(math.log(median(seconds)) for seconds in rounds[clock])) for clock in CLOCKS}
 
 
 if __name__ == "__main__":
