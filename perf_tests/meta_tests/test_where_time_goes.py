@@ -149,3 +149,11 @@ def test_the_ratios_of_others_are_the_published_ones() -> None:
         cells = [row["ratio_softmax_to_matmul"] for row in csv.DictReader(file)]
     ratios = [float(figure) for cell in cells for figure in cell.split("-") if figure]
     assert f"reach from {min(ratios):.2f} to {max(ratios):.2f}" in " ".join(TEXT.split())
+
+
+def test_in_fp32_products_take_more_of_this_cpu_than_of_any_published_gpu() -> None:
+    published = [[float(cell.removesuffix(" %")) for cell in row[3:]] for row in shown()]
+    for phase, shares in zip(("forward", "full_step"), zip(*published, strict=True), strict=True):
+        here = {name: measured(phase, name)["matrix_products"]["share_of_kernel_time"] for name in ("fp32", "bf16")}
+        assert 100 * here["fp32"] > max(shares)
+        assert here["bf16"] < here["fp32"]
