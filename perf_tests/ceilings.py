@@ -17,9 +17,7 @@ class Ceilings:
     matmul_flops_per_second: Mapping[str, float]
     """By the precision that matrix products run in; one that is missing is a path that the machine lacks."""
     bytes_per_second: float
-    """Memory traffic of operations that write where they read."""
-    fresh_bytes_per_second: float
-    """The same of operations that allocate a large result; on a CPU the kernel has to hand over zeroed pages first."""
+    """Memory traffic of operations on large tensors."""
     launch_seconds: float
     """Host time between two launches of an eager forward pass or optimizer."""
     backward_launch_seconds: float
@@ -33,7 +31,6 @@ class Ceilings:
         figures = {
             **self.matmul_flops_per_second,
             "bytes_per_second": self.bytes_per_second,
-            "fresh_bytes_per_second": self.fresh_bytes_per_second,
             "launch_seconds": self.launch_seconds,
             "backward_launch_seconds": self.backward_launch_seconds,
         }
@@ -66,7 +63,6 @@ def ceilings_of(gpu: Gpu) -> Ceilings:
             precision: rate * matmul_efficiency(gpu, precision) for precision, rate in rates.items() if rate is not None
         },
         bytes_per_second=gpu.bytes_per_second * MEMORY_EFFICIENCY,
-        fresh_bytes_per_second=gpu.bytes_per_second * MEMORY_EFFICIENCY,
         launch_seconds=LAUNCH_SECONDS,
         backward_launch_seconds=BACKWARD_LAUNCH_SECONDS,
         launches_overlap=True,

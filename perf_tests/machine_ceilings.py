@@ -62,14 +62,13 @@ def measured_ceilings(device: Device) -> Ceilings:
     precisions = [name for name in MEASURED_PRECISIONS if PRECISIONS[name].why_unsupported(device.torch_device) is None]
     rates = {name: matmul_flops_per_second(PRECISIONS[name], device) for name in precisions}
     PRECISIONS["fp32"].apply()
-    same, fresh = (memory_bytes_per_second(device, fresh_output=fresh) for fresh in (False, True))
+    bytes_per_second = memory_bytes_per_second(device)
     device.release_memory()
     forward, backward = launch_seconds(device)
     return Ceilings(
         name=f"this {device.torch_device.type}",
         matmul_flops_per_second=rates,
-        bytes_per_second=same,
-        fresh_bytes_per_second=fresh,
+        bytes_per_second=bytes_per_second,
         launch_seconds=forward,
         backward_launch_seconds=backward,
         launches_overlap=device.torch_device.type != "cpu",

@@ -13,10 +13,6 @@ from perf_tests.ceilings import Ceilings
 
 LAUNCH, COMPUTE, MEMORY = "launch", "compute", "memory"
 
-LARGEST_REUSED_BYTES = 32 * 2**20
-"""Blocks up to this come out of memory that the process has; larger ones are mapped anew each time (mallopt(3),
-M_MMAP_THRESHOLD, its dynamic maximum)."""
-
 UNCERTAINTY = {LAUNCH: 0.7, COMPUTE: 0.3, MEMORY: 0.35}
 """By what bounds a phase: the relative error that 4 of 5 published times stay within when nothing is known of their
 host, as `python -m perf_tests.proofs.predicted_times` finds it."""
@@ -27,10 +23,6 @@ UNCERTAINTY_ON_A_KNOWN_HOST = {LAUNCH: 0.3, COMPUTE: 0.3, MEMORY: 0.3}
 
 class Kernels(Protocol):
     """Kernels that are alike."""
-
-    @property
-    def name(self) -> str:
-        """As PyTorch's operator; one that works in place ends in an underscore."""
 
     @property
     def calls(self) -> int: ...
@@ -114,18 +106,12 @@ def _kernel_seconds(kernels: Iterable[Kernels], ceilings: Ceilings) -> tuple[flo
     compute_seconds = memory_seconds = 0.0
     for kernel in kernels:
         arithmetic = kernel.flops / _rate(kernel.rate, ceilings) if kernel.flops else 0.0
-        rate = ceilings.fresh_bytes_per_second if _writes_fresh_pages(kernel) else ceilings.bytes_per_second
-        traffic = kernel.bytes / rate
+        traffic = kernel.bytes / ceilings.bytes_per_second
         if arithmetic >= traffic:
             compute_seconds += kernel.calls * arithmetic
         else:
             memory_seconds += kernel.calls * traffic
     return compute_seconds, memory_seconds
-
-
-def _writes_fresh_pages(kernel: Kernels) -> bool:
-    """Whether a CPU's allocator maps new pages for the result, which is a third of what a binary operation touches."""
-    return not kernel.name.endswith("_") and kernel.bytes > 3 * LARGEST_REUSED_BYTES
 
 
 def _rate(precision: str, ceilings: Ceilings) -> float:

@@ -4,7 +4,7 @@ from typing import Protocol
 
 import torch
 
-from perf_tests.instruments import host_memory
+from perf_tests.instruments import heap, host_memory
 
 
 class Event(Protocol):
@@ -53,6 +53,7 @@ class CpuDevice:
 
     def __init__(self, torch_device: torch.device) -> None:
         self.torch_device = torch_device
+        heap.keep_freed_memory()
 
     def synchronize(self) -> None:
         return
@@ -70,7 +71,7 @@ class CpuDevice:
         host_memory.cap_address_space(budget_bytes)
 
     def release_memory(self) -> None:
-        return
+        heap.give_back()
 
     def start_peaks(self) -> None:
         return

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from perf_tests.instruments import host_memory
+from perf_tests.instruments import heap, host_memory
 from perf_tests.instruments.gpu_health import GpuHealth
 
 # Environment variables that change a figure without changing a line of code.
@@ -29,6 +29,7 @@ def stable_facts(device: torch.device, threads: int) -> dict[str, Any]:
         "torch_git": torch.version.git_version,
         "cuda": torch.version.cuda,
         "threads": threads,
+        "keeps_freed_memory": heap.is_kept() if device.type == "cpu" else None,
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "environment": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
     }

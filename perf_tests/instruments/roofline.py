@@ -29,23 +29,14 @@ def matmul_flops_per_second(precision: Precision, device: Device) -> float:
     return 2 * width**3 / best_seconds(lambda: torch.mm(left, right), device)
 
 
-def memory_bytes_per_second(device: Device, *, fresh_output: bool) -> float:
+def memory_bytes_per_second(device: Device) -> float:
     """The best of a few sums of two arrays, both read and the third written: two reads and a write, as STREAM counts.
 
-    With `fresh_output` the result is allocated anew each time, as eager operations do. A CPU then waits for the kernel
-    to hand it zeroed pages; a GPU's caching allocator does not.
+    The third is in memory that the process has: a CPU's heap keeps what is freed, as a GPU's caching allocator does.
     """
     elements = _ARRAY_BYTES[device.torch_device.type] // 4
     left, right, out = (torch.ones(elements, device=device.torch_device) for _ in range(3))
-
-    def into_the_same() -> None:
-        torch.add(left, right, out=out)
-
-    def into_fresh() -> None:
-        torch.add(left, right)
-
-    add = into_fresh if fresh_output else into_the_same
-    return 3 * 4 * elements / best_seconds(add, device)
+    return 3 * 4 * elements / best_seconds(lambda: torch.add(left, right, out=out), device)
 
 
 def best_seconds(work: Callable[[], object], device: Device) -> float:

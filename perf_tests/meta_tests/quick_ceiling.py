@@ -24,7 +24,6 @@ def ceilings_here(device: Device) -> Ceilings:
         name="a planted machine",
         matmul_flops_per_second={"fp32": 1.0},
         bytes_per_second=1e15,
-        fresh_bytes_per_second=1e15,
         launch_seconds=1e-9,
         backward_launch_seconds=1e-9,
         launches_overlap=False,

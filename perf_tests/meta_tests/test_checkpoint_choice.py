@@ -24,7 +24,7 @@ CASE = LanguageModelCase(
 )  # fmt: skip
 
 CPU = Ceilings(
-    name="", matmul_flops_per_second={"fp32": 1e11}, bytes_per_second=1e10, fresh_bytes_per_second=5e9,
+    name="", matmul_flops_per_second={"fp32": 1e11}, bytes_per_second=1e10,
     launch_seconds=1e-5, backward_launch_seconds=2e-5, launches_overlap=False, source="made up by a test",
 )  # fmt: skip
 

@@ -19,7 +19,7 @@ from perf_tests.outcomes import ImpossibleError
 RATE = 1e9
 CEILINGS = Ceilings(
     name="a machine", matmul_flops_per_second={"fp32": RATE, "bf16": RATE}, bytes_per_second=1e9,
-    fresh_bytes_per_second=1e9, launch_seconds=1e-6, backward_launch_seconds=1e-6, launches_overlap=True,
+    launch_seconds=1e-6, backward_launch_seconds=1e-6, launches_overlap=True,
     source="planted",
 )  # fmt: skip
 

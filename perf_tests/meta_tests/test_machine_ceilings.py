@@ -22,7 +22,6 @@ MEASURED = Ceilings(
     name="this cpu",
     matmul_flops_per_second={"fp32": 1e11},
     bytes_per_second=2e10,
-    fresh_bytes_per_second=5e9,
     launch_seconds=1e-5,
     backward_launch_seconds=2e-5,
     launches_overlap=False,

@@ -14,13 +14,12 @@ from perf_tests.ceilings import (
     ceilings_of,
 )
 from perf_tests.datasheets import GPUS, gpu_named
-from perf_tests.predicted_time import LARGEST_REUSED_BYTES, Part, predicted_time
+from perf_tests.predicted_time import Part, predicted_time
 
 MACHINE = Ceilings(
     name="a round machine",
     matmul_flops_per_second={"fp32": 1e12},
-    bytes_per_second=2e9,
-    fresh_bytes_per_second=1e9,
+    bytes_per_second=1e9,
     launch_seconds=1e-3,
     backward_launch_seconds=2e-3,
     launches_overlap=True,
@@ -67,20 +66,6 @@ def test_a_kernel_takes_the_later_of_arithmetic_and_traffic() -> None:
     assert predicted_time([Part(0, [thin])], MACHINE).seconds == 4.0
 
 
-@pytest.mark.parametrize(
-    "kernel, bytes_per_second",
-    [
-        (SUM, 1e9),
-        (replace(SUM, name="aten.add_"), 2e9),
-        (replace(SUM, bytes=3 * LARGEST_REUSED_BYTES), 2e9),
-        (replace(SUM, bytes=3 * LARGEST_REUSED_BYTES + 1), 1e9),
-    ],
-)
-def test_only_a_large_result_takes_fresh_pages(kernel: Group, bytes_per_second: float) -> None:
-    expected = kernel.calls * kernel.bytes / bytes_per_second
-    assert predicted_time([Part(0, [kernel])], MACHINE).seconds == pytest.approx(expected)
-
-
 def test_going_back_has_launches_of_its_own() -> None:
     assert predicted_time([Part(100, [], is_backward=True)], MACHINE).seconds == pytest.approx(0.2)
 
@@ -116,7 +101,7 @@ def test_without_tensor_cores_tf32_runs_in_the_units_of_float32() -> None:
     assert predicted_time([Part(1, [replace(PRODUCT, rate="tf32")])], MACHINE).seconds == 2.0
 
 
-@pytest.mark.parametrize("field", ["bytes_per_second", "fresh_bytes_per_second", "launch_seconds"])
+@pytest.mark.parametrize("field", ["bytes_per_second", "launch_seconds"])
 @pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_ceiling_that_is_none_is_refused(field: str, value: float) -> None:
     change: dict[str, Any] = {field: value}

@@ -239,7 +239,7 @@ def test_here_is_this_machine_with_its_measured_ceilings(
 ) -> None:
     """On a CPU, with ceilings that were not measured: launching and kernels add up, and no error is known."""
     ceilings = Ceilings(
-        name="", matmul_flops_per_second={"fp32": 1e11}, bytes_per_second=1e10, fresh_bytes_per_second=5e9,
+        name="", matmul_flops_per_second={"fp32": 1e11}, bytes_per_second=1e10,
         launch_seconds=1e-5, backward_launch_seconds=2e-5, launches_overlap=False, source="made up by a test",
     )  # fmt: skip
     monkeypatch.setattr(prediction_request, "ceilings_here", lambda device: ceilings)

@@ -22,11 +22,6 @@ STEADY = {
     "OMP_WAIT_POLICY": "PASSIVE",
     "GOMP_SPINCOUNT": "0",
     "KMP_BLOCKTIME": "0",
-    # glibc gives large blocks back to the kernel or keeps them, by where a launch happened to put its heap; a round
-    # then takes a thousand page faults, and half as long again, or none. Here they are kept, in every launch.
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
-    "MALLOC_TOP_PAD_": str(64 << 20),
 }
 """Variables of every worker, without which two launches of the same code differ more than they must."""
 

@@ -1,16 +1,13 @@
 """Whether the extra passes leave the timings alone: the suite with and without them, launch by launch in turns.
 
 `python -m perf_tests.proofs.passes_beside_timing` holds what `--kernels` does; other options of the suite that should
-leave timings alone can be named instead: `... passes_beside_timing --memory`. Memory is kept as the gate's workers keep
-it, on both sides, or launches of the same code would differ by where their heaps happened to lie.
+leave timings alone can be named instead: `... passes_beside_timing --memory`.
 """
 
 import math
-import os
 import sys
 from statistics import fmean, median
 
-from perf_tests.paired.launch_pair import STEADY
 from perf_tests.proofs.launches import launch_suite
 from perf_tests.proofs.paired_ratio import FEWEST_PAIRS, paired_ratio_of_turns
 from perf_tests.proofs.verdict import conclude, conditions
@@ -34,7 +31,6 @@ SUITE = [
 def main(options: list[str], pairs: int = PAIRS) -> int:
     options = options or ["--kernels"]
     assert pairs >= FEWEST_PAIRS
-    os.environ.update(STEADY)
     print(f"{conditions(threads=1)}, {pairs} times in turns without, with, with, without {' '.join(options)}")
     without: list[Seconds] = []
     with_passes: list[Seconds] = []
