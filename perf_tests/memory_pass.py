@@ -134,7 +134,7 @@ def examine(
     memory_worker: MemoryWorker,
     keep: Callable[[Json], None],
 ) -> MemoryPass:
-    shelf.clear()  # a model that nobody asks for any more would leave the worker less
+    shelf.leave_memory_to_others()
     return MemoryPass(request.node, case, workbench, memory_worker, keep)
 
 

@@ -15,6 +15,7 @@ from model.sizes import ModelConfig
 from model.training import Training
 from model.transformer import ModelFactory, TransformerLM
 from perf_tests.cases import LanguageModelCase
+from perf_tests.instruments import heap
 from perf_tests.instruments.device import Device
 from perf_tests.outcomes import is_out_of_memory
 
@@ -55,6 +56,11 @@ class ModelShelf:
         self._model = None
         self._built_from = None
         forget(self._device)
+
+    def leave_memory_to_others(self) -> None:
+        """Free the model, and hand to other processes what this one keeps of it and of earlier cases."""
+        self.clear()
+        heap.give_back()
 
     def _renew_weights(self) -> None:
         """Redraw the weights where the model can; a model without `reset_parameters` is built again."""

@@ -30,7 +30,7 @@ def is_kept() -> bool:
 
 
 def give_back() -> None:
-    """Hand all pages that nobody uses to the kernel, as if the process had just begun (malloc_trim(3))."""
+    """Hand all pages that nobody uses back to the kernel (malloc_trim(3))."""
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if malloc_trim is not None:
         malloc_trim(0)

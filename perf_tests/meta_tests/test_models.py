@@ -125,6 +125,16 @@ def test_clearing_frees_the_model(shelf: ModelShelf) -> None:
     assert model() is None
 
 
+def test_to_others_are_left_the_model_and_what_the_heap_keeps(
+    shelf: ModelShelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = weakref.ref(shelf.lend(language_model_case(), "loop").model)
+    given_back = []
+    monkeypatch.setattr(models.heap, "give_back", lambda: given_back.append(model() is None))
+    shelf.leave_memory_to_others()
+    assert given_back == [True]
+
+
 def test_lending_sets_the_precision(shelf: ModelShelf) -> None:
     torch.set_float32_matmul_precision("high")
     shelf.lend(language_model_case(), "loop")

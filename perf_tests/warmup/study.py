@@ -105,5 +105,5 @@ def study(
     shelf: ModelShelf,
     keep: Callable[[Json], None],
 ) -> WarmupStudy:
-    shelf.clear()  # a fresh process needs the memory that the last benchmark's model would keep
+    shelf.leave_memory_to_others()
     return WarmupStudy(request.node, case, workbench, keep)
