@@ -76,6 +76,8 @@ class Measure:
             self._arguments, self._result = (), None
             self.on_round(self._round)
             if self._round == self.warmup_rounds:
+                if self._round:
+                    self.device.make_room()
                 self.device.start_peaks()
             if loss_scale is not None:
                 self._loss_scales.append(loss_scale())

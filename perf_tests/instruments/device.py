@@ -36,6 +36,9 @@ class Device(Protocol):
     def release_memory(self) -> None:
         """Give cached memory back."""
 
+    def make_room(self) -> None:
+        """After the warm-up: see to it that no later round waits for memory."""
+
     def start_peaks(self) -> None:
         """Count peaks from here on."""
 
@@ -72,6 +75,9 @@ class CpuDevice:
 
     def release_memory(self) -> None:
         return  # the next case is to find its pages as warm as this one did
+
+    def make_room(self) -> None:
+        heap.make_room()
 
     def start_peaks(self) -> None:
         return
@@ -127,6 +133,9 @@ class CudaDevice:
 
     def release_memory(self) -> None:
         torch.cuda.empty_cache()
+
+    def make_room(self) -> None:
+        return  # the caching allocator cuts its blocks to multiples of 512 bytes, and finds them again
 
     def start_peaks(self) -> None:
         torch.cuda.reset_peak_memory_stats(self.torch_device)

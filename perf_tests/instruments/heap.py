@@ -1,4 +1,8 @@
-"""The heap of this process, told to keep what tensors free: a round then finds the memory of the round before."""
+"""The heap of this process, made to do what a GPU's caching allocator does: what is freed stays at hand.
+
+A round then finds the memory of the round before, and no figure depends on what ran earlier. Of glibc; any other C
+library is left as it is.
+"""
 
 import ctypes
 
@@ -8,15 +12,25 @@ _M_MMAP_MAX = -4
 
 _NEVER = -1
 
+LARGEST_ROOM_BYTES = 256 * 2**20
+"""Rounds that use more than this take so long that a page more does not show."""
+
 _is_kept = False
+_heap_bytes_with_room = 0
+
+
+class _Mallinfo2(ctypes.Structure):
+    """mallinfo(3)."""
+
+    _names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = tuple((name, ctypes.c_size_t) for name in _names.split())
 
 
 def keep_freed_memory() -> None:
-    """From here on, large blocks come out of the heap like small ones, and the heap shrinks only when told to.
+    """From here on, large blocks come out of the heap like small ones, and the heap never shrinks by itself.
 
-    Left to itself, glibc maps a block above 32 MiB anew each time, a thousand page faults for 4 MB, unless the heap
-    has room from something that ran earlier, and gives the heap's end back whenever it is free (mallopt(3)): a figure
-    would depend on the cases before it. A C library without the switch is left as it is.
+    Left to itself, glibc maps a block above 32 MiB anew each time, which is thousands of page faults, unless the heap
+    has room from something that ran earlier, and it gives the heap's end back whenever that is free (mallopt(3)).
     """
     global _is_kept
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -27,6 +41,32 @@ def keep_freed_memory() -> None:
 def is_kept() -> bool:
     """Whether this process keeps the memory that tensors free."""
     return _is_kept
+
+
+def make_room() -> None:
+    """Take pages ahead: as many again as are free by now, if the heap has grown since the last time.
+
+    glibc cuts an aligned block so that its place is a few bytes too short for the next of its size once a small object
+    lies behind it (sourceware.org/bugzilla, 14581). So the heap grows now and then, in the middle of a later round.
+    """
+    global _heap_bytes_with_room
+    libc = ctypes.CDLL(None)
+    mallinfo2 = getattr(libc, "mallinfo2", None)
+    if mallinfo2 is None or not _is_kept:
+        return
+    mallinfo2.restype = _Mallinfo2
+    heap = mallinfo2()
+    if heap.arena <= _heap_bytes_with_room:
+        return
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
+    libc.free.argtypes = (ctypes.c_void_p,)
+    # Beyond the free end of the heap, or the block would be cut out of pages that are there already.
+    size = heap.keepcost + min(heap.fordblks, LARGEST_ROOM_BYTES)
+    block = libc.malloc(size)
+    if block is not None:  # else the memory budget is spent
+        ctypes.memset(block, 0, size)
+        libc.free(block)
+    _heap_bytes_with_room = mallinfo2().arena
 
 
 def give_back() -> None:

@@ -12,7 +12,7 @@ import pytest
 from perf_tests.meta_tests.launch import ROOT
 from perf_tests.records.record import Json
 
-ROUNDS_OF_LARGE_TENSORS = """
+BEGINNING = """
 import json, sys
 from statistics import median_low
 import torch
@@ -21,48 +21,76 @@ from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.machine import stable_facts
 from perf_tests.instruments.page_faults import page_faults
 
-def faults_of_a_round():
+def faults_of(play):
     before = page_faults()
-    torch.ones(2**24).add(1)  # 64 MiB, twice
+    play()
     return page_faults() - before
 
 torch.set_num_threads(1)
 if "left alone" in sys.argv:
     heap.keep_freed_memory = lambda: None
 device = CpuDevice(torch.device("cpu"))
+"""
+
+LARGE_TENSORS = """
+def two_of_64_MiB():
+    torch.ones(2**24).add(1)
+
 if "after an earlier case" in sys.argv:
     blocks = [torch.ones(2**21) for _ in range(32)]  # of 8 MiB, which come out of the heap either way
     last = torch.ones(1)
     del blocks
-faults = [faults_of_a_round() for _ in range(10)]
+faults = [faults_of(two_of_64_MiB) for _ in range(10)]
 heap.give_back()
 print(json.dumps({
     "faults": median_low(faults[-5:]),
-    "faults_once_given_back": faults_of_a_round(),
+    "faults_once_given_back": faults_of(two_of_64_MiB),
     "keeps_freed_memory": stable_facts(device.torch_device, 1)["keeps_freed_memory"],
 }))
 """
 
-PAGES_OF_A_ROUND = 2**15
-"""Of 4 KiB, in two tensors of 64 MiB."""
+PAGES_OF_LARGE_TENSORS = 2**15
+"""Of 4 KiB."""
+
+SMALL_TENSORS_THAT_STAY = """
+small = []
+
+def large_beside_small():
+    large = []
+    for _ in range(4):
+        large.append(torch.ones(2**21))
+        small.append(torch.ones(8))
+
+for _ in range(5):
+    large_beside_small()
+if "with room" in sys.argv:
+    device.make_room()
+print(json.dumps({"faults": [faults_of(large_beside_small) for _ in range(3)]}))
+"""
 
 
-def rounds(*arguments: str) -> Json:
-    command = [sys.executable, "-c", ROUNDS_OF_LARGE_TENSORS, *arguments]
+def played(program: str, *arguments: str) -> Json:
+    command = [sys.executable, "-c", BEGINNING + program, *arguments]
     found: Json = json.loads(subprocess.check_output(command, cwd=ROOT, text=True))
     return found
 
 
 @pytest.mark.parametrize("history", ["alone", "after an earlier case"])
 def test_a_warm_round_takes_no_fresh_pages_whatever_ran_before(history: str) -> None:
-    assert rounds(history)["faults"] == 0
+    assert played(LARGE_TENSORS, history)["faults"] == 0
 
 
 def test_kept_memory_can_be_left_to_other_processes() -> None:
-    assert rounds()["faults_once_given_back"] >= PAGES_OF_A_ROUND
+    assert played(LARGE_TENSORS)["faults_once_given_back"] >= PAGES_OF_LARGE_TENSORS
 
 
 def test_a_record_says_whether_memory_is_kept_and_without_it_each_round_takes_fresh_pages() -> None:
-    kept, left_alone = rounds(), rounds("left alone")
+    kept, left_alone = played(LARGE_TENSORS), played(LARGE_TENSORS, "left alone")
     assert [kept["keeps_freed_memory"], left_alone["keeps_freed_memory"]] == [True, False]
-    assert left_alone["faults"] >= PAGES_OF_A_ROUND
+    assert left_alone["faults"] >= PAGES_OF_LARGE_TENSORS
+
+
+def test_a_heap_that_still_grows_after_the_warm_up_grows_into_room_made_before() -> None:
+    without, with_room = (played(SMALL_TENSORS_THAT_STAY, *words)["faults"] for words in ((), ("with room",)))
+    assert min(without) > 1000
+    assert max(with_room) < 100

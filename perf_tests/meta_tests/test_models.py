@@ -13,6 +13,7 @@ from model.training import Training
 from model.transformer import TransformerLM
 from perf_tests import models
 from perf_tests.cases import LanguageModelCase
+from perf_tests.instruments import heap
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.meta_tests.example_cases import CPU, TOY, language_model_case, random_tokens
 from perf_tests.models import ForeignModelError, ModelShelf, build_foreign_model
@@ -130,7 +131,7 @@ def test_to_others_are_left_the_model_and_what_the_heap_keeps(
 ) -> None:
     model = weakref.ref(shelf.lend(language_model_case(), "loop").model)
     given_back = []
-    monkeypatch.setattr(models.heap, "give_back", lambda: given_back.append(model() is None))
+    monkeypatch.setattr(heap, "give_back", lambda: given_back.append(model() is None))
     shelf.leave_memory_to_others()
     assert given_back == [True]
 

@@ -15,6 +15,7 @@ from model.sizes import SIZES
 from perf_tests.cases import Case
 from perf_tests.expectation import counted
 from perf_tests.instruments.clock import Clock
+from perf_tests.instruments.device import Device
 from perf_tests.instruments.sentinels import sentinels
 from perf_tests.options import Settings
 from perf_tests.paired.protocol import Channel, ClosedError
@@ -57,6 +58,7 @@ class ServedMeasure:
     server: "Server"
     case_id: str
     clock: Clock
+    device: Device
     warmup_rounds: int
     _arguments: tuple[Any, ...] = ()
     _result: Any = None
@@ -88,6 +90,7 @@ class ServedMeasure:
             start = time.perf_counter()
             one_round()
             warmup_seconds.append(time.perf_counter() - start)
+        self.device.make_room()
         # The shortest is the one that nobody disturbed, the other side least of all, which warms up beside it.
         self.server.serve_rounds(self.case_id, one_round, self.clock, min(warmup_seconds))
         return self._result
@@ -111,7 +114,7 @@ class Server:
         session.config.stash[SERVED_MEASURE] = self.measure
 
     def measure(self, case_id: str, workbench: Workbench) -> ServedMeasure:
-        return ServedMeasure(self, case_id, workbench.clock, self.settings.warmup_rounds)
+        return ServedMeasure(self, case_id, workbench.clock, workbench.device, self.settings.warmup_rounds)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:

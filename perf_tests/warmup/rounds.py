@@ -49,6 +49,9 @@ class StudiedMeasure:
     def _time(self, prepare: Callable[[], None], timed: Callable[[], None]) -> None:
         seconds, compilations = [], count_compilations()
         for number in range(self._task.warmup_rounds + self._task.rounds):
+            if 0 < number == self._task.warmup_rounds:
+                self._arguments, self._result = (), None
+                self._device.make_room()
             if number < self._task.warmup_rounds and self._task.leaves_out_timed_phase:
                 seconds.append(self._seconds_of(prepare))
             else:
