@@ -13,7 +13,7 @@ _M_MMAP_MAX = -4
 _NEVER = -1
 
 LARGEST_ROOM_BYTES = 256 * 2**20
-"""Rounds that use more than this take so long that a page more does not show."""
+"""Rounds that need more take so long that the heap's growth does not show."""
 
 _is_kept = False
 _heap_bytes_with_room = 0
@@ -44,7 +44,7 @@ def is_kept() -> bool:
 
 
 def make_room() -> None:
-    """Take pages ahead: as many again as are free by now, if the heap has grown since the last time.
+    """Take pages ahead, as many as the heap has grown by since the last time.
 
     glibc cuts an aligned block so that its place is a few bytes too short for the next of its size once a small object
     lies behind it (sourceware.org/bugzilla, 14581). So the heap grows now and then, in the middle of a later round.
@@ -56,12 +56,13 @@ def make_room() -> None:
         return
     mallinfo2.restype = _Mallinfo2
     heap = mallinfo2()
-    if heap.arena <= _heap_bytes_with_room:
+    grown_bytes = heap.arena - _heap_bytes_with_room
+    if grown_bytes <= 0:
         return
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
     libc.free.argtypes = (ctypes.c_void_p,)
     # Beyond the free end of the heap, or the block would be cut out of pages that are there already.
-    size = heap.keepcost + min(heap.fordblks, LARGEST_ROOM_BYTES)
+    size = heap.keepcost + min(grown_bytes, LARGEST_ROOM_BYTES)
     block = libc.malloc(size)
     if block is not None:  # else the memory budget is spent
         ctypes.memset(block, 0, size)
