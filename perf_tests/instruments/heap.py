@@ -46,8 +46,8 @@ def is_kept() -> bool:
 def make_room() -> None:
     """Take pages ahead, as many as the heap has grown by since the last time.
 
-    glibc cuts an aligned block so that its place is a few bytes too short for the next of its size once a small object
-    lies behind it (sourceware.org/bugzilla, 14581). So the heap grows now and then, in the middle of a later round.
+    Until 2.39 glibc cuts an aligned block so that its place, once free, can be a few bytes short of the next one of its
+    size (sourceware.org/bugzilla, 30723). The heap then grows now and then in the middle of a later round.
     """
     global _heap_bytes_with_room
     libc = ctypes.CDLL(None)
