@@ -56,7 +56,7 @@ class CpuDevice:
 
     def __init__(self, torch_device: torch.device) -> None:
         self.torch_device = torch_device
-        heap.keep_freed_memory()
+        heap.keep_freed_memory(self.available_bytes())
 
     def synchronize(self) -> None:
         return
@@ -72,6 +72,7 @@ class CpuDevice:
 
     def limit_memory(self, budget_bytes: int) -> None:
         host_memory.cap_address_space(budget_bytes)
+        heap.keep_freed_memory(budget_bytes)
 
     def release_memory(self) -> None:
         return  # the next case is to find its pages as warm as this one did

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from perf_tests.instruments.heap import KEPT_BLOCKS_IN_BUDGET
+from perf_tests.meta_tests.documents import README
 from perf_tests.meta_tests.launch import ROOT
 from perf_tests.records.record import Json
 
@@ -28,7 +30,7 @@ def faults_of(play):
 
 torch.set_num_threads(1)
 if "left alone" in sys.argv:
-    heap.keep_freed_memory = lambda: None
+    heap.keep_freed_memory = lambda budget_bytes: None
 device = CpuDevice(torch.device("cpu"))
 """
 
@@ -65,7 +67,15 @@ if "with room" in sys.argv:
 print(json.dumps({"faults": [faults_of(one_more) for _ in range(4)]}))
 """
 
-PAGES_OF_ONE_MORE = 2**11
+A_BLOCK_OF_8_MiB = """
+def faults_within(budget_bytes):
+    heap.keep_freed_memory(budget_bytes)
+    return [faults_of(lambda: torch.ones(2**21)) for _ in range(10)][-5:]
+
+print(json.dumps({"within 64 MiB": faults_within(2**26), "within 1 GiB": faults_within(2**30)}))
+"""
+
+PAGES_OF_8_MiB = 2**11
 
 
 def played(program: str, *arguments: str) -> Json:
@@ -91,5 +101,13 @@ def test_a_record_says_whether_memory_is_kept_and_without_it_each_round_takes_fr
 
 def test_a_heap_that_still_grows_after_the_warm_up_grows_into_room_made_before() -> None:
     without, with_room = (played(A_HEAP_THAT_GROWS, *words)["faults"] for words in ((), ("with room",)))
-    assert min(without) >= PAGES_OF_ONE_MORE
-    assert max(with_room) < PAGES_OF_ONE_MORE / 100
+    assert min(without) >= PAGES_OF_8_MiB
+    assert max(with_room) < PAGES_OF_8_MiB / 100
+
+
+def test_a_block_that_takes_a_large_part_of_the_budget_goes_back_when_it_is_freed() -> None:
+    """Places that are a little too small could otherwise take a case the memory that it had alone."""
+    faults = played(A_BLOCK_OF_8_MiB)
+    assert min(faults["within 64 MiB"]) >= PAGES_OF_8_MiB
+    assert min(faults["within 1 GiB"]) == 0
+    assert f"above 1/{KEPT_BLOCKS_IN_BUDGET} of the memory budget" in README
