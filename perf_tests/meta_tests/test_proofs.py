@@ -55,6 +55,13 @@ def test_one_spike_moves_neither_the_ratio_nor_the_interval_far() -> None:
     assert paired_ratio(seconds, reference).ratio == pytest.approx(calm.ratio, rel=0.01)
 
 
+def test_the_suites_own_cost_is_measured_by_rounds_that_do_nothing() -> None:
+    suite = ["perf_tests/proofs/interleaved_rounds.py", "-k=nothing", "--phase=inference", "--device=cpu"]
+    size = ["--size=tiny", "--context=64", "--precision=fp32", "--warmup-rounds=1", "--rounds=3"]
+    (nothing,) = launch_suite([*suite, *size]).benchmarks
+    assert len(nothing["extra_info"]["between_seconds"]) == 3
+
+
 @pytest.mark.parametrize(("count", "outside"), [(6, 0), (7, 2), (8, 3), (10, 8), (15, 25), (20, 52)])
 def test_the_limits_are_those_of_the_printed_tables(count: int, outside: int) -> None:
     """Two-sided 5 % critical values of the signed-rank test, as tabulated by Wilcoxon and Wilcox (1964)."""
