@@ -1,7 +1,7 @@
 """The heap of this process, made to do what a GPU's caching allocator does: what is freed stays at hand.
 
-A round then finds the memory of the round before, and no figure depends on what ran earlier. Of glibc; any other C
-library is left as it is.
+A round then finds the memory of the round before, and no figure depends on what ran earlier. Of glibc; a C library
+that has no such switch, or refuses it, is left as it is, and a record says so.
 """
 
 import ctypes

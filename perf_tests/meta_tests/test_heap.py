@@ -6,12 +6,20 @@ Told by page faults, which a neighbour does not change as it changes times. Each
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 
+from perf_tests.instruments.clock import Clock
+from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.heap import KEPT_BLOCKS_IN_BUDGET
+from perf_tests.measure import Measure
 from perf_tests.meta_tests.documents import README
+from perf_tests.meta_tests.example_cases import CPU, language_model_case
 from perf_tests.meta_tests.launch import ROOT
+from perf_tests.meta_tests.test_measure import LoopBenchmark
+from perf_tests.paired.serving import ServedMeasure
 from perf_tests.records.record import Json
 
 BEGINNING = """
@@ -103,6 +111,37 @@ def test_a_heap_that_still_grows_after_the_warm_up_grows_into_room_made_before()
     without, with_room = (played(A_HEAP_THAT_GROWS, *words)["faults"] for words in ((), ("with room",)))
     assert min(without) >= PAGES_OF_8_MiB
     assert max(with_room) < PAGES_OF_8_MiB / 100
+
+
+class WatchedDevice(CpuDevice):
+    """Notes in `ran` when it is asked to make room."""
+
+    def __init__(self) -> None:
+        super().__init__(CPU)
+        self.ran: list[str] = []
+
+    def make_room(self) -> None:
+        self.ran.append("room")
+
+    def play(self) -> None:
+        self.ran.append("round")
+
+
+def measured(device: WatchedDevice, warmup_rounds: int) -> None:
+    clock, case = Clock(device), language_model_case()
+    Measure(LoopBenchmark(), case, clock, device, 2, warmup_rounds, None, {}, lambda number: None)(device.play)
+
+
+def served(device: WatchedDevice, warmup_rounds: int) -> None:
+    server = Mock(serve_rounds=lambda case_id, one_round, clock, seconds: [one_round() for _ in range(2)])
+    ServedMeasure(server, "a case", Clock(device), device, warmup_rounds)(device.play)
+
+
+@pytest.mark.parametrize("measure", [measured, served])
+def test_room_is_made_once_between_warm_up_and_rounds(measure: Callable[[WatchedDevice, int], None]) -> None:
+    device = WatchedDevice()
+    measure(device, 3)
+    assert device.ran == ["round"] * 3 + ["room"] + ["round"] * 2
 
 
 def test_a_block_that_takes_a_large_part_of_the_budget_goes_back_when_it_is_freed() -> None:

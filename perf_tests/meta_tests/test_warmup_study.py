@@ -162,6 +162,14 @@ def test_a_warm_up_that_leaves_the_timed_phase_out_runs_its_set_up_alone() -> No
     assert (len(measure.answer["warmup_seconds"]), len(measure.answer["seconds"])) == (2, 2)
 
 
+def test_room_is_made_after_a_warm_up_and_not_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    monkeypatch.setattr(CpuDevice, "make_room", lambda device: made.append(1))
+    for warmup_rounds in (0, 2):
+        studied_rounds(Task(SETTINGS, BACKWARD, warmup_rounds, 2))
+    assert made == [1]  # without a warm-up nothing is known of what a round needs
+
+
 def test_a_warm_up_runs_whole_rounds() -> None:
     _, ran = studied_rounds(Task(SETTINGS, BACKWARD, 1, 1))
     assert ran == ["set-up", "timed"] * 2
