@@ -1,12 +1,15 @@
 """Raw samples of a gate run on disk: read back as written, torn tails left out, anything else refused in a sentence."""
 
+import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from perf_tests.proofs.simulated_launches import SimulatedCase, header, line
+from perf_tests.records.gate import samples
 from perf_tests.records.gate.rules import Rules
 from perf_tests.records.gate.samples import SamplesFile, read_samples
 from perf_tests.records.record import Json
@@ -41,15 +44,15 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_samples_are_read_back_as_they_were_written(path: Path) -> None:
-    samples = read_samples(path)
-    assert samples.header == json.loads(json.dumps(HEADER))
-    assert [m.pair for m in samples.measurements] == [0, 1]
-    assert samples.measurements[0].head_seconds.tolist() == entry(0)["head_seconds"]
-    assert samples.measurements[0].orders == tuple(entry(0)["orders"])
-    assert (samples.without_timing[0].outcome, samples.sentinels[0].name) == ("error", "matmul")
-    assert (samples.exact[0].new, samples.incomparable, samples.end) == (2, ["two builds"], "budget")
-    assert samples.pair_seconds == {(1, 0): 2.5}
-    assert len(samples.relaunches) == 1
+    found = read_samples(path)
+    assert found.header == json.loads(json.dumps(HEADER))
+    assert [m.pair for m in found.measurements] == [0, 1]
+    assert found.measurements[0].head_seconds.tolist() == entry(0)["head_seconds"]
+    assert found.measurements[0].orders == tuple(entry(0)["orders"])
+    assert (found.without_timing[0].outcome, found.sentinels[0].name) == ("error", "matmul")
+    assert (found.exact[0].new, found.incomparable, found.end) == (2, ["two builds"], "budget")
+    assert found.pair_seconds == {(1, 0): 2.5}
+    assert len(found.relaunches) == 1
 
 
 def test_a_torn_last_line_is_left_out(path: Path) -> None:
@@ -144,3 +147,37 @@ def test_a_cpu_clock_too_coarse_to_see_the_work_counts_as_not_read(path: Path) -
     with path.open("a") as file:
         file.write(json.dumps(entry(9) | {"head_cpu_seconds": [[0.0, 0.1]] * 4}) + "\n")
     assert read_samples(path).measurements[-1].head_cpu_seconds is None
+
+
+def compressed(path: Path) -> Path:
+    kept = path.with_name("samples.jsonl.gz")
+    kept.write_bytes(gzip.compress(path.read_bytes()))
+    return kept
+
+
+def test_compressed_samples_are_the_same(path: Path) -> None:
+    kept = read_samples(compressed(path))
+    assert kept.pair_seconds == read_samples(path).pair_seconds
+    assert [m.pair for m in kept.measurements] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[:-40],
+        lambda content: b"{}" + content,
+        lambda content: content[:30] + bytes(20) + content[50:],
+    ],
+    ids=["cut short", "not compressed", "overwritten"],
+)
+def test_damaged_compressed_samples_are_one_sentence(path: Path, damage: Callable[[bytes], bytes]) -> None:
+    kept = compressed(path)
+    kept.write_bytes(damage(kept.read_bytes()))
+    with pytest.raises(ValueError, match=r"samples\.jsonl\.gz cannot be read: .+\.$"):
+        read_samples(kept)
+
+
+def test_what_grows_beyond_every_run_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "MOST_BYTES", 100)
+    with pytest.raises(ValueError, match="holds more than 100 bytes, which no gate run writes"):
+        read_samples(compressed(path))

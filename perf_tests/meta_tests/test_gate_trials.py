@@ -4,7 +4,9 @@ import importlib.util
 import json
 import random
 import shutil
+import sys
 import time
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
@@ -12,10 +14,12 @@ import pytest
 import torch
 
 from model.attention import naive_attention
+from model.precision import PRECISIONS
 from perf_tests.meta_tests.launch import ROOT
 from perf_tests.proofs import gate_cost, gate_power
 from perf_tests.proofs.gate_false_alarms import NO_OP_CHANGES, conclude_from
-from perf_tests.proofs.gate_power import REAL_SLOWDOWNS, slowed
+from perf_tests.proofs.gate_simulation import CLAIMED_POWER
+from perf_tests.proofs.gate_slowdowns import METHODS, OTHER_SLOWDOWNS, REAL_SLOWDOWNS, SHAPES, slowed
 from perf_tests.proofs.gate_trials import Change, Trial, TrialError, count_trials, limits, replaced, share, upper_limit
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
 from perf_tests.records.gate.clock import ClockDecision
@@ -30,9 +34,9 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def attention_in(tree: Path) -> ModuleType:
-    """The changed `model/attention.py`, under another name."""
-    spec = importlib.util.spec_from_file_location("changed_attention", tree / "model/attention.py")
+def changed_module(tree: Path, name: str) -> ModuleType:
+    """The changed `model/NAME.py`, under another name."""
+    spec = importlib.util.spec_from_file_location(f"changed_{name}", tree / f"model/{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -57,37 +61,75 @@ def test_each_change_fits_the_code_and_leaves_the_result_as_it_was(name: str, tr
     assert bool(changed) == (name != "same-code")
     for path in changed:
         compile(path.read_text(), str(path), "exec")
-    torch.testing.assert_close(attention_in(tree).naive_attention(*inputs()), naive_attention(*inputs()))
+    torch.testing.assert_close(changed_module(tree, "attention").naive_attention(*inputs()), naive_attention(*inputs()))
 
 
-def test_extra_work_takes_the_share_it_says_and_only_where_it_says(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    change, cases = slowed(random.Random(1), 0.5)
-    change(tree)
-    module = attention_in(tree)
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Each share of extra work that changed code does, in order; nothing waits."""
+    found: list[float] = []
+    planted = ModuleType("model.extra_work")
+    planted.__dict__["work_on"] = lambda start, end, share: found.append(share)
+    monkeypatch.setitem(sys.modules, "model.extra_work", planted)
+    return found
+
+
+def test_extra_work_takes_the_share_it_says(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slowed(random.Random(1))[0](tree)
+    moments = iter(step / 10 for step in range(100))
     monkeypatch.setattr(random, "uniform", lambda low, high: (low + high) / 2)
-    moments = iter([0.0, 1.0, *(1.0 + step / 10 for step in range(1, 100))])
-    read: list[float] = []
+    monkeypatch.setattr(time, "perf_counter", lambda: next(moments))
+    changed_module(tree, "extra_work").work_on(start=1.0, end=3.0, share=0.5)
+    assert next(moments) == pytest.approx(3.0 + 0.5 * 2.0 + 0.1)
 
-    def clock() -> float:
-        read.append(next(moments))
-        return read[-1]
 
-    monkeypatch.setattr(time, "perf_counter", clock)
-    length = next(length for length in (64, 128) if f"d16-seq{length}-" in " ".join(cases))
-    output = module.naive_attention(*inputs(length))
-    assert read[-1] == pytest.approx(1.5)
-    torch.testing.assert_close(output, naive_attention(*inputs(length)))
+def test_attention_works_on_in_the_shapes_planted_and_nowhere_else(tree: Path, waits: list[float]) -> None:
+    change, planted = slowed(random.Random(1))
+    change(tree)
+    attention = changed_module(tree, "attention").naive_attention
+    for width, length in SHAPES:
+        x_BTK = torch.randn(2, length, width)
+        torch.testing.assert_close(attention(x_BTK, x_BTK, x_BTK), naive_attention(x_BTK, x_BTK, x_BTK))
+        assert waits.pop() == planted[f"test_attention_forward[d{width}-seq{length}-fp32-naive]"]
+    attention(*torch.randn(3, 2, 64, 8))
+    attention(*torch.randn(3, 2, 1, 64, 16))
+    assert not waits
 
-    read.clear()
-    other = next(length for length in (64, 128, 256, 512) if f"d16-seq{length}-" not in " ".join(cases))
-    module.naive_attention(*inputs(other))
-    assert len(read) == 1
+
+def test_each_phase_of_the_model_works_on_once(tree: Path, waits: list[float]) -> None:
+    change, planted = slowed(random.Random(1))
+    change(tree)
+    training = changed_module(tree, "training").Training(TinyModel(), PRECISIONS["fp32"], torch.device("cpu"))
+    tokens_BT = torch.zeros(1, 2, dtype=torch.long)
+    loss = training.loss(training.forward(tokens_BT), tokens_BT)
+    training.backward(loss)
+    training.step(tokens_BT, tokens_BT)
+    assert waits == [planted[f"test_{phase}[tiny-ctx32-fp32-sdpa]"] for phase in METHODS]
+
+
+class TinyModel(torch.nn.Module):
+    """Logits of three tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(3, 3)
+
+    def forward(self, tokens_BT: torch.Tensor) -> torch.Tensor:
+        logits_BTV: torch.Tensor = self.embedding(tokens_BT)
+        return logits_BTV
 
 
 def test_slowed_cases_are_drawn_anew_for_each_run_and_the_same_for_the_same_run() -> None:
-    drawn = [tuple(slowed(random.Random(f"run {run}"), 0.03)[1]) for run in range(10)]
-    assert len(set(drawn)) > 3
-    assert drawn[0] == tuple(slowed(random.Random("run 0"), 0.03)[1])
+    drawn = [slowed(random.Random(f"run {run}"))[1] for run in range(10)]
+    assert len({tuple(sorted(planted.items())) for planted in drawn}) > 3
+    assert drawn[0] == slowed(random.Random("run 0"))[1]
+
+
+@pytest.mark.parametrize("run", range(5))
+def test_every_run_has_four_benchmarks_of_each_slowdown_that_is_claimed(run: int) -> None:
+    sizes = Counter(slowed(random.Random(run))[1].values())
+    assert {size: sizes[size] for size in CLAIMED_POWER} == dict.fromkeys(CLAIMED_POWER, 4)
+    assert set(sizes) - set(CLAIMED_POWER) < set(OTHER_SLOWDOWNS)
 
 
 def test_a_change_that_does_not_fit_is_refused(tree: Path) -> None:
@@ -115,20 +157,25 @@ def test_the_interval_of_a_share_is_the_exact_one() -> None:
 def test_only_finished_trials_count(tmp_path: Path) -> None:
     for stem in ("finished", "without-samples"):
         (tmp_path / f"{stem}.truth.json").write_text(json.dumps({"change": "item"}))
-    (tmp_path / "finished.jsonl").touch()
-    (tmp_path / "without-truth.jsonl").touch()
+    (tmp_path / "finished.jsonl.gz").touch()
+    (tmp_path / "without-truth.jsonl.gz").touch()
     assert count_trials(tmp_path, "item") == 1
     assert count_trials(tmp_path, "extra-copy") == 0
 
 
-def power_trial(slowdown: float, found: bool, cpu_spread: float = 0.01) -> Trial:
-    """A run of two benchmarks, of which the first is slowed."""
+def power_trial(
+    slowdown: float, found: bool, cpu_spread: float = 0.01, detectable: float = 0.01, error: float = 0.001
+) -> Trial:
+    """A finished run of two benchmarks, of which the first is slowed."""
     verdict = Verdict.SLOWER if found else Verdict.UNDECIDED
-    effect = Effect(slowdown + 0.001, 0.0, 0.2, 10)
+    effect = Effect(slowdown + error, 0.0, 0.2, 10)
     rows = [CaseResult("a::slowed", verdict, effect), CaseResult("a::other", Verdict.OK, effect)]
     clock = ClockDecision("cpu", 0.1, cpu_spread)
-    truth = {"change": "extra-work", "slowdown": slowdown, "cases": ["slowed"]}
-    return Trial("extra-work", truth, GateResult(RunVerdict.FAILED, "", rows, [], None, None, {}, clock, None, (6, 10)))
+    result = GateResult(RunVerdict.FAILED, "", rows, [], None, None, {}, clock, detectable, (6, 10))
+    return Trial("extra-work", {"change": "extra-work", "planted": {"slowed": slowdown}}, result, FINISHED)
+
+
+FINISHED = gate_run([SimulatedCase("a::slowed"), SimulatedCase("a::other")], Rules(), seed=1)
 
 
 @pytest.mark.parametrize(
@@ -141,12 +188,31 @@ def test_power_is_claimed_from_enough_trials_on_a_machine_calm_enough(
 ) -> None:
     five = [power_trial(0.05, place < found, spread) for place in range(trials)]
     three = [power_trial(0.03, place < 32) for place in range(40)]
+    real = real_trial("item", True, True)
 
-    assert gate_power.conclude_from([*five, *three]) == exit_code
+    assert gate_power.conclude_from([*five, *three, real]) == exit_code
     output = capsys.readouterr().out
-    assert f"extra work of 5%: found in {found} of {trials}" in output
-    assert "estimate less truth +0.10% +- 0.00%" in output
-    assert f"0 of {trials} others called slower" in output
+    assert f"{found} of {trials}" in next(line for line in output.splitlines() if line.strip().startswith("5%"))
+    assert "+0.10% +- 0.00%" in output
+    assert f"others in these runs called slower: 0 of {trials + 40}" in output
+
+
+def test_an_estimate_off_by_more_than_half_a_point_refutes_the_claim(capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [power_trial(size, True, error=0.006) for size in CLAIMED_POWER for _ in range(40)]
+    assert gate_power.conclude_from([*runs, real_trial("item", True, True)]) == 1
+    assert "off by 0.5% at most on average: does not hold" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("found", "said"), [(40, "holds"), (25, "does not hold")])
+def test_what_a_noisy_run_says_it_finds_is_tried_where_it_says_so(
+    found: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ten = [power_trial(0.10, place < found, cpu_spread=0.05, detectable=0.08) for place in range(40)]
+    beyond = [power_trial(0.05, False, cpu_spread=0.05, detectable=0.08) for _ in range(40)]
+    gate_power.conclude_from([*ten, *beyond])
+    output = capsys.readouterr().out
+    assert f"what a run prints that it finds it finds in 80% ({found} of 40, " in output
+    assert f"): {said}" in output
 
 
 def real_trial(change: str, by_time: bool, by_counters: bool | None) -> Trial:
@@ -161,7 +227,7 @@ def real_trial(change: str, by_time: bool, by_counters: bool | None) -> Trial:
     ]
     exact = [] if by_counters is None else [*exact, ExactResult("a::other", "saved_bytes", 7, 8, Verdict.MORE)]
     result = GateResult(RunVerdict.FAILED, "", rows, exact, None, None, {}, clock, None, (6, 10))
-    return Trial(change, {"change": change, "slowdown": None, "cases": ["slowed"]}, result)
+    return Trial(change, {"change": change, "cases": ["slowed"]}, result)
 
 
 def test_real_slowdowns_stand_in_a_table_of_what_caught_them() -> None:

@@ -8,11 +8,11 @@ computed from them anew.
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from statistics import mean, median, stdev
+from statistics import median
 
 import numpy as np
 
@@ -20,12 +20,19 @@ from perf_tests.proofs import gate_relabelled
 from perf_tests.proofs.gate_false_alarms import NO_OP_CHANGES, is_false_alarm
 from perf_tests.proofs.gate_peers import GATE, Calls, calls_of, rule_names
 from perf_tests.proofs.gate_power import (
-    PROMISED_SPREAD,
-    REAL_SLOWDOWNS,
+    SlowedCase,
+    bias_in_words,
+    by_slowdown,
     is_caught_by_counters,
     is_caught_by_time,
-    is_slowed,
+    is_injected,
+    is_touched,
+    others_called_slower,
+    risen_counters,
+    slowed_in,
 )
+from perf_tests.proofs.gate_simulation import CLAIMED_SPREAD
+from perf_tests.proofs.gate_slowdowns import REAL_SLOWDOWNS
 from perf_tests.proofs.gate_trials import Trial, kept_trials, limits, share, upper_limit
 from perf_tests.records.gate.clock import decide_clock
 from perf_tests.records.gate.verdicts import Verdict
@@ -44,14 +51,27 @@ CHOSEN_SLOWDOWN = 0.05
 
 @dataclass(frozen=True)
 class Judged:
-    """A finished trial, and what every rule called slower in it."""
+    """Finished trials, and what every rule called slower in each."""
 
-    trial: Trial
-    calls: Calls
+    trials: Sequence[Trial]
+    calls: Mapping[Trial, Calls]
 
-    @property
-    def slowdown(self) -> float:
-        return float(self.trial.truth.get("slowdown") or 0.0)
+    @classmethod
+    def of(cls, trials: Sequence[Trial]) -> "Judged":
+        return cls(trials, {trial: calls_of(trial) for trial in trials})
+
+    def false_alarms(self, rule: str) -> tuple[int, int]:
+        """Trials in which the rule calls any benchmark slower, of all."""
+        return sum(bool(self.calls[trial][rule]) for trial in self.trials), len(self.trials)
+
+    def called(self, rule: str) -> tuple[int, int]:
+        """Benchmarks that the rule calls slower, of all."""
+        called = [row.id in self.calls[trial][rule] for trial in self.trials for row in trial.result.cases]
+        return sum(called), len(called)
+
+    def found(self, rule: str, cases: Sequence[SlowedCase]) -> tuple[int, int]:
+        """The same of benchmarks that were slowed."""
+        return sum(case.row.id in self.calls[case.trial][rule] for case in cases), len(cases)
 
 
 def main() -> int:
@@ -79,13 +99,13 @@ def main() -> int:
 
 def page_of(unchanged: Sequence[Trial], slowed: Sequence[Trial], suites: int) -> str:
     """The whole page; raises MissingPlotlyError."""
-    valid = [Judged(trial, calls_of(trial)) for trial in unchanged if trial.says_something]
-    injected = [Judged(trial, calls_of(trial)) for trial in slowed if trial.says_something and trial.truth["slowdown"]]
-    real = [trial for trial in slowed if trial.says_something and trial.truth["slowdown"] is None]
+    valid = Judged.of([trial for trial in unchanged if trial.says_something])
+    injected = Judged.of([trial for trial in slowed if trial.says_something and is_injected(trial)])
+    real = [trial for trial in slowed if trial.says_something and not is_injected(trial)]
     page = Page(title="What the gate is worth")
     page.add(Section("runs", "What was run", _what_ran([*unchanged, *slowed]), level=2))
-    page.add(Section("alarms", "False alarms", _alarms(valid), level=2))
-    page.add(Section("relabelled", "The same runs, relabelled", _relabelled(valid, suites), level=2))
+    page.add(Section("alarms", "False alarms", _alarms(valid.trials), level=2))
+    page.add(Section("relabelled", "The same runs, relabelled", _relabelled(valid.trials, suites), level=2))
     page.add(Section("power", "Power", _power(page, valid, injected), level=2))
     page.add(Section("peers", "Other tools' rules on the same rounds", _peers(page, valid, injected), level=2))
     page.add(Section("real", "Slowdowns as people make them", _real(real), level=2))
@@ -112,12 +132,12 @@ def _what_ran(trials: Sequence[Trial]) -> str:
     return "".join(map(paragraph, lines))
 
 
-def _alarms(valid: Sequence[Judged]) -> str:
+def _alarms(valid: Sequence[Trial]) -> str:
     if not valid:
         return ""
     rows = []
     for change in (*NO_OP_CHANGES, "all"):
-        trials = [judged.trial for judged in valid if change in ("all", judged.trial.truth["change"])]
+        trials = [trial for trial in valid if change in ("all", trial.truth["change"])]
         if trials:
             alarms = sum(map(is_false_alarm, trials))
             cases = [row for trial in trials for row in trial.result.cases]
@@ -129,8 +149,8 @@ def _alarms(valid: Sequence[Judged]) -> str:
     return table(Table("alarms", "Runs without a slowdown", header, 1, tuple(rows), (note,)), "alarms")
 
 
-def _relabelled(valid: Sequence[Judged], suites: int) -> str:
-    runs = [judged.trial.samples for judged in valid if judged.trial.samples is not None]
+def _relabelled(valid: Sequence[Trial], suites: int) -> str:
+    runs = [trial.samples for trial in valid if trial.samples is not None]
     if not runs:
         return ""
     clock = decide_clock(runs[0], gate_relabelled.RULES).clock
@@ -149,71 +169,36 @@ def _relabelled(valid: Sequence[Judged], suites: int) -> str:
     return paragraph(text)
 
 
-def _power(page: Page, valid: Sequence[Judged], injected: Sequence[Judged]) -> str:
+def _power(page: Page, valid: Judged, injected: Judged) -> str:
     """The gate's own curve, over all runs and over calm ones, with the table behind it."""
-    if not injected:
+    slowed = slowed_in(injected.trials)
+    if not slowed:
         return ""
-    groups = {"all runs": injected, f"a pair scatters by {PROMISED_SPREAD:.0%} at most": [
-        judged for judged in injected if judged.trial.pair_spread <= PROMISED_SPREAD]}  # fmt: skip
-    series = []
-    for place, (name, group) in enumerate(groups.items()):
-        points = [_point(0.0, *_hits(valid, GATE))] if valid else []
-        points += [_point(size, *_hits(_of_size(group, size), GATE)) for size in _sizes(group)]
-        series.append(Series(name, points, colour=place, dash=place))
+    found_where_calm = f"a pair scatters by {CLAIMED_SPREAD:.0%} at most"
+    groups = {"all runs": slowed, found_where_calm: [case for case in slowed if case.is_calm]}
+    series = [
+        Series(name, _curve(valid, injected, group, GATE), colour=place, dash=place)
+        for place, (name, group) in enumerate(groups.items())
+    ]
     figure = Figure(
         "power-curve", "Called SLOWER over the slowdown planted in a benchmark", "slowdown (%)", "found (%)", series,
         [INTERVAL, "at 0 are benchmarks that nobody slowed"], x_log=False, y_log=False,
     )  # fmt: skip
     rows = tuple(
-        (f"{size:.0%}", share(*_hits(_of_size(injected, size), GATE)),
-         share(*_hits(_of_size(list(groups.values())[1], size), GATE)), _bias(_of_size(injected, size)),
-         share(*_others(_of_size(injected, size))))
-        for size in _sizes(injected)
+        (f"{size:.0%}", share(*injected.found(GATE, cases)),
+         share(*injected.found(GATE, [case for case in cases if case.is_calm])), bias_in_words(cases))
+        for size, cases in by_slowdown(slowed).items()
     )  # fmt: skip
-    header = ("slowdown", "found", f"found where a pair scatters by {PROMISED_SPREAD:.0%} at most",
-              "estimate less truth", "others called slower")  # fmt: skip
-    notes = (INTERVAL, "± two standard errors of the mean")
+    header = ("slowdown", "found", f"found where {found_where_calm}", "estimate less truth")
+    called = others_called_slower(injected.trials)
+    notes = (INTERVAL, "+- two standard errors of the mean", f"other benchmarks of these runs called slower: {called}")
     return page.drawn([figure]) + table(Table("power", "Power and bias", header, 1, rows, notes), "power")
 
 
-def _sizes(group: Sequence[Judged]) -> list[float]:
-    return sorted({judged.slowdown for judged in group})
-
-
-def _of_size(group: Sequence[Judged], size: float) -> list[Judged]:
-    return [judged for judged in group if judged.slowdown == size]
-
-
-def _hits(group: Sequence[Judged], rule: str) -> tuple[int, int]:
-    """Benchmarks that the rule called slower, of those that were; of unchanged runs, of all."""
-    slowed = [
-        row.id in judged.calls[rule]
-        for judged in group
-        for row in judged.trial.result.cases
-        if not judged.slowdown or is_slowed(judged.trial, row.id)
-    ]
-    return sum(slowed), len(slowed)
-
-
-def _others(group: Sequence[Judged]) -> tuple[int, int]:
-    """The gate's calls on benchmarks that nobody slowed, in runs with others that were."""
-    calls = [
-        row.id in judged.calls[GATE]
-        for judged in group
-        for row in judged.trial.result.cases
-        if not is_slowed(judged.trial, row.id)
-    ]
-    return sum(calls), len(calls)
-
-
-def _bias(group: Sequence[Judged]) -> str:
-    errors = [
-        row.effect.effect - judged.slowdown
-        for judged in group
-        for row in judged.trial.result.cases
-        if is_slowed(judged.trial, row.id) and row.effect is not None
-    ]
-    return f"{mean(errors):+.2%} ± {2 * stdev(errors) / len(errors) ** 0.5:.2%}" if len(errors) > 1 else DASH
+def _curve(valid: Judged, injected: Judged, slowed: Sequence[SlowedCase], rule: str) -> list[Point]:
+    """What the rule calls slower of benchmarks that nobody slowed, at 0, and of those slowed by so much."""
+    points = [_point(0.0, *valid.called(rule))] if valid.trials else []
+    return points + [_point(size, *injected.found(rule, cases)) for size, cases in by_slowdown(slowed).items()]
 
 
 def _point(x: float, hits: int, of: int, text: str = "") -> Point:
@@ -221,30 +206,28 @@ def _point(x: float, hits: int, of: int, text: str = "") -> Point:
     return Point(100 * x, 100 * hits / of, text or share(hits, of), NO_TAGS, 100 * low, 100 * high)
 
 
-def _peers(page: Page, valid: Sequence[Judged], injected: Sequence[Judged]) -> str:
+def _peers(page: Page, valid: Judged, injected: Judged) -> str:
     """Each rule's curve, and its false alarms beside its power."""
     rows, curves, places = [], [], []
-    chosen = _of_size(injected, CHOSEN_SLOWDOWN)
+    slowed = slowed_in(injected.trials)
+    sizes = by_slowdown(slowed)
     for place, rule in enumerate(rule_names()):
-        alarms = sum(bool(judged.calls[rule]) for judged in valid)
-        cells = [share(*_hits(_of_size(injected, size), rule)) for size in _sizes(injected)]
-        rows.append((rule, share(alarms, len(valid)), *cells))
-        points = [_point(0.0, *_hits(valid, rule))] if valid else []
-        points += [_point(size, *_hits(_of_size(injected, size), rule)) for size in _sizes(injected)]
-        curves.append(Series(rule, points, colour=place, dash=place))
-        if valid and chosen:
-            power = _point(100 * alarms / len(valid) / 100, *_hits(chosen, rule))
+        alarms, runs = valid.false_alarms(rule)
+        rows.append((rule, share(alarms, runs), *(share(*injected.found(rule, cases)) for cases in sizes.values())))
+        curves.append(Series(rule, _curve(valid, injected, slowed, rule), colour=place, dash=place))
+        if runs and CHOSEN_SLOWDOWN in sizes:
+            power = _point(alarms / runs, *injected.found(rule, sizes[CHOSEN_SLOWDOWN]))
             places.append(Series(rule, [power], colour=place, mode="markers"))
     figures = [
         Figure("rules", "Called slower over the slowdown, by rule", "slowdown (%)", "called slower (%)", curves,
                [INTERVAL, "at 0 are benchmarks that nobody slowed"], x_log=False, y_log=False)
-    ] if injected else []  # fmt: skip
+    ] if slowed else []  # fmt: skip
     if places:
         figures.append(Figure(
             "alarms-and-power", f"What a rule finds of {CHOSEN_SLOWDOWN:.0%}, and what it makes of nothing",
             "runs without a slowdown in which it calls any benchmark slower (%)",
             f"slowdowns of {CHOSEN_SLOWDOWN:.0%} found (%)", places, [INTERVAL], x_log=False, y_log=False))  # fmt: skip
-    header = ("rule", "runs with a false alarm", *(f"{size:.0%} found" for size in _sizes(injected)))
+    header = ("rule", "runs with a false alarm", *(f"{size:.0%} found" for size in sizes))
     notes = (
         "two launches: base of a run's first launch pair and head of its last in stage 1, minutes apart, as whoever "
         "compares with a recorded run has them",
@@ -259,15 +242,14 @@ def _real(trials: Sequence[Trial]) -> str:
         return ""
     rows = []
     for trial in trials:
-        touched = [row for row in trial.result.cases if is_slowed(trial, row.id)]
+        touched = [row for row in trial.result.cases if is_touched(trial, row.id)]
         slower = [row.effect.effect for row in touched if row.verdict == Verdict.SLOWER and row.effect is not None]
-        risen = {row.counter for row in trial.result.exact if row.verdict == Verdict.MORE and is_slowed(trial, row.id)}
         by_counters = is_caught_by_counters(trial)
         name = trial.truth["change"]
         rows.append((
             name, REAL_SLOWDOWNS[name].about, "yes" if is_caught_by_time(trial) else "no",
             DASH if by_counters is None else "yes" if by_counters else "no", f"{len(slower)} of {len(touched)}",
-            f"{min(slower):.1%} to {max(slower):.1%}" if slower else DASH, ", ".join(sorted(risen)) or DASH,
+            f"{min(slower):.1%} to {max(slower):.1%}" if slower else DASH, ", ".join(risen_counters(trial)) or DASH,
         ))  # fmt: skip
     header = ("change", "what", "caught by time", "caught by counters", "called slower", "by", "counters that rose")
     notes = (f"{DASH}: the run counted nothing",)

@@ -1,9 +1,10 @@
 """Whole gate runs with a known truth, each through the shipped command line, their raw samples kept to add up.
 
-A trial changes the `model/` of a fresh clone, runs `pytest perf_tests --against HEAD` there, and moves the samples into
-a folder; beside them lies what was changed. Everything that is said of trials is judged again from that folder.
+A trial changes the `model/` of a fresh clone, runs `pytest perf_tests --against HEAD` there, and compresses the samples
+into a folder; beside them lies what was changed. Everything that is said of trials is judged again from that folder.
 """
 
+import gzip
 import json
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from perf_tests.records.gate.conclusion import GateResult, RunVerdict, conclude
 from perf_tests.records.gate.rules import rules_from_settings
 from perf_tests.records.gate.samples import GateSamples, read_samples
 from perf_tests.records.gate.verdicts import CaseResult
+from perf_tests.records.store import write_whole
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,6 +32,9 @@ QUICK_SUITE = (
 """Some twenty benchmarks of a fraction of a millisecond to some ten."""
 
 CONFIDENCE = 0.95
+
+SAMPLES, TRUTH = ".jsonl.gz", ".truth.json"
+"""How the names of a trial's two files end."""
 
 Change = Callable[[Path], None]
 """Edits a working tree; what it leaves is head."""
@@ -82,29 +87,39 @@ def run_trial(folder: Path, name: str, truth: dict[str, Any], change: Change, ar
 
 def _keep(folder: Path, stem: str, truth: dict[str, Any], samples: Path) -> Trial:
     """The truth first: samples without one are not counted."""
-    (folder / f"{stem}.truth.json").write_text(json.dumps(truth))
-    kept = folder / f"{stem}.jsonl"
-    unfinished = folder / f".{stem}.unfinished"
-    unfinished.write_bytes(samples.read_bytes())
-    unfinished.rename(kept)
+    (folder / f"{stem}{TRUTH}").write_text(json.dumps(truth))
+    kept = folder / f"{stem}{SAMPLES}"
+    write_whole(kept, gzip.compress(samples.read_bytes()))
     return _read_trial(kept)
 
 
 def count_trials(folder: Path, change: str) -> int:
     """How many finished trials of this change `folder` holds."""
-    truths = (path.with_suffix(".truth.json") for path in folder.glob("*.jsonl"))
-    return sum(json.loads(path.read_text())["change"] == change for path in truths if path.exists())
+    return sum(_truth_of(path)["change"] == change for path in _finished(folder))
 
 
 def kept_trials(folder: Path) -> list[Trial]:
     """Every trial in `folder`, the oldest first, judged anew from its samples."""
-    return [_read_trial(path) for path in sorted(folder.glob("*.jsonl")) if path.with_suffix(".truth.json").exists()]
+    return [_read_trial(path) for path in _finished(folder)]
+
+
+def _finished(folder: Path) -> list[Path]:
+    """The samples that have a truth beside them."""
+    return [path for path in sorted(folder.glob(f"*{SAMPLES}")) if _truth_path(path).exists()]
+
+
+def _truth_path(samples: Path) -> Path:
+    return samples.with_name(samples.name.removesuffix(SAMPLES) + TRUTH)
+
+
+def _truth_of(samples: Path) -> dict[str, Any]:
+    return dict(json.loads(_truth_path(samples).read_text()))
 
 
 def _read_trial(path: Path) -> Trial:
     samples = read_samples(path)
-    truth = json.loads(path.with_suffix(".truth.json").read_text())
-    return Trial(path.stem, truth, conclude(samples, rules_from_settings(samples.header["settings"])), samples)
+    result = conclude(samples, rules_from_settings(samples.header["settings"]))
+    return Trial(path.name.removesuffix(SAMPLES), _truth_of(path), result, samples)
 
 
 def replaced(file: str, old: str, new: str) -> Change:

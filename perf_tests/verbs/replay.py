@@ -22,7 +22,7 @@ EXIT_CODES = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("samples", type=Path, help="raw samples of a gate run, a .jsonl file")
+    parser.add_argument("samples", type=Path, help="raw samples of a gate run, .jsonl or .jsonl.gz")
     parser.add_argument("--summary", type=Path, metavar="FILE", help="write the result as Markdown")
 
 

@@ -29,9 +29,11 @@ An outcome is one of a record's (`records/record.py`) or "absent": the side does
 Everything that the gate says is computed from this file, so that `python -m perf_tests replay` says it again.
 """
 
+import gzip
 import json
 import math
 import os
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +48,9 @@ FORMAT_VERSION = 1
 KIND = "gate-samples"
 ORDERS = ("ABBA", "BAAB")
 ABSENT = "absent"
+
+MOST_BYTES = 1 << 30
+"""That a compressed file may come to: it is data from strangers, and must not fill the memory."""
 
 Seconds = NDArray[np.float64]
 Side = Literal["base", "head"]
@@ -204,11 +209,11 @@ def _as_read_back(entry: Json) -> Json:
 
 
 def read_samples(path: Path) -> GateSamples:
-    """The samples at `path`; a torn last line is left out. Raises ValueError with one sentence for anything else."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}.") from error
+    """The samples at `path`, compressed where its name ends in .gz; a torn last line is left out.
+
+    Raises ValueError with one sentence for anything else.
+    """
+    content = _content(path)
     lines = content[: content.rfind(b"\n") + 1].splitlines()
     if not lines:
         raise ValueError(f"{path} holds no samples: not even its first line is whole.")
@@ -220,6 +225,19 @@ def read_samples(path: Path) -> GateSamples:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be used: line {number} is damaged: {error}.") from error
     return samples
+
+
+def _content(path: Path) -> bytes:
+    try:
+        if path.suffix != ".gz":
+            return path.read_bytes()
+        with gzip.open(path) as file:
+            content = file.read(MOST_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"{path} cannot be used: it holds more than {MOST_BYTES} bytes, which no gate run writes.")
+    return content
 
 
 def _check_header(header: object) -> None:
