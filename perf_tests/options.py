@@ -14,6 +14,7 @@ from model.precision import PRECISIONS
 from model.sizes import SIZES
 from model.training import OPTIMIZERS
 from model.transformer import blocks_per_checkpoint
+from perf_tests.instruments.cores import processor_of_each_core
 from perf_tests.instruments.nvtx_ranges import why_no_ranges
 
 PHASES = ("inference", "forward", "backward", "forward_backward", "optimizer", "full_step")
@@ -230,9 +231,8 @@ def _checkpoints(text: str | None) -> tuple[str, ...]:
 
 
 def _threads(text: str | None) -> int:
-    cores = physical_cores()
     if text is None:
-        return cores
+        return physical_cores()
     threads = _number("--threads", text, least=1)
     logical = len(os.sched_getaffinity(0))
     if threads > logical:
@@ -241,17 +241,8 @@ def _threads(text: str | None) -> int:
 
 
 def physical_cores() -> int:
-    """Cores that this process may run on, a core with two hardware threads counted once (Linux, /proc/cpuinfo)."""
-    allowed = os.sched_getaffinity(0)
-    cores = set()
-    for number in allowed:
-        folder = f"/sys/devices/system/cpu/cpu{number}/topology"
-        try:
-            with open(f"{folder}/thread_siblings_list") as siblings:
-                cores.add(siblings.read().strip())
-        except OSError:
-            cores.add(str(number))
-    return len(cores)
+    """How many cores this process may run on, a core with two hardware threads counted once."""
+    return len(processor_of_each_core())
 
 
 def _byte_count(option: str, text: str | None) -> int | None:

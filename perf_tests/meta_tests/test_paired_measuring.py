@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from perf_tests.paired import measuring as measuring_module
 from perf_tests.paired.draws import (
     FEWEST_QUADRUPLES,
     MOST_QUADRUPLES,
     QUADRUPLES_SECONDS,
+    draw_cores,
     draw_order,
     draw_pair,
     draw_quadruples,
@@ -50,7 +52,9 @@ def tree(folder: Path, behaviour: dict[str, Any]) -> Path:
 
 
 @contextmanager
-def measuring(tmp_path: Path, base: dict[str, Any], head: dict[str, Any], seed: int = 7) -> Iterator[Measuring]:
+def measuring(
+    tmp_path: Path, base: dict[str, Any], head: dict[str, Any], seed: int = 7, threads: int | None = None
+) -> Iterator[Measuring]:
     header = {
         "base": {"label": "base"}, "head": {"label": "head"}, "machine_info": {}, "settings": {},
         "cases": [{"id": case, "identity": {"phase": "forward"}} for case in CASES],
@@ -65,6 +69,7 @@ def measuring(tmp_path: Path, base: dict[str, Any], head: dict[str, Any], seed: 
         seed=seed,
         samples_file=samples_file,
         watch=Nobody(),
+        threads=threads,
         start_seconds=20,
         answer_seconds=1,
     )
@@ -93,6 +98,54 @@ def test_every_case_is_measured_on_both_sides_and_kept_with_its_raw_rounds(tmp_p
     assert {(sentinel.name, sentinel.side) for sentinel in samples.sentinels} == {
         (name, side) for name in ("arithmetic", "memory", "interpreter") for side in ("base", "head")
     }
+
+
+def bound(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, tuple[int, ...]]]:
+    """What was asked of the cores, in order."""
+    asked: list[tuple[str, int, tuple[int, ...]]] = []
+    monkeypatch.setattr(measuring_module, "processor_of_each_core", lambda: [3, 5])
+    monkeypatch.setattr(measuring_module, "keep_on", lambda pid, cores: asked.append(("keep", pid, tuple(cores))))
+    monkeypatch.setattr(measuring_module, "let_go", lambda pid: asked.append(("let go", pid, ())))
+    return asked
+
+
+def test_both_sides_work_through_a_case_on_the_same_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = bound(monkeypatch)
+    with measuring(tmp_path, {}, {}, threads=1) as run:
+        run.measure_pair(1, 0, [CASES])
+    for place in range(0, 4 * len(CASES), 4):
+        what, process_ids, cores = zip(*asked[place : place + 4], strict=True)
+        assert what == ("keep", "keep", "let go", "let go")
+        assert len(set(process_ids)) == 2
+        assert process_ids[:2] == process_ids[2:]
+        assert cores[0] == cores[1]
+        assert cores[0] in ((3,), (5,))
+    assert len(asked) == 4 * len(CASES)
+
+
+def test_workers_that_compute_elsewhere_are_left_to_the_scheduler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = bound(monkeypatch)
+    measured(tmp_path)
+    assert asked == []
+
+
+def test_a_worker_that_hangs_in_a_case_does_not_keep_the_other_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = bound(monkeypatch)
+    with measuring(tmp_path, {}, {"faults": {"two": "hangs"}}, threads=1) as run:
+        run.measure_pair(1, 0, [CASES])
+    kept, freed = ([pid for what, pid, _ in asked if what == word] for word in ("keep", "let go"))
+    assert sorted(kept) == sorted(freed)
+
+
+def test_cores_are_drawn_for_each_case_of_each_pair() -> None:
+    drawn = {tuple(draw_cores(7, pair, case, [0, 1], 1)) for pair in range(4) for case in CASES}
+    assert drawn == {(0,), (1,)}
+    assert sorted(draw_cores(7, 0, "one", [0, 1], 8)) == [0, 1]
+    assert {tuple(draw_cores(7, pair, "one", [0, 1], 2)) for pair in range(9)} == {(0, 1), (1, 0)}
 
 
 def counted(tmp_path: Path, base: dict[str, Any], head: dict[str, Any]) -> GateSamples:

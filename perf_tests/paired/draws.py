@@ -65,6 +65,11 @@ def draw_quadruples(seed: int, pair: int, case: str, count: int) -> list[str]:
     return orders
 
 
+def draw_cores(seed: int, pair: int, case: str, cores: Sequence[int], count: int) -> list[int]:
+    """The `count` cores on which both sides work through this case, or all where there are no more."""
+    return random.Random(f"{seed} {pair} {case} cores").sample(cores, min(count, len(cores)))
+
+
 def quadruple_count(quadruple_seconds: float) -> int:
     """How many quadruples of rounds one pair gets; one takes this long, set-ups and unmeasured rounds included."""
     wanted = round(QUADRUPLES_SECONDS / quadruple_seconds)

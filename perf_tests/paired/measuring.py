@@ -1,12 +1,14 @@
 """One launch pair after another: each case in quadruples of rounds by turns, each result on disk before the next."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from perf_tests.paired.draws import ORDERS, Draw, draw_order, draw_pair, draw_quadruples, quadruple_count
+from perf_tests.instruments.cores import keep_on, let_go, processor_of_each_core
+from perf_tests.paired.draws import ORDERS, Draw, draw_cores, draw_order, draw_pair, draw_quadruples, quadruple_count
 from perf_tests.paired.launch_pair import SIDES, START_SECONDS, Side, Worker, WorkerError, launched
 from perf_tests.paired.trees import Trees
 from perf_tests.records.compare import identity_difference
@@ -55,6 +57,8 @@ class Measuring:
     start_seconds: float = START_SECONDS
     answer_seconds: float = 60.0
     """The longest that an answer may take, beside what its rounds take."""
+    threads: int | None = None
+    """How many a worker computes with on a CPU, where both sides are kept on the same cores; None elsewhere."""
     counts: bool = False
     """Whether the exact counters of both sides are still to be counted, after the next launch pair."""
     counting_seconds: float = 0.0
@@ -205,7 +209,9 @@ class _PairPart:
         answers = self._receive_both(workers)
         line = None
         if all("warm" in answer for answer in answers.values()):
-            line = self._measure_rounds(case, workers, min(answer["round_seconds"] for answer in answers.values()))
+            round_seconds = min(answer["round_seconds"] for answer in answers.values())
+            with self._on_the_same_cores(case, workers) as cores:
+                line = {**self._measure_rounds(case, workers, round_seconds), "cores": cores}
         for side, answer in answers.items():
             if "warm" in answer:
                 answers[side] = workers[side].ask({"enough": True}, measuring.start_seconds)
@@ -214,6 +220,27 @@ class _PairPart:
                 measuring.note_outcome(case, side, answer["outcome"]["outcome"], answer["outcome"]["reason"])
         if line is not None and case not in measuring.left_out:
             measuring.samples_file.append(line)
+
+    @contextmanager
+    def _on_the_same_cores(self, case: str, workers: Mapping[Side, Worker]) -> Iterator[list[int] | None]:
+        """Both workers on cores drawn for this case.
+
+        Left to the scheduler either process stays on a core of its own, and whoever else slows one of the two is
+        taken for a difference of the code. Only once a case is warm: its threads are there then, and nobody waits for
+        a core while both sides build.
+        """
+        measuring = self.measuring
+        if measuring.threads is None:
+            yield None
+            return
+        cores = draw_cores(measuring.seed, self.pair, case, processor_of_each_core(), measuring.threads)
+        for worker in workers.values():
+            keep_on(worker.process.pid, cores)
+        try:
+            yield cores
+        finally:
+            for worker in workers.values():
+                let_go(worker.process.pid)
 
     def _measure_rounds(self, case: str, workers: Mapping[Side, Worker], round_seconds: float) -> Json:
         unmeasured = 1 if round_seconds < PRIMED_BELOW_SECONDS else 0

@@ -103,6 +103,7 @@ def _measure_and_judge(run: GateRun, trees: Trees, watch: Watch) -> GateResult:
         samples_file=samples_file,
         watch=watch,
         differing_fields=frozenset({plan.against.other_option.axis} if plan.against.other_option else ()),
+        threads=plan.settings.threads if plan.settings.device_type == "cpu" else None,
         counts=why_not_counted is None,
     )
     try:

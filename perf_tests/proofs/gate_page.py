@@ -8,8 +8,7 @@ computed from them anew.
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from statistics import median
@@ -18,7 +17,7 @@ import numpy as np
 
 from perf_tests.proofs import gate_relabelled
 from perf_tests.proofs.gate_false_alarms import NO_OP_CHANGES, is_false_alarm
-from perf_tests.proofs.gate_peers import GATE, Calls, calls_of, rule_names
+from perf_tests.proofs.gate_peers import GATE, Judged, rule_names
 from perf_tests.proofs.gate_power import (
     SlowedCase,
     bias_in_words,
@@ -33,7 +32,7 @@ from perf_tests.proofs.gate_power import (
 )
 from perf_tests.proofs.gate_simulation import CLAIMED_SPREAD
 from perf_tests.proofs.gate_slowdowns import REAL_SLOWDOWNS
-from perf_tests.proofs.gate_trials import Trial, kept_trials, limits, share, upper_limit
+from perf_tests.proofs.gate_trials import Trial, limits, share, trials_under, upper_limit
 from perf_tests.records.gate.clock import decide_clock
 from perf_tests.records.gate.verdicts import Verdict
 from perf_tests.records.report.figure import Figure, Point, Series
@@ -49,31 +48,6 @@ CHOSEN_SLOWDOWN = 0.05
 """The slowdown at which the rules are set beside each other."""
 
 
-@dataclass(frozen=True)
-class Judged:
-    """Finished trials, and what every rule called slower in each."""
-
-    trials: Sequence[Trial]
-    calls: Mapping[Trial, Calls]
-
-    @classmethod
-    def of(cls, trials: Sequence[Trial]) -> "Judged":
-        return cls(trials, {trial: calls_of(trial) for trial in trials})
-
-    def false_alarms(self, rule: str) -> tuple[int, int]:
-        """Trials in which the rule calls any benchmark slower, of all."""
-        return sum(bool(self.calls[trial][rule]) for trial in self.trials), len(self.trials)
-
-    def called(self, rule: str) -> tuple[int, int]:
-        """Benchmarks that the rule calls slower, of all."""
-        called = [row.id in self.calls[trial][rule] for trial in self.trials for row in trial.result.cases]
-        return sum(called), len(called)
-
-    def found(self, rule: str, cases: Sequence[SlowedCase]) -> tuple[int, int]:
-        """The same of benchmarks that were slowed."""
-        return sum(case.row.id in self.calls[case.trial][rule] for case in cases), len(cases)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="holds false-alarms and power")
@@ -81,12 +55,9 @@ def main() -> int:
     parser.add_argument("--suites", type=int, default=10_000, help="relabelled runs (default: 10000)")
     arguments = parser.parse_args()
     try:
-        unchanged, slowed = (kept_trials(arguments.folder / name) for name in ("false-alarms", "power"))
+        unchanged, slowed = trials_under(arguments.folder)
     except ValueError as error:
         print(error)
-        return 3
-    if not unchanged and not slowed:
-        print(f"{arguments.folder} holds no trials; run gate_false_alarms and gate_power with a --folder in it first.")
         return 3
     try:
         write_whole(arguments.output, page_of(unchanged, slowed, arguments.suites).encode())
@@ -99,8 +70,7 @@ def main() -> int:
 
 def page_of(unchanged: Sequence[Trial], slowed: Sequence[Trial], suites: int) -> str:
     """The whole page; raises MissingPlotlyError."""
-    valid = Judged.of([trial for trial in unchanged if trial.says_something])
-    injected = Judged.of([trial for trial in slowed if trial.says_something and is_injected(trial)])
+    valid, injected = Judged.of(unchanged), Judged.of(filter(is_injected, slowed))
     real = [trial for trial in slowed if trial.says_something and not is_injected(trial)]
     page = Page(title="What the gate is worth")
     page.add(Section("runs", "What was run", _what_ran([*unchanged, *slowed]), level=2))

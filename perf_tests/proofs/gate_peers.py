@@ -2,17 +2,25 @@
 
 Two views of a run: two launches apart, minutes from each other, as those who record a run and compare a later one have
 it; and every round of stage 1, taken in turns, which costs what the gate's own first stage costs.
+
+    python -m perf_tests.proofs.gate_peers FOLDER
 """
 
-from collections.abc import Iterable
+import argparse
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from perf_tests.proofs.gate_trials import Trial
+from perf_tests.proofs.gate_power import SlowedCase, by_slowdown, is_injected, slowed_in
+from perf_tests.proofs.gate_trials import Trial, share, trials_under
 from perf_tests.proofs.peer_rules import PEERS
 from perf_tests.records.gate.samples import GateSamples, Measurement
 from perf_tests.records.gate.statistics import Floats
 from perf_tests.records.gate.verdicts import Verdict
+from perf_tests.records.screen import table
 
 GATE = "this gate"
 APART = "two launches"
@@ -21,6 +29,60 @@ VIEWS = (APART, POOLED)
 
 Calls = dict[str, frozenset[str]]
 """Rule to the benchmarks that it calls slower."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Finished trials, and what every rule called slower in each."""
+
+    trials: Sequence[Trial]
+    calls: Mapping[Trial, Calls]
+
+    @classmethod
+    def of(cls, trials: Iterable[Trial]) -> "Judged":
+        """Without those that the gate itself refused."""
+        valid = [trial for trial in trials if trial.says_something]
+        return cls(valid, {trial: calls_of(trial) for trial in valid})
+
+    def false_alarms(self, rule: str) -> tuple[int, int]:
+        """Trials in which the rule calls any benchmark slower, of all."""
+        return sum(bool(self.calls[trial][rule]) for trial in self.trials), len(self.trials)
+
+    def called(self, rule: str) -> tuple[int, int]:
+        """Benchmarks that the rule calls slower, of all."""
+        called = [row.id in self.calls[trial][rule] for trial in self.trials for row in trial.result.cases]
+        return sum(called), len(called)
+
+    def found(self, rule: str, cases: Sequence[SlowedCase]) -> tuple[int, int]:
+        """The same of benchmarks that were slowed."""
+        return sum(case.row.id in self.calls[case.trial][rule] for case in cases), len(cases)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="holds false-alarms and power, the kept samples of these proofs")
+    folder = parser.parse_args().folder
+    try:
+        unchanged, slowed = trials_under(folder)
+    except ValueError as error:
+        print(error)
+        return 3
+    print("\n".join(rules_table(Judged.of(unchanged), Judged.of(filter(is_injected, slowed)))))
+    return 0
+
+
+def rules_table(unchanged: Judged, injected: Judged) -> list[str]:
+    """A line for each rule: its false alarms beside what it finds."""
+    sizes = by_slowdown(slowed_in(injected.trials))
+    rows = [
+        (
+            rule,
+            share(*unchanged.false_alarms(rule)),
+            *("{} of {}".format(*injected.found(rule, cases)) for cases in sizes.values()),
+        )
+        for rule in rule_names()
+    ]
+    return table(("rule", "runs with a false alarm", *(f"{size:.0%} found" for size in sizes)), rows)
 
 
 def rule_names() -> list[str]:
@@ -56,3 +118,7 @@ def _rounds(samples: GateSamples, case: str, view: str) -> tuple[Floats, Floats]
 
 def _pooled(lines: Iterable[Measurement], side: str) -> Floats:
     return np.concatenate([getattr(line, f"{side}_seconds").ravel() for line in lines])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -103,6 +103,17 @@ def kept_trials(folder: Path) -> list[Trial]:
     return [_read_trial(path) for path in _finished(folder)]
 
 
+def trials_under(folder: Path) -> tuple[list[Trial], list[Trial]]:
+    """Those without a slowdown, and those with one. Raises ValueError, with one sentence, where there are none."""
+    unchanged, slowed = (kept_trials(folder / name) for name in ("false-alarms", "power"))
+    if not unchanged and not slowed:
+        raise ValueError(
+            f"{folder} holds no trials; run gate_false_alarms with --folder {folder / 'false-alarms'} and gate_power "
+            f"with --folder {folder / 'power'} first."
+        )
+    return unchanged, slowed
+
+
 def _finished(folder: Path) -> list[Path]:
     """The samples that have a truth beside them."""
     return [path for path in sorted(folder.glob(f"*{SAMPLES}")) if _truth_path(path).exists()]

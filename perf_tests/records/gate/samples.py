@@ -12,7 +12,8 @@ A launch pair is two fresh processes, base and head, that serve the cases in tur
 
     {"stage": 1 or 2, "pair": number, unique over the run, "case": id, "orders": ["ABBA", "BAAB", ...],
      "base_seconds": [[b1, b2], ...], "head_seconds": [[h1, h2], ...],
-     "base_cpu_seconds": the same or null, "head_cpu_seconds": the same or null}
+     "base_cpu_seconds": the same or null, "head_cpu_seconds": the same or null,
+     "cores": numbers of the cores that both sides worked on, or null; kept for the reader}
 
 with A for base, B for head, and one entry for each quadruple of turns. Events:
 

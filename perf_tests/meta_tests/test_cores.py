@@ -1,0 +1,77 @@
+"""Binding processes to cores, tried on real ones."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from perf_tests.instruments.cores import keep_on, let_go, processor_of_each_core
+
+THREE_THREADS = """
+import threading, time
+for _ in range(2):
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+several_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="this process may use one processor only")
+
+
+@pytest.fixture
+def process_id() -> Iterator[int]:
+    """A process of three threads."""
+    process = subprocess.Popen([sys.executable, "-c", THREE_THREADS], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    yield process.pid
+    process.kill()
+    process.communicate()
+
+
+def cores_of_threads(process_id: int) -> list[set[int]]:
+    """The main thread's first."""
+    return [os.sched_getaffinity(thread) for thread in sorted(map(int, os.listdir(f"/proc/{process_id}/task")))]
+
+
+@several_cores
+def test_all_threads_share_the_one_core_they_are_given(process_id: int) -> None:
+    core = max(os.sched_getaffinity(0))
+    keep_on(process_id, [core])
+    assert cores_of_threads(process_id) == [{core}] * 3
+
+
+@several_cores
+def test_the_main_thread_has_the_first_core_to_itself(process_id: int) -> None:
+    second, first = sorted(os.sched_getaffinity(0))[:2]
+    keep_on(process_id, [first, second])
+    assert cores_of_threads(process_id) == [{first}, {second}, {second}]
+
+
+@several_cores
+def test_a_process_let_go_works_wherever_this_one_may(process_id: int) -> None:
+    keep_on(process_id, [min(os.sched_getaffinity(0))])
+    let_go(process_id)
+    assert cores_of_threads(process_id) == [os.sched_getaffinity(0)] * 3
+
+
+def test_a_process_that_has_ended_is_left_alone() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    keep_on(ended.pid, [0])
+    let_go(ended.pid)
+
+
+def test_each_core_is_there_once() -> None:
+    cores = processor_of_each_core()
+    assert len(set(cores)) == len(cores) > 0
+    assert set(cores) <= os.sched_getaffinity(0)
+
+
+def test_of_two_hardware_threads_of_a_core_one_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process_id: {0, 1, 2, 3})
+    siblings = {0: "0,2\n", 1: "1,3\n", 2: "0,2\n", 3: "1,3\n"}
+    monkeypatch.setattr("pathlib.Path.read_text", lambda path: siblings[int(path.parts[5].removeprefix("cpu"))])
+    assert processor_of_each_core() == [0, 1]
