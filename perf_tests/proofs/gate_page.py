@@ -16,10 +16,10 @@ from statistics import median
 import numpy as np
 
 from perf_tests.proofs import gate_relabelled
+from perf_tests.proofs.gate_curves import INTERVAL, WHERE_CALM, alarm_figures, power_figures, rule_figures
 from perf_tests.proofs.gate_false_alarms import NO_OP_CHANGES, is_false_alarm
 from perf_tests.proofs.gate_peers import GATE, Judged, rule_names
 from perf_tests.proofs.gate_power import (
-    SlowedCase,
     bias_in_words,
     by_slowdown,
     is_caught_by_counters,
@@ -30,28 +30,23 @@ from perf_tests.proofs.gate_power import (
     risen_counters,
     slowed_in,
 )
-from perf_tests.proofs.gate_simulation import CLAIMED_SPREAD
 from perf_tests.proofs.gate_slowdowns import REAL_SLOWDOWNS
-from perf_tests.proofs.gate_trials import Trial, limits, share, trials_under, upper_limit
+from perf_tests.proofs.gate_trials import Trial, share, trials_under, upper_limit
 from perf_tests.records.gate.clock import decide_clock
 from perf_tests.records.gate.verdicts import Verdict
-from perf_tests.records.report.figure import Figure, Point, Series
 from perf_tests.records.report.markup import paragraph, table
 from perf_tests.records.report.page import MissingPlotlyError, Page, Section, document
+from perf_tests.records.report.svg import svg_of
 from perf_tests.records.screen import DASH
 from perf_tests.records.store import write_whole
 from perf_tests.records.tables import Table
-
-NO_TAGS = ("", "", "", "")
-INTERVAL = "intervals are Clopper and Pearson's, at 95 %"
-CHOSEN_SLOWDOWN = 0.05
-"""The slowdown at which the rules are set beside each other."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="holds false-alarms and power")
     parser.add_argument("-o", "--output", type=Path, default=Path("gate.html"), help="default: gate.html")
+    parser.add_argument("--svg", type=Path, metavar="FOLDER", help="write two of the figures here too")
     parser.add_argument("--suites", type=int, default=10_000, help="relabelled runs (default: 10000)")
     arguments = parser.parse_args()
     try:
@@ -61,8 +56,11 @@ def main() -> int:
         return 3
     try:
         write_whole(arguments.output, page_of(unchanged, slowed, arguments.suites).encode())
+        if arguments.svg is not None:
+            for name, text in curves_of(unchanged, slowed).items():
+                write_whole(arguments.svg / name, text.encode())
     except (MissingPlotlyError, OSError) as error:
-        print(f"{arguments.output} cannot be written: {error}")
+        print(f"The page cannot be written: {error}")
         return 3
     print(f"Wrote {arguments.output}: {len(unchanged)} runs without a slowdown, {len(slowed)} with one.")
     return 0
@@ -81,6 +79,13 @@ def page_of(unchanged: Sequence[Trial], slowed: Sequence[Trial], suites: int) ->
     page.add(Section("real", "Slowdowns as people make them", _real(real), level=2))
     page.add(Section("cost", "Cost", _cost([*unchanged, *slowed]), level=2))
     return document(page)
+
+
+def curves_of(unchanged: Sequence[Trial], slowed: Sequence[Trial]) -> dict[str, str]:
+    """Names and contents of the figures that stand by themselves."""
+    valid, injected = Judged.of(unchanged), Judged.of(filter(is_injected, slowed))
+    figures = (*power_figures(valid, injected), *alarm_figures(valid, injected))
+    return {f"gate-{figure.name}.svg": svg_of(figure) for figure in figures}
 
 
 def _what_ran(trials: Sequence[Trial]) -> str:
@@ -140,63 +145,29 @@ def _relabelled(valid: Sequence[Trial], suites: int) -> str:
 
 
 def _power(page: Page, valid: Judged, injected: Judged) -> str:
-    """The gate's own curve, over all runs and over calm ones, with the table behind it."""
+    """The gate's own curve with the table behind it."""
     slowed = slowed_in(injected.trials)
     if not slowed:
         return ""
-    found_where_calm = f"a pair scatters by {CLAIMED_SPREAD:.0%} at most"
-    groups = {"all runs": slowed, found_where_calm: [case for case in slowed if case.is_calm]}
-    series = [
-        Series(name, _curve(valid, injected, group, GATE), colour=place, dash=place)
-        for place, (name, group) in enumerate(groups.items())
-    ]
-    figure = Figure(
-        "power-curve", "Called SLOWER over the slowdown planted in a benchmark", "slowdown (%)", "found (%)", series,
-        [INTERVAL, "at 0 are benchmarks that nobody slowed"], x_log=False, y_log=False,
-    )  # fmt: skip
     rows = tuple(
         (f"{size:.0%}", share(*injected.found(GATE, cases)),
          share(*injected.found(GATE, [case for case in cases if case.is_calm])), bias_in_words(cases))
         for size, cases in by_slowdown(slowed).items()
     )  # fmt: skip
-    header = ("slowdown", "found", f"found where {found_where_calm}", "estimate less truth")
+    header = ("slowdown", "found", f"found where {WHERE_CALM}", "estimate less truth")
     called = others_called_slower(injected.trials)
     notes = (INTERVAL, "+- two standard errors of the mean", f"other benchmarks of these runs called slower: {called}")
-    return page.drawn([figure]) + table(Table("power", "Power and bias", header, 1, rows, notes), "power")
-
-
-def _curve(valid: Judged, injected: Judged, slowed: Sequence[SlowedCase], rule: str) -> list[Point]:
-    """What the rule calls slower of benchmarks that nobody slowed, at 0, and of those slowed by so much."""
-    points = [_point(0.0, *valid.called(rule))] if valid.trials else []
-    return points + [_point(size, *injected.found(rule, cases)) for size, cases in by_slowdown(slowed).items()]
-
-
-def _point(x: float, hits: int, of: int, text: str = "") -> Point:
-    low, high = limits(hits, of)
-    return Point(100 * x, 100 * hits / of, text or share(hits, of), NO_TAGS, 100 * low, 100 * high)
+    drawn = page.drawn(power_figures(valid, injected))
+    return drawn + table(Table("power", "Power and bias", header, 1, rows, notes), "power")
 
 
 def _peers(page: Page, valid: Judged, injected: Judged) -> str:
     """Each rule's curve, and its false alarms beside its power."""
-    rows, curves, places = [], [], []
-    slowed = slowed_in(injected.trials)
-    sizes = by_slowdown(slowed)
-    for place, rule in enumerate(rule_names()):
-        alarms, runs = valid.false_alarms(rule)
-        rows.append((rule, share(alarms, runs), *(share(*injected.found(rule, cases)) for cases in sizes.values())))
-        curves.append(Series(rule, _curve(valid, injected, slowed, rule), colour=place, dash=place))
-        if runs and CHOSEN_SLOWDOWN in sizes:
-            power = _point(alarms / runs, *injected.found(rule, sizes[CHOSEN_SLOWDOWN]))
-            places.append(Series(rule, [power], colour=place, mode="markers"))
-    figures = [
-        Figure("rules", "Called slower over the slowdown, by rule", "slowdown (%)", "called slower (%)", curves,
-               [INTERVAL, "at 0 are benchmarks that nobody slowed"], x_log=False, y_log=False)
-    ] if slowed else []  # fmt: skip
-    if places:
-        figures.append(Figure(
-            "alarms-and-power", f"What a rule finds of {CHOSEN_SLOWDOWN:.0%}, and what it makes of nothing",
-            "runs without a slowdown in which it calls any benchmark slower (%)",
-            f"slowdowns of {CHOSEN_SLOWDOWN:.0%} found (%)", places, [INTERVAL], x_log=False, y_log=False))  # fmt: skip
+    sizes = by_slowdown(slowed_in(injected.trials))
+    rows = tuple(
+        (rule, share(*valid.false_alarms(rule)), *(share(*injected.found(rule, cases)) for cases in sizes.values()))
+        for rule in rule_names()
+    )
     header = ("rule", "runs with a false alarm", *(f"{size:.0%} found" for size in sizes))
     notes = (
         "two launches: base of a run's first launch pair and head of its last in stage 1, minutes apart, as whoever "
@@ -204,7 +175,8 @@ def _peers(page: Page, valid: Judged, injected: Judged) -> str:
         "all rounds of stage 1: every launch of it, in turns, pooled, which none of these tools takes by itself",
         "the rules are those published, applied to wall time; " + INTERVAL,
     )
-    return page.drawn(figures) + table(Table("rules", "By rule", header, 1, tuple(rows), notes), "rules")
+    drawn = page.drawn([*rule_figures(valid, injected), *alarm_figures(valid, injected)])
+    return drawn + table(Table("rules", "By rule", header, 1, rows, notes), "rules")
 
 
 def _real(trials: Sequence[Trial]) -> str:

@@ -2,20 +2,16 @@
 
 Two views of a run: two launches apart, minutes from each other, as those who record a run and compare a later one have
 it; and every round of stage 1, taken in turns, which costs what the gate's own first stage costs.
-
-    python -m perf_tests.proofs.gate_peers FOLDER
 """
 
-import argparse
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cache
 
 import numpy as np
 
-from perf_tests.proofs.gate_power import SlowedCase, by_slowdown, is_injected, slowed_in
-from perf_tests.proofs.gate_trials import Trial, share, trials_under
+from perf_tests.proofs.gate_power import SlowedCase, by_slowdown, slowed_in
+from perf_tests.proofs.gate_trials import Trial, share
 from perf_tests.proofs.peer_rules import PEERS
 from perf_tests.records.gate.samples import GateSamples, Measurement
 from perf_tests.records.gate.statistics import Floats
@@ -58,19 +54,6 @@ class Judged:
         return sum(case.row.id in self.calls[case.trial][rule] for case in cases), len(cases)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="holds false-alarms and power, the kept samples of these proofs")
-    folder = parser.parse_args().folder
-    try:
-        unchanged, slowed = trials_under(folder)
-    except ValueError as error:
-        print(error)
-        return 3
-    print("\n".join(rules_table(Judged.of(unchanged), Judged.of(filter(is_injected, slowed)))))
-    return 0
-
-
 def rules_table(unchanged: Judged, injected: Judged) -> list[str]:
     """A line for each rule: its false alarms beside what it finds."""
     sizes = by_slowdown(slowed_in(injected.trials))
@@ -90,8 +73,9 @@ def rule_names() -> list[str]:
     return [GATE, *(f"{rule}, {view}" for view in VIEWS for rule in PEERS)]
 
 
+@cache
 def calls_of(trial: Trial) -> Calls:
-    """What each rule calls slower in this run."""
+    """What each rule calls slower in this run; worked out once, which takes most of a second."""
     assert trial.samples is not None
     slower: dict[str, set[str]] = {name: set() for name in rule_names()}
     slower[GATE] = {row.id for row in trial.result.cases if row.verdict == Verdict.SLOWER}
@@ -118,7 +102,3 @@ def _rounds(samples: GateSamples, case: str, view: str) -> tuple[Floats, Floats]
 
 def _pooled(lines: Iterable[Measurement], side: str) -> Floats:
     return np.concatenate([getattr(line, f"{side}_seconds").ravel() for line in lines])
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -27,7 +27,7 @@ from perf_tests.proofs.gate_trials import (
     run_trial,
     share,
 )
-from perf_tests.proofs.verdict import conclude, conditions
+from perf_tests.proofs.verdict import conclude, conditions, gravest
 from perf_tests.records.gate.suite import POWER_OF_DETECTION
 from perf_tests.records.gate.verdicts import CaseResult, Verdict
 from perf_tests.records.screen import DASH, case_name, table
@@ -112,7 +112,7 @@ def conclude_from(trials: list[Trial]) -> int:
         _tell_of_real(trial)
     if real:
         print("\n".join(two_by_two(real)))
-    return max((_conclude_real(real), _conclude_said(slowed_cases), _conclude_claims(slowed_cases)), key=_gravity)
+    return gravest(_conclude_real(real), _conclude_said(slowed_cases), _conclude_claims(slowed_cases))
 
 
 def is_injected(trial: Trial) -> bool:
@@ -200,12 +200,7 @@ def _conclude_claims(cases: Sequence[SlowedCase]) -> int:
     found = all(sum(c.is_found for c in rows) >= CLAIMED_POWER[size] * len(rows) for size, rows in calm.items())
     power = conclude(f"where a pair scatters by {CLAIMED_SPREAD:.0%} at most, {sizes} of trials", found)
     unbiased = all(abs(mean(errors_of(rows))) <= CLAIMED_BIAS for rows in calm.values())
-    return max(power, conclude(f"estimates there are off by {CLAIMED_BIAS:.1%} at most on average", unbiased))
-
-
-def _gravity(exit_code: int) -> int:
-    """A claim that does not hold outweighs one that cannot be tried yet."""
-    return (0, 2, 1).index(exit_code)
+    return gravest(power, conclude(f"estimates there are off by {CLAIMED_BIAS:.1%} at most on average", unbiased))
 
 
 def _tell_of_real(trial: Trial) -> None:

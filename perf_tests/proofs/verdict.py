@@ -12,6 +12,11 @@ def conclude(claim: str, holds: bool) -> int:
     return 0 if holds else 1
 
 
+def gravest(*exit_codes: int) -> int:
+    """Of several claims: one that does not hold, 1, outweighs one that cannot be tried yet, 2."""
+    return max(exit_codes, key=(0, 2, 1).index)
+
+
 def conditions(threads: int | None = None) -> str:
     """Machine, build and how busy the machine is: neighbours widen every interval."""
     load = os.getloadavg()[0]
