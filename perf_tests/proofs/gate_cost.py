@@ -23,7 +23,7 @@ FEWEST_BENCHMARKS = 20
 
 SUITE = (
     "--device=cpu", "--threads=1", "--size=tiny", "--context=48,64", "--precision=fp32", "--attention=naive,sdpa",
-    "--phase=forward,backward,full_step", "--head-dim=64,128", "--sequence-length=512", "--gate-minutes=15",
+    "--phase=forward,backward,full_step", "--head-dim=64,128", "--sequence-length=512", "--gate-minutes=5",
 )  # fmt: skip
 
 
