@@ -36,7 +36,6 @@ from perf_tests.records.gate.clock import decide_clock
 from perf_tests.records.gate.verdicts import Verdict
 from perf_tests.records.report.markup import paragraph, table
 from perf_tests.records.report.page import MissingPlotlyError, Page, Section, document
-from perf_tests.records.report.svg import svg_of
 from perf_tests.records.screen import DASH
 from perf_tests.records.store import write_whole
 from perf_tests.records.tables import Table
@@ -46,7 +45,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="holds false-alarms and power")
     parser.add_argument("-o", "--output", type=Path, default=Path("gate.html"), help="default: gate.html")
-    parser.add_argument("--svg", type=Path, metavar="FOLDER", help="write two of the figures here too")
     parser.add_argument("--suites", type=int, default=10_000, help="relabelled runs (default: 10000)")
     arguments = parser.parse_args()
     try:
@@ -56,11 +54,8 @@ def main() -> int:
         return 3
     try:
         write_whole(arguments.output, page_of(unchanged, slowed, arguments.suites).encode())
-        if arguments.svg is not None:
-            for name, text in curves_of(unchanged, slowed).items():
-                write_whole(arguments.svg / name, text.encode())
     except (MissingPlotlyError, OSError) as error:
-        print(f"The page cannot be written: {error}")
+        print(f"{arguments.output} cannot be written: {error}")
         return 3
     print(f"Wrote {arguments.output}: {len(unchanged)} runs without a slowdown, {len(slowed)} with one.")
     return 0
@@ -79,13 +74,6 @@ def page_of(unchanged: Sequence[Trial], slowed: Sequence[Trial], suites: int) ->
     page.add(Section("real", "Slowdowns as people make them", _real(real), level=2))
     page.add(Section("cost", "Cost", _cost([*unchanged, *slowed]), level=2))
     return document(page)
-
-
-def curves_of(unchanged: Sequence[Trial], slowed: Sequence[Trial]) -> dict[str, str]:
-    """Names and contents of the figures that stand by themselves."""
-    valid, injected = Judged.of(unchanged), Judged.of(filter(is_injected, slowed))
-    figures = (*power_figures(valid, injected), *alarm_figures(valid, injected))
-    return {f"gate-{figure.name}.svg": svg_of(figure) for figure in figures}
 
 
 def _what_ran(trials: Sequence[Trial]) -> str:
