@@ -17,6 +17,12 @@ def processor_of_each_core() -> list[int]:
     return list(first.values())
 
 
+def processors_for(threads: int) -> list[int]:
+    """Where so many threads may work: one processor of each core, or all where the threads are more than the cores."""
+    cores = processor_of_each_core()
+    return cores if threads <= len(cores) else sorted(os.sched_getaffinity(0))
+
+
 def keep_on(process_id: int, cores: Sequence[int]) -> None:
     """Bind the main thread of a process to the first of `cores`, and those that it has beside it to the others.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from perf_tests.instruments.cores import keep_on, let_go, processor_of_each_core
+from perf_tests.instruments.cores import keep_on, let_go, processor_of_each_core, processors_for
 
 THREE_THREADS = """
 import threading, time
@@ -57,11 +57,14 @@ def test_a_process_let_go_works_wherever_this_one_may(process_id: int) -> None:
     assert cores_of_threads(process_id) == [os.sched_getaffinity(0)] * 3
 
 
-def test_a_process_that_has_ended_is_left_alone() -> None:
+def test_a_process_that_has_ended_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
+    asked: list[int] = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda thread, cores: asked.append(thread))
     keep_on(ended.pid, [0])
     let_go(ended.pid)
+    assert asked == []
 
 
 def test_each_core_is_there_once() -> None:
@@ -74,4 +77,5 @@ def test_of_two_hardware_threads_of_a_core_one_is_there(monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "sched_getaffinity", lambda process_id: {0, 1, 2, 3})
     siblings = {0: "0,2\n", 1: "1,3\n", 2: "0,2\n", 3: "1,3\n"}
     monkeypatch.setattr("pathlib.Path.read_text", lambda path: siblings[int(path.parts[5].removeprefix("cpu"))])
-    assert processor_of_each_core() == [0, 1]
+    assert processor_of_each_core() == processors_for(1) == processors_for(2) == [0, 1]
+    assert processors_for(3) == [0, 1, 2, 3], "threads that are more than the cores would share one processor"

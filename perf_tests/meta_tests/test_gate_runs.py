@@ -1,5 +1,6 @@
 """The gate as a user starts it, on a repository of its own with a planted change between base and head."""
 
+import json
 import os
 import re
 import shutil
@@ -51,6 +52,12 @@ def samples_of(launched: Launch) -> GateSamples:
     return read_samples(path)
 
 
+def cores_of(launched: Launch) -> list[list[int] | None]:
+    """What the lines of the samples say of where both sides worked."""
+    (path,) = (launched.storage / "gate").glob("*.jsonl")
+    return [line["cores"] for line in map(json.loads, path.read_text().splitlines()) if "orders" in line]
+
+
 def leftovers(clone: Path) -> list[Path]:
     """Trees that are still there."""
     return list((clone.parent / "tmp").glob("gate-*"))
@@ -68,6 +75,7 @@ def test_a_planted_slowdown_is_found_and_fails_the_run(clone: Path) -> None:
     samples = samples_of(ended)
     assert samples.end == "finished"
     assert samples.header["head"]["changed_files"] == 1
+    assert all(cores for cores in cores_of(ended)), "on a CPU both sides share cores"
     assert leftovers(clone) == []
     assert git(clone, "worktree", "list").count("\n") == 0
     assert git(clone, "status", "--porcelain") == " M model/attention.py\n?? summary.md"

@@ -103,7 +103,7 @@ def test_every_case_is_measured_on_both_sides_and_kept_with_its_raw_rounds(tmp_p
 def bound(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, tuple[int, ...]]]:
     """What was asked of the cores, in order."""
     asked: list[tuple[str, int, tuple[int, ...]]] = []
-    monkeypatch.setattr(measuring_module, "processor_of_each_core", lambda: [3, 5])
+    monkeypatch.setattr(measuring_module, "processors_for", lambda threads: [3, 5])
     monkeypatch.setattr(measuring_module, "keep_on", lambda pid, cores: asked.append(("keep", pid, tuple(cores))))
     monkeypatch.setattr(measuring_module, "let_go", lambda pid: asked.append(("let go", pid, ())))
     return asked

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from perf_tests.instruments.cores import keep_on, let_go, processor_of_each_core
+from perf_tests.instruments.cores import keep_on, let_go, processors_for
 from perf_tests.paired.draws import ORDERS, Draw, draw_cores, draw_order, draw_pair, draw_quadruples, quadruple_count
 from perf_tests.paired.launch_pair import SIDES, START_SECONDS, Side, Worker, WorkerError, launched
 from perf_tests.paired.trees import Trees
@@ -233,7 +233,7 @@ class _PairPart:
         if measuring.threads is None:
             yield None
             return
-        cores = draw_cores(measuring.seed, self.pair, case, processor_of_each_core(), measuring.threads)
+        cores = draw_cores(measuring.seed, self.pair, case, processors_for(measuring.threads), measuring.threads)
         for worker in workers.values():
             keep_on(worker.process.pid, cores)
         try:
