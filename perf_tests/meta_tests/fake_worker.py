@@ -59,6 +59,8 @@ def serve(case: str, request: Any) -> None:
     while True:
         asked = request()
         if "enough" in asked:
+            if fault == "leaves with the other":
+                leave_with_the_other()
             send({"done": case, "outcome": None})
             return
         if fault == "hangs":
@@ -75,6 +77,16 @@ def serve(case: str, request: Any) -> None:
 
 def scattered(seconds: float) -> float:
     return seconds * random.lognormvariate(0, BEHAVIOUR.get("scatter", 0.0))
+
+
+def leave_with_the_other() -> None:
+    """Wait until the other side was let go too; a worker that waits in vain fails."""
+    (Path.cwd() / "let-go").touch()
+    deadline = time.monotonic() + 5
+    while len(list(Path.cwd().parent.glob("*/let-go"))) < 2:
+        if time.monotonic() > deadline:
+            raise TimeoutError("the other side was not let go")
+        time.sleep(0.01)
 
 
 def is_first_time(case: str) -> bool:

@@ -20,7 +20,14 @@ from perf_tests.paired.draws import (
     draw_quadruples,
     quadruple_count,
 )
-from perf_tests.paired.measuring import PRIMED_BELOW_SECONDS, Measuring, UnmeasurableError, turns
+from perf_tests.paired.measuring import (
+    PRIMED_BELOW_SECONDS,
+    SENTINELS,
+    SETTLING_QUADRUPLES,
+    Measuring,
+    UnmeasurableError,
+    turns,
+)
 from perf_tests.paired.trees import Trees
 from perf_tests.records.gate.samples import GateSamples, SamplesFile, read_samples
 
@@ -198,6 +205,29 @@ def test_only_one_side_works_at_a_time_and_in_the_order_drawn(tmp_path: Path) ->
     assert {sides[start : start + 3] for start in range(0, len(sides), 3)} == {"ABA", "BAB"}
 
 
+def test_neither_side_is_let_go_before_the_other(tmp_path: Path) -> None:
+    together = {"faults": {"two": "leaves with the other"}}
+    samples = measured(tmp_path, together, together)
+    assert samples.relaunches == []
+    assert outcomes(samples) == []
+
+
+@pytest.mark.parametrize(
+    ("round_seconds", "thrown_away"), [(0.9 * PRIMED_BELOW_SECONDS, SETTLING_QUADRUPLES), (PRIMED_BELOW_SECONDS, 0)]
+)
+def test_the_first_quadruples_of_short_rounds_are_thrown_away(
+    tmp_path: Path, round_seconds: float, thrown_away: int
+) -> None:
+    behaviour = {"round_seconds": round_seconds}
+    with measuring(tmp_path, behaviour, behaviour) as run:
+        run.measure_pair(1, 0, [CASES])
+        kept = read_samples(tmp_path / "samples.jsonl").measurements
+        worked = [(folder / "worked.txt").read_text().splitlines() for folder in (run.trees.base, run.trees.head)]
+    turns_taken = sum(len(lines) for lines in worked)
+    of_sentinels = 3 * len(SENTINELS) * len(CASES)
+    assert turns_taken - of_sentinels == sum(3 * (len(line.orders) + thrown_away) for line in kept)
+
+
 def test_a_worker_that_dies_once_is_launched_again_and_no_case_is_lost(tmp_path: Path) -> None:
     samples = measured(tmp_path, head={"faults": {"two": "dies once"}})
 
@@ -316,8 +346,11 @@ def test_short_rounds_get_more_quadruples_within_limits() -> None:
     assert quadruple_count(10.0) == FEWEST_QUADRUPLES
 
 
+def test_each_order_has_its_counterpart() -> None:
+    assert all(quadruple_count(seconds / 1000) % 2 == 0 for seconds in range(1, 1000))
+
+
 @pytest.mark.parametrize("round_seconds, rounds", [(0.9 * PRIMED_BELOW_SECONDS, 7), (1.1 * PRIMED_BELOW_SECONDS, 4)])
 def test_unmeasured_rounds_count_as_time_of_their_case(tmp_path: Path, round_seconds: float, rounds: int) -> None:
     samples = measured(tmp_path, {"round_seconds": round_seconds}, {"round_seconds": round_seconds})
-    expected = max(FEWEST_QUADRUPLES, round(QUADRUPLES_SECONDS / (rounds * round_seconds)))
-    assert {len(line.orders) for line in samples.measurements} == {expected}
+    assert {len(line.orders) for line in samples.measurements} == {quadruple_count(rounds * round_seconds)}

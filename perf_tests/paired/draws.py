@@ -11,8 +11,8 @@ Item = TypeVar("Item")
 ORDERS = ("ABBA", "BAAB")
 """Who works when in a quadruple of rounds, A for base and B for head. Both cancel a steady drift."""
 
-FEWEST_QUADRUPLES, MOST_QUADRUPLES = 4, 32
-QUADRUPLES_SECONDS = 1.2
+FEWEST_QUADRUPLES, MOST_QUADRUPLES = 4, 64
+QUADRUPLES_SECONDS = 1.5
 """What the rounds of one case in one pair should take, those that are not measured included."""
 
 _NAME_LENGTH = 12
@@ -71,6 +71,9 @@ def draw_cores(seed: int, pair: int, case: str, cores: Sequence[int], count: int
 
 
 def quadruple_count(quadruple_seconds: float) -> int:
-    """How many quadruples of rounds one pair gets; one takes this long, set-ups and unmeasured rounds included."""
-    wanted = round(QUADRUPLES_SECONDS / quadruple_seconds)
+    """How many quadruples of rounds one pair gets; one takes this long, set-ups and unmeasured rounds included.
+
+    Always even: what a round costs that comes after a change of turns cancels between the two orders.
+    """
+    wanted = 2 * round(QUADRUPLES_SECONDS / quadruple_seconds / 2)
     return max(FEWEST_QUADRUPLES, min(MOST_QUADRUPLES, wanted))

@@ -19,9 +19,13 @@ from perf_tests.records.screen import case_name
 
 SENTINELS = ("arithmetic", "memory", "interpreter")
 
-PRIMED_BELOW_SECONDS = 0.05
+PRIMED_BELOW_SECONDS = 0.01
 """Caches and branch predictors forget while the other side works. A round shorter than this is run once unmeasured
 after each change of turns; in a longer one what was forgotten costs too little to matter."""
+
+SETTLING_QUADRUPLES = 2
+"""Of rounds as short as that the first quadruples are thrown away: before them both sides have waited, one of them
+longer, and may have changed cores."""
 
 MOST_DEATHS = 2
 """A worker that dies or hangs in a case is launched again once; the second time the case is given up."""
@@ -170,7 +174,7 @@ class _PairPart:
     def _agree_on_cases(self, workers: Mapping[Side, Worker]) -> None:
         """Leave out what one side does not have, or has under the same id as something else; tell both the order."""
         measuring = self.measuring
-        for side, answer in self._receive_both(workers).items():
+        for side, answer in self._receive_all(workers).items():
             there: Json = answer["ready"]
             for case in list(self.left):
                 reason = self._why_absent(case, there.get(measuring.own_ids[side][case]))
@@ -180,13 +184,13 @@ class _PairPart:
         for side, worker in workers.items():
             worker.send({"order": [measuring.own_ids[side][case] for case in self.left]})
 
-    def _receive_both(self, workers: Mapping[Side, Worker]) -> dict[Side, Json]:
+    def _receive_all(self, workers: Mapping[Side, Worker]) -> dict[Side, Json]:
         """An answer of each side. Raises WorkerError, of two the graver: head's own code that cannot be used."""
         answers: dict[Side, Json] = {}
         troubles: list[WorkerError] = []
-        for side in SIDES:
+        for side, worker in workers.items():
             try:
-                answers[side] = workers[side].receive(self.measuring.start_seconds)
+                answers[side] = worker.receive(self.measuring.start_seconds)
             except WorkerError as error:
                 troubles.append(error)
         if troubles:
@@ -206,15 +210,17 @@ class _PairPart:
 
     def _measure_case(self, case: str, workers: Mapping[Side, Worker]) -> None:
         measuring = self.measuring
-        answers = self._receive_both(workers)
+        answers = self._receive_all(workers)
         line = None
         if all("warm" in answer for answer in answers.values()):
             round_seconds = min(answer["round_seconds"] for answer in answers.values())
             with self._on_the_same_cores(case, workers) as cores:
                 line = {**self._measure_rounds(case, workers, round_seconds), "cores": cores}
-        for side, answer in answers.items():
-            if "warm" in answer:
-                answers[side] = workers[side].ask({"enough": True}, measuring.start_seconds)
+        warm = {side: workers[side] for side, answer in answers.items() if "warm" in answer}
+        # To both before either answers: who is let go first builds its next case first, and waits longer for it.
+        for worker in warm.values():
+            worker.send({"enough": True})
+        answers.update(self._receive_all(warm))
         for side, answer in answers.items():
             if answer["outcome"] is not None:
                 measuring.note_outcome(case, side, answer["outcome"]["outcome"], answer["outcome"]["reason"])
@@ -249,19 +255,28 @@ class _PairPart:
         orders = draw_quadruples(self.measuring.seed, self.pair, case, quadruple_count(quadruple_seconds))
         line: Json = {"stage": self.stage, "pair": self.pair, "case": case, "orders": orders}
         line.update({f"{side}{clock}seconds": [] for side in SIDES for clock in ("_", "_cpu_")})
+        if unmeasured:
+            for order in orders[:SETTLING_QUADRUPLES]:
+                self._measure_quadruple(order, workers, unmeasured, patience_seconds)
         for order in orders:
-            quadruple: dict[str, list[float]] = {}
-            for side, rounds in turns(order):
-                answer = workers[side].ask({"rounds": rounds, "unmeasured": unmeasured}, patience_seconds)
-                quadruple.setdefault(f"{side}_seconds", []).extend(answer["seconds"])
-                quadruple.setdefault(f"{side}_cpu_seconds", []).extend(answer["cpu_seconds"])
-                self.measuring.idle_cpu_seconds += answer["idle_cpu_seconds"]
-                self.measuring.turns += 1
+            quadruple = self._measure_quadruple(order, workers, unmeasured, patience_seconds)
             for name, seconds in quadruple.items():
                 line[name].append(seconds)
         if case in self._with_sentinels:
             self._measure_sentinels(workers, orders[0])
         return line
+
+    def _measure_quadruple(
+        self, order: str, workers: Mapping[Side, Worker], unmeasured: int, patience_seconds: float
+    ) -> dict[str, list[float]]:
+        quadruple: dict[str, list[float]] = {}
+        for side, rounds in turns(order):
+            answer = workers[side].ask({"rounds": rounds, "unmeasured": unmeasured}, patience_seconds)
+            quadruple.setdefault(f"{side}_seconds", []).extend(answer["seconds"])
+            quadruple.setdefault(f"{side}_cpu_seconds", []).extend(answer["cpu_seconds"])
+            self.measuring.idle_cpu_seconds += answer["idle_cpu_seconds"]
+            self.measuring.turns += 1
+        return quadruple
 
     def _measure_sentinels(self, workers: Mapping[Side, Worker], order: str) -> None:
         for name in SENTINELS:
