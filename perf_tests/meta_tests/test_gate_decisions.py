@@ -8,6 +8,7 @@ import pytest
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
 from perf_tests.records.gate.course import course_of
 from perf_tests.records.gate.decisions import (
+    SIGN_FLIP_ALLOWANCE,
     Screened,
     confirm_values,
     nothing_confirmed,
@@ -63,6 +64,33 @@ def test_every_suspect_makes_it_harder_for_each() -> None:
     assert rejected_values(values, found, both, none, both, level, RULES).tolist() == [False, False]
     # The other was rejected at an earlier look, and leaves the count.
     assert rejected_values(values, found, both, np.array([False, True]), both, level, RULES).tolist() == [True, False]
+
+
+def rejected_of_ten(values: Floats, level: float) -> int:
+    """How many of ten cases that are all alike are called slower."""
+    found = stage_two_estimate(values, NOTHING_LENT)
+    all_cases = np.ones(10, dtype=bool)
+    return int(rejected_values(values, found, all_cases, ~all_cases, all_cases, level, RULES).sum())
+
+
+def test_many_large_slowdowns_are_found_at_the_first_look() -> None:
+    pairs = RULES.confirm_looks[0]
+    level = 1.2 * 0.5**pairs
+    assert 0.5**pairs / SIGN_FLIP_ALLOWANCE > level / 10, "the exact test alone would hold them all up"
+    assert rejected_of_ten(values_about([0.3] * 10, 0.01, pairs), level) == 10
+
+
+def test_one_pair_that_shows_less_than_what_matters_puts_many_slowdowns_off() -> None:
+    values = values_about([0.3] * 10, 0.01, RULES.confirm_looks[0])
+    level = 1.2 * 0.5 ** RULES.confirm_looks[0]
+    values[:, 0] = 0.9 * RULES.log_matters
+    assert rejected_of_ten(values, level) == 0
+    values[:, 0] = 1.1 * RULES.log_matters
+    assert rejected_of_ten(values, level) == 10
+
+
+def test_pairs_that_agree_say_too_little_when_they_are_few() -> None:
+    assert rejected_of_ten(values_about([0.3] * 10, 0.0001, 5), 0.009) == 0
 
 
 def test_who_still_looks_slower_is_cleared_at_the_last_look_alone() -> None:

@@ -105,12 +105,17 @@ def stage_two_estimate(values: Floats, prior: Prior) -> Estimate:
 def rejected_values(
     values: Floats, found: Estimate, candidates: Flags, rejected: Flags, undecided: Flags, level: float, rules: Rules
 ) -> Flags:
-    """Which undecided cases are slower than the margin, by Holm over all candidates that are not rejected yet."""
+    """Which undecided cases are slower than the margin, by Holm over all candidates that are not rejected yet.
+
+    The smallest value of the exact test is 2 ** -pairs, which many suspects can put out of Holm's reach. Where every
+    pair shows a slowdown that matters, and so many alike are rarer than `level`, it has said all that it can say.
+    """
     p_values = np.where(undecided, found.slower_p_values(rules.log_margin), np.nan)
     # The exact test is dear, and can only turn down what the t test lets through.
     for place in zip(*np.nonzero(p_values <= level), strict=True):
-        exact = sign_flip_p_value(values[place] - rules.log_margin)
-        p_values[place] = max(p_values[place], exact / SIGN_FLIP_ALLOWANCE)
+        if 0.5 ** found.count[place] > level or np.nanmin(values[place]) < rules.log_matters:
+            exact = sign_flip_p_value(values[place] - rules.log_margin)
+            p_values[place] = max(p_values[place], exact / SIGN_FLIP_ALLOWANCE)
     hypotheses = np.sum(candidates & ~rejected, axis=-1)
     return holm(p_values, level, hypotheses) & undecided
 
