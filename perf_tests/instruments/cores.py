@@ -23,6 +23,15 @@ def processors_for(threads: int) -> list[int]:
     return cores if threads <= len(cores) else sorted(os.sched_getaffinity(0))
 
 
+def can_bind() -> bool:
+    """Whether this process may say where a process works, which some containers forbid."""
+    try:
+        os.sched_setaffinity(0, os.sched_getaffinity(0))
+    except OSError:
+        return False
+    return True
+
+
 def keep_on(process_id: int, cores: Sequence[int]) -> None:
     """Bind the main thread of a process to the first of `cores`, and those that it has beside it to the others.
 

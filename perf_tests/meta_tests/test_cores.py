@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from perf_tests.instruments.cores import keep_on, let_go, processor_of_each_core, processors_for
+from perf_tests.instruments.cores import can_bind, keep_on, let_go, processor_of_each_core, processors_for
 
 THREE_THREADS = """
 import threading, time
@@ -65,6 +65,16 @@ def test_a_process_that_has_ended_is_left_alone(monkeypatch: pytest.MonkeyPatch)
     keep_on(ended.pid, [0])
     let_go(ended.pid)
     assert asked == []
+
+
+def test_a_machine_may_forbid_binding(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert can_bind()
+
+    def refuse(process_id: int, cores: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuse)
+    assert not can_bind()
 
 
 def test_each_core_is_there_once() -> None:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from perf_tests.cases import Case
 from perf_tests.meta_tests.example_cases import attention_case
 from perf_tests.meta_tests.git_repository import commit, git
 from perf_tests.options import Settings
+from perf_tests.paired import run as run_module
 from perf_tests.paired.against import Against
 from perf_tests.paired.run import GatePlan, GateRun, run_gate
 from perf_tests.paired.trees import find_commit
@@ -62,7 +64,9 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def gated(project: Path, base: dict[str, Any], head: dict[str, Any], minutes: float = 5.0) -> GateRun:
+def gated(
+    project: Path, base: dict[str, Any], head: dict[str, Any], minutes: float = 5.0, device: str = "cpu"
+) -> GateRun:
     behave(project, base)
     commit(project)
     behave(project, head)
@@ -71,7 +75,7 @@ def gated(project: Path, base: dict[str, Any], head: dict[str, Any], minutes: fl
         storage=project.parent / "storage",
         against=Against("main", None, minutes, "pass", None),
         base=find_commit(project, "main"),
-        settings=SETTINGS,
+        settings=replace(SETTINGS, device=device),
         cases=CASES,
         ids_at_base={case: case for case in CASES},
         machine_info={},
@@ -170,6 +174,21 @@ def test_a_side_that_spins_while_it_waits_is_told(project: Path, idle_seconds: f
     run = gated(project, {}, {"idle_cpu_seconds": idle_seconds}, minutes=1e-6)
 
     assert any("spin" in note for note in run.notes) == is_told
+
+
+@pytest.mark.parametrize(
+    "device, can_bind, shares_cores, is_told",
+    [("cpu", True, True, False), ("cpu", False, False, True), ("cuda", True, False, False)],
+)
+def test_both_sides_share_cores_on_a_cpu_that_lets_them(
+    project: Path, monkeypatch: pytest.MonkeyPatch, device: str, can_bind: bool, shares_cores: bool, is_told: bool
+) -> None:
+    monkeypatch.setattr(run_module, "can_bind", lambda: can_bind)
+    run = gated(project, {}, {}, minutes=1e-6, device=device)
+
+    lines = [json.loads(line) for line in run.paths[0].read_text().splitlines()]
+    assert {line["cores"] is not None for line in lines if "orders" in line} == {shares_cores}
+    assert any("bound to cores" in note for note in run.notes) == is_told
 
 
 def test_the_samples_alone_say_what_the_run_said(project: Path) -> None:

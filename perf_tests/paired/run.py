@@ -11,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 
 from perf_tests.cases import Case
+from perf_tests.instruments.cores import can_bind
 from perf_tests.options import Settings
 from perf_tests.paired.against import Against
 from perf_tests.paired.launch_pair import SIDES, STEADY, Side
@@ -103,7 +104,7 @@ def _measure_and_judge(run: GateRun, trees: Trees, watch: Watch) -> GateResult:
         samples_file=samples_file,
         watch=watch,
         differing_fields=frozenset({plan.against.other_option.axis} if plan.against.other_option else ()),
-        threads=plan.settings.threads if plan.settings.device_type == "cpu" else None,
+        threads=_threads_on_shared_cores(plan.settings),
         counts=why_not_counted is None,
     )
     try:
@@ -116,7 +117,7 @@ def _measure_and_judge(run: GateRun, trees: Trees, watch: Watch) -> GateResult:
     finally:
         with suppress(OSError):
             samples_file.close()
-    run.notes += _idle_note(measuring)
+    run.notes += [*_unbound_note(plan.settings, measuring), *_idle_note(measuring)]
     return conclude(samples_file.samples, plan.rules)
 
 
@@ -136,6 +137,11 @@ def _measure_until_decided(plan: GatePlan, measuring: Measuring) -> str:
         # The pairs of one stage take alike; those of stage 2 have fewer cases.
         last_pair_seconds = measuring.samples_file.samples.pair_seconds[step.stage, pair]
         pair += 1
+
+
+def _threads_on_shared_cores(settings: Settings) -> int | None:
+    """With how many each side computes on the cores that both are kept on; None where the scheduler places them."""
+    return settings.threads if settings.device_type == "cpu" and can_bind() else None
 
 
 def _why_not_counted(plan: GatePlan, trees: Trees) -> str | None:
@@ -200,6 +206,15 @@ def _header(plan: GatePlan, trees: Trees, seed: int) -> tuple[Json, list[str]]:
 
 def _changes(count: int | None) -> str:
     return f" and {count} uncommitted changes" if count else ""
+
+
+def _unbound_note(settings: Settings, measuring: Measuring) -> list[str]:
+    if settings.device_type != "cpu" or measuring.threads is not None:
+        return []
+    return [
+        "This machine does not let processes be bound to cores, so a neighbour can slow one side alone; figures are "
+        "noisier for it."
+    ]
 
 
 def _idle_note(measuring: Measuring) -> list[str]:
