@@ -13,6 +13,7 @@ from perf_tests.records.gate.conclusion import GateResult, conclude
 from perf_tests.records.gate.report import as_json, finding_sentences, lines_to_accept, markdown, report_lines
 from perf_tests.records.gate.rules import Rules
 from perf_tests.records.gate.samples import ExactFinding, GateSamples, NoTiming, Side, Uncounted
+from perf_tests.records.gate.verdicts import Verdict
 
 RULES = Rules()
 SLOW = "perf_tests/test_forward.py::test_forward[small-ctx128-fp32-naive]"
@@ -57,6 +58,22 @@ def test_a_slowdown_is_one_sentence_with_all_one_needs(samples: GateSamples, res
 def test_an_undecided_case_says_what_it_would_take(samples: GateSamples, result: GateResult) -> None:
     needed = next(row for row in result.cases if row.id == NOISY).launches_needed
     assert f"it would take about {needed} fresh launch pairs" in sentence_of(samples, result, "UNDECIDED")
+
+
+@pytest.mark.parametrize(
+    ("low", "words"),
+    [(0.2, "it is called so only once fresh launch pairs confirm it"), (-0.1, "neither shown nor ruled out")],
+)
+def test_an_undecided_case_that_looks_slower_says_that_it_is_not_confirmed(
+    samples: GateSamples, result: GateResult, low: float, words: str
+) -> None:
+    rows = [
+        replace(row, effect=replace(row.effect, effect=low + 0.1, low=low, high=low + 0.2))
+        if row.verdict == Verdict.UNDECIDED and row.effect
+        else row
+        for row in result.cases
+    ]
+    assert words in sentence_of(samples, replace(result, cases=rows), "UNDECIDED: ")
 
 
 def test_a_case_that_is_gone_says_why(samples: GateSamples, result: GateResult) -> None:

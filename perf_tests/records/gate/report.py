@@ -81,13 +81,19 @@ def _case_sentence(row: CaseResult, header: Json, rules: Rules) -> str:
         f"({interval_words(row.effect)} at 95 %, {row.effect.pairs} launch pairs)"
     )
     if row.verdict == Verdict.UNDECIDED:
-        needed = "more than a thousand" if row.launches_needed is None else f"about {row.launches_needed}"
-        return (
-            f"{row.verdict}: {name}: {size}; a slowdown of {rules.matters:.1%} is neither shown nor ruled out: "
-            f"it would take {needed} fresh launch pairs. Alone: {reproduce_command(row.id, header)}"
-        )
+        needed = _what_it_would_take(row, rules)
+        return f"{row.verdict}: {name}: {size}; {needed}. Alone: {reproduce_command(row.id, header)}"
     limit = f"; more than {rules.margin:.1%} is shown" if row.verdict == Verdict.SLOWER else ""
     return f"{row.verdict}: {name}: {size}{limit}{_because(row.accepted)}. Again: {reproduce_command(row.id, header)}"
+
+
+def _what_it_would_take(row: CaseResult, rules: Rules) -> str:
+    """Why a case is undecided, and for how many launch pairs more."""
+    needed = "more than a thousand" if row.launches_needed is None else f"about {row.launches_needed}"
+    state = f"a slowdown of {rules.matters:.1%} is neither shown nor ruled out"
+    if row.effect is not None and row.effect.low > rules.margin:
+        state = "it is called so only once fresh launch pairs confirm it"
+    return f"{state}: it would take {needed} fresh launch pairs"
 
 
 def reproduce_command(case_id: str, header: Json) -> str:
