@@ -9,7 +9,7 @@ import torch
 from model.attention import ATTENTION
 from model.sizes import SIZES, ModelConfig
 from model.training import optimizer_that_runs
-from perf_tests.least_work import FORWARD_MULTIPLES
+from perf_tests.limits.least_work import FORWARD_MULTIPLES
 from perf_tests.options import PHASES, Settings
 
 ZERO_GRAD_POLICY = "set_to_none_before_forward"

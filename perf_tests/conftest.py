@@ -1,7 +1,7 @@
 """The fixtures of a benchmark: its case, its model and inputs, and the means to measure it."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,16 +12,19 @@ from torch import Tensor
 from model.attention import ATTENTION, AttentionFunction
 from model.precision import PRECISIONS
 from model.training import Training
+from perf_tests.bench.models import ForeignModelError, ModelShelf, forget
+from perf_tests.bench.stash import CASE, PASS, SERVED_MEASURE, WORKBENCH
+from perf_tests.bench.workbench import Workbench
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.round_health import RoundHealth
 from perf_tests.instruments.sdpa_backend import sdpa_backend_for_shape
-from perf_tests.measure import Measure
-from perf_tests.models import ForeignModelError, ModelShelf, forget
-from perf_tests.ranged_rounds import RangedMeasure
+from perf_tests.measures.ranged import RangedMeasure
+from perf_tests.measures.timed import Measure
+from perf_tests.passes.every_pass import EVERY_PASS
+from perf_tests.passes.extra_pass import ROOT, ExtraPass
 from perf_tests.records.record import Json
-from perf_tests.stash import CASE, PASS_VALUES, SERVED_MEASURE, WORKBENCH
-from perf_tests.workbench import Workbench
+from perf_tests.workers.memory_process import MemoryWorker
 
 
 @dataclass(frozen=True)
@@ -171,17 +174,22 @@ def measure(
         health=RoundHealth(workbench.health),
     )
     yield measure
-    workbench.note_time(measure)
+    workbench.time_spent.rounds_seconds += measure.rounds_seconds
+    if "compile_cache" in measure.conditions:
+        workbench.time_spent.first_compiled_calls_seconds += measure.first_call_seconds
 
 
 @pytest.fixture
-def keep(request: pytest.FixtureRequest) -> Callable[[Json], None]:
-    """Hands what an extra pass found to the record."""
+def look(request: pytest.FixtureRequest, case: Case, workbench: Workbench) -> ExtraPass:
+    """What the test's extra pass does with the benchmark that it repeats."""
+    return EVERY_PASS[request.node.stash[PASS]](request, case, workbench)
 
-    def keep(values: Json) -> None:
-        request.node.stash[PASS_VALUES] = values
 
-    return keep
+@pytest.fixture(scope="module")
+def memory_worker() -> Iterator[MemoryWorker]:
+    worker = MemoryWorker(ROOT)
+    yield worker
+    worker.end()
 
 
 def _conditions(case: Case, workbench: Workbench) -> Json:

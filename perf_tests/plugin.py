@@ -9,7 +9,10 @@ import pytest
 
 from model.device import why_gpu_is_passed_over
 from model.precision import PRECISIONS
-from perf_tests import benchmark_options, recording, reporting
+from perf_tests.bench import benchmark_options
+from perf_tests.bench.against import read_against
+from perf_tests.bench.outcomes import ImpossibleError, Outcome
+from perf_tests.bench.stash import AGAINST, CASE, OUTCOME, PASS, SAVING, SETTINGS, WORKBENCH
 from perf_tests.cases import (
     ATTENTION_AXES,
     LANGUAGE_MODEL_AXES,
@@ -25,10 +28,9 @@ from perf_tests.cases import (
     language_model_id,
 )
 from perf_tests.options import PASSES, Settings, add_options, read_settings
-from perf_tests.outcomes import ImpossibleError, Outcome
-from perf_tests.paired.against import read_against
 from perf_tests.records.record import Json
-from perf_tests.stash import AGAINST, CASE, OUTCOME, PASS, SAVING, SETTINGS, WORKBENCH
+from perf_tests.run import after as reporting
+from perf_tests.run import before as recording
 
 LEDGER_TEST = "test_counters.py"
 
@@ -71,11 +73,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_pycollect_makeitem(collector: pytest.Collector, obj: Any) -> list[pytest.Item] | None:
     """A benchmark of a phase or pass that was not chosen is not collected; [] says so, None means: go on."""
     settings = collector.config.stash[SETTINGS]
-    phases = [mark.args[0] for mark in getattr(obj, "pytestmark", ()) if mark.name == "phase"]
-    if not phases:
+    marks = {mark.name: mark.args[0] for mark in getattr(obj, "pytestmark", ()) if mark.args}
+    if "phase" not in marks:
         return None
-    extra_pass = _pass_of(collector)
-    is_chosen = phases[0] in chosen_phases(settings) and (extra_pass is None or extra_pass in settings.passes)
+    is_chosen = marks["phase"] in chosen_phases(settings) and marks.get("extra_pass") in (None, *settings.passes)
     return None if is_chosen else []
 
 
@@ -115,8 +116,8 @@ def _phase_of(item: Any) -> str | None:
     return None if marker is None else str(marker.args[0])
 
 
-def _pass_of(node: pytest.Item | pytest.Collector) -> str | None:
-    marker = node.get_closest_marker("extra_pass")
+def _pass_of(item: pytest.Item) -> str | None:
+    marker = item.get_closest_marker("extra_pass")
     return None if marker is None else str(marker.args[0])
 
 

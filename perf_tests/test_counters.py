@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from perf_tests.case_counters import counters_of
-from perf_tests.counted_grid import counted_grid, line_of
+from perf_tests.bench.stash import LEDGER_LINES
+from perf_tests.counting.case_counters import counters_of
+from perf_tests.counting.counted_grid import counted_grid, line_of
 from perf_tests.records.ledger_book import LedgerBook
-from perf_tests.stash import LEDGER_LINES
 
 FOLDER = Path(__file__).parent / "counters"
 GRID = counted_grid()

@@ -7,7 +7,7 @@ from model.training import Training
 from perf_tests.cases import LanguageModelCase
 from perf_tests.checks import check_logits
 from perf_tests.conftest import Batch
-from perf_tests.measure import Measure
+from perf_tests.measures.timed import Measure
 
 
 @pytest.mark.phase("inference")

@@ -7,7 +7,7 @@ from perf_tests.cases import LanguageModelCase
 from perf_tests.checks import check_update
 from perf_tests.conftest import Batch
 from perf_tests.instruments.clock import Clock
-from perf_tests.measure import Measure
+from perf_tests.measures.timed import Measure
 
 
 @pytest.mark.phase("optimizer")

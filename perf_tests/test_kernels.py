@@ -1,16 +1,11 @@
 """Where the time of each phase goes, kernel by kernel (`--kernels`): the benchmarks of the timings, traced."""
 
-import pytest
+from perf_tests import test_backward, test_forward, test_full_step
+from perf_tests.passes.extra_pass import repeated
 
-from perf_tests import kernel_pass, test_backward, test_forward, test_full_step
-
-pytestmark = pytest.mark.extra_pass("kernels")
-
-measure = kernel_pass.measure
-
-test_kernels_of_inference = test_forward.test_inference
-test_kernels_of_forward = test_forward.test_forward
-test_kernels_of_backward = test_backward.test_backward
-test_kernels_of_forward_backward = test_backward.test_forward_backward
-test_kernels_of_optimizer = test_full_step.test_optimizer
-test_kernels_of_full_step = test_full_step.test_full_step
+test_kernels_of_inference = repeated(test_forward.test_inference, "kernels")
+test_kernels_of_forward = repeated(test_forward.test_forward, "kernels")
+test_kernels_of_backward = repeated(test_backward.test_backward, "kernels")
+test_kernels_of_forward_backward = repeated(test_backward.test_forward_backward, "kernels")
+test_kernels_of_optimizer = repeated(test_full_step.test_optimizer, "kernels")
+test_kernels_of_full_step = repeated(test_full_step.test_full_step, "kernels")

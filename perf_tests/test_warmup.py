@@ -1,40 +1,11 @@
 """How many warm-up rounds each phase needs on this machine, and what its first round is spent on (`--warmup-study`)."""
 
-import pytest
+from perf_tests import test_backward, test_forward, test_full_step
+from perf_tests.passes.extra_pass import repeated
 
-from perf_tests.warmup import study as warmup_study
-from perf_tests.warmup.study import WarmupStudy
-
-pytestmark = pytest.mark.extra_pass("warmup")
-
-study = warmup_study.study
-
-
-@pytest.mark.phase("inference")
-def test_warmup_of_inference(study: WarmupStudy) -> None:
-    study()
-
-
-@pytest.mark.phase("forward")
-def test_warmup_of_forward(study: WarmupStudy) -> None:
-    study()
-
-
-@pytest.mark.phase("backward")
-def test_warmup_of_backward(study: WarmupStudy) -> None:
-    study()
-
-
-@pytest.mark.phase("forward_backward")
-def test_warmup_of_forward_backward(study: WarmupStudy) -> None:
-    study()
-
-
-@pytest.mark.phase("optimizer")
-def test_warmup_of_optimizer(study: WarmupStudy) -> None:
-    study()
-
-
-@pytest.mark.phase("full_step")
-def test_warmup_of_full_step(study: WarmupStudy) -> None:
-    study()
+test_warmup_of_inference = repeated(test_forward.test_inference, "warmup")
+test_warmup_of_forward = repeated(test_forward.test_forward, "warmup")
+test_warmup_of_backward = repeated(test_backward.test_backward, "warmup")
+test_warmup_of_forward_backward = repeated(test_backward.test_forward_backward, "warmup")
+test_warmup_of_optimizer = repeated(test_full_step.test_optimizer, "warmup")
+test_warmup_of_full_step = repeated(test_full_step.test_full_step, "warmup")

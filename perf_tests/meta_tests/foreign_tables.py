@@ -4,7 +4,7 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from perf_tests.least_work import SIZES, AttentionWork, ModelWork
+from perf_tests.limits.least_work import SIZES, AttentionWork, ModelWork
 
 Row = dict[str, str]
 

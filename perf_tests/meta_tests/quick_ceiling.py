@@ -8,10 +8,10 @@ import os
 import pytest
 
 from model.precision import Precision
-from perf_tests import machine_ceilings
-from perf_tests.ceilings import Ceilings
-from perf_tests.instruments import roofline
+from perf_tests.instruments import matmul_rate as roofline
 from perf_tests.instruments.device import Device
+from perf_tests.limits.ceilings import Ceilings
+from perf_tests.prediction import machine_ceilings
 
 
 def matmul_flops_per_second(precision: Precision, device: Device) -> float:

@@ -5,8 +5,8 @@ Nothing that is less than ninety per cent slower matters here, so that a busy ma
 
 import pytest
 
-from perf_tests.records.gate.rules import Rules
-from perf_tests.stash import GATE_RULES
+from perf_tests.bench.stash import GATE_RULES
+from perf_tests.gate.rules import Rules
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from perf_tests.measures.study_task import Task
 from perf_tests.records.record import Json
-from perf_tests.warmup import fresh_process
-from perf_tests.warmup.task import Task
+from perf_tests.workers import fresh_process
 
 
 def answer(task: Task, root: Path) -> Json:

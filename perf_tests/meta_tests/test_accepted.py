@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.records.gate.accepted import Acceptance, acceptance, accepted_in, effective, read_accepted, toml_entry
+from perf_tests.gate.accepted import Acceptance, acceptance, accepted_in, effective, read_accepted, toml_entry
 
 WHOLE = """
 [[accepted]]

@@ -5,10 +5,10 @@ from typing import Any, cast
 
 import pytest
 
-from perf_tests.gating import GateWatch
+from perf_tests.bench.against import OtherOption
+from perf_tests.bench.progress import Line
 from perf_tests.options import Settings, read_settings
-from perf_tests.paired.against import OtherOption
-from perf_tests.progress import Line
+from perf_tests.run.gate import GateWatch
 
 
 def settings(**typed: str) -> Settings:

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from perf_tests.case_counters import counters_of
+from perf_tests.counting.case_counters import counters_of
 from perf_tests.meta_tests.documents import block, indented, page
 from perf_tests.meta_tests.example_cases import attention_case
-from perf_tests.meta_tests.synthetic import attention_identity
-from perf_tests.records.attention_memory_fit import Fit, attention_fits
+from perf_tests.proofs.synthetic import attention_identity
 from perf_tests.records.record import Json
+from perf_tests.views.tables.attention_memory_fit import Fit, attention_fits
 
 CELLS = ((256, 16), (256, 64), (1024, 16), (1024, 64))
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from perf_tests.__main__ import main
-from perf_tests.least_work import SIZES
+from perf_tests.audit.files import Audit, audit_file
+from perf_tests.audit.finding import ACCUSING, IMPOSSIBLE, INCONSISTENT, NOTICE, SUSPICIOUS
+from perf_tests.limits.least_work import SIZES
 from perf_tests.meta_tests.foreign_tables import Row, attention_row, attention_table, model_row, model_table, written
-from perf_tests.meta_tests.synthetic import record, timed
-from perf_tests.records.audit import Audit, audit_file
-from perf_tests.records.finding import ACCUSING, IMPOSSIBLE, INCONSISTENT, NOTICE, SUSPICIOUS
+from perf_tests.proofs.synthetic import record, timed
 
 
 def audited(folder: Path, rows: list[Row]) -> Audit:

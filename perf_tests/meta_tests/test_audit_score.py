@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from perf_tests.audit.files import Audit, audit_file
+from perf_tests.audit.finding import ACCUSING, IMPOSSIBLE
 from perf_tests.proofs.audit_score import (
     HELD_OUT,
     PUBLISHED,
@@ -18,8 +20,6 @@ from perf_tests.proofs.audit_score import (
     score,
 )
 from perf_tests.proofs.held_out_attention import breaks_physics, least_bytes, least_flops
-from perf_tests.records.audit import Audit, audit_file
-from perf_tests.records.finding import ACCUSING, IMPOSSIBLE
 
 
 @pytest.fixture(scope="module")

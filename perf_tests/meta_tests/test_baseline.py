@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.meta_tests.synthetic import BACKWARD, FORWARD, machine, record, timed, untimed
+from perf_tests.proofs.synthetic import BACKWARD, FORWARD, machine, record, timed, untimed
 from perf_tests.records.record import Json
 from perf_tests.records.store import (
     BaselineError,

@@ -16,9 +16,9 @@ from model.precision import PRECISIONS
 from model.sizes import SIZES, ModelConfig
 from model.training import Training
 from model.transformer import TransformerLM
-from perf_tests.case_counters import Counters, NotCountedError, counters_of
 from perf_tests.cases import LanguageModelCase
-from perf_tests.fake_training import attention_passes, passes
+from perf_tests.counting.case_counters import Counters, NotCountedError, counters_of
+from perf_tests.counting.fake_training import attention_passes, passes
 from perf_tests.instruments.allocator_peak import allocator_peak_bytes
 from perf_tests.instruments.counters import (
     GRADIENTS,
@@ -29,7 +29,7 @@ from perf_tests.instruments.counters import (
 from perf_tests.instruments.storage_tracker import TEMPORARIES
 from perf_tests.meta_tests.example_cases import CPU, TOY, attention_case, language_model_case
 from perf_tests.meta_tests.launch import ROOT
-from perf_tests.played_step import play_step
+from perf_tests.meta_tests.played_step import play_step
 
 NARROW = ModelConfig(d_model=64, d_ff=192, num_layers=2, num_heads=4, vocab_size=100, context_length=64)
 """Where attention and feed-forward weigh as much as the vocabulary."""

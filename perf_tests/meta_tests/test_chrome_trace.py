@@ -5,8 +5,8 @@ import json
 import pytest
 
 from perf_tests.meta_tests.kernel_traces import CAST, DIV, SGEMM, HandWritten, forward_and_backward
-from perf_tests.records.chrome_trace import read_chrome_trace
-from perf_tests.records.kernel_events import Kernel, Trace
+from perf_tests.traces.chrome_trace import read_chrome_trace
+from perf_tests.traces.kernel_events import Kernel, Trace
 
 
 @pytest.fixture(scope="module")

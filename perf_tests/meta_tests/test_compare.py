@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from perf_tests.benchmark_options import regressions, show_beside_baseline
-from perf_tests.meta_tests.synthetic import FORWARD, TEN_ROUNDS, record, timed, untimed
+from perf_tests.bench.benchmark_options import regressions, show_beside_baseline
+from perf_tests.proofs.synthetic import FORWARD, TEN_ROUNDS, record, timed, untimed
 from perf_tests.records.compare import Row, Status, compare, median_interval, ratio_interval
 from perf_tests.records.record import OUTCOMES, Json
 

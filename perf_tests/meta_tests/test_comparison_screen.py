@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from perf_tests.meta_tests.synthetic import FORWARD, record, timed, untimed
+from perf_tests.proofs.synthetic import FORWARD, record, timed, untimed
 from perf_tests.records.compare import Row, Status, compare
-from perf_tests.records.comparison_screen import (
+from perf_tests.views.screens.comparison import (
     NARROWEST,
     STRIP_COLUMNS,
     Line,
@@ -17,7 +17,7 @@ from perf_tests.records.comparison_screen import (
     reading,
     shortened,
 )
-from perf_tests.records.terminal import painted
+from perf_tests.views.screens.terminal import painted
 
 TEN = timed()["stats"]["data"]
 

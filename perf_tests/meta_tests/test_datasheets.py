@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from perf_tests.datasheets import BY_HAND, GIB, GPUS, gpu_named
+from perf_tests.limits.datasheets import BY_HAND, GIB, GPUS, gpu_named
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from model.training import optimizer_that_runs
-from perf_tests.ceilings import Ceilings
-from perf_tests.datasheets import GPUS
-from perf_tests.expectation import Expectation, expect, why_impossible
+from perf_tests.bench.outcomes import ImpossibleError
 from perf_tests.instruments.clock import Clock
-from perf_tests.measure import Measure
+from perf_tests.limits.ceilings import Ceilings
+from perf_tests.limits.datasheets import GPUS
+from perf_tests.measures.timed import Measure
 from perf_tests.meta_tests.example_cases import attention_case, language_model_case
 from perf_tests.meta_tests.fake_device import QueueDevice
-from perf_tests.outcomes import ImpossibleError
+from perf_tests.prediction.expectation import Expectation, expect, why_impossible
 
 RATE = 1e9
 CEILINGS = Ceilings(
@@ -82,7 +82,7 @@ def test_an_operation_that_cannot_be_counted_takes_no_case_its_time(monkeypatch:
     def fail(case: object) -> None:
         raise NotImplementedError("aten.new")
 
-    monkeypatch.setattr("perf_tests.expectation.counters_of", fail)
+    monkeypatch.setattr("perf_tests.prediction.expectation.counters_of", fail)
     expectation = expect(language_model_case(), CEILINGS, None)
     assert expectation.counters_reason == "counting failed: NotImplementedError: aten.new"
     assert expectation.derived(1.0)["bound"] is None

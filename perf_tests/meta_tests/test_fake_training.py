@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from model.sizes import SIZES, ModelConfig
-from perf_tests import fake_training
-from perf_tests.fake_training import (
+from perf_tests.counting import fake_training
+from perf_tests.counting.fake_training import (
     AttentionShape,
     PassShape,
     UpdateShape,

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.meta_tests.synthetic import (
+from perf_tests.audit.files import audit_file
+from perf_tests.proofs.synthetic import (
     BACKWARD,
     FORWARD,
     attention_identity,
@@ -19,9 +20,8 @@ from perf_tests.meta_tests.synthetic import (
     warmed,
     with_passes,
 )
-from perf_tests.records.audit import audit_file
-from perf_tests.records.flat_figures import COLUMNS, as_csv, as_jsonl, flat_figures
 from perf_tests.records.record import Json
+from perf_tests.views.tables.flat_figures import COLUMNS, as_csv, as_jsonl, flat_figures
 
 # The heads of collections of such figures; readers of those find their columns here.
 PUBLISHED = {

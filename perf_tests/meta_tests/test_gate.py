@@ -6,14 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from perf_tests.gate.conclusion import GateResult, RunVerdict, conclude, look, next_step, pair_value, screen
+from perf_tests.gate.course import course_of
+from perf_tests.gate.rules import Rules, rules_from_settings
+from perf_tests.gate.samples import GateSamples, Measurement
+from perf_tests.gate.statistics import Floats
+from perf_tests.gate.suite import shift_of_the_suite
+from perf_tests.gate.verdicts import CaseResult, Verdict
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run, header, line
-from perf_tests.records.gate.conclusion import GateResult, RunVerdict, conclude, look, next_step, pair_value, screen
-from perf_tests.records.gate.course import course_of
-from perf_tests.records.gate.rules import Rules, rules_from_settings
-from perf_tests.records.gate.samples import GateSamples, Measurement
-from perf_tests.records.gate.statistics import Floats
-from perf_tests.records.gate.suite import shift_of_the_suite
-from perf_tests.records.gate.verdicts import CaseResult, Verdict
 from perf_tests.records.record import Json
 
 RULES = Rules()

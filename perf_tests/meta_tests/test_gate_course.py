@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
+from perf_tests.bench.against import Against
 from perf_tests.cases import Case
+from perf_tests.gate.conclusion import GateResult, RunVerdict, conclude
+from perf_tests.gate.rules import Rules, rules_from_settings
+from perf_tests.gate.samples import read_samples
+from perf_tests.gate.verdicts import Verdict
 from perf_tests.meta_tests.example_cases import attention_case
 from perf_tests.meta_tests.git_repository import commit, git
 from perf_tests.options import Settings
 from perf_tests.paired import run as run_module
-from perf_tests.paired.against import Against
 from perf_tests.paired.run import GatePlan, GateRun, run_gate
 from perf_tests.paired.trees import find_commit
-from perf_tests.records.gate.conclusion import GateResult, RunVerdict, conclude
-from perf_tests.records.gate.report import report_lines
-from perf_tests.records.gate.rules import Rules, rules_from_settings
-from perf_tests.records.gate.samples import read_samples
-from perf_tests.records.gate.verdicts import Verdict
+from perf_tests.views.screens.gate import report_lines
 
 CASES: Mapping[str, Case] = {
     f"perf_tests/test_attention.py::test_attention_forward[d16-seq{length}-fp32-naive]": attention_case(

@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
-from perf_tests.records.gate.course import course_of
-from perf_tests.records.gate.decisions import (
+from perf_tests.gate.course import course_of
+from perf_tests.gate.decisions import (
     SIGN_FLIP_ALLOWANCE,
     Screened,
     confirm_values,
@@ -16,8 +15,9 @@ from perf_tests.records.gate.decisions import (
     screen_values,
     stage_two_estimate,
 )
-from perf_tests.records.gate.rules import Rules
-from perf_tests.records.gate.statistics import Estimate, Floats, Prior
+from perf_tests.gate.rules import Rules
+from perf_tests.gate.statistics import Estimate, Floats, Prior
+from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
 
 RULES = Rules()
 NOTHING_LENT = Prior(np.array([0.0]), np.array([0.0]))

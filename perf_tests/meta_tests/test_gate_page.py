@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from perf_tests.gate.rules import Rules
+from perf_tests.gate.samples import GateSamples, Measurement
 from perf_tests.meta_tests.browser import chromium, opened
 from perf_tests.proofs import gate_page
 from perf_tests.proofs.gate_peers import APART, GATE, POOLED, calls_of, rule_names
 from perf_tests.proofs.gate_trials import kept_trials
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
-from perf_tests.records.gate.rules import Rules
-from perf_tests.records.gate.samples import GateSamples, Measurement
 from perf_tests.records.record import Json
 
 NAMES = [f"t.py::test_case[{place}]" for place in range(6)]

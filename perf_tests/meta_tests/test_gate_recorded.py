@@ -8,10 +8,10 @@ import pytest
 from scipy import stats
 
 from perf_tests.__main__ import main
-from perf_tests.meta_tests.synthetic import machine, record, timed, untimed
-from perf_tests.records.gate.recorded import RULES, compared, conclude_recorded, judged
-from perf_tests.records.gate.recorded_launches import why_incomparable
-from perf_tests.records.gate.verdicts import CaseResult, Verdict
+from perf_tests.gate.recorded import RULES, compared, conclude_recorded, judged
+from perf_tests.gate.recorded_launches import why_incomparable
+from perf_tests.gate.verdicts import CaseResult, Verdict
+from perf_tests.proofs.synthetic import machine, record, timed, untimed
 from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from perf_tests.gate.rules import Rules
+from perf_tests.gate.samples import GateSamples
 from perf_tests.proofs import gate_relabelled
 from perf_tests.proofs.gate_relabelled import planted, recorded_values, relabelled_runs
 from perf_tests.proofs.simulated_launches import SimulatedCase, header, line
-from perf_tests.records.gate.rules import Rules
-from perf_tests.records.gate.samples import GateSamples
 
 CASES = [SimulatedCase(f"t.py::test_x[{place}]") for place in range(5)]
 

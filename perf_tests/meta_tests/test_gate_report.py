@@ -7,13 +7,13 @@ from typing import get_args
 
 import pytest
 
+from perf_tests.gate.accepted import acceptance
+from perf_tests.gate.conclusion import GateResult, conclude
+from perf_tests.gate.rules import Rules
+from perf_tests.gate.samples import ExactFinding, GateSamples, NoTiming, Side, Uncounted
+from perf_tests.gate.verdicts import Verdict
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
-from perf_tests.records.gate.accepted import acceptance
-from perf_tests.records.gate.conclusion import GateResult, conclude
-from perf_tests.records.gate.report import as_json, finding_sentences, lines_to_accept, markdown, report_lines
-from perf_tests.records.gate.rules import Rules
-from perf_tests.records.gate.samples import ExactFinding, GateSamples, NoTiming, Side, Uncounted
-from perf_tests.records.gate.verdicts import Verdict
+from perf_tests.views.screens.gate import as_json, finding_sentences, lines_to_accept, markdown, report_lines
 
 RULES = Rules()
 SLOW = "perf_tests/test_forward.py::test_forward[small-ctx128-fp32-naive]"

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from perf_tests.gate.samples import GateSamples, read_samples
 from perf_tests.meta_tests.git_repository import commit, git
 from perf_tests.meta_tests.launch import Launch, start_command
-from perf_tests.records.gate.samples import GateSamples, read_samples
 
 ONE_CASE = (
     "perf_tests/test_attention.py", "-p", "perf_tests.meta_tests.quick_gate", "-p", "no:cacheprovider", "--device=cpu",

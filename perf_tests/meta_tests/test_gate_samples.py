@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from perf_tests.gate import samples
+from perf_tests.gate.rules import Rules
+from perf_tests.gate.samples import SamplesFile, read_samples
 from perf_tests.proofs.simulated_launches import SimulatedCase, header, line
-from perf_tests.records.gate import samples
-from perf_tests.records.gate.rules import Rules
-from perf_tests.records.gate.samples import SamplesFile, read_samples
 from perf_tests.records.record import Json
 
 CASE = SimulatedCase("a", cpu_pair_spread=0.01)

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from perf_tests.gate.course import course_of
+from perf_tests.gate.decisions import confirm_values, nothing_confirmed, screen_values
+from perf_tests.gate.rules import Rules
+from perf_tests.gate.statistics import Floats
+from perf_tests.gate.suite import POWER_OF_DETECTION, detectable_slowdown
 from perf_tests.proofs import gate_simulation
 from perf_tests.proofs.gate_simulation import CASES, null_p_values, planted, unchanged_runs
 from perf_tests.proofs.peer_rules import PEERS
 from perf_tests.proofs.share import Share
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
 from perf_tests.proofs.simulated_suites import Machine, judged_suites, unit_pair_values
-from perf_tests.records.gate.course import course_of
-from perf_tests.records.gate.decisions import confirm_values, nothing_confirmed, screen_values
-from perf_tests.records.gate.rules import Rules
-from perf_tests.records.gate.statistics import Floats
-from perf_tests.records.gate.suite import POWER_OF_DETECTION, detectable_slowdown
 
 RULES = Rules()
 IMPROBABLE = 1e-4

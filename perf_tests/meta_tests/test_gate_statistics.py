@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from perf_tests.records.gate.statistics import (
+from perf_tests.gate.statistics import (
     Floats,
     Prior,
     estimate,

@@ -15,6 +15,10 @@ import torch
 
 from model.attention import naive_attention
 from model.precision import PRECISIONS
+from perf_tests.gate.clock import ClockDecision
+from perf_tests.gate.conclusion import GateResult, RunVerdict, conclude
+from perf_tests.gate.rules import Rules
+from perf_tests.gate.verdicts import CaseResult, Effect, ExactResult, Verdict
 from perf_tests.meta_tests.launch import ROOT
 from perf_tests.proofs import gate_cost, gate_power
 from perf_tests.proofs.gate_false_alarms import NO_OP_CHANGES, conclude_from
@@ -22,10 +26,6 @@ from perf_tests.proofs.gate_simulation import CLAIMED_POWER
 from perf_tests.proofs.gate_slowdowns import METHODS, OTHER_SLOWDOWNS, REAL_SLOWDOWNS, SHAPES, slowed
 from perf_tests.proofs.gate_trials import Change, Trial, TrialError, count_trials, limits, replaced, share, upper_limit
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
-from perf_tests.records.gate.clock import ClockDecision
-from perf_tests.records.gate.conclusion import GateResult, RunVerdict, conclude
-from perf_tests.records.gate.rules import Rules
-from perf_tests.records.gate.verdicts import CaseResult, Effect, ExactResult, Verdict
 
 
 @pytest.fixture

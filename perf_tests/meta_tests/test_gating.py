@@ -8,15 +8,15 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.gating import VERDICT, GatePlugin, GateWatch
+from perf_tests.bench.against import Against
+from perf_tests.bench.stash import CASE
+from perf_tests.gate.clock import ClockDecision
+from perf_tests.gate.conclusion import GateResult, RunVerdict
+from perf_tests.gate.rules import Rules
+from perf_tests.gate.verdicts import CaseResult, Effect, ExactResult, Verdict
 from perf_tests.meta_tests.example_cases import attention_case
-from perf_tests.paired.against import Against
 from perf_tests.paired.run import GatePlan, GateRun
-from perf_tests.records.gate.clock import ClockDecision
-from perf_tests.records.gate.conclusion import GateResult, RunVerdict
-from perf_tests.records.gate.rules import Rules
-from perf_tests.records.gate.verdicts import CaseResult, Effect, ExactResult, Verdict
-from perf_tests.stash import CASE
+from perf_tests.run.gate import VERDICT, GatePlugin, GateWatch
 
 CASE_ID = "perf_tests/test_attention.py::test_attention_forward[d16-seq256-fp32-naive]"
 EFFECT = Effect(0.052, 0.041, 0.063, 10)

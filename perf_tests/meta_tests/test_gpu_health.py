@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 import torch
 
-from perf_tests import workbench as workbench_module
+from perf_tests.bench import workbench as workbench_module
+from perf_tests.bench.workbench import set_up
 from perf_tests.instruments import round_health
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.gpu_health import GpuHealth, NoHealthError, open_gpu_health
 from perf_tests.instruments.machine import drifting_facts
 from perf_tests.instruments.round_health import RoundHealth
-from perf_tests.measure import Measure
+from perf_tests.measures.timed import Measure
 from perf_tests.meta_tests.example_cases import CPU, language_model_case
 from perf_tests.meta_tests.test_measure import LoopBenchmark
 from perf_tests.meta_tests.test_warmup_study import SETTINGS
-from perf_tests.workbench import set_up
 
 GPU = torch.device("cuda", 0)
 POWER_CAP, IDLE = 0x004, 0x001

@@ -14,13 +14,13 @@ import pytest
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.heap import KEPT_BLOCKS_IN_BUDGET
-from perf_tests.measure import Measure
+from perf_tests.measures.timed import Measure
 from perf_tests.meta_tests.documents import README
 from perf_tests.meta_tests.example_cases import CPU, language_model_case
 from perf_tests.meta_tests.launch import ROOT
 from perf_tests.meta_tests.test_measure import LoopBenchmark
-from perf_tests.paired.serving import ServedMeasure
 from perf_tests.records.record import Json
+from perf_tests.workers.gate import ServedMeasure
 
 BEGINNING = """
 import json, sys

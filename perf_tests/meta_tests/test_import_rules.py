@@ -1,57 +1,141 @@
-"""The rooms keep to themselves: models know torch alone, instruments no pytest and no records, records no torch."""
+"""The rooms are ordered: a file imports from its own room or an earlier one, and some rooms never load torch."""
 
 import ast
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from perf_tests.meta_tests.documents import ROOT
+
+ROOMS = (
+    "model",
+    "limits",
+    "records",
+    "traces",
+    "audit",
+    "gate",
+    "views",
+    "instruments",
+    "options",
+    "cases",
+    "checks",
+    "counting",
+    "prediction",
+    "bench",
+    "measures",
+    "workers",
+    "passes",
+    "paired",
+    "run",
+    "plugin",
+    "conftest",
+    "tests",
+    "verbs",
+    "proofs",
+    "meta_tests",
+)
+"""From what is measured to what tests the tools; `docs/architecture.md` shows the same order."""
+
+WITHOUT_TORCH = ("limits", "records", "traces", "audit", "gate", "views", "verbs")
+
+FILES = [*(ROOT / "model").glob("**/*.py"), *(ROOT / "perf_tests").glob("**/*.py")]
 
 
-def imported(folder: str) -> set[str]:
-    """Full names of every module imported anywhere in the folder."""
-    names: set[str] = set()
-    for path in (ROOT / folder).glob("**/*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            names |= names_of(node)
-    return names
+def dotted(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def names_of(node: ast.AST) -> set[str]:
-    """Modules that an import statement may mean: `from a import b` is a, and a.b where that is a module."""
-    if isinstance(node, ast.Import):
-        return {alias.name for alias in node.names}
-    if isinstance(node, ast.ImportFrom) and node.module:
-        return {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return set()
+MODULES = {dotted(path): path for path in FILES}
+
+
+def room_of(module: str) -> str:
+    """`perf_tests` itself, which every import of a room runs, is the ground; its `__main__` leads to the verbs."""
+    package, _, rest = module.partition(".")
+    name = rest.partition(".")[0]
+    if package == "model" or not name:
+        return "model"
+    return "tests" if name.startswith("test_") else {"__main__": "verbs"}.get(name, name)
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Modules that import statements may mean: `from a import b` is a, and a.b where that is a module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (
+                name if (name := f"{node.module}.{alias.name}") in MODULES else node.module for alias in node.names
+            )
+
+
+def against_the_order(imports: Iterable[tuple[str, str]]) -> list[str]:
+    return [
+        f"{importer} imports {name}, but {room_of(importer)} comes before {room_of(name)}"
+        for importer, name in imports
+        if name in MODULES and ROOMS.index(room_of(name)) > ROOMS.index(room_of(importer))
+    ]
+
+
+def test_a_file_imports_from_its_own_room_or_an_earlier_one() -> None:
+    imports = [(module, name) for module, path in MODULES.items() for name in imported(ast.parse(path.read_text()))]
+    assert len(imports) > 1000
+    assert against_the_order(imports) == []
+
+
+def test_an_import_from_a_later_room_is_found() -> None:
+    assert against_the_order([("perf_tests.records.record", "perf_tests.cases")]) == [
+        "perf_tests.records.record imports perf_tests.cases, but records comes before cases"
+    ]
+
+
+def test_every_folder_is_a_room() -> None:
+    folders = {path.name for path in (ROOT / "perf_tests").iterdir() if (path / "__init__.py").exists()}
+    files = {"options", "cases", "checks", "plugin", "conftest", "tests", "model"}
+    assert folders == set(ROOMS) - files
+
+
+@pytest.mark.parametrize("room", WITHOUT_TORCH)
+def test_a_room_that_reads_files_loads_no_torch(room: str) -> None:
+    modules = [module for module in MODULES if room_of(module) == room and not module.endswith("__main__")]
+    program = f"import sys, importlib; list(map(importlib.import_module, {modules})); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0
 
 
 @pytest.mark.parametrize(
-    "folder, forbidden",
+    "room, forbidden",
     [
-        ("model", ("pytest", "perf_tests", "numerics_tests", "numpy")),
-        ("perf_tests/instruments", ("pytest", "perf_tests.records", "perf_tests.plugin", "perf_tests.measure")),
-        ("perf_tests/records", ("torch", "pytest", "model", "perf_tests.instruments", "perf_tests.cases")),
-        ("perf_tests/verbs", ("torch", "pytest", "model", "perf_tests.instruments", "perf_tests.cases")),
+        ("model", {"pytest", "numerics_tests", "numpy"}),
+        ("instruments", {"pytest"}),
+        ("gate", {"pytest"}),
+        ("records", {"pytest"}),
     ],
 )
-def test_a_room_imports_nothing_from_beyond_its_door(folder: str, forbidden: tuple[str, ...]) -> None:
-    trespassers = {
-        name for name in imported(folder) for beyond in forbidden if name == beyond or name.startswith(f"{beyond}.")
+def test_a_room_does_without_what_is_not_its_business(room: str, forbidden: set[str]) -> None:
+    names = {
+        name.partition(".")[0]
+        for module, path in MODULES.items()
+        if room_of(module) == room
+        for name in imported(ast.parse(path.read_text()))
     }
-    assert trespassers == set()
+    assert names & forbidden == set()
 
 
-def test_one_verb_counts_what_a_model_does_and_only_when_it_is_called() -> None:
-    """`predict` needs torch, cases and instruments by way of these modules; at its top they would slow every verb."""
-    beyond = {"perf_tests.prediction", "perf_tests.prediction_lines", "perf_tests.prediction_request"}
-    for path in (ROOT / "perf_tests/verbs").glob("*.py"):
-        anywhere = {name for node in ast.walk(ast.parse(path.read_text())) for name in names_of(node)}
-        at_the_top = {name for node in ast.parse(path.read_text()).body for name in names_of(node)}
-        assert anywhere & beyond == (beyond if path.name == "predict.py" else set())
-        assert at_the_top & beyond == set()
+def test_instruments_know_nothing_of_records() -> None:
+    found = [
+        (module, name)
+        for module, path in MODULES.items()
+        if room_of(module) == "instruments"
+        for name in imported(ast.parse(path.read_text()))
+        if name.startswith("perf_tests.records")
+    ]
+    assert found == []
 
 
 def test_nothing_reaches_into_pytest_benchmark() -> None:
-    everywhere = imported("perf_tests") | imported("model") | imported("numerics_tests")
-    assert {name for name in everywhere if name.startswith("pytest_benchmark")} == set()
+    paths = [*FILES, *(ROOT / "numerics_tests").glob("**/*.py")]
+    names = {name for path in paths for name in imported(ast.parse(path.read_text()))}
+    assert {name for name in names if name.startswith("pytest_benchmark")} == set()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.meta_tests.synthetic import BACKWARD, FORWARD, FULL_STEP, header, timed, untimed
+from perf_tests.proofs.synthetic import BACKWARD, FORWARD, FULL_STEP, header, timed, untimed
 from perf_tests.records.journal import Journal, JournalContents, read_journal, unfinished_journals
 
 HEADER = header([FORWARD, BACKWARD, FULL_STEP])

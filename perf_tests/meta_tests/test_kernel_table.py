@@ -12,20 +12,20 @@ import pytest
 from model.precision import PRECISIONS
 from model.sizes import SIZES
 from model.training import Training
+from perf_tests.audit.kernel_consistency import inconsistencies, product_shares_that_do_not_fall
 from perf_tests.cases import Case
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.kernels import ProfilerBusyError, trace_rounds
-from perf_tests.kernel_pass import COMPRESSION_LEVEL
+from perf_tests.measures.traced import COMPRESSION_LEVEL
 from perf_tests.meta_tests.example_cases import CPU, TOY, build, language_model_case, random_tokens
 from perf_tests.meta_tests.kernel_traces import DIV, SGEMM, HandWritten, forward_and_backward
-from perf_tests.meta_tests.synthetic import FORWARD, FULL_STEP, identity, passed
-from perf_tests.records.chrome_trace import read_chrome_trace
-from perf_tests.records.kernel_consistency import inconsistencies, product_shares_that_do_not_fall
-from perf_tests.records.kernel_kinds import kind_of
-from perf_tests.records.kernel_screen import detail_lines, summary_lines
-from perf_tests.records.kernel_table import expected_products, kernel_values
-from perf_tests.records.operator_cost import bytes_of, flops_of
+from perf_tests.proofs.synthetic import FORWARD, FULL_STEP, identity, passed
 from perf_tests.records.record import Json, without_nan
+from perf_tests.traces.chrome_trace import read_chrome_trace
+from perf_tests.traces.kernel_kinds import kind_of
+from perf_tests.traces.kernel_table import expected_products, kernel_values
+from perf_tests.traces.operator_cost import bytes_of, flops_of
+from perf_tests.views.screens.kernels import detail_lines, summary_lines
 
 
 @pytest.fixture(scope="module")

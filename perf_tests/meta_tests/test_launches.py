@@ -9,14 +9,14 @@ import torch
 from model.attention import ATTENTION
 from model.precision import PRECISIONS
 from model.training import Training
-from perf_tests.case_counters import counters_of
 from perf_tests.cases import Case
+from perf_tests.counting.case_counters import counters_of
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.kernels import trace_rounds
 from perf_tests.meta_tests.example_cases import CPU, attention_case, build, language_model_case, random_tokens
 from perf_tests.options import PHASES
-from perf_tests.records.chrome_trace import read_chrome_trace
-from perf_tests.records.kernel_table import kernel_values
+from perf_tests.traces.chrome_trace import read_chrome_trace
+from perf_tests.traces.kernel_table import kernel_values
 
 Round = tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.counted_grid import counted_grid
+from perf_tests.counting.counted_grid import counted_grid
 from perf_tests.meta_tests.launch import ROOT
 from perf_tests.records.ledger import COLUMNS, COUNTERS, LedgerKey, ledger_file, moved, read_ledger, write_ledger
 from perf_tests.records.ledger_book import LedgerBook

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from model.precision import PRECISIONS
-from perf_tests import machine_ceilings
-from perf_tests.ceilings import Ceilings
-from perf_tests.instruments import roofline
+from perf_tests.instruments import matmul_rate as roofline
 from perf_tests.instruments.device import CpuDevice
-from perf_tests.machine_ceilings import cache_path, ceilings_here, machine_identity
+from perf_tests.limits.ceilings import Ceilings
+from perf_tests.prediction import machine_ceilings
+from perf_tests.prediction.machine_ceilings import cache_path, ceilings_here, machine_identity
 
 CPU = CpuDevice(torch.device("cpu"))
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from perf_tests import measure
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.compilation import CompilationCount
 from perf_tests.instruments.device import CpuDevice
-from perf_tests.measure import Measure
+from perf_tests.measures import timed as measure
+from perf_tests.measures.timed import Measure
 from perf_tests.meta_tests.example_cases import CPU, language_model_case
 
 

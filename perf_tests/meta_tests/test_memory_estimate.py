@@ -7,7 +7,7 @@ from model.attention import ATTENTION
 from model.precision import PRECISIONS
 from model.sizes import SIZES, ModelConfig
 from perf_tests.cases import LanguageModelCase
-from perf_tests.memory_estimate import needed_bytes, saved_bytes
+from perf_tests.counting.memory_estimate import needed_bytes, saved_bytes
 from perf_tests.meta_tests.example_cases import CPU, attention_case, build, language_model_case, random_tokens
 from perf_tests.meta_tests.saved_tensors import saved_for_backward, storage_bytes
 

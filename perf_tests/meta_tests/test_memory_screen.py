@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from perf_tests.meta_tests.synthetic import attention_identity, identity
-from perf_tests.records.memory_screen import megabytes, summary_lines
+from perf_tests.proofs.synthetic import attention_identity, identity
 from perf_tests.records.record import FLAGS, Json
+from perf_tests.views.screens.memory import megabytes, summary_lines
 
 STEP = "perf_tests/test_memory.py::test_memory_of_full_step[tiny-ctx8-fp32-naive]"
 

@@ -20,7 +20,7 @@ from perf_tests.instruments.memory_snapshot import (
     snapshot_of_events,
     synthetic_snapshot,
 )
-from perf_tests.memory_rounds import PICKLE_PROTOCOL
+from perf_tests.measures.held import PICKLE_PROTOCOL
 
 VIEWER_READS = {
     "PROTO", "FRAME", "STOP", "MARK", "MEMOIZE", "BINGET", "LONG_BINGET", "BINPUT", "LONG_BINPUT", "EMPTY_DICT",

@@ -9,15 +9,15 @@ import pytest
 
 from model.precision import PRECISIONS
 from model.training import Training
-from perf_tests.case_counters import counters_of
 from perf_tests.cases import LanguageModelCase
+from perf_tests.counting.case_counters import counters_of
 from perf_tests.instruments.memory_holders import Held, Part
 from perf_tests.instruments.storage_tracker import Block, Change
-from perf_tests.memory_pass import with_prediction, workspace_bytes_of
-from perf_tests.memory_rounds import MemoryMeasure, Standing
-from perf_tests.memory_values import MOST_MOMENTS, residual_tensor_bytes, saved_by_part, timeline
+from perf_tests.measures.held import MemoryMeasure, Standing
+from perf_tests.measures.held_values import MOST_MOMENTS, residual_tensor_bytes, saved_by_part, timeline
 from perf_tests.meta_tests.example_cases import CPU, TOY, attention_case, build, language_model_case, random_tokens
 from perf_tests.meta_tests.test_memory_snapshot import assert_consistent, assert_opens
+from perf_tests.passes.memory import with_prediction, workspace_bytes_of
 from perf_tests.records.record import Json
 
 
@@ -127,7 +127,7 @@ def test_a_full_folder_costs_the_snapshot_and_not_the_row(monkeypatch: pytest.Mo
     def no_room(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("perf_tests.memory_rounds.write_whole", no_room)
+    monkeypatch.setattr("perf_tests.measures.held.write_whole", no_room)
     values = examined(language_model_case(phase="backward"), tmp_path / "it.pickle")
     assert values["peak_allocated_bytes"] > 0
     assert values["snapshot"] is None

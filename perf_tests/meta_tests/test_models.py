@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from model.sizes import ModelConfig
 from model.training import Training
 from model.transformer import TransformerLM
-from perf_tests import models
+from perf_tests.bench import models
+from perf_tests.bench.models import ForeignModelError, ModelShelf, build_foreign_model
 from perf_tests.cases import LanguageModelCase
 from perf_tests.instruments import heap
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.meta_tests.example_cases import CPU, TOY, language_model_case, random_tokens
-from perf_tests.models import ForeignModelError, ModelShelf, build_foreign_model
 
 FACTORIES = "perf_tests.meta_tests.foreign_models"
 TRAINING_CASE = language_model_case(phase="full_step", optimizer="loop")

@@ -19,11 +19,11 @@ from perf_tests.meta_tests.nsys_exports import (
     one_layer,
     without_table,
 )
-from perf_tests.meta_tests.synthetic import FORWARD, passed, record, with_passes
-from perf_tests.records.kernel_table import kernel_values
-from perf_tests.records.nsys_sqlite import RangeError, read_sqlite
+from perf_tests.proofs.synthetic import FORWARD, passed, record, with_passes
 from perf_tests.records.record import Json
-from perf_tests.records.screen import case_name
+from perf_tests.traces.kernel_table import kernel_values
+from perf_tests.traces.nsys_sqlite import RangeError, read_sqlite
+from perf_tests.views.screens.lines import case_name
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from model.sizes import SIZES
+from perf_tests.bench.outcomes import Outcome, gib, is_out_of_memory, out_of_memory, why_too_large, why_unsupported
 from perf_tests.cases import Case, LanguageModelCase
-from perf_tests.memory_estimate import needed_bytes
+from perf_tests.counting.memory_estimate import needed_bytes
 from perf_tests.meta_tests.example_cases import CPU, attention_case, language_model_case
-from perf_tests.outcomes import Outcome, gib, is_out_of_memory, out_of_memory, why_too_large, why_unsupported
 
 AMPLE = 10**18
 # More than any address space holds, so that no kernel setting makes the allocation succeed.

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from perf_tests.gate.samples import GateSamples, SamplesFile, read_samples
 from perf_tests.paired import measuring as measuring_module
 from perf_tests.paired.draws import (
     FEWEST_QUADRUPLES,
@@ -29,7 +30,6 @@ from perf_tests.paired.measuring import (
     turns,
 )
 from perf_tests.paired.trees import Trees
-from perf_tests.records.gate.samples import GateSamples, SamplesFile, read_samples
 
 CASES = ("one", "two", "three")
 

@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from perf_tests.meta_tests.launch import Launch, launch, short
-from perf_tests.meta_tests.synthetic import BACKWARD, FORWARD, header, passed, record, timed, untimed, with_passes
 from perf_tests.options import PASSES
-from perf_tests.recording import ROUNDS_OF_PASS
+from perf_tests.passes.every_pass import EVERY_PASS
+from perf_tests.proofs.synthetic import BACKWARD, FORWARD, header, passed, record, timed, untimed, with_passes
 from perf_tests.records.compare import compare
 from perf_tests.records.journal import Journal, read_journal
-from perf_tests.records.passes import PASS_LINES, pass_lines
 from perf_tests.records.record import Json, ids_of, why_not_a_record
-from perf_tests.records.screen import result_lines
 from perf_tests.records.store import latest_baseline, list_records, save_record
+from perf_tests.views.screens.lines import result_lines
+from perf_tests.views.screens.passes import PASS_LINES, pass_lines
 
 KERNELS = "perf_tests/test_kernels.py::test_kernels_of_forward[tiny-ctx8-fp32-naive]"
 
@@ -30,8 +30,8 @@ def test_the_journal_keeps_a_pass_and_knows_that_it_is_done(tmp_path: Path) -> N
 
 
 def test_every_pass_says_how_many_rounds_it_runs_and_how_its_rows_are_read() -> None:
-    assert set(ROUNDS_OF_PASS) == set(PASSES) == set(PASS_LINES)
-    assert {name: rounds("forward", 10) > 0 for name, rounds in ROUNDS_OF_PASS.items()} == dict.fromkeys(PASSES, True)
+    assert list(EVERY_PASS) == list(PASSES) == list(PASS_LINES)
+    assert all(extra_pass.rounds_of("forward", 10) > 0 for extra_pass in EVERY_PASS.values())
 
 
 def test_a_pass_is_no_case_of_the_comparison() -> None:

@@ -9,12 +9,12 @@ import pytest
 
 from perf_tests.__main__ import main
 from perf_tests.meta_tests.browser import chromium
-from perf_tests.meta_tests.synthetic import record, timed
-from perf_tests.records.report import page, pictures
-from perf_tests.records.report.figure import Figure, Point, Series
-from perf_tests.records.report.pictures import FIGURE, NOTE, PICTURE, digests, figure_of, shown_part
-from perf_tests.records.report.svg import svg_of, ticks
+from perf_tests.proofs.synthetic import record, timed
 from perf_tests.records.store import StoredRecord, read_record
+from perf_tests.views.report import page, pictures
+from perf_tests.views.report.figure import Figure, Point, Series
+from perf_tests.views.report.pictures import FIGURE, NOTE, PICTURE, digests, figure_of, shown_part
+from perf_tests.views.report.svg import svg_of, ticks
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "pictures"

@@ -3,9 +3,9 @@
 import pytest
 
 from model.sizes import SIZES, ModelConfig
-from perf_tests.case_counters import counters_of
+from perf_tests.counting.case_counters import counters_of
 from perf_tests.meta_tests.example_cases import language_model_case
-from perf_tests.precision_crossover import context_where_mixed_precision_saves
+from perf_tests.meta_tests.precision_crossover import context_where_mixed_precision_saves
 
 
 def test_the_2_7b_shape_saves_from_about_0_6_times_its_width_in_tokens() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from perf_tests.ceilings import (
+from perf_tests.limits.ceilings import (
     BACKWARD_LAUNCH_SECONDS,
     CARDS_WITH_64_LANES,
     FP32_EFFICIENCY_WITH_64_LANES,
@@ -13,8 +13,8 @@ from perf_tests.ceilings import (
     Ceilings,
     ceilings_of,
 )
-from perf_tests.datasheets import GPUS, gpu_named
-from perf_tests.predicted_time import Part, predicted_time
+from perf_tests.limits.datasheets import GPUS, gpu_named
+from perf_tests.limits.predicted_time import Part, predicted_time
 
 MACHINE = Ceilings(
     name="a round machine",

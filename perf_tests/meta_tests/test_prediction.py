@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 
 from model.sizes import SIZES
-from perf_tests import prediction_request
 from perf_tests.__main__ import main
-from perf_tests.case_counters import counters_of
 from perf_tests.cases import AttentionCase, LanguageModelCase
-from perf_tests.ceilings import Ceilings, ceilings_of
-from perf_tests.datasheets import gpu_named
-from perf_tests.gpu_room import DOES_NOT_FIT, FITS, FRAGMENTATION_SHARE, MAY_NOT_FIT, Room, room_on
-from perf_tests.prediction import Machine, predict_attention, predict_case, predict_step
-from perf_tests.prediction_lines import attention_lines, step_lines
+from perf_tests.counting.case_counters import counters_of
+from perf_tests.limits.ceilings import Ceilings, ceilings_of
+from perf_tests.limits.datasheets import gpu_named
+from perf_tests.limits.gpu_room import DOES_NOT_FIT, FITS, FRAGMENTATION_SHARE, MAY_NOT_FIT, Room, room_on
+from perf_tests.prediction import request as prediction_request
+from perf_tests.prediction.lines import attention_lines, step_lines
+from perf_tests.prediction.step import Machine, predict_attention, predict_case, predict_step
 
 TINY = LanguageModelCase(
     phase="full_step", size="tiny", config=SIZES["tiny"].at_context(64), context_length=64, batch_size=4,

@@ -10,7 +10,7 @@ from perf_tests.proofs.launches import LaunchError, launch_suite
 from perf_tests.proofs.paired_ratio import means_outside, paired_ratio, paired_ratio_of_turns
 from perf_tests.proofs.time_inside_rounds import parsed_time_line
 from perf_tests.proofs.verdict import conclude
-from perf_tests.records.screen import time_line
+from perf_tests.views.screens.lines import time_line
 
 
 def noisy_seconds(typical_seconds: float, count: int, seed: int) -> list[float]:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from perf_tests.ceilings import FP32_EFFICIENCY_WITH_64_LANES
+from perf_tests.limits.ceilings import FP32_EFFICIENCY_WITH_64_LANES
 from perf_tests.proofs import predicted_memory, predicted_times
 from perf_tests.proofs.published_peaks import (
     OUTLIERS,

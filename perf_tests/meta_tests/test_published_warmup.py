@@ -7,8 +7,8 @@ from statistics import median
 
 import pytest
 
+from perf_tests.audit.plausibility import OUTLIER_SHARE, slow_round
 from perf_tests.meta_tests.documents import ROOT, page
-from perf_tests.records.plausibility import OUTLIER_SHARE, slow_round
 
 ROUNDS = 10
 """What the assignment that all of them answer asks for."""

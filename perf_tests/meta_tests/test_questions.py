@@ -13,14 +13,14 @@ import pytest
 
 from model.sizes import SIZES, ModelConfig
 from perf_tests.__main__ import main
-from perf_tests.case_counters import counters_of
+from perf_tests.counting.case_counters import counters_of
 from perf_tests.meta_tests.example_cases import language_model_case
-from perf_tests.meta_tests.synthetic import BACKWARD, FORWARD, FULL_STEP, record, remembered, timed, traced, warmed
 from perf_tests.options import add_options
-from perf_tests.records.questions.memory import crossover, squares_saved
-from perf_tests.records.questions.page import QUESTIONS, UNANSWERED, answers, questions_page
-from perf_tests.records.questions.sources import ROOT, Shape, Sources
+from perf_tests.proofs.synthetic import BACKWARD, FORWARD, FULL_STEP, record, remembered, timed, traced, warmed
 from perf_tests.records.record import Json
+from perf_tests.views.writeup.memory import crossover, squares_saved
+from perf_tests.views.writeup.page import QUESTIONS, UNANSWERED, answers, questions_page
+from perf_tests.views.writeup.sources import ROOT, Shape, Sources
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The repository's tables without its records."""
     folder = tmp_path_factory.mktemp("root")
     shutil.copytree(ROOT / "published", folder / "published")
-    shutil.copytree(ROOT / "perf_tests/counters", folder / "perf_tests/counters")
+    shutil.copytree(ROOT / "perf_tests/counting/counters", folder / "perf_tests/counting/counters")
     return folder
 
 

@@ -11,10 +11,14 @@ from unittest.mock import Mock
 import pytest
 
 from perf_tests.__main__ import main
-from perf_tests.datasheets import gpu_named
+from perf_tests.audit.plausibility import MEASURED_CEILING_MARGIN
+from perf_tests.bench.against import DEFAULT_MINUTES
+from perf_tests.gate.conclusion import conclude
+from perf_tests.gate.rules import Rules, rules_from_settings
+from perf_tests.gate.samples import read_samples
+from perf_tests.limits.datasheets import gpu_named
 from perf_tests.meta_tests.documents import README, ROOT, block, indented, page, section
 from perf_tests.options import add_options
-from perf_tests.paired.against import DEFAULT_MINUTES
 from perf_tests.proofs import (
     against_llama,
     collection_cost,
@@ -34,13 +38,9 @@ from perf_tests.proofs import (
     time_inside_rounds,
     trace_size,
 )
-from perf_tests.records.gate.conclusion import conclude
-from perf_tests.records.gate.report import report_lines
-from perf_tests.records.gate.rules import Rules, rules_from_settings
-from perf_tests.records.gate.samples import read_samples
-from perf_tests.records.plausibility import MEASURED_CEILING_MARGIN
-from perf_tests.records.screen import result_lines
 from perf_tests.records.store import read_record
+from perf_tests.views.screens.gate import report_lines
+from perf_tests.views.screens.lines import result_lines
 
 
 def commands(text: str) -> list[str]:

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from model.sizes import SIZES
-from perf_tests.case_counters import counters_of
 from perf_tests.cases import LanguageModelCase
+from perf_tests.counting.case_counters import counters_of
 
 CASE = LanguageModelCase(
     phase="backward", size="tiny", config=SIZES["tiny"].at_context(64), context_length=64, batch_size=2,

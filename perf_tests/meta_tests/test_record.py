@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perf_tests.benchmark_options import show_beside_baseline
-from perf_tests.meta_tests.synthetic import BACKWARD, FORWARD, header, identity, machine, record, timed, untimed
+from perf_tests.bench.benchmark_options import show_beside_baseline
+from perf_tests.proofs.synthetic import BACKWARD, FORWARD, header, identity, machine, record, timed, untimed
 from perf_tests.records.compare import compare
-from perf_tests.records.comparison_screen import comparison_lines
 from perf_tests.records.record import (
     Json,
     build_record,
@@ -23,6 +22,7 @@ from perf_tests.records.record import (
     why_not_a_record,
 )
 from perf_tests.records.store import encoded
+from perf_tests.views.screens.comparison import comparison_lines
 
 
 def refuse_constant(name: str) -> None:

@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.meta_tests.synthetic import FORWARD, machine, record, timed
+from perf_tests.bench.stash import Run
+from perf_tests.gate.accepted import Acceptance, read_accepted
+from perf_tests.gate.recorded import RULES, conclude_recorded
+from perf_tests.gate.recorded_sides import RecordedSides, code_of, sides_of
+from perf_tests.gate.verdicts import Verdict
 from perf_tests.meta_tests.test_gate_recorded import launches
-from perf_tests.recorded_verdict import judge
-from perf_tests.records.gate.accepted import Acceptance, read_accepted
-from perf_tests.records.gate.recorded import RULES, conclude_recorded
-from perf_tests.records.gate.recorded_sides import RecordedSides, code_of, sides_of
-from perf_tests.records.gate.verdicts import Verdict
+from perf_tests.proofs.synthetic import FORWARD, machine, record, timed
 from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord, save_record
-from perf_tests.stash import Run
+from perf_tests.run.recorded_verdict import judge
 
 BASE, HEAD = "b" * 40, "a" * 40
 

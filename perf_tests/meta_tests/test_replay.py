@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from perf_tests.__main__ import main
+from perf_tests.gate.conclusion import conclude, next_step
+from perf_tests.gate.rules import Rules
+from perf_tests.gate.samples import SamplesFile
 from perf_tests.proofs.simulated_launches import SimulatedCase, header, line
-from perf_tests.records.gate.conclusion import conclude, next_step
-from perf_tests.records.gate.report import as_json
-from perf_tests.records.gate.rules import Rules
-from perf_tests.records.gate.samples import SamplesFile
+from perf_tests.views.screens.gate import as_json
 
 RULES = Rules(screen_pairs=5, confirm_looks=(8, 12), look_shares=(0.4, 0.6))
 QUIET = [SimulatedCase(f"t.py::test_quiet[{place}]") for place in range(6)]

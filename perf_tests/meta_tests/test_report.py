@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from perf_tests.__main__ import main
-from perf_tests.meta_tests.synthetic import BACKWARD, FORWARD, attention_identity, record, timed, traced, untimed
-from perf_tests.meta_tests.synthetic_grid import grid_record, with_every_pass
+from perf_tests.proofs.synthetic import BACKWARD, FORWARD, attention_identity, record, timed, traced, untimed
+from perf_tests.proofs.synthetic_grid import grid_record, with_every_pass
 from perf_tests.records.record import OUTCOMES, Json
-from perf_tests.records.report import page
-from perf_tests.records.report.page import embedded
+from perf_tests.views.report import page
+from perf_tests.views.report.page import embedded
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = "</script><script>pwned()</script><img src=x onerror=pwned()> \" ' & %{x} é \u202e \ud800"

@@ -10,8 +10,8 @@ import pytest
 
 from perf_tests.__main__ import main
 from perf_tests.meta_tests.browser import DARK, LIGHT, chromium, opened
-from perf_tests.meta_tests.synthetic import timed
-from perf_tests.meta_tests.synthetic_grid import grid_record, with_every_pass
+from perf_tests.proofs.synthetic import timed
+from perf_tests.proofs.synthetic_grid import grid_record, with_every_pass
 from perf_tests.records.record import Json
 
 pytest.importorskip("plotly", reason="plotly, which draws the figures, is not installed")

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from perf_tests.__main__ import main
-from perf_tests.meta_tests.synthetic import (
+from perf_tests.meta_tests.test_report import figures, page_over, sections
+from perf_tests.proofs.synthetic import (
     BACKWARD,
     FORWARD,
     attention_identity,
@@ -19,10 +20,9 @@ from perf_tests.meta_tests.synthetic import (
     warmed,
     with_passes,
 )
-from perf_tests.meta_tests.test_report import figures, page_over, sections
 from perf_tests.records.record import Json
-from perf_tests.records.report import page
-from perf_tests.records.report.memory import FEWEST_MOMENTS, thinned
+from perf_tests.views.report import page
+from perf_tests.views.report.memory import FEWEST_MOMENTS, thinned
 
 MIB = 2**20
 

@@ -2,7 +2,7 @@
 
 import random
 
-from perf_tests.records.row_flags import (
+from perf_tests.audit.row_flags import (
     has_outlier,
     has_trend,
     may_page,

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from model.sizes import SIZES
-from perf_tests.case_counters import counters_of
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
-from perf_tests.memory_process import MemoryWorker, MemoryWorkerError
+from perf_tests.counting.case_counters import counters_of
 from perf_tests.meta_tests.launch import MODELS, ROOT, Launch, launch, short
 from perf_tests.meta_tests.test_memory_snapshot import assert_opens
 from perf_tests.records.record import LANGUAGE_MODEL_IDENTITY, Json
+from perf_tests.workers.memory_process import MemoryWorker, MemoryWorkerError
 
 ONLY_MEMORY = ("-k=memory_of", "--threads=1")
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from perf_tests.meta_tests.synthetic import BACKWARD, FORWARD, FULL_STEP, record, timed, untimed
+from perf_tests.proofs.synthetic import BACKWARD, FORWARD, FULL_STEP, record, timed, untimed
 from perf_tests.records.record import FLAGS, OUTCOMES
-from perf_tests.records.screen import WIDTH, case_name, duration, result_lines, table, time_line
+from perf_tests.views.screens.lines import WIDTH, case_name, duration, result_lines, table, time_line
 
 
 def naming(case_id: str, lines: list[str]) -> list[str]:

@@ -6,7 +6,7 @@ import random
 import pytest
 from scipy import stats
 
-from perf_tests.records.steadiness import (
+from perf_tests.audit.steadiness import (
     LEVEL,
     had_short_warmup,
     most_false_alarms,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.meta_tests.synthetic import BACKWARD, record, timed, untimed
+from perf_tests.proofs.synthetic import BACKWARD, record, timed, untimed
 from perf_tests.records.store import (
     encoded,
     list_records,

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from perf_tests.audit.figures import Timing
+from perf_tests.audit.files import audit_file
+from perf_tests.audit.tables_of_others import read_table
 from perf_tests.meta_tests.foreign_tables import Row, model_row, written
-from perf_tests.meta_tests.synthetic import attention_identity, record, timed
-from perf_tests.records.audit import audit_file
-from perf_tests.records.figures import Timing
-from perf_tests.records.flat_figures import COLUMNS, as_csv, flat_figures
-from perf_tests.records.tables_of_others import read_table
+from perf_tests.proofs.synthetic import attention_identity, record, timed
+from perf_tests.views.tables.flat_figures import COLUMNS, as_csv, flat_figures
 
 
 def refusal(path: Path) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perf_tests.__main__ import main
-from perf_tests.meta_tests.synthetic import attention_identity, record, timed
+from perf_tests.proofs.synthetic import attention_identity, record, timed
 from perf_tests.records.record import Json
 
 EXAMPLE = Path(__file__).parents[2] / ".benchmarks"

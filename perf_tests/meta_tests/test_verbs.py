@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perf_tests.__main__ import main
-from perf_tests.meta_tests.synthetic import BACKWARD, FORWARD, record, timed, untimed
+from perf_tests.proofs.synthetic import BACKWARD, FORWARD, record, timed, untimed
 from perf_tests.records.record import Json
 
 ROOT = Path(__file__).parents[2]

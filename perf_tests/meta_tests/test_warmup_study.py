@@ -7,24 +7,23 @@ from pathlib import Path
 
 import pytest
 
+from perf_tests.audit.steadiness import LEAST_EXCESS, LEVEL
+from perf_tests.audit.warmup_study import LEAVING_OUT_ROUNDS, STUDIED_WARMUP_ROUNDS, study_rounds, warmup_values
+from perf_tests.bench.workbench import Workbench
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.device import CpuDevice
-from perf_tests.instruments.first_round import ROUNDS_BETWEEN
 from perf_tests.instruments.gpu_health import ENERGY_LEAST_SECONDS
+from perf_tests.instruments.traced_call import ROUNDS_BETWEEN
+from perf_tests.measures.studied import StudiedMeasure
+from perf_tests.measures.study_task import Task, task_of
 from perf_tests.meta_tests.documents import page
 from perf_tests.meta_tests.example_cases import CPU
 from perf_tests.meta_tests.launch import ROOT, Launch, launch, short
-from perf_tests.meta_tests.synthetic import passed
 from perf_tests.meta_tests.test_gate_course import SETTINGS as GATE_SETTINGS
+from perf_tests.proofs.synthetic import passed
 from perf_tests.records.record import Json
-from perf_tests.records.steadiness import LEAST_EXCESS, LEVEL
-from perf_tests.records.warmup_screen import machine_line, warmup_lines
-from perf_tests.records.warmup_study import LEAVING_OUT_ROUNDS, STUDIED_WARMUP_ROUNDS, study_rounds, warmup_values
-from perf_tests.warmup.fresh_process import FreshProcessError, in_fresh_process
-from perf_tests.warmup.rounds import StudiedMeasure
-from perf_tests.warmup.study import BENCHMARKS, benchmark_id
-from perf_tests.warmup.task import Task, task_of
-from perf_tests.workbench import Workbench
+from perf_tests.views.screens.warmup import machine_line, warmup_lines
+from perf_tests.workers.fresh_process import FreshProcessError, in_fresh_process
 
 FORWARD = "perf_tests/test_forward.py::test_forward[tiny-ctx8-fp32-naive]"
 BACKWARD = "perf_tests/test_backward.py::test_backward[tiny-ctx8-fp32-naive]"
@@ -127,14 +126,6 @@ def test_the_screen_has_a_row_for_each_case_and_one_line_for_the_machine() -> No
     assert "5 covers every case of this study" in machine_line([quick])
 
 
-def test_every_phase_has_a_benchmark_whose_id_keeps_the_axes() -> None:
-    assert benchmark_id("forward", STUDY) == FORWARD
-    for phase, function in BENCHMARKS.items():
-        path, _, name = benchmark_id(phase, STUDY).partition("::")
-        assert (ROOT / path).exists()
-        assert name == f"{function.__name__}[tiny-ctx8-fp32-naive]"
-
-
 def test_a_task_survives_its_way_through_json_without_passes_of_its_own() -> None:
     task = Task(replace(SETTINGS, passes=("warmup",)), FORWARD, 2, 5, leaves_out_timed_phase=True)
     there = task_of(json.loads(json.dumps(task.as_json())))
@@ -204,7 +195,7 @@ def test_a_fresh_process_without_its_benchmark_says_so() -> None:
 
 def test_a_fresh_process_that_is_killed_is_named_with_its_signal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "perf_tests.warmup.fresh_process.subprocess.run",
+        "perf_tests.workers.fresh_process.subprocess.run",
         lambda *_, **__: subprocess.CompletedProcess([], -9, stdout=""),
     )
     with pytest.raises(FreshProcessError, match=r"was killed by SIGKILL: it said nothing\."):

@@ -15,10 +15,10 @@ from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.kernels import trace_rounds
 from perf_tests.meta_tests.documents import ROOT, block, indented, page
 from perf_tests.meta_tests.example_cases import CPU, TOY, build, language_model_case, random_tokens
-from perf_tests.records.chrome_trace import read_chrome_trace
-from perf_tests.records.kernel_table import expected_products, kernel_values
 from perf_tests.records.record import Json
 from perf_tests.records.store import read_record
+from perf_tests.traces.chrome_trace import read_chrome_trace
+from perf_tests.traces.kernel_table import expected_products, kernel_values
 
 TEXT = page("where-time-goes")
 LAYERS = (1, 3)

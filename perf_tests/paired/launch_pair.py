@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 from perf_tests.paired.draws import Draw
-from perf_tests.paired.protocol import Channel, ClosedError, SilentError
 from perf_tests.records.record import Json
+from perf_tests.workers.channel import Channel, ClosedError, SilentError
 
 Side = Literal["base", "head"]
 SIDES: tuple[Side, Side] = ("base", "head")

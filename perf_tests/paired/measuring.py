@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from perf_tests.gate.exact_counters import exact_events
+from perf_tests.gate.samples import ABSENT, SamplesFile
 from perf_tests.instruments.cores import keep_on, let_go, processors_for
 from perf_tests.paired.draws import ORDERS, Draw, draw_cores, draw_order, draw_pair, draw_quadruples, quadruple_count
 from perf_tests.paired.launch_pair import SIDES, START_SECONDS, Side, Worker, WorkerError, launched
 from perf_tests.paired.trees import Trees
 from perf_tests.records.compare import identity_difference
-from perf_tests.records.gate.exact_counters import exact_events
-from perf_tests.records.gate.samples import ABSENT, SamplesFile
 from perf_tests.records.record import Json
-from perf_tests.records.screen import case_name
+from perf_tests.views.screens.lines import case_name
 
 SENTINELS = ("arithmetic", "memory", "interpreter")
 

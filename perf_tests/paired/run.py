@@ -10,17 +10,17 @@ from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 
+from perf_tests.bench.against import Against
 from perf_tests.cases import Case
+from perf_tests.gate.accepted import FILE_NAME, effective, read_accepted
+from perf_tests.gate.conclusion import GateResult, RunVerdict, conclude, next_step
+from perf_tests.gate.rules import Rules
+from perf_tests.gate.samples import SamplesFile
 from perf_tests.instruments.cores import can_bind
 from perf_tests.options import Settings
-from perf_tests.paired.against import Against
 from perf_tests.paired.launch_pair import SIDES, STEADY, Side
 from perf_tests.paired.measuring import Measuring, Watch
 from perf_tests.paired.trees import Commit, Trees, planted, state_of_head
-from perf_tests.records.gate.accepted import FILE_NAME, effective, read_accepted
-from perf_tests.records.gate.conclusion import GateResult, RunVerdict, conclude, next_step
-from perf_tests.records.gate.rules import Rules
-from perf_tests.records.gate.samples import SamplesFile
 from perf_tests.records.record import Json
 
 IDLE_SECONDS_LIMIT = 0.002

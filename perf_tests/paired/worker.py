@@ -7,7 +7,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from perf_tests.paired.protocol import Channel, ClosedError
+from perf_tests.workers.channel import Channel, ClosedError
 
 
 def main() -> int:
@@ -25,7 +25,7 @@ def _serve(channel: Channel) -> str | None:
     """None when all was served, else why not: somebody else's `model/` may lack what the benchmarks import."""
     task = channel.receive()
     try:
-        from perf_tests.paired.serving import serve
+        from perf_tests.workers.gate import serve
     except Exception as error:
         return f"its model/ cannot be used by these benchmarks: {type(error).__name__}: {error}"
     return serve(channel, task)

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from perf_tests.audit.files import Audit, audit_file
+from perf_tests.audit.finding import ACCUSING, IMPOSSIBLE
 from perf_tests.proofs.held_out_attention import breaks_physics
 from perf_tests.proofs.verdict import conclude
-from perf_tests.records.audit import Audit, audit_file
-from perf_tests.records.finding import ACCUSING, IMPOSSIBLE
 
 PUBLISHED = Path(__file__).parents[2] / "published"
 TABLES = ("e2e_timing", "attention_timing", "attention_timing_as_written", "memory", "kernels")

@@ -16,16 +16,16 @@ from model.precision import PRECISIONS
 from model.sizes import SIZES, ModelConfig
 from model.training import Training
 from model.transformer import TransformerLM
-from perf_tests.case_counters import counters_of
 from perf_tests.cases import LanguageModelCase
-from perf_tests.checkpoint_choice import choose_checkpoint, worthwhile_checkpoints
+from perf_tests.counting.case_counters import counters_of
 from perf_tests.instruments.allocator_peak import allocator_peak_bytes
 from perf_tests.options import physical_cores
-from perf_tests.prediction import Machine, PredictedCase
-from perf_tests.prediction_request import this_machine
+from perf_tests.prediction.checkpoint_choice import choose_checkpoint, worthwhile_checkpoints
+from perf_tests.prediction.request import this_machine
+from perf_tests.prediction.step import Machine, PredictedCase
 from perf_tests.proofs.predicted_cpu_peak import LIMIT, above_standing
 from perf_tests.proofs.verdict import conclude, conditions
-from perf_tests.records.screen import duration, table
+from perf_tests.views.screens.lines import duration, table
 
 
 def main() -> int:

@@ -7,10 +7,10 @@ import subprocess
 import sys
 from dataclasses import replace
 
-from perf_tests.case_counters import counters_of
 from perf_tests.cases import AttentionCase, Case
-from perf_tests.counted_grid import counted_grid
-from perf_tests.fake_training import attention_passes, inference, passes, updates
+from perf_tests.counting.case_counters import counters_of
+from perf_tests.counting.counted_grid import counted_grid
+from perf_tests.counting.fake_training import attention_passes, inference, passes, updates
 from perf_tests.proofs.launches import ROOT
 from perf_tests.proofs.verdict import conclude, conditions
 

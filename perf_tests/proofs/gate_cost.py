@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 from statistics import median
 
+from perf_tests.gate.conclusion import screen
+from perf_tests.gate.rules import rules_from_settings
 from perf_tests.proofs.gate_false_alarms import NO_OP_CHANGES
 from perf_tests.proofs.gate_simulation import CLAIMED_CLEARED, CLAIMED_SPREAD
 from perf_tests.proofs.gate_trials import ROOT, Trial, TrialError, kept_trials, run_trial, share
 from perf_tests.proofs.verdict import conclude, conditions
-from perf_tests.records.gate.conclusion import screen
-from perf_tests.records.gate.rules import rules_from_settings
-from perf_tests.records.screen import duration
+from perf_tests.views.screens.lines import duration
 
 FOLDER = ROOT / ".benchmarks/gate/cost"
 LIMIT_SECONDS = 300.0

@@ -6,7 +6,7 @@ from perf_tests.proofs.gate_peers import GATE, Judged, rule_names
 from perf_tests.proofs.gate_power import SlowedCase, by_slowdown, slowed_in
 from perf_tests.proofs.gate_simulation import CLAIMED_SPREAD
 from perf_tests.proofs.gate_trials import limits, share
-from perf_tests.records.report.figure import Figure, Point, Series
+from perf_tests.views.report.figure import Figure, Point, Series
 
 NO_TAGS = ("", "", "", "")
 INTERVAL = "intervals are Clopper and Pearson's, at 95 %"

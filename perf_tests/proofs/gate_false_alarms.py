@@ -10,6 +10,8 @@ from pathlib import Path
 
 from scipy.stats import binom
 
+from perf_tests.gate.conclusion import RunVerdict
+from perf_tests.gate.verdicts import Verdict
 from perf_tests.proofs.gate_trials import (
     QUICK_SUITE,
     ROOT,
@@ -22,9 +24,7 @@ from perf_tests.proofs.gate_trials import (
     upper_limit,
 )
 from perf_tests.proofs.verdict import conclude, conditions
-from perf_tests.records.gate.conclusion import RunVerdict
-from perf_tests.records.gate.verdicts import Verdict
-from perf_tests.records.screen import case_name
+from perf_tests.views.screens.lines import case_name
 
 FOLDER = ROOT / ".benchmarks/gate/false-alarms"
 SUITE = (*QUICK_SUITE, "-k", "test_attention", "--head-dim=16,32,64")

@@ -15,6 +15,8 @@ from statistics import median
 
 import numpy as np
 
+from perf_tests.gate.clock import decide_clock
+from perf_tests.gate.verdicts import Verdict
 from perf_tests.proofs import gate_relabelled
 from perf_tests.proofs.gate_curves import INTERVAL, WHERE_CALM, alarm_figures, power_figures, rule_figures
 from perf_tests.proofs.gate_false_alarms import NO_OP_CHANGES, is_false_alarm
@@ -32,13 +34,11 @@ from perf_tests.proofs.gate_power import (
 )
 from perf_tests.proofs.gate_slowdowns import REAL_SLOWDOWNS
 from perf_tests.proofs.gate_trials import Trial, share, trials_under, upper_limit
-from perf_tests.records.gate.clock import decide_clock
-from perf_tests.records.gate.verdicts import Verdict
-from perf_tests.records.report.markup import paragraph, table
-from perf_tests.records.report.page import MissingPlotlyError, Page, Section, document
-from perf_tests.records.screen import DASH
 from perf_tests.records.store import write_whole
-from perf_tests.records.tables import Table
+from perf_tests.views.report.markup import paragraph, table
+from perf_tests.views.report.page import MissingPlotlyError, Page, Section, document
+from perf_tests.views.screens.lines import DASH
+from perf_tests.views.tables.timing import Table
 
 
 def main() -> int:

@@ -10,13 +10,13 @@ from functools import cache
 
 import numpy as np
 
+from perf_tests.gate.samples import GateSamples, Measurement
+from perf_tests.gate.statistics import Floats
+from perf_tests.gate.verdicts import Verdict
 from perf_tests.proofs.gate_power import SlowedCase, by_slowdown, slowed_in
 from perf_tests.proofs.gate_trials import Trial, share
 from perf_tests.proofs.peer_rules import PEERS
-from perf_tests.records.gate.samples import GateSamples, Measurement
-from perf_tests.records.gate.statistics import Floats
-from perf_tests.records.gate.verdicts import Verdict
-from perf_tests.records.screen import table
+from perf_tests.views.screens.lines import table
 
 GATE = "this gate"
 APART = "two launches"

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
+from perf_tests.gate.suite import POWER_OF_DETECTION
+from perf_tests.gate.verdicts import CaseResult, Verdict
 from perf_tests.proofs.gate_simulation import CLAIMED_BIAS, CLAIMED_POWER, CLAIMED_SPREAD
 from perf_tests.proofs.gate_slowdowns import REAL_SLOWDOWNS, slowed
 from perf_tests.proofs.gate_trials import (
@@ -28,9 +30,7 @@ from perf_tests.proofs.gate_trials import (
     share,
 )
 from perf_tests.proofs.verdict import conclude, conditions, gravest
-from perf_tests.records.gate.suite import POWER_OF_DETECTION
-from perf_tests.records.gate.verdicts import CaseResult, Verdict
-from perf_tests.records.screen import DASH, case_name, table
+from perf_tests.views.screens.lines import DASH, case_name, table
 
 FOLDER = ROOT / ".benchmarks/gate/power"
 INJECTED = "extra-work"

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import numpy as np
 
+from perf_tests.gate.clock import decide_clock, pair_values
+from perf_tests.gate.rules import Clock, Rules
+from perf_tests.gate.samples import GateSamples, read_samples
+from perf_tests.gate.statistics import Flags, Floats, robust_spread
 from perf_tests.proofs.share import Share
 from perf_tests.proofs.simulated_suites import JudgedSuites, judged
 from perf_tests.proofs.verdict import conclude
-from perf_tests.records.gate.clock import decide_clock, pair_values
-from perf_tests.records.gate.rules import Clock, Rules
-from perf_tests.records.gate.samples import GateSamples, read_samples
-from perf_tests.records.gate.statistics import Flags, Floats, robust_spread
-from perf_tests.records.screen import case_name, table
+from perf_tests.views.screens.lines import case_name, table
 
 RULES = Rules()
 CHUNK = 500

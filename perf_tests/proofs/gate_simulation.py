@@ -11,17 +11,17 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import stats
 
+from perf_tests.gate.conclusion import conclude as judge
+from perf_tests.gate.decisions import stage_two_estimate
+from perf_tests.gate.rules import Rules
+from perf_tests.gate.statistics import Floats, estimate, fit_prior, sign_flip_p_value
+from perf_tests.gate.verdicts import Verdict
 from perf_tests.proofs.peer_rules import PEERS
 from perf_tests.proofs.share import Share
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
 from perf_tests.proofs.simulated_suites import JudgedSuites, Machine, judged_suites, unit_pair_values
 from perf_tests.proofs.verdict import conclude
-from perf_tests.records.gate.conclusion import conclude as judge
-from perf_tests.records.gate.decisions import stage_two_estimate
-from perf_tests.records.gate.rules import Rules
-from perf_tests.records.gate.statistics import Floats, estimate, fit_prior, sign_flip_p_value
-from perf_tests.records.gate.verdicts import Verdict
-from perf_tests.records.screen import table
+from perf_tests.views.screens.lines import table
 
 CASES = 20
 CHUNK = 500

@@ -17,10 +17,10 @@ from typing import Any
 
 from scipy.stats import beta
 
-from perf_tests.records.gate.conclusion import GateResult, RunVerdict, conclude
-from perf_tests.records.gate.rules import rules_from_settings
-from perf_tests.records.gate.samples import GateSamples, read_samples
-from perf_tests.records.gate.verdicts import CaseResult
+from perf_tests.gate.conclusion import GateResult, RunVerdict, conclude
+from perf_tests.gate.rules import rules_from_settings
+from perf_tests.gate.samples import GateSamples, read_samples
+from perf_tests.gate.verdicts import CaseResult
 from perf_tests.records.store import write_whole
 
 ROOT = Path(__file__).parents[2]

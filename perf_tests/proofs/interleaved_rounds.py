@@ -13,7 +13,7 @@ from torch import Tensor
 from model.training import Training
 from perf_tests.cases import LanguageModelCase
 from perf_tests.conftest import Batch
-from perf_tests.measure import Measure
+from perf_tests.measures.timed import Measure
 
 Target = Callable[..., Any]
 SetUp = Callable[[], tuple[Any, ...]]

@@ -5,8 +5,8 @@ import time
 
 import torch
 
-from perf_tests.case_counters import counters_of
-from perf_tests.counted_grid import counted_grid
+from perf_tests.counting.case_counters import counters_of
+from perf_tests.counting.counted_grid import counted_grid
 from perf_tests.proofs.verdict import conclude, conditions
 
 GRID_LIMIT_SECONDS = 180.0

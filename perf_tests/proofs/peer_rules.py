@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy import stats
 
-from perf_tests.records.gate.statistics import Floats
+from perf_tests.gate.statistics import Floats
 
 Rule = Callable[[Floats, Floats], bool]
 

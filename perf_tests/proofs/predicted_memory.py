@@ -4,8 +4,8 @@ import sys
 from collections.abc import Sequence
 from statistics import median
 
-from perf_tests.datasheets import gpu_named
-from perf_tests.gpu_room import FITS, Room, room_on
+from perf_tests.limits.datasheets import gpu_named
+from perf_tests.limits.gpu_room import FITS, Room, room_on
 from perf_tests.proofs.published_peaks import (
     ComparedPeak,
     PublishedPeak,
@@ -16,7 +16,7 @@ from perf_tests.proofs.published_peaks import (
     published_peaks,
 )
 from perf_tests.proofs.verdict import conclude
-from perf_tests.records.screen import table
+from perf_tests.views.screens.lines import table
 
 TABLE_OF_TEN = "kbjiang/cs336-assignment2-systems-mine"
 CARD_OF_TABLE = "A100-SXM-80GB"

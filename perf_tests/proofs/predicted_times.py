@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import mean, median, quantiles
 
-from perf_tests.ceilings import BACKWARD_LAUNCH_SECONDS, LAUNCH_SECONDS
-from perf_tests.predicted_time import LAUNCH, UNCERTAINTY, UNCERTAINTY_ON_A_KNOWN_HOST
+from perf_tests.limits.ceilings import BACKWARD_LAUNCH_SECONDS, LAUNCH_SECONDS
+from perf_tests.limits.predicted_time import LAUNCH, UNCERTAINTY, UNCERTAINTY_ON_A_KNOWN_HOST
 from perf_tests.proofs.published_times import (
     PublishedTime,
     Validated,
@@ -21,7 +21,7 @@ from perf_tests.proofs.published_times import (
     published_rows,
 )
 from perf_tests.proofs.verdict import conclude
-from perf_tests.records.screen import table
+from perf_tests.views.screens.lines import table
 
 # The whole table of one source. It names no GPU; 31.8 TFLOP/s in fp32 are beyond every card of its time but the H100.
 TABLE_OF_48 = "charliesabino/cs336-assignment2"

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from model.sizes import SIZES
-from perf_tests.case_counters import Counters, PartPeak, counters_of
 from perf_tests.cases import LanguageModelCase
-from perf_tests.gpu_room import cublas_workspace_bytes
+from perf_tests.counting.case_counters import Counters, PartPeak, counters_of
 from perf_tests.instruments.counters import WEIGHT_COPIES
+from perf_tests.limits.gpu_room import cublas_workspace_bytes
 
 PUBLISHED = Path(__file__).parents[2] / "published"
 TABLE = PUBLISHED / "memory.csv"

@@ -13,12 +13,12 @@ from functools import cache
 from pathlib import Path
 
 from model.sizes import ModelConfig
-from perf_tests.case_counters import Counters, counters_of
 from perf_tests.cases import LanguageModelCase
-from perf_tests.ceilings import Ceilings, ceilings_of
-from perf_tests.datasheets import gpu_named
-from perf_tests.predicted_time import PredictedTime, predicted_time
-from perf_tests.prediction import parts_of
+from perf_tests.counting.case_counters import Counters, counters_of
+from perf_tests.limits.ceilings import Ceilings, ceilings_of
+from perf_tests.limits.datasheets import gpu_named
+from perf_tests.limits.predicted_time import PredictedTime, predicted_time
+from perf_tests.prediction.step import parts_of
 
 TABLE = Path(__file__).parents[2] / "published" / "e2e_timing.csv"
 

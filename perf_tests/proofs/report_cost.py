@@ -8,8 +8,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from perf_tests.meta_tests.synthetic_grid import grid_record, with_every_pass
 from perf_tests.proofs.launches import ROOT
+from perf_tests.proofs.synthetic_grid import grid_record, with_every_pass
 from perf_tests.proofs.verdict import conclude, conditions
 
 ONE_RUN_SECONDS, MANY_RUNS_SECONDS = 10, 30

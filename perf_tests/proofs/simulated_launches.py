@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perf_tests.records.gate.conclusion import next_step
-from perf_tests.records.gate.rules import Rules
-from perf_tests.records.gate.samples import ORDERS, GateSamples
-from perf_tests.records.gate.statistics import Floats
+from perf_tests.gate.conclusion import next_step
+from perf_tests.gate.rules import Rules
+from perf_tests.gate.samples import ORDERS, GateSamples
+from perf_tests.gate.statistics import Floats
 from perf_tests.records.record import Json
 
 AUTOCORRELATION = 0.6

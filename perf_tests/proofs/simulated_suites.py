@@ -10,11 +10,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from perf_tests.gate.decisions import Confirmed, Screened, confirm_values, nothing_confirmed, screen_values
+from perf_tests.gate.decisions import suite_shift as shift_of_values
+from perf_tests.gate.rules import Rules
+from perf_tests.gate.statistics import Flags, Floats
 from perf_tests.proofs.simulated_launches import log_rounds, spread_draws
-from perf_tests.records.gate.decisions import Confirmed, Screened, confirm_values, nothing_confirmed, screen_values
-from perf_tests.records.gate.decisions import suite_shift as shift_of_values
-from perf_tests.records.gate.rules import Rules
-from perf_tests.records.gate.statistics import Flags, Floats
 
 QUADRUPLES = 8
 LAUNCH_SHARE = 0.7

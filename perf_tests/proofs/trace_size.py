@@ -19,7 +19,7 @@ from model.training import Training
 from model.transformer import TransformerLM
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.kernels import TRACED_ROUNDS, trace_rounds
-from perf_tests.kernel_pass import COMPRESSION_LEVEL
+from perf_tests.measures.traced import COMPRESSION_LEVEL
 from perf_tests.options import physical_cores
 from perf_tests.proofs.verdict import conclude, conditions
 

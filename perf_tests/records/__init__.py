@@ -1,1 +1,1 @@
-"""Saved runs: journal -> record -> store -> compare. Standard library only, so that it all works without torch."""
+"""Saved files and joining them: record, journal, store, compare, ledger; never imports torch."""

@@ -5,9 +5,9 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from perf_tests.datasheets import gpu_named
-from perf_tests.records.audit import Audit, audit_file
-from perf_tests.records.finding import ACCUSING, VERDICTS
+from perf_tests.audit.files import Audit, audit_file
+from perf_tests.audit.finding import ACCUSING, VERDICTS
+from perf_tests.limits.datasheets import gpu_named
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE
 
 

@@ -6,11 +6,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from perf_tests.records.compare import compare
-from perf_tests.records.comparison_screen import comparison_lines
 from perf_tests.records.record import machine_differences
 from perf_tests.records.store import read_record
-from perf_tests.records.terminal import painted, width
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE
+from perf_tests.views.screens.comparison import comparison_lines
+from perf_tests.views.screens.terminal import painted, width
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,14 +3,14 @@
 import argparse
 from pathlib import Path
 
-from perf_tests.records.gate.accepted import FILE_NAME, read_accepted
-from perf_tests.records.gate.recorded import RULES, conclude_recorded
-from perf_tests.records.gate.recorded_launches import why_incomparable
-from perf_tests.records.gate.recorded_report import recorded_json, recorded_lines, recorded_markdown
-from perf_tests.records.gate.recorded_sides import code_of
+from perf_tests.gate.accepted import FILE_NAME, read_accepted
+from perf_tests.gate.recorded import RULES, conclude_recorded
+from perf_tests.gate.recorded_launches import why_incomparable
+from perf_tests.gate.recorded_sides import code_of
 from perf_tests.records.store import StoredRecord, read_record
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE
 from perf_tests.verbs.replay import write_summary
+from perf_tests.views.screens.recorded_gate import recorded_json, recorded_lines, recorded_markdown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

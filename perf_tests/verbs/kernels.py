@@ -6,16 +6,16 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from perf_tests.records.kernel_consistency import inconsistencies
-from perf_tests.records.kernel_events import Trace
-from perf_tests.records.kernel_screen import detail_lines
-from perf_tests.records.kernel_table import kernel_values
-from perf_tests.records.nsys_csv import read_csv
-from perf_tests.records.nsys_sqlite import RangeError, read_sqlite, versions_of
+from perf_tests.audit.kernel_consistency import inconsistencies
 from perf_tests.records.record import Json
-from perf_tests.records.screen import case_name
 from perf_tests.records.store import read_record
+from perf_tests.traces.kernel_events import Trace
+from perf_tests.traces.kernel_table import kernel_values
+from perf_tests.traces.nsys_csv import read_csv
+from perf_tests.traces.nsys_sqlite import RangeError, read_sqlite, versions_of
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
+from perf_tests.views.screens.kernels import detail_lines
+from perf_tests.views.screens.lines import case_name
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,10 +6,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from perf_tests.records.report.pictures import FIGURE, NOTE, PICTURE, figure_of, note_of, shown_part
-from perf_tests.records.report.screenshot import NoBrowserError, take
 from perf_tests.records.store import read_record, write_whole
 from perf_tests.verbs.exit_codes import FINE, UNREADABLE, USAGE
+from perf_tests.views.report.pictures import FIGURE, NOTE, PICTURE, figure_of, note_of, shown_part
+from perf_tests.views.report.screenshot import NoBrowserError, take
 
 SIZE = 1100, 1290
 

@@ -41,7 +41,18 @@ def _predict(arguments: argparse.Namespace) -> int:
     if alone == (arguments.size is not None):
         raise ValueError("give --size for a training step, or --head-dim and --sequence-length for attention alone.")
     # Only this verb counts what a model does, which takes torch; the others start without it.
-    from perf_tests import checkpoint_choice, prediction, prediction_lines, prediction_request
+    from perf_tests.prediction import (
+        checkpoint_choice,
+    )
+    from perf_tests.prediction import (
+        lines as prediction_lines,
+    )
+    from perf_tests.prediction import (
+        request as prediction_request,
+    )
+    from perf_tests.prediction import (
+        step as prediction,
+    )
 
     machine = prediction_request.requested_machine(arguments.gpu)
     if alone:

@@ -5,10 +5,10 @@ import json
 import sys
 from pathlib import Path
 
-from perf_tests.records.questions.page import answers, questions_page
-from perf_tests.records.questions.sources import ROOT, Sources
 from perf_tests.records.store import write_whole
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
+from perf_tests.views.writeup.page import answers, questions_page
+from perf_tests.views.writeup.sources import ROOT, Sources
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

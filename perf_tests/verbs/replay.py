@@ -3,12 +3,12 @@
 import argparse
 from pathlib import Path
 
-from perf_tests.records.gate.conclusion import RunVerdict, conclude
-from perf_tests.records.gate.report import as_json, markdown, report_lines
-from perf_tests.records.gate.rules import rules_from_settings
-from perf_tests.records.gate.samples import read_samples
+from perf_tests.gate.conclusion import RunVerdict, conclude
+from perf_tests.gate.rules import rules_from_settings
+from perf_tests.gate.samples import read_samples
 from perf_tests.records.store import write_whole
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE
+from perf_tests.views.screens.gate import as_json, markdown, report_lines
 
 EXIT_CODES = {
     RunVerdict.PASSED: FINE,

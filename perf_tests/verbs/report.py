@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 from perf_tests.records.chosen import chosen_paths, each_readable
-from perf_tests.records.report.page import MissingPlotlyError, page_of
-from perf_tests.records.report.run import machines_of
 from perf_tests.records.store import write_whole
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
+from perf_tests.views.report.page import MissingPlotlyError, page_of
+from perf_tests.views.report.run import machines_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from perf_tests.records.chosen import chosen_paths, each_readable, newest
-from perf_tests.records.flat_figures import COLUMNS, as_csv, as_jsonl, flat_figures
 from perf_tests.records.record import Json
-from perf_tests.records.record_tables import tables_of
 from perf_tests.records.store import StoredRecord, write_whole
-from perf_tests.records.table_formats import latex, markdown, typst
-from perf_tests.records.tables import Table
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
+from perf_tests.views.tables.flat_figures import COLUMNS, as_csv, as_jsonl, flat_figures
+from perf_tests.views.tables.formats import latex, markdown, typst
+from perf_tests.views.tables.record import tables_of
+from perf_tests.views.tables.timing import Table
 
 FORMATS: dict[str, tuple[str, Callable[[Sequence[Table]], str]]] = {
     "markdown": ("md", markdown),

@@ -1,0 +1,95 @@
+"""The timings of a pytest-benchmark file as labelled figures: ours with their identity, others' without one."""
+
+import json
+from pathlib import Path
+from statistics import median, pstdev
+from typing import Any
+
+from perf_tests.audit.figures import Timing, implementation_named
+from perf_tests.audit.tables_of_others import labelled_precision
+from perf_tests.limits.least_work import AttentionWork, ModelConfig, ModelWork, Work
+from perf_tests.records.record import ATTENTION_IDENTITY, LANGUAGE_MODEL_IDENTITY, Json
+
+NO_IDENTITY = "no identity: neither phase nor shape of what was timed"
+
+
+def read_benchmarks(path: Path) -> list[Timing]:
+    """Raises ValueError with one sentence when the file is no pytest-benchmark JSON with timings."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read as JSON: {error}.") from error
+    rows = data.get("benchmarks") if isinstance(data, dict) else None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"{path} is no pytest-benchmark file: it has no list of benchmarks.")
+    if not rows:
+        raise ValueError(f"{path} holds no benchmark.")
+    return timings_of(data)
+
+
+def timings_of(record: Json) -> list[Timing]:
+    """One timing for each benchmark, by the median of its rounds. Raises ValueError for a row without a timing."""
+    machine = record.get("machine_info")
+    facts = machine.get("torch") if isinstance(machine, dict) else None
+    gpu = facts.get("gpu") if isinstance(facts, dict) else None
+    name = str(gpu.get("name")) if isinstance(gpu, dict) else ""
+    return [_timing(row, name) for row in record["benchmarks"]]
+
+
+def _timing(row: Json, gpu: str) -> Timing:
+    place = str(row.get("fullname") or row.get("name"))
+    rounds = rounds_of(row, place)
+    found = row.get("extra_info")
+    info = found if isinstance(found, dict) else {}
+    work, why = _work(info)
+    precision = str(info.get("precision") or "precision not stated")
+    ceiling = info.get("matmul_ceiling_tflops_per_second")
+    return Timing(
+        place=place.rpartition("::")[2],
+        series="",
+        gpu=gpu,
+        gpu_is_inferred=False,
+        work=work,
+        without_work=why,
+        precision=labelled_precision(precision),
+        precision_label=precision,
+        has_fp32_weights=work is not None,
+        implementation=implementation_named(
+            str(info.get("attention")),
+            str(info.get("execution", "eager")),
+            str(info.get("checkpoint", "none")),
+            str(info.get("model", "ours")),
+        ),
+        phase=str(info.get("phase")),
+        seconds=median(rounds),
+        std_seconds=pstdev(rounds),
+        rounds=len(rounds),
+        warmup_rounds=info.get("warmup_rounds"),
+        # A datasheet's peak says more than a product measured in the same noise, so the latter serves CPUs.
+        peak_bytes=info.get("peak_allocated_bytes"),
+        matmul_flops_per_second=ceiling * 1e12 if isinstance(ceiling, float) and not gpu else None,
+    )
+
+
+def rounds_of(row: Json, place: str) -> list[float]:
+    """Seconds of each round, or the mean alone where the file keeps no rounds."""
+    stats = row.get("stats")
+    rounds = (stats.get("data") or [stats.get("mean")]) if isinstance(stats, dict) else None
+    if not rounds or not all(isinstance(value, int | float) and value == value for value in rounds):
+        raise ValueError(f"Benchmark {place} has no timing in its stats.")
+    return [float(value) for value in rounds]
+
+
+def _work(info: dict[str, Any]) -> tuple[Work | None, str]:
+    """The shape that the identity tells of, or why there is none."""
+    names = ATTENTION_IDENTITY if "head_dim" in info else LANGUAGE_MODEL_IDENTITY
+    if "phase" not in info or not all(name in info for name in names):
+        return None, NO_IDENTITY
+    try:
+        if "head_dim" in info:
+            return AttentionWork(int(info["batch_size"]), int(info["sequence_length"]), int(info["head_dim"])), ""
+        shape = [int(info[name]) for name in ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size")]
+        config = ModelConfig(*shape)
+        return ModelWork(str(info["size"]), config, int(info["batch_size"]), int(info["context_length"])), ""
+    except (TypeError, ValueError) as error:
+        return None, f"an identity that is no shape: {error}"

@@ -1,0 +1,381 @@
+"""What figures of one table say of each other: each rule takes all timings and returns what it found."""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations, pairwise
+from math import log2
+from statistics import mean
+
+from perf_tests.audit.figures import Timing
+from perf_tests.audit.finding import IMPOSSIBLE, INCONSISTENT, NOTICE, SUSPICIOUS, Finding
+from perf_tests.audit.plausibility import OUTLIER_SHARE
+from perf_tests.limits.datasheets import gpu_named
+from perf_tests.limits.least_work import AttentionWork, ModelWork, Work
+
+SAME_CELL_TOLERANCE = 1.25
+PARTS_TOLERANCE = 1.10
+MODEL_BACKWARD_OVER_FORWARD = (1.5, 2.9)
+ATTENTION_BACKWARD_OVER_FORWARD = (1.3, 4.0)
+PAGING_BACKWARD_OVER_FORWARD = 4.0
+ATTENTION_EXPONENT = (1.8, 2.2)
+COMPUTE_BOUND_SHARE = 0.3
+LAUNCH_BOUND_SPREAD = 1.15
+OPTIMIZER_TOLERANCE = 1.10
+COMPILED_DID_NOTHING = (0.98, 1.02)
+COMPARABLE_SPEED_UP = 1.05
+LONG_SEQUENCE = 4096
+"""From here on attention alone is bound by its kernels, not by launching them."""
+
+Rule = Callable[[Sequence[Timing]], Iterator[Finding]]
+
+
+def steady(timings: Iterable[Timing]) -> list[Timing]:
+    """Those with a figure that no slow round has moved."""
+    return [
+        timing
+        for timing in timings
+        if timing.seconds and timing.seconds > 0 and (timing.std_seconds or 0) <= OUTLIER_SHARE * timing.seconds
+    ]
+
+
+def repository(timing: Timing) -> str:
+    return timing.series.partition(":")[0]
+
+
+def by(timings: Iterable[Timing], key: Callable[[Timing], Hashable]) -> Iterator[list[Timing]]:
+    groups: dict[Hashable, list[Timing]] = defaultdict(list)
+    for timing in timings:
+        if timing.work is not None:
+            groups[key(timing)].append(timing)
+    return iter(groups.values())
+
+
+def same_configuration(timing: Timing) -> Hashable:
+    """What the phases of one configuration share."""
+    return (timing.series, timing.gpu, timing.work, timing.precision_label, timing.implementation)
+
+
+def phases_of(timings: Iterable[Timing]) -> dict[str, list[Timing]]:
+    phases: dict[str, list[Timing]] = defaultdict(list)
+    for timing in timings:
+        phases[timing.phase].append(timing)
+    return phases
+
+
+def figure(timing: Timing) -> float:
+    assert timing.seconds is not None
+    return timing.seconds
+
+
+def milliseconds(timings: Iterable[Timing]) -> str:
+    return ", ".join(f"{figure(timing) * 1e3:.4g}" for timing in timings) + " ms"
+
+
+def found(
+    verdict: str, rule: str, accused: Sequence[Timing], shown: str, limit: str, why: str, likely_cause: str
+) -> Finding:
+    places = tuple(timing.place for timing in accused)
+    return Finding(verdict, rule, places, accused[0].describe(), shown, limit, why, likely_cause)
+
+
+def same_cell_twice(timings: Sequence[Timing]) -> Iterator[Finding]:
+    """One configuration and phase of one repository with two times. Which of them is wrong cannot be told."""
+
+    def cell(timing: Timing) -> Hashable:
+        same = (repository(timing), timing.gpu, timing.work, timing.precision_label)
+        return (*same, timing.implementation, timing.phase)
+
+    for group in by(steady(timings), cell):
+        ordered = sorted(group, key=figure)
+        ratio = figure(ordered[-1]) / figure(ordered[0])
+        if ratio > SAME_CELL_TOLERANCE:
+            why = f"the same labels are {ratio:.2f} apart"
+            cause = "two precisions, one of them not waited for, or a profiler running, under one label"
+            yield found(
+                SUSPICIOUS, "same cell twice", ordered, milliseconds(ordered), f"{SAME_CELL_TOLERANCE:g}", why, cause
+            )
+
+
+WHOLE_AND_PARTS = (
+    ("forward_backward", ("forward", "backward")),
+    ("full_step", ("forward", "backward", "optimizer")),
+)
+
+
+def parts_and_whole(timings: Sequence[Timing]) -> Iterator[Finding]:
+    """Phases that do not add up to the step they make, read in the way that favours the table most."""
+    for group in by(steady(timings), same_configuration):
+        phases = phases_of(group)
+        for whole, parts in WHOLE_AND_PARTS:
+            if whole not in phases:
+                continue
+            spread = 1 + max((timing.std_seconds or 0) / figure(timing) for timing in group)
+            longest, shortest = spread * max(map(figure, phases[whole])), min(map(figure, phases[whole])) / spread
+            for part in (*parts, "forward_backward"):
+                if part != whole and part in phases and min(map(figure, phases[part])) > longest * PARTS_TOLERANCE:
+                    shown = f"{milliseconds(phases[part])} of {milliseconds(phases[whole])}"
+                    why, cause = "a part takes longer than the whole", "times of two configurations under one label"
+                    yield found(INCONSISTENT, "part and whole", phases[part] + phases[whole], shown, "1", why, cause)
+            if all(part in phases for part in parts):
+                yield from _sum_of_parts(phases, whole, parts, longest, shortest)
+
+
+def _sum_of_parts(
+    phases: dict[str, list[Timing]], whole: str, parts: tuple[str, ...], longest: float, shortest: float
+) -> Iterator[Finding]:
+    least = sum(min(map(figure, phases[part])) for part in parts)
+    most = sum(max(map(figure, phases[part])) for part in parts)
+    if most * PARTS_TOLERANCE >= shortest and least <= longest * PARTS_TOLERANCE:
+        return
+    accused = [timing for name in (*parts, whole) for timing in phases[name]]
+    shown = f"{' + '.join(milliseconds(phases[part]) for part in parts)} against {milliseconds(phases[whole])}"
+    cause = "ranges that leave out the loss, the optimizer or gaps between them, or phases that were not waited for"
+    why = f"the parts are {most / shortest if most < shortest else least / longest:.0%} of the whole"
+    yield found(INCONSISTENT, "sum of parts", accused, shown, f"{PARTS_TOLERANCE - 1:.0%} apart", why, cause)
+
+
+def backward_over_forward(timings: Sequence[Timing]) -> Iterator[Finding]:
+    """A backward pass does twice the arithmetic; once arithmetic decides, its time says so."""
+    for group in by(steady(timings), same_configuration):
+        phases = phases_of(group)
+        for forward, backward, ratio in _backward_ratios(phases):
+            low, high = MODEL_BACKWARD_OVER_FORWARD
+            shown = f"backward / forward {ratio:.2f}"
+            if ratio > PAGING_BACKWARD_OVER_FORWARD and isinstance(forward.work, ModelWork):
+                why = f"{milliseconds([backward])} after a forward pass of {milliseconds([forward])}"
+                cause = "paging to host memory, or code generated inside the timed rounds"
+                limit = f"{PAGING_BACKWARD_OVER_FORWARD:g}"
+                yield found(SUSPICIOUS, "paging", [backward], shown, limit, why, cause)
+            elif COMPUTE_BOUND_SHARE < _share_of_fp32_peak(forward) <= 1 and not low <= ratio <= high:
+                why = "the forward pass is bound by arithmetic, and going back costs twice as much of it"
+                cause = "a forward pass that was not waited for" if ratio > high else "a pass that kept no gradient"
+                limit = f"{low:g} to {high:g}"
+                yield found(SUSPICIOUS, "backward / forward", [forward, backward], shown, limit, why, cause)
+
+
+def _backward_ratios(phases: dict[str, list[Timing]]) -> Iterator[tuple[Timing, Timing, float]]:
+    """(forward, the row that holds the backward pass, their ratio) for models."""
+    for forward in phases.get("forward", [])[:1]:
+        for backward in phases.get("backward", [])[:1]:
+            yield forward, backward, figure(backward) / figure(forward)
+        if "backward" not in phases:
+            for both in phases.get("forward_backward", [])[:1]:
+                yield forward, both, figure(both) / figure(forward) - 1
+
+
+def _share_of_fp32_peak(timing: Timing) -> float:
+    """0 where it is not known, or where another peak than that of fp32 decides."""
+    flops = timing.work.least_flops(timing.phase, False) if timing.work else None
+    if flops is None or not timing.is_eager or timing.precision != "fp32":
+        return 0.0
+    if timing.matmul_flops_per_second:
+        return flops / figure(timing) / timing.matmul_flops_per_second
+    try:
+        return flops / figure(timing) / gpu_named(timing.gpu).fp32_flops_per_second
+    except ValueError:
+        return 0.0
+
+
+def attention_backward_over_forward(timings: Sequence[Timing]) -> Iterator[Finding]:
+    """Attention's backward pass does at least the work of its forward pass, if there is a gradient to compute."""
+    for group in by(steady(timings), same_configuration):
+        phases = phases_of(group)
+        forward, backward = phases.get("attention_forward"), phases.get("attention_backward")
+        if not forward or not backward or not _is_long(forward[0]):
+            continue
+        ratio = figure(backward[0]) / figure(forward[0])
+        low, high = ATTENTION_BACKWARD_OVER_FORWARD
+        shown, limit = f"backward / forward {ratio:.2f}", f"{low:g} to {high:g}"
+        if ratio < 1:
+            why = "a backward pass is not shorter than its forward pass"
+            cause = "query, key and value that require no gradient, so that the backward pass leaves attention out"
+            yield found(INCONSISTENT, "attention backward", [backward[0]], shown, limit, why, cause)
+        elif not low <= ratio <= high:
+            why, cause = "outside of what attention has been seen to take", "code generated in the timed rounds"
+            yield found(SUSPICIOUS, "attention backward", [backward[0]], shown, limit, why, cause)
+
+
+def _is_long(timing: Timing) -> bool:
+    return isinstance(timing.work, AttentionWork) and timing.work.sequence_length >= LONG_SEQUENCE
+
+
+def attention_exponent(timings: Sequence[Timing]) -> Iterator[Finding]:
+    """Twice the sequence is four times the square: time grows with an exponent of 2 between long sequences."""
+
+    def series(timing: Timing) -> Hashable:
+        assert isinstance(timing.work, AttentionWork)
+        work = (timing.work.batch_size, timing.work.head_dim)
+        return (timing.series, timing.gpu, work, timing.precision_label, timing.phase)
+
+    long = [timing for timing in steady(timings) if _is_long(timing) and timing.is_eager]
+    for group in by(long, series):
+        ordered = sorted(group, key=_length)
+        for shorter, longer in pairwise(ordered):
+            if _length(shorter) < 2 * LONG_SEQUENCE or _length(longer) != 2 * _length(shorter):
+                continue
+            exponent = log2(figure(longer) / figure(shorter))
+            low, high = ATTENTION_EXPONENT
+            if not low <= exponent <= high:
+                why = f"{milliseconds([shorter])} grew to {milliseconds([longer])} over twice the sequence"
+                cause = "something else than attention in the timed pass, or no gradient through it"
+                shown, limit = f"exponent {exponent:.2f}", f"{low:g} to {high:g}"
+                yield found(INCONSISTENT, "attention exponent", [longer], shown, limit, why, cause)
+
+
+def _length(timing: Timing) -> int:
+    assert isinstance(timing.work, AttentionWork)
+    return timing.work.sequence_length
+
+
+def launch_bound_groups(timings: Sequence[Timing]) -> list[list[Timing]]:
+    """Forward passes of three or more depths whose time per layer is the same although their width is not."""
+
+    def series(timing: Timing) -> Hashable:
+        assert isinstance(timing.work, ModelWork)
+        shape = (timing.work.batch_size, timing.work.context_length)
+        return (timing.series, timing.gpu, shape, timing.precision_label, timing.implementation, timing.phase)
+
+    forward = [timing for timing in steady(timings) if isinstance(timing.work, ModelWork) and timing.phase == "forward"]
+    groups = []
+    for group in by(forward, series):
+        per_width = {timing.work.config.d_model: timing for timing in group if isinstance(timing.work, ModelWork)}
+        narrow_first = [per_width[width] for width in sorted(per_width)]
+        flat = _flat_prefix(narrow_first)
+        if len(flat) >= 3:
+            groups.append(flat)
+    return groups
+
+
+def _flat_prefix(narrow_first: Sequence[Timing]) -> list[Timing]:
+    flat: list[Timing] = []
+    for timing in narrow_first:
+        times = [_per_layer(one) for one in (*flat, timing)]
+        if max(times) > LAUNCH_BOUND_SPREAD * min(times):
+            break
+        flat.append(timing)
+    return flat
+
+
+def _per_layer(timing: Timing) -> float:
+    assert isinstance(timing.work, ModelWork)
+    return figure(timing) / timing.work.config.num_layers
+
+
+def launch_bound(timings: Sequence[Timing]) -> Iterator[Finding]:
+    """Time per layer that does not grow with the layer is the host's time for launching it."""
+    for group in launch_bound_groups(timings):
+        per_layer = mean(map(_per_layer, group)) * 1e3
+        why = f"{len(group)} widths take the same time per layer, so the host sets it and not the device"
+        shown, limit = f"{per_layer:.3g} ms per layer", f"{LAUNCH_BOUND_SPREAD - 1:.0%} apart"
+        cause = "launching kernels takes longer than running them: this says nothing of the device or the precision"
+        yield found(NOTICE, "launch-bound", group, shown, limit, why, cause)
+
+
+def mixed_precision_arms(timings: Sequence[Timing]) -> Iterator[Finding]:
+    """Two precisions, both bound by launches: the device had no part in the difference, so something else differed."""
+    bound = [timing for group in launch_bound_groups(timings) for timing in group]
+    for group in by(bound, lambda timing: (repository(timing), timing.gpu, timing.work, timing.implementation)):
+        full = [timing for timing in group if timing.precision == "fp32"]
+        half = [timing for timing in group if timing.precision in ("bf16", "fp16")]
+        for slow, fast in zip(full, half, strict=False):
+            speed_up = figure(slow) / figure(fast)
+            if speed_up > COMPARABLE_SPEED_UP:
+                shown = f"{milliseconds([slow])} against {milliseconds([fast])}, {speed_up:.2f} times as fast"
+                why = "both arms are bound by launches, and autocast only adds launches"
+                cause = "one arm was measured under a profiler or on a busier host"
+                limit = f"{COMPARABLE_SPEED_UP:g}"
+                yield found(SUSPICIOUS, "arms not comparable", [slow, fast], shown, limit, why, cause)
+
+
+def optimizer_and_precision(timings: Sequence[Timing]) -> Iterator[Finding]:
+    """AdamW updates fp32 weights under every precision, so it takes the same time."""
+    updates = [timing for timing in steady(timings) if timing.phase == "optimizer" and timing.has_fp32_weights]
+    for group in by(updates, lambda timing: (timing.series, timing.gpu, timing.work)):
+        ordered = sorted(group, key=figure)
+        ratio = figure(ordered[-1]) / figure(ordered[0])
+        if len({timing.precision for timing in group}) > 1 and ratio > OPTIMIZER_TOLERANCE:
+            why = "the update works on fp32 weights whatever the forward pass computes in"
+            cause = "work of another phase inside the range, or a busy device in one of the runs"
+            limit = f"{OPTIMIZER_TOLERANCE - 1:.0%} apart"
+            yield found(SUSPICIOUS, "optimizer and precision", ordered, milliseconds(ordered), limit, why, cause)
+
+
+def compiled_did_nothing(timings: Sequence[Timing]) -> Iterator[Finding]:
+    """Compiled and eager alike in every phase measured both ways, and there are two or more of them."""
+    low, high = COMPILED_DID_NOTHING
+    for group in by(steady(timings), lambda t: (repository(t), t.gpu, t.work, t.precision_label)):
+        eager, compiled = (phases_of(t for t in group if t.implementation == way) for way in ("eager", "compiled"))
+        phases = [phase for phase in compiled if phase in eager]
+        ratios = [figure(eager[phase][0]) / figure(compiled[phase][0]) for phase in phases]
+        peaks_differ = any(_peaks_differ(eager[phase][0], compiled[phase][0]) for phase in phases)
+        if len(phases) >= 2 and not peaks_differ and all(low <= ratio <= high for ratio in ratios):
+            accused = [compiled[phase][0] for phase in phases]
+            shown = f"eager / compiled {', '.join(f'{ratio:.3f}' for ratio in ratios)}"
+            why = "compiling changed no phase"
+            cause = "torch.compile fell back to eager code, for instance at its limit of recompilations"
+            yield found(SUSPICIOUS, "compiled did nothing", accused, shown, f"{low:g} to {high:g}", why, cause)
+
+
+def _peaks_differ(one: Timing, other: Timing) -> bool:
+    if one.peak_bytes is None or other.peak_bytes is None:
+        return False
+    return abs(one.peak_bytes - other.peak_bytes) > 0.01 * one.peak_bytes
+
+
+def constant_offset(timings: Sequence[Timing]) -> Iterator[Finding]:
+    """Two series of one card that differ by the same time at every size: something constant is inside one range."""
+    forward = [t for t in steady(timings) if isinstance(t.work, ModelWork) and t.phase == "forward" and t.is_eager]
+    for group in by(forward, lambda t: (t.gpu, t.precision_label)):
+        series: dict[str, dict[Work | None, Timing]] = defaultdict(dict)
+        for timing in group:
+            series[timing.series].setdefault(timing.work, timing)
+        for one, other in combinations(series.values(), 2):
+            pairs = [(one[work], other[work]) for work in one if work in other]
+            lower, upper = zip(*pairs, strict=True) if pairs else ((), ())
+            if sum(map(figure, lower)) > sum(map(figure, upper)):
+                lower, upper = upper, lower
+            gaps = [figure(high) - figure(low) for low, high in zip(lower, upper, strict=True)]
+            times = [figure(low) for low in lower]
+            is_offset = len(gaps) >= 4 and min(gaps) > 0 and max(gaps) < 1.3 * min(gaps)
+            if is_offset and max(times) > 3 * min(times) and min(gaps) > min(times) / 2:
+                shown = f"{min(gaps) * 1e3:.3g} to {max(gaps) * 1e3:.3g} ms more at {len(gaps)} sizes"
+                why = "another series of the same card lacks a time that does not grow with the model"
+                cause = "the profiler's start inside the range"
+                yield found(SUSPICIOUS, "constant offset", list(upper), shown, "1.3 between sizes", why, cause)
+
+
+RULES: tuple[Rule, ...] = (
+    parts_and_whole,
+    backward_over_forward,
+    attention_backward_over_forward,
+    attention_exponent,
+    same_cell_twice,
+    compiled_did_nothing,
+    mixed_precision_arms,
+    optimizer_and_precision,
+    constant_offset,
+    launch_bound,
+)
+"""Every rule between timings."""
+
+
+def with_neighbours(finding: Finding, timings: Sequence[Timing]) -> Finding:
+    """The same finding with the cause that the other phases of its configuration point to."""
+    accused = next((timing for timing in timings if timing.place == finding.places[0]), None)
+    if finding.verdict != IMPOSSIBLE or finding.rule != "arithmetic" or accused is None or accused.work is None:
+        return finding
+    same = [t for t in steady(timings) if t.place != accused.place and t.work == accused.work]
+    same = [t for t in same if same_configuration(t) == same_configuration(accused)]
+    later = [t for t in same if t.phase in ("forward_backward", "full_step", "backward_and_optimizer")]
+    if accused.phase != "forward" or accused.precision != "fp32" or not later:
+        return finding
+    slowest = max(later, key=figure)
+    is_too_much_later = figure(slowest) > (1 + MODEL_BACKWARD_OVER_FORWARD[1]) * figure(accused)
+    if is_too_much_later and all(_share_of_fp32_peak(t) < 1 for t in later):
+        cause = (
+            "the clock was read without waiting for the device; the missing time is in "
+            f"{slowest.place}, {slowest.phase}, {milliseconds([slowest])}"
+        )
+        return replace(finding, likely_cause=cause)
+    return finding

@@ -1,0 +1,105 @@
+"""One labelled figure of a table, whoever measured it: what its labels say, and nothing else."""
+
+from dataclasses import dataclass
+
+from perf_tests.limits.least_work import Work
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A time with its labels. None where the table leaves a label out; units are SI."""
+
+    place: str
+    """Where it stands, `line 7` or a benchmark's name."""
+    series: str
+    """Which source the figure comes from; figures of one series were measured together."""
+    gpu: str
+    gpu_is_inferred: bool
+    work: Work | None
+    """None with the reason in `without_work`."""
+    without_work: str
+    precision: str | None
+    """fp32, tf32, bf16, fp16; None where the label names none of them for certain."""
+    precision_label: str
+    has_fp32_weights: bool
+    """Whether weights are kept in fp32, as they are under autocast."""
+    implementation: str
+    """`eager`, `compiled`, or what else computes the pass, in the table's words."""
+    phase: str
+    """One of `least_work.FORWARD_MULTIPLES`, `optimizer`, or the table's own word."""
+    seconds: float | None
+    """None where the table has no figure."""
+    std_seconds: float | None
+    rounds: int | None
+    warmup_rounds: int | None
+    matmul_flops_per_second: float | None = None
+    """The best product that the same machine managed, where a record holds it."""
+    peak_bytes: int | None = None
+    """Device memory at the most, where a record holds it."""
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether every product over the T x T square is really done: no compiler, no fused attention."""
+        return self.implementation == "eager"
+
+    def describe(self) -> str:
+        work = self.work.describe() if self.work else self.without_work
+        implementation = "" if self.is_eager else f" {self.implementation}"
+        return f"{self.series}: {work} {self.precision_label}{implementation} {self.phase}".removeprefix(": ")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """An amount of device memory with its labels; `value_bytes` reads GB as 1e9, `most_bytes` as 2**30."""
+
+    place: str
+    series: str
+    gpu: str
+    gpu_is_inferred: bool
+    kind: str
+    """`model` or `attention`."""
+    size: str
+    width: int | None
+    layers: int | None
+    batch_size: int | None
+    length: int | None
+    """Context or sequence in tokens."""
+    precision_label: str
+    is_compiled: bool
+    mode: str
+    value_bytes: float | None
+    most_bytes: float | None
+
+    def describe(self) -> str:
+        what = self.size if self.kind == "model" else f"attention d {self.width}"
+        return f"{self.series}: {what} length {self.length} batch {self.batch_size} {self.precision_label} {self.mode}"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One line of a profiler's kernel table."""
+
+    place: str
+    series: str
+    gpu: str
+    size: str
+    context_length: int | None
+    scope: str
+    name: str
+    calls: int | None
+    total_seconds: float | None
+    average_seconds: float | None
+    std_seconds: float | None
+    percent: float | None
+
+    def describe(self) -> str:
+        return f"{self.series}: {self.size} ctx {self.context_length} {self.scope}: {self.name[:60]}"
+
+
+def implementation_named(attention: str, execution: str, checkpoint: str, model: str = "ours") -> str:
+    """`eager` and `compiled` as in everybody's tables; any other set of axes by their names."""
+    if model != "ours" or checkpoint != "none":
+        return f"{attention} {execution} {model} checkpoint {checkpoint}"
+    if attention == "naive":
+        return execution
+    return "compiled" if attention == "compiled" else f"{attention} {execution}"

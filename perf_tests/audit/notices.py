@@ -1,0 +1,18 @@
+"""What the cases of one run say of each other, as sentences below its table. None of them fails a run."""
+
+from dataclasses import asdict
+
+from perf_tests.audit.benchmark_figures import timings_of
+from perf_tests.audit.consistency import RULES
+from perf_tests.records.record import Json
+
+
+def with_notices(record: Json) -> Json:
+    """The record with `notices`: one for each rule between cases that fired, as `Finding` has them."""
+    timings = timings_of(record)
+    notices = [{**asdict(finding), "sentence": finding.sentence()} for rule in RULES for finding in rule(timings)]
+    return {**record, "notices": notices}
+
+
+def notice_lines(record: Json) -> list[str]:
+    return [str(notice["sentence"]) for notice in record.get("notices", ())]

@@ -1,0 +1,190 @@
+"""The physics of one figure: nothing is faster than its arithmetic and its traffic, or larger than the card."""
+
+import math
+
+from perf_tests.audit.figures import Memory, Timing
+from perf_tests.audit.finding import IMPOSSIBLE, SUSPICIOUS, Finding, NotJudged
+from perf_tests.limits.datasheets import Gpu, gpu_named
+
+NEAR_PEAK = 0.92
+"""Share of a datasheet peak that no eager training pass has been seen to pass: worth a second look."""
+
+MEASURED_CEILING_MARGIN = 1.25
+"""By how much a measured ceiling may be too low: it was taken in the same noise as the figure."""
+
+OUTLIER_SHARE = 0.25
+"""Standard deviation over mean from which one slow round is the simplest reading."""
+
+GIB = 2**30
+
+
+def rule_out(timing: Timing, gpu_by_hand: Gpu | None = None) -> list[Finding | NotJudged]:
+    """Every way in which the time of one row cannot be, or why that could not be said."""
+    if timing.seconds is None:
+        return [NotJudged(timing.place, "no figure")]
+    if timing.seconds <= 0:
+        why = "a pass takes time" if timing.seconds < 0 else "a pass takes time, and this was rounded away"
+        return [_impossible(timing, "time", f"{timing.seconds * 1e3:g} ms", "0 ms", why, "a wrong unit or sign")]
+    reason = _why_not_judged(timing, gpu_by_hand)
+    if reason:
+        return [NotJudged(timing.place, reason)]
+    gpu = gpu_by_hand or _gpu_of(timing)
+    checks = (faster_than_arithmetic(timing, gpu), faster_than_memory(timing, gpu), larger_than_card(timing, gpu))
+    return [finding for finding in checks if finding]
+
+
+def _gpu_of(timing: Timing) -> Gpu | None:
+    try:
+        return gpu_named(timing.gpu)
+    except ValueError:
+        return None
+
+
+def _why_not_judged(timing: Timing, gpu_by_hand: Gpu | None) -> str:
+    if timing.work is None:
+        return timing.without_work
+    if timing.work.least_flops(timing.phase, False) is None:
+        return f"phase {timing.phase!r} has no known arithmetic"
+    if timing.matmul_flops_per_second:
+        return ""
+    gpu = gpu_by_hand or _gpu_of(timing)
+    if gpu is None:
+        return f"GPU {timing.gpu!r} has no datasheet here" if timing.gpu else "no GPU stated"
+    if timing.precision is None:
+        return f"precision {timing.precision_label!r} is not certain"
+    if gpu.flops_per_second(timing.precision) is None:
+        return f"{gpu.name} has no {timing.precision} path, so something else ran"
+    return ""
+
+
+def faster_than_arithmetic(timing: Timing, gpu: Gpu | None) -> Finding | None:
+    """Matrix products at a rate beyond the peak of the precision that the label names."""
+    assert timing.work is not None
+    assert timing.seconds is not None
+    flops = timing.work.least_flops(timing.phase, leaves_masked_half=not timing.is_eager)
+    peak, limit = _peak(timing, gpu)
+    if flops is None or peak is None:
+        return None
+    rate = flops / timing.seconds
+    figure = f"{timing.seconds * 1e3:.4g} ms is {rate / 1e12:.4g} TFLOP/s"
+    if rate > peak:
+        cause = likely_cause(timing, rate, peak, gpu)
+        return _impossible(timing, "arithmetic", figure, limit, "no machine multiplies faster than its peak", cause)
+    if rate > NEAR_PEAK * peak and gpu is not None and not timing.matmul_flops_per_second:
+        why = f"{rate / peak:.0%} of the peak, more than training passes reach"
+        cause = likely_cause(timing, rate, peak, gpu)
+        return Finding(SUSPICIOUS, "near peak", (timing.place,), timing.describe(), figure, limit, why, cause)
+    return None
+
+
+def _peak(timing: Timing, gpu: Gpu | None) -> tuple[float | None, str]:
+    """The rate that the figure is held against, and in words."""
+    if timing.matmul_flops_per_second:
+        peak = MEASURED_CEILING_MARGIN * timing.matmul_flops_per_second
+        return peak, f"{peak / 1e12:.4g} TFLOP/s ({MEASURED_CEILING_MARGIN:g} x the best product measured there)"
+    if gpu is None or timing.precision is None:
+        return None, ""
+    rated = gpu.flops_per_second(timing.precision)
+    if rated is None:
+        return None, ""
+    inferred = ", a GPU that is inferred and not stated" if timing.gpu_is_inferred else ""
+    margin = f" x {gpu.clock_margin:g} for its clock" if gpu.clock_margin > 1 else ""
+    return rated * gpu.clock_margin, f"{rated / 1e12:.4g} TFLOP/s{margin} ({timing.precision} on {gpu.name}{inferred})"
+
+
+def likely_cause(timing: Timing, rate: float, peak: float, gpu: Gpu | None) -> str:
+    """What mistake most often makes a figure as fast as this, as far as one row can tell."""
+    if rate > 20 * peak:
+        return f"a wrong unit: as seconds it would be {rate / 1e15:.3g} TFLOP/s"
+    if timing.precision == "fp32" and gpu is not None:
+        tf32 = gpu.tf32_flops_per_second
+        if tf32 is not None and gpu.fp32_flops_per_second < tf32 and rate <= 0.65 * tf32:
+            return "TF32 multiplied under the label fp32, or the clock was read without waiting for the device"
+        if gpu.bf16_flops_per_second is not None and rate <= gpu.bf16_flops_per_second:
+            return "a row of another precision among the fp32 ones"
+    half = "half the batch" if rate <= 2 * peak else "a smaller batch or model"
+    return f"{half} of what is stated, or the clock was read without waiting for the device"
+
+
+def faster_than_memory(timing: Timing, gpu: Gpu | None) -> Finding | None:
+    """More traffic than the card's memory carries, for what an unfused pass must move and no cache can hold."""
+    if gpu is None or gpu.l2_cache_bytes is None or not timing.is_eager or timing.precision is None:
+        return None
+    assert timing.work is not None
+    assert timing.seconds is not None
+    element_bytes = 4 if timing.precision in ("fp32", "tf32") else 2
+    traffic = timing.work.least_traffic_bytes(timing.phase, element_bytes, gpu.l2_cache_bytes)
+    if not traffic or traffic / timing.seconds <= gpu.bytes_per_second:
+        return None
+    figure = f"{timing.seconds * 1e3:.4g} ms moves {traffic / timing.seconds / 1e9:.4g} GB/s"
+    limit = f"{gpu.bytes_per_second / 1e9:.4g} GB/s ({gpu.name})"
+    why = "the scores do not fit into the cache and must go through memory"
+    cause = "a pass that kept no gradient, a fused kernel under the name of an unfused one, or a wrong unit"
+    return _impossible(timing, "traffic", figure, limit, why, cause)
+
+
+def larger_than_card(timing: Timing, gpu: Gpu | None) -> Finding | None:
+    """Weights and gradients alone beyond the card's memory."""
+    if gpu is None or not timing.has_fp32_weights:
+        return None
+    assert timing.work is not None
+    needed = timing.work.least_resident_bytes(timing.phase)
+    if not needed or needed <= gpu.memory_bytes:
+        return None
+    figure, limit = f"{needed / GIB:.4g} GiB must be resident", f"{gpu.memory_bytes / GIB:.4g} GiB ({gpu.name})"
+    why = "weights and gradients in fp32 do not fit"
+    return _impossible(timing, "memory", figure, limit, why, "weights in half precision, or paging to host memory")
+
+
+def slow_round(mean: float, std: float, rounds: int) -> tuple[float, float] | None:
+    """The usual round and the slow one, if one of `rounds` is slow and the others agree; None if that cannot be.
+
+    With one round apart by `gap`, the mean moves by gap / n and the population's deviation is gap x sqrt(n - 1) / n.
+    """
+    if rounds < 3 or mean <= 0 or std <= 0:
+        return None
+    gap = std * rounds / math.sqrt(rounds - 1)
+    usual = mean - gap / rounds
+    return (usual, usual + gap) if usual > 0 else None
+
+
+def one_outlier(timing: Timing) -> Finding | None:
+    """A spread that one slow round among the rest explains."""
+    if not timing.seconds or timing.seconds < 0 or not timing.std_seconds or not timing.rounds:
+        return None
+    share = timing.std_seconds / timing.seconds
+    if share <= OUTLIER_SHARE:
+        return None
+    figure = f"{timing.seconds * 1e3:.4g} +- {timing.std_seconds * 1e3:.4g} ms"
+    pair = slow_round(timing.seconds, timing.std_seconds, timing.rounds)
+    if pair is None:
+        why, cause = "no set of times has this mean and spread with one slow round", "several slow rounds"
+    else:
+        why = f"one round of {pair[1] * 1e3:.4g} ms among {timing.rounds - 1} of {pair[0] * 1e3:.4g} ms reads the same"
+        cause = "a first round that was not warmed up, or code generated inside the timed rounds"
+    limit = f"{OUTLIER_SHARE:.0%} of the mean"
+    return Finding(SUSPICIOUS, "outlier", (timing.place,), timing.describe(), figure, limit, why, cause)
+
+
+def memory_beyond_card(memory: Memory) -> Finding | NotJudged | None:
+    """An amount that the card does not have, or that is no amount."""
+    if memory.value_bytes is None:
+        return NotJudged(memory.place, "no figure")
+    figure = f"{memory.value_bytes / GIB:.4g} GiB"
+    cell = memory.describe()
+    if memory.value_bytes < 0:
+        why = "an amount of memory is not negative"
+        return Finding(IMPOSSIBLE, "amount", (memory.place,), cell, figure, "0", why, "a wrong sign")
+    try:
+        gpu = gpu_named(memory.gpu)
+    except ValueError:
+        return NotJudged(memory.place, f"GPU {memory.gpu!r} has no datasheet here" if memory.gpu else "no GPU stated")
+    if memory.value_bytes <= gpu.memory_bytes:
+        return None
+    limit, why = f"{gpu.memory_bytes / GIB:.4g} GiB ({gpu.name})", "no more is allocated than the card has"
+    cause = "paging to host memory, or a wrong unit"
+    return Finding(IMPOSSIBLE, "card memory", (memory.place,), cell, figure, limit, why, cause)
+
+
+def _impossible(timing: Timing, rule: str, figure: str, limit: str, why: str, cause: str) -> Finding:
+    return Finding(IMPOSSIBLE, rule, (timing.place,), timing.describe(), figure, limit, why, cause)

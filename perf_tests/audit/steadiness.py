@@ -1,0 +1,104 @@
+"""From which round on the times of one process are steady: a rule whose false alarms are known.
+
+In: seconds of rounds in order. Out: counts and places of rounds.
+"""
+
+from collections.abc import Sequence
+from math import atan, comb, cos, inf, pi, sin, sqrt
+from statistics import fmean, median, stdev
+
+from perf_tests.audit.row_flags import has_outlier, has_trend
+
+LEVEL = 0.01
+"""How often steady rounds with normal noise are taken for slow first ones, at the most."""
+
+LEAST_EXCESS = 0.05
+"""A first round that is slower by less moves no mean by as much as launches differ."""
+
+FEWEST_REST = 4
+"""Rounds that the first ones are held against, at the least."""
+
+MOST_SLOW = 20
+"""First rounds that are tried for; beyond that a series is not warming up but moving, which is a trend."""
+
+
+def slow_first_rounds(seconds: Sequence[float]) -> int:
+    """How many rounds at the start are slower than every later one, beyond noise: 0 for a steady series.
+
+    The first k rounds are slow if each is slower than all later rounds, by 5 % of their median, and if the fastest of
+    the k lies beyond the prediction interval of one more round like the later ones (Hahn, "Factors for Calculating
+    Two-Sided Prediction Intervals for Samples from a Normal Distribution", JASA 64, 1969) at level 1 % / 2^k. The
+    levels sum to 1 %, which bounds false alarms on normal noise. Whatever the noise, the order alone bounds them by
+    `most_false_alarms`. One outlier among the later rounds is left out; it is told of by itself.
+    """
+    most = min(len(seconds) // 2, len(seconds) - FEWEST_REST, MOST_SLOW)
+    return max((count for count in range(1, most + 1) if _are_slow(seconds[:count], seconds[count:])), default=0)
+
+
+def _are_slow(first: Sequence[float], rest: Sequence[float]) -> bool:
+    rest = _without_outlier(rest)
+    fastest = min(first)
+    if fastest <= max(rest) or fastest < (1 + LEAST_EXCESS) * median(rest):
+        return False
+    scatter = stdev(rest) * sqrt(1 + 1 / len(rest))
+    deviations = (fastest - fmean(rest)) / scatter if scatter else inf
+    return student_tail(deviations, len(rest) - 1) <= LEVEL / 2 ** len(first)
+
+
+def _without_outlier(seconds: Sequence[float]) -> Sequence[float]:
+    return sorted(seconds)[:-1] if has_outlier(seconds) else seconds
+
+
+def most_false_alarms(rounds: int) -> float:
+    """How often steady rounds are taken for slow first ones at the most, if all orders of them are alike.
+
+    Of the C(n, k) choices, k + 1 put the first k of n above all others but one, the outlier that may be left out.
+    """
+    most = min(rounds // 2, rounds - FEWEST_REST, MOST_SLOW)
+    return sum((count + 1) / comb(rounds, count) for count in range(1, most + 1))
+
+
+def student_tail(deviations: float, degrees: int) -> float:
+    """P(T > deviations) of Student's t, by Abramowitz and Stegun, 26.7.3 and 26.7.4; deviations >= 0."""
+    angle = pi / 2 if deviations == inf else atan(deviations / sqrt(degrees))
+    term, total, squared = 1.0, 0.0, cos(angle) ** 2
+    odd = degrees % 2
+    if odd:
+        term = cos(angle)
+    for step in range(degrees // 2):
+        total += term
+        term *= squared * (2 * step + 1 + odd) / (2 * step + 2 + odd)
+    within = 2 / pi * (angle + sin(angle) * total) if odd else sin(angle) * total
+    return (1 - within) / 2
+
+
+def steady_from(seconds: Sequence[float]) -> int | None:
+    """The round, counted from 1, from which a series is steady; None where it moves on, or is too short to tell."""
+    if len(seconds) < FEWEST_REST:
+        return None
+    slow = slow_first_rounds(seconds)
+    return None if has_trend(seconds[slow:]) else slow + 1
+
+
+def outlier_places(seconds: Sequence[float]) -> list[int]:
+    """The round, counted from 1, that alone makes the spread, slow first rounds left aside; [] without one."""
+    slow = slow_first_rounds(seconds)
+    rest = list(seconds[slow:])
+    return [slow + 1 + rest.index(max(rest))] if has_outlier(rest) else []
+
+
+def suggested_warmup_rounds(seconds: Sequence[float], configured: int) -> int | None:
+    """What to warm up with instead; None where the warm-up was long enough.
+
+    As many more as were slow, and twice as many where the rounds got faster to the end.
+    """
+    if not had_short_warmup(seconds):
+        return None
+    return configured + slow_first_rounds(seconds) if slow_first_rounds(seconds) else 2 * max(1, configured)
+
+
+def had_short_warmup(seconds: Sequence[float]) -> bool:
+    """Whether measured rounds still warmed up: slow first ones, or a trend towards faster ones."""
+    third = max(1, len(seconds) // 3)
+    gets_faster = median(seconds[-third:]) < median(seconds[:third]) if seconds else False
+    return slow_first_rounds(seconds) > 0 or (gets_faster and has_trend(seconds))

@@ -1,0 +1,269 @@
+"""Tables that anybody may have measured, as labelled figures. In: a CSV. Out: `Timing`, `Memory` or `Kernel` rows.
+
+Read are the labels and the figures. Columns that comment on a row (`note`, `status`, `sync`) are never looked at.
+"""
+
+import csv
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from perf_tests.audit.figures import Kernel, Memory, Timing, implementation_named
+from perf_tests.limits.least_work import AttentionWork, ModelConfig, ModelWork
+
+Figures = list[Timing] | list[Memory] | list[Kernel]
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class TableOfOthers:
+    """A table that could be read; `kind` is a key of `KINDS`."""
+
+    kind: str
+    figures: Figures
+
+
+class Row:
+    """One line, its values by column; each reader raises ValueError with one sentence that names line and column."""
+
+    def __init__(self, line: int, values: dict[str, str]) -> None:
+        self.place = f"line {line}"
+        self.values = values
+
+    def text(self, column: str) -> str:
+        return (self.values.get(column) or "").strip()
+
+    def number(self, column: str) -> float | None:
+        text = self.text(column)
+        if not text or re.fullmatch(r"\d+ ?- ?\d+|up to \d+", text):  # a range is no figure
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            raise ValueError(
+                f"{self.place}: {column} is {text[:40]!r}, which is no number; write the number alone, "
+                "the unit is that of the column."
+            ) from None
+        if not abs(value) < 1e15:
+            raise ValueError(f"{self.place}: {column} is {text[:40]!r}; a figure must be finite and below 1e15.")
+        return value
+
+    def count(self, column: str) -> int | None:
+        value = self.number(column)
+        if value is None:
+            return None
+        if value != int(value) or value < 0:
+            raise ValueError(f"{self.place}: {column} is {value:g}; it must be a whole number, 0 or more.")
+        return int(value)
+
+    def seconds(self, column: str, per_second: float = 1e3) -> float | None:
+        value = self.number(column)
+        return None if value is None else value / per_second
+
+    def is_inferred(self, column: str) -> bool:
+        return self.text(column).startswith("inferred") or "(inferred" in self.text(column.removesuffix("_basis"))
+
+    def config(self) -> ModelConfig | str:
+        """The model's shape, or why there is none."""
+        columns = ("d_model", "d_ff", "n_layers", "vocab")
+        shape = [self.count(column) for column in columns]
+        missing = [column for column, value in zip(columns, shape, strict=True) if value is None]
+        if missing:
+            return f"no {' and '.join(missing)}"
+        d_model, d_ff, layers, vocab = (value or 0 for value in shape)
+        try:
+            return ModelConfig(d_model, d_ff, layers, self.count("n_heads") or 1, vocab)
+        except ValueError as error:
+            return str(error).rstrip(".")
+
+
+def label_of(text: str) -> str:
+    """What the author calls it: `fp32` of `tf32(labelled fp32)`."""
+    named = re.search(r"labelled (\w+)", text)
+    return named[1] if named else text
+
+
+def labelled_precision(text: str) -> str | None:
+    """`fp32`, `tf32`, `bf16` or `fp16`; None where the label is none of them for certain."""
+    label = text.casefold().replace("bfloat16", "bf16").replace("float", "fp")
+    found = re.match(r"(fp32|tf32|bf16|fp16)(?![0-9])", label)
+    return found[1] if found and "?" not in label else None
+
+
+PHASES = {"fwd_bwd": "forward_backward", "backward+optimizer": "backward_and_optimizer"}
+"""Names of others for a phase."""
+
+
+def _model_timing(row: Row) -> Timing:
+    config, batch, context = row.config(), row.count("batch"), row.count("context")
+    why = config if isinstance(config, str) else "" if batch and context else f"no {'context' if batch else 'batch'}"
+    work = None
+    if not why and not isinstance(config, str) and batch and context:
+        work = ModelWork(row.text("size"), config, batch, context)
+    phase = row.text("phase")
+    return _timing(row, work, why, PHASES.get(phase, phase))
+
+
+def _attention_timing(row: Row) -> Timing:
+    batch, sequence, width = row.count("batch"), row.count("seq_len"), row.count("d_model")
+    work = AttentionWork(batch, sequence, width) if batch and sequence and width else None
+    phase = re.split(r"[(+]", row.text("phase"))[0]  # without remarks on what else was timed
+    known = f"attention_{phase}" if phase in ("forward", "backward") else phase
+    return _timing(row, work, "" if work else "no batch, seq_len or d_model", known)
+
+
+def _timing(row: Row, work: ModelWork | AttentionWork | None, why: str, phase: str) -> Timing:
+    precision = label_of(row.text("precision"))
+    return Timing(
+        place=row.place,
+        series=row.text("source"),
+        gpu=row.text("gpu"),
+        gpu_is_inferred=row.is_inferred("gpu_basis"),
+        work=work,
+        without_work=why,
+        precision=labelled_precision(precision),
+        precision_label=precision or "precision not stated",
+        has_fp32_weights=labelled_precision(precision) in ("fp32", "tf32") or "amp" in precision,
+        implementation=_implementation(row),
+        phase=phase,
+        seconds=row.seconds("mean_ms"),
+        std_seconds=row.seconds("std_ms"),
+        rounds=row.count("n_measured"),
+        warmup_rounds=row.count("warmup"),
+    )
+
+
+def _implementation(row: Row) -> str:
+    """By the suite's own axes where the table has them; others say only whether they compiled."""
+    if row.text("attention"):
+        return implementation_named(
+            row.text("attention"), row.text("execution") or "eager", row.text("checkpoint") or "none"
+        )
+    return "eager" if row.text("compiled").casefold() in ("no", "false", "0") else "compiled"
+
+
+_UNIT_BYTES = {"B": (1, 1), "MB": (1e6, 2**20), "MB(1e6)": (1e6, 1e6), "MiB": (2**20, 2**20), "GB": (1e9, GIB)}
+_UNIT_BYTES |= {"GiB": (GIB, GIB), "GiB(written GB)": (GIB, GIB)}
+
+
+def _memory(row: Row) -> Memory:
+    unit = row.text("unit")
+    value = row.number("value")
+    if value is not None and unit not in _UNIT_BYTES:
+        raise ValueError(f"{row.place}: unit is {unit!r}; the known ones are {', '.join(_UNIT_BYTES)}.")
+    least, most = _UNIT_BYTES.get(unit, (math.nan, math.nan))
+    return Memory(
+        place=row.place,
+        series=row.text("source"),
+        gpu=row.text("gpu"),
+        gpu_is_inferred=row.is_inferred("gpu_basis"),
+        kind="attention" if row.text("object") == "attention" else "model",
+        size=row.text("size"),
+        width=row.count("d_model"),
+        layers=row.count("n_layers"),
+        batch_size=row.count("batch"),
+        length=row.count("context"),
+        precision_label=label_of(row.text("precision")),
+        is_compiled=row.text("compiled") == "yes",
+        mode=row.text("mode"),
+        value_bytes=None if value is None else value * least,
+        most_bytes=None if value is None else value * most,
+    )
+
+
+def _kernel(row: Row) -> Kernel:
+    return Kernel(
+        place=row.place,
+        series=row.text("source"),
+        gpu=row.text("gpu"),
+        size=row.text("size"),
+        context_length=row.count("context"),
+        scope=row.text("scope"),
+        name=row.text("kernel"),
+        calls=row.count("calls"),
+        total_seconds=row.seconds("total_ms"),
+        average_seconds=row.seconds("avg_us", 1e6),
+        std_seconds=row.seconds("std_us", 1e6),
+        percent=row.number("pct_of_gpu_time"),
+    )
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One layout of table: the columns that it cannot do without, and what reads a line of it."""
+
+    columns: tuple[str, ...]
+    read: Callable[[Row], Timing | Memory | Kernel]
+
+
+KINDS = {
+    "model timing": Kind(
+        (
+            "gpu",
+            "d_model",
+            "d_ff",
+            "n_layers",
+            "vocab",
+            "batch",
+            "context",
+            "precision",
+            "compiled",
+            "phase",
+            "mean_ms",
+        ),
+        _model_timing,
+    ),
+    "attention timing": Kind(
+        ("gpu", "batch", "d_model", "seq_len", "precision", "compiled", "phase", "mean_ms"), _attention_timing
+    ),
+    "memory": Kind(
+        ("gpu", "object", "d_model", "batch", "context", "precision", "compiled", "mode", "value", "unit"), _memory
+    ),
+    "kernels": Kind(("gpu", "scope", "kernel", "calls", "total_ms", "avg_us", "pct_of_gpu_time"), _kernel),
+}
+
+# What only one kind of table has.
+_SIGNATURES = {"kernels": "kernel", "memory": "mode", "attention timing": "seq_len", "model timing": "d_ff"}
+
+
+def read_table(path: Path) -> TableOfOthers:
+    """The figures of a CSV. Raises ValueError with one sentence when it is none of `KINDS` or cannot be read."""
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            lines = csv.reader(file, strict=True)
+            header = [name.strip() for name in next(lines, [])]
+            kind = _kind_of(path, header)
+            figures = [KINDS[kind].read(row) for row in _rows(lines, header)]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path} cannot be read as a CSV: {error}.") from error
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}" if str(path) not in str(error) else str(error)) from error
+    if not figures:
+        raise ValueError(f"{path} has a head and no row.")
+    return TableOfOthers(kind, figures)  # type: ignore[arg-type]
+
+
+def _rows(lines: Any, header: list[str]) -> Iterator[Row]:
+    for values in lines:
+        if values and len(values) != len(header):
+            raise ValueError(f"line {lines.line_num} has {len(values)} values, the head has {len(header)} columns.")
+        if values:
+            yield Row(lines.line_num, dict(zip(header, values, strict=True)))
+
+
+def _kind_of(path: Path, header: list[str]) -> str:
+    if not any(header):
+        raise ValueError(f"{path} is empty.")
+    by_columns = max(KINDS, key=lambda name: len(set(KINDS[name].columns) & set(header)))
+    kind = next((kind for kind, column in _SIGNATURES.items() if column in header), by_columns)
+    missing = [column for column in KINDS[kind].columns if column not in header]
+    if missing:
+        raise ValueError(f"{path} lacks the columns {', '.join(missing)}, read as a table of {kind}.")
+    twice = sorted({column for column in header if column and header.count(column) > 1})
+    if twice:
+        raise ValueError(f"{path} has the columns {', '.join(twice)} twice.")
+    return kind

@@ -1,0 +1,1 @@
+"""What the benchmarks of one run share: device, models, session, progress, outcomes."""

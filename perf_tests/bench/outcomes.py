@@ -1,0 +1,123 @@
+"""Why a case has no timing: judged before it is tried, or read off the error that ended it."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import pytest
+import torch
+
+from model.attention import ATTENTION
+from model.compilation import why_cannot_compile
+from model.precision import PRECISIONS
+from perf_tests.cases import AttentionCase, Case, LanguageModelCase
+from perf_tests.counting.memory_estimate import needed_bytes
+from perf_tests.records.record import OUTCOMES, Json, identity_of
+
+DOES_NOT_FIT = ("out_of_memory", "would_not_fit")
+
+
+class ImpossibleError(Exception):
+    """A case was measured faster than its machine can be; the message says why and what most likely happened."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A case without a timing, and the reason in words."""
+
+    outcome: str
+    reason: str
+    needed_bytes: int | None = None
+    available_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.outcome not in OUTCOMES:
+            raise ValueError(f"outcome {self.outcome!r} is not known; it must be one of {', '.join(OUTCOMES)}.")
+
+    @property
+    def in_words(self) -> str:
+        return f"{OUTCOMES[self.outcome]}: {self.reason}"
+
+    def as_row(self, case_id: str, case: Case, rounds: Sequence[float]) -> Json:
+        """The row of the record; `rounds` are the seconds measured before the case ended."""
+        return {"id": case_id, **case.identity(), **asdict(self), "rounds": list(rounds)}
+
+
+def why_unsupported(case: Case, device: torch.device) -> Outcome | None:
+    """None where `device` can run the case, else what is missing."""
+    reason = PRECISIONS[case.precision].why_unsupported(device)
+    if reason is None and case.attention in ATTENTION:
+        head_dim = case.head_dim if isinstance(case, AttentionCase) else case.config.head_dim
+        reason = ATTENTION[case.attention].why_unavailable(device, head_dim)
+    if reason is None and isinstance(case, LanguageModelCase) and case.execution == "compiled":
+        reason = why_cannot_compile(device)
+    if reason is None and isinstance(case, LanguageModelCase) and case.model != "ours" and case.checkpoint != "none":
+        reason = f"checkpoint {case.checkpoint} is a property of our model; --model chooses its own."
+    return None if reason is None else Outcome("unsupported", reason)
+
+
+def why_too_large(case: Case, budget_bytes: int, earlier: Sequence[Json]) -> Outcome | None:
+    """None where the case may fit the budget and no smaller case of its family failed to, as far as `earlier` tells."""
+    needed = needed_bytes(case)
+    if needed > budget_bytes:
+        return Outcome(
+            "would_not_fit",
+            f"needs at least {gib(needed)}, and {gib(budget_bytes)} may be used; "
+            "choose a smaller batch, context or size, or raise --memory-budget.",
+            needed,
+            budget_bytes,
+        )
+    smaller = next((row for row in earlier if row["outcome"] in DOES_NOT_FIT and _is_smaller(row, case)), None)
+    if smaller:
+        return Outcome(
+            "would_not_fit",
+            f"not tried: the smaller {smaller['id'].rpartition('::')[2]} is {OUTCOMES[smaller['outcome']]}.",
+            needed,
+            budget_bytes,
+        )
+    return None
+
+
+_SIZE_FIELDS = (
+    "d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "context_length", "batch_size",
+    "head_dim", "sequence_length",
+)  # fmt: skip
+
+
+def _is_smaller(row: Json, case: Case) -> bool:
+    """Whether the row belongs to the case's family and no dimension of it is larger."""
+    there, here = identity_of(row), case.identity()
+    if there.keys() != here.keys():
+        return False
+    return all(
+        there[name] <= here[name] if name in _SIZE_FIELDS else there[name] == here[name]
+        for name in here
+        if name != "size"
+    )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that memory ran out, on the GPU or, through the capped address space, on the host."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and (
+        "can't allocate memory" in text or "std::bad_alloc" in text or "CUDA out of memory" in text
+    )
+
+
+def out_of_memory(error: BaseException, case: Case, available_bytes: int) -> Outcome:
+    first_line = (str(error) or type(error).__name__).splitlines()[0]
+    return Outcome("out_of_memory", first_line, needed_bytes(case), available_bytes)
+
+
+def gib(count: float) -> str:
+    return f"{count / 2**30:.1f} GiB"
+
+
+def outcome_of_report(report: pytest.TestReport) -> Outcome:
+    """What pytest's own report says of a case that was skipped or failed."""
+    if report.skipped:
+        _, _, reason = report.longrepr if isinstance(report.longrepr, tuple) else ("", 0, str(report.longrepr))
+        return Outcome("unsupported", reason.removeprefix("Skipped: "))
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return Outcome("error", (crash.message if crash else report.longreprtext).splitlines()[0])

@@ -1,0 +1,240 @@
+"""The exact counters of a case, without running it: what its phase launches, computes, touches, saves and holds.
+
+Counted on fake tensors by the rules of the case's device type. Not known here, and so not in the counts: the device's
+own context, a matrix product's workspace, what the caching allocator loses by not splitting a block, and traffic beyond
+the least.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from model.precision import PRECISIONS
+from model.training import optimizer_that_runs
+from perf_tests.cases import AttentionCase, Case, LanguageModelCase
+from perf_tests.counting.fake_training import (
+    AttentionShape,
+    PassShape,
+    UpdateShape,
+    attention_passes,
+    inference,
+    passes,
+    updates,
+)
+from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, Kernel, PartCounters
+from perf_tests.instruments.kernel_cost import MATRIX_PRODUCTS
+
+ZERO_GRAD_POLICIES = ("before_forward", "after_forward", "before_step")
+"""When a training step clears the old gradients. Before the step it clears those just made: nothing is updated."""
+
+COUNTED_ATTENTION = ("naive", "sdpa")
+LARGEST_ALLOCATIONS = 8
+
+
+class NotCountedError(Exception):
+    """The case has no exact counters; the message says why in one sentence."""
+
+
+@dataclass(frozen=True)
+class KernelGroup:
+    """Equal kernel-launching operations of one phase."""
+
+    name: str
+    """The operator, `aten.mm`."""
+    calls: int
+    flops: int
+    """Executed by one call."""
+    bytes: int
+    """Read and written by one call, at the least."""
+    rate: str
+    """Which arithmetic rate bounds it: "fp32", "tf32", "bf16", "fp16"; "" for elementwise work."""
+
+
+@dataclass(frozen=True)
+class PartPeak:
+    """The most that is held in one part of a round, everything resident included."""
+
+    part: str
+    is_timed: bool
+    peak_bytes: int
+    bytes_by_category: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Equal blocks of memory, made at one place of a round."""
+
+    bytes: int
+    count: int
+    operator: str
+    place: str
+    """`model/attention.py:48`, or `backward pass`; empty where no line of the model made it."""
+
+
+@dataclass(frozen=True)
+class Counters:
+    """One round of one case."""
+
+    parameters: int
+    model_flops: int | None
+    executed_flops: int
+    matmul_calls: int
+    kernel_launches: int
+    bytes_touched: int
+    saved_bytes: int
+    """Saved for the backward pass by what is timed and what its set-up runs, each storage once; without what was there
+    before, as parameters and inputs."""
+    peak_bytes: int
+    """Of a whole round, its set-up included, as an allocator's own peak is read."""
+    host_reads: int
+    """Values that the host waited for in what is timed, as `.item()` does."""
+    kernels: tuple[KernelGroup, ...]
+    parts: tuple[PartPeak, ...]
+    largest_allocations: tuple[Allocation, ...]
+
+    def peak_of(self, part: str) -> PartPeak:
+        """The peak of `forward`, `loss`, `backward`, `optimizer`, ..."""
+        return next(peak for peak in self.parts if peak.part == part)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of a round, and what is held beside it from other parts."""
+
+    name: str
+    counters: PartCounters
+    is_timed: bool
+    beside: Counter[str]
+
+
+def why_not_counted(case: Case) -> str | None:
+    """None where the case has exact counters, else a sentence that says why it has none."""
+    if isinstance(case, LanguageModelCase):
+        if case.model != "ours":
+            return f"the operations of {case.model} are its own; exact counters are for the suite's model."
+        if case.execution != "eager":
+            return "what a compiled model fuses is known only after compiling it for its device."
+    if case.attention not in COUNTED_ATTENTION:
+        return f"what {case.attention} attention fuses is known only after compiling it for its device."
+    return None
+
+
+def counters_of(
+    case: Case, *, zero_grad: str = "before_forward", first_step: bool = False, all_layers: bool = False
+) -> Counters:
+    """Counters of one measured round of `case`, or with `first_step` of one without optimizer state yet.
+
+    `all_layers` runs every layer where otherwise a few are enough. Raises NotCountedError, and ValueError for
+    an unknown policy.
+    """
+    check_zero_grad_policy(zero_grad)
+    reason = why_not_counted(case)
+    if reason is not None:
+        raise NotCountedError(reason)
+    if isinstance(case, AttentionCase):
+        return _counters(case, 0, _attention_parts(case))
+    parts = _language_model_parts(case, zero_grad, first_step, all_layers)
+    return _counters(case, case.config.parameters, parts)
+
+
+def check_zero_grad_policy(zero_grad: str) -> None:
+    """Raises ValueError for an unknown one, with those that are known."""
+    if zero_grad not in ZERO_GRAD_POLICIES:
+        raise ValueError(f"zero_grad is {zero_grad!r}; it must be one of {', '.join(ZERO_GRAD_POLICIES)}.")
+
+
+def _attention_parts(case: AttentionCase) -> list[_Part]:
+    shape = AttentionShape(
+        case.head_dim, case.sequence_length, case.batch_size, case.precision, case.attention, case.device
+    )
+    counted = attention_passes(shape)
+    names = ["attention_forward", "attention_backward"] if case.has_backward else ["attention_forward"]
+    return [_Part(name, counted[name], name == case.phase, Counter()) for name in names]
+
+
+# The parts of a round, and which of them are timed.
+_PARTS_OF_PHASE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "inference": (("inference",), ("inference",)),
+    "forward": (("forward",), ("forward",)),
+    "backward": (("forward", "loss", "backward"), ("backward",)),
+    "forward_backward": (("forward", "loss", "backward"), ("forward", "loss", "backward")),
+    "optimizer": (("forward", "loss", "backward", "optimizer"), ("optimizer",)),
+    "full_step": (("forward", "loss", "backward", "optimizer"), ("forward", "loss", "backward", "optimizer")),
+}
+
+
+def _language_model_parts(case: LanguageModelCase, zero_grad: str, first_step: bool, all_layers: bool) -> list[_Part]:
+    names, timed = _PARTS_OF_PHASE[case.phase]
+    counted = (inference if case.phase == "inference" else passes)(_pass_shape(case), all_layers)
+    is_updated = case.trains and not (case.phase == "full_step" and zero_grad == "before_step")
+    beside = {name: Counter[str]() for name in names}
+    # The set-up of a backward pass returns, and lets go of the logits; a step has them until its end.
+    keeps_logits = case.phase in ("forward_backward", "full_step")
+    if keeps_logits:
+        beside["backward"] += _difference(counted["loss"].held_at_end, counted["backward"].held_at_start)
+    if case.phase == "full_step" and zero_grad == "after_forward" and not first_step:
+        old_gradients = Counter({GRADIENTS: counted["backward"].held_at_end[GRADIENTS]})
+        beside["forward"] += old_gradients
+        beside["loss"] += old_gradients
+    if is_updated:
+        updating = updates(_update_shape(case))["first_update" if first_step else "update"]
+        state = _difference(updating.held_at_start, counted["forward"].held_at_start)[OPTIMIZER_STATE]
+        for name in ("forward", "loss", "backward"):
+            beside[name] += Counter({OPTIMIZER_STATE: state})
+        inputs = Counter({INPUTS: counted["backward"].held_at_end[INPUTS]})
+        step = _difference(counted["backward"].held_at_end + beside["backward"], updating.held_at_start)
+        beside["optimizer"] = step if keeps_logits else inputs
+        counted = {**counted, "optimizer": updating}
+    return [_Part(name, counted[name], name in timed, beside[name]) for name in names if name in counted]
+
+
+def _pass_shape(case: LanguageModelCase) -> PassShape:
+    return PassShape(
+        case.config, case.context_length, case.batch_size, case.precision, case.attention, case.checkpoint, case.device
+    )
+
+
+def _update_shape(case: LanguageModelCase) -> UpdateShape:
+    optimizer = optimizer_that_runs(case.optimizer or "default", torch.device(case.device))
+    return UpdateShape(case.config, optimizer, PRECISIONS[case.precision].scales_loss, case.device)
+
+
+def _difference(more: Counter[str], less: Counter[str]) -> Counter[str]:
+    """What is in `more` and not in `less`; nothing negative."""
+    return more - less
+
+
+def _counters(case: Case, parameters: int, parts: Sequence[_Part]) -> Counters:
+    kernels = sum((part.counters.kernels for part in parts if part.is_timed), Counter[Kernel]())
+    peaks = tuple(_part_peak(part) for part in parts)
+    return Counters(
+        parameters=parameters,
+        model_flops=case.model_flops,
+        executed_flops=sum(kernel.flops * calls for kernel, calls in kernels.items()),
+        matmul_calls=sum(calls for kernel, calls in kernels.items() if kernel.name in MATRIX_PRODUCTS),
+        kernel_launches=kernels.total(),
+        bytes_touched=sum(kernel.bytes * calls for kernel, calls in kernels.items()),
+        saved_bytes=sum(part.counters.saved_bytes for part in parts if part.name != "inference"),
+        peak_bytes=max(peak.peak_bytes for peak in peaks),
+        host_reads=sum(part.counters.host_reads for part in parts if part.is_timed),
+        kernels=tuple(_group(kernel, calls) for kernel, calls in kernels.items()),
+        parts=peaks,
+        largest_allocations=_largest(parts),
+    )
+
+
+def _group(kernel: Kernel, calls: int) -> KernelGroup:
+    return KernelGroup(kernel.name, calls, kernel.flops, kernel.bytes, kernel.rate)
+
+
+def _part_peak(part: _Part) -> PartPeak:
+    held = part.counters.held_at_peak + part.beside
+    return PartPeak(part.name, part.is_timed, held.total(), dict(sorted(held.items())))
+
+
+def _largest(parts: Sequence[_Part]) -> tuple[Allocation, ...]:
+    made = sum((part.counters.allocations for part in parts), Counter[tuple[int, str, str]]())
+    largest = sorted(made.items(), key=lambda item: (-item[0][0], item[0][1:]))[:LARGEST_ALLOCATIONS]
+    return tuple(Allocation(size, count, operator, place) for (size, operator, place), count in largest)

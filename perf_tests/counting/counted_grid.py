@@ -1,0 +1,65 @@
+"""The grid whose exact counters the repository keeps: every size, context and phase, on an imaginary GPU."""
+
+from itertools import product
+
+from model.sizes import SIZES
+from perf_tests.cases import (
+    ATTENTION_BATCH_SIZE,
+    ATTENTION_FLOPS_OF_PHASE,
+    AttentionCase,
+    Case,
+    LanguageModelCase,
+    attention_id,
+    language_model_id,
+)
+from perf_tests.counting.case_counters import Counters
+from perf_tests.options import CONTEXTS, HEAD_DIMS, PHASES, SEQUENCE_LENGTHS, SIZES_APART
+from perf_tests.records.ledger import COUNTERS
+
+BATCH_SIZE = 4
+DEVICE = "cuda"
+"""What the sizes are made for. CUDA's rules are played on the CPU, so it needs no GPU."""
+
+OPTIMIZER = "foreach"
+"""What AdamW takes on a GPU when nobody asks."""
+
+PRECISIONS = ("fp32", "bf16")
+ATTENTIONS = ("naive", "sdpa")
+
+
+def counted_grid() -> dict[str, list[Case]]:
+    """Id to the cases that differ in their phase alone, smallest first; they share one count."""
+    return {**_language_models(), **_attention_alone()}
+
+
+def _language_models() -> dict[str, list[Case]]:
+    sizes = [size for size in SIZES if size not in SIZES_APART]
+    return {
+        language_model_id((size, context, precision, attention, "eager", "none")): [
+            _language_model_case(phase, size, context, precision, attention) for phase in PHASES
+        ]
+        for size, context, attention, precision in product(sizes, CONTEXTS, ATTENTIONS, PRECISIONS)
+    }
+
+
+def _language_model_case(phase: str, size: str, context: int, precision: str, attention: str) -> Case:
+    return LanguageModelCase(
+        phase=phase, size=size, config=SIZES[size].at_context(context), context_length=context, batch_size=BATCH_SIZE,
+        precision=precision, attention=attention, execution="eager", checkpoint="none",
+        optimizer=OPTIMIZER if phase in ("optimizer", "full_step") else None, device=DEVICE, model="ours",
+    )  # fmt: skip
+
+
+def _attention_alone() -> dict[str, list[Case]]:
+    return {
+        attention_id((head_dim, sequence_length, "fp32", attention)): [
+            AttentionCase(phase, head_dim, sequence_length, ATTENTION_BATCH_SIZE, "fp32", attention, DEVICE)
+            for phase in ATTENTION_FLOPS_OF_PHASE
+        ]
+        for head_dim, sequence_length, attention in product(HEAD_DIMS, SEQUENCE_LENGTHS, ATTENTIONS)
+    }
+
+
+def line_of(counters: Counters) -> dict[str, int | None]:
+    """The counters that the ledger keeps."""
+    return {name: getattr(counters, name) for name in COUNTERS}

@@ -1,0 +1,83 @@
+"""Pair values, and by which clock: wall time, or the CPU time of the process, which a busy neighbour hardly moves."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from perf_tests.gate.rules import Clock, Rules
+from perf_tests.gate.samples import GateSamples, Measurement
+from perf_tests.gate.statistics import Floats, hodges_lehmann, robust_spread
+
+CPU_TIME_ADVANTAGE = 0.8
+"""CPU time decides only where it scatters this much less than wall time, which is what a user waits for."""
+
+
+@dataclass(frozen=True)
+class ClockDecision:
+    """The clock that decides, and what speaks for it: the typical spread of a case's pair values by each clock."""
+
+    clock: Clock
+    wall_spread: float
+    cpu_spread: float | None
+    """None where CPU time was not read on both sides of every case."""
+
+    @property
+    def guards(self) -> bool:
+        """Whether wall time stands guard: CPU time does not see work that merely waits, or runs on fewer threads."""
+        return self.clock == "cpu"
+
+
+@lru_cache(maxsize=2**16)  # the engine asks anew after each launch pair
+def pair_value(line: Measurement, clock: Clock) -> float:
+    """The log ratio, head over base, of one case in one launch pair: what all inference takes as one value.
+
+    The Hodges-Lehmann centre over the quadruples of 1/2 [(ln h1 + ln h2) - (ln b1 + ln b2)], in which a steady drift
+    cancels. NaN where the clock was not read.
+    """
+    if clock == "wall":
+        base, head = line.base_seconds, line.head_seconds
+    elif line.base_cpu_seconds is not None and line.head_cpu_seconds is not None:
+        base, head = line.base_cpu_seconds, line.head_cpu_seconds
+    else:
+        return math.nan
+    return hodges_lehmann((np.log(head).sum(axis=1) - np.log(base).sum(axis=1)) / 2)
+
+
+def pair_values(samples: GateSamples, stage: int, pairs: Sequence[int], clock: Clock) -> Floats:
+    """Pair values (cases, pairs) of these launch pairs; NaN where a case was not measured in a pair."""
+    row = {case: place for place, case in enumerate(samples.cases)}
+    column = {pair: place for place, pair in enumerate(pairs)}
+    values = np.full((len(row), len(column)), np.nan)
+    for line in samples.measurements:
+        if line.stage == stage and line.pair in column:
+            values[row[line.case], column[line.pair]] = pair_value(line, clock)
+    return values
+
+
+def decide_clock(samples: GateSamples, rules: Rules) -> ClockDecision:
+    """The clock by which the whole suite scatters less in stage 1, unless the rules name one.
+
+    The choice biases no test: those of single cases use stage 2, whose launches are fresh, and the suite-wide one,
+    which uses stage 1, shares its level between the clocks that could have been chosen. Raises ValueError when the
+    rules name CPU time and it was not read.
+    """
+    pairs = samples.pairs(1)
+    wall, cpu = (_typical_spread(pair_values(samples, 1, pairs, clock)) for clock in ("wall", "cpu"))
+    screening = [line for line in samples.measurements if line.stage == 1]
+    has_cpu = bool(screening) and all(
+        line.base_cpu_seconds is not None and line.head_cpu_seconds is not None for line in screening
+    )
+    if rules.clock == "cpu" and screening and not has_cpu:
+        raise ValueError("CPU time was to decide, and was not read for every case: choose the clock wall or auto.")
+    better = has_cpu and cpu < CPU_TIME_ADVANTAGE * wall
+    clock: Clock = "cpu" if rules.clock == "cpu" or (rules.clock == "auto" and better) else "wall"
+    return ClockDecision(clock, wall, cpu if has_cpu else None)
+
+
+def _typical_spread(values: Floats) -> float:
+    """The median over the cases; NaN when no case has two values."""
+    values = values[np.sum(~np.isnan(values), axis=1) >= 2]
+    return float(np.median(robust_spread(values))) if len(values) else math.nan

@@ -1,0 +1,167 @@
+"""The course of a run, replayed from its samples: the screening, then each look at the fresh launches of stage 2."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perf_tests.gate.clock import ClockDecision, decide_clock, pair_values
+from perf_tests.gate.decisions import (
+    Confirmed,
+    Screened,
+    confirm_values,
+    nothing_confirmed,
+    rejected_values,
+    screen_values,
+    stage_two_estimate,
+)
+from perf_tests.gate.rules import Rules
+from perf_tests.gate.samples import GateSamples
+from perf_tests.gate.statistics import FEWEST_PAIRS, Flags, Floats
+
+
+@dataclass(frozen=True)
+class Screening:
+    """Stage 1. Flags and estimates are in the order of `cases`; `guard` is the same by wall time, or None."""
+
+    cases: tuple[str, ...]
+    clock: ClockDecision
+    values: Floats
+    """Pair values, (cases, pairs), by the clock that decides."""
+    wall_values: Floats
+    screened: Screened
+    guard: Screened | None
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """The cases that stage 2 measures."""
+        return self.names(self.screened.candidates)
+
+    @property
+    def slower_suspects(self) -> tuple[str, ...]:
+        return self.names(self.screened.slower_suspects)
+
+    @property
+    def faster_suspects(self) -> tuple[str, ...]:
+        return self.names(self.screened.faster_suspects)
+
+    @property
+    def too_noisy(self) -> tuple[str, ...]:
+        return self.names(self.screened.too_noisy)
+
+    @property
+    def cleared(self) -> tuple[str, ...]:
+        """The cases that are OK already."""
+        return self.names(~self.screened.candidates & (self.screened.estimate.count >= FEWEST_PAIRS))
+
+    def names(self, flags: Flags) -> tuple[str, ...]:
+        return tuple(case for case, flag in zip(self.cases, flags, strict=True) if flag)
+
+
+@dataclass(frozen=True)
+class Look:
+    """Where the run stands after a look; `goes_on` are the candidates to measure further."""
+
+    number: int
+    pairs: int
+    level: float
+    slower: tuple[str, ...]
+    faster: tuple[str, ...]
+    cleared: tuple[str, ...]
+    goes_on: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Course:
+    """Screening, and every look that the samples allow. `by_wall_time` are cases that the guard called SLOWER."""
+
+    screening: Screening
+    confirmed: Confirmed
+    by_wall_time: Flags
+    values: Floats
+    """Pair values of stage 2, (cases, pairs), by the clock that decides."""
+    wall_values: Floats
+    pairs_used: NDArray[np.int_]
+    """How many launch pairs of stage 2 a case was judged by, (cases,)."""
+    looks: tuple[Look, ...]
+
+
+def screening_of(samples: GateSamples, rules: Rules) -> Screening:
+    """Stage 1 as far as it went; raises ValueError when the rules name a clock that was not read."""
+    clock = decide_clock(samples, rules)
+    pairs = samples.pairs(1)
+    values = pair_values(samples, 1, pairs, clock.clock)
+    wall_values = pair_values(samples, 1, pairs, "wall")
+    screened, guard = screen_values(values, rules), None
+    if clock.guards:
+        # As strict as on the faster side: wall time is there for what cannot be missed.
+        strict = replace(rules, screen_level=rules.faster_screen_level)
+        guard = screen_values(wall_values, strict)
+        screened = replace(screened, slower_suspects=screened.slower_suspects | guard.slower_suspects)
+    return Screening(tuple(samples.cases), clock, values, wall_values, screened, guard)
+
+
+def looks_due(samples: GateSamples, rules: Rules) -> list[tuple[int, float]]:
+    """Launch pairs and share of alpha of every look that can be taken.
+
+    When the time is up between two looks, a last one spends what is left: the clock ended the run and not the
+    figures, so it is as good as planned. After Ctrl-C there is none, because somebody may have read the figures.
+    """
+    measured = len(samples.pairs(2))
+    due = [(pairs, share) for pairs, share in zip(rules.confirm_looks, rules.look_shares, strict=True)]
+    due = [(pairs, share) for pairs, share in due if pairs <= measured]
+    left = 1 - sum(share for _, share in due)
+    looked_at = due[-1][0] if due else FEWEST_PAIRS - 1
+    if samples.end == "budget" and measured > looked_at and left > 0:
+        due.append((measured, left))
+    return due
+
+
+def course_of(samples: GateSamples, rules: Rules, looks: int | None = None) -> Course:
+    """Every decision in its order, or only the first `looks` looks."""
+    screening = screening_of(samples, rules)
+    pairs = samples.pairs(2)
+    values = pair_values(samples, 2, pairs, screening.clock.clock)
+    wall_values = pair_values(samples, 2, pairs, "wall")
+    state = nothing_confirmed(screening.screened)
+    by_wall_time = np.zeros(len(screening.cases), dtype=bool)
+    used = np.full(len(screening.cases), len(pairs))
+    taken: list[Look] = []
+    due = looks_due(samples, rules)
+    for number, (count, share) in enumerate(due[:looks], start=1):
+        level = rules.alpha * (1 - rules.suite_share) * share
+        before = state
+        if screening.guard is not None:
+            found = _slower_by_wall_time(wall_values[:, :count], screening, before, level * rules.guard_share, rules)
+            by_wall_time, before = by_wall_time | found, replace(before, slower=before.slower | found)
+            level *= 1 - rules.guard_share
+        is_last = number == len(due) and (count == rules.confirm_looks[-1] or samples.end == "budget")
+        after = confirm_values(values[:, :count], screening.screened, before, level, rules, is_last)
+        after = _held_back(after, before, wall_values[:, :count], screening, rules)
+        used = np.where(after.decided & ~state.decided, count, used)
+        state = after
+        taken.append(_look(number, count, level, screening, state))
+    return Course(screening, state, by_wall_time, values, wall_values, used, tuple(taken))
+
+
+def _slower_by_wall_time(values: Floats, screening: Screening, state: Confirmed, level: float, rules: Rules) -> Flags:
+    assert screening.guard is not None
+    candidates = screening.screened.candidates
+    found = stage_two_estimate(values, screening.guard.prior)
+    return rejected_values(values, found, candidates, state.slower, candidates & ~state.decided, level, rules)
+
+
+def _held_back(after: Confirmed, before: Confirmed, wall: Floats, screening: Screening, rules: Rules) -> Confirmed:
+    """A case that wall time suspects is neither OK nor FASTER before wall time rules a slowdown out as well."""
+    if screening.guard is None:
+        return after
+    found = stage_two_estimate(wall, screening.guard.prior)
+    held = screening.guard.slower_suspects & ~(found.upper_limits(rules.look_clearing_level) < rules.log_matters)
+    free = ~held | before.decided
+    return Confirmed(after.slower, after.faster & free, after.cleared & free)
+
+
+def _look(number: int, pairs: int, level: float, screening: Screening, state: Confirmed) -> Look:
+    goes_on = screening.screened.candidates & ~state.decided
+    groups = (screening.names(flags) for flags in (state.slower, state.faster, state.cleared, goes_on))
+    return Look(number, pairs, level, *groups)

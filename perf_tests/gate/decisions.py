@@ -1,0 +1,128 @@
+"""The two stages of the gate on arrays of pair values: screen the whole suite, confirm the suspects on fresh launches.
+
+Why a run that changed nothing says SLOWER with a chance of at most alpha, whatever the cases have in common: given
+stage 1, the set of suspects is fixed, and the launches of stage 2 are fresh, so the p-values of a case that is not
+slower by more than the margin are valid there. Holm's procedure over all suspects holds each look to its share of
+alpha, and the shares add up to alpha. A case that was cleared stays in Holm's count; one that was rejected leaves it,
+as in the sequentially rejective procedures of Maurer and Bretz (2013). Stage 1 only chooses, so its own level is free.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from perf_tests.gate.rules import Rules
+from perf_tests.gate.statistics import (
+    Estimate,
+    Flags,
+    Floats,
+    Prior,
+    estimate,
+    fit_prior,
+    holm,
+    moderated,
+    sign_flip_p_value,
+    trimmed_means,
+)
+
+SIGN_FLIP_ALLOWANCE = 5
+"""The exact test must agree at five times the level: it is there to catch what is far from any t distribution."""
+
+TRIMMED_SHARE = 0.2
+FEWEST_CASES_OF_A_SUITE = 5
+
+
+@dataclass(frozen=True)
+class Screened:
+    """What stage 1 says; flags are (..., cases)."""
+
+    estimate: Estimate
+    prior: Prior
+    slower_suspects: Flags
+    faster_suspects: Flags
+    too_noisy: Flags
+    """Not suspected, and yet a slowdown that matters cannot be ruled out."""
+
+    @property
+    def candidates(self) -> Flags:
+        """The cases that stage 2 measures."""
+        return self.slower_suspects | self.faster_suspects | self.too_noisy
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """What stage 2 has decided so far; flags are (..., cases)."""
+
+    slower: Flags
+    faster: Flags
+    cleared: Flags
+
+    @property
+    def decided(self) -> Flags:
+        return self.slower | self.faster | self.cleared
+
+
+def screen_values(values: Floats, rules: Rules) -> Screened:
+    """Stage 1 on pair values (..., cases, pairs): whom to suspect, and who is too noisy to clear."""
+    plain = estimate(values)
+    prior = fit_prior(plain)
+    found = moderated(plain, prior)
+    slower = found.slower_p_values(0.0) < rules.screen_level
+    faster = found.faster_p_values(0.0) < rules.faster_screen_level
+    unclear = ~(found.upper_limits(rules.screen_clearing_level) < rules.log_matters) & (found.count > 0)
+    return Screened(found, prior, slower, faster, unclear & ~slower)
+
+
+def nothing_confirmed(screened: Screened) -> Confirmed:
+    """Before the first look."""
+    nothing = np.zeros(screened.candidates.shape, dtype=bool)
+    return Confirmed(nothing, nothing, nothing)
+
+
+def confirm_values(
+    values: Floats, screened: Screened, before: Confirmed, level: float, rules: Rules, is_last: bool
+) -> Confirmed:
+    """One look at pair values of stage 2 alone, (..., cases, pairs), which spends `level` on either side.
+
+    Before the last look nobody is cleared who still looks slower: a slowdown below what matters is worth finding too.
+    """
+    undecided = screened.candidates & ~before.decided
+    found = stage_two_estimate(values, screened.prior)
+    slower = before.slower | rejected_values(values, found, screened.candidates, before.slower, undecided, level, rules)
+    mirrored = replace(found, mean=-found.mean)
+    faster = rejected_values(-values, mirrored, screened.candidates, before.faster, undecided & ~slower, level, rules)
+    no_slowdown = found.upper_limits(rules.look_clearing_level) < rules.log_matters
+    no_speedup = found.lower_limits(rules.look_clearing_level) > -rules.log_matters
+    is_calm = is_last | ~(found.slower_p_values(0.0) < rules.screen_level)
+    clear = undecided & ~slower & ~faster & is_calm & no_slowdown & (no_speedup | ~screened.faster_suspects)
+    return Confirmed(slower, before.faster | faster, before.cleared | clear)
+
+
+def stage_two_estimate(values: Floats, prior: Prior) -> Estimate:
+    return moderated(estimate(values), prior)
+
+
+def rejected_values(
+    values: Floats, found: Estimate, candidates: Flags, rejected: Flags, undecided: Flags, level: float, rules: Rules
+) -> Flags:
+    """Which undecided cases are slower than the margin, by Holm over all candidates that are not rejected yet.
+
+    The smallest value of the exact test is 2 ** -pairs, which many suspects can put out of Holm's reach. Where every
+    pair shows a slowdown that matters, and so many alike are rarer than `level`, it has said all that it can say.
+    """
+    p_values = np.where(undecided, found.slower_p_values(rules.log_margin), np.nan)
+    # The exact test is dear, and can only turn down what the t test lets through.
+    for place in zip(*np.nonzero(p_values <= level), strict=True):
+        if 0.5 ** found.count[place] > level or np.nanmin(values[place]) < rules.log_matters:
+            exact = sign_flip_p_value(values[place] - rules.log_margin)
+            p_values[place] = max(p_values[place], exact / SIGN_FLIP_ALLOWANCE)
+    hypotheses = np.sum(candidates & ~rejected, axis=-1)
+    return holm(p_values, level, hypotheses) & undecided
+
+
+def suite_shift(values: Floats) -> Estimate:
+    """The shift that all cases share, from pair values of stage 1 (..., cases, pairs): arrays (..., 1).
+
+    A trimmed mean over the cases of each pair, so that no single case makes it, then an estimate over the pairs.
+    """
+    return estimate(trimmed_means(values, TRIMMED_SHARE)[..., None, :])

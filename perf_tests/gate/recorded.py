@@ -1,0 +1,207 @@
+"""The gate between two sets of recorded launches: a record is one launch of the suite in a process of its own.
+
+Launches recorded apart differ by far more than interleaved ones do, so this finds only what is large; it is for
+history, and for machines where base and head cannot run side by side. Each case is a logarithm of the lower quartile
+of its rounds in each launch. What the machine did to everything at once is taken out by the speed of the best square
+product, which is the same work in every launch; if that itself moved, nothing is said.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+import numpy as np
+from scipy import stats
+
+from perf_tests.gate.accepted import Acceptance
+from perf_tests.gate.clock import CPU_TIME_ADVANTAGE
+from perf_tests.gate.recorded_launches import (
+    Records,
+    launch_counts,
+    launches_of,
+    outcomes_of,
+    rounds_of,
+    too_few_launches,
+)
+from perf_tests.gate.recorded_sides import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAUNCHES
+from perf_tests.gate.rules import Clock, Rules
+from perf_tests.gate.samples import ABSENT
+from perf_tests.gate.statistics import Estimate, Flags, Floats, estimate, fit_prior, holm, mean_of_known, moderated
+from perf_tests.gate.verdicts import LOST, CaseResult, Effect, Verdict, with_acceptance
+from perf_tests.records.record import OUTCOMES
+
+RULES = replace(Rules(), margin=0.01, matters=0.05)
+"""Recorded launches scatter more than interleaved ones, so what is called slower, and what matters, starts higher."""
+
+MOST_SLOPE = 1.2
+"""How much more than the sentinel a case may be taken to follow the machine."""
+
+
+@dataclass(frozen=True)
+class RecordedResult:
+    """What two sets of launches say."""
+
+    cases: list[CaseResult]
+    clock: Clock
+    spread: float
+    """The typical standard deviation between launches of one side, machine drift taken out."""
+    slope: float
+    """How much the cases follow the sentinel: 1 is in step."""
+    contaminated: str
+    """Why nothing is said; empty if all is well."""
+    launches: tuple[int, int]
+
+    @property
+    def fails(self) -> bool:
+        return any(row.is_failure for row in self.cases)
+
+
+def conclude_recorded(
+    base: Records, head: Records, rules: Rules, accepted: Sequence[Acceptance] = ()
+) -> RecordedResult:
+    """Verdicts for every case of either side; both sides have passed `why_incomparable`."""
+    names = list(dict.fromkeys(row["fullname"] for r in (*base, *head) for row in r.data["benchmarks"]))
+    before, now = launches_of(base, names), launches_of(head, names)
+    by_wall, wall_slope = compared(before.wall, now.wall, before.sentinel, now.sentinel)
+    by_cpu, cpu_slope = compared(before.cpu, now.cpu, before.sentinel, now.sentinel)
+    clock = _clock(by_wall, by_cpu, rules)
+    found, slope, guard = (by_cpu, cpu_slope, by_wall) if clock == "cpu" else (by_wall, wall_slope, None)
+    enough = (launch_counts(before.wall) >= FEWEST_BASE_LAUNCHES) & (launch_counts(now.wall) >= FEWEST_HEAD_LAUNCHES)
+    verdicts = _verdicts(found, guard, enough, rules)
+    outcomes = outcomes_of(base), outcomes_of(head)
+    rows = [_row(name, place, verdicts[place], found, clock, base, head, rules) for place, name in enumerate(names)]
+    rows = [_lost(row, base, head, outcomes) or row for row in rows]
+    rows += [
+        CaseResult(name, Verdict.NOT_MEASURED, explanation=f"head {OUTCOMES[outcome]}")
+        for name, outcome in outcomes[1].items()
+        if name not in names
+    ]
+    rows = [with_acceptance(row, accepted) for row in rows]
+    spread = math.nan if np.all(np.isnan(found.variance)) else float(np.sqrt(np.nanmedian(found.variance)))
+    moved = contamination(before.sentinel, now.sentinel, rules)
+    return RecordedResult(rows, clock, spread, slope, moved, (len(base), len(head)))
+
+
+def _verdicts(found: Estimate, guard: Estimate | None, enough: Flags, rules: Rules) -> list[Verdict]:
+    """One for each case; too few launches decide nothing, and are no hypotheses of Holm's."""
+    slower, faster = judged(_only(found, enough), None if guard is None else _only(guard, enough), rules)
+    clear = found.upper_limits(rules.clearing_level) < rules.log_matters
+    return [
+        Verdict.SLOWER if is_slower else Verdict.FASTER if is_faster else Verdict.OK if is_clear else Verdict.UNDECIDED
+        for is_slower, is_faster, is_clear in zip(slower, faster, clear & enough, strict=True)
+    ]
+
+
+def _only(found: Estimate, flags: Flags) -> Estimate:
+    return replace(found, mean=np.where(flags, found.mean, np.nan))
+
+
+def _row(
+    name: str, place: int, verdict: Verdict, found: Estimate, clock: Clock, base: Records, head: Records, rules: Rules
+) -> CaseResult:
+    seconds = [[s for r in side for s in rounds_of(r, name, clock)] for side in (base, head)]
+    if np.isnan(found.mean[place]):
+        return CaseResult(name, verdict, explanation=too_few_launches(name, base, head))
+    limits = (found.mean[place], found.lower_limits(0.025)[place], found.upper_limits(0.025)[place])
+    effect, low, high = (math.expm1(float(limit)) for limit in limits)
+    undecided = verdict == Verdict.UNDECIDED
+    return CaseResult(
+        name,
+        verdict,
+        Effect(effect, low, high, sum(bool(rounds_of(r, name)) for r in head)),
+        base_seconds=median(seconds[0]),
+        head_seconds=median(seconds[1]),
+        clock=clock,
+        launches_needed=launches_needed(found, place, len(base), rules) if undecided else None,
+        explanation=too_few_launches(name, base, head),
+    )
+
+
+def _lost(
+    row: CaseResult, base: Records, head: Records, outcomes: tuple[dict[str, str], dict[str, str]]
+) -> CaseResult | None:
+    """What a case is that only one side ever timed; None where both did."""
+    timed = [any(rounds_of(record, row.id) for record in side) for side in (base, head)]
+    if all(timed):
+        return None
+    side, outcome = ("base", outcomes[0].get(row.id)) if timed[1] else ("head", outcomes[1].get(row.id))
+    verdict = Verdict.NEW if timed[1] else LOST[outcome or ABSENT]
+    return CaseResult(row.id, verdict, explanation=f"{side} {OUTCOMES[outcome] if outcome else 'does not have it'}")
+
+
+def compared(base: Floats, head: Floats, base_sentinel: Floats, head_sentinel: Floats) -> tuple[Estimate, float]:
+    """Head less base, (..., cases), from log times (..., cases, launches), the sentinel's drift taken out; the slope.
+
+    The slope is that of all cases together against the sentinel within either side, so the difference between the
+    sides has no part in it.
+    """
+    slope = _slope(base, head, base_sentinel, head_sentinel)
+    before = estimate(base - slope[..., None, None] * base_sentinel[..., None, :])
+    now = estimate(head - slope[..., None, None] * head_sentinel[..., None, :])
+    dof = before.dof + now.dof
+    variance = (before.dof * before.variance + now.dof * now.variance) / dof
+    count = before.count * now.count / np.maximum(before.count + now.count, 1)  # 1 / (1 / base + 1 / head)
+    plain = Estimate(count, now.mean - before.mean, variance, dof)
+    return moderated(plain, fit_prior(plain)), float(np.mean(slope))
+
+
+def _slope(base: Floats, head: Floats, base_sentinel: Floats, head_sentinel: Floats) -> Floats:
+    """(...,); zero where the sentinel is unknown."""
+    products, squares = 0.0, 0.0
+    for values, sentinel in ((base, base_sentinel), (head, head_sentinel)):
+        away = sentinel - np.mean(sentinel, axis=-1, keepdims=True)
+        typical = mean_of_known(values - mean_of_known(values, axis=-1)[..., None], axis=-2)
+        products = products + np.sum(away * typical, axis=-1)
+        squares = squares + np.sum(away**2, axis=-1)
+    slope = np.divide(products, squares, out=np.zeros_like(np.asarray(squares)), where=np.asarray(squares) > 0)
+    return np.clip(slope, 0.0, MOST_SLOPE)
+
+
+def judged(chosen: Estimate, wall: Estimate | None, rules: Rules) -> tuple[Flags, Flags]:
+    """Which cases are slower and which are faster, by Holm over all of them: (..., cases) each.
+
+    Where CPU time decides, `wall` time has its own part of alpha: it sees waiting and lost parallelism.
+    """
+    hypotheses = np.sum(~np.isnan(chosen.mean), axis=-1)
+    level = rules.alpha if wall is None else rules.alpha * (1 - rules.guard_share)
+    slower = holm(chosen.slower_p_values(rules.log_margin), level, hypotheses)
+    faster = holm(chosen.faster_p_values(rules.log_margin), level, hypotheses)
+    if wall is not None:
+        slower = slower | holm(wall.slower_p_values(rules.log_margin), rules.alpha * rules.guard_share, hypotheses)
+    return slower, faster & ~slower
+
+
+def contamination(base: Floats, head: Floats, rules: Rules) -> str:
+    """Why the machine of one side was not that of the other, by a t test of the sentinel; empty if it was.
+
+    Up to what matters the slope takes it out; beyond, cases need not follow in step.
+    """
+    before, now = estimate(base), estimate(head)
+    shift = float(now.mean - before.mean)
+    error = math.sqrt(float(before.variance / before.count + now.variance / now.count))
+    dof = float(np.minimum(before.dof, now.dof))
+    if not abs(shift) - rules.log_matters > float(stats.t.isf(rules.contamination_level / 2, dof)) * error:
+        return ""
+    return f"the best matrix product takes {math.expm1(shift):+.1%} longer on head's side, which is the machine"
+
+
+def _clock(wall: Estimate, cpu: Estimate, rules: Rules) -> Clock:
+    """The clock with less spread within the sides, which knows nothing of the difference between them."""
+    if np.any(np.isnan(cpu.mean) & ~np.isnan(wall.mean)) or np.all(np.isnan(cpu.mean)):
+        return "wall"
+    if rules.clock != "auto":
+        return rules.clock
+    ratio = float(np.nanmedian(np.sqrt(cpu.variance / wall.variance)))
+    return "cpu" if ratio < CPU_TIME_ADVANTAGE else "wall"
+
+
+def launches_needed(found: Estimate, place: int, base: int, rules: Rules, most: int = 1000) -> int | None:
+    """Head launches until a case would be called SLOWER or OK against `base` launches; None beyond `most`."""
+    head = np.arange(FEWEST_HEAD_LAUNCHES, most + 1)
+    error = np.sqrt(found.variance[place] * (1 / base + 1 / head))
+    dof = base + head - 2
+    is_slower = found.mean[place] - stats.t.isf(rules.alpha / len(found.mean), dof) * error > rules.log_margin
+    is_clear = found.mean[place] + stats.t.isf(rules.clearing_level, dof) * error < rules.log_matters
+    enough = head[is_slower | is_clear]
+    return int(enough[0]) if len(enough) else None

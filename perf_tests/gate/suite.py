@@ -1,0 +1,113 @@
+"""What concerns the run as a whole: sentinels that moved, a shift that all cases share, what could be detected."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from perf_tests.gate.course import Course, Screening
+from perf_tests.gate.decisions import FEWEST_CASES_OF_A_SUITE, suite_shift
+from perf_tests.gate.rules import Rules
+from perf_tests.gate.samples import GateSamples
+from perf_tests.gate.statistics import FEWEST_PAIRS, Floats
+
+POWER_OF_DETECTION = 0.8
+AIMED_POWER = 0.85
+"""Gaussian quantiles promise a few points more than t tests keep."""
+
+
+@dataclass(frozen=True)
+class Shift:
+    """By how much one side takes longer, as a share of base's time, with its 95 % interval."""
+
+    effect: float
+    low: float
+    high: float
+    p_value: float
+    is_significant: bool
+
+
+def sentinel_shifts(samples: GateSamples, rules: Rules) -> dict[str, Shift]:
+    """Each sentinel, head against base, over all launch pairs; one that moved means that the machine took sides.
+
+    The work is the same on both, so up to `margin` is let pass and more, at `contamination_level` over all sentinels
+    and both directions, is not.
+    """
+    level = rules.contamination_level
+    values = _sentinel_values(samples)
+    return {name: _shift(ratios, level / len(values), rules, two_sided=True) for name, ratios in values.items()}
+
+
+def shift_of_the_suite(screening: Screening, rules: Rules) -> Shift | None:
+    """The slowdown that all cases share, from stage 1; None with too few cases or launches to speak of one.
+
+    It is tested against the margin like a single case, with its own part of alpha, which the clocks that could have
+    been chosen on these very launches share.
+    """
+    enough = np.sum(~np.isnan(screening.values), axis=1) >= FEWEST_PAIRS
+    if np.sum(enough) < FEWEST_CASES_OF_A_SUITE:
+        return None
+    clocks = 2 if rules.clock == "auto" and screening.clock.cpu_spread is not None else 1
+    return _shift(screening.values[enough], rules.alpha * rules.suite_share / clocks, rules, two_sided=False)
+
+
+def _shift(values: Floats, level: float, rules: Rules, two_sided: bool) -> Shift:
+    found = suite_shift(values)
+    low, high = float(found.lower_limits(0.025)[0]), float(found.upper_limits(0.025)[0])
+    p_value = float(found.slower_p_values(rules.log_margin)[0])
+    if two_sided:
+        p_value = min(1.0, 2 * min(p_value, float(found.faster_p_values(rules.log_margin)[0])))
+    effect = math.expm1(float(found.mean[0]))
+    return Shift(effect, math.expm1(low), math.expm1(high), p_value, p_value < level)
+
+
+def _sentinel_values(samples: GateSamples) -> dict[str, Floats]:
+    """Log ratios (1, pairs) of each sentinel that both sides took in at least three pairs."""
+    medians = {(s.name, s.pair, s.side): float(np.log(np.median(s.seconds))) for s in samples.sentinels}
+    ratios: dict[str, list[float]] = {}
+    for name, pair, side in medians:
+        if side == "head" and (name, pair, "base") in medians:
+            ratios.setdefault(name, []).append(medians[name, pair, "head"] - medians[name, pair, "base"])
+    return {name: np.asarray([values]) for name, values in ratios.items() if len(values) >= FEWEST_PAIRS}
+
+
+def detectable_in(course: Course, rules: Rules) -> float | None:
+    """`detectable_slowdown` of the run's typical case; None before stage 1, or where nothing scatters."""
+    found = course.screening.screened.estimate
+    known = found.variance[found.variance > 0]
+    if not len(known):
+        return None
+    return detectable_slowdown(math.sqrt(float(np.median(known))), len(known), rules, float(np.nanmedian(found.dof)))
+
+
+def detectable_slowdown(pair_spread: float, cases: int, rules: Rules, dof: float = math.inf) -> float:
+    """The slowdown, as a share, that a run to the last look finds four times of five in a case of this spread.
+
+    It has to be let through by stage 1, whose variance has `dof` degrees of freedom, and shown by stage 2 among what
+    chance lets through of the other `cases`. Earlier looks are left out: what they find beside the last is little.
+    """
+    suspects = 1 + cases * _goes_on(0.0, pair_spread, rules, dof)
+    low, high = rules.log_margin, rules.log_margin + 20 * pair_spread
+    for _ in range(40):
+        middle = (low + high) / 2
+        power = _goes_on(middle, pair_spread, rules, dof) * _is_shown(middle, pair_spread, suspects, rules, dof)
+        low, high = (low, middle) if power >= AIMED_POWER else (middle, high)
+    return math.expm1(high)
+
+
+def _goes_on(log_ratio: float, pair_spread: float, rules: Rules, dof: float) -> float:
+    """The chance that stage 1 suspects a case, or finds it too noisy to clear."""
+    error = pair_spread / math.sqrt(rules.screen_pairs)
+    suspected = float(stats.t.isf(rules.screen_level, dof)) * error
+    too_noisy = rules.log_matters - float(stats.t.isf(rules.screen_clearing_level, dof)) * error
+    return float(stats.norm.cdf((log_ratio - min(suspected, too_noisy)) / error))
+
+
+def _is_shown(log_ratio: float, pair_spread: float, suspects: float, rules: Rules, dof: float) -> float:
+    """The chance that the last look calls a case SLOWER."""
+    pairs = rules.confirm_looks[-1]
+    error = pair_spread / math.sqrt(pairs)
+    level = rules.alpha * (1 - rules.suite_share) * rules.look_shares[-1] / suspects
+    shown = rules.log_margin + float(stats.t.isf(level, pairs - 1 + dof)) * error
+    return float(stats.norm.cdf((log_ratio - shown) / error))

@@ -1,0 +1,256 @@
+"""One verdict for each case and each exact counter, with the effect and the interval behind it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from statistics import median
+
+import numpy as np
+from scipy import stats
+
+from perf_tests.gate.accepted import Acceptance
+from perf_tests.gate.course import Course
+from perf_tests.gate.decisions import stage_two_estimate
+from perf_tests.gate.rules import Clock, Rules
+from perf_tests.gate.samples import ABSENT, ExactFinding, GateSamples, Measurement, NoTiming
+from perf_tests.gate.statistics import FEWEST_PAIRS, Estimate, estimate, moderated
+from perf_tests.records.record import OUTCOMES
+
+
+class Verdict(StrEnum):
+    """What the gate says of a case, or of a counter."""
+
+    SLOWER = "SLOWER"
+    FASTER = "FASTER"
+    OK = "OK"
+    UNDECIDED = "UNDECIDED"
+    NEW = "NEW"
+    GONE = "GONE"
+    NO_LONGER_FITS = "NO LONGER FITS"
+    IMPOSSIBLE = "IMPOSSIBLE"
+    FAILED = "FAILED"
+    NO_LONGER_SUPPORTED = "NO LONGER SUPPORTED"
+    NOT_MEASURED = "NOT MEASURED"
+    MORE = "MORE"
+    """A counter rose."""
+    LESS = "LESS"
+    SAME = "SAME"
+
+
+FAILING = frozenset(
+    {
+        Verdict.SLOWER,
+        Verdict.GONE,
+        Verdict.NO_LONGER_FITS,
+        Verdict.IMPOSSIBLE,
+        Verdict.FAILED,
+        Verdict.NO_LONGER_SUPPORTED,
+        Verdict.MORE,
+    }
+)
+
+LOST = {
+    "out_of_memory": Verdict.NO_LONGER_FITS,
+    "would_not_fit": Verdict.NO_LONGER_FITS,
+    "unsupported": Verdict.NO_LONGER_SUPPORTED,
+    "error": Verdict.FAILED,
+    "impossible": Verdict.IMPOSSIBLE,
+    ABSENT: Verdict.GONE,
+}
+"""What it means that head has this outcome where base has a timing."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """By how much head takes longer, as a share of base's time, with an interval that holds the truth at 95 %."""
+
+    effect: float
+    low: float
+    high: float
+    pairs: int
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """One row of the table. Effects are None for a case without timings on both sides."""
+
+    id: str
+    verdict: Verdict
+    effect: Effect | None = None
+    """From the launches that decided: stage 2 for a suspect, where no lucky draw of stage 1 flatters it."""
+    all_launches: Effect | None = None
+    """From both stages. What stage 1 suspected is drawn to the extreme in it."""
+    base_seconds: float | None = None
+    """Median time of a round by `clock`, the one that decides; head's beside it."""
+    head_seconds: float | None = None
+    clock: Clock | None = None
+    launches_needed: int | None = None
+    """Of an undecided case: fresh launch pairs until a verdict, if the effect is what it seems to be."""
+    explanation: str = ""
+    accepted: str | None = None
+    """The reason why this regression is accepted."""
+
+    @property
+    def is_failure(self) -> bool:
+        return self.verdict in FAILING and self.accepted is None
+
+
+@dataclass(frozen=True)
+class ExactResult:
+    """A counter of one case, old and new."""
+
+    id: str
+    counter: str
+    old: float
+    new: float
+    verdict: Verdict
+    accepted: str | None = None
+
+    @property
+    def is_failure(self) -> bool:
+        return self.verdict in FAILING and self.accepted is None
+
+
+def case_results(samples: GateSamples, course: Course, rules: Rules, accepted: list[Acceptance]) -> list[CaseResult]:
+    """A row for each case, in the order of the run."""
+    lost = {(row.case, row.side): row for row in samples.without_timing}
+    rows = []
+    for place, case in enumerate(samples.cases):
+        base, head = lost.get((case, "base")), lost.get((case, "head"))
+        if base is None and head is None:
+            rows.append(_timed(samples, course, rules, place))
+        else:
+            rows.append(_untimed(case, base, head))
+    return [with_acceptance(row, accepted) for row in rows]
+
+
+def exact_results(findings: list[ExactFinding], accepted: list[Acceptance]) -> list[ExactResult]:
+    """A row for each counter: any increase fails, unless its new value is accepted."""
+    return [_exact(finding, accepted) for finding in findings]
+
+
+def _exact(finding: ExactFinding, accepted: list[Acceptance]) -> ExactResult:
+    rise = finding.new - finding.old
+    verdict = Verdict.MORE if rise > 0 else Verdict.LESS if rise < 0 else Verdict.SAME
+    reasons = [
+        entry.reason
+        for entry in accepted
+        if (entry.id, entry.counter) == (finding.case, finding.counter) and finding.new <= entry.limit
+    ]
+    reason = reasons[0] if reasons and rise > 0 else None
+    return ExactResult(finding.case, finding.counter, finding.old, finding.new, verdict, reason)
+
+
+def with_acceptance(row: CaseResult, accepted: Sequence[Acceptance]) -> CaseResult:
+    """The row, with the reason if its slowdown is accepted."""
+    if row.verdict != Verdict.SLOWER or row.effect is None:
+        return row
+    reason = accepted_slowdown(row.id, row.effect.effect, accepted)
+    return row if reason is None else replace(row, accepted=reason)
+
+
+def accepted_slowdown(case: str, effect: float, accepted: Sequence[Acceptance]) -> str | None:
+    """Why a slowdown of this size is accepted, or None."""
+    for entry in accepted:
+        if entry.id == case and entry.counter is None and 1 + effect <= entry.limit:
+            return entry.reason
+    return None
+
+
+def _untimed(case: str, base: NoTiming | None, head: NoTiming | None) -> CaseResult:
+    sides = [f"{row.side} {_outcome_words(row)}" for row in (base, head) if row is not None]
+    if base is not None and head is not None and _outcome_words(base) == _outcome_words(head):
+        sides = [f"on both sides {_outcome_words(base)}"]
+    if base is not None and head is not None:
+        verdict = Verdict.NOT_MEASURED
+    else:
+        verdict = Verdict.NEW if head is None else LOST[head.outcome]
+    return CaseResult(case, verdict, explanation="; ".join(sides))
+
+
+def _outcome_words(row: NoTiming) -> str:
+    words = "does not have it" if row.outcome == ABSENT else OUTCOMES[row.outcome]
+    return f"{words}: {row.reason.rstrip('.')}"
+
+
+def _timed(samples: GateSamples, course: Course, rules: Rules, place: int) -> CaseResult:
+    case = samples.cases[place]
+    verdict = _verdict(course, place)
+    lines = [line for line in samples.measurements if line.case == case]
+    if not lines:
+        return CaseResult(case, verdict, explanation="no launch pair measured it")
+    wall = bool(course.by_wall_time[place])
+    found, everything = _estimates(course, place, wall)
+    needed = launches_needed(found, len(course.screening.candidates), rules) if verdict == Verdict.UNDECIDED else None
+    clock: Clock = "wall" if wall else course.screening.clock.clock
+    base_seconds, head_seconds = median_seconds(lines, clock)
+    return CaseResult(
+        case,
+        verdict,
+        _effect(found),
+        None if everything is None else _effect(everything),
+        base_seconds,
+        head_seconds,
+        clock,
+        needed,
+    )
+
+
+def median_seconds(lines: Sequence[Measurement], clock: Clock) -> tuple[float | None, float | None]:
+    """The median over launch pairs of base's and head's median round by this clock; None where it was not read."""
+    if clock == "wall":
+        sides = [[line.base_seconds for line in lines], [line.head_seconds for line in lines]]
+    else:
+        read = [(line.base_cpu_seconds, line.head_cpu_seconds) for line in lines]
+        sides = [[turns for pair in read if (turns := pair[side]) is not None] for side in (0, 1)]
+    base, head = (median(float(np.median(turns)) for turns in side) if side else None for side in sides)
+    return base, head
+
+
+def _verdict(course: Course, place: int) -> Verdict:
+    screened, confirmed = course.screening.screened, course.confirmed
+    if confirmed.slower[place]:
+        return Verdict.SLOWER
+    if confirmed.faster[place]:
+        return Verdict.FASTER
+    if confirmed.cleared[place]:
+        return Verdict.OK
+    # Who is suspected only of being faster has been cleared of being slower.
+    unclear = screened.slower_suspects[place] or screened.too_noisy[place]
+    return Verdict.UNDECIDED if unclear or screened.estimate.count[place] < FEWEST_PAIRS else Verdict.OK
+
+
+def _estimates(course: Course, place: int, wall: bool) -> tuple[Estimate, Estimate | None]:
+    """What decided a case, and all launches together if those are more; arrays of one case."""
+    screening = course.screening
+    guard = screening.guard if wall else None
+    prior = screening.screened.prior if guard is None else guard.prior
+    first = screening.wall_values[[place]] if wall else screening.values[[place]]
+    second = course.wall_values[[place]] if wall else course.values[[place]]
+    second = second[:, : course.pairs_used[place]]
+    if np.sum(~np.isnan(second)) < FEWEST_PAIRS:
+        return moderated(estimate(first), prior), None
+    return stage_two_estimate(second, prior), moderated(estimate(np.concatenate((first, second), axis=1)), prior)
+
+
+def _effect(found: Estimate) -> Effect | None:
+    if np.isnan(found.mean[0]):
+        return None
+    limits = found.mean[0], found.lower_limits(0.025)[0], found.upper_limits(0.025)[0]
+    effect, low, high = (math.expm1(float(limit)) for limit in limits)
+    return Effect(effect, low, high, int(found.count[0]))
+
+
+def launches_needed(found: Estimate, candidates: int, rules: Rules, most: int = 1000) -> int | None:
+    """Fresh launch pairs until the case would be called SLOWER or OK, if its mean and spread are what they seem.
+
+    None where that takes more than `most`, or nothing is known of it.
+    """
+    pairs = np.arange(FEWEST_PAIRS, most + 1)
+    error = np.sqrt(found.variance[0] / pairs)
+    level = rules.alpha * (1 - rules.suite_share) * rules.look_shares[-1] / max(1, candidates)
+    is_slower = found.mean[0] - stats.t.isf(level, pairs - 1) * error > rules.log_margin
+    is_clear = found.mean[0] + stats.t.isf(rules.look_clearing_level, pairs - 1) * error < rules.log_matters
+    enough = pairs[is_slower | is_clear]
+    return int(enough[0]) if len(enough) else None

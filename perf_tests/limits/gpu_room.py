@@ -1,0 +1,62 @@
+"""How much of a card's memory is left for tensors, and what it takes to say that something fits."""
+
+from dataclasses import dataclass
+
+from perf_tests.limits.datasheets import Gpu
+
+# GDDR cards that correct errors in line keep a sixteenth for it (a T4 of 16 GiB shows 15, an L4 or A10 of 24 shows
+# 22.5, an L40S of 48 shows 45); cards with HBM have the bits beside. On top the driver keeps about 1.5 % of any card:
+# an A100 of 80 GiB shows 79.2, an H100 of 80 shows 79.1, an RTX 4090 of 24 shows 23.6.
+CORRECTS_ERRORS_IN_LINE = ("T4", "A10", "L4", "L40S")
+DRIVER_SHARE = 0.015
+
+CONTEXT_BYTES = 500_000_000
+"""CUDA context with PyTorch's kernels and cuBLAS's workspaces; 0.4 to 0.6 GB on the cards of the published tables."""
+
+FRAGMENTATION_SHARE = 0.05
+"""Of the peak. The allocator hands out blocks it cannot always fill: a published step that needs 80.5 GB ran out of
+memory on a card with room for 84.1 GB (kbjiang/cs336-assignment2-systems-mine, 2.7B at context 512)."""
+
+FITS, MAY_NOT_FIT, DOES_NOT_FIT = "fits", "may not fit", "does not fit"
+
+# PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp: one workspace for each thread that launches matrix products.
+_WORKSPACE_BYTES, _WORKSPACE_BYTES_ON_HOPPER = 8320 * 1024, 32 * 2**20
+_HOPPER = ("H100", "H200", "H800", "H20")
+
+
+@dataclass(frozen=True)
+class Room:
+    """What tensors may take on one machine."""
+
+    bytes: int
+    explanation: str
+    """Where the bytes come from, in words."""
+
+    def verdict(self, peak_bytes: int) -> str:
+        """`may not fit` is what fits only if the allocator wastes less than it is known to."""
+        if peak_bytes > self.bytes:
+            return DOES_NOT_FIT
+        return FITS if self.bytes_for(peak_bytes) <= self.bytes else MAY_NOT_FIT
+
+    @staticmethod
+    def bytes_for(peak_bytes: int) -> int:
+        """What a peak takes with fragmentation."""
+        return round(peak_bytes * (1 + FRAGMENTATION_SHARE))
+
+
+def room_on(gpu: Gpu) -> Room:
+    """On a card that is not here, with nothing else on it."""
+    in_line = 1 / 16 if gpu.name in CORRECTS_ERRORS_IN_LINE else 0.0
+    kept_share = in_line + DRIVER_SHARE
+    room_bytes = int(gpu.memory_bytes * (1 - kept_share)) - CONTEXT_BYTES
+    return Room(
+        room_bytes,
+        f"{gpu.memory_bytes / 1e9:.1f} GB less {kept_share:.1%} for driver and error correction "
+        f"and {CONTEXT_BYTES / 1e9:.1f} GB for the CUDA context",
+    )
+
+
+def cublas_workspace_bytes(gpu_name: str, threads: int) -> int:
+    """What cuBLAS takes from the same allocator: the forward pass is one thread, the backward pass another."""
+    on_hopper = gpu_name.startswith(_HOPPER)
+    return threads * (_WORKSPACE_BYTES_ON_HOPPER if on_hopper else _WORKSPACE_BYTES)

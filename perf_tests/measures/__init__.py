@@ -1,0 +1,1 @@
+"""What each way of looking adds to the rounds of a benchmark."""

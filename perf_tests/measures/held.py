@@ -1,0 +1,150 @@
+"""The memory pass inside its own process: the rounds of one timing, watched; what stands in for `measure` there."""
+
+import pickle
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import model as model_package
+from model.attention import ATTENTION
+from model.regions import regions_opened_by
+from model.training import Training
+from perf_tests.cases import AttentionCase, Case, LanguageModelCase
+from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS
+from perf_tests.instruments.memory_holders import Held, HolderWatch
+from perf_tests.instruments.memory_snapshot import (
+    Snapshot,
+    cuda_history,
+    cuda_snapshot,
+    snapshot_of_events,
+    snapshot_of_held,
+)
+from perf_tests.instruments.round_memory import (
+    OpenPart,
+    RoundMemory,
+    allocated_bytes,
+    memory_of_round,
+    resident_set_peak_bytes,
+)
+from perf_tests.measures.held_values import memory_values
+from perf_tests.records.record import Json
+from perf_tests.records.store import write_whole
+
+PARTS = ("forward", "loss", "backward", "optimizer")
+"""Regions of a training step that are parts of its round."""
+
+PICKLE_PROTOCOL = 4
+"""The latest that pytorch.org/memory_viz reads."""
+
+MODEL_SOURCE = Path(model_package.__file__).parent
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The tensors that are there before a round, and are there after it."""
+
+    training: Training | None
+    inputs: tuple[Tensor, ...]
+
+    def by_category(self) -> Iterable[tuple[str, list[Tensor]]]:
+        """Gradients after all others: they come and go."""
+        leaves = [tensor for tensor in self.inputs if tensor.requires_grad]
+        yield INPUTS, list(self.inputs)
+        if self.training is not None:
+            module, state = self.training.model, self.training.optimizer.state
+            leaves = list(module.parameters())
+            yield PARAMETERS, [*leaves, *module.buffers()]
+            values = [value for of_parameter in state.values() for value in of_parameter.values()]
+            yield OPTIMIZER_STATE, [value for value in values if isinstance(value, Tensor)]
+        yield GRADIENTS, [leaf.grad for leaf in leaves if leaf.grad is not None]
+
+
+@dataclass
+class MemoryMeasure:
+    """Called by a benchmark as `Measure` is; plays a few rounds and keeps in `values` what they say of memory."""
+
+    case: Case
+    device: torch.device
+    standing: Callable[[], Standing]
+    """Asked once the benchmark has built all that its rounds need."""
+    snapshot: Path | None
+    values: Json = field(default_factory=dict)
+
+    def __call__(
+        self,
+        target: Callable[..., Any],
+        setup: Callable[[], tuple[Any, ...] | None] | None = None,
+        loss_scale: Callable[[], float] | None = None,
+    ) -> Any:
+        """The result of the last round of `target(*setup())`."""
+
+        def play(open_part: OpenPart) -> Any:
+            with regions_opened_by(lambda name: open_part(name) if name in PARTS else nullcontext()):
+                return self._play(target, setup, open_part)
+
+        after_init = allocated_bytes(self.device)
+        exact = memory_of_round(play, self.device)
+        watch = HolderWatch(self.device.type, MODEL_SOURCE, __file__, self._sees_operations, PARTS)
+        self._register_standing(watch)
+        with watch.round():
+            result = self._play(target, setup, watch.part)
+        self._register_standing(watch)
+        held = watch.finished()
+        self.values = memory_values(self.case, after_init, exact, held, self._sees_operations)
+        self.values["resident_set_peak_bytes"] = resident_set_peak_bytes()
+        if self.snapshot is not None:
+            self.values |= self._keep_snapshot(self.snapshot, exact, held, play)
+        return result
+
+    def _register_standing(self, watch: HolderWatch) -> None:
+        # In a call of its own: a name that is left over would keep the gradients alive through the next round.
+        for category, tensors in self.standing().by_category():
+            watch.register(tensors, category)
+
+    @property
+    def _sees_operations(self) -> bool:
+        """Whether each operation is one that Python sees: compiled code runs in one piece."""
+        is_compiled = self.case.attention in ATTENTION and ATTENTION[self.case.attention].is_compiled
+        return not is_compiled and not (isinstance(self.case, LanguageModelCase) and self.case.execution == "compiled")
+
+    def _play(
+        self,
+        target: Callable[..., Any],
+        setup: Callable[[], tuple[Any, ...] | None] | None,
+        open_part: OpenPart,
+    ) -> Any:
+        """One round. Attention alone has no regions of its own for its forward and its backward pass."""
+        alone = isinstance(self.case, AttentionCase)
+
+        def part(name: str) -> AbstractContextManager[object]:
+            return open_part(name) if alone else nullcontext()
+
+        with part("forward") if setup is not None else nullcontext():
+            arguments = (setup() if setup is not None else None) or ()
+        with part("forward" if setup is None else "backward"):
+            return target(*arguments)
+
+    def _keep_snapshot(self, path: Path, exact: RoundMemory, held: Held, play: Callable[[OpenPart], Any]) -> Json:
+        """Where it lies, or why it does not: a full folder costs the snapshot and not the case."""
+        content = pickle.dumps(self._snapshot(exact, held, play), protocol=PICKLE_PROTOCOL)
+        try:
+            write_whole(path, content)
+        except OSError as error:
+            return {
+                "snapshot": None,
+                "snapshot_reason": f"the snapshot of {len(content):,} bytes cannot be written: {error}; make room "
+                "and run again.",
+            }
+        return {"snapshot": f"{path.parent.name}/{path.name}"}
+
+    def _snapshot(self, exact: RoundMemory, held: Held, play: Callable[[OpenPart], Any]) -> Snapshot:
+        if self.device.type == "cuda":
+            with cuda_history():
+                play(lambda name: nullcontext())
+                return cuda_snapshot()
+        return snapshot_of_held(held) if self._sees_operations else snapshot_of_events(exact.events)

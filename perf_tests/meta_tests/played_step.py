@@ -1,0 +1,73 @@
+"""A whole training step on fake tensors with all its layers, in the order in which it happens: where memory goes, when.
+
+The counters of a case come from its parts, each counted once; this is the step in one piece, slower and without any
+such economy.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import torch
+
+from model.training import optimizer_that_runs
+from perf_tests.cases import LanguageModelCase
+from perf_tests.counting.case_counters import NotCountedError, check_zero_grad_policy, why_not_counted
+from perf_tests.counting.fake_training import fake_tokens, fake_training, gradients_of, playing
+from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS, PartCounters
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What is held after one block came or went."""
+
+    bytes_by_category: Counter[str]
+
+    @property
+    def bytes(self) -> int:
+        return self.bytes_by_category.total()
+
+
+@dataclass(frozen=True)
+class PlayedStep:
+    """One step: the counters of its parts, and every moment from the model's first weight to the end of the step."""
+
+    parts: dict[str, PartCounters]
+    timeline: list[Moment]
+
+
+def play_step(case: LanguageModelCase, zero_grad: str = "before_forward", first_step: bool = False) -> PlayedStep:
+    """The step of `case`, by the rules of its device type; raises as `counters_of` does."""
+    check_zero_grad_policy(zero_grad)
+    reason = why_not_counted(case)
+    if reason is not None:
+        raise NotCountedError(reason)
+    optimizer = optimizer_that_runs(case.optimizer or "default", torch.device(case.device))
+    with playing(case.device, case.precision) as counting:
+        training = fake_training(case.config, case.attention, case.checkpoint, case.precision, optimizer, case.device)
+        counting.claim(PARAMETERS)
+        tokens_BT, targets_BT = (fake_tokens(case.batch_size, case.context_length) for _ in range(2))
+        counting.claim(INPUTS)
+        if not first_step:
+            training.step(tokens_BT, targets_BT)
+            counting.register(gradients_of(training), GRADIENTS)
+        if zero_grad == "before_step":
+            training.release()  # such a step never made any state
+        counting.claim(OPTIMIZER_STATE)
+        if zero_grad == "before_forward":
+            training.clear_gradients()
+        with counting.part("forward"):
+            logits_BTV = training.forward(tokens_BT)
+        with counting.part("loss"):
+            loss = training.loss(logits_BTV, targets_BT)
+        if zero_grad == "after_forward":
+            training.clear_gradients()
+        with counting.part("backward"):
+            training.backward(loss)
+        counting.register(gradients_of(training), GRADIENTS)
+        if zero_grad == "before_step":
+            training.clear_gradients()
+        with counting.part("optimizer"):
+            training.update()
+        del logits_BTV, loss
+        counting.claim(OPTIMIZER_STATE)
+        return PlayedStep(counting.finished(), [Moment(held) for held in counting.timeline()])

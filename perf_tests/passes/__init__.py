@@ -1,0 +1,1 @@
+"""Extra passes over the cases: kernels, memory, warm-up."""

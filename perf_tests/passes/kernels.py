@@ -1,0 +1,22 @@
+"""The kernel pass: the rounds of a timing traced in this process, kernel by kernel."""
+
+import inspect
+
+from perf_tests.instruments.kernels import ALL_ROUNDS
+from perf_tests.measures.traced import TracedMeasure
+from perf_tests.passes.extra_pass import ExtraPass, Timing
+from perf_tests.records.record import Json
+
+
+class KernelPass(ExtraPass):
+    """Runs the timing itself, with its own fixtures but `measure`."""
+
+    @staticmethod
+    def rounds_of(phase: str, rounds: int) -> int:
+        return ALL_ROUNDS
+
+    def look(self, timing: Timing) -> Json | None:
+        measure = TracedMeasure(self.request.node.nodeid, self.case, self.workbench)
+        names = [name for name in inspect.signature(timing).parameters if name != "measure"]
+        timing(measure=measure, **{name: self.request.getfixturevalue(name) for name in names})
+        return measure.values

@@ -1,0 +1,182 @@
+"""What is known of a case before it is measured: its exact counters, and how fast this machine could do it at the most.
+
+In: a case and the machine's ceilings. Out: an `Expectation`, which derives figures from a measured time and says when a
+time cannot be.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from statistics import median
+
+from perf_tests.audit.plausibility import MEASURED_CEILING_MARGIN
+from perf_tests.cases import Case, LanguageModelCase
+from perf_tests.counting.case_counters import Counters, counters_of, why_not_counted
+from perf_tests.limits.ceilings import Ceilings
+from perf_tests.limits.datasheets import Gpu
+from perf_tests.limits.least_work import AttentionWork, ModelWork
+from perf_tests.limits.predicted_time import Part, PredictedTime, predicted_time
+from perf_tests.records.record import Json
+
+WALL_OVER_DEVICE = 0.95
+"""A wall time may be less than the device's own by no more than the resolution of its events."""
+
+MEASURED_AGAIN = 5
+"""Times that a ceiling is taken anew, a second each on a CPU, before it convicts a case."""
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """`counters` are None with the reason in `counters_reason`; `least_flops` are a lower bound of what is executed."""
+
+    case: Case
+    counters: Counters | None
+    counters_reason: str | None
+    least_flops: Mapping[str, int]
+    """By the precision that multiplies; empty where nothing is sure."""
+    ceilings: Ceilings | None
+    gpu: Gpu | None
+
+    def derived(self, median_seconds: float) -> Json:
+        """Fields of `extra_info`, null where they cannot be known."""
+        counters = self.counters
+        predicted = self._roofline()
+        roofline_seconds = predicted.kernel_seconds if predicted else None
+        return {
+            "executed_flops": counters.executed_flops if counters else None,
+            "kernel_launches": counters.kernel_launches if counters else None,
+            "bytes_touched": counters.bytes_touched if counters else None,
+            "saved_bytes": counters.saved_bytes if counters else None,
+            "predicted_peak_bytes": counters.peak_bytes if counters else None,
+            "counters_reason": self.counters_reason,
+            "roofline_seconds": roofline_seconds,
+            "launching_seconds": predicted.launching_seconds if predicted else None,
+            "roofline_fraction": roofline_seconds / median_seconds if roofline_seconds else None,
+            "bound": predicted.bound if predicted else None,
+            "memory_ceiling_gigabytes_per_second": self.ceilings.bytes_per_second / 1e9 if self.ceilings else None,
+            "mfu": self._mfu(median_seconds),
+        }
+
+    def _roofline(self) -> PredictedTime | None:
+        if self.counters is None or self.ceilings is None:
+            return None
+        part = Part(self.counters.kernel_launches, self.counters.kernels, self.case.phase.endswith("backward"))
+        try:
+            return predicted_time([part], self.ceilings)
+        except ValueError:  # no rate for a precision that this machine was not asked about
+            return None
+
+    def _mfu(self, median_seconds: float) -> float | None:
+        """Model FLOPs utilisation against the datasheet (Chowdhery et al., "PaLM", 2022, appendix B)."""
+        peak = self.gpu.flops_per_second(self.case.precision) if self.gpu else None
+        if peak is None or self.case.model_flops is None:
+            return None
+        return self.case.model_flops / median_seconds / peak
+
+    def is_over_ceiling(self, median_seconds: float) -> bool:
+        """Faster than the best square product measured here, by arithmetic alone: caches serve traffic faster."""
+        rates = self.ceilings.matmul_flops_per_second if self.ceilings else {}
+        return sum(flops / rates[name] for name, flops in self.least_flops.items() if name in rates) > median_seconds
+
+    def least_seconds(self) -> tuple[float, str]:
+        """What the arithmetic alone takes at the highest rate this machine can have, and that rate in words."""
+        rates, words = self._highest_rates()
+        known = {precision: flops for precision, flops in self.least_flops.items() if precision in rates}
+        return sum(flops / rates[precision] for precision, flops in known.items()), words
+
+    def _highest_rates(self) -> tuple[dict[str, float], str]:
+        if self.gpu is not None:
+            rated = {precision: self.gpu.flops_per_second(precision) for precision in self.least_flops}
+            margin = self.gpu.clock_margin
+            return {name: rate * margin for name, rate in rated.items() if rate}, f"the datasheet of {self.gpu.name}"
+        if self.ceilings is None:
+            return {}, ""
+        measured = self.ceilings.matmul_flops_per_second
+        words = f"{MEASURED_CEILING_MARGIN:g} x the best square product of this machine"
+        return {name: rate * MEASURED_CEILING_MARGIN for name, rate in measured.items()}, words
+
+
+def expect(case: Case, ceilings: Ceilings | None, gpu: Gpu | None) -> Expectation:
+    """Counts the case, on fake tensors; nothing runs on the device."""
+    counters, reason = counted(case)
+    return Expectation(case, counters, reason, _least_flops(case, counters), ceilings, gpu)
+
+
+def counted(case: Case) -> tuple[Counters | None, str | None]:
+    """The case's exact counters, or None and one sentence that says why it has none."""
+    reason = why_not_counted(case)
+    if reason is not None:
+        return None, reason
+    try:
+        return counters_of(case), None
+    except Exception as error:
+        # An operation that the counters do not know, of another torch say, takes no case its time.
+        return None, f"counting failed: {type(error).__name__}: {error}"
+
+
+def _least_flops(case: Case, counters: Counters | None) -> dict[str, int]:
+    """Executed FLOPs by precision; uncounted, what no compiler can leave out; of somebody else's model nothing."""
+    if counters is not None:
+        by_rate: dict[str, int] = defaultdict(int)
+        for kernel in counters.kernels:
+            if kernel.flops:
+                by_rate[kernel.rate] += kernel.calls * kernel.flops
+        return dict(by_rate)
+    if isinstance(case, LanguageModelCase):
+        if case.model != "ours":
+            return {}
+        model = ModelWork(case.size, case.config, case.batch_size, case.context_length)
+        flops = model.least_flops(case.phase, leaves_masked_half=True)
+    else:
+        alone = AttentionWork(case.batch_size, case.sequence_length, case.head_dim)
+        flops = alone.least_flops(case.phase, leaves_masked_half=True)
+    return {case.precision.removesuffix("-unscaled"): flops} if flops else {}
+
+
+def why_impossible(
+    expectation: Expectation,
+    rounds_seconds: list[float],
+    device_seconds: list[float],
+    measure_again: Callable[[str], float] | None,
+) -> str | None:
+    """None for a time that can be, else why it cannot, with the likeliest cause.
+
+    Where the ceilings were measured, `measure_again` gives the matrix product rate in a precision anew before anybody
+    is accused: a neighbour may have slowed the machine while they were taken.
+    """
+    seconds = median(rounds_seconds)
+    if device_seconds and seconds < WALL_OVER_DEVICE * median(device_seconds):
+        return (
+            f"the clock saw {seconds * 1e3:.4g} ms and the device's own {median(device_seconds) * 1e3:.4g} ms: it was "
+            "read before the device was done. Most likely the device was not waited for."
+        )
+    least_seconds, rate = expectation.least_seconds()
+    if seconds >= least_seconds:
+        return None
+    if expectation.gpu is None and measure_again is not None and expectation.ceilings is not None:
+        for _ in range(MEASURED_AGAIN):
+            expectation = _with_rates_of_now(expectation, measure_again)
+            least_seconds, rate = expectation.least_seconds()
+            if seconds >= least_seconds:
+                return None
+    flops = sum(expectation.least_flops.values())
+    rate_reached = flops / seconds if seconds > 0 else float("inf")
+    return (
+        f"{seconds * 1e3:.4g} ms for {flops / 1e12:.4g} TFLOP is {rate_reached / 1e12:.4g} TFLOP/s, and "
+        f"{expectation.case.precision} cannot take less than {least_seconds * 1e3:.4g} ms by {rate}. "
+        f"Most likely {_likely_cause(expectation, rate_reached)}."
+    )
+
+
+def _with_rates_of_now(expectation: Expectation, measure_again: Callable[[str], float]) -> Expectation:
+    assert expectation.ceilings is not None
+    known = expectation.ceilings.matmul_flops_per_second
+    rates = {name: max(rate, measure_again(name)) for name, rate in known.items() if name in expectation.least_flops}
+    return replace(expectation, ceilings=replace(expectation.ceilings, matmul_flops_per_second={**known, **rates}))
+
+
+def _likely_cause(expectation: Expectation, rate: float) -> str:
+    tf32 = expectation.gpu.tf32_flops_per_second if expectation.gpu else None
+    if expectation.case.precision == "fp32" and tf32 is not None and rate <= tf32:
+        return "TF32 multiplied under the name fp32, or the device was not waited for"
+    return "the device was not waited for, or less was computed than the case says: a smaller batch or context"

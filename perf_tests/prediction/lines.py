@@ -1,0 +1,211 @@
+"""A prediction as a person reads it in a terminal, and as JSON: pure functions of the data."""
+
+from collections.abc import Iterable, Sequence
+
+from perf_tests.limits.gpu_room import FITS, FRAGMENTATION_SHARE, MAY_NOT_FIT
+from perf_tests.limits.predicted_time import COMPUTE, LAUNCH, MEMORY
+from perf_tests.prediction.checkpoint_choice import CheckpointChoice
+from perf_tests.prediction.step import AttentionPrediction, Machine, PredictedCase, Remedy, StepPrediction
+from perf_tests.records.record import Json
+from perf_tests.views.screens.lines import DASH, duration, table
+
+CATEGORIES = (
+    "parameters", "gradients", "optimizer state", "activations", "autocast's weight copies", "temporaries", "inputs",
+)  # fmt: skip
+
+
+def step_lines(prediction: StepPrediction) -> list[str]:
+    """Verdict, peaks, times, and what would make it fit."""
+    step = prediction.step
+    lines = [
+        f"{_step_name(step)}, checkpoint {step.case.identity()['checkpoint']}",
+        *verdict_lines(prediction.step, prediction.machine),
+        "",
+    ]
+    lines += [*peak_lines(prediction.phases.items()), "", *time_lines(prediction.phases.items(), prediction.machine)]
+    if prediction.is_hopeless:
+        static = _gb(prediction.unavoidable_bytes)
+        lines += ["", f"nothing makes it fit: parameters, gradients and optimizer state alone are {static}"]
+    if prediction.remedies:
+        lines += ["", *remedy_lines(prediction.remedies)]
+    return lines
+
+
+def checkpoint_lines(choice: CheckpointChoice) -> list[str]:
+    """Peak and time under each checkpoint, the smallest and the fastest that fits."""
+    least = min(step.time.seconds for step in choice.steps)
+    rows = [
+        (
+            _checkpoint_option(step),
+            _gb(step.peak_bytes),
+            step.peak_part,
+            step.verdict,
+            *_time_cells(step)[:3],
+            f"{step.time.seconds / least:.2f} x",
+        )
+        for step in choice.steps
+    ]
+    header = ("recomputed", "peak", "reached in", "verdict", "full step", "4 of 5 within", "bound by", "of the fastest")
+    smallest, fastest = choice.smallest, choice.fastest_that_fits
+    lines = [
+        f"{_step_name(choice.steps[0])} on {choice.machine.name}", *_room_lines(choice.machine), "",
+        *table(header, rows), f"rates and launches: {choice.machine.ceilings.source}", "",
+        f"smallest peak, of equals the fastest: {_checkpoint_option(smallest)}, {_gb(smallest.peak_bytes)}",
+    ]  # fmt: skip
+    if fastest is None:
+        return [*lines, "fastest that fits: none of them fits"]
+    return [*lines, f"fastest that fits: {_checkpoint_option(fastest)}, {duration(fastest.time.seconds)}"]
+
+
+def _checkpoint_option(step: PredictedCase) -> str:
+    return f"--checkpoint {step.case.identity()['checkpoint']}"
+
+
+def _step_name(step: PredictedCase) -> str:
+    case = step.case.identity()
+    return (
+        f"A training step of {case['size']} at context {case['context_length']}, batch {case['batch_size']}, "
+        f"{case['precision']}, {case['attention']} attention, AdamW {case['optimizer']}"
+    )
+
+
+def attention_lines(prediction: AttentionPrediction) -> list[str]:
+    """Every cell, and the bytes of the smallest that does not fit."""
+    cells = [(_attention_name(cell), cell) for cell in prediction.cells]
+    lines = [f"Attention alone on {prediction.machine.name}", *_room_lines(prediction.machine), ""]
+    lines += table(("case", "peak", "verdict"), [(name, _gb(cell.peak_bytes), cell.verdict) for name, cell in cells])
+    lines += ["", *time_lines(cells, prediction.machine)]
+    smallest = prediction.smallest_that_does_not_fit
+    if smallest is not None:
+        lines += ["", *_account_lines(smallest)]
+    return lines
+
+
+def verdict_lines(step: PredictedCase, machine: Machine) -> list[str]:
+    """`fits on ...: peak against room`."""
+    lines = [f"{step.verdict} on {machine.name}: its peak is {_gb(step.peak_bytes)}"]
+    if step.verdict == MAY_NOT_FIT:
+        lines[0] += f", {_gb(machine.room.bytes_for(step.peak_bytes))} with {FRAGMENTATION_SHARE:.0%} for fragmentation"
+    return [*lines, *_room_lines(machine)]
+
+
+def _room_lines(machine: Machine) -> list[str]:
+    return [f"room for tensors: {_gb(machine.room.bytes)} ({machine.room.explanation})"]
+
+
+def peak_lines(phases: Iterable[tuple[str, PredictedCase]]) -> list[str]:
+    """One row for each phase, one column for each category that occurs; GB are 1e9 bytes."""
+    rows = list(phases)
+    shown = [name for name in CATEGORIES if any(cell.bytes_by_category.get(name, 0) >= 1e6 for _, cell in rows)]
+    header = ("peak in GB", "total", *shown)
+    return table(header, [(name, *_peak_cells(cell, shown)) for name, cell in rows])
+
+
+def _peak_cells(cell: PredictedCase, shown: Sequence[str]) -> tuple[str, ...]:
+    parts = [cell.bytes_by_category.get(name, 0) for name in shown]
+    return f"{cell.peak_bytes / 1e9:.2f}", *(f"{part / 1e9:.2f}" if part else DASH for part in parts)
+
+
+def time_lines(phases: Iterable[tuple[str, PredictedCase]], machine: Machine) -> list[str]:
+    """Predicted times; launching overlaps with kernels, so that the shares need not add up to 100 %."""
+    header = ("time", "predicted", "4 of 5 within", "bound by", "launching", "arithmetic", "memory traffic")
+    rows = [(name, *_time_cells(cell)) for name, cell in phases]
+    return [*table(header, rows), f"rates and launches: {machine.ceilings.source}"]
+
+
+def _time_cells(cell: PredictedCase) -> tuple[str, ...]:
+    shares = (f"{cell.time.shares[name]:.0%}" for name in (LAUNCH, COMPUTE, MEMORY))
+    uncertainty = "not known" if cell.uncertainty is None else f"+-{cell.uncertainty:.0%}"
+    return duration(cell.time.seconds) if cell.time.seconds else "0 s", uncertainty, cell.time.bound, *shares
+
+
+def remedy_lines(remedies: Sequence[Remedy]) -> list[str]:
+    """What was tried, cheapest first."""
+    rows = [
+        (remedy.change, _gb(remedy.step.peak_bytes), remedy.step.verdict, duration(remedy.step.time.seconds))
+        for remedy in remedies
+    ]
+    lines = table(("tried, cheapest first", "peak", "verdict", "full step"), rows)
+    if not any(remedy.step.verdict == FITS for remedy in remedies):
+        lines += ["nothing that was tried makes it fit; take a smaller model or a larger card"]
+    return lines
+
+
+def _account_lines(cell: PredictedCase) -> list[str]:
+    held = ", ".join(f"{name} {_gb(size)}" for name, size in cell.bytes_by_category.items() if size)
+    lines = [f"the smallest that does not fit: {_attention_name(cell)}, {_gb(cell.peak_bytes)} at its peak: {held}"]
+    rows = [
+        (f"{allocation.count} x {_gb(allocation.bytes)}", allocation.operator, allocation.place or "backward pass")
+        for allocation in cell.largest_allocations
+        if allocation.bytes >= cell.peak_bytes / 100
+    ]
+    return [*lines, *table(("its largest blocks", "made by", "at"), rows)]
+
+
+def _attention_name(cell: PredictedCase) -> str:
+    case = cell.case.identity()
+    phase = case["phase"].removeprefix("attention_")
+    return f"{phase} d{case['head_dim']}-seq{case['sequence_length']}-{case['precision']}-{case['attention']}"
+
+
+def _gb(count: int) -> str:
+    """GB are 1e9 bytes here, as datasheets and the published tables have them."""
+    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"
+
+
+def step_json(prediction: StepPrediction) -> Json:
+    return {
+        **_machine_json(prediction.machine),
+        "verdict": prediction.step.verdict,
+        "fits": prediction.fits,
+        "phases": {name: _case_json(cell) for name, cell in prediction.phases.items()},
+        "tried": [{"change": remedy.change, **_case_json(remedy.step)} for remedy in prediction.remedies],
+    }
+
+
+def checkpoint_json(choice: CheckpointChoice) -> Json:
+    fastest = choice.fastest_that_fits
+    return {
+        **_machine_json(choice.machine),
+        "fits": choice.fits,
+        "checkpoints": [_case_json(step) for step in choice.steps],
+        "smallest_peak": choice.smallest.case.identity()["checkpoint"],
+        "fastest_that_fits": None if fastest is None else fastest.case.identity()["checkpoint"],
+    }
+
+
+def attention_json(prediction: AttentionPrediction) -> Json:
+    smallest = prediction.smallest_that_does_not_fit
+    return {
+        **_machine_json(prediction.machine),
+        "fits": prediction.fits,
+        "cells": [_case_json(cell) for cell in prediction.cells],
+        "smallest_that_does_not_fit": None if smallest is None else _case_json(smallest),
+    }
+
+
+def _machine_json(machine: Machine) -> Json:
+    return {
+        "machine": machine.name,
+        "room_bytes": machine.room.bytes,
+        "matmul_flops_per_second": dict(machine.ceilings.matmul_flops_per_second),
+        "bytes_per_second": machine.ceilings.bytes_per_second,
+        "launch_seconds": machine.ceilings.launch_seconds,
+        "backward_launch_seconds": machine.ceilings.backward_launch_seconds,
+        "source": machine.ceilings.source,
+    }
+
+
+def _case_json(cell: PredictedCase) -> Json:
+    return {
+        "identity": cell.case.identity(),
+        "verdict": cell.verdict,
+        "peak_bytes": cell.peak_bytes,
+        "peak_part": cell.peak_part,
+        "bytes_by_category": cell.bytes_by_category,
+        "predicted_seconds": cell.time.seconds,
+        "uncertainty": cell.uncertainty,
+        "bound": cell.time.bound,
+        "shares": cell.time.shares,
+        "largest_allocations": [vars(allocation) for allocation in cell.largest_allocations],
+    }

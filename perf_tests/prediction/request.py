@@ -1,0 +1,115 @@
+"""What a person types to `predict`, checked once: words in, a `Machine` and cases out, or ValueError."""
+
+import argparse
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+
+from model.device import device_named
+from model.precision import PRECISIONS
+from model.sizes import SIZES
+from model.training import OPTIMIZERS, optimizer_that_runs
+from model.transformer import blocks_per_checkpoint
+from perf_tests.cases import ATTENTION_BATCH_SIZE, AttentionCase, LanguageModelCase
+from perf_tests.counting.case_counters import COUNTED_ATTENTION
+from perf_tests.instruments.device import open_device
+from perf_tests.limits.ceilings import ceilings_of
+from perf_tests.limits.datasheets import gpu_named
+from perf_tests.limits.gpu_room import Room, room_on
+from perf_tests.limits.predicted_time import UNCERTAINTY, UNCERTAINTY_ON_A_KNOWN_HOST
+from perf_tests.options import HEAD_DIMS, SEQUENCE_LENGTHS, physical_cores
+from perf_tests.prediction.checkpoint_choice import worthwhile_checkpoints
+from perf_tests.prediction.machine_ceilings import ceilings_here
+from perf_tests.prediction.step import Machine
+
+HERE = "here"
+
+
+def requested_machine(text: str) -> Machine:
+    """`here`, a card's name, or its peaks by hand."""
+    if text.strip() == HERE:
+        return this_machine()
+    gpu = gpu_named(text)
+    return Machine(gpu.name, "cuda", room_on(gpu), ceilings_of(gpu), UNCERTAINTY)
+
+
+def this_machine() -> Machine:
+    """What the suite would measure on: the GPU if there is one, else the CPU with all its cores."""
+    torch.set_num_threads(physical_cores())
+    device = open_device(device_named("auto"))
+    kind = device.torch_device.type
+    room = Room(device.available_bytes(), "free at this moment")
+    on_gpu = kind == "cuda"
+    name = torch.cuda.get_device_name(device.torch_device) if on_gpu else "this CPU"
+    ceilings = replace(ceilings_here(device), name=name)
+    # The published tables that errors were found on are all of GPUs.
+    return Machine(name, kind, room, ceilings, UNCERTAINTY_ON_A_KNOWN_HOST if on_gpu else None)
+
+
+def requested_step(arguments: argparse.Namespace, machine: Machine) -> LanguageModelCase:
+    """The training step that was asked for; its phase is the whole."""
+    size = _known("--size", arguments.size, SIZES, "; a new size is one line in model/sizes.py")
+    context = _count("--context", arguments.context)
+    optimizer = _known("--optimizer", arguments.optimizer, OPTIMIZERS)
+    checkpoint = requested_checkpoints(arguments.checkpoint, SIZES[size].num_layers)[0]
+    return LanguageModelCase(
+        phase="full_step", size=size, config=SIZES[size].at_context(context), context_length=context,
+        batch_size=_count("--batch-size", arguments.batch_size), precision=_precision(arguments.precision, machine),
+        attention=_known("--attention", arguments.attention, COUNTED_ATTENTION), execution="eager",
+        checkpoint=checkpoint, optimizer=optimizer_that_runs(optimizer, torch.device(machine.device)),
+        device=machine.device, model="ours",
+    )  # fmt: skip
+
+
+def requested_checkpoints(text: str, num_layers: int) -> list[str]:
+    """A list with commas, in its order; `all` is every one that is worth a look for this many layers."""
+    if text == "all":
+        return worthwhile_checkpoints(num_layers)
+    checkpoints = list(dict.fromkeys(item.strip() for item in text.split(",")))
+    for checkpoint in checkpoints:
+        blocks_per_checkpoint(checkpoint)
+    return checkpoints
+
+
+def requested_attention(arguments: argparse.Namespace, machine: Machine) -> list[AttentionCase]:
+    """The grid of attention alone, smallest cell first, forward before backward."""
+    precision = _precision(arguments.precision, machine)
+    attention = _known("--attention", arguments.attention, COUNTED_ATTENTION)
+    lengths = _counts("--sequence-length", arguments.sequence_length, SEQUENCE_LENGTHS)
+    return [
+        AttentionCase(phase, width, length, ATTENTION_BATCH_SIZE, precision, attention, machine.device)
+        for length in lengths
+        for width in _counts("--head-dim", arguments.head_dim, HEAD_DIMS)
+        for phase in ("attention_forward", "attention_backward")
+    ]
+
+
+def _precision(text: str, machine: Machine) -> str:
+    precision = _known("--precision", text, PRECISIONS)
+    known = machine.ceilings.matmul_flops_per_second
+    if precision.removesuffix("-unscaled") not in known:
+        raise ValueError(f"{machine.name} has no {precision} path, or only emulates it; it has {', '.join(known)}.")
+    return precision
+
+
+def _known(option: str, text: str, known: Iterable[str], next_step: str = "") -> str:
+    if text not in known:
+        raise ValueError(f"{option} {text!r} is not known; choose among {', '.join(known)}{next_step}.")
+    return text
+
+
+def _count(option: str, text: str) -> int:
+    if not re.fullmatch(r"-?\d+", text.strip()):
+        raise ValueError(f"{option} {text!r} is not a whole number; give it without a unit, like 512.")
+    if int(text) < 1:
+        raise ValueError(f"{option} is {int(text)}; it must be at least 1.")
+    return int(text)
+
+
+def _counts(option: str, text: str | None, known: tuple[int, ...]) -> list[int]:
+    """A list with commas; all that are known, where none is given."""
+    if text is None or text == "all":
+        return list(known)
+    return sorted({_count(option, item) for item in text.split(",")})

@@ -1,0 +1,228 @@
+"""Whether a training step or a grid of attention will fit on a machine, how long it will take, and what would help.
+
+In: a `Machine`, which may be a card that is not here, and cases. Out: frozen data, of which
+`perf_tests/prediction/lines.py` makes the page that a person reads.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from perf_tests.cases import AttentionCase, Case, LanguageModelCase
+from perf_tests.counting.case_counters import Allocation, Counters, KernelGroup, counters_of
+from perf_tests.counting.memory_estimate import FLOAT32_BYTES
+from perf_tests.limits.ceilings import Ceilings
+from perf_tests.limits.gpu_room import FITS, Room
+from perf_tests.limits.predicted_time import Part, PredictedTime, predicted_time
+
+PHASES = ("inference", "forward", "backward", "forward_backward", "optimizer", "full_step")
+
+CONTEXT_STEP = 64
+"""Contexts that are tried are multiples of this."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where it would run."""
+
+    name: str
+    device: str
+    """Device type, "cuda" or "cpu"."""
+    room: Room
+    ceilings: Ceilings
+    uncertainty: dict[str, float] | None
+    """Relative error of a predicted time by what bounds it; None where nothing was ever compared."""
+
+
+@dataclass(frozen=True)
+class PredictedCase:
+    """One phase: what is held at its peak, and its time."""
+
+    case: Case
+    peak_bytes: int
+    peak_part: str
+    """The part of the round that holds the most: `forward`, `loss`, `backward`, `optimizer`, ..."""
+    bytes_by_category: dict[str, int]
+    """At the peak; adds up to it."""
+    verdict: str
+    time: PredictedTime
+    uncertainty: float | None
+    largest_allocations: tuple[Allocation, ...]
+
+    @property
+    def fits(self) -> bool:
+        return self.verdict == FITS
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A change that was tried, as it is typed."""
+
+    change: str
+    step: PredictedCase
+
+
+@dataclass(frozen=True)
+class StepPrediction:
+    """Every phase of one training step, and where the whole does not fit, what would make it."""
+
+    machine: Machine
+    phases: dict[str, PredictedCase]
+    remedies: tuple[Remedy, ...]
+    unavoidable_bytes: int
+    """Parameters, gradients and AdamW's two moments in float32: what no batch, context or checkpoint changes."""
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether what no remedy changes does not fit by itself."""
+        return self.machine.room.verdict(self.unavoidable_bytes) != FITS
+
+    @property
+    def step(self) -> PredictedCase:
+        return self.phases["full_step"]
+
+    @property
+    def fits(self) -> bool:
+        return self.step.fits
+
+
+@dataclass(frozen=True)
+class AttentionPrediction:
+    """Attention alone, cell by cell, smallest first."""
+
+    machine: Machine
+    cells: tuple[PredictedCase, ...]
+
+    @property
+    def smallest_that_does_not_fit(self) -> PredictedCase | None:
+        return min((cell for cell in self.cells if not cell.fits), key=lambda cell: cell.peak_bytes, default=None)
+
+    @property
+    def fits(self) -> bool:
+        return self.smallest_that_does_not_fit is None
+
+
+def predict_step(case: LanguageModelCase, machine: Machine) -> StepPrediction:
+    """Predictions of each phase of `case`, whose own phase does not matter.
+
+    Raises NotCountedError for a case without exact counters, and ValueError where the machine lacks the precision.
+    """
+    phases = {phase: predict_case(replace(case, phase=phase), machine) for phase in PHASES}
+    prediction = StepPrediction(machine, phases, (), 4 * FLOAT32_BYTES * case.config.parameters)
+    if prediction.fits or prediction.is_hopeless:
+        return prediction
+    return replace(prediction, remedies=tuple(_remedies(replace(case, phase="full_step"), machine)))
+
+
+def predict_attention(cases: Iterable[AttentionCase], machine: Machine) -> AttentionPrediction:
+    """Predictions of attention alone, in the order of `cases`."""
+    return AttentionPrediction(machine, tuple(predict_case(case, machine) for case in cases))
+
+
+def predict_case(case: Case, machine: Machine) -> PredictedCase:
+    """One phase of one case."""
+    counters = counters_of(case)
+    highest = max(counters.parts, key=lambda part: part.peak_bytes)
+    time = predicted_time(parts_of(case, counters), machine.ceilings)
+    return PredictedCase(
+        case=case,
+        peak_bytes=counters.peak_bytes,
+        peak_part=highest.part,
+        bytes_by_category=highest.bytes_by_category,
+        verdict=machine.room.verdict(counters.peak_bytes),
+        time=time,
+        uncertainty=_uncertainty(case, time.bound, machine),
+        largest_allocations=counters.largest_allocations,
+    )
+
+
+def _uncertainty(case: Case, bound: str, machine: Machine) -> float | None:
+    """None where no published time stands behind it: they are of whole models with unfused attention."""
+    if machine.uncertainty is None or isinstance(case, AttentionCase) or case.attention != "naive":
+        return None
+    return machine.uncertainty[bound]
+
+
+def parts_of(case: Case, counters: Counters) -> list[Part]:
+    """The phase cut where another thread goes on launching: a step is a forward pass, a backward pass and an update."""
+    going_back = case.phase in ("backward", "attention_backward")
+    if not isinstance(case, LanguageModelCase) or case.phase not in ("forward_backward", "full_step"):
+        return [_part(counters.kernels, going_back)]
+    forward = counters_of(replace(case, phase="forward")).kernels
+    backward = counters_of(replace(case, phase="backward")).kernels
+    update = counters_of(replace(case, phase="optimizer")).kernels if case.phase == "full_step" else ()
+    # What remains is the loss.
+    loss = counted(counters.kernels) - counted(forward) - counted(backward) - counted(update)
+    ahead = _part([*forward, *grouped(loss)], is_backward=False)
+    return [ahead, _part(backward, is_backward=True), _part(update, is_backward=False)]
+
+
+def _part(kernels: Iterable[KernelGroup], is_backward: bool) -> Part:
+    kernels = tuple(kernels)
+    return Part(sum(kernel.calls for kernel in kernels), kernels, is_backward)
+
+
+def counted(kernels: Iterable[KernelGroup]) -> Counter[KernelGroup]:
+    """Each kernel with its number of calls apart."""
+    counts: Counter[KernelGroup] = Counter()
+    for kernel in kernels:
+        counts[replace(kernel, calls=1)] += kernel.calls
+    return counts
+
+
+def grouped(counts: Counter[KernelGroup]) -> Iterator[KernelGroup]:
+    return (replace(kernel, calls=calls) for kernel, calls in counts.items())
+
+
+def _remedies(case: LanguageModelCase, machine: Machine) -> Iterator[Remedy]:
+    """What was tried, cheapest first: what costs nothing, what costs time, what changes the training."""
+    changes = [
+        ("--optimizer fused", replace(case, optimizer="fused"), case.optimizer == "foreach"),
+        ("--attention sdpa", replace(case, attention="sdpa"), case.attention == "naive"),
+        ("--checkpoint attention", replace(case, checkpoint="attention"), case.checkpoint == "none"),
+        ("--checkpoint block", replace(case, checkpoint="block"), case.checkpoint in ("none", "attention")),
+    ]
+    tried = [Remedy(change, predict_case(changed, machine)) for change, changed, is_new in changes if is_new]
+    yield from tried
+    yield from _smaller(case, machine)
+    if not any(remedy.step.fits for remedy in tried):
+        leanest = replace(case, optimizer="fused", attention="sdpa", checkpoint="block")
+        if leanest != case:
+            step = predict_case(leanest, machine)
+            yield Remedy("--optimizer fused --attention sdpa --checkpoint block", step)
+        smallest = replace(leanest, batch_size=1)
+        if smallest.batch_size != case.batch_size and not predict_case(leanest, machine).fits:
+            yield Remedy("... and --batch-size 1", predict_case(smallest, machine))
+
+
+def _smaller(case: LanguageModelCase, machine: Machine) -> Iterator[Remedy]:
+    """The largest batch that fits, and the longest context; nothing where not even the smallest does."""
+
+    def of_batch(batch_size: int) -> PredictedCase:
+        return predict_case(replace(case, batch_size=batch_size), machine)
+
+    def of_context(context: int) -> PredictedCase:
+        config = case.config.at_context(context)
+        return predict_case(replace(case, config=config, context_length=context), machine)
+
+    batch = largest_that_fits(range(1, case.batch_size), of_batch)
+    context = largest_that_fits(range(CONTEXT_STEP, case.context_length, CONTEXT_STEP), of_context)
+    for option, found in (("--batch-size", batch), ("--context", context)):
+        if found is not None:
+            yield Remedy(f"{option} {found[0]}", found[1])
+
+
+def largest_that_fits(
+    values: Sequence[int], predicted: Callable[[int], PredictedCase]
+) -> tuple[int, PredictedCase] | None:
+    """The last of ascending `values` whose prediction fits, by halving; None where none does."""
+    best = None
+    low, high = 0, len(values)
+    while low < high:
+        middle = (low + high) // 2
+        found = predicted(values[middle])
+        if found.fits:
+            best, low = (values[middle], found), middle + 1
+        else:
+            high = middle
+    return best

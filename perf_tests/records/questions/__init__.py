@@ -1,1 +1,0 @@
-"""Questions that people ask of such measurements, each answered out of files: records, the ledger, published tables."""

@@ -1,0 +1,212 @@
+"""Before the first case: what can be refused is refused, a baseline is chosen, the journal is opened."""
+
+import os
+import sys
+from contextlib import nullcontext
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from perf_tests.bench.benchmark_options import SavingOptions, same_parameters, show_beside_baseline
+from perf_tests.bench.outcomes import Outcome
+from perf_tests.bench.progress import Line, Progress, WatchedLine, expected_work
+from perf_tests.bench.session import MeasuringSession, ResumeError, command_line, journal_header, open_journal
+from perf_tests.bench.stash import AGAINST, CASE, PASS, RUN, SAVING, SETTINGS, WORKBENCH, Run
+from perf_tests.bench.workbench import Workbench, set_up
+from perf_tests.cases import ATTENTION_AXES, LANGUAGE_MODEL_AXES
+from perf_tests.gate.accepted import FILE_NAME, Acceptance, read_accepted
+from perf_tests.instruments import machine
+from perf_tests.instruments.kernels import ProfilerBusyError, check_no_profiler
+from perf_tests.options import Settings, option_of_pass
+from perf_tests.passes.every_pass import EVERY_PASS
+from perf_tests.records.record import Json, machine_differences
+from perf_tests.records.store import BaselineError, StoredRecord, latest_baseline, list_records, numbered_baseline
+
+
+def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pytest.Item]:
+    """Everything that can be refused is refused here, before measuring; returns the cases still to be measured."""
+    if not config.pluginmanager.hasplugin("benchmark"):
+        raise pytest.UsageError(
+            "perf_tests measures with pytest-benchmark, and -p no:benchmark switched it off; drop that option."
+        )
+    saving, settings = config.stash[SAVING], config.stash[SETTINGS]
+    config.stash[WORKBENCH] = workbench = set_up(settings)
+    against = config.stash[AGAINST]
+    if against is not None:
+        # Only here: its statistics take scipy, which would slow the start of every other run.
+        from perf_tests.run import gate as gating
+
+        gating.get_ready(config, benchmarks, against, workbench, _machine_info(config), terminal_line(config))
+        return benchmarks
+    _mark(benchmarks, workbench)
+    if saving.disabled or settings.nvtx:
+        return benchmarks
+    run = Run(gone_counts=not _is_restricted(config))
+    if workbench.why_no_health:
+        run.notes.append(workbench.why_no_health)
+    machine_info = _machine_info(config)
+    selection = [item.nodeid for item in benchmarks]
+    try:
+        for name in settings.passes:
+            if name in ("kernels", "warmup"):
+                check_no_profiler(option_of_pass(name))
+        timed = {item.nodeid for item in benchmarks if PASS not in item.stash}
+        run.baseline = _baseline(run, saving, machine_info, timed)
+        run.accepted = _accepted(config.rootpath) if saving.compare else ()
+        header = _header(config, settings, selection, machine_info)
+        journal, contents = open_journal(saving.storage, header, config.option.resume)
+    except (BaselineError, ResumeError, ProfilerBusyError) as error:
+        raise pytest.UsageError(str(error)) from error
+    except OSError as error:
+        raise pytest.UsageError(
+            f"The run cannot be kept under {saving.storage}: {error}. "
+            "Make the folder writable or name another with --benchmark-storage=file://PATH."
+        ) from error
+    left = [item for item in benchmarks if item.nodeid not in contents.finished_ids]
+    works = {item.nodeid: _expected_work(item, workbench) for item in left}
+    progress = Progress(terminal_line(config), works)
+    workbench.session = MeasuringSession(journal, contents, progress)
+    config.stash[RUN] = run
+    if config.option.resume:
+        _note_resumption(run, workbench.session, len(left), len(benchmarks))
+    return _without_killers(left, workbench.session)
+
+
+def _mark(benchmarks: list[pytest.Item], workbench: Workbench) -> None:
+    for item in benchmarks:
+        phase = item.stash[CASE].phase
+        item.add_marker(pytest.mark.benchmark(timer=workbench.clock, group=phase, disable_gc=True))
+        # A warning, of another torch or of somebody else's model, takes no case its figure.
+        item.add_marker(pytest.mark.filterwarnings("default"))
+        if workbench.settings.nvtx:
+            item.add_marker(pytest.mark.filterwarnings("ignore:Benchmark fixture was not used at all"))
+
+
+def _expected_work(item: pytest.Item, workbench: Workbench) -> float:
+    case, extra_pass = item.stash[CASE], item.stash.get(PASS, None)
+    rounds = workbench.rounds(case)
+    return expected_work(case, rounds if extra_pass is None else EVERY_PASS[extra_pass].rounds_of(case.phase, rounds))
+
+
+def _header(config: pytest.Config, settings: Settings, selection: list[str], machine_info: Json) -> Json:
+    commit_info = config.hook.pytest_benchmark_generate_commit_info(config=config)
+    config.hook.pytest_benchmark_update_commit_info(config=config, commit_info=commit_info)
+    command = command_line(config.invocation_params.args)
+    return journal_header(settings, selection, machine_info, commit_info, _source_digest(config.rootpath), command)
+
+
+def _machine_info(config: pytest.Config) -> Json:
+    machine_info: Json = config.hook.pytest_benchmark_generate_machine_info(config=config)
+    config.hook.pytest_benchmark_update_machine_info(config=config, machine_info=machine_info)
+    return machine_info
+
+
+def complete_machine_info(config: pytest.Config, machine_info: Json) -> None:
+    """Add what a figure depends on, and drop the clock rate of the moment, which makes every two runs differ."""
+    for name in ("hz_actual", "hz_actual_friendly", "hz_advertised", "hz_advertised_friendly"):
+        machine_info.get("cpu", {}).pop(name, None)
+    workbench = config.stash.get(WORKBENCH, None)
+    if workbench is not None:
+        machine_info["torch"] = machine.stable_facts(workbench.device.torch_device, workbench.settings.threads)
+
+
+def prepare_table(config: pytest.Config, benchmarks: list[Json]) -> None:
+    """The rows of pytest-benchmark's own table, in place: only valid ones, each with its baseline."""
+    run = config.stash.get(RUN, None)
+    if run is None:
+        return
+    session = config.stash[WORKBENCH].session
+    assert session is not None
+    measured = {row["fullname"] for row in session.contents.benchmarks}
+    benchmarks[:] = [row for row in benchmarks if row["fullname"] in measured]
+    same_parameters(benchmarks, (*LANGUAGE_MODEL_AXES, *ATTENTION_AXES))
+    if run.baseline:
+        show_beside_baseline(benchmarks, run.baseline.data, run.baseline.name)
+
+
+def _source_digest(root: Path) -> str:
+    """A digest of the code that is measured and that measures."""
+    digest = sha256()
+    for path in sorted((*root.glob("model/**/*.py"), *root.glob("perf_tests/**/*.py"))):
+        if "meta_tests" not in path.parts:
+            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _baseline(run: Run, saving: SavingOptions, machine_info: Json, selection: set[str]) -> StoredRecord | None:
+    """The record to compare with, if one was asked for; raises BaselineError where the one asked for will not do."""
+    if not saving.compare:
+        if saving.compare_fail:
+            raise BaselineError("--benchmark-compare-fail has nothing to compare with; add --benchmark-compare.")
+        return None
+    if saving.compare_with is not None:
+        return numbered_baseline(saving.storage, saving.compare_with, machine_info)
+    listing = list_records(saving.storage)
+    run.notes += listing.left_out
+    baseline = latest_baseline(listing, machine_info, selection)
+    if baseline is None and saving.compare_fail:
+        raise BaselineError(
+            f"--benchmark-compare-fail has nothing to compare with: no record under {saving.storage} is of this "
+            "machine, build and selection; record a baseline first by running without it."
+        )
+    if baseline is None:
+        run.notes.append(_why_no_baseline(listing.records, machine_info, saving.storage))
+    return baseline
+
+
+def _accepted(root: Path) -> list[Acceptance]:
+    """Raises BaselineError for a damaged file."""
+    try:
+        return read_accepted(root / ".benchmarks" / FILE_NAME)
+    except ValueError as error:
+        raise BaselineError(str(error)) from error
+
+
+def _why_no_baseline(records: list[StoredRecord], machine_info: Json, storage: Path) -> str:
+    if not records:
+        return f"Nothing to compare with yet: {storage} holds no record, and this run becomes the first."
+    differences = machine_differences(machine_info, records[-1].data["machine_info"])
+    reason = "; ".join(differences) if differences else "none of them has any of these cases"
+    return f"Nothing to compare with among {len(records)} records; the newest, {records[-1].name}: {reason}."
+
+
+def _is_restricted(config: pytest.Config) -> bool:
+    """Whether the user chose among the cases by other means than the axes, so that a missing case is not gone."""
+    option = config.option
+    if option.keyword or option.markexpr or option.deselect or getattr(option, "lf", False):
+        return True
+    here = Path(__file__).parents[1]
+    folders = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
+    whole = any(folder == here or folder in here.parents for folder in folders)
+    return not whole or any("::" in argument for argument in config.args)
+
+
+def terminal_line(config: pytest.Config) -> Line | None:
+    """Where progress is shown: a terminal that a person watches, and nowhere else."""
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+    is_watched = reporter is not None and sys.__stdout__ is not None and sys.__stdout__.isatty()
+    if reporter is None or not is_watched or os.environ.get("CI"):
+        return None
+    capture = config.pluginmanager.getplugin("capturemanager")
+    return WatchedLine(reporter, nullcontext if capture is None else capture.global_and_fixture_disabled)
+
+
+def _note_resumption(run: Run, session: MeasuringSession, left: int, selected: int) -> None:
+    if session.contents.starts:
+        run.notes.append(f"Resumed {session.journal.path.name}: {selected - left} of {selected} cases were done.")
+    else:
+        run.notes.append("There was no interrupted run of this machine to go on with; this is a new one.")
+
+
+def _without_killers(left: list[pytest.Item], session: MeasuringSession) -> list[pytest.Item]:
+    """Give up on a case in which the process died twice; it would die a third time."""
+    spared = []
+    for item in left:
+        if session.contents.starts.get(item.nodeid, 0) >= 2:
+            reason = "the process died twice while this case ran; run it alone to see why."
+            extra_pass = item.stash.get(PASS, None)
+            session.not_measured(item.nodeid, item.stash[CASE], Outcome("error", reason), extra_pass=extra_pass)
+        else:
+            spared.append(item)
+    return spared

@@ -1,0 +1,227 @@
+"""A Chrome trace as torch.profiler exports it (Kineto's schema), read into rounds, kernels, copies and calls.
+
+Kernels are joined to the operation that launched them by Kineto's correlation number, and going back to the forward
+operation that they are the derivative of by autograd's sequence number.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from perf_tests.records.record import Json
+from perf_tests.traces.kernel_events import Call, Kernel, MemoryOperation, Region, Span, Trace
+from perf_tests.traces.kernel_kinds import kind_of
+from perf_tests.traces.operator_cost import bytes_of, flops_of, tensors_of
+
+ROUND, SET_UP = "round", "set-up"
+"""Annotations of the suite's own around each round and each set-up."""
+
+# What only calls others, as composite operations do; whatever else computes is one kernel on a CPU.
+_WRAPPERS = {
+    "aten::" + name
+    for name in (
+        "linear", "matmul", "einsum", "reshape", "flatten", "contiguous", "to", "_to_copy", "clone", "stack", "zeros",
+        "zeros_like", "new_zeros", "ones", "ones_like", "full", "full_like", "new_full", "gather_backward",
+        "value_selecting_reduction_backward", "index_put_", "pad", "tensor_split", "type_as", "norm", "outer", "conj",
+        "scaled_dot_product_attention", "layer_norm", "rms_norm", "silu_", "dropout", "softmax", "log_softmax",
+        "cross_entropy_loss", "nll_loss_nd", "nll_loss", "embedding_backward", "__and__", "__or__", "float_power",
+    )
+}  # fmt: skip
+
+# A new name for old memory, new memory without content, or a number on its way to Python.
+_LAUNCHES_NOTHING = {
+    "aten::" + name
+    for name in (
+        "view", "_unsafe_view", "_reshape_alias", "as_strided", "transpose", "t", "permute", "expand", "expand_as",
+        "unsqueeze", "squeeze", "select", "slice", "narrow", "unbind", "unflatten", "split", "chunk", "alias", "detach",
+        "detach_", "resolve_conj", "resolve_neg", "numpy_T", "movedim", "view_as", "diagonal", "unfold", "T", "mT",
+        "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted", "resize_",
+        "result_type", "item", "_local_scalar_dense", "is_nonzero", "lift_fresh", "set_", "requires_grad_",
+        "_has_compatible_shallow_copy_type", "_version", "data", "retain_grad", "record_stream",
+    )
+}  # fmt: skip
+
+# Computes also where another operation calls it, as `where` does for a number: on a GPU it is a launch of its own.
+_FILLS_A_NUMBER = "aten::scalar_tensor"
+
+_GENERATED = re.compile(r"^(graph_\d+_)?(cpp_fused|triton)_")
+_COPY_KINDS = {"HtoD": "host-to-device", "DtoH": "device-to-host", "DtoD": "device-to-device"}
+
+
+@dataclass
+class _Frame:
+    """An event that is still open while those inside it are read."""
+
+    end_us: float
+    regions: tuple[str, ...] = ()
+    is_backward: bool = False
+    operation: Json | None = None
+    """The computing operation that everything inside belongs to."""
+
+
+@dataclass
+class _Reader:
+    """Walks all host events in the order of time, with a stack for each thread."""
+
+    round_name: str = ROUND
+    stacks: dict[object, list[_Frame]] = field(default_factory=dict)
+    thread_of_rounds: object = None
+    regions_of_node: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """Sequence number of a node of autograd's graph to the regions it was made in."""
+    rounds: list[Span] = field(default_factory=list)
+    operations: list[tuple[Json, _Frame]] = field(default_factory=list)
+    regions: list[Region] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    launches: dict[int, tuple[Call, _Frame]] = field(default_factory=dict)
+
+    def read(self, event: Json) -> None:
+        stack = self.stacks.setdefault(event["tid"], [])
+        while stack and stack[-1].end_us <= event["ts"]:
+            stack.pop()
+        parent = stack[-1] if stack else self._around(event["ts"])
+        frame = _Frame(_end_us(event), parent.regions, parent.is_backward, parent.operation)
+        if event["cat"] == "user_annotation":
+            self._read_annotation(event, frame)
+        elif event["cat"] == "cpu_op":
+            self._read_operation(event, frame)
+        else:
+            call = Call(event["ts"], _end_us(event), event["name"], event["tid"])
+            self.calls.append(call)
+            if "correlation" in event.get("args", {}):
+                self.launches[event["args"]["correlation"]] = (call, frame)
+        stack.append(frame)
+
+    def _around(self, moment_us: float) -> _Frame:
+        """For a thread in no region, autograd's for one: what the thread of the rounds is in, and waits in."""
+        frames = self.stacks.get(self.thread_of_rounds, [])
+        innermost = next((frame for frame in reversed(frames) if frame.end_us > moment_us), None)
+        if innermost is None:
+            return _Frame(float("inf"))
+        return _Frame(float("inf"), innermost.regions, innermost.is_backward)
+
+    def _read_annotation(self, event: Json, frame: _Frame) -> None:
+        name = event["name"]
+        if name == self.round_name:
+            self.thread_of_rounds = event["tid"]
+            self.rounds.append(Span(event["ts"], _end_us(event)))
+        elif name != SET_UP and "#" not in name:  # PyTorch's own are like ProfilerStep#3
+            frame.regions = (*frame.regions, name)
+            frame.is_backward = frame.is_backward or name == "backward"
+            self.regions.append(Region(event["ts"], _end_us(event), frame.regions))
+
+    def _read_operation(self, event: Json, frame: _Frame) -> None:
+        name, arguments = event["name"], event.get("args", {})
+        number = arguments.get("Sequence number", -1)
+        if name.startswith("autograd::engine::evaluate_function"):
+            frame.is_backward = True
+            frame.regions = self.regions_of_node.get(number, frame.regions)
+            return
+        if number >= 0 and not arguments.get("Fwd thread id"):
+            self.regions_of_node[number] = frame.regions  # of several, the last one made the node
+        if name == _FILLS_A_NUMBER or (frame.operation is None and _computes(name)):
+            frame.operation = event
+            if name not in _LAUNCHES_NOTHING:
+                self.operations.append((event, frame))
+
+
+def _computes(name: str) -> bool:
+    """Whether an operation is looked at whole, and not as what it calls."""
+    if "::" not in name:
+        return _GENERATED.search(name) is not None
+    return name not in _WRAPPERS and not name.startswith(("autograd::", "torch::autograd"))
+
+
+def read_chrome_trace(text: bytes) -> Trace:
+    """The trace. Raises ValueError with one sentence for what is no trace, or one without rounds."""
+    try:
+        events = [event for event in json.loads(text)["traceEvents"] if event.get("ph") == "X" and "cat" in event]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"it is no Chrome trace: {error!r}") from error
+    return trace_of_events(events)
+
+
+def trace_of_events(events: list[Json]) -> Trace:
+    """The same of events that some other profiler wrote, in Kineto's schema. Raises ValueError without rounds."""
+    host = ("user_annotation", "cpu_op", "cuda_runtime", "cuda_driver")
+    reader = _Reader()
+    for event in sorted((event for event in events if event["cat"] in host), key=_place):
+        reader.read(event)
+    if not reader.rounds:
+        raise ValueError(f"it has no range {ROUND!r}, which the suite puts around each traced round")
+    on_device = [event for event in events if event["cat"] == "kernel"]
+    kernels = _device_kernels(on_device, reader) if on_device else _host_kernels(reader)
+    copies = [event for event in events if event["cat"] in ("gpu_memcpy", "gpu_memset")]
+    return Trace(
+        is_on_gpu=bool(on_device or copies),
+        rounds=reader.rounds,
+        kernels=sorted(kernels, key=lambda kernel: kernel.start_us),
+        memory_operations=[_memory_operation(event, reader) for event in copies],
+        calls=reader.calls,
+        regions=reader.regions,
+    )
+
+
+def _place(event: Json) -> tuple[float, float]:
+    return event["ts"], -event.get("dur", 0)
+
+
+def _end_us(event: Json) -> float:
+    return float(event["ts"]) + float(event.get("dur", 0))
+
+
+def _host_kernels(reader: _Reader) -> Iterator[Kernel]:
+    for event, frame in reader.operations:
+        yield Kernel(
+            start_us=event["ts"],
+            end_us=_end_us(event),
+            name=event["name"],
+            regions=frame.regions,
+            is_backward=frame.is_backward,
+            **_facts_of(event["name"], event),
+        )
+
+
+def _device_kernels(events: list[Json], reader: _Reader) -> Iterator[Kernel]:
+    seen: set[int] = set()
+    for event in sorted(events, key=_place):
+        call, frame = reader.launches.get(event.get("args", {}).get("correlation"), (None, _Frame(0)))
+        facts = _facts_of(event["name"], frame.operation)
+        if id(frame.operation) in seen:  # a product may be split and then summed: its cost belongs to it once
+            facts.update(flops=0, bytes_touched=0, is_first_of_operation=False)
+        if frame.operation is not None:
+            seen.add(id(frame.operation))
+        yield Kernel(
+            start_us=event["ts"],
+            end_us=_end_us(event),
+            name=event["name"],
+            regions=frame.regions,
+            is_backward=frame.is_backward,
+            launch=call,
+            **facts,
+        )
+
+
+def _facts_of(kernel: str, operation: Json | None) -> dict[str, Any]:
+    """What the operation behind a kernel says of it."""
+    if operation is None:
+        return {"kind": kind_of(kernel)}
+    name, arguments = operation["name"], operation.get("args", {})
+    dims, dtypes = arguments.get("Input Dims", []), arguments.get("Input type", [])
+    tensors = tensors_of(dims, dtypes)
+    return {
+        "kind": kind_of(kernel, name, tuple(dtype for _, dtype in tensors)),
+        "operator": name,
+        "shapes": " ".join("x".join(map(str, shape)) or "1" for shape, _ in tensors),
+        "flops": flops_of(name, dims, dtypes),
+        "bytes_touched": bytes_of(name, dims, dtypes),
+    }
+
+
+def _memory_operation(event: Json, reader: _Reader) -> MemoryOperation:
+    arguments = event.get("args", {})
+    call, _ = reader.launches.get(arguments.get("correlation"), (None, None))
+    kind = next((kind for mark, kind in _COPY_KINDS.items() if mark in event["name"]), "memset")
+    issued_us = event["ts"] if call is None else call.start_us
+    return MemoryOperation(event["ts"], _end_us(event), kind, int(arguments.get("bytes", 0)), issued_us)

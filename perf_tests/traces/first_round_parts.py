@@ -1,0 +1,134 @@
+"""What the first round of a process is spent on: its trace held against that of a later round, part by part.
+
+In: two Chrome traces as torch.profiler exports them (Kineto's schema). Out: seconds by part, which sum to the first
+round. Nothing is estimated but the page faults of a CPU, whose number and cost are measured apart.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from perf_tests.records.record import Json
+from perf_tests.traces.kernel_kinds import PRODUCTS
+
+ROUND = "round"
+"""The annotation around what is timed."""
+
+MODULE_LOADING, COMPILATION, ALLOCATOR, LIBRARY, LAUNCHES, OPERATORS = (
+    "module_loading_seconds", "compilation_seconds", "allocator_growth_seconds", "library_handles_seconds",
+    "first_launches_seconds", "other_operators_seconds",
+)  # fmt: skip
+PARTS = (MODULE_LOADING, COMPILATION, ALLOCATOR, LIBRARY, LAUNCHES, OPERATORS)
+"""Python modules and the driver's own; torch.compile; memory from the driver or the kernel; first matrix products,
+which make their library's handles and choose its kernels; launches, which load a kernel lazily; other operators."""
+STEADY, UNEXPLAINED = "steady_round_seconds", "unexplained_seconds"
+
+PRODUCTS_OF_LIBRARIES = re.compile(r"^aten::_?(scaled_dot_product|flash_attention|efficient_attention|fused_sdp)")
+LOADING = re.compile(r"^import of |^cu(da)?(Module|Library)(Load|Get)|^cuda(FuncGetAttributes|GetFuncBySymbol)")
+COMPILING = re.compile(r"\(dynamo_timed\)$")
+ALLOCATING = re.compile(r"^cuda(Malloc|HostAlloc|Free|HostRegister)|^cuMem(Alloc|Create|Map|SetAccess|AddressReserve)")
+LAUNCHING = re.compile(r"^cu(da)?(Launch|GraphLaunch|OccupancyMax)")
+WAITING = re.compile(r"^cu(da)?(Device|Ctx|Stream|Event)Synchronize")
+LARGEST = 5
+TICK_SECONDS = 0.01
+"""Of the clock that tells the kernel's share of CPU time (proc(5), sysconf(_SC_CLK_TCK) on Linux)."""
+
+
+@dataclass(frozen=True)
+class TracedRound:
+    """One round: the events of its trace, the pages that it was the first to touch, the kernel's CPU time for it."""
+
+    events: Sequence[Json]
+    page_faults: int
+    system_seconds: float
+
+
+@dataclass
+class _Spent:
+    """Seconds of one traced round by part, and by the name of what took them."""
+
+    round_seconds: float = 0.0
+    by_part: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    by_name: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+
+def first_round_parts(first: TracedRound, steady: TracedRound, seconds_per_fault: float | None) -> dict[str, float]:
+    """Seconds by part, a steady round first, what is left unexplained last; the sum is the first round as traced.
+
+    Each part is what it grew by over the steady round, 0 if it did not. `seconds_per_fault` is None where memory does
+    not come by page faults. These take no more than the kernel's own time, which is known to a tick of its clock; where
+    a compiler ran too, whose faults nobody tells from the operators', they stay where they happened. What is left may
+    be negative: host and device work at the same time. Raises ValueError for a trace without its round.
+    """
+    spent, usual = _spent(first), _spent(steady)
+    parts = {part: max(0.0, spent.by_part[part] - usual.by_part[part]) for part in PARTS}
+    if seconds_per_fault is not None and not parts[COMPILATION]:
+        fault_seconds = (first.page_faults - steady.page_faults) * seconds_per_fault
+        kernel_seconds = first.system_seconds - steady.system_seconds + TICK_SECONDS
+        _give_to_allocator(parts, min(fault_seconds, kernel_seconds))
+    growth = spent.round_seconds - usual.round_seconds
+    return {STEADY: usual.round_seconds, **parts, UNEXPLAINED: growth - sum(parts.values())}
+
+
+def largest_growth(first: TracedRound, steady: TracedRound) -> list[Json]:
+    """What grew most by name, in its own time without what it calls; at most five."""
+    spent, usual = _spent(first).by_name, _spent(steady).by_name
+    growth = {name: seconds - usual[name] for name, seconds in spent.items() if seconds > usual[name]}
+    largest = sorted(growth, key=lambda name: -growth[name])[:LARGEST]
+    return [{"name": name, "seconds": growth[name]} for name in largest]
+
+
+def _give_to_allocator(parts: dict[str, float], fault_seconds: float) -> None:
+    """Page faults happen inside the operators that write to new pages first; take them out of those."""
+    inside = parts[LIBRARY] + parts[OPERATORS]
+    share = min(1.0, max(0.0, fault_seconds) / inside) if inside else 0.0
+    parts[ALLOCATOR] += share * inside
+    for part in (LIBRARY, OPERATORS):
+        parts[part] *= 1 - share
+
+
+def _spent(traced: TracedRound) -> _Spent:
+    """Time of each event without that of the events inside it, by part."""
+    events = [event for event in traced.events if event.get("ph") == "X" and event.get("cat") in _HOST]
+    found = next((event for event in events if event["name"] == ROUND), None)
+    if found is None:
+        raise ValueError("the trace has no round in it: nothing was traced, or the profiler dropped it.")
+    start, stop = found["ts"], found["ts"] + found["dur"]
+    inside = [event for event in events if start <= event["ts"] < stop and event is not found]
+    spent = _Spent(found["dur"] / 1e6)
+    open_events: dict[object, list[tuple[float, str | None, str]]] = defaultdict(list)
+    for event in sorted(inside, key=lambda event: (event["ts"], -event["dur"])):
+        stack = open_events[event["tid"]]
+        while stack and stack[-1][0] <= event["ts"]:
+            stack.pop()
+        around = stack[-1] if stack else (0.0, None, "")
+        part, seconds = _part_of(event, around[1]), event["dur"] / 1e6
+        _add(spent, part, event["name"], seconds)
+        _add(spent, around[1], around[2], -seconds)
+        stack.append((event["ts"] + event["dur"], part, event["name"]))
+    return spent
+
+
+_HOST = ("cpu_op", "user_annotation", "cuda_runtime", "cuda_driver")
+
+
+def _add(spent: _Spent, part: str | None, name: str, seconds: float) -> None:
+    if part is not None:
+        spent.by_part[part] += seconds
+        spent.by_name[name] += seconds
+
+
+def _part_of(event: Json, around: str | None) -> str | None:
+    """Which part an event's own time belongs to; None for none. What a load or a compilation calls is part of it."""
+    name = event["name"]
+    if around == MODULE_LOADING or LOADING.match(name):
+        return MODULE_LOADING
+    if around == COMPILATION or COMPILING.search(name):
+        return COMPILATION
+    for pattern, part in ((ALLOCATING, ALLOCATOR), (LAUNCHING, LAUNCHES), (WAITING, None)):
+        if pattern.match(name):
+            return part
+    if event["cat"] != "cpu_op":
+        return around
+    return LIBRARY if name in PRODUCTS or PRODUCTS_OF_LIBRARIES.match(name) else OPERATORS

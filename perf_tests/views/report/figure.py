@@ -1,0 +1,252 @@
+"""A figure as data: points in series, and what Plotly makes of them."""
+
+import html
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import log10
+from typing import Any
+
+from perf_tests.records.record import Json
+from perf_tests.views.screens.lines import case_name
+from perf_tests.views.tables.cells import Cell
+
+# Seen apart on white and on black; every series has a marker and a dash of its own, so that none of them is needed.
+COLOURS = ("#3b82c4", "#e07b00", "#2a9d6f", "#c44e9b", "#8a6fd1", "#b8860b", "#d1495b", "#4fa3a5")
+SYMBOLS = (
+    "circle", "square", "diamond", "triangle-up", "triangle-down", "star", "hexagon", "cross", "pentagon", "bowtie",
+    "hourglass", "diamond-tall", "triangle-left", "triangle-right", "hexagram", "star-square",
+)  # fmt: skip
+"""Not among them: the x of a case without a timing."""
+PATTERNS = ("", "/", "x", ".", "\\", "+", "|", "-")
+"""Of bars and areas, which have no marker."""
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+GREY = "#888888"
+
+DIGITS = 5
+"""Significant digits of a plotted value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One value; `low` and `high` are the ends of its interval. `tags` are size, context, precision and phase."""
+
+    x: float | str
+    y: float
+    text: str
+    tags: tuple[str, str, str, str]
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points that belong together. `colour` and `dash` count through the tables above; one of them may be shared."""
+
+    name: str
+    points: Sequence[Point]
+    colour: int = 0
+    dash: int = 0
+    mode: str = "lines+markers"
+    symbol: str = ""
+    is_background: bool = False
+    is_in_legend: bool = True
+    group: str = ""
+    """What a reader picks the series by, where one of many is shown; its name if empty."""
+    look: str = "points"
+    """Or `bar`, or `area`, stacked in their order; or `lane`, whose points are x, a lane's name, from low to high."""
+
+    @property
+    def drawn_symbol(self) -> str:
+        return self.symbol or SYMBOLS[self.colour % len(SYMBOLS)]
+
+    @property
+    def drawn_colour(self) -> str:
+        return GREY if self.is_background else COLOURS[self.colour % len(COLOURS)]
+
+    @property
+    def drawn_dash(self) -> str:
+        return DASHES[self.dash % len(DASHES)]
+
+    @property
+    def pattern(self) -> Json:
+        """What tells a bar or an area from its neighbours in black and white."""
+        return {"shape": PATTERNS[self.colour % len(PATTERNS)], "size": 6, "solidity": 0.25}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Axes, series and the conditions below them. `line_at` is a horizontal line that says what it means."""
+
+    name: str
+    title: str
+    x_title: str
+    y_title: str
+    series: Sequence[Series]
+    notes: Sequence[str]
+    x_log: bool = True
+    y_log: bool = True
+    line_at: tuple[float, str] | None = None
+    picks_one: bool = False
+    """Whether a reader chooses one group of series out of too many to be told apart."""
+    x_values: Sequence[float] | Sequence[str] = field(default=())
+    """Where the axis has its ticks, or the order of its names; Plotly's choice if there are none."""
+
+
+def place_of(cell: Cell) -> str:
+    """Size and context, or width and length, as a name on an axis."""
+    if cell.is_attention:
+        return f"d {cell.label('head_dim')}, {cell.label('sequence_length')}"
+    return f"{cell.label('size')}, {cell.label('context_length')}"
+
+
+def tags_of(cell: Cell) -> tuple[str, str, str, str]:
+    """What the filters compare."""
+    return cell.label("size"), cell.label("context_length"), cell.label("precision"), cell.phase
+
+
+def case_text(cell: Cell) -> str:
+    return case_name(cell.id)
+
+
+def plotly_of(figure: Figure) -> Json:
+    """Traces and layout; colours of text and grid are the theme's, so the page adds them."""
+    traces = [_trace(series) for series in figure.series]
+    xs, ys = ([value for trace in traces for value in trace[axis]] for axis in ("x", "y"))
+    names = figure.x_values if any(isinstance(value, str) for value in ys) else ()
+    return {
+        "name": figure.name,
+        "picks_one": figure.picks_one,
+        "data": traces,
+        "layout": {
+            "xaxis": {
+                **_axis(figure.x_title, figure.x_log, xs, () if names else figure.x_values),
+                "exponentformat": "B",
+            },
+            "yaxis": {**_axis(figure.y_title, figure.y_log, ys, names), "exponentformat": "none"},
+            "barmode": "stack",
+            "shapes": [] if figure.line_at is None else [_line(figure.line_at[0])],
+            "annotations": [] if figure.line_at is None else [_label(figure.line_at, figure.y_log)],
+        },
+    }
+
+
+def _trace(series: Series) -> Json:
+    points, colour = series.points, series.drawn_colour
+    trace: Json = {
+        "name": plain(series.name),
+        "group": plain(series.group or series.name),
+        "x": [plain(point.x) if isinstance(point.x, str) else rounded(point.x) for point in points],
+        "y": [rounded(point.y) for point in points],
+        "text": _once([plain(point.text) for point in points]),
+        "tags": _once([list(point.tags) for point in points]),
+        "hovertemplate": "%{text}<br>%{x}: %{y}<extra></extra>",
+        "showlegend": series.is_in_legend,
+        **_look(series),
+    }
+    if series.look == "lane":
+        starts = [point.low or 0.0 for point in points]
+        lengths = [rounded((point.high or 0.0) - start) for point, start in zip(points, starts, strict=True)]
+        return {**trace, "x": lengths, "y": trace["x"], "base": list(map(rounded, starts))}
+    if any(point.low is not None and point.high is not None for point in points):
+        trace["error_y"] = {
+            "type": "data",
+            "symmetric": False,
+            "array": [rounded((point.high or point.y) - point.y) for point in points],
+            "arrayminus": [rounded(point.y - (point.low or point.y)) for point in points],
+            "color": colour,
+            "thickness": 1.2,
+            "width": 3,
+        }
+    return trace
+
+
+def _look(series: Series) -> Json:
+    """How points, bars or areas are drawn."""
+    colour = series.drawn_colour
+    if series.look in ("bar", "lane"):
+        along = {"orientation": "h"} if series.look == "lane" else {}
+        return {"type": "bar", "textposition": "none", **along, "marker": {"color": colour, "pattern": series.pattern}}
+    line = {"color": colour, "width": 1 if series.is_background else 2, "dash": series.drawn_dash}
+    if series.look == "area":
+        filled = {"stackgroup": "held", "fillcolor": colour, "fillpattern": series.pattern}
+        return {"type": "scatter", "mode": "lines", "line": {**line, "width": 0.5}, **filled}
+    size = 14 if series.symbol == "circle-open" else 9
+    written = {"textposition": "top right"} if "text" in series.mode else {}
+    return {
+        "type": "scatter", "mode": series.mode, "line": line, "offsetgroup": str(series.colour), **written,
+        "marker": {"color": colour, "size": size, "symbol": series.drawn_symbol},
+    }  # fmt: skip
+
+
+def _once(values: list[Any]) -> list[Any]:
+    """One value for all points where they agree in it: a history has hundreds of points of one case."""
+    return values[:1] if all(value == values[0] for value in values) else values
+
+
+def _axis(title: str, is_log: bool, data: Sequence[float | str], values: Sequence[float] | Sequence[str]) -> Json:
+    """Of names where any value is one. Ticks at 1, 2 and 5 need a decade; within one, Plotly finds better ones."""
+    axis: Json = {"title": {"text": plain(title)}, "automargin": True}
+    numbers = [value for value in data if not isinstance(value, str)]
+    if len(numbers) < len(data):
+        return {**axis, "type": "category", "categoryarray": [plain(str(value)) for value in values]}
+    if is_log:
+        axis["type"] = "log"
+    if is_log and min(numbers) * 10 <= max(numbers):
+        axis["dtick"] = "D2"
+    if values:
+        axis |= {"tickvals": list(values), "ticktext": [plain(str(value)) for value in values]}
+    return axis
+
+
+def _line(height: float) -> Json:
+    line = {"color": GREY, "width": 1, "dash": "dash"}
+    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": height, "y1": height, "line": line}
+
+
+def _label(line_at: tuple[float, str], is_log: bool) -> Json:
+    height = log10(line_at[0]) if is_log else line_at[0]
+    return {
+        "xref": "paper", "x": 1, "y": height, "text": plain(line_at[1]), "showarrow": False, "xanchor": "right",
+        "yanchor": "bottom",
+    }  # fmt: skip
+
+
+def plain(value: str) -> str:
+    """Text in which Plotly, which knows some HTML, finds none."""
+    return html.escape("".join(character if character.isprintable() else " " for character in value), quote=False)
+
+
+OF_ONE_TRACE = ("name", "group", "x", "y", "text", "tags", "error_y", "base")
+"""What differs from trace to trace; the rest is how they look, and few looks serve thousands of traces."""
+
+
+def with_shared_looks(figures: Sequence[Json]) -> Json:
+    """The figures, each trace with the number of its look, and the looks once; the page's program undoes it."""
+    looks: list[Json] = []
+    places: dict[str, int] = {}
+    shared = []
+    for figure in figures:
+        traces = []
+        for trace in figure["data"]:
+            look = {name: value for name, value in trace.items() if name not in OF_ONE_TRACE}
+            key = json.dumps(look)
+            if key not in places:
+                places[key] = len(looks)
+                looks.append(look)
+            own = {name: value for name, value in trace.items() if name in OF_ONE_TRACE}
+            traces.append({"look": places[key], **_counted(own)})
+        shared.append({**figure, "data": traces})
+    return {"looks": looks, "figures": shared}
+
+
+def _counted(trace: Json) -> Json:
+    """Where x counts up by one, its first value alone."""
+    xs = trace["x"]
+    if len(xs) < 3 or isinstance(xs[0], str) or xs != [xs[0] + place for place in range(len(xs))]:
+        return trace
+    return {"x_from": xs[0], **{name: value for name, value in trace.items() if name != "x"}}
+
+
+def rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")

@@ -1,0 +1,165 @@
+"""Memory by phase and category with its prediction beside, and what is held from moment to moment of a round."""
+
+from collections.abc import Iterable, Sequence
+from math import ceil
+
+from perf_tests.records.record import Json
+from perf_tests.views.report.figure import Figure, Point, Series, tags_of
+from perf_tests.views.report.run import Run
+from perf_tests.views.tables.cells import Cell, distinct, finite, phase_order
+from perf_tests.views.tables.memory import MEMORY_NOTE
+from perf_tests.views.tables.pass_cells import inside, last_phases, name_of, rows_in, without_phase
+from perf_tests.views.tables.timing import MIB
+
+TIMELINE_VALUES = 20_000
+"""Of all timelines of a page together; more would make it slow to open, and no screen is that wide."""
+FEWEST_MOMENTS = 30
+
+CATEGORIES = (
+    "parameters", "optimizer state", "gradients", "activations", "temporaries", "inputs", "autocast's weight copies",
+)  # fmt: skip
+"""In the order in which they are stacked."""
+
+APART = 0.08
+"""Of the width: names of parts that begin closer to each other share a mark."""
+
+ABOVE = 1.04
+"""How far above the highest moment the names of the parts stand."""
+
+
+def memory_categories(run: Run) -> list[Figure]:
+    """A bar for each phase, stacked by category, with a circle at the predicted peak; a reader picks size and context.
+
+    Empty where no memory pass says what its peaks are made of.
+    """
+    cells = [cell for cell in run.passes.get("memory", []) if inside(cell.info, "peak_by_category_bytes")]
+    groups = distinct(map(without_phase, cells))
+    cells.sort(key=phase_order)
+    names = stacked({name for cell in cells for name in inside(cell.info, "peak_by_category_bytes")})
+    series = []
+    for group in groups:
+        chosen = [cell for cell in cells if without_phase(cell) == group]
+        for name in names:
+            points = [
+                Point(cell.phase, amount / MIB, name, tags_of(cell))
+                for cell in chosen
+                if (amount := finite(inside(cell.info, "peak_by_category_bytes").get(name)))
+            ]
+            if points:
+                series.append(Series(name, points, colour=place_of(name), look="bar", group=group))
+        series += _predicted(chosen, group)
+    if not series:
+        return []
+    return [
+        Figure(
+            f"run{run.number}-memory-categories", "What is held at the peak, by phase", "phase", "MiB", series,
+            ["circle: the peak that was predicted", MEMORY_NOTE, run.conditions], x_log=False, y_log=False,
+            picks_one=True, x_values=distinct(cell.phase for cell in cells),
+        )
+    ]  # fmt: skip
+
+
+def stacked(names: Iterable[str]) -> list[str]:
+    """What stays longest at the bottom; what nobody has named before on top."""
+    return sorted(names, key=lambda name: (place_of(name), name))
+
+
+def place_of(name: str) -> int:
+    """The same colour in every figure."""
+    return CATEGORIES.index(name) if name in CATEGORIES else len(CATEGORIES)
+
+
+def _predicted(cells: Sequence[Cell], group: str) -> list[Series]:
+    points = [
+        Point(cell.phase, amount / MIB, "predicted peak", tags_of(cell))
+        for cell in cells
+        if (amount := cell.number("predicted_peak_bytes"))
+    ]
+    if not points:
+        return []
+    return [Series("predicted peak", points, mode="markers", symbol="circle-open", is_background=True, group=group)]
+
+
+def timelines(run: Run) -> list[Figure]:
+    """What is held after each allocation, stacked by category; a reader picks the case.
+
+    Of the phases of one configuration the last is drawn: a full step contains what the others hold.
+    """
+    cells = last_phases(run.passes.get("memory", []))
+    known = [(cell, found) for cell in cells if (found := _categories(cell.info))]
+    if not known:
+        return []
+    values = sum(len(found) for _, found in known)
+    most = max(FEWEST_MOMENTS, TIMELINE_VALUES // values)
+    series = [one for cell, found in known for one in _timeline(cell, found, most)]
+    notes = ["every peak is kept where moments are left out; dashed: the peak that was predicted for the whole round",
+             MEMORY_NOTE, run.conditions]  # fmt: skip
+    return [
+        Figure(
+            f"run{run.number}-timeline", "What is held from moment to moment of a round", "blocks that came and went",
+            "MiB", series, notes, x_log=False, y_log=False, picks_one=True,
+        )
+    ]  # fmt: skip
+
+
+def _categories(values: Json) -> dict[str, list[float]]:
+    """Bytes by category and moment; empty unless every category has as many moments as every other."""
+    found: dict[str, list[float]] = {}
+    for name, held in inside(values, "timeline", "category_bytes").items():
+        amounts = [finite(amount) for amount in held] if isinstance(held, list) else []
+        found[name] = [amount for amount in amounts if amount is not None and amount >= 0]
+    lengths = {len(held) for held in found.values()}
+    return found if len(lengths) == 1 and max(lengths) > 1 else {}
+
+
+def _timeline(cell: Cell, categories: dict[str, list[float]], most: int) -> list[Series]:
+    totals = list(map(sum, zip(*categories.values(), strict=True)))
+    moments = thinned(totals, most)
+    group, tags = name_of(cell), tags_of(cell)
+    series = [
+        Series(
+            name,
+            [Point(moment, held[moment] / MIB, name, tags) for moment in moments],
+            colour=place_of(name),
+            mode="lines",
+            look="area",
+            group=group,
+        )
+        for name in stacked(categories)
+        if any(held := categories[name])
+    ]
+    predicted = cell.number("predicted_peak_bytes")
+    if predicted:
+        ends = [Point(end, predicted / MIB, "predicted peak", tags) for end in (0, len(totals) - 1)]
+        series.append(Series("predicted peak", ends, dash=1, mode="lines", is_background=True, group=group))
+    return series + _parts(cell, max(totals), len(totals), group)
+
+
+def _parts(cell: Cell, highest: float, count: int, group: str) -> list[Series]:
+    """The name of each part above the moment at which it begins."""
+    names: dict[float, str] = {}
+    for part in rows_in(cell.info, "timeline", "parts"):
+        first, before = finite(part.get("first")), max(names, default=None)
+        if first is not None and 0 <= first < count:
+            near = before is not None and abs(first - before) < APART * count
+            place = before if near and before is not None else first
+            names[place] = f"{names[place]}, {part.get('name')}" if place in names else str(part.get("name"))
+    points = [Point(first, highest * ABOVE / MIB, name, tags_of(cell)) for first, name in names.items()]
+    if not points:
+        return []
+    look = "triangle-down-open"
+    return [
+        Series("parts", points, mode="markers+text", symbol=look, is_background=True, is_in_legend=False, group=group)
+    ]
+
+
+def thinned(totals: Sequence[float], most: int) -> list[int]:
+    """Places of the highest and the lowest value of each stretch, the first and the last; all where there are few."""
+    if len(totals) <= most:
+        return list(range(len(totals)))
+    stretch = ceil(2 * len(totals) / most)
+    kept = {0, len(totals) - 1}
+    for start in range(0, len(totals), stretch):
+        places = range(start, min(start + stretch, len(totals)))
+        kept |= {max(places, key=totals.__getitem__), min(places, key=totals.__getitem__)}
+    return sorted(kept)

@@ -1,0 +1,273 @@
+"""The page: sections in order, the figures' data, and the one copy of what draws them."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+
+from perf_tests.records.record import Json
+from perf_tests.views.report import (
+    attention,
+    history,
+    kernels,
+    memory,
+    peaks,
+    ratios,
+    roofline,
+    scaling,
+    side_by_side,
+    verdicts,
+    warmup,
+)
+from perf_tests.views.report.figure import Figure, plotly_of, tags_of, with_shared_looks
+from perf_tests.views.report.markup import notes, paragraph, table, text
+from perf_tests.views.report.run import Machine, Run
+from perf_tests.views.report.timings import timings
+from perf_tests.views.tables import kernels as kernel_tables
+from perf_tests.views.tables import timing as tables
+from perf_tests.views.tables.cells import Cell, distinct, order
+from perf_tests.views.tables.memory import MEMORY_TABLES
+from perf_tests.views.tables.warmup import WARMUP_TABLES
+
+HERE = Path(__file__).parent
+TAGS = ("size", "context", "precision", "phase")
+
+
+class MissingPlotlyError(Exception):
+    """Plotly, which draws the figures, is not installed; the message says how to get it."""
+
+
+@dataclass
+class Section:
+    """A heading with what stands below it; one without content is left out."""
+
+    anchor: str
+    title: str
+    content: str = ""
+    level: int = 3
+
+
+@dataclass
+class Page:
+    """Collects sections, and the data of the figures in them."""
+
+    title: str = "Recorded runs"
+    filters: str = ""
+    """Choices that narrow the page, as HTML."""
+    sections: list[Section] = field(default_factory=list)
+    figures: list[Json] = field(default_factory=list)
+
+    def add(self, section: Section) -> None:
+        if section.content or section.level == 2:
+            self.sections.append(section)
+
+    def figure(self, figure: Figure) -> str:
+        """The place where the figure is drawn, its conditions below it."""
+        self.figures.append(plotly_of(figure))
+        name = text(figure.name)
+        return (
+            f'<figure><h4>{text(figure.title)}</h4><div class="plot" id="plot-{name}" role="img" '
+            f'aria-label="{text(figure.title)}"></div>'
+            f"<figcaption>{notes([note for note in figure.notes if note])}"
+            f'<button type="button" class="csv" data-figure="{name}" hidden>CSV</button></figcaption></figure>'
+        )
+
+    def drawn(self, figures: Sequence[Figure]) -> str:
+        return f'<div class="figures">{"".join(map(self.figure, figures))}</div>' if figures else ""
+
+
+def page_of(machines: Sequence[Machine], shown: Sequence[Run], left_out: Sequence[str]) -> str:
+    """The whole page. Raises MissingPlotlyError where Plotly is not installed."""
+    page = Page(filters=_filters(shown))
+    page.add(Section("runs", "What ran and where", _what_ran(machines, left_out), level=2))
+    for run in shown:
+        _add_run(page, run)
+    for place, machine in enumerate(machines, 1):
+        _add_history(page, machine, f"history{place}")
+        found = verdicts.verdict_table(machine)
+        if found is not None:
+            content = table(found, f"verdicts{place}")
+            page.add(Section(f"verdicts{place}", f"Verdicts: {machine.name}", content, level=2))
+    _add_pairs(page, machines, shown)
+    return document(page)
+
+
+def _plotly() -> str:
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise MissingPlotlyError(
+            "The figures of the page are drawn by Plotly, which is not installed: pip install plotly, "
+            "or write tables alone with `python -m perf_tests tables`."
+        ) from error
+    return str(get_plotlyjs())
+
+
+def _what_ran(machines: Sequence[Machine], left_out: Sequence[str]) -> str:
+    runs = sorted((run for machine in machines for run in machine.runs), key=lambda run: run.number)
+    of = {id(run): place for place, machine in enumerate(machines, 1) for run in machine.runs}
+    rows = tuple(
+        (
+            f"{run.number}",
+            run.name,
+            f"{of[id(run)]}",
+            run.date,
+            run.commit,
+            f"{run.timed}",
+            f"{run.untimed}",
+            f"{run.flags}",
+        )
+        for run in runs
+    )
+    header = ("Run", "Record", "Machine", "Written", "Commit", "measured", "without timing", "flags")
+    lines = [f"machine {place}: {machine.newest.conditions}" for place, machine in enumerate(machines, 1)]
+    if len(machines) > 1:
+        lines.append(f"{len(machines)} machines, builds or settings are kept apart: times of two do not compare")
+    content = table(tables.Table("runs", "Recorded runs", header, 5, rows, tuple(lines)), "runs")
+    return content + "".join(paragraph(f"Left out: {sentence}", "warning") for sentence in left_out)
+
+
+def _add_run(page: Page, run: Run) -> None:
+    cells = run.cells or []
+    start = f"run{run.number}"
+    page.add(Section(start, f"Run {run.number}: {run.name}", paragraph(f"{run.conditions}; {run.date}"), level=2))
+    page.add(Section(f"{start}-timings", "Timings", timings(run) if cells else ""))
+    page.add(Section(f"{start}-by-size", "By size and context", _table(tables.timing_table, run)))
+    page.add(Section(f"{start}-context", "Scaling over context", page.drawn(scaling.context_scaling(run))))
+    page.add(Section(f"{start}-size", "Scaling over size", page.drawn(scaling.size_scaling(run))))
+    page.add(
+        Section(
+            f"{start}-precision", "Precision", page.drawn(ratios.speed_up(run)) + _table(tables.precision_table, run)
+        )
+    )
+    passes = ratios.passes_table(run)
+    passes_text = "" if passes is None else table(passes, f"{start}-passes")
+    page.add(
+        Section(f"{start}-passes", "Backward over forward", page.drawn(ratios.backward_over_forward(run)) + passes_text)
+    )
+    _add_memory(page, run, f"{start}-memory")
+    alone = page.drawn([*attention.attention_time(run), *attention.attention_memory(run)])
+    alone += _table(tables.attention_table, run) + _table(tables.attention_memory_table, run)
+    page.add(Section(f"{start}-attention", "Attention alone", alone))
+    page.add(Section(f"{start}-roofline", "Roofline", page.drawn(roofline.roofline(run))))
+    _add_kernels(page, run, f"{start}-kernels")
+    drawn = page.drawn([*warmup.warmup_series(run), *warmup.first_rounds(run)])
+    page.add(Section(f"{start}-warmup", "Warm-up", drawn + _of_pass(WARMUP_TABLES, run, "warmup")))
+
+
+def _add_memory(page: Page, run: Run, anchor: str) -> None:
+    drawn = page.drawn([*peaks.peaks(run), *memory.memory_categories(run), *memory.timelines(run)])
+    content = drawn + _table(tables.memory_table, run) + _of_pass(MEMORY_TABLES, run, "memory")
+    page.add(Section(anchor, "Memory", content))
+
+
+def _of_pass(builders: Sequence[Callable[[Sequence[Cell]], tables.Table | None]], run: Run, name: str) -> str:
+    """The tables of an extra pass, with the machine below them."""
+    built = [one for build in builders if (one := build(run.passes.get(name, []))) is not None]
+    return "".join(
+        table(replace(one, notes=(*one.notes, run.conditions)), f"run{run.number}-{one.name}") for one in built
+    )
+
+
+def _add_kernels(page: Page, run: Run, anchor: str) -> None:
+    content = page.drawn(kernels.kernel_shares(run))
+    content += _of_pass((kernel_tables.share_table, kernel_tables.kernel_table), run, "kernels")
+    page.add(Section(anchor, "Where the device time goes", content))
+    layer = _of_pass((kernel_tables.attention_part_table,), run, "kernels")
+    page.add(
+        Section(
+            f"{anchor}-layer",
+            "One attention layer",
+            page.drawn([*kernels.attention_lanes(run), *kernels.attention_layer(run)]) + layer,
+        )
+    )
+
+
+def _table(build: Callable[[Sequence[Cell]], tables.Table | None], run: Run) -> str:
+    """A table of the write-ups with the machine below it; why cases have no timing stands in the run's first table."""
+    cells = run.cells or []
+    built = build(cells)
+    if built is None:
+        return ""
+    said = set(tables.reasons(cells))
+    lines = (*(note for note in built.notes if note not in said), run.conditions)
+    return table(replace(built, notes=lines), f"run{run.number}-{built.name}")
+
+
+def _add_history(page: Page, machine: Machine, anchor: str) -> None:
+    found = history.histories(machine) if len(machine.runs) > 1 else []
+    if found:
+        drawn = page.drawn([history.history_figure(found, machine, anchor)])
+        folded = table(history.history_table(found, machine), anchor)
+        page.add(Section(anchor, f"History: {machine.name}", drawn + folded, level=2))
+
+
+def _add_pairs(page: Page, machines: Sequence[Machine], shown: Sequence[Run]) -> None:
+    """Neighbours in time of one machine that are known in full, and the newest of each two machines."""
+    pairs = [(before, now, True) for machine in machines for before, now in pairwise(_in_full(machine))]
+    newest = [machine.newest for machine in machines]
+    pairs += [(before, now, False) for before, now in pairwise(newest) if before in shown and now in shown]
+    for before, now, is_one_machine in pairs:
+        rows = side_by_side.rows_of(before, now, is_one_machine)
+        figure = side_by_side.side_by_side_figure(rows, before, now, is_one_machine)
+        if figure is None:
+            continue
+        content = page.drawn([figure])
+        content += table(side_by_side.side_by_side_table(rows, before, now, is_one_machine), figure.name)
+        page.add(Section(figure.name, f"Side by side: run {before.number} and run {now.number}", content, level=2))
+
+
+def _in_full(machine: Machine) -> list[Run]:
+    return [run for run in machine.runs if run.cells is not None]
+
+
+def _filters(shown: Sequence[Run]) -> str:
+    """A choice for each label with more than one value; without a program to act on it, none is shown."""
+    cells = [cell for run in shown for cell in run.cells or []]
+    choices = []
+    for place, name in enumerate(TAGS):
+        values = distinct(tags_of(cell)[place] for cell in cells if tags_of(cell)[place])
+        if name == "context":
+            values.sort(key=lambda value: order(int(value) if value.isdigit() else value))
+        if len(values) > 1:
+            options = "".join(f'<option value="{text(value)}">{text(value)}</option>' for value in values)
+            choices.append(
+                f'<label>{name} <select data-filter="{name}"><option value="">all</option>{options}</select></label>'
+            )
+    return f'<form id="filters" hidden>{"".join(choices)}</form>' if choices else ""
+
+
+def document(page: Page) -> str:
+    """The page as one file. Raises MissingPlotlyError where Plotly is not installed."""
+    plotly = _plotly()
+    links = "".join(
+        f'<a href="#{text(section.anchor)}">{text(section.title)}</a>'
+        for section in page.sections
+        if section.level == 2
+    )
+    body = "".join(
+        f'<section id="{text(section.anchor)}"><h{section.level}>{text(section.title)}</h{section.level}>'
+        f"{section.content}</section>"
+        for section in page.sections
+    )
+    script = (HERE / "page.js").read_text()
+    drawing = f"<script>{plotly}</script>" if page.figures else ""
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'unsafe-inline'; "
+        "style-src 'unsafe-inline'; img-src data: blob:\">"
+        f"<title>{text(page.title)}</title><style>{(HERE / 'page.css').read_text()}</style>"
+        "<noscript><style>.figures { display: none; }</style></noscript></head><body>"
+        f"<header><h1>{text(page.title)}</h1><nav>{links}</nav>{page.filters}</header><main>{body}</main>"
+        f'<script type="application/json" id="figures">{embedded(with_shared_looks(page.figures))}</script>{drawing}'
+        f"<script>{script}</script></body></html>\n"
+    )
+
+
+def embedded(data: object) -> str:
+    """JSON in which no text ends the element that it stands in."""
+    encoded = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return encoded.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")

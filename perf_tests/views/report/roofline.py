@@ -1,0 +1,70 @@
+"""Work done over bytes moved: which cases arithmetic bounds, and which memory."""
+
+from collections.abc import Sequence
+
+from perf_tests.views.report.figure import Figure, Point, Series, case_text, tags_of
+from perf_tests.views.report.run import Run
+from perf_tests.views.tables.cells import Cell, distinct
+from perf_tests.views.tables.conditions import rounds_line
+
+
+def roofline(run: Run) -> list[Figure]:
+    """TFLOP/s over FLOP per byte, where a record counts both."""
+    chosen = []
+    for cell in run.cells or []:
+        flops = cell.number("executed_flops") or cell.number("model_flops")
+        moved = cell.number("bytes_touched")
+        if cell.is_timed and flops and moved and flops > 0 and moved > 0:
+            chosen.append((cell, flops / moved, flops / cell.median_seconds / 1e12))
+    if not chosen:
+        return []
+    names = distinct(_name(cell.phase, cell.label("precision"), cell.is_attention) for cell, _, _ in chosen)
+    series = [
+        Series(
+            name,
+            [
+                Point(intensity, rate, case_text(cell), tags_of(cell))
+                for cell, intensity, rate in chosen
+                if _name(cell.phase, cell.label("precision"), cell.is_attention) == name
+            ],
+            colour=place,
+            mode="markers",
+        )
+        for place, name in enumerate(names)
+    ]
+    conditions = [rounds_line([cell for cell, _, _ in chosen]), run.conditions]
+    title = "Roofline: rate over arithmetic intensity"
+    roofs = _roofs([cell for cell, _, _ in chosen], [intensity for _, intensity, _ in chosen])
+    if roofs:
+        conditions.insert(0, "grey: the best square product and the best memory traffic measured here")
+    return [Figure(f"run{run.number}-roofline", title, "FLOP per byte", "TFLOP/s", [*roofs, *series], conditions)]
+
+
+def _roofs(cells: Sequence[Cell], intensities: Sequence[float]) -> list[Series]:
+    """For each precision whose products were timed in this run: what memory allows, up to what they reached.
+
+    Level alone where the record does not hold the traffic that this machine manages.
+    """
+    best: dict[str, float] = {}
+    for cell in cells:
+        rate = cell.number("matmul_ceiling_tflops_per_second")
+        if rate and rate > 0:
+            best[cell.label("precision")] = max(rate, best.get(cell.label("precision"), 0.0))
+    known = (cell.number("memory_ceiling_gigabytes_per_second") for cell in cells)
+    traffic = max((rate for rate in known if rate and rate > 0), default=None)
+    low, high = min(intensities), max(intensities)
+    series = []
+    for place, (precision, rate) in enumerate(best.items(), 1):
+        ridge = None if traffic is None else rate * 1e3 / traffic
+        corners = sorted({low, high, *([ridge] if ridge is not None and low < ridge < high else [])})
+        name = f"best here, {precision}"
+        points = [
+            Point(x, rate if traffic is None else min(rate, x * traffic / 1e3), name, ("", "", precision, ""))
+            for x in corners
+        ]
+        series.append(Series(name, points, dash=place, mode="lines", is_background=True))
+    return series
+
+
+def _name(phase: str, precision: str, is_attention: bool) -> str:
+    return f"{'attention ' if is_attention else ''}{phase}, {precision}"

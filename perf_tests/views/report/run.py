@@ -1,0 +1,151 @@
+"""Recorded runs as a page needs them: those that it shows in full, and the medians alone of all others."""
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from perf_tests.records.record import Json, identity_of, machine_differences, timing_outcomes
+from perf_tests.records.store import StoredRecord
+from perf_tests.views.tables.cells import Cell, cells_of
+from perf_tests.views.tables.conditions import commit_of, date_of, machine_line, machine_name
+from perf_tests.views.tables.pass_cells import pass_cells
+
+FULL_RUNS_OF_A_MACHINE = 2
+"""The newest run is shown in full, and compared with the one before; of older ones the history needs medians only."""
+
+LAUNCHES_OF_A_COMMIT = 20
+"""The newest: more sharpen a verdict little, and say less of the machine as it is."""
+READ_BY_THE_GATE = ("cpu_seconds", "matmul_ceiling_tflops_per_second")
+
+PASSES = ("kernels", "memory", "warmup")
+
+
+@dataclass
+class Run:
+    """One record, without what no page shows. `cells` is None once only its medians are needed."""
+
+    name: str
+    record: Json
+    """Without `benchmarks` and `outcomes`."""
+    cells: list[Cell] | None
+    medians: dict[str, tuple[float, tuple[Any, ...]]]
+    """Median in seconds and identity of each timed case, by id."""
+    timed: int
+    untimed: int
+    flags: int
+    passes: dict[str, list[Cell]]
+    """What the extra passes found, by name."""
+    launch: StoredRecord | None = None
+    """What the gate reads of the record: its rounds and identities. None where the commit is not known for certain."""
+    number: int = 0
+
+    @property
+    def written(self) -> str:
+        return str(self.record.get("datetime"))
+
+    @property
+    def date(self) -> str:
+        return date_of(self.record)
+
+    @property
+    def commit(self) -> str:
+        return commit_of(self.record)
+
+    @property
+    def conditions(self) -> str:
+        return machine_line(self.record)
+
+    @property
+    def title(self) -> str:
+        return f"run {self.number}, {self.name}"
+
+
+@dataclass
+class Machine:
+    """Runs of one machine, build and setting: the only ones whose times compare. Oldest first."""
+
+    runs: list[Run] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return machine_name(self.runs[0].record)
+
+    @property
+    def newest(self) -> Run:
+        return self.runs[-1]
+
+
+def machines_of(records: Iterable[StoredRecord], keeps_all: bool) -> list[Machine]:
+    """Runs by machine, numbered by date. `keeps_all` says that each of them will be shown in full."""
+    machines: list[Machine] = []
+    identities: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    for record in records:
+        run = _run_of(record, identities)
+        machine = _machine_of(run, machines)
+        machine.runs.append(run)
+        machine.runs.sort(key=lambda run: (run.written, run.name))
+        _forget_old_launches(machine.runs)
+        if not keeps_all:
+            for older in machine.runs[:-FULL_RUNS_OF_A_MACHINE]:
+                older.cells, older.passes = None, {}
+    machines.sort(key=lambda machine: (machine.newest.written, machine.newest.name))
+    every = sorted((run for machine in machines for run in machine.runs), key=lambda run: (run.written, run.name))
+    for number, run in enumerate(every, 1):
+        run.number = number
+    return machines
+
+
+def _machine_of(run: Run, machines: list[Machine]) -> Machine:
+    info = run.record["machine_info"]
+    for machine in machines:
+        if not machine_differences(info, machine.newest.record["machine_info"]):
+            return machine
+    machines.append(Machine())
+    return machines[-1]
+
+
+def _run_of(stored: StoredRecord, identities: dict[tuple[Any, ...], tuple[Any, ...]]) -> Run:
+    """Hundreds of runs hold the same few identities; each is kept once."""
+    data = stored.data
+    cells = cells_of(data)
+    medians = {}
+    for cell in cells:
+        if cell.is_timed:
+            key = tuple(map(str, cell.identity.values()))
+            medians[sys.intern(cell.id)] = (cell.median_seconds, identities.setdefault(key, key))
+    flags = sum(len(found) for row in data["benchmarks"] if isinstance(found := row["extra_info"].get("flags"), list))
+    facts = {name: value for name, value in data.items() if name not in ("benchmarks", "outcomes", "passes")}
+    return Run(
+        stored.name, facts, cells, medians, len(data["benchmarks"]), len(data["outcomes"]), flags,
+        {name: found for name in PASSES if (found := pass_cells(data, name))}, _launch_of(stored),
+    )  # fmt: skip
+
+
+def _launch_of(stored: StoredRecord) -> StoredRecord | None:
+    """The record without what the gate does not read: hundreds of launches stay in memory together."""
+    data, commit = stored.data, stored.data.get("commit_info")
+    if not isinstance(commit, dict) or not isinstance(commit.get("id"), str) or commit.get("dirty") is not False:
+        return None
+    rows = [
+        {
+            "fullname": row["fullname"],
+            "stats": {"data": row["stats"]["data"]},
+            "extra_info": {**identity_of(row), **{name: row["extra_info"].get(name) for name in READ_BY_THE_GATE}},
+        }
+        for row in data["benchmarks"]
+    ]
+    outcomes = [{"id": row["id"], "outcome": row["outcome"]} for row in timing_outcomes(data)]
+    known = {"machine_info": data["machine_info"], "commit_info": {"id": commit["id"]}}
+    return StoredRecord(stored.path, {**known, "benchmarks": rows, "outcomes": outcomes})
+
+
+def _forget_old_launches(runs: Sequence[Run]) -> None:
+    counts: Counter[str] = Counter()
+    for run in reversed(runs):
+        if run.launch is not None:
+            commit = run.launch.data["commit_info"]["id"]
+            counts[commit] += 1
+            if counts[commit] > LAUNCHES_OF_A_COMMIT:
+                run.launch = None

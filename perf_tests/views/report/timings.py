@@ -1,0 +1,117 @@
+"""Every case of a run on a line: its figure and how sure it is, or why it has none."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from perf_tests.records.compare import median_interval
+from perf_tests.records.record import FLAGS, OUTCOMES
+from perf_tests.views.report.markup import csv_link, notes, text
+from perf_tests.views.report.run import Run
+from perf_tests.views.screens.lines import DASH, case_name
+from perf_tests.views.tables.cells import Cell
+from perf_tests.views.tables.conditions import machine_name, rounds_line
+from perf_tests.views.tables.digits import significant
+from perf_tests.views.tables.flat_figures import COLUMNS, as_csv, flat_rows
+from perf_tests.views.tables.timing import SPREAD_NOTE, milliseconds
+
+INTERVAL_NOTE = "interval: holds the median at 95 % within this launch, by order statistics"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A figure of a case in words, None where the case has none; a column without any is left out."""
+
+    name: str
+    of: Callable[[Cell], str | None]
+
+
+def _median(cell: Cell) -> str:
+    return significant(cell.median_seconds * 1e3)
+
+
+def _interval(cell: Cell) -> str | None:
+    found = median_interval(cell.rounds, 0.95)
+    return None if found is None else f"{significant(found[0] * 1e3)} to {significant(found[1] * 1e3)}"
+
+
+def _number(name: str, write: Callable[[float], str]) -> Callable[[Cell], str | None]:
+    def of(cell: Cell) -> str | None:
+        value = cell.number(name)
+        return None if value is None else write(value)
+
+    return of
+
+
+def _flags(cell: Cell) -> str | None:
+    flags = cell.info.get("flags")
+    return ", ".join(map(str, flags)) if isinstance(flags, list) and flags else None
+
+
+def _word(name: str) -> Callable[[Cell], str | None]:
+    return lambda cell: str(cell.info[name]) if isinstance(cell.info.get(name), str) else None
+
+
+LABELS = {
+    False: ("Size", "Context", "Phase", "Precision", "Implementation"),
+    True: ("d", "Sequence", "Phase", "Precision", "Implementation"),
+}
+FIGURES = (
+    Column("median (ms)", _median),
+    Column("95 % interval (ms)", _interval),
+    Column("mean ± std (ms)", milliseconds),
+    Column("rounds", lambda cell: str(len(cell.rounds))),
+    Column("tokens/s", _number("tokens_per_second", lambda value: f"{value:,.0f}")),
+    Column("TFLOP/s", _number("tflops_per_second", lambda value: significant(value, 3))),
+    Column("of matmul ceiling", _number("share_of_matmul_ceiling", lambda value: f"{value:.0%}")),
+    Column("MFU", _number("mfu", lambda value: f"{value:.1%}")),
+    Column("of roofline", _number("roofline_fraction", lambda value: f"{value:.0%}")),
+    Column("bound by", _word("bound")),
+    Column("launches", _number("kernel_launches", lambda value: f"{value:,.0f}")),
+    Column("flags", _flags),
+)
+
+
+def timings(run: Run) -> str:
+    """One table for models and one for attention alone, all rows with what the filters compare."""
+    cells = run.cells or []
+    parts = [_table([cell for cell in cells if cell.is_attention == alone], alone) for alone in (False, True)]
+    sentences = [f"{flag}: {sentence}" for flag, sentence in FLAGS.items() if any(_has(cell, flag) for cell in cells)]
+    lines = [run.conditions, rounds_line(cells), SPREAD_NOTE, INTERVAL_NOTE, *sentences]
+    return "".join(parts) + notes([line for line in lines if line]) + _links(run)
+
+
+def _has(cell: Cell, flag: str) -> bool:
+    flags = cell.info.get("flags")
+    return isinstance(flags, list) and flag in flags
+
+
+def _table(cells: Sequence[Cell], alone: bool) -> str:
+    if not cells:
+        return ""
+    timed = [cell for cell in cells if cell.is_timed]
+    figures = [column for column in FIGURES if any(column.of(cell) is not None for cell in timed)]
+    header = "".join(f'<th scope="col">{text(name)}</th>' for name in LABELS[alone])
+    header += "".join(f'<th scope="col">{text(column.name)}</th>' for column in figures)
+    body = "".join(_row(cell, alone, figures) for cell in cells)
+    caption = "Attention alone" if alone else "Language models"
+    return (
+        f'<div class="scroll"><table class="labels{len(LABELS[alone])}"><caption>{caption}</caption>'
+        f"<thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _row(cell: Cell, alone: bool, figures: Sequence[Column]) -> str:
+    places = ("head_dim", "sequence_length") if alone else ("size", "context_length")
+    labels = (*map(cell.label, places), cell.phase, cell.label("precision"), cell.implementation)
+    start = f'<tr title="{text(case_name(cell.id))}">'
+    start += "".join(f"<td>{text(label)}" for label in labels)
+    if not cell.is_timed:
+        said = f"<strong>{text(OUTCOMES[cell.outcome])}</strong>: {text(cell.reason)}"
+        return f'{start}<td class="outcome" colspan="{max(len(figures), 1)}">{said}'
+    return start + "".join(f"<td>{text(column.of(cell) or DASH)}" for column in figures)
+
+
+def _links(run: Run) -> str:
+    """The run's figures unrounded, one file for each kind."""
+    rows = flat_rows(run.cells or [], run.name, machine_name(run.record), run.passes)
+    return "".join(csv_link(f"{run.name}-{kind}", as_csv(rows[kind], COLUMNS[kind])) for kind in COLUMNS if rows[kind])

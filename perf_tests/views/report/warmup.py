@@ -1,0 +1,72 @@
+"""Warm-up: the rounds of fresh processes one by one, after each number of rounds that were not measured."""
+
+from perf_tests.records.record import Json
+from perf_tests.views.report.figure import Figure, Point, Series, tags_of
+from perf_tests.views.report.run import Run
+from perf_tests.views.tables.cells import Cell, distinct, phase_order
+from perf_tests.views.tables.pass_cells import name_of, rows_in, without_phase
+from perf_tests.views.tables.warmup import (
+    FIRST_ROUND_NOTE,
+    WARMUP_NOTE,
+    first_round_parts,
+    part_name,
+    seconds_of,
+    series_name,
+)
+
+
+def warmup_series(run: Run) -> list[Figure]:
+    """Time of each round since its process began; a reader picks the case."""
+    series = [one for cell in run.passes.get("warmup", []) for one in _lines(cell)]
+    if not series:
+        return []
+    return [
+        Figure(
+            f"run{run.number}-warmup", "Rounds of fresh processes", "round of the process", "time (ms)", series,
+            ["the first rounds of a line are its warm-up, as many as its name says", WARMUP_NOTE, run.conditions],
+            x_log=False, picks_one=True,
+        )
+    ]  # fmt: skip
+
+
+def _lines(cell: Cell) -> list[Series]:
+    """A line for each process: its warm-up rounds, as many as its name says, then those that were measured.
+
+    Rounds of a warm-up that leaves the timed phase out are of another kind, and are counted but not drawn.
+    """
+    series = []
+    for place, row in enumerate(rows_in(cell.info, "series")):
+        warm, measured = seconds_of(row, "warmup_seconds"), seconds_of(row, "seconds")
+        name = f"after {series_name(row)}"
+        drawn = measured if row.get("leaves_out_timed_phase") is True else [*warm, *measured]
+        first = len(warm) + len(measured) - len(drawn) + 1
+        points = [Point(number, value * 1e3, name, tags_of(cell)) for number, value in enumerate(drawn, first)]
+        if points:
+            series.append(Series(name, points, colour=place, dash=place, group=name_of(cell)))
+    return series
+
+
+def first_rounds(run: Run) -> list[Figure]:
+    """What the first round of a process is spent on, a stacked bar for each phase; a reader picks the configuration."""
+    cells = sorted(run.passes.get("warmup", []), key=phase_order)
+    known: list[tuple[Cell, Json]] = [(cell, first_round_parts(cell.info)) for cell in cells]
+    names = distinct(name for _, parts in known for name in parts)
+    points: dict[tuple[str, str], list[Point]] = {}
+    for cell, parts in known:
+        for name, seconds in parts.items():
+            if seconds > 0:
+                point = Point(cell.phase, seconds * 1e3, part_name(name), tags_of(cell))
+                points.setdefault((without_phase(cell), name), []).append(point)
+    if not points:
+        return []
+    series = [
+        Series(part_name(name), found, colour=names.index(name), look="bar", group=group)
+        for (group, name), found in points.items()
+    ]
+    return [
+        Figure(
+            f"run{run.number}-first-rounds", "What the first round of a process is spent on", "phase", "time (ms)",
+            series, [FIRST_ROUND_NOTE, run.conditions], x_log=False, y_log=False, picks_one=True,
+            x_values=distinct(cell.phase for cell, parts in known if parts),
+        )
+    ]  # fmt: skip

@@ -1,0 +1,160 @@
+"""Two runs side by side as a person scans them in a terminal: what is lost first, then the slowest, then the rest."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import log
+
+from perf_tests.records.compare import Row, Status
+from perf_tests.views.screens.lines import DASH, case_name, duration
+
+NARROWEST, WIDEST = 80, 200
+"""Columns that lines are fitted to; a narrower terminal breaks them, and a wider one gains nothing."""
+
+NOTE = "ratio: now / before, the interval within these launches; launches differ by more, so this is no verdict"
+
+STRIP_COLUMNS = 25
+"""An odd number, so that the ratio 1 has a column of its own."""
+LEAST_SHOWN = 0.02
+"""The strip shows at least this much on either side of 1: noise is not to look like a slowdown."""
+
+
+class Tone(StrEnum):
+    """What colour says a second time: words and order have said it before."""
+
+    BAD = "bad"
+    GOOD = "good"
+    PLAIN = "plain"
+
+
+@dataclass(frozen=True)
+class Line:
+    text: str
+    tone: Tone = Tone.PLAIN
+
+
+class Reading(StrEnum):
+    """What the interval says of these two launches, and of no others."""
+
+    SLOWER = "slower"
+    FASTER = "faster"
+    SAME = "no difference"
+    TOO_FEW = "too few rounds"
+
+
+TONES = {Reading.SLOWER: Tone.BAD, Reading.FASTER: Tone.GOOD}
+FIRST = (Status.GONE, Status.NO_LONGER, Status.INCOMPARABLE)
+"""Without a ratio, and before all ratios; what is new or was never measured comes after them."""
+
+
+def reading(row: Row) -> Reading:
+    if row.interval is None:
+        return Reading.TOO_FEW
+    if row.interval[0] > 1:
+        return Reading.SLOWER
+    return Reading.FASTER if row.interval[1] < 1 else Reading.SAME
+
+
+def comparison_lines(rows: Sequence[Row], width: int) -> list[Line]:
+    """A tally, the cases that are lost, the ratios from the worst on, and the cases that only one run has."""
+    width = min(max(width, NARROWEST), WIDEST)
+    lost = sorted((row for row in rows if row.status in FIRST), key=lambda row: FIRST.index(Status(row.status)))
+    measured = sorted((row for row in rows if row.ratio is not None), key=_worst_first)
+    others = [row for row in rows if row.ratio is None and row.status not in FIRST]
+    lines = [Line(_tally(rows))] if rows else []
+    lines += [Line(_in_words(row), Tone.BAD if row.is_failure else Tone.PLAIN) for row in lost]
+    if measured:
+        lines += [*_table(measured, width), Line(NOTE)]
+    return lines + [Line(_in_words(row)) for row in others]
+
+
+def _worst_first(row: Row) -> tuple[int, float]:
+    """What differs beyond its interval before what does not; in either, the largest change first."""
+    return list(Reading).index(reading(row)), -abs(log(row.ratio or 1.0))
+
+
+def _tally(rows: Sequence[Row]) -> str:
+    counts = Counter(str(row.status if row.ratio is None else reading(row)) for row in rows)
+    order = dict.fromkeys([*map(str, FIRST), *map(str, Reading), *map(str, Status)])
+    said = ", ".join(f"{counts[name]} {name}" for name in order if counts[name])
+    return f"{len(rows)} case{'' if len(rows) == 1 else 's'}: {said}"
+
+
+HEADER = ("case", "before", "now", "ratio", "95 % interval", "reading")
+DROPPED = ("before", "now")
+"""What a narrow terminal has no room for, in this order; the strip goes before them."""
+
+
+def _table(rows: Sequence[Row], width: int) -> list[Line]:
+    """Columns as far as they fit; where nothing is left to drop, names lose their middle."""
+    columns = {name: [name, *texts] for name, texts in zip(HEADER, zip(*map(_cells, rows), strict=True), strict=True)}
+    for name in DROPPED:
+        if _width(columns) > width:
+            del columns[name]
+    over = _width(columns) - width
+    if over > 0:
+        longest = max(map(len, columns["case"])) - over
+        columns["case"] = [shortened(name, longest) for name in columns["case"]]
+    elif width - _width(columns) >= STRIP_COLUMNS + 2:
+        columns["strip"] = ["", *_strips(rows)]
+    widths = {name: max(map(len, texts)) for name, texts in columns.items()}
+    tones = [Tone.PLAIN, *(TONES.get(reading(row), Tone.PLAIN) for row in rows)]
+    texts = [
+        "  ".join(
+            text.ljust(widths[name]) if name in ("case", "reading", "strip") else text.rjust(widths[name])
+            for name, text in zip(columns, line, strict=True)
+        ).rstrip()
+        for line in zip(*columns.values(), strict=True)
+    ]
+    return [Line(text, tone) for text, tone in zip(texts, tones, strict=True)]
+
+
+def _width(columns: Mapping[str, Sequence[str]]) -> int:
+    return sum(max(map(len, texts)) for texts in columns.values()) + 2 * (len(columns) - 1)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    interval = DASH if row.interval is None else f"{row.interval[0]:.3f} to {row.interval[1]:.3f}"
+    times = (duration(seconds or 0) for seconds in (row.before_seconds, row.now_seconds))
+    return printable(case_name(row.id)), *times, f"{row.ratio:.3f}", interval, reading(row)
+
+
+def shortened(name: str, length: int) -> str:
+    """Both ends of a name: its phase and its last axes tell cases apart."""
+    if len(name) <= length:
+        return name
+    start = max(length - 2, 0) // 2
+    return f"{name[:start]}..{name[len(name) - max(length - 2 - start, 0) :]}"
+
+
+def _strips(rows: Sequence[Row]) -> list[str]:
+    """Each interval as a line, its ratio as a mark, 1 in the middle; all rows on one logarithmic scale."""
+    ends = [end for row in rows for end in row.interval or (row.ratio or 1.0,)]
+    most = max(abs(log(end)) for end in [1 + LEAST_SHOWN, *(end for end in ends if end > 0)])
+    middle = STRIP_COLUMNS // 2
+
+    def place(ratio: float) -> int:
+        return middle + round(middle * log(ratio) / most) if ratio > 0 else 0
+
+    def strip(row: Row) -> str:
+        marks = [" "] * STRIP_COLUMNS
+        marks[middle] = "|"
+        low, high = map(place, row.interval or (row.ratio or 1.0, row.ratio or 1.0))
+        for column in range(low, high + 1):
+            marks[column] = "+" if column == middle else "-"
+        marks[place(row.ratio or 1.0)] = "o"
+        return "".join(marks)
+
+    return list(map(strip, rows))
+
+
+def _in_words(row: Row) -> str:
+    seconds = row.before_seconds if row.now_seconds is None else row.now_seconds
+    figure = "" if seconds is None else f" ({duration(seconds)}{' before' if row.now_seconds is None else ''})"
+    return printable(f"{case_name(row.id)}: {row.status}{figure}{': ' if row.explanation else ''}{row.explanation}")
+
+
+def printable(text: str) -> str:
+    """Names and reasons come out of a file: nothing in them may move a terminal's cursor."""
+    return "".join(character if character.isprintable() else " " for character in text)

@@ -1,0 +1,281 @@
+"""What a person sees of a gate run: a sentence for each finding, a table, Markdown for a pull request, JSON."""
+
+import json
+import math
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict
+
+from perf_tests.gate.accepted import FILE_NAME, SUITE, Acceptance, toml_entry
+from perf_tests.gate.conclusion import GateResult, RunVerdict
+from perf_tests.gate.rules import Rules
+from perf_tests.gate.suite import Shift
+from perf_tests.gate.verdicts import CaseResult, Effect, ExactResult, Verdict
+from perf_tests.records.record import Json, without_nan
+from perf_tests.views.screens.lines import DASH, case_name, duration, table
+
+CLOCKS = {"wall": "wall time", "cpu": "CPU time of the process"}
+
+REASON = "WHY IT IS WORTH IT"
+"""Left for a person to write."""
+
+CLOCK_COLUMN = {"wall": "wall", "cpu": "CPU"}
+
+HOW_TO_ACCEPT = f"To accept what is so on purpose, add to .benchmarks/{FILE_NAME}, with the reason:"
+
+HEADER = ("case", "verdict", "clock", "base", "head", "effect", "95 % interval", "launch pairs")
+EXACT_HEADER = ("counter", "verdict", "base", "head")
+
+
+def report_lines(result: GateResult, header: Json, rules: Rules) -> list[str]:
+    """Everything for a terminal: table, findings, what they cost to accept, the conditions, the verdict last."""
+    lines = table(HEADER, map(case_row, result.cases)) if result.cases else []
+    if result.exact:
+        changed = [row for row in result.exact if row.verdict != Verdict.SAME]
+        same = len(result.exact) - len(changed)
+        lines += table(EXACT_HEADER, map(_exact_row, changed)) if changed else []
+        lines += [f"{same} exact counters are the same on both sides."] if same else []
+    lines += uncounted_sentences(result)
+    lines += finding_sentences(result, header, rules)
+    pasted = lines_to_accept(result, header)
+    if pasted:
+        lines += [HOW_TO_ACCEPT, *pasted]
+    lines += [*condition_lines(result, header, rules), verdict_sentence(result)]
+    return [printable(line) for line in lines]
+
+
+def printable(text: str) -> str:
+    """Ids and reasons come out of a file: nothing in them may move a terminal's cursor."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def finding_sentences(result: GateResult, header: Json, rules: Rules) -> list[str]:
+    """One sentence for each case or counter of which there is something to say."""
+    sentences = [_suite_sentence(result)] if result.suite is not None and result.suite.is_significant else []
+    sentences += [_case_sentence(row, header, rules) for row in result.cases if row.verdict != Verdict.OK]
+    risen = [row for row in result.exact if row.verdict == Verdict.MORE]
+    return sentences + [
+        _exact_sentence(case, [row for row in risen if row.id == case]) for case in dict.fromkeys(r.id for r in risen)
+    ]
+
+
+def uncounted_sentences(result: GateResult) -> list[str]:
+    """One for each reason why exact counters are not compared."""
+    reasons = Counter((row.side, row.reason) for row in result.uncounted)
+    return [
+        f"The exact counters of {count} {'case' if count == 1 else 'cases'} are not compared: {side} has none: "
+        f"{reason.rstrip('.')}."
+        for (side, reason), count in reasons.items()
+    ]
+
+
+def _case_sentence(row: CaseResult, header: Json, rules: Rules) -> str:
+    name = case_name(row.id)
+    if row.effect is None or row.verdict not in (Verdict.SLOWER, Verdict.FASTER, Verdict.UNDECIDED):
+        return f"{row.verdict}: {name}: {row.explanation or 'too few launch pairs'}{_because(row.accepted)}."
+    words = "faster" if row.effect.effect < 0 else "slower"
+    size = (
+        f"head is {abs(row.effect.effect):.1%} {words} by {CLOCKS[row.clock or 'wall']} "
+        f"({interval_words(row.effect)} at 95 %, {row.effect.pairs} launch pairs)"
+    )
+    if row.verdict == Verdict.UNDECIDED:
+        needed = _what_it_would_take(row, rules)
+        return f"{row.verdict}: {name}: {size}; {needed}. Alone: {reproduce_command(row.id, header)}"
+    limit = f"; more than {rules.margin:.1%} is shown" if row.verdict == Verdict.SLOWER else ""
+    return f"{row.verdict}: {name}: {size}{limit}{_because(row.accepted)}. Again: {reproduce_command(row.id, header)}"
+
+
+def _what_it_would_take(row: CaseResult, rules: Rules) -> str:
+    """Why a case is undecided, and for how many launch pairs more."""
+    needed = "more than a thousand" if row.launches_needed is None else f"about {row.launches_needed}"
+    state = f"a slowdown of {rules.matters:.1%} is neither shown nor ruled out"
+    if row.effect is not None and row.effect.low > rules.margin:
+        state = "it is called so only once fresh launch pairs confirm it"
+    return f"{state}: it would take {needed} fresh launch pairs"
+
+
+def reproduce_command(case_id: str, header: Json) -> str:
+    """What measures this one case again."""
+    options = header.get("options") or f"--against {_base_revision(header)}"
+    return f"pytest {shlex.quote(case_id)} {options}"
+
+
+def _base_revision(header: Json) -> str:
+    return str(header["base"].get("revision") or header["base"]["label"])[:12]
+
+
+def _suite_sentence(result: GateResult) -> str:
+    assert result.suite is not None
+    flat = "no sentinel moved, so it is the code" if result.sentinels else "there were no sentinels to tell why"
+    return (
+        f"SLOWER: the suite as a whole by {result.suite.effect:.1%} ({interval_words(result.suite)} at 95 %): {flat}"
+        f"{_because(result.suite_accepted)}."
+    )
+
+
+def _exact_sentence(case: str, risen: list[ExactResult]) -> str:
+    return f"{Verdict.MORE}: {case_name(case)}: {', '.join(map(_rise, risen))}; this is exact, so any increase counts."
+
+
+def _rise(row: ExactResult) -> str:
+    share = f" ({row.new / row.old - 1:+.2%})" if row.old else ""
+    accepted = "" if row.accepted is None else f" (accepted: {row.accepted})"
+    return f"{row.counter} rose from {_number(row.old)} to {_number(row.new)}{share}{accepted}"
+
+
+def _because(accepted: str | None) -> str:
+    return "" if accepted is None else f"; accepted: {accepted}"
+
+
+def lines_to_accept(result: GateResult, header: Json) -> list[str]:
+    """The entries that would accept every slowdown and counter that fails, for a person to give reasons."""
+    revision = _base_revision(header)
+    entries = slowdowns_to_accept(result.cases, revision)
+    if result.suite is not None and result.suite.is_significant and result.suite_accepted is None:
+        entries.append(Acceptance(SUITE, _limit(result.suite.high), REASON, revision))
+    entries += [Acceptance(row.id, row.new, REASON, revision, row.counter) for row in result.exact if row.is_failure]
+    return [line for entry in entries for line in toml_entry(entry).splitlines()]
+
+
+def slowdowns_to_accept(cases: Iterable[CaseResult], revision: str) -> list[Acceptance]:
+    """An entry for each case that fails for being slower than `revision`."""
+    return [
+        Acceptance(row.id, _limit(row.effect.high), REASON, revision)
+        for row in cases
+        if row.is_failure and row.verdict == Verdict.SLOWER and row.effect is not None
+    ]
+
+
+def _limit(share: float) -> float:
+    """The upper end of the interval, rounded up to a hundredth: the same change measured again stays below it."""
+    return math.ceil(100 * (1 + share)) / 100
+
+
+def condition_lines(result: GateResult, header: Json, rules: Rules) -> list[str]:
+    """By what clock, out of how many launches, with what a run here can find."""
+    clock = result.clock
+    spreads = f"a pair of launches scatters by {clock.wall_spread:.1%} in wall time"
+    if math.isnan(clock.wall_spread):
+        spreads = "too few to say how much a pair of launches scatters"
+    elif clock.cpu_spread is not None:
+        spreads += f" and by {clock.cpu_spread:.1%} in CPU time"
+    lines = [
+        f"{header['base']['label']} against {header['head']['label']}: {result.pairs[0]} launch pairs of the suite, "
+        f"{result.pairs[1]} fresh ones of the suspects; {CLOCKS[clock.clock]} decides: {spreads}."
+    ]
+    if clock.guards:
+        lines += ["Wall time stands guard beside it, because CPU time does not see waiting or lost parallelism."]
+    lines += [
+        f"SLOWER: more than {rules.margin:.1%} is shown; a run without such a case says it with a chance of at most "
+        f"{rules.alpha:.1%}. OK: {rules.matters:.1%} is ruled out at {1 - rules.clearing_level:.0%}."
+    ]
+    if result.detectable is not None:
+        lines += [f"A run to its last look finds a slowdown of {result.detectable:.1%} four times of five here."]
+    return lines
+
+
+def verdict_sentence(result: GateResult) -> str:
+    """The last line."""
+    counts = {verdict: sum(row.verdict == verdict for row in result.cases) for verdict in Verdict}
+    tally = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    exact = sum(row.is_failure for row in result.exact)
+    tally += f", {exact} counters rose" if exact else ""
+    reason = f": {result.reason}" if result.reason else ""
+    if result.verdict == RunVerdict.UNDECIDED:
+        reason = ": what is undecided is not to pass"
+    return f"gate: {result.verdict}{reason} ({tally or 'no cases'})"
+
+
+def case_row(row: CaseResult) -> tuple[str, ...]:
+    return (
+        case_name(row.id),
+        f"{row.verdict}{' (accepted)' if row.accepted else ''}",
+        DASH if row.clock is None else CLOCK_COLUMN[row.clock],
+        DASH if row.base_seconds is None else duration(row.base_seconds),
+        DASH if row.head_seconds is None else duration(row.head_seconds),
+        DASH if row.effect is None else f"{row.effect.effect:+.1%}",
+        DASH if row.effect is None else interval_words(row.effect),
+        DASH if row.effect is None else str(row.effect.pairs),
+    )
+
+
+def _exact_row(row: ExactResult) -> tuple[str, ...]:
+    verdict = f"{row.verdict}{' (accepted)' if row.accepted else ''}"
+    return f"{case_name(row.id)} {row.counter}", verdict, _number(row.old), _number(row.new)
+
+
+def interval_words(effect: Effect | Shift) -> str:
+    return f"{effect.low:+.1%} to {effect.high:+.1%}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,}"
+
+
+def markdown(result: GateResult, header: Json, rules: Rules) -> str:
+    """A summary for a pull request: verdict, findings, the table of what is not OK, the whole table folded."""
+    loud = [row for row in result.cases if row.verdict != Verdict.OK]
+    parts = [f"### {escaped(verdict_sentence(result))}", ""]
+    parts += [f"* {escaped(sentence)}" for sentence in finding_sentences(result, header, rules)]
+    if loud:
+        parts += ["", *markdown_table(HEADER, map(case_row, loud))]
+    pasted = lines_to_accept(result, header)
+    if pasted:
+        parts += ["", f"To accept what is so on purpose, add to `.benchmarks/{FILE_NAME}`, with the reason:", ""]
+        parts += _fenced(pasted)
+    parts += ["", f"<details><summary>All {len(result.cases)} cases</summary>", ""]
+    parts += [*markdown_table(HEADER, map(case_row, result.cases)), "", "</details>", ""]
+    parts += _markdown_of_counters(result)
+    conditions = [*uncounted_sentences(result), *condition_lines(result, header, rules)]
+    return "\n".join(parts + [escaped(line) + "  " for line in conditions]) + "\n"
+
+
+def _markdown_of_counters(result: GateResult) -> list[str]:
+    """The counters that moved, folded; none where there are none."""
+    moved = [row for row in result.exact if row.verdict != Verdict.SAME]
+    if not result.exact:
+        return []
+    summary = f"{len(moved)} of {len(result.exact)} exact counters moved"
+    if not moved:
+        return [f"{summary}.", ""]
+    rows = markdown_table(EXACT_HEADER, map(_exact_row, moved))
+    return [f"<details><summary>{summary}</summary>", "", *rows, "", "</details>", ""]
+
+
+def _fenced(lines: list[str]) -> list[str]:
+    """A code block whose fence is longer than any run of backticks in it."""
+    longest = max((len(run) for line in lines for run in re.findall(r"`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return [f"{fence}toml", *lines, fence]
+
+
+def markdown_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    columns = list(header)
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    return lines + ["| " + " | ".join(map(escaped, row)) + " |" for row in rows]
+
+
+def escaped(text: str) -> str:
+    """Text as text: ids, reasons and labels may hold anything."""
+    one_line = " ".join(printable(text).split())
+    return re.sub(r"([\\`*_{}\[\]<>()#+!|~@&$])", r"\\\1", one_line)
+
+
+def as_json(result: GateResult, header: Json, rules: Rules) -> str:
+    """The same for machines; a number that is not known is null."""
+    data: Json = {
+        "verdict": result.verdict,
+        "exit_code": result.exit_code,
+        **{name: value for name, value in asdict(result).items() if name != "verdict"},
+        "base": header["base"],
+        "head": header["head"],
+        "rules": rules.settings(),
+        "findings": finding_sentences(result, header, rules),
+    }
+    for row, plain in zip(result.cases, data["cases"], strict=True):
+        plain["is_failure"] = row.is_failure
+    for exact_row, plain in zip(result.exact, data["exact"], strict=True):
+        plain["is_failure"] = exact_row.is_failure
+    return json.dumps(without_nan(data), allow_nan=False, indent=1)

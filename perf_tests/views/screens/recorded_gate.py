@@ -1,0 +1,103 @@
+"""What a person sees of a gate between recorded launches: a table, a sentence for each finding, the conditions."""
+
+import json
+import math
+from dataclasses import asdict
+
+from perf_tests.gate.accepted import toml_entry
+from perf_tests.gate.recorded import RecordedResult
+from perf_tests.gate.rules import Rules
+from perf_tests.gate.verdicts import CaseResult, Verdict
+from perf_tests.records.record import without_nan
+from perf_tests.views.screens.gate import (
+    CLOCKS,
+    HEADER,
+    HOW_TO_ACCEPT,
+    case_row,
+    escaped,
+    interval_words,
+    markdown_table,
+    printable,
+    slowdowns_to_accept,
+)
+from perf_tests.views.screens.lines import case_name, table
+
+RECORDED_HEADER = (*HEADER[:-1], "launches of head")
+
+
+def recorded_lines(result: RecordedResult, rules: Rules, base_name: str) -> list[str]:
+    """Everything for a terminal; the verdict is the last line. `base_name` is the commit of base."""
+    lines = table(RECORDED_HEADER, map(case_row, result.cases)) if result.cases else []
+    lines += recorded_findings(result, rules)
+    entries = slowdowns_to_accept(result.cases, base_name)
+    if entries and not result.contaminated:
+        lines += [HOW_TO_ACCEPT, *(line for entry in entries for line in toml_entry(entry).splitlines())]
+    lines += [*recorded_conditions(result, rules), recorded_verdict(result)]
+    return [printable(line) for line in lines]
+
+
+def recorded_findings(result: RecordedResult, rules: Rules) -> list[str]:
+    """One sentence for each case of which there is something to say."""
+    return [_sentence(row, rules) for row in result.cases if row.verdict != Verdict.OK]
+
+
+def failure_sentences(result: RecordedResult, rules: Rules) -> list[str]:
+    """One sentence for each case that fails."""
+    return [printable(_sentence(row, rules)) for row in result.cases if row.is_failure]
+
+
+def _sentence(row: CaseResult, rules: Rules) -> str:
+    name = case_name(row.id)
+    if row.effect is None or row.explanation:
+        return f"{row.verdict}: {name}: {row.explanation}."
+    words = "faster" if row.effect.effect < 0 else "slower"
+    size = f"head is {abs(row.effect.effect):.1%} {words} by {CLOCKS[row.clock or 'wall']}"
+    size += f" ({interval_words(row.effect)} at 95 %)"
+    if row.verdict == Verdict.UNDECIDED:
+        needed = "more than a thousand" if row.launches_needed is None else f"about {row.launches_needed}"
+        size += f"; a slowdown of {rules.matters:.1%} is neither shown nor ruled out: it would take {needed} launches"
+    elif row.verdict == Verdict.SLOWER:
+        size += f"; more than {rules.margin:.1%} is shown"
+        size += "" if row.accepted is None else f"; accepted: {row.accepted}"
+    return f"{row.verdict}: {name}: {size}."
+
+
+def recorded_conditions(result: RecordedResult, rules: Rules) -> list[str]:
+    """What the verdicts stand on, and what they cannot see."""
+    lines = [f"{result.launches[0]} launches of base against {result.launches[1]} of head"]
+    if not math.isnan(result.spread):
+        lines[0] += (
+            f"; {CLOCKS[result.clock]} decides, one launch differs from the next by {result.spread:.1%}; "
+            f"cases follow the best matrix product of their launch by {result.slope:.2f}"
+        )
+    lines[0] += "."
+    return [
+        *lines,
+        f"SLOWER: more than {rules.margin:.1%} is shown, at {rules.alpha:.1%} over all cases. OK: {rules.matters:.1%} "
+        f"is ruled out at {1 - rules.clearing_level:.0%}. What the machine did between the two sets, and the matrix "
+        "product did not see, looks like a change: measure side by side where you can.",
+    ]
+
+
+def recorded_verdict(result: RecordedResult) -> str:
+    counts = {verdict: sum(row.verdict == verdict for row in result.cases) for verdict in Verdict}
+    tally = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count) or "no cases"
+    if result.contaminated:
+        return f"gate: CONTAMINATED: {result.contaminated} ({tally})"
+    return f"gate: {'FAILED' if result.fails else 'PASSED'} ({tally})"
+
+
+def recorded_markdown(result: RecordedResult, rules: Rules) -> str:
+    """A summary for a pull request."""
+    parts = [f"### {escaped(recorded_verdict(result))}", ""]
+    parts += [f"* {escaped(sentence)}" for sentence in recorded_findings(result, rules)]
+    parts += ["", *markdown_table(RECORDED_HEADER, map(case_row, result.cases)), ""]
+    return "\n".join(parts + [escaped(line) for line in recorded_conditions(result, rules)]) + "\n"
+
+
+def recorded_json(result: RecordedResult, rules: Rules) -> str:
+    """The same for machines."""
+    data = asdict(result) | {"verdict": recorded_verdict(result).split()[1].rstrip(":"), "rules": rules.settings()}
+    for row, plain in zip(result.cases, data["cases"], strict=True):
+        plain["is_failure"] = row.is_failure
+    return json.dumps(without_nan(data), allow_nan=False, indent=1)

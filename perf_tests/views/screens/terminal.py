@@ -1,0 +1,27 @@
+"""The terminal that is printed to: how wide it is, and whether colours may be used."""
+
+import os
+import shutil
+import sys
+
+from perf_tests.views.screens.comparison import Line, Tone
+
+WIDTH_OF_A_FILE = 120
+"""Where there is no terminal to ask; COLUMNS in the environment says otherwise."""
+
+CODES = {Tone.BAD: "31", Tone.GOOD: "32"}
+
+
+def width() -> int:
+    return shutil.get_terminal_size((WIDTH_OF_A_FILE, 24)).columns
+
+
+def has_colours() -> bool:
+    """Of a terminal, unless its user has asked for none (https://no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def painted(line: Line) -> str:
+    """The line, in red or green where a terminal shows colours."""
+    code = CODES.get(line.tone)
+    return f"\x1b[{code}m{line.text}\x1b[0m" if code and has_colours() else line.text

@@ -1,0 +1,1 @@
+"""Records as rows for other programs: CSV and Markdown."""

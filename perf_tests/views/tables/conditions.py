@@ -1,0 +1,71 @@
+"""Under what conditions the figures of a record were taken, in words."""
+
+from collections.abc import Iterable
+
+from perf_tests.records.record import Json
+from perf_tests.views.tables.cells import Cell, distinct, finite
+
+
+def machine_name(record: Json) -> str:
+    """The GPU, or else the CPU with its count of cores, as the machine names them."""
+    machine = record["machine_info"]
+    gpu = (machine.get("torch") or {}).get("gpu")
+    if gpu:
+        return str(gpu.get("name", gpu) if isinstance(gpu, dict) else gpu)
+    cpu = machine.get("cpu") or {}
+    count = finite(cpu.get("count"))
+    cores = "" if count is None else f", {count:.0f} core{'' if count == 1 else 's'}"
+    return f"{cpu.get('brand_raw') or machine.get('machine') or 'unknown CPU'}{cores}"
+
+
+def machine_line(record: Json) -> str:
+    """Machine, build and what was set of it."""
+    facts = record["machine_info"].get("torch") or {}
+    parts = [machine_name(record)]
+    if facts.get("torch"):
+        parts.append(f"torch {facts['torch']}")
+    gpu = facts.get("gpu")
+    if isinstance(gpu, dict) and gpu.get("driver"):
+        parts.append(f"driver {gpu['driver']}")
+    if facts.get("threads"):
+        parts.append(f"{facts['threads']} threads")
+    if facts.get("deterministic_algorithms") is True:
+        parts.append("deterministic algorithms")
+    environment = facts.get("environment")
+    if isinstance(environment, dict):
+        parts += [f"{name}={value}" for name, value in sorted(environment.items())]
+    return ", ".join(parts)
+
+
+def commit_of(record: Json) -> str:
+    """The abbreviated revision, marked where the working tree had changes."""
+    commit = record.get("commit_info")
+    if not isinstance(commit, dict) or not commit.get("id"):
+        return ""
+    return str(commit["id"])[:12] + (" with changes" if commit.get("dirty") else "")
+
+
+def date_of(record: Json) -> str:
+    """Date and time to the minute, as written."""
+    return str(record.get("datetime") or "")[:16].replace("T", " ")
+
+
+def rounds_line(cells: list[Cell]) -> str:
+    """Batch, warm-up and measured rounds, TF32 state: each value that occurs among these cells."""
+    timed = [cell for cell in cells if cell.is_timed]
+    parts = [_values("batch", (cell.label("batch_size") for cell in cells))]
+    parts.append(_values("", (str(len(cell.rounds)) for cell in timed), " measured rounds"))
+    parts.append(_values("", (_whole(cell.number("warmup_rounds")) for cell in timed), " warm-up rounds"))
+    parts.append(_values("AdamW", (cell.label("optimizer") for cell in timed)))
+    parts.append(_values("float32 products", (str(cell.info.get("float32_matmul_precision") or "") for cell in timed)))
+    parts.append(_values("SDPA backend", (str(cell.info.get("sdpa_backend") or "") for cell in timed)))
+    return ", ".join(part for part in parts if part)
+
+
+def _values(name: str, values: Iterable[str], after: str = "") -> str:
+    known = [value for value in distinct(values) if value]
+    return f"{name} {' and '.join(known)}{after}".strip() if known else ""
+
+
+def _whole(value: float | None) -> str:
+    return "" if value is None else f"{value:.0f}"

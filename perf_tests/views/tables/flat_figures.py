@@ -1,0 +1,247 @@
+"""A record's figures one to a line, with the columns that published collections of such figures use."""
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+
+from perf_tests.records.record import Json
+from perf_tests.views.screens.lines import DASH
+from perf_tests.views.tables.cells import Cell, cells_of, finite
+from perf_tests.views.tables.conditions import machine_name
+from perf_tests.views.tables.pass_cells import pass_cells, rows_in
+from perf_tests.views.tables.warmup import seconds_of
+
+MIB = 2**20
+
+MODEL_TIMING_COLUMNS = (
+    "source", "gpu", "gpu_basis", "edition", "size", "d_model", "d_ff", "n_layers", "n_heads", "vocab", "batch",
+    "context", "context_basis", "precision", "compiled", "phase", "mean_ms", "std_ms", "n_measured", "warmup", "sync",
+    "status", "note", "attention", "execution", "checkpoint", "optimizer", "median_ms",
+)  # fmt: skip
+ATTENTION_TIMING_COLUMNS = (
+    "source", "gpu", "gpu_basis", "batch", "d_model", "seq_len", "causal_mask", "precision", "compiled", "phase",
+    "mean_ms", "std_ms", "n_measured", "status", "note", "attention", "median_ms",
+)  # fmt: skip
+MEMORY_COLUMNS = (
+    "source", "gpu", "gpu_basis", "object", "size", "d_model", "n_layers", "batch", "context", "precision", "compiled",
+    "mode", "value", "unit", "status", "note", "attention", "execution", "checkpoint", "predicted",
+)  # fmt: skip
+KERNEL_COLUMNS = (
+    "source", "gpu", "gpu_basis", "edition", "size", "context", "scope", "kernel", "calls", "total_ms", "avg_us",
+    "std_us", "pct_of_gpu_time", "note", "precision", "attention",
+)  # fmt: skip
+WARMUP_COLUMNS = (
+    "source", "gpu", "size", "context", "phase", "warmup", "mean_ms", "std_ms", "note", "gpu_basis", "d_model", "d_ff",
+    "n_layers", "n_heads", "vocab", "batch", "precision", "compiled", "n_measured", "attention", "first_ms",
+    "steady_from_round",
+)  # fmt: skip
+
+COLUMNS = {
+    "timing": MODEL_TIMING_COLUMNS,
+    "attention": ATTENTION_TIMING_COLUMNS,
+    "memory": MEMORY_COLUMNS,
+    "kernels": KERNEL_COLUMNS,
+    "warmup": WARMUP_COLUMNS,
+}
+"""The columns of each kind of table. What others have no column for stands at the end."""
+
+PHASES = {"forward_backward": "fwd_bwd"}
+PRECISIONS = {"bf16": "bf16_amp", "fp16": "fp16_amp", "fp16-unscaled": "fp16_amp(unscaled)"}
+MODEL_PEAKS = {
+    "inference": "forward_peak(no_grad)",
+    "forward": "forward_peak(with grad)",
+    "backward": "backward_peak",
+    "forward_backward": "fwd_bwd_peak",
+    "optimizer": "optimizer_peak",
+    "full_step": "full_step_peak",
+}
+ATTENTION_PEAKS = {"forward": "peak_forward", "backward": "peak_backward"}
+"""What others call these phases, these precisions and these peaks."""
+
+
+def flat_figures(record: Json, name: str) -> dict[str, list[Json]]:
+    """Rows of each kind, by the kind's columns; values that are not known are empty."""
+    passes = {extra_pass: pass_cells(record, extra_pass) for extra_pass in ("kernels", "memory", "warmup")}
+    return flat_rows(cells_of(record), name, machine_name(record), passes)
+
+
+def flat_rows(
+    cells: Sequence[Cell], name: str, machine: str, passes: Mapping[str, Sequence[Cell]]
+) -> dict[str, list[Json]]:
+    """The same of cells and of what extra passes found, with the names of their record and of its machine."""
+    models = [cell for cell in cells if not cell.is_attention]
+    alone = [cell for cell in cells if cell.is_attention]
+    return {
+        "timing": [_in_columns("timing", {**_common(cell, name, machine), **_timing(cell)}) for cell in models],
+        "attention": [_in_columns("attention", {**_common(cell, name, machine), **_alone(cell)}) for cell in alone],
+        "memory": [
+            _in_columns("memory", {**_common(cell, name, machine), **amount})
+            for cell in (*cells, *passes.get("memory", ()))
+            for amount in _amounts(cell)
+        ],
+        **{
+            kind: [
+                _in_columns(kind, {**_common(cell, name, machine), **row})
+                for cell in passes.get(kind, ())
+                for row in rows_of(cell)
+            ]
+            for kind, rows_of in (("kernels", _kernels), ("warmup", _warmups))
+        },
+    }
+
+
+def _in_columns(kind: str, values: Json) -> Json:
+    return {column: values.get(column, "") for column in COLUMNS[kind]}
+
+
+def _common(cell: Cell, name: str, machine: str) -> Json:
+    """Columns that mean the same in every kind."""
+    precision = cell.label("precision")
+    return {
+        "source": name,
+        "gpu": machine,
+        "gpu_basis": "stated",
+        "size": cell.label("size"),
+        "d_model": cell.label("head_dim" if cell.is_attention else "d_model"),
+        "n_layers": cell.label("num_layers"),
+        "batch": cell.label("batch_size"),
+        "precision": PRECISIONS.get(precision, precision),
+        "compiled": _compiled(cell),
+        "phase": PHASES.get(cell.phase, cell.phase),
+        "status": "ok" if not cell.outcome else "OOM" if cell.outcome == "out_of_memory" else cell.outcome,
+        "note": cell.reason,
+        "attention": cell.label("attention"),
+        "execution": cell.label("execution"),
+        "checkpoint": cell.label("checkpoint"),
+        **_times(cell),
+    }
+
+
+def _compiled(cell: Cell) -> str:
+    """yes or no; fused attention is said to be, since its time is not that of the same operations."""
+    if "compiled" in (cell.label("attention"), cell.label("execution")):
+        return "yes"
+    return "no" if cell.label("attention") == "naive" else f"no ({cell.label('attention')})"
+
+
+def _times(cell: Cell) -> Json:
+    if not cell.is_timed:
+        return {}
+    spread = cell.std_seconds
+    return {
+        "mean_ms": cell.mean_seconds * 1e3,
+        "std_ms": "" if spread is None else spread * 1e3,
+        "median_ms": cell.median_seconds * 1e3,
+        "n_measured": len(cell.rounds),
+    }
+
+
+def _timing(cell: Cell) -> Json:
+    warmup = cell.number("warmup_rounds")
+    return {
+        **{name: cell.label(field) for name, field in SHAPE.items()},
+        "context": cell.label("context_length"),
+        "context_basis": "stated",
+        "optimizer": cell.label("optimizer"),
+        "warmup": "" if warmup is None else int(warmup),
+        "sync": "yes",
+    }
+
+
+def _alone(cell: Cell) -> Json:
+    return {"seq_len": cell.label("sequence_length"), "causal_mask": "yes"}
+
+
+def _amounts(cell: Cell) -> list[Json]:
+    """Peak and what was allocated before the backward pass; a case that ran out of memory has a row without them."""
+    peaks = ATTENTION_PEAKS if cell.is_attention else MODEL_PEAKS
+    place = {
+        "object": "attention" if cell.is_attention else "model",
+        "context": cell.label("sequence_length" if cell.is_attention else "context_length"),
+        "unit": "MiB",
+        "predicted": _mebibytes(cell.number("predicted_peak_bytes")),
+    }
+    peak, before = cell.number("peak_allocated_bytes"), cell.number("bytes_before_backward")
+    before = before or cell.number("memory_before_backward_bytes")
+    amounts = []
+    if peak is not None or cell.outcome == "out_of_memory":
+        mode = peaks.get(cell.phase, f"{cell.phase}_peak")
+        amounts.append({**place, "mode": mode, "value": _mebibytes(peak)})
+    if before is not None:
+        amounts.append({**place, "mode": "before_backward", "value": _mebibytes(before), "predicted": ""})
+    return amounts
+
+
+def _kernels(cell: Cell) -> list[Json]:
+    """The kernels that take most of one round."""
+    return [
+        {
+            "context": cell.label("sequence_length" if cell.is_attention else "context_length"),
+            "scope": cell.phase,
+            "kernel": str(row.get("name")),
+            "calls": _or_empty(row, "calls"),
+            "total_ms": _or_empty(row, "total_seconds", 1e3),
+            "avg_us": _or_empty(row, "mean_seconds", 1e6),
+            "std_us": _or_empty(row, "stddev_seconds", 1e6),
+            "pct_of_gpu_time": _or_empty(row, "share", 100.0),
+        }
+        for row in rows_in(cell.info, "kernels")
+    ]
+
+
+def _warmups(cell: Cell) -> list[Json]:
+    """One process a row; a note says where its warm-up left out what was timed."""
+    shape = {name: cell.label(field) for name, field in SHAPE.items()}
+    return [
+        {
+            **shape,
+            "context": cell.label("sequence_length" if cell.is_attention else "context_length"),
+            "warmup": _or_empty(row, "warmup_rounds"),
+            "mean_ms": _or_empty(row, "mean_seconds", 1e3),
+            "std_ms": _or_empty(row, "std_seconds", 1e3),
+            "note": "warm-up without the timed phase" if row.get("leaves_out_timed_phase") is True else "",
+            "n_measured": len(seconds),
+            "first_ms": seconds[0] * 1e3 if seconds else "",
+            "steady_from_round": _or_empty(row, "steady_from_round"),
+        }
+        for row in rows_in(cell.info, "series")
+        for seconds in (seconds_of(row, "seconds"),)
+    ]
+
+
+SHAPE = {"d_ff": "d_ff", "n_heads": "num_heads", "vocab": "vocab_size"}
+
+
+def _or_empty(row: Json, name: str, factor: float | None = None) -> float | str:
+    """The figure in the column's unit, a count as it is."""
+    value = finite(row.get(name))
+    if value is None:
+        return ""
+    return value * factor if factor is not None else int(value) if value.is_integer() else value
+
+
+def _mebibytes(amount: float | None) -> float | str:
+    return "" if amount is None else amount / MIB
+
+
+def as_csv(rows: Sequence[Json], columns: Sequence[str]) -> str:
+    """A header and a line for each row, quoted where needed; what no encoding knows becomes a question mark."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(_plain, columns))
+    writer.writerows([_plain(row[column]) for column in columns] for row in rows)
+    return text.getvalue().encode("utf-8", "replace").decode()
+
+
+def as_jsonl(rows: Sequence[Json]) -> str:
+    """One JSON object to a line; what is not known is null."""
+    return "".join(
+        json.dumps({name: None if value == "" else value for name, value in row.items()}) + "\n" for row in rows
+    )
+
+
+def _plain(value: object) -> object:
+    """Text that a spreadsheet does not take for a formula."""
+    starts_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{value}" if starts_formula and value != DASH else value

@@ -1,0 +1,34 @@
+"""Every table that one record has something for, each with the conditions of the record below it."""
+
+from dataclasses import replace
+
+from perf_tests.records.record import Json
+from perf_tests.views.tables.cells import cells_of
+from perf_tests.views.tables.conditions import commit_of, date_of, machine_line
+from perf_tests.views.tables.kernels import KERNEL_TABLES
+from perf_tests.views.tables.memory import MEMORY_TABLES
+from perf_tests.views.tables.pass_cells import pass_cells
+from perf_tests.views.tables.timing import (
+    Table,
+    attention_memory_table,
+    attention_table,
+    memory_table,
+    precision_table,
+    timing_table,
+)
+from perf_tests.views.tables.warmup import WARMUP_TABLES
+
+OF_CELLS = (timing_table, precision_table, memory_table, attention_table, attention_memory_table)
+OF_PASSES = {"kernels": KERNEL_TABLES, "memory": MEMORY_TABLES, "warmup": WARMUP_TABLES}
+
+
+def tables_of(record: Json, name: str) -> list[Table]:
+    """In the order of the text; `name` is what people call the record."""
+    cells = cells_of(record)
+    built = [build(cells) for build in OF_CELLS]
+    for extra_pass, builders in OF_PASSES.items():
+        passed = pass_cells(record, extra_pass)
+        built += [build(passed) for build in builders]
+    facts = (machine_line(record), f"record {name}", commit_of(record), date_of(record))
+    source = ", ".join(fact for fact in facts if fact)
+    return [replace(table, notes=(*table.notes, source)) for table in built if table is not None]

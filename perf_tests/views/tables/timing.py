@@ -1,0 +1,175 @@
+"""The tables that people write up: times, precisions, peak memory and attention, out of one record."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from perf_tests.records.record import OUTCOMES
+from perf_tests.views.screens.lines import DASH, case_name
+from perf_tests.views.tables.cells import SHORT_OUTCOMES, Cell, distinct, phase_order
+from perf_tests.views.tables.conditions import rounds_line
+from perf_tests.views.tables.digits import ratio_spread, significant, with_spread
+
+GIB, MIB = 2**30, 2**20
+GIB_FROM_BYTES = GIB / 8
+"""A table of peaks from this size on is in GiB, one with a smaller peak in MiB."""
+
+BASE_PRECISION = "fp32"
+SPREAD_NOTE = "mean ± standard deviation of the measured rounds"
+RATIO_NOTE = f"{SPREAD_NOTE}; the ratio is of means, its ± from those of both"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table in words: the first `label_columns` say what a row is, the others hold figures."""
+
+    name: str
+    title: str
+    header: tuple[str, ...]
+    label_columns: int
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Label:
+    """What rows are told apart by. One that never changes is said once, in the title, unless it is `always` shown."""
+
+    name: str
+    of: Callable[[Cell], str]
+    always: bool = False
+
+
+SIZE = Label("Size", lambda cell: cell.label("size"), always=True)
+CONTEXT = Label("Context", lambda cell: cell.label("context_length"), always=True)
+IMPLEMENTATION = Label("Implementation", lambda cell: cell.implementation)
+PRECISION = Label("Precision", lambda cell: cell.label("precision"))
+PHASE = Label("Phase", lambda cell: cell.phase, always=True)
+BATCH = Label("Batch", lambda cell: f"batch {cell.label('batch_size')}")
+HEAD_DIM = Label("d", lambda cell: cell.label("head_dim"), always=True)
+SEQUENCE = Label("Sequence", lambda cell: cell.label("sequence_length"), always=True)
+
+MODEL_LABELS = (SIZE, CONTEXT, IMPLEMENTATION, PRECISION, BATCH)
+ATTENTION_LABELS = (HEAD_DIM, SEQUENCE, PRECISION, BATCH)
+
+Entry = tuple[Cell, str, str]
+"""The cell that names the row, the column, and what stands there."""
+
+
+def timing_table(cells: Sequence[Cell]) -> Table | None:
+    """Times of a model's phases by size and context."""
+    chosen = [cell for cell in cells if not cell.is_attention]
+    entries = [(cell, f"{cell.phase} (ms)", milliseconds(cell)) for cell in chosen]
+    return _table("timing", "Time by size and context", chosen, MODEL_LABELS, entries, SPREAD_NOTE)
+
+
+def precision_table(cells: Sequence[Cell]) -> Table | None:
+    """fp32 beside every other precision, with the speed-up."""
+    groups: dict[tuple[str, ...], dict[str, Cell]] = {}
+    labels = (SIZE, CONTEXT, PHASE, IMPLEMENTATION, BATCH)
+    for cell in cells:
+        if not cell.is_attention:
+            groups.setdefault(tuple(label.of(cell) for label in labels), {})[cell.label("precision")] = cell
+    entries: list[Entry] = []
+    chosen: list[Cell] = []
+    for group in groups.values():
+        others = [cell for precision, cell in group.items() if precision != BASE_PRECISION]
+        if BASE_PRECISION not in group or not others:
+            continue
+        base = group[BASE_PRECISION]
+        chosen += [base, *others]
+        entries.append((base, f"{BASE_PRECISION} (ms)", milliseconds(base)))
+        for other in others:
+            precision = other.label("precision")
+            entries.append((base, f"{precision} (ms)", milliseconds(other)))
+            entries.append((base, f"{BASE_PRECISION} / {precision}", ratio(base, other)))
+    return _table("precision", "Speed-up over fp32", chosen, labels, entries, RATIO_NOTE)
+
+
+def memory_table(cells: Sequence[Cell]) -> Table | None:
+    """Peak of allocated memory by phase, and beside it the peak that was predicted where there is one."""
+    chosen = [cell for cell in cells if not cell.is_attention]
+    return _memory("memory", "Peak memory by size and context", chosen, MODEL_LABELS, lambda cell: cell.phase)
+
+
+def attention_table(cells: Sequence[Cell]) -> Table | None:
+    """Times of attention alone, each implementation beside the others."""
+    chosen = [cell for cell in cells if cell.is_attention]
+    entries = [(cell, f"{cell.implementation} {cell.phase} (ms)", milliseconds(cell)) for cell in chosen]
+    return _table("attention", "Attention alone", chosen, ATTENTION_LABELS, entries, SPREAD_NOTE)
+
+
+def attention_memory_table(cells: Sequence[Cell]) -> Table | None:
+    """Peaks of attention alone, each implementation beside the others."""
+
+    def column(cell: Cell) -> str:
+        return f"{cell.implementation} {cell.phase}"
+
+    chosen = [cell for cell in cells if cell.is_attention]
+    return _memory("attention_memory", "Peak memory of attention alone", chosen, ATTENTION_LABELS, column)
+
+
+def milliseconds(cell: Cell) -> str:
+    """Mean and spread in ms, or why there is none."""
+    if not cell.is_timed:
+        return SHORT_OUTCOMES[cell.outcome]
+    spread = cell.std_seconds
+    return with_spread(cell.mean_seconds * 1e3, None if spread is None else spread * 1e3)
+
+
+def ratio(over: Cell, under: Cell) -> str:
+    """Mean over mean, in as many digits as both spreads allow; a dash where one of them has no timing."""
+    if not (over.is_timed and under.is_timed):
+        return DASH
+    value = over.mean_seconds / under.mean_seconds
+    spread = ratio_spread(value, over.std_seconds, over.mean_seconds, under.std_seconds, under.mean_seconds)
+    return with_spread(value, spread) if spread else significant(value, 3)
+
+
+def _memory(
+    name: str, title: str, cells: Sequence[Cell], labels: Sequence[Label], column: Callable[[Cell], str]
+) -> Table | None:
+    fields = {"peak_allocated_bytes": "", "predicted_peak_bytes": " predicted"}
+    amounts = [amount for cell in cells for field in fields if (amount := cell.number(field)) is not None]
+    if not amounts:
+        return None
+    divisor, unit = (GIB, "GiB") if min(amounts) >= GIB_FROM_BYTES else (MIB, "MiB")
+    entries: list[Entry] = []
+    for cell in cells:
+        for field, suffix in fields.items():
+            amount = cell.number(field)
+            if amount is not None:
+                entries.append((cell, f"{column(cell)}{suffix} ({unit})", significant(amount / divisor)))
+        if not cell.is_timed:
+            entries.append((cell, f"{column(cell)} ({unit})", SHORT_OUTCOMES[cell.outcome]))
+    note = f"peak of allocated bytes in the measured rounds, 1 {unit} = {divisor:,} bytes"
+    return _table(name, title, cells, labels, entries, note)
+
+
+def _table(
+    name: str, title: str, cells: Sequence[Cell], labels: Sequence[Label], entries: Sequence[Entry], note: str
+) -> Table | None:
+    """Entries laid out by row and column; None without any."""
+    if not entries:
+        return None
+    values = {label.name: distinct(label.of(cell) for cell in cells) for label in labels}
+    shown = [label for label in labels if label.always or len(values[label.name]) > 1]
+    said = [values[label.name][0] for label in labels if label not in shown and values[label.name][0]]
+    columns = distinct(column for _, column, _ in sorted(entries, key=lambda entry: phase_order(entry[0])))
+    laid: dict[tuple[str, ...], dict[str, list[str]]] = {}
+    for cell, column, text in entries:
+        key = tuple(label.of(cell) for label in shown)
+        laid.setdefault(key, {}).setdefault(column, []).append(text)
+    rows = tuple((*key, *(_joined(row.get(column)) for column in columns)) for key, row in laid.items())
+    header = (*(label.name for label in shown), *columns)
+    notes = (note, *([line] if (line := rounds_line(list(cells))) else []), *reasons(cells))
+    return Table(name, f"{title}{': ' if said else ''}{', '.join(said)}", header, len(shown), rows, notes)
+
+
+def _joined(texts: list[str] | None) -> str:
+    """One text as a rule; several where a record holds one case twice, and none may be lost."""
+    return " / ".join(texts) if texts else DASH
+
+
+def reasons(cells: Iterable[Cell]) -> list[str]:
+    """A sentence for each case without a timing."""
+    return [f"{case_name(cell.id)}: {OUTCOMES[cell.outcome]}: {cell.reason}" for cell in cells if not cell.is_timed]

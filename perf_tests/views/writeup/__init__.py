@@ -1,0 +1,1 @@
+"""Questions about Transformer training, answered from records."""

@@ -1,0 +1,111 @@
+"""The files that answers come from: runs of named machines, the ledger of exact counters, published figures."""
+
+import csv
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from perf_tests.records.ledger import LedgerKey, read_ledger
+from perf_tests.records.store import StoredRecord, read_record
+from perf_tests.views.tables.cells import Cell, cells_of
+from perf_tests.views.tables.conditions import machine_line
+from perf_tests.views.tables.pass_cells import pass_cells
+
+ROOT = Path(__file__).parents[3]
+LEDGER = "perf_tests/counting/counters"
+PUBLISHED = "published"
+
+OF_WHOEVER_MEASURES = re.compile(r"-(CPython|PyPy)-")
+"""In the name of a folder that git ignores."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One record as an answer needs it."""
+
+    name: str
+    machine: str
+    cells: list[Cell]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of one model size."""
+
+    d_model: int
+    d_ff: int
+    num_layers: int
+    num_heads: int
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Everything lies below `root`; `left_out` has a sentence for each file that is no record."""
+
+    root: Path
+    left_out: list[str] = field(default_factory=list)
+
+    @cached_property
+    def records(self) -> list[StoredRecord]:
+        """Of named machines, oldest first."""
+        found = []
+        for path in sorted((self.root / ".benchmarks").glob("*/*.json")):
+            if not OF_WHOEVER_MEASURES.search(path.parent.name):
+                try:
+                    found.append(read_record(path))
+                except ValueError as error:
+                    self.left_out.append(str(error))
+        return sorted(found, key=lambda record: (str(record.data.get("datetime")), record.name))
+
+    def timed(self, fits: Callable[[list[Cell]], bool] = bool) -> Source | None:
+        """The newest record whose timed cells fit."""
+        return self._newest(lambda record: [cell for cell in cells_of(record.data) if cell.is_timed], fits)
+
+    def passed(self, name: str) -> Source | None:
+        """The newest record with rows of that pass."""
+        return self._newest(lambda record: [cell for cell in pass_cells(record.data, name) if not cell.outcome], bool)
+
+    def _newest(self, read: Callable[[StoredRecord], list[Cell]], fits: Callable[[list[Cell]], bool]) -> Source | None:
+        for record in reversed(self.records):
+            cells = read(record)
+            if fits(cells):
+                return Source(f".benchmarks/{record.name}.json", machine_line(record.data), cells)
+        return None
+
+    @cached_property
+    def ledger_name(self) -> str:
+        """The newest version's, as a path below the root."""
+        versions = sorted(
+            (self.root / LEDGER).glob("torch-*.csv"), key=lambda path: [int(n) for n in re.findall(r"\d+", path.stem)]
+        )
+        return f"{LEDGER}/{versions[-1].name}"
+
+    @cached_property
+    def _ledger(self) -> dict[LedgerKey, dict[str, int | None]]:
+        return read_ledger(self.root / self.ledger_name)
+
+    def counted(self, phase: str, case_id: str, counter: str) -> int:
+        """One counter of the ledger. Raises KeyError where it has no such case."""
+        value = self._ledger[phase, case_id][counter]
+        if value is None:
+            raise KeyError(f"{self.ledger_name} has no {counter} of {phase} {case_id}")
+        return value
+
+    def published(self, name: str) -> list[dict[str, str]]:
+        with (self.root / PUBLISHED / name).open(newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+
+    @cached_property
+    def shapes(self) -> dict[str, Shape]:
+        """Of the sizes of the course, as published tables have them, smallest first."""
+        found: dict[str, Shape] = {}
+        for row in self.published("e2e_timing.csv"):
+            names = ("d_model", "d_ff", "n_layers", "n_heads")
+            if row["size"] in SIZES and row["edition"] == "2025" and all(row[name].isdigit() for name in names):
+                found.setdefault(row["size"], Shape(*(int(row[name]) for name in names)))
+        return {size: found[size] for size in SIZES if size in found}
+
+
+SIZES = ("small", "medium", "large", "xl", "2.7B")

@@ -1,0 +1,278 @@
+"""What timings answer: how sure they are, warm-up, precision, backward against forward, fused attention, depth."""
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from perf_tests.views.screens.lines import case_name, duration
+from perf_tests.views.tables.cells import Cell, finite
+from perf_tests.views.tables.pass_cells import name_of, rows_in
+from perf_tests.views.tables.warmup import first_round_parts, part_name, seconds_of, series_name
+from perf_tests.views.writeup.question import Answer, Question
+from perf_tests.views.writeup.sources import Source, Sources
+
+Pair = tuple[Cell, Cell]
+
+
+def how_sure(sources: Sources) -> Answer | None:
+    found = sources.timed()
+    spreads = (
+        [(cell.std_seconds / cell.mean_seconds, cell) for cell in found.cells if cell.std_seconds] if found else []
+    )
+    if found is None or not spreads:
+        return None
+    most, cell = max(spreads, key=lambda pair: pair[0])
+    middle = median(spread for spread, _ in spreads)
+    return _said(
+        found,
+        f"Of {len(spreads)} cases, the standard deviation of the rounds is {middle:.1%} of the mean in the middle and "
+        f"{most:.0%} at most, in {case_name(cell.id)}. It says how far rounds of one launch scatter, and nothing of "
+        "the next launch.",
+    )
+
+
+def warm_up(sources: Sources) -> Answer | None:
+    return _warm_up_study(sources) or _first_rounds(sources)
+
+
+def _warm_up_study(sources: Sources) -> Answer | None:
+    """From fresh processes with each number of warm-up rounds."""
+    found = sources.passed("warmup")
+    cells = found.cells if found else []
+    first = [(ratio, cell) for cell in cells if (ratio := _first_over_others(cell, "0")) is not None]
+    needed = [rounds for cell in cells if (rounds := finite(cell.info.get("recommended_warmup_rounds"))) is not None]
+    if found is None or not first or not needed:
+        return None
+    most, cell = max(first, key=lambda pair: pair[0])
+    return _said(
+        found,
+        f"Without a warm-up the first round takes {median(ratio for ratio, _ in first):.2f} x those after it in the "
+        f"middle of {len(first)} cases and {most:.2f} x at most, in {name_of(cell)}{_mostly(cells)}. A warm-up of "
+        f"{max(needed):.0f} rounds is enough for all of them{_left_out(cells)}.",
+    )
+
+
+def _first_over_others(cell: Cell, name: str) -> float | None:
+    series = {series_name(row): row for row in rows_in(cell.info, "series")}
+    rounds = seconds_of(series.get(name, {}), "seconds")
+    return rounds[0] / median(rounds[1:]) if len(rounds) > 1 else None
+
+
+def _mostly(cells: Sequence[Cell]) -> str:
+    """What first rounds take beyond steady ones, all cases together."""
+    grown: dict[str, float] = {}
+    for cell in cells:
+        for name, seconds in first_round_parts(cell.info).items():
+            if not name.startswith("steady"):
+                grown[name] = grown.get(name, 0.0) + max(seconds, 0.0)
+    whole = sum(grown.values())
+    if not whole:
+        return ""
+    name = max(grown, key=lambda part: grown[part])
+    return f"; {grown[name] / whole:.0%} of what it takes more is {part_name(name)}"
+
+
+def _left_out(cells: Sequence[Cell]) -> str:
+    """What a warm-up is worth that leaves out what is timed."""
+    names = {series_name(row) for cell in cells for row in rows_in(cell.info, "series")}
+    ratios = [
+        ratio
+        for name in sorted(names)
+        if "without" in name
+        for cell in cells
+        if (ratio := _first_over_others(cell, name)) is not None
+    ]
+    if not ratios:
+        return ""
+    return (
+        f"; after one that leaves out the timed phase the first measured round still takes {median(ratios):.2f} x the "
+        f"others in the middle and {max(ratios):.2f} x at most"
+    )
+
+
+def _first_rounds(sources: Sources) -> Answer | None:
+    """From what a timing keeps of its own first warm-up round."""
+    found = sources.timed()
+    ratios = [
+        (first / cell.median_seconds, cell)
+        for cell in (found.cells if found else [])
+        if cell.implementation == "naive" and (first := cell.number("first_round_seconds"))
+    ]
+    if found is None or not ratios:
+        return None
+    most, cell = max(ratios, key=lambda pair: pair[0])
+    return _said(
+        found,
+        f"The first warm-up round takes {median(ratio for ratio, _ in ratios):.2f} x the median of the measured ones "
+        f"in the middle of {len(ratios)} eager cases and {most:.1f} x at most, in {case_name(cell.id)}. Cases that ran "
+        "before in the same process have warmed up part of it; `--warmup-study` gives each a process of its own.",
+    )
+
+
+def mixed_precision(sources: Sources) -> Answer | None:
+    found = sources.timed(lambda cells: any(True for _ in _precision_pairs(cells)))
+    if found is None:
+        return None
+    said = [
+        f"{base.phase} {base.median_seconds / other.median_seconds:.2f} x ({_place(base)})"
+        for base, other in _precision_pairs(found.cells)
+    ]
+    return _said(found, f"fp32 over bf16, medians: {', '.join(said)}.")
+
+
+def backward_over_forward(sources: Sources) -> Answer | None:
+    found = sources.timed(lambda cells: any(True for _ in _phase_pairs(cells)))
+    if found is None:
+        return None
+    said = [
+        f"{backward.median_seconds / forward.median_seconds:.2f} in {forward.label('precision')} ({_place(forward)})"
+        for forward, backward in _phase_pairs(found.cells)
+    ]
+    return _said(
+        found,
+        f"{', '.join(said)}. Its matrix products are twice those of the forward pass; what launches or memory bound "
+        "need not double.",
+    )
+
+
+def fused_attention(sources: Sources) -> Answer | None:
+    found = sources.timed(lambda cells: any(True for _ in _pairs(cells, "attention", "naive", "sdpa")))
+    if found is None:
+        return None
+    parts = []
+    for name in ("compiled", "sdpa"):
+        for phase in ("forward", "backward"):
+            pairs = [
+                pair for pair in _pairs(found.cells, "attention", "naive", name) if pair[0].phase == phase
+                and pair[0].is_attention
+            ]  # fmt: skip
+            ratios = [base.median_seconds / other.median_seconds for base, other in pairs]
+            if ratios:
+                parts.append(f"{name} {phase} {min(ratios):.1f} to {max(ratios):.1f} x")
+    return _said(found, f"Naive over the other, over widths and lengths: {', '.join(parts)}.") if parts else None
+
+
+def optimizer_and_precision(sources: Sources) -> Answer | None:
+    found = sources.timed(lambda cells: any(True for _ in _optimizer_pairs(cells)))
+    if found is None:
+        return None
+    said = [
+        f"{duration(seconds[0])} in fp32 and {duration(seconds[1])} in bf16, {seconds[0] / seconds[1]:.2f} x "
+        f"({_place(base)})"
+        for base, seconds in _optimizer_pairs(found.cells)
+    ]
+    return _said(
+        found,
+        f"The optimizer's part of a full step: {', '.join(said)}. Weights, gradients and AdamW's state are fp32 in "
+        "both, so its work is the same.",
+    )
+
+
+def _optimizer_pairs(cells: Sequence[Cell]) -> Iterator[tuple[Cell, tuple[float, float]]]:
+    for base, other in _precision_pairs(cells):
+        seconds = _optimizer_seconds(base), _optimizer_seconds(other)
+        if all(seconds):
+            yield base, seconds
+
+
+def _optimizer_seconds(cell: Cell) -> float:
+    parts = cell.info.get("part_seconds")
+    rounds = parts.get("optimizer") if isinstance(parts, dict) else None
+    values = [value for value in (rounds if isinstance(rounds, list) else []) if finite(value)]
+    return median(values) if values else 0.0
+
+
+def depth(sources: Sources) -> Answer | None:
+    """Counted launches, and published pairs in which the smaller but deeper model took longer."""
+    deep, wide = ("xl", "2.7B")
+    shapes = sources.shapes
+    launches = [sources.counted("forward", f"{size}-ctx512-bf16-naive", "kernel_launches") for size in (deep, wide)]
+    flops = [sources.counted("forward", f"{size}-ctx512-bf16-naive", "model_flops") for size in (deep, wide)]
+    pairs = list(_slower_though_smaller(sources, deep, wide))
+    if not pairs:
+        return None
+    source, gpu, context, precision, times = pairs[0]
+    return Answer(
+        f"It has more layers to launch. `{deep}` ({shapes[deep].num_layers} layers) has {flops[0] / flops[1]:.2f} x "
+        f"the FLOPs of `{wide}` ({shapes[wide].num_layers} layers) and {launches[0] / launches[1]:.2f} x the launches: "
+        f"{launches[0]:,} against {launches[1]:,} in a bf16 forward pass. Where the host cannot launch fast enough, "
+        f"launches are the time. {len(pairs)} published pairs of forward passes show it; in one, on {gpu} at context "
+        f"{context} in {precision}, {times[0]:.1f} ms against {times[1]:.1f} ms ({source}).",
+        f"{sources.ledger_name}, published/e2e_timing.csv",
+    )
+
+
+def _slower_though_smaller(
+    sources: Sources, deep: str, wide: str
+) -> Iterator[tuple[str, str, str, str, tuple[float, float]]]:
+    """Correctly labelled eager forward passes of one source, measured after a warm-up."""
+    cells: dict[tuple[str, ...], dict[str, float]] = {}
+    for row in sources.published("e2e_timing.csv"):
+        if _is_plain_forward(row):
+            key = row["source"], row["gpu"], row["context"], row["precision"], row["batch"]
+            cells.setdefault(key, {}).setdefault(row["size"], float(row["mean_ms"]))
+    for (source, gpu, context, precision, _), times in sorted(cells.items()):
+        if deep in times and wide in times and times[deep] > times[wide]:
+            yield source, gpu, context, precision, (times[deep], times[wide])
+
+
+def _is_plain_forward(row: dict[str, str]) -> bool:
+    is_forward = (row["edition"], row["phase"], row["compiled"]) == ("2025", "forward", "no")
+    is_sound = (row["sync"], row["status"], row["precision_that_ran"]) == ("yes", "ok", row["precision"])
+    return is_forward and is_sound and bool(row["mean_ms"]) and row["warmup"].isdigit() and int(row["warmup"]) >= 3
+
+
+def _pairs(cells: Sequence[Cell], axis: str, base: str, other: str) -> Iterator[Pair]:
+    """Cells that differ along `axis` alone."""
+    by_identity = {_key(cell, axis, cell.label(axis)): cell for cell in cells}
+    for cell in cells:
+        found = by_identity.get(_key(cell, axis, other))
+        if cell.label(axis) == base and found is not None:
+            yield cell, found
+
+
+def _precision_pairs(cells: Sequence[Cell]) -> Iterator[Pair]:
+    """(fp32, bf16) of models."""
+    return (pair for pair in _pairs(cells, "precision", "fp32", "bf16") if not pair[0].is_attention)
+
+
+def _phase_pairs(cells: Sequence[Cell]) -> Iterator[Pair]:
+    """(forward, backward) of models."""
+    return (pair for pair in _pairs(cells, "phase", "forward", "backward") if not pair[0].is_attention)
+
+
+def _key(cell: Cell, axis: str, value: str) -> tuple[str, ...]:
+    same = (f"{name}={field}" for name, field in cell.identity.items() if name != axis)
+    return (*same, f"{axis}={value}")
+
+
+def _place(cell: Cell) -> str:
+    return f"{cell.label('size')}, context {cell.label('context_length')}"
+
+
+def _said(found: Source, text: str) -> Answer:
+    return Answer(text, f"{found.name} ({found.machine})")
+
+
+QUESTIONS = (
+    Question("How much do the rounds of a case vary?", "pytest perf_tests", how_sure),
+    Question(
+        "What changes without a warm-up?", "pytest perf_tests --warmup-study", warm_up
+    ),
+    Question("How much faster is mixed precision?", "pytest perf_tests --precision fp32,bf16", mixed_precision),
+    Question(
+        "Does a backward pass take twice its forward pass?", "pytest perf_tests --phase forward,backward",
+        backward_over_forward,
+    ),
+    Question(
+        "Does precision change the optimizer's time?", "pytest perf_tests --phase full_step --precision fp32,bf16",
+        optimizer_and_precision,
+    ),
+    Question(
+        "What do compiling and fusing save in attention alone?", "pytest perf_tests --attention naive,compiled,sdpa",
+        fused_attention,
+    ),
+    Question(
+        "Why was the deeper model slower?", "pytest perf_tests --size xl,2.7B --context 512 --kernels",
+        depth,
+    ),
+)  # fmt: skip

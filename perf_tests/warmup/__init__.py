@@ -1,1 +1,0 @@
-"""The warm-up study: each case in fresh processes, after each number of warm-up rounds."""

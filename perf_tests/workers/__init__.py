@@ -1,0 +1,1 @@
+"""Benchmarks in processes of their own."""
