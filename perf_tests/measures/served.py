@@ -38,7 +38,6 @@ class ServedMeasure(Measure):
             start = time.perf_counter()
             one_round()
             warmup_seconds.append(time.perf_counter() - start)
-        rounds.forget()
         self.device.make_room()
         # The shortest is the one that was disturbed least, above all by the other side, which warms up beside it.
         self.server.serve_rounds(self.case_id, one_round, min(warmup_seconds))

@@ -43,8 +43,12 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     _mark(benchmarks, workbench)
     if settings.nvtx:
         config.stash[OTHER_MEASURE] = lambda item, workbench: RangedMeasure(item.stash[CASE], workbench)
-    if saving.disabled or settings.nvtx:
-        return benchmarks
+    return benchmarks if saving.disabled or settings.nvtx else _open_run(config, benchmarks, workbench)
+
+
+def _open_run(config: pytest.Config, benchmarks: list[pytest.Item], workbench: Workbench) -> list[pytest.Item]:
+    """Choose the baseline and open the journal; the cases that it does not hold yet."""
+    saving, settings = config.stash[SAVING], config.stash[SETTINGS]
     run = Run(gone_counts=not _is_restricted(config))
     if workbench.why_no_health:
         run.notes.append(workbench.why_no_health)
