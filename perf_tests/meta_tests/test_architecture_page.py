@@ -16,7 +16,7 @@ def is_there(room: str) -> bool:
 
 
 def test_the_rooms_are_those_of_the_import_rules_in_their_order() -> None:
-    assert SHOWN == [room for room in ROOMS if is_there(room)]
+    assert [room for room in ROOMS if is_there(room)] == SHOWN
 
 
 def test_the_rooms_without_torch_are_marked() -> None:

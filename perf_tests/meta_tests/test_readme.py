@@ -18,7 +18,6 @@ import pytest
 
 from perf_tests.__main__ import VERBS, main
 from perf_tests.audit.plausibility import MEASURED_CEILING_MARGIN
-from perf_tests.bench.against import DEFAULT_MINUTES
 from perf_tests.gate.conclusion import conclude
 from perf_tests.gate.rules import Rules, rules_from_settings
 from perf_tests.gate.samples import read_samples
@@ -58,7 +57,6 @@ from perf_tests.proofs import (
 from perf_tests.records.store import read_record
 from perf_tests.views.screens.gate import report_lines
 from perf_tests.views.screens.lines import result_lines
-
 
 COMMANDS = list(dict.fromkeys(command for path in PAGES for command in commands(path.read_text())))
 PYTEST, MAKE, VERB, PROOF = "pytest ", "make ", "python -m perf_tests ", "python -m perf_tests.proofs."
@@ -154,20 +152,31 @@ def test_the_margins_of_impossible_are_those_that_the_rules_take() -> None:
 def test_the_gate_is_described_with_its_own_numbers() -> None:
     assert Rules().screen_pairs == 6
     assert "first stage of six pairs" in page("gate")
-    assert f"`--gate-minutes` ({DEFAULT_MINUTES:.0f})" in README
+    limit = re.search(r"--gate-minutes .*\(default: (\d+)\)", page("options"))
+    assert limit is not None
+    assert f"`--gate-minutes` ({limit[1]})" in README
 
 
-@pytest.mark.parametrize("text", [README, page("gate")], ids=["readme", "gate"])
-def test_the_gate_shows_what_a_replay_of_its_samples_says(text: str) -> None:
-    shown = block(text, "gate")
-    name = re.search(r"`(\.benchmarks/[^`]+\.jsonl)`", shown)
+@cache
+def said_of_the_samples() -> list[str]:
+    """What the gate says of the samples that its page names."""
+    name = re.search(r"`(\.benchmarks/[^`]+\.jsonl(?:\.gz)?)`", block(page("gate"), "gate"))
     assert name is not None, "the gate's output names no samples"
     samples = read_samples(ROOT / name[1])
     rules = rules_from_settings(samples.header["settings"])
-    said = report_lines(conclude(samples, rules), samples.header, rules)
-    lines = [line for line in output(shown) if line != OMITTED]
-    assert len(lines) > 5
-    assert [line for line in lines if line not in said] == []
+    return report_lines(conclude(samples, rules), samples.header, rules)
+
+
+def test_the_gate_shows_what_a_replay_of_its_samples_says() -> None:
+    shown = indented(block(page("gate"), "gate"))
+    assert len(shown) > 5
+    assert [line for line in shown if line not in said_of_the_samples()] == []
+
+
+def test_the_readme_shows_the_same_of_the_gate() -> None:
+    first, *shown = output(block(README, "gate"))
+    assert first == OMITTED
+    assert is_shortened(shown, said_of_the_samples())
 
 
 def test_the_time_of_a_gate_run_is_that_of_the_kept_runs() -> None:
