@@ -17,7 +17,7 @@ from perf_tests.instruments.heap import KEPT_BLOCKS_IN_BUDGET
 from perf_tests.measures.row import Row
 from perf_tests.measures.served import ServedMeasure
 from perf_tests.measures.timed import TimedMeasure
-from perf_tests.meta_tests.documents import README
+from perf_tests.meta_tests.documents import page
 from perf_tests.meta_tests.example_cases import CPU, language_model_case
 from perf_tests.meta_tests.launch import ROOT
 from perf_tests.meta_tests.test_measure import LoopBenchmark
@@ -150,4 +150,4 @@ def test_a_block_that_takes_a_large_part_of_the_budget_goes_back_when_it_is_free
     faults = played(A_BLOCK_OF_8_MiB)
     assert min(faults["within 64 MiB"]) >= PAGES_OF_8_MiB
     assert min(faults["within 1 GiB"]) == 0
-    assert f"above 1/{KEPT_BLOCKS_IN_BUDGET} of the memory budget" in README
+    assert f"above 1/{KEPT_BLOCKS_IN_BUDGET} of the memory budget" in page("method")
