@@ -119,7 +119,7 @@ def test_the_gate_is_described_with_its_own_numbers() -> None:
 
 def test_the_gate_shows_what_a_replay_of_its_samples_says() -> None:
     text = block(page("gate"), "gate")
-    name = re.search(r"`(\.benchmarks/[^`]+\.jsonl)`", text)
+    name = re.search(r"`(\.benchmarks/[^`]+\.jsonl\.gz)`", text)
     assert name is not None, "the gate's output names no samples"
     samples = read_samples(ROOT / name[1])
     rules = rules_from_settings(samples.header["settings"])

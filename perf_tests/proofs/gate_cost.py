@@ -13,7 +13,8 @@ from perf_tests.gate.conclusion import screen
 from perf_tests.gate.rules import rules_from_settings
 from perf_tests.proofs.gate_false_alarms import NO_OP_CHANGES
 from perf_tests.proofs.gate_simulation import CLAIMED_CLEARED, CLAIMED_SPREAD
-from perf_tests.proofs.gate_trials import ROOT, Trial, TrialError, kept_trials, run_trial, share
+from perf_tests.proofs.gate_trials import ROOT, Trial, TrialError, kept_trials, run_trial
+from perf_tests.proofs.share import Share
 from perf_tests.proofs.verdict import conclude, conditions
 from perf_tests.views.screens.lines import duration
 
@@ -61,7 +62,7 @@ def conclude_from(trials: list[Trial]) -> int:
         f"{FEWEST_BENCHMARKS} unchanged benchmarks are screened in less than {LIMIT_SECONDS / 60:.0f} minutes, and "
         f"{CLAIMED_CLEARED:.0%} of them cleared then where a pair scatters by {CLAIMED_SPREAD:.0%} at most"
     )
-    print(f"cleared where a pair scatters by {CLAIMED_SPREAD:.0%} at most: {share(cleared, cases)}")
+    print(f"cleared where a pair scatters by {CLAIMED_SPREAD:.0%} at most: {Share(cleared, cases)}")
     in_time = all(screening_seconds(trial) < LIMIT_SECONDS for trial in valid)
     whole = all(len(trial.result.cases) >= FEWEST_BENCHMARKS for trial in valid)
     return conclude(claim, in_time and whole and cleared >= CLAIMED_CLEARED * cases)

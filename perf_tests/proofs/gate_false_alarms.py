@@ -21,8 +21,8 @@ from perf_tests.proofs.gate_trials import (
     kept_trials,
     replaced,
     run_trial,
-    upper_limit,
 )
+from perf_tests.proofs.share import Share
 from perf_tests.proofs.verdict import conclude, conditions
 from perf_tests.views.screens.lines import case_name
 
@@ -100,7 +100,7 @@ def conclude_from(trials: list[Trial]) -> int:
     print(f"contaminated runs, which the gate refused: {len(trials) - len(valid)} of {len(trials)}")
     print(f"verdicts on single benchmarks: {slower} SLOWER, {undecided} UNDECIDED of {len(rows)}")
     if valid:
-        print(f"runs with a false alarm: {alarms} of {len(valid)}, at 95 % below {upper_limit(alarms, len(valid)):.1%}")
+        print(f"runs with a false alarm: {alarms} of {len(valid)}, at 95 % below {Share(alarms, len(valid)).upper_limit:.1%}")
     claim = f"a run without a slowdown fails with a chance of at most {FAMILY_WISE_RATE:.0%}"
     explained = float(binom.sf(alarms - 1, len(valid), FAMILY_WISE_RATE)) >= 0.05
     if explained and len(valid) < FEWEST_RUNS:

@@ -25,10 +25,9 @@ from perf_tests.proofs.gate_trials import (
     TrialError,
     count_trials,
     kept_trials,
-    limits,
     run_trial,
-    share,
 )
+from perf_tests.proofs.share import Share
 from perf_tests.proofs.verdict import conclude, conditions, gravest
 from perf_tests.views.screens.lines import DASH, case_name, table
 
@@ -130,7 +129,7 @@ def slowed_in(trials: Iterable[Trial]) -> list[SlowedCase]:
     ]
 
 
-def others_called_slower(trials: Iterable[Trial]) -> str:
+def others_called_slower(trials: Iterable[Trial]) -> Share:
     """What the gate called slower of the benchmarks without extra work in these runs."""
     others = [
         row.verdict == Verdict.SLOWER
@@ -138,7 +137,7 @@ def others_called_slower(trials: Iterable[Trial]) -> str:
         for row in trial.result.cases
         if not any(name in row.id for name in trial.truth["planted"])
     ]
-    return share(sum(others), len(others))
+    return Share(sum(others), len(others))
 
 
 def by_slowdown(cases: Sequence[SlowedCase]) -> dict[float, list[SlowedCase]]:
@@ -146,8 +145,8 @@ def by_slowdown(cases: Sequence[SlowedCase]) -> dict[float, list[SlowedCase]]:
     return {size: [case for case in cases if case.slowdown == size] for size in sorted({c.slowdown for c in cases})}
 
 
-def found_share(cases: Sequence[SlowedCase]) -> str:
-    return share(sum(case.is_found for case in cases), len(cases))
+def found_share(cases: Sequence[SlowedCase]) -> Share:
+    return Share(sum(case.is_found for case in cases), len(cases))
 
 
 def errors_of(cases: Iterable[SlowedCase]) -> list[float]:
@@ -165,7 +164,7 @@ def power_table(cases: Sequence[SlowedCase]) -> list[str]:
     """A line for each size."""
     calm = f"a pair scatters by {CLAIMED_SPREAD:.0%} at most"
     rows = [
-        (f"{size:.0%}", found_share(rows), found_share([c for c in rows if c.is_calm]), bias_in_words(rows))
+        (f"{size:.0%}", str(found_share(rows)), str(found_share([c for c in rows if c.is_calm])), bias_in_words(rows))
         for size, rows in by_slowdown(cases).items()
     ]
     return table(("extra work", "found", f"found where {calm}", "estimate less truth"), rows)
@@ -184,9 +183,9 @@ def _conclude_said(cases: Sequence[SlowedCase]) -> int:
     if not said:
         print("no run printed that it finds as little as was planted in it.")
         return 2
-    found = sum(case.is_found for case in said)
-    claim = f"what a run prints that it finds it finds in {POWER_OF_DETECTION:.0%} ({share(found, len(said))})"
-    return conclude(claim, limits(found, len(said))[1] >= POWER_OF_DETECTION)
+    found = found_share(said)
+    claim = f"what a run prints that it finds it finds in {POWER_OF_DETECTION:.0%} ({found})"
+    return conclude(claim, found.limits[1] >= POWER_OF_DETECTION)
 
 
 def _conclude_claims(cases: Sequence[SlowedCase]) -> int:

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scipy.stats import beta
-
 from perf_tests.gate.conclusion import GateResult, RunVerdict, conclude
 from perf_tests.gate.rules import rules_from_settings
 from perf_tests.gate.samples import GateSamples, read_samples
 from perf_tests.gate.verdicts import CaseResult
+from perf_tests.proofs.peer_rules import Calls
 from perf_tests.records.store import write_whole
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +30,12 @@ QUICK_SUITE = (
 )  # fmt: skip
 """Some twenty benchmarks of a fraction of a millisecond to some ten."""
 
-CONFIDENCE = 0.95
+ENGINES = {
+    "20261121T21": "each side ran on the core that the scheduler chose, base was released first",
+    "20261122T01": "both sides share their cores, base is released first, which favours head a little",
+    "20261122T04": "both sides are released together, the first quadruples of short rounds are thrown away",
+}
+"""From when on, by the names of trials, which engine measured; a change of the engine adds a line. Numbered from 1."""
 
 SAMPLES, TRUTH = ".jsonl.gz", ".truth.json"
 """How the names of a trial's two files end."""
@@ -52,6 +56,13 @@ class Trial:
     truth: dict[str, Any]
     result: GateResult
     samples: GateSamples | None = None
+    peer_calls: Calls | None = None
+    """What other tools' rules called slower, where the rounds themselves are not kept."""
+
+    @property
+    def engine(self) -> int:
+        """Which of `ENGINES` measured it."""
+        return sum(start <= self.name for start in ENGINES)
 
     def row(self, case: str) -> CaseResult:
         return next(row for row in self.result.cases if row.id == case)
@@ -90,32 +101,21 @@ def _keep(folder: Path, stem: str, truth: dict[str, Any], samples: Path) -> Tria
     (folder / f"{stem}{TRUTH}").write_text(json.dumps(truth))
     kept = folder / f"{stem}{SAMPLES}"
     write_whole(kept, gzip.compress(samples.read_bytes()))
-    return _read_trial(kept)
+    return read_trial(kept)
 
 
 def count_trials(folder: Path, change: str) -> int:
     """How many finished trials of this change `folder` holds."""
-    return sum(_truth_of(path)["change"] == change for path in _finished(folder))
+    return sum(_truth_of(path)["change"] == change for path in finished_trials(folder))
 
 
 def kept_trials(folder: Path) -> list[Trial]:
     """Every trial in `folder`, the oldest first, judged anew from its samples."""
-    return [_read_trial(path) for path in _finished(folder)]
+    return [read_trial(path) for path in finished_trials(folder)]
 
 
-def trials_under(folder: Path) -> tuple[list[Trial], list[Trial]]:
-    """Those without a slowdown, and those with one. Raises ValueError, with one sentence, where there are none."""
-    unchanged, slowed = (kept_trials(folder / name) for name in ("false-alarms", "power"))
-    if not unchanged and not slowed:
-        raise ValueError(
-            f"{folder} holds no trials; run gate_false_alarms with --folder {folder / 'false-alarms'} and gate_power "
-            f"with --folder {folder / 'power'} first."
-        )
-    return unchanged, slowed
-
-
-def _finished(folder: Path) -> list[Path]:
-    """The samples that have a truth beside them."""
+def finished_trials(folder: Path) -> list[Path]:
+    """The samples that have a truth beside them, the oldest first."""
     return [path for path in sorted(folder.glob(f"*{SAMPLES}")) if _truth_path(path).exists()]
 
 
@@ -127,10 +127,14 @@ def _truth_of(samples: Path) -> dict[str, Any]:
     return dict(json.loads(_truth_path(samples).read_text()))
 
 
-def _read_trial(path: Path) -> Trial:
-    samples = read_samples(path)
+def read_trial(path: Path) -> Trial:
+    """The trial of these raw samples, judged anew."""
+    return judged_trial(path.name.removesuffix(SAMPLES), _truth_of(path), read_samples(path))
+
+
+def judged_trial(name: str, truth: dict[str, Any], samples: GateSamples, peer_calls: Calls | None = None) -> Trial:
     result = conclude(samples, rules_from_settings(samples.header["settings"]))
-    return Trial(path.name.removesuffix(SAMPLES), _truth_of(path), result, samples)
+    return Trial(name, truth, result, samples, peer_calls)
 
 
 def replaced(file: str, old: str, new: str) -> Change:
@@ -144,27 +148,6 @@ def replaced(file: str, old: str, new: str) -> Change:
         path.write_text(text.replace(old, new))
 
     return change
-
-
-def limits(hits: int, trials: int) -> tuple[float, float]:
-    """The exact interval of Clopper and Pearson (1934) for a share, at 95 %."""
-    tail = (1 - CONFIDENCE) / 2
-    low = float(beta.ppf(tail, hits, trials - hits + 1)) if hits else 0.0
-    high = float(beta.isf(tail, hits + 1, trials - hits)) if hits < trials else 1.0
-    return low, high
-
-
-def upper_limit(hits: int, trials: int) -> float:
-    """What the share is below, at 95 %, one-sided."""
-    return float(beta.isf(1 - CONFIDENCE, hits + 1, trials - hits)) if hits < trials else 1.0
-
-
-def share(hits: int, trials: int) -> str:
-    """`3 of 40, 8 % (2 to 20 %)`."""
-    if not trials:
-        return "0 of 0"
-    low, high = limits(hits, trials)
-    return f"{hits} of {trials}, {hits / trials:.0%} ({low:.0%} to {high:.0%})"
 
 
 def _git(*words: str) -> None:
