@@ -24,7 +24,8 @@ from perf_tests.proofs import gate_cost, gate_power
 from perf_tests.proofs.gate_false_alarms import NO_OP_CHANGES, conclude_from
 from perf_tests.proofs.gate_simulation import CLAIMED_POWER
 from perf_tests.proofs.gate_slowdowns import METHODS, OTHER_SLOWDOWNS, REAL_SLOWDOWNS, SHAPES, slowed
-from perf_tests.proofs.gate_trials import Change, Trial, TrialError, count_trials, limits, replaced, share, upper_limit
+from perf_tests.proofs.gate_trials import ENGINES, Change, Trial, TrialError, count_trials, replaced
+from perf_tests.proofs.share import Share
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
 
 
@@ -141,17 +142,23 @@ def test_a_change_that_does_not_fit_is_refused(tree: Path) -> None:
 @pytest.mark.parametrize(("hits", "trials"), [(0, 299), (1, 473), (2, 628), (3, 773)])
 def test_the_upper_limit_is_one_percent_where_the_tables_say(hits: int, trials: int) -> None:
     """Trials needed to state a rate below 1 % at 95 % (Clopper and Pearson)."""
-    assert upper_limit(hits, trials) <= 0.01
-    assert upper_limit(hits, trials - 1) > 0.01
+    assert Share(hits, trials).upper_limit <= 0.01
+    assert Share(hits, trials - 1).upper_limit > 0.01
 
 
 def test_the_interval_of_a_share_is_the_exact_one() -> None:
     """8 of 20: 0.191 to 0.639, as printed in textbooks."""
-    assert limits(8, 20) == pytest.approx((0.191, 0.639), abs=0.001)
-    assert limits(0, 10)[0] == 0.0
-    assert limits(10, 10)[1] == 1.0
-    assert share(8, 20) == "8 of 20, 40% (19% to 64%)"
-    assert share(0, 0) == "0 of 0"
+    assert Share(8, 20).limits == pytest.approx((0.191, 0.639), abs=0.001)
+    assert Share(0, 10).limits[0] == 0.0
+    assert Share(10, 10).limits[1] == 1.0
+    assert str(Share(8, 20)) == "8 of 20, 40% (19% to 64%)"
+    assert Share(8, 20).words(2) == "8 of 20, 40.00% (19.12% to 63.95%)"
+    assert str(Share(0, 0)) == "0 of 0"
+
+
+def test_no_event_in_299_trials_is_limited_by_the_299th_root() -> None:
+    """One minus the 299th root of 0.025."""
+    assert Share(0, 299).limits == (0, pytest.approx(1 - 0.025 ** (1 / 299)))
 
 
 def test_only_finished_trials_count(tmp_path: Path) -> None:
@@ -161,6 +168,14 @@ def test_only_finished_trials_count(tmp_path: Path) -> None:
     (tmp_path / "without-truth.jsonl.gz").touch()
     assert count_trials(tmp_path, "item") == 1
     assert count_trials(tmp_path, "extra-copy") == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "engine"), [("20261122T005959-item", 1), ("20261122T010000-item", 2), ("20300101T000000-item", 3)]
+)
+def test_the_engine_of_a_trial_is_the_one_of_its_time(name: str, engine: int) -> None:
+    assert Trial(name, {}, trial("item", RunVerdict.PASSED).result).engine == engine
+    assert list(ENGINES) == sorted(ENGINES)
 
 
 def power_trial(

@@ -7,13 +7,13 @@ import pytest
 
 from perf_tests.meta_tests.documents import ROOT, block, indented, page
 from perf_tests.proofs import gate_worth
-from perf_tests.proofs.gate_trials import kept_trials, trials_under
+from perf_tests.proofs.compact_trials import trials_under
 
 KEPT = ROOT / ".benchmarks/epyc-2core/gate"
 
 
 def test_the_page_says_what_the_kept_runs_say(capsys: pytest.CaptureFixture[str]) -> None:
-    gate_worth.say(*trials_under(KEPT), kept_trials(KEPT / "cost"))
+    gate_worth.say(trials_under(KEPT))
     said = [line.rstrip() for line in capsys.readouterr().out.splitlines() if line]
     assert [line.rstrip() for line in indented(block(page("gate"), "worth")) if line] == said
 

@@ -39,8 +39,8 @@ FORMAT_VERSION = 1
 KIND = "gate-trial"
 FILE = "trials.jsonl.xz"
 PROOFS = ("false-alarms", "power", "cost")
-DECIMALS = 9
-"""Of a log ratio, and of seconds: a billionth, below any clock."""
+DECIMALS = 10
+"""Of a log ratio, and of seconds: the median of two counts of nanoseconds is exact."""
 
 TrialsByProof = dict[str, list[Trial]]
 

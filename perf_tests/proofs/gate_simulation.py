@@ -16,15 +16,14 @@ from perf_tests.gate.decisions import stage_two_estimate
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.statistics import Floats, estimate, fit_prior, sign_flip_p_value
 from perf_tests.gate.verdicts import Verdict
-from perf_tests.proofs.peer_rules import PEERS
+from perf_tests.proofs.peer_rules import POOLED, Calls, calls_of_peers
 from perf_tests.proofs.share import Share
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
-from perf_tests.proofs.simulated_suites import JudgedSuites, Machine, judged_suites, unit_pair_values
+from perf_tests.proofs.simulated_suites import JudgedSuites, Machine, judged_suites, portions, unit_pair_values
 from perf_tests.proofs.verdict import conclude
 from perf_tests.views.screens.lines import table
 
 CASES = 20
-CHUNK = 500
 RULES = Rules()
 
 UNCHANGED = {
@@ -81,7 +80,7 @@ def prints_false_alarms(draw: np.random.Generator, suites: int) -> bool:
         screened = np.mean([1 - run.screened.candidates.mean() for run in judged])
         pairs = np.mean([run.pairs.mean() for run in judged])
         undecided = np.mean([_undecided(run).mean() for run in judged])
-        rows += [(name, str(alarms), str(faster), f"{screened:.1%}", f"{pairs:.1f}", f"{undecided:.2%}")]
+        rows += [(name, alarms.words(2), faster.words(2), f"{screened:.1%}", f"{pairs:.1f}", f"{undecided:.2%}")]
         holds &= alarms.limits[1] <= RULES.alpha
         if machine.pair_spread <= CLAIMED_SPREAD and not machine.case_spread:
             holds &= bool(screened >= CLAIMED_CLEARED)
@@ -91,10 +90,8 @@ def prints_false_alarms(draw: np.random.Generator, suites: int) -> bool:
 
 
 def unchanged_runs(draw: np.random.Generator, machine: Machine, slowdown: float, suites: int) -> list[JudgedSuites]:
-    """In portions, so that memory stays small."""
     truth = np.full(CASES, math.log1p(slowdown))
-    sizes = [CHUNK] * (suites // CHUNK) + ([suites % CHUNK] if suites % CHUNK else [])
-    return [judged_suites(draw, machine, truth, RULES, size) for size in sizes]
+    return [judged_suites(draw, machine, truth, RULES, size) for size in portions(suites)]
 
 
 def _undecided(run: JudgedSuites) -> Floats:
@@ -112,7 +109,7 @@ def prints_p_values(draw: np.random.Generator, suites: int) -> bool:
     levels = np.asarray([0.001, 0.01, 0.05])
     counts = [(int(np.sum(exact <= level)), level) for level in levels]
     for count, level in counts:
-        print(f"sign flips, t4: p <= {level:g} in {Share(count, len(exact))}")
+        print(f"sign flips, t4: p <= {level:g} in {Share(count, len(exact)).words(2)}")
     valid = all(stats.binomtest(count, len(exact), level, "greater").pvalue > 0.001 for count, level in counts)
     return valid and all(found.pvalue > 0.001 for found in tests.values())
 
@@ -138,7 +135,7 @@ def prints_power(draw: np.random.Generator, trials: int) -> bool:
     for spread in SPREADS:
         for slowdown in SLOWDOWNS:
             found, wrong, bias = planted(draw, Machine(spread), slowdown, trials)
-            rows += [(f"{spread:.1%}", f"{slowdown:.0%}", str(found), f"{wrong / trials:.1%}", f"{bias:+.2%}")]
+            rows += [(f"{spread:.1%}", f"{slowdown:.0%}", found.words(1), f"{wrong / trials:.1%}", f"{bias:+.2%}")]
             if spread <= CLAIMED_SPREAD and slowdown in CLAIMED_POWER:
                 holds &= found.limits[0] >= CLAIMED_POWER[slowdown] and abs(bias) <= CLAIMED_BIAS
     header = ("spread of a pair", "slowdown", "called SLOWER", "called OK", "bias of the effect")
@@ -156,33 +153,23 @@ def planted(draw: np.random.Generator, machine: Machine, slowdown: float, trials
 
 
 def prints_peers(seed: int, suites: int) -> None:
-    """Whole runs, from raw rounds: what others say of the launches of stage 1, and what the gate says of the run."""
-    alarms, found = dict.fromkeys([*PEERS, "this gate"], 0), dict.fromkeys([*PEERS, "this gate"], 0)
-    for suite in range(suites):
-        cases = [SimulatedCase(f"case {place}", pair_spread=0.02) for place in range(CASES)]
-        cases[0] = SimulatedCase("case 0", slowdown=0.05, pair_spread=0.02)
-        said = slower_by_rule(cases, seed + suite)
-        for name, slower in said.items():
-            alarms[name] += bool(slower - {"case 0"})
-            found[name] += "case 0" in slower
-    rows = [(name, str(Share(alarms[name], suites)), str(Share(found[name], suites))) for name in alarms]
+    """Whole runs, from raw rounds: what others say of the launches of stage 1, pooled, and what the gate says."""
+    slow, *_ = names = [f"case {place}" for place in range(CASES)]
+    cases = [SimulatedCase(name, slowdown=0.05 * (name == slow), pair_spread=0.02) for name in names]
+    said = [slower_by_rule(cases, seed + suite) for suite in range(suites)]
+    rows = []
+    for rule in said[0]:
+        alarms = Share(sum(bool(slower[rule] - {slow}) for slower in said), suites)
+        rows.append((rule, str(alarms), str(Share(sum(slow in slower[rule] for slower in said), suites))))
     header = ("rule, on the same rounds", "says slower of any unchanged case", "finds a slowdown of 5 %")
     print("\n".join(table(header, rows)))
 
 
-def slower_by_rule(cases: Sequence[SimulatedCase], seed: int) -> dict[str, set[str]]:
-    """Which cases each rule calls slower; the others see every round of stage 1, pooled as they pool them."""
+def slower_by_rule(cases: Sequence[SimulatedCase], seed: int) -> Calls:
+    """Which cases each rule calls slower in one run."""
     samples = gate_run(cases, RULES, seed)
-    said: dict[str, set[str]] = {name: set() for name in PEERS}
-    for case in samples.cases:
-        lines = [line for line in samples.measurements if (line.stage, line.case) == (1, case)]
-        base, head = (
-            np.concatenate([getattr(line, f"{side}_seconds").ravel() for line in lines]) for side in ("base", "head")
-        )
-        for name, rule in PEERS.items():
-            if rule(base, head):
-                said[name].add(case)
-    return said | {"this gate": {row.id for row in judge(samples, RULES).cases if row.verdict == Verdict.SLOWER}}
+    slower = frozenset(row.id for row in judge(samples, RULES).cases if row.verdict == Verdict.SLOWER)
+    return {**calls_of_peers(samples, [POOLED]), "this gate": slower}
 
 
 if __name__ == "__main__":
