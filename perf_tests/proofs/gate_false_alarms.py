@@ -100,7 +100,9 @@ def conclude_from(trials: list[Trial]) -> int:
     print(f"contaminated runs, which the gate refused: {len(trials) - len(valid)} of {len(trials)}")
     print(f"verdicts on single benchmarks: {slower} SLOWER, {undecided} UNDECIDED of {len(rows)}")
     if valid:
-        print(f"runs with a false alarm: {alarms} of {len(valid)}, at 95 % below {Share(alarms, len(valid)).upper_limit:.1%}")
+        print(
+            f"runs with a false alarm: {alarms} of {len(valid)}, at 95 % below {Share(alarms, len(valid)).upper_limit:.1%}"
+        )
     claim = f"a run without a slowdown fails with a chance of at most {FAMILY_WISE_RATE:.0%}"
     explained = float(binom.sf(alarms - 1, len(valid), FAMILY_WISE_RATE)) >= 0.05
     if explained and len(valid) < FEWEST_RUNS:
