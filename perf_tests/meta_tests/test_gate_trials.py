@@ -209,13 +209,13 @@ def test_power_is_claimed_from_enough_trials_on_a_machine_calm_enough(
     output = capsys.readouterr().out
     assert f"{found} of {trials}" in next(line for line in output.splitlines() if line.strip().startswith("5%"))
     assert "+0.10% +- 0.00%" in output
-    assert f"others in these runs called slower: 0 of {trials + 40}" in output
+    assert f"other benchmarks of these runs called slower: 0 of {trials + 40}" in output
 
 
 def test_an_estimate_off_by_more_than_half_a_point_refutes_the_claim(capsys: pytest.CaptureFixture[str]) -> None:
     runs = [power_trial(size, True, error=0.006) for size in CLAIMED_POWER for _ in range(40)]
     assert gate_power.conclude_from([*runs, real_trial("item", True, True)]) == 1
-    assert "off by 0.5% at most on average: does not hold" in capsys.readouterr().out
+    assert "a bias of at most 0.5%: does not hold" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("found", "said"), [(40, "holds"), (25, "does not hold")])
@@ -226,7 +226,7 @@ def test_what_a_noisy_run_says_it_finds_is_tried_where_it_says_so(
     beyond = [power_trial(0.05, False, cpu_spread=0.05, detectable=0.08) for _ in range(40)]
     gate_power.conclude_from([*ten, *beyond])
     output = capsys.readouterr().out
-    assert f"what a run prints that it finds it finds in 80% ({found} of 40, " in output
+    assert f"the slowdown that it prints with 80% power ({found} of 40, " in output
     assert f"): {said}" in output
 
 

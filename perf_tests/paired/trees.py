@@ -22,7 +22,15 @@ from perf_tests.records.record import Json
 MEASURING_CODE = ("perf_tests", "conftest.py", "pyproject.toml")
 """What both sides take from head."""
 
-LEFT_OUT = (".benchmarks/*", "docs", "pictures", "published", "perf_tests/meta_tests", "perf_tests/proofs")
+LEFT_OUT = (
+    ".benchmarks/*",
+    "docs",
+    "numerics_tests",
+    "pictures",
+    "published",
+    "perf_tests/meta_tests",
+    "perf_tests/proofs",
+)
 """Folders that neither side takes, unless `--model` names a module in one."""
 
 

@@ -60,9 +60,9 @@ def conclude_from(trials: list[Trial]) -> int:
     cleared, cases = sum(map(cleared_in, calm)), sum(len(trial.result.cases) for trial in calm)
     claim = (
         f"{FEWEST_BENCHMARKS} unchanged benchmarks are screened in less than {LIMIT_SECONDS / 60:.0f} minutes, and "
-        f"{CLAIMED_CLEARED:.0%} of them cleared then where a pair scatters by {CLAIMED_SPREAD:.0%} at most"
+        f"{CLAIMED_CLEARED:.0%} of them cleared where launch pairs scatter by at most {CLAIMED_SPREAD:.0%}"
     )
-    print(f"cleared where a pair scatters by {CLAIMED_SPREAD:.0%} at most: {Share(cleared, cases)}")
+    print(f"cleared where launch pairs scatter by at most {CLAIMED_SPREAD:.0%}: {Share(cleared, cases)}")
     in_time = all(screening_seconds(trial) < LIMIT_SECONDS for trial in valid)
     whole = all(len(trial.result.cases) >= FEWEST_BENCHMARKS for trial in valid)
     return conclude(claim, in_time and whole and cleared >= CLAIMED_CLEARED * cases)
@@ -73,7 +73,7 @@ def in_words(trial: Trial) -> str:
     return (
         f"{len(trial.result.cases)} benchmarks, {duration(min(seconds))} to {duration(max(seconds))}, median "
         f"{duration(median(seconds))}: {trial.result.pairs[0]} launch pairs in {screening_seconds(trial):.0f} s, "
-        f"{cleared_in(trial)} cleared; a pair scatters by {trial.pair_spread:.1%}"
+        f"{cleared_in(trial)} cleared; launch pairs scatter by {trial.pair_spread:.1%}"
     )
 
 

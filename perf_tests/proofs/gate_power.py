@@ -1,8 +1,8 @@
-"""How surely the gate finds a slowdown that is really there, and how well it says how large it is.
+"""The gate's power: how often it detects a slowdown that is there, and how far its estimate is off.
 
-Each run plants extra work in some of its benchmarks, drawn for the run (`gate_slowdowns.py`), or one change as people
-make them, whose size is not known beforehand. Runs go through the shipped command line; their raw samples are kept and
-add up, as in `gate_false_alarms`.
+Each run plants extra work in some of its benchmarks, drawn for the run (`gate_slowdowns.py`), or makes one realistic
+change whose size is not known beforehand. Runs go through the shipped command line; their raw samples are kept and add
+up, as in `gate_false_alarms`.
 """
 
 import argparse
@@ -106,7 +106,7 @@ def conclude_from(trials: list[Trial]) -> int:
     real = [trial for trial in valid if not is_injected(trial)]
     slowed_cases = slowed_in(injected)
     print("\n".join(power_table(slowed_cases)))
-    print(f"others in these runs called slower: {others_called_slower(injected)}")
+    print(f"other benchmarks of these runs called slower: {others_called_slower(injected)}")
     for trial in real:
         _tell_of_real(trial)
     if real:
@@ -162,7 +162,7 @@ def bias_in_words(cases: Iterable[SlowedCase]) -> str:
 
 def power_table(cases: Sequence[SlowedCase]) -> list[str]:
     """A line for each size."""
-    calm = f"a pair scatters by {CLAIMED_SPREAD:.0%} at most"
+    calm = f"launch pairs scatter by at most {CLAIMED_SPREAD:.0%}"
     rows = [
         (f"{size:.0%}", str(found_share(rows)), str(found_share([c for c in rows if c.is_calm])), bias_in_words(rows))
         for size, rows in by_slowdown(cases).items()
@@ -181,10 +181,10 @@ def _conclude_said(cases: Sequence[SlowedCase]) -> int:
     """Refuted where the promised share lies above its interval; on a noisy machine this is all that is promised."""
     said = [case for case in cases if case.is_said_to_be_found]
     if not said:
-        print("no run printed that it finds as little as was planted in it.")
+        print("no run printed a slowdown as small as the ones planted in it.")
         return 2
     found = found_share(said)
-    claim = f"what a run prints that it finds it finds in {POWER_OF_DETECTION:.0%} ({found})"
+    claim = f"a run detects the slowdown that it prints with {POWER_OF_DETECTION:.0%} power ({found})"
     return conclude(claim, found.limits[1] >= POWER_OF_DETECTION)
 
 
@@ -195,11 +195,11 @@ def _conclude_claims(cases: Sequence[SlowedCase]) -> int:
     if missing:
         print(f"too few benchmarks slowed on a calm machine to say so: {' and '.join(missing)} are missing (--runs).")
         return 2
-    sizes = " and ".join(f"{size:.0%} is found in {power:.0%}" for size, power in CLAIMED_POWER.items())
+    sizes = " and ".join(f"{size:.0%} with {power:.0%} power" for size, power in CLAIMED_POWER.items())
     found = all(sum(c.is_found for c in rows) >= CLAIMED_POWER[size] * len(rows) for size, rows in calm.items())
-    power = conclude(f"where a pair scatters by {CLAIMED_SPREAD:.0%} at most, {sizes} of trials", found)
+    power = conclude(f"where launch pairs scatter by at most {CLAIMED_SPREAD:.0%}, the gate detects {sizes}", found)
     unbiased = all(abs(mean(errors_of(rows))) <= CLAIMED_BIAS for rows in calm.values())
-    return gravest(power, conclude(f"estimates there are off by {CLAIMED_BIAS:.1%} at most on average", unbiased))
+    return gravest(power, conclude(f"estimates there have a bias of at most {CLAIMED_BIAS:.1%}", unbiased))
 
 
 def _tell_of_real(trial: Trial) -> None:

@@ -2,8 +2,8 @@
 
     python -m perf_tests.proofs.gate_worth FOLDER
 
-FOLDER holds `trials.jsonl.xz` (`compact_trials`), or `false-alarms`, `power` and `cost`, the raw samples of the proofs of
-these names, or both; nothing is measured.
+FOLDER holds `trials.jsonl.xz` (`compact_trials`), or `false-alarms`, `power` and `cost`, the raw samples of the proofs
+of these names, or both; nothing is measured.
 """
 
 import argparse
