@@ -20,11 +20,21 @@ from perf_tests.gate.conclusion import GateResult, RunVerdict, conclude
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.verdicts import CaseResult, Effect, ExactResult, Verdict
 from perf_tests.meta_tests.launch import ROOT
-from perf_tests.proofs import gate_cost, gate_power
+from perf_tests.proofs import gate_cost, gate_power, gate_trials
 from perf_tests.proofs.gate_false_alarms import NO_OP_CHANGES, conclude_from
 from perf_tests.proofs.gate_simulation import CLAIMED_POWER
 from perf_tests.proofs.gate_slowdowns import METHODS, OTHER_SLOWDOWNS, REAL_SLOWDOWNS, SHAPES, slowed
-from perf_tests.proofs.gate_trials import ENGINES, Change, Trial, TrialError, count_trials, replaced
+from perf_tests.proofs.gate_trials import (
+    ENGINES,
+    Change,
+    Plan,
+    Trial,
+    TrialError,
+    count_trials,
+    proof_arguments,
+    prove,
+    replaced,
+)
 from perf_tests.proofs.share import Share
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
 
@@ -158,7 +168,9 @@ def test_the_interval_of_a_share_is_the_exact_one() -> None:
 
 def test_no_event_in_299_trials_is_limited_by_the_299th_root() -> None:
     """One minus the 299th root of 0.025."""
-    assert Share(0, 299).limits == (0, pytest.approx(1 - 0.025 ** (1 / 299)))
+    low, high = Share(0, 299).limits
+    assert low == 0
+    assert high == pytest.approx(1 - 0.025 ** (1 / 299))
 
 
 def test_only_finished_trials_count(tmp_path: Path) -> None:
@@ -168,6 +180,26 @@ def test_only_finished_trials_count(tmp_path: Path) -> None:
     (tmp_path / "without-truth.jsonl.gz").touch()
     assert count_trials(tmp_path, "item") == 1
     assert count_trials(tmp_path, "extra-copy") == 0
+
+
+def test_power_is_tried_by_what_the_folder_lacks(tmp_path: Path) -> None:
+    (tmp_path / "one.truth.json").write_text(json.dumps({"change": "item"}))
+    (tmp_path / "one.jsonl.gz").touch()
+    missing = list(gate_power.plans(tmp_path, 2, ["item", "extra-copy"]))
+    assert [plan.truth["change"] for plan in missing] == ["extra-work", "extra-work", "extra-copy"]
+    assert missing[0].truth["planted"] == slowed(random.Random("extra-work 0"))[1]
+
+
+def test_a_run_that_says_nothing_ends_the_proof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*arguments: object) -> Trial:
+        raise TrialError("no verdict")
+
+    monkeypatch.setattr(gate_trials, "run_trial", fails)
+    arguments = proof_arguments("about", "cost", runs=1, minutes=5).parse_args([f"--folder={tmp_path}"])
+    assert prove(arguments, [Plan({"change": "item"}, lambda tree: None, ())], conclude_from) == 2
+    assert capsys.readouterr().out.endswith("no verdict\n")
 
 
 @pytest.mark.parametrize(

@@ -99,10 +99,8 @@ EARLIEST_BASE = "a5549656718519e5e9baefcfd4f9c335759d8e2b"
 
 def names_taken_from_model(source: str) -> set[tuple[str, str]]:
     """Module and name of each import from `model` that happens when the module is loaded."""
-    top = [node for node in ast.parse(source).body if isinstance(node, ast.ImportFrom)]
-    return {
-        (node.module, alias.name) for node in top for alias in node.names if (node.module or "").startswith("model")
-    }
+    top = [(node.module or "", node) for node in ast.parse(source).body if isinstance(node, ast.ImportFrom)]
+    return {(module, alias.name) for module, node in top for alias in node.names if module.startswith("model")}
 
 
 def names_defined_in(source: str) -> set[str]:

@@ -5,11 +5,10 @@ change whose size is not known beforehand. Runs go through the shipped command l
 up, as in `gate_false_alarms`.
 """
 
-import argparse
 import math
 import random
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
@@ -18,20 +17,11 @@ from perf_tests.gate.suite import POWER_OF_DETECTION
 from perf_tests.gate.verdicts import CaseResult, Verdict
 from perf_tests.proofs.gate_simulation import CLAIMED_BIAS, CLAIMED_POWER, CLAIMED_SPREAD
 from perf_tests.proofs.gate_slowdowns import REAL_SLOWDOWNS, slowed
-from perf_tests.proofs.gate_trials import (
-    QUICK_SUITE,
-    ROOT,
-    Trial,
-    TrialError,
-    count_trials,
-    kept_trials,
-    run_trial,
-)
+from perf_tests.proofs.gate_trials import QUICK_SUITE, Plan, Trial, count_trials, proof_arguments, prove
 from perf_tests.proofs.share import Share
-from perf_tests.proofs.verdict import conclude, conditions, gravest
-from perf_tests.views.screens.lines import DASH, case_name, table
+from perf_tests.proofs.verdict import conclude, gravest
+from perf_tests.views.screens.lines import DASH, table
 
-FOLDER = ROOT / ".benchmarks/gate/power"
 INJECTED = "extra-work"
 
 FEWEST_TRIALS = 40
@@ -65,37 +55,22 @@ class SlowedCase:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=10, help="runs with extra work that the folder is to hold")
+    parser = proof_arguments(__doc__, "power", runs=10, minutes=8)
     parser.add_argument("--real", nargs="*", default=list(REAL_SLOWDOWNS), choices=list(REAL_SLOWDOWNS))
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the samples are kept")
-    parser.add_argument("--gate-minutes", default="8", help="how long one run may measure (default: 8)")
     arguments = parser.parse_args()
-    print(conditions(threads=1))
-    minutes = f"--gate-minutes={arguments.gate_minutes}"
-    try:
-        while (done := count_trials(arguments.folder, INJECTED)) < arguments.runs:
-            change, planted = slowed(random.Random(f"{INJECTED} {done}"))
-            truth = {"change": INJECTED, "planted": planted}
-            _tell(run_trial(arguments.folder, INJECTED, truth, change, (*QUICK_SUITE, minutes)))
-        for name in arguments.real:
-            if count_trials(arguments.folder, name) == 0:
-                real = REAL_SLOWDOWNS[name]
-                command = (*QUICK_SUITE, *real.arguments, minutes)
-                truth = {"change": name, "cases": list(real.cases)}
-                _tell(run_trial(arguments.folder, name, truth, real.change, command))
-    except TrialError as error:
-        print(error)
-        return 2
-    return conclude_from(kept_trials(arguments.folder))
+    return prove(arguments, plans(arguments.folder, arguments.runs, arguments.real), conclude_from)
 
 
-def _tell(trial: Trial) -> None:
-    found = [case_name(row.id) for row in trial.result.cases if row.verdict == Verdict.SLOWER]
-    pairs = "+".join(map(str, trial.result.pairs))
-    print(
-        f"{trial.name}: {trial.result.verdict}, {pairs} launch pairs, slower: {', '.join(found) or 'none'}", flush=True
-    )
+def plans(folder: Path, runs: int, real: Sequence[str]) -> Iterator[Plan]:
+    """What `folder` lacks: runs with extra work, and of real slowdowns one run each."""
+    for number in range(count_trials(folder, INJECTED), runs):
+        change, planted = slowed(random.Random(f"{INJECTED} {number}"))
+        yield Plan({"change": INJECTED, "planted": planted}, change, QUICK_SUITE)
+    for name in real:
+        if count_trials(folder, name) == 0:
+            chosen = REAL_SLOWDOWNS[name]
+            truth = {"change": name, "cases": list(chosen.cases)}
+            yield Plan(truth, chosen.change, (*QUICK_SUITE, *chosen.arguments))
 
 
 def conclude_from(trials: list[Trial]) -> int:

@@ -1,4 +1,4 @@
-"""The gate on a simulated machine whose truth is known: false alarms, power, bias, and other tools on the same rounds.
+"""The gate on a simulated machine whose truth is known: false alarms, power and bias.
 
 Thousands of whole runs, judged by the functions that judge a real one. It measures no time, so it may run anywhere.
 """
@@ -6,19 +6,14 @@ Thousands of whole runs, judged by the functions that judge a real one. It measu
 import argparse
 import math
 import sys
-from collections.abc import Sequence
 
 import numpy as np
 from scipy import stats
 
-from perf_tests.gate.conclusion import conclude as judge
 from perf_tests.gate.decisions import stage_two_estimate
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.statistics import Floats, estimate, fit_prior, sign_flip_p_value
-from perf_tests.gate.verdicts import Verdict
-from perf_tests.proofs.peer_rules import POOLED, Calls, calls_of_peers
 from perf_tests.proofs.share import Share
-from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
 from perf_tests.proofs.simulated_suites import JudgedSuites, Machine, judged_suites, portions, unit_pair_values
 from perf_tests.proofs.verdict import conclude
 from perf_tests.views.screens.lines import table
@@ -52,7 +47,6 @@ def main() -> int:
     is_calm = prints_false_alarms(draw, arguments.suites)
     is_uniform = prints_p_values(draw, arguments.trials)
     is_strong = prints_power(draw, arguments.trials)
-    prints_peers(arguments.seed, arguments.peer_suites)
     claim = (
         f"runs of {arguments.suites} simulated suites without a slow case say SLOWER in at most {RULES.alpha:.0%} on "
         f"every machine; p-values are valid; up to a spread of {CLAIMED_SPREAD:.0%}, 5 % is found in 95 % and 3 % in "
@@ -65,7 +59,6 @@ def parsed_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suites", type=int, default=10_000, help="runs of an unchanged suite on each machine")
     parser.add_argument("--trials", type=int, default=1000, help="planted slowdowns in each cell")
-    parser.add_argument("--peer-suites", type=int, default=100, help="runs that the rules of others judge too")
     parser.add_argument("--seed", type=int, default=2027)
     return parser.parse_args()
 
@@ -150,26 +143,6 @@ def planted(draw: np.random.Generator, machine: Machine, slowdown: float, trials
     run = judged_suites(draw, machine, truth, RULES, trials)
     slower, cleared = run.confirmed.slower[:, 0], run.confirmed.cleared[:, 0] | ~run.screened.candidates[:, 0]
     return Share(int(slower.sum()), trials), int(cleared.sum()), float(np.mean(run.estimates[:, 0]) - truth[0])
-
-
-def prints_peers(seed: int, suites: int) -> None:
-    """Whole runs, from raw rounds: what others say of the launches of stage 1, pooled, and what the gate says."""
-    slow, *_ = names = [f"case {place}" for place in range(CASES)]
-    cases = [SimulatedCase(name, slowdown=0.05 * (name == slow), pair_spread=0.02) for name in names]
-    said = [slower_by_rule(cases, seed + suite) for suite in range(suites)]
-    rows = []
-    for rule in said[0]:
-        alarms = Share(sum(bool(slower[rule] - {slow}) for slower in said), suites)
-        rows.append((rule, str(alarms), str(Share(sum(slow in slower[rule] for slower in said), suites))))
-    header = ("rule, on the same rounds", "says slower of any unchanged case", "finds a slowdown of 5 %")
-    print("\n".join(table(header, rows)))
-
-
-def slower_by_rule(cases: Sequence[SimulatedCase], seed: int) -> Calls:
-    """Which cases each rule calls slower in one run."""
-    samples = gate_run(cases, RULES, seed)
-    slower = frozenset(row.id for row in judge(samples, RULES).cases if row.verdict == Verdict.SLOWER)
-    return {**calls_of_peers(samples, [POOLED]), "this gate": slower}
 
 
 if __name__ == "__main__":

@@ -4,13 +4,14 @@ A trial changes the `model/` of a fresh clone, runs `pytest perf_tests --against
 into a folder; beside them lies what was changed. Everything that is said of trials is judged again from that folder.
 """
 
+import argparse
 import gzip
 import json
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,11 @@ from typing import Any
 from perf_tests.gate.conclusion import GateResult, RunVerdict, conclude
 from perf_tests.gate.rules import rules_from_settings
 from perf_tests.gate.samples import GateSamples, read_samples
-from perf_tests.gate.verdicts import CaseResult
+from perf_tests.gate.verdicts import Verdict
 from perf_tests.proofs.peer_rules import Calls
+from perf_tests.proofs.verdict import conditions
 from perf_tests.records.store import write_whole
+from perf_tests.views.screens.lines import case_name
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,9 +67,6 @@ class Trial:
         """Which of `ENGINES` measured it."""
         return sum(start <= self.name for start in ENGINES)
 
-    def row(self, case: str) -> CaseResult:
-        return next(row for row in self.result.cases if row.id == case)
-
     @property
     def pair_spread(self) -> float:
         """By how much launch pairs scatter by the clock that decides."""
@@ -79,21 +79,62 @@ class Trial:
         return self.result.verdict not in (RunVerdict.CONTAMINATED, RunVerdict.INTERRUPTED)
 
 
-def run_trial(folder: Path, name: str, truth: dict[str, Any], change: Change, arguments: Sequence[str]) -> Trial:
+@dataclass(frozen=True)
+class Plan:
+    """A trial to measure; `arguments` are those of pytest."""
+
+    truth: dict[str, Any]
+    change: Change
+    arguments: Sequence[str]
+
+
+def proof_arguments(about: str | None, proof: str, runs: int, minutes: int) -> argparse.ArgumentParser:
+    """What every proof that measures trials takes; other figures are its defaults."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--runs", type=int, default=runs, help=f"runs that the folder is to hold (default: {runs})")
+    folder = ROOT / ".benchmarks/gate" / proof
+    parser.add_argument("--folder", type=Path, default=folder, help="where the samples are kept")
+    parser.add_argument("--gate-minutes", default=minutes, help=f"how long one run may measure (default: {minutes})")
+    return parser
+
+
+def prove(arguments: argparse.Namespace, plans: Iterable[Plan], conclude_from: Callable[[list[Trial]], int]) -> int:
+    """Measure these trials beside those that are kept, and conclude from them all; 2 where a run says nothing."""
+    print(conditions(threads=1))
+    print(f"{len(finished_trials(arguments.folder))} trials were there already in {arguments.folder}")
+    try:
+        for plan in plans:
+            print(in_words(run_trial(arguments.folder, plan, arguments.gate_minutes)), flush=True)
+    except TrialError as error:
+        print(error)
+        return 2
+    return conclude_from(kept_trials(arguments.folder))
+
+
+def in_words(trial: Trial) -> str:
+    """The verdict of a run, and which benchmarks it calls slower."""
+    counts = {verdict: sum(row.verdict == verdict for row in trial.result.cases) for verdict in Verdict}
+    tally = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    named = [case_name(row.id) for row in trial.result.cases if row.verdict == Verdict.SLOWER]
+    pairs = "+".join(map(str, trial.result.pairs))
+    return " ".join([f"{trial.name}: {trial.result.verdict} ({tally}; {pairs} launch pairs)", ", ".join(named)]).strip()
+
+
+def run_trial(folder: Path, plan: Plan, minutes: str) -> Trial:
     """Measure one trial and keep it in `folder`. Raises TrialError for a run that ends without a verdict."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="trial-") as temporary:
         clone = Path(temporary, "clone")
         _git("clone", "-q", "--shared", str(ROOT), str(clone))
-        change(clone)
+        plan.change(clone)
         storage = Path(temporary, "storage")
-        command = [sys.executable, "-m", "pytest", "perf_tests", "-p", "no:cacheprovider", *arguments]
-        command += ["--against=HEAD", f"--benchmark-storage=file://{storage}"]
+        command = [sys.executable, "-m", "pytest", "perf_tests", "-p", "no:cacheprovider", *plan.arguments]
+        command += ["--against=HEAD", f"--gate-minutes={minutes}", f"--benchmark-storage=file://{storage}"]
         ended = subprocess.run(command, cwd=clone, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         written = sorted((storage / "gate").glob("*.jsonl"))
         if ended.returncode not in (0, 1, 4) or not written:
             raise TrialError(f"`{' '.join(command[2:])}` exited with {ended.returncode}:\n{ended.stdout[-3000:]}")
-        return _keep(folder, f"{time.strftime('%Y%m%dT%H%M%S')}-{name}", truth, written[-1])
+        return _keep(folder, f"{time.strftime('%Y%m%dT%H%M%S')}-{plan.truth['change']}", plan.truth, written[-1])
 
 
 def _keep(folder: Path, stem: str, truth: dict[str, Any], samples: Path) -> Trial:

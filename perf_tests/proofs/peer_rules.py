@@ -80,12 +80,12 @@ PEERS: dict[str, Rule] = {
 }
 
 
-def calls_of_peers(samples: GateSamples, views: Sequence[str] = VIEWS) -> Calls:
+def calls_of_peers(samples: GateSamples) -> Calls:
     """What each rule calls slower in a run with all its rounds; takes most of a second."""
-    slower: dict[str, set[str]] = {f"{rule}, {view}": set() for view in views for rule in PEERS}
+    slower: dict[str, set[str]] = {f"{rule}, {view}": set() for view in VIEWS for rule in PEERS}
     for case in samples.cases:
         lines = [line for line in samples.measurements if (line.stage, line.case) == (1, case)]
-        for view in views if len(lines) > 1 else ():
+        for view in VIEWS if len(lines) > 1 else ():
             base, head = _rounds(lines, view)
             for rule, says_slower in PEERS.items():
                 if says_slower(base, head):
