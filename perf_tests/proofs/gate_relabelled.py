@@ -21,7 +21,7 @@ from perf_tests.gate.clock import decide_clock, pair_values
 from perf_tests.gate.rules import Clock, Rules
 from perf_tests.gate.samples import GateSamples, read_samples
 from perf_tests.gate.statistics import Flags, Floats, robust_spread
-from perf_tests.proofs.compact_trials import trials_under
+from perf_tests.proofs.compact_trials import TrialsByProof, trials_under
 from perf_tests.proofs.share import Share
 from perf_tests.proofs.simulated_suites import JudgedSuites, judged, portions
 from perf_tests.proofs.verdict import conclude
@@ -62,9 +62,12 @@ def parsed_arguments() -> argparse.Namespace:
 
 def runs_at(path: Path) -> list[GateSamples]:
     """The unchanged runs of a folder of trials, or the one run of a file of raw samples."""
-    if not path.is_dir():
-        return [read_samples(path)]
-    return [trial.samples for trial in trials_under(path)["false-alarms"] if trial.says_something and trial.samples]
+    return unchanged_runs(trials_under(path)) if path.is_dir() else [read_samples(path)]
+
+
+def unchanged_runs(trials: TrialsByProof) -> list[GateSamples]:
+    """Those without a slowdown that the gate did not refuse."""
+    return [trial.samples for trial in trials["false-alarms"] if trial.says_something and trial.samples is not None]
 
 
 def recorded_values(runs: Sequence[GateSamples], clock: Clock) -> tuple[list[str], Floats]:
