@@ -69,7 +69,7 @@ def run_gate(run: GateRun, watch: Watch) -> None:
 
     Ctrl-C, or a scheduler's SIGTERM, keeps the samples so far, ends the workers, removes the trees and goes on upwards.
     """
-    with _sigterm_as_ctrl_c(), planted(run.plan.root, run.plan.base) as trees:
+    with _sigterm_as_ctrl_c(), planted(run.plan.root, run.plan.base, run.plan.settings.model) as trees:
         run.result = _measure_and_judge(run, trees, watch)
         if run.result.verdict == RunVerdict.CONTAMINATED:
             run.notes.append(f"Contaminated, and measured again: {run.paths[-1]}.")
