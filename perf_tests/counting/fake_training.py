@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 import model as model_package
 from model.attention import ATTENTION
@@ -26,6 +25,7 @@ from perf_tests.instruments.counters import (
 )
 from perf_tests.instruments.cuda_rules import follow_rules
 from perf_tests.instruments.layer_extrapolation import NotOfEqualLayersError, extrapolated
+from perf_tests.instruments.torch_private import FakeTensorMode
 
 MODEL_SOURCE = Path(model_package.__file__).parent
 HOST = torch.device("cpu")

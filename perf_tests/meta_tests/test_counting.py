@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from perf_tests.instruments.counters import (
     ACTIVATIONS,
@@ -21,6 +20,7 @@ from perf_tests.instruments.counters import (
     PartCounters,
 )
 from perf_tests.instruments.storage_tracker import TEMPORARIES
+from perf_tests.instruments.torch_private import FakeTensor, FakeTensorMode
 
 KIB = 1024
 

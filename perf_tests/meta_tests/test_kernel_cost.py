@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from perf_tests.instruments.counters import Counting, Kernel
 from perf_tests.instruments.kernel_cost import multi_tensor_launches, touched_elements_bytes
+from perf_tests.instruments.torch_private import operator
 
 
 def kernels_of(function: Callable[[], object], target: str = "cpu", float32_rate: str = "fp32") -> dict[Kernel, int]:
@@ -100,8 +101,8 @@ def test_lists_of_tensors_are_cut_into_launches_as_cuda_does(elements: list[int]
 
 def test_a_list_operation_is_one_launch_a_tensor_on_a_cpu_and_loses_no_byte_on_a_gpu() -> None:
     tensors = [torch.zeros(7) for _ in range(111)]
-    on_cpu = kernels_of(lambda: torch.ops.aten._foreach_mul_.Scalar(tensors, 2.0))
-    on_gpu = kernels_of(lambda: torch.ops.aten._foreach_mul_.Scalar(tensors, 2.0), target="cuda")
+    on_cpu = kernels_of(lambda: operator("_foreach_mul_").Scalar(tensors, 2.0))
+    on_gpu = kernels_of(lambda: operator("_foreach_mul_").Scalar(tensors, 2.0), target="cuda")
     assert sum(on_cpu.values()) == 111
     assert sum(on_gpu.values()) == 2
     for kernels in (on_cpu, on_gpu):

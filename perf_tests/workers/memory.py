@@ -6,7 +6,6 @@ say. The benchmark runs as pytest runs it, so that its rounds are the timings'.
 """
 
 import gc
-import importlib
 import json
 import os
 import signal
@@ -22,6 +21,7 @@ import torch
 from perf_tests.bench.outcomes import outcome_of_report
 from perf_tests.bench.stash import CASE, OUTCOME, SERVED_MEASURE, SETTINGS
 from perf_tests.bench.workbench import Workbench
+from perf_tests.instruments.torch_private import load_compiler
 from perf_tests.measures.held import MemoryMeasure, Standing
 from perf_tests.records.record import Json
 from perf_tests.workers.channel import Channel, ClosedError
@@ -35,7 +35,7 @@ def main() -> int:
     channel = Channel(int(sys.argv[1]), int(sys.argv[2]))
     if torch.version.cuda is None:
         # AdamW and torch.compile import it; a build with CUDA may ask the driver meanwhile, and no fork survives that.
-        importlib.import_module("torch._dynamo")
+        load_compiler()
     gc.freeze()  # what is imported is nobody's memory, and no collection of a case need walk it
     while True:
         try:
