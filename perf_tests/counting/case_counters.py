@@ -23,7 +23,7 @@ from perf_tests.counting.fake_training import (
     passes,
     updates,
 )
-from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, Kernel, PartCounters
+from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, KernelCost, PartCounters
 from perf_tests.instruments.kernel_cost import MATRIX_PRODUCTS
 
 ZERO_GRAD_POLICIES = ("before_forward", "after_forward", "before_step")
@@ -207,7 +207,7 @@ def _difference(more: Counter[str], less: Counter[str]) -> Counter[str]:
 
 
 def _counters(case: Case, parameters: int, parts: Sequence[_Part]) -> Counters:
-    kernels = sum((part.counters.kernels for part in parts if part.is_timed), Counter[Kernel]())
+    kernels = sum((part.counters.kernels for part in parts if part.is_timed), Counter[KernelCost]())
     peaks = tuple(_part_peak(part) for part in parts)
     return Counters(
         parameters=parameters,
@@ -225,7 +225,7 @@ def _counters(case: Case, parameters: int, parts: Sequence[_Part]) -> Counters:
     )
 
 
-def _group(kernel: Kernel, calls: int) -> KernelGroup:
+def _group(kernel: KernelCost, calls: int) -> KernelGroup:
     return KernelGroup(kernel.name, calls, kernel.flops, kernel.bytes, kernel.rate)
 
 

@@ -5,11 +5,10 @@ In: a function. Out: bytes. The resident size of the process would add pages of 
 
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torch.profiler import ProfilerActivity, profile
 
@@ -44,17 +43,4 @@ def allocator_peak_bytes(function: Callable[[], object]) -> int:
     with allocator_traced() as traced:
         function()
     assert traced.trace is not None
-    return _peak(traced.trace)
-
-
-def peak_bytes(events: Iterable[dict[str, Any]]) -> int:
-    """The peak of the running sum over a trace's memory events, in the order of time."""
-    return _peak(read_allocator_trace(events))
-
-
-def _peak(trace: AllocatorTrace) -> int:
-    peak = allocated = 0
-    for event in trace.events:
-        allocated += event.bytes
-        peak = max(peak, allocated)
-    return peak
+    return traced.trace.peak()

@@ -4,7 +4,8 @@ import gc
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
+
+from perf_tests.instruments.torch_private import FakeTensor
 
 
 def live_tensor_bytes(device_type: str) -> int:

@@ -36,7 +36,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class PartPeak:
+class AllocatorPeak:
     """The most that is held in one part of a round."""
 
     name: str
@@ -63,7 +63,7 @@ class RoundMemory:
     peak_allocated_bytes: int
     peak_reserved_bytes: int | None
     marks: tuple[Mark, ...]
-    parts: tuple[PartPeak, ...]
+    parts: tuple[AllocatorPeak, ...]
     fragmentation: Fragmentation | None
     events: tuple[AllocatorEvent, ...] = ()
     """Of a CPU: every block of the round, in order."""
@@ -114,7 +114,7 @@ def read_round(trace: AllocatorTrace, held_at_end_bytes: int) -> RoundMemory:
             name = stretch.name.removeprefix(PART)
             marks.append(Mark(f"before {name}", before + trace.allocated_at(stretch.start), None))
             marks.append(Mark(f"after {name}", before + trace.allocated_at(stretch.end), None))
-            parts.append(PartPeak(name, before + trace.peak_in(stretch), None))
+            parts.append(AllocatorPeak(name, before + trace.peak_in(stretch), None))
     return RoundMemory(
         peak_allocated_bytes=before + trace.peak_in(whole),
         peak_reserved_bytes=None,
@@ -139,7 +139,7 @@ class _CudaStatistics:
 
     device: torch.device
     marks: list[Mark] = field(default_factory=list)
-    parts: list[PartPeak] = field(default_factory=list)
+    parts: list[AllocatorPeak] = field(default_factory=list)
     peaks: dict[str, int] = field(default_factory=dict)
     retries_before: int = 0
 
@@ -153,7 +153,7 @@ class _CudaStatistics:
         yield
         statistics = self._mark(f"after {name}")
         peaks = (statistics[f"{kind}_bytes.all.peak"] for kind in ("allocated", "reserved"))
-        self.parts.append(PartPeak(name, *peaks))
+        self.parts.append(AllocatorPeak(name, *peaks))
 
     def _mark(self, name: str) -> dict[str, Any]:
         statistics = self._note_peaks()

@@ -168,17 +168,6 @@ def test_a_block_is_named_by_the_line_that_made_it() -> None:
     assert places["aten.mul"] == BACKWARD_PASS
 
 
-def test_the_timeline_ends_with_what_is_left() -> None:
-    kept: list[Tensor] = []
-    with Counting("cpu") as counting:
-        kept.append(block(3))
-        counting.claim(PARAMETERS)
-        block(2)
-        totals = [held.total() for held in counting.timeline()]
-        assert totals == [3 * KIB, 5 * KIB, 3 * KIB]
-        assert counting.timeline()[-1] == Counter({PARAMETERS: 3 * KIB})
-
-
 def test_counting_leaves_everything_as_it_was(kind_of_tensors: object) -> None:
     generator, threads = torch.get_rng_state(), torch.get_num_threads()
     counted(lambda: torch.zeros(3).exp())
