@@ -23,6 +23,11 @@ class Flag:
     torch_default: Any = None
     """What PyTorch itself starts with, where that is something else: nobody's doing, so nothing to report."""
 
+    def set(self, value: Any) -> None:
+        """Write only what differs: setting deterministic_algorithms imports all of Inductor, to whatever value."""
+        if self.read() != value:
+            self.write(value)
+
 
 def _backend_flag(backend: Any, name: str) -> Flag:
     """A switch of `torch.backends` that PyTorch turns on and these tests turn off."""
@@ -99,11 +104,11 @@ def pinned() -> Iterator[None]:
     before = [(flag, flag.read()) for flag in FLAGS]
     try:
         for flag in FLAGS:
-            flag.write(flag.pinned)
+            flag.set(flag.pinned)
         yield
     finally:
         for flag, value in before:
-            flag.write(value)
+            flag.set(value)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ def model(
 ) -> TransformerLM:
     """Parameters drawn from `seed`, the same on every device; norm weights away from 1, where they would hide."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed is slow, see profiles.py
         made = TransformerLM(config, attention)
         with torch.no_grad():
             for name, parameter in made.named_parameters():
