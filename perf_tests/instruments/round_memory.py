@@ -3,18 +3,20 @@
 On a GPU these are the caching allocator's own statistics, on a CPU every block it handed out and took back.
 """
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.profiler import record_function
 
 from perf_tests.instruments.allocator_peak import allocator_traced
 from perf_tests.instruments.allocator_trace import AllocatorEvent, AllocatorTrace
-from perf_tests.instruments.live_tensors import live_tensor_bytes
+from perf_tests.instruments.host_memory import proc_values
+from perf_tests.instruments.torch_private import FakeTensor
 
 ROUND = "memory of a round"
 PART = "memory of part "
@@ -84,13 +86,25 @@ def allocated_bytes(device: torch.device) -> tuple[int, int | None]:
     return statistics["allocated_bytes.all.current"], statistics["reserved_bytes.all.current"]
 
 
+def live_tensor_bytes(device_type: str) -> int:
+    """Bytes of every storage on the device under a tensor or a gradient, each once.
+
+    Call it where no graph is alive: what only autograd's own code holds cannot be reached from here.
+    """
+    gc.collect()
+    storages: dict[int, int] = {}
+    for found in gc.get_objects():
+        if issubclass(type(found), Tensor) and not isinstance(found, FakeTensor):
+            for tensor in (found, found.grad if found.is_leaf else None):
+                if tensor is not None and tensor.layout == torch.strided and tensor.device.type == device_type:
+                    storage = tensor.untyped_storage()
+                    storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
 def resident_set_peak_bytes() -> int | None:
     """The most pages that this process ever had in memory (Linux); None where the system does not say."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
+    return next((int(value.split()[0]) * 1024 for value in proc_values("self/status", "VmHWM")), None)
 
 
 def _on_cpu(play: Play) -> RoundMemory:

@@ -45,12 +45,13 @@ def private_parts(source: str) -> list[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             found.append(dotted(node, stands_for))
-        elif isinstance(node, ast.Call) and node.args and isinstance(last := node.args[-1], ast.Constant):
+        elif isinstance(node, ast.Call):
             function = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            strings = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
             if function == "import_module":
-                found.append(str(last.value))
+                found += [str(name) for name in strings]
             elif function in ("getattr", "hasattr"):
-                found.append(f"{dotted(node.args[0], stands_for)}.{last.value}")
+                found += [f"{dotted(node.args[0], stands_for)}.{name!s}" for name in strings]
     return [name for name in found if PRIVATE.fullmatch(name)]
 
 
@@ -59,7 +60,7 @@ def private_parts(source: str) -> list[str]:
     [
         "import torch\nx = torch._C._get_tracing_state()",
         "import torch\ntorch.autograd._profiler_enabled()",
-        "import torch\nprint(getattr(torch.cuda.memory, '_snapshot')())",
+        "import torch\nprint(getattr(torch.cuda.memory, '_snapshot', None))",
         "import torch._dynamo",
         "import torch._dynamo as dynamo",
         "from torch import _C",

@@ -153,7 +153,7 @@ def parts_of(case: Case, counters: Counters) -> list[Part]:
     update = counters_of(replace(case, phase="optimizer")).kernels if case.phase == "full_step" else ()
     # What remains is the loss.
     loss = counted(counters.kernels) - counted(forward) - counted(backward) - counted(update)
-    ahead = _part([*forward, *grouped(loss)], is_backward=False)
+    ahead = _part([*forward, *(replace(kernel, calls=calls) for kernel, calls in loss.items())], is_backward=False)
     return [ahead, _part(backward, is_backward=True), _part(update, is_backward=False)]
 
 
@@ -168,10 +168,6 @@ def counted(kernels: Iterable[KernelGroup]) -> Counter[KernelGroup]:
     for kernel in kernels:
         counts[replace(kernel, calls=1)] += kernel.calls
     return counts
-
-
-def grouped(counts: Counter[KernelGroup]) -> Iterator[KernelGroup]:
-    return (replace(kernel, calls=calls) for kernel, calls in counts.items())
 
 
 def _remedies(case: LanguageModelCase, machine: TargetMachine) -> Iterator[Remedy]:
@@ -198,14 +194,13 @@ def _remedies(case: LanguageModelCase, machine: TargetMachine) -> Iterator[Remed
 def _smaller(case: LanguageModelCase, machine: TargetMachine) -> Iterator[Remedy]:
     """The largest batch that fits, and the longest context; nothing where not even the smallest does."""
 
-    def of_batch(batch_size: int) -> PredictedCase:
-        return predict_case(replace(case, batch_size=batch_size), machine)
-
     def of_context(context: int) -> PredictedCase:
         config = case.config.at_context(context)
         return predict_case(replace(case, config=config, context_length=context), machine)
 
-    batch = largest_that_fits(range(1, case.batch_size), of_batch)
+    batch = largest_that_fits(
+        range(1, case.batch_size), lambda size: predict_case(replace(case, batch_size=size), machine)
+    )
     context = largest_that_fits(range(CONTEXT_STEP, case.context_length, CONTEXT_STEP), of_context)
     for option, found in (("--batch-size", batch), ("--context", context)):
         if found is not None:
