@@ -38,18 +38,10 @@ class NotCountedError(Exception):
 
 
 @dataclass(frozen=True)
-class KernelGroup:
+class KernelGroup(KernelCost):
     """Equal kernel-launching operations of one phase."""
 
-    name: str
-    """The operator, `aten.mm`."""
     calls: int
-    flops: int
-    """Executed by one call."""
-    bytes: int
-    """Read and written by one call, at the least."""
-    rate: str
-    """Which arithmetic rate bounds it: "fp32", "tf32", "bf16", "fp16"; "" for elementwise work."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +195,7 @@ def _counters(case: Case, parameters: int, parts: Sequence[_Part]) -> Counters:
         saved_bytes=sum(part.counters.saved_bytes for part in parts if part.name != "inference"),
         peak_bytes=max(peak.peak_bytes for peak in peaks),
         host_reads=sum(part.counters.host_reads for part in parts if part.is_timed),
-        kernels=tuple(KernelGroup(calls=calls, **vars(kernel)) for kernel, calls in kernels.items()),
+        kernels=tuple(KernelGroup(**vars(kernel), calls=calls) for kernel, calls in kernels.items()),
         parts=peaks,
         largest_allocations=_largest(parts),
     )

@@ -59,9 +59,12 @@ class KernelCost:
     """One kernel-launching operation, as far as its cost goes."""
 
     name: str
+    """The operator, `aten.mm`."""
     flops: int
     bytes: int
+    """Read and written, at least."""
     rate: str
+    """Which arithmetic rate bounds it: "fp32", "tf32", "bf16", "fp16"; "" for elementwise work."""
 
 
 @dataclass(frozen=True)
