@@ -1,4 +1,4 @@
-"""A wrong option, and flags that somebody changed, are named in one sentence instead of spoiling results."""
+"""A wrong option, and flags that were changed, are named in one sentence instead of spoiling results."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,7 +82,7 @@ def test_changed_matmul_precision_is_named_and_reset() -> None:
 
 
 def test_precision_set_for_one_backend_is_named_and_reset() -> None:
-    """torch's getter raises after that; here it is one more thing that somebody changed."""
+    """torch's getter raises after that; here it is one more thing that was changed."""
     matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     matmul.fp32_precision = "bf16"
     try:

@@ -24,7 +24,7 @@ class TracedAllocator:
 
 @contextmanager
 def allocator_traced() -> Iterator[TracedAllocator]:
-    """Everything that runs inside is traced. The profiler slows it down, so never time it at once."""
+    """Everything that runs inside is traced. The profiler slows it down, so do not time the same run."""
     traced = TracedAllocator()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
@@ -37,7 +37,7 @@ def allocator_traced() -> Iterator[TracedAllocator]:
 def allocator_peak_bytes(function: Callable[[], object]) -> int:
     """The most bytes handed out at one moment of `function()`, beyond those handed out before it.
 
-    A block from before that is freed meanwhile is not subtracted: the allocator knows no size of it. What a library
+    An earlier block that is freed inside is not subtracted: the allocator does not know its size. What a library
     allocates for itself, a matrix product's packing buffers for example, does not pass through the allocator.
     """
     with allocator_traced() as traced:

@@ -136,7 +136,7 @@ class Counting(TorchDispatchMode):
             self.tracker.block_of(tensor).category = category
 
     def claim(self, category: str) -> None:
-        """Everything held that nobody has named yet is of this category."""
+        """Everything held that has no category yet is of this one."""
         for block in self.tracker.live_blocks():
             if block.category == TEMPORARIES:
                 block.category = category

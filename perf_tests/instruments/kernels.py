@@ -18,7 +18,7 @@ from perf_tests.instruments.device import Device
 from perf_tests.instruments.torch_private import profiler_is_active
 
 PLAIN_ROUNDS = 2
-"""Without the profiler: the first is cold, the second says what a round takes when nobody looks."""
+"""Without the profiler: the first is cold, the second is what a round takes without the profiler's overhead."""
 
 WARMUP_ROUNDS = 2
 """Under the profiler, thrown away: its own first use is slow."""

@@ -1,6 +1,6 @@
 """Who holds the memory of a round: every block with its category, the line that made it, and the region that saved it.
 
-Watched at the dispatcher, on real tensors, so that somebody else's model is told as ours is. The watch keeps arguments
+Watched at the dispatcher, on real tensors, so that a model of the user's is told as ours is. The watch keeps arguments
 alive a little longer than they would be, so the peak itself is the allocator's to tell.
 """
 

@@ -42,7 +42,7 @@ def snapshot_of_held(held: Held) -> Snapshot:
 
 
 def snapshot_of_events(events: Iterable[AllocatorEvent]) -> Snapshot:
-    """Of a round whose lines of Python nobody saw: compiled code has none."""
+    """Of a round without lines of Python: compiled code has none."""
     return synthetic_snapshot([], [(event.address, event.bytes, ()) for event in events])
 
 

@@ -55,7 +55,7 @@ class Fragmentation:
     inactive_split_bytes: int
     """The most that lay idle in blocks that were cut from larger ones and cannot be given back."""
     allocation_retries: int
-    """How often it had to give its cache back to go on."""
+    """How often it had to return its cache before an allocation succeeded."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def resident_set_peak_bytes() -> int | None:
 
 
 def _on_cpu(play: Play) -> RoundMemory:
-    # Both are traced: of a block from before the trace nobody knows the size when it goes, of a gradient for example.
+    # Both are traced: the size of a block from before the trace, a gradient for example, is unknown when it goes.
     with allocator_traced() as traced:
         for name in (f"{ROUND}, the first", ROUND):
             with record_function(name):
@@ -176,7 +176,7 @@ class _CudaStatistics:
         return statistics
 
     def _note_peaks(self) -> dict[str, Any]:
-        """The statistics since the last call; from here on peaks are counted anew."""
+        """The statistics since the last call; from here on peaks are counted again."""
         statistics = torch.cuda.memory_stats(self.device)
         for kind in ("allocated", "reserved", "inactive_split"):
             peak = statistics[f"{kind}_bytes.all.peak"]

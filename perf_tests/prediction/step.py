@@ -144,7 +144,7 @@ def _uncertainty(case: Case, bound: str, machine: TargetMachine) -> float | None
 
 
 def parts_of(case: Case, counters: Counters) -> list[Part]:
-    """The phase cut where another thread goes on launching: a step is a forward pass, a backward pass and an update."""
+    """The phase cut where another thread takes over: a step is a forward pass, a backward pass and an update."""
     going_back = case.phase in ("backward", "attention_backward")
     if not isinstance(case, LanguageModelCase) or case.phase not in ("forward_backward", "full_step"):
         return [_part(counters.kernels, going_back)]
