@@ -54,7 +54,7 @@ def subtree_sizes(total: Total, length: int, dtype: torch.dtype, device: torch.d
 
 
 def tree_from_sizes(sizes: list[list[int]], leaves: list[int]) -> Tree:
-    """The tree over `leaves`; its root holds all of them, so whoever meets earlier is in one child."""
+    """The tree over `leaves`; its root holds all of them, so leaves that meet earlier share a child."""
     if len(leaves) == 1:
         return leaves[0]
     children: list[list[int]] = []

@@ -30,7 +30,7 @@ class Claim:
     strategies: Mapping[str, SearchStrategy[Any]]
     check: Callable[..., None]
     cost: int
-    """Runs 1/cost of the profile's examples."""
+    """Runs 1/cost of the profile's examples: 2 or 4 where an example builds a model or is a long loop."""
 
     @property
     def area(self) -> str:

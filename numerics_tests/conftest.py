@@ -8,7 +8,7 @@ from hypothesis import register_random, settings
 
 from model.attention import ATTENTION, AttentionFunction
 from model.device import device_named
-from numerics_tests import cuda_rules, environment, profiles
+from numerics_tests import cuda_autocast, environment, profiles
 
 # Hypothesis keeps a weak reference only.
 TORCH_GENERATOR = profiles.TorchGenerator()
@@ -56,10 +56,10 @@ def attention(request: pytest.FixtureRequest, device: torch.device) -> Attention
     return implementation.build()
 
 
-@pytest.fixture(params=cuda_rules.RULES)
+@pytest.fixture(params=cuda_autocast.RULES)
 def rules(request: pytest.FixtureRequest, device: torch.device) -> Iterator[str]:
     """Whose autocast rules are in force: those of the device, and on a CPU also CUDA's from the header."""
     if device.type == "cuda" and request.param == "cpu":
         pytest.skip("the CPU's rules are checked in a run with --device cpu.")
-    with cuda_rules.in_force(request.param, device):
+    with cuda_autocast.in_force(request.param, device):
         yield request.param

@@ -21,7 +21,12 @@ class Flag:
     read: Callable[[], Any]
     write: Callable[[Any], object]
     torch_default: Any = None
-    """What PyTorch itself starts with, where that is something else: nobody's doing, so nothing to report."""
+    """What PyTorch itself starts with, where that is something else, which is not reported."""
+
+    def set(self, value: Any) -> None:
+        """Write only what differs: setting deterministic_algorithms imports all of Inductor, to whatever value."""
+        if self.read() != value:
+            self.write(value)
 
 
 def _backend_flag(backend: Any, name: str) -> Flag:
@@ -42,7 +47,7 @@ def _read_matmul_precision() -> str | MixedPrecisions:
     try:
         return torch.get_float32_matmul_precision()
     except RuntimeError:
-        # Raised when somebody used the setting of a single backend; then each is asked for itself.
+        # Raised where the setting of a single backend was used; then each is asked for itself.
         # The stubs of torch do not know mkldnn.matmul.
         matmuls = torch.backends.mkldnn.matmul, torch.backends.cuda.matmul  # type: ignore[attr-defined]
         return MixedPrecisions(*(matmul.fp32_precision for matmul in matmuls))
@@ -81,7 +86,7 @@ VARIABLES = {
 
 
 def changed(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """One sentence for each flag or variable that somebody set otherwise than these tests need."""
+    """One sentence for each flag or variable that is set otherwise than these tests need."""
     sentences = []
     for flag in FLAGS:
         value = flag.read()
@@ -99,11 +104,11 @@ def pinned() -> Iterator[None]:
     before = [(flag, flag.read()) for flag in FLAGS]
     try:
         for flag in FLAGS:
-            flag.write(flag.pinned)
+            flag.set(flag.pinned)
         yield
     finally:
         for flag, value in before:
-            flag.write(value)
+            flag.set(value)
 
 
 @contextmanager

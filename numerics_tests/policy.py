@@ -32,7 +32,7 @@ Version = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Row:
+class AutocastRow:
     """A rule for a group of ops on one device, from one torch version on."""
 
     device: str
@@ -43,34 +43,34 @@ class Row:
 
 
 TABLE = (
-    Row("cpu", "products", Rule.LOW, "OP_LIST, CPU"),
-    Row("cpu", "tensordot", Rule.LOW, "RUN; it ends in mm, OP_LIST, CPU"),
+    AutocastRow("cpu", "products", Rule.LOW, "OP_LIST, CPU"),
+    AutocastRow("cpu", "tensordot", Rule.LOW, "RUN; it ends in mm, OP_LIST, CPU"),
     # Not on the CPU's list; pytorch/pytorch lists mv, addmv, addr and einsum for CUDA alone.
-    Row("cpu", "small products", Rule.UNCHANGED, "RUN"),
-    Row("cpu", "norms and sums", Rule.UNCHANGED, "RUN; intel/intel-extension-for-pytorch#731"),
-    Row("cpu", "rms norms", Rule.UNCHANGED, "RUN"),
-    Row("cpu", "losses", Rule.FLOAT32, "OP_LIST, CPU"),
-    Row("cpu", "banned on cuda", Rule.FLOAT32, "OP_LIST, CPU"),
-    Row("cpu", "only on cpu", Rule.FLOAT32, "OP_LIST, CPU"),
-    Row("cpu", "untouched", Rule.UNCHANGED, "RUN"),
-    Row("cpu", "with float32", Rule.WIDEST, "RUN; type promotion of the op itself"),
-    Row("cpu", "explicit dtype", Rule.EXPLICIT, "RUN"),
-    Row("cpu", "promoted on cuda", Rule.RAISES_UNLESS_FLOAT32, "RUN"),
-    Row("cpu", "complex", Rule.COMPLEX, "RUN"),
-    Row("cuda", "products", Rule.LOW, "OP_LIST, CUDA; HEADER, LOWER_PRECISION_FP"),
+    AutocastRow("cpu", "small products", Rule.UNCHANGED, "RUN"),
+    AutocastRow("cpu", "norms and sums", Rule.UNCHANGED, "RUN; intel/intel-extension-for-pytorch#731"),
+    AutocastRow("cpu", "rms norms", Rule.UNCHANGED, "RUN"),
+    AutocastRow("cpu", "losses", Rule.FLOAT32, "OP_LIST, CPU"),
+    AutocastRow("cpu", "banned on cuda", Rule.FLOAT32, "OP_LIST, CPU"),
+    AutocastRow("cpu", "only on cpu", Rule.FLOAT32, "OP_LIST, CPU"),
+    AutocastRow("cpu", "untouched", Rule.UNCHANGED, "RUN"),
+    AutocastRow("cpu", "with float32", Rule.WIDEST, "RUN; type promotion of the op itself"),
+    AutocastRow("cpu", "explicit dtype", Rule.EXPLICIT, "RUN"),
+    AutocastRow("cpu", "promoted on cuda", Rule.RAISES_UNLESS_FLOAT32, "RUN"),
+    AutocastRow("cpu", "complex", Rule.COMPLEX, "RUN"),
+    AutocastRow("cuda", "products", Rule.LOW, "OP_LIST, CUDA; HEADER, LOWER_PRECISION_FP"),
     # Promoted to the widest input and not lowered, because its mm runs with autocast already left.
-    Row("cuda", "tensordot", Rule.UNCHANGED, "HEADER, PROMOTE"),
-    Row("cuda", "small products", Rule.LOW, "OP_LIST, CUDA; HEADER, LOWER_PRECISION_FP"),
-    Row("cuda", "norms and sums", Rule.FLOAT32, "OP_LIST, CUDA; HEADER, FP32 and FP32_SET_OPT_DTYPE"),
-    Row("cuda", "rms norms", Rule.UNCHANGED, "HEADER, not in any list"),
-    Row("cuda", "rms norms", Rule.FLOAT32, "HEADER, FP32; pytorch/pytorch#174824", since=(2, 12)),
-    Row("cuda", "losses", Rule.FLOAT32, "OP_LIST, CUDA; HEADER, FP32"),
-    Row("cuda", "banned on cuda", Rule.RAISES, "OP_LIST, CUDA: binary_cross_entropy"),
-    Row("cuda", "untouched", Rule.UNCHANGED, "HEADER, not in any list"),
-    Row("cuda", "with float32", Rule.WIDEST, "OP_LIST, CUDA; HEADER, PROMOTE"),
-    Row("cuda", "explicit dtype", Rule.EXPLICIT, "HEADER, FP32_SET_OPT_DTYPE"),
-    Row("cuda", "promoted on cuda", Rule.WIDEST, "OP_LIST, CUDA; HEADER, PROMOTE"),
-    Row("cuda", "complex", Rule.COMPLEX, "RUN on the CPU"),
+    AutocastRow("cuda", "tensordot", Rule.UNCHANGED, "HEADER, PROMOTE"),
+    AutocastRow("cuda", "small products", Rule.LOW, "OP_LIST, CUDA; HEADER, LOWER_PRECISION_FP"),
+    AutocastRow("cuda", "norms and sums", Rule.FLOAT32, "OP_LIST, CUDA; HEADER, FP32 and FP32_SET_OPT_DTYPE"),
+    AutocastRow("cuda", "rms norms", Rule.UNCHANGED, "HEADER, not in any list"),
+    AutocastRow("cuda", "rms norms", Rule.FLOAT32, "HEADER, FP32; pytorch/pytorch#174824", since=(2, 12)),
+    AutocastRow("cuda", "losses", Rule.FLOAT32, "OP_LIST, CUDA; HEADER, FP32"),
+    AutocastRow("cuda", "banned on cuda", Rule.RAISES, "OP_LIST, CUDA: binary_cross_entropy"),
+    AutocastRow("cuda", "untouched", Rule.UNCHANGED, "HEADER, not in any list"),
+    AutocastRow("cuda", "with float32", Rule.WIDEST, "OP_LIST, CUDA; HEADER, PROMOTE"),
+    AutocastRow("cuda", "explicit dtype", Rule.EXPLICIT, "HEADER, FP32_SET_OPT_DTYPE"),
+    AutocastRow("cuda", "promoted on cuda", Rule.WIDEST, "OP_LIST, CUDA; HEADER, PROMOTE"),
+    AutocastRow("cuda", "complex", Rule.COMPLEX, "RUN on the CPU"),
 )
 
 
@@ -80,7 +80,7 @@ def torch_version() -> Version:
     return int(major), int(minor)
 
 
-def row_for(device: str, op: str, version: Version) -> Row | None:
+def row_for(device: str, op: str, version: Version) -> AutocastRow | None:
     """The row in force for `op`: the latest not newer than `version`; None where no source says anything."""
     rows = [row for row in TABLE if row.device == device and row.group == GROUP_OF[op] and row.since <= version]
     return max(rows, key=lambda row: row.since, default=None)

@@ -56,31 +56,30 @@ class Recipe:
         return self.exact().clamp(-largest, largest).to(self.dtype).to(device)
 
 
-@st.composite
 def recipes(
-    draw: DrawFn,
     *shape: int | Sequence[int],
     dtypes: Sequence[torch.dtype] = (torch.float16, torch.bfloat16, torch.float32),
     exponents: tuple[int, int] = (-6, 6),
     max_spread: int = 6,
     plant: Sequence[float] = ADVERSARIAL,
     positive: bool = False,
-) -> Recipe:
-    """Recipes for tensors of `shape`; a dimension given as a sequence is one of its members."""
-    sizes = tuple(
-        size if isinstance(size, int) else draw(st.sampled_from(list(size)), label=f"dimension {position}")
-        for position, size in enumerate(shape)
-    )
-    count = torch.Size(sizes).numel()
-    planted = st.tuples(st.integers(0, max(0, count - 1)), st.sampled_from(list(plant or [0.0])))
-    return Recipe(
-        shape=sizes,
-        dtype=draw(st.sampled_from(list(dtypes)), label="dtype"),
-        seed=draw(st.integers(0, 2**32 - 1), label="seed"),
-        exponent=draw(st.integers(*exponents), label="exponent"),
-        spread=draw(st.integers(0, max_spread), label="spread"),
-        planted=tuple(draw(st.lists(planted, max_size=3 if plant else 0), label="planted")),
-        positive=positive,
+) -> SearchStrategy[Recipe]:
+    """Recipes for tensors of `shape`; a dimension given as a sequence is one of its members.
+
+    Every part is made once and not in each draw, which would take longer than most of the checks themselves.
+    """
+    sizes = [[size] if isinstance(size, int) else list(size) for size in shape]
+    largest = torch.Size(max(members) for members in sizes).numel()
+    planted = st.tuples(st.integers(0, max(0, largest - 1)), st.sampled_from(list(plant or [0.0])))
+    return st.builds(
+        Recipe,
+        shape=st.tuples(*(st.sampled_from(members) for members in sizes)),
+        dtype=st.sampled_from(list(dtypes)),
+        seed=st.integers(0, 2**32 - 1),
+        exponent=st.integers(*exponents),
+        spread=st.integers(0, max_spread),
+        planted=st.lists(planted, max_size=3 if plant else 0).map(tuple),
+        positive=st.just(positive),
     )
 
 

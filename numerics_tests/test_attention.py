@@ -1,6 +1,6 @@
 """Attention: blind to the future, within the hull of the values, as exact as plain PyTorch of the same precision.
 
-Every implementation of the model runs, the compiled ones at one shape, because each new shape is compiled anew.
+Every implementation of the model runs, the compiled ones at one shape, because each new shape is compiled again.
 """
 
 from collections.abc import Callable

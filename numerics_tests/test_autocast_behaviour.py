@@ -7,7 +7,6 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from numerics_tests.checks import assert_same_bits, assert_true
 from numerics_tests.claims import claim
@@ -15,6 +14,7 @@ from numerics_tests.formats import LOW
 from numerics_tests.policy import torch_version
 from numerics_tests.strategies import Recipe, low_dtypes, recipes
 from numerics_tests.test_autocast_dtypes import Region
+from perf_tests.instruments.torch_private import TorchDispatchMode, operator
 
 AUTOCAST = {"torch": torch.autocast}
 MATRIX = recipes((2, 5), 4, dtypes=(torch.float32,), exponents=(-2, 2), max_spread=1, plant=())
@@ -28,7 +28,7 @@ class CastsOf(TorchDispatchMode):
         self.weight, self.count = weight, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten._to_copy.default and args[0] is self.weight:
+        if func is operator("_to_copy").default and args[0] is self.weight:
             self.count += 1
         return func(*args, **(kwargs or {}))
 

@@ -1,6 +1,6 @@
 """Every op of the autocast table has the dtype the table gives it, under the CPU's rules and under CUDA's.
 
-On a machine without a GPU CUDA's rules run on the CPU, see cuda_rules.py; on a GPU they are CUDA's own.
+On a machine without a GPU CUDA's rules run on the CPU, see cuda_autocast.py; on a GPU they are CUDA's own.
 """
 
 from collections.abc import Callable
@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from numerics_tests import cuda_rules, policy
+from numerics_tests import cuda_autocast, policy
 from numerics_tests.autocast_ops import GROUP_OF, OPS, why_missing
 from numerics_tests.checks import assert_same_bits, assert_true
 from numerics_tests.claims import claim
 from numerics_tests.strategies import Recipe, alike, low_dtypes, recipes
+from perf_tests.instruments.autocast_lists import cuda_lists, op_lists
 
 Region = Callable[..., AbstractContextManager[Any]]
 """Makes a region as torch.autocast does: device type, dtype=, enabled=."""
@@ -84,7 +85,7 @@ regions = st.lists(st.tuples(st.booleans(), low_dtypes()), min_size=1, max_size=
     ops=one_of_each_group(sorted(OPS)),
     nesting=regions,
     shape=st.tuples(st.sampled_from([2, 4, 6]), st.sampled_from([2, 4, 5])),
-    rules=st.sampled_from(cuda_rules.RULES),
+    rules=st.sampled_from(cuda_autocast.RULES),
     dtype=st.sampled_from([torch.float32, "the region's", torch.float64]),
 )
 def test_innermost_region_decides_the_dtype(
@@ -100,7 +101,7 @@ def test_innermost_region_decides_the_dtype(
     is_enabled, low = nesting[-1]
     rules = device.type if device.type == "cuda" else rules
     a, b = inputs(low if isinstance(dtype, str) else dtype, device, *shape)
-    with cuda_rules.in_force(rules, device), ExitStack() as stack:
+    with cuda_autocast.in_force(rules, device), ExitStack() as stack:
         for enabled, region_dtype in nesting:
             stack.enter_context(autocast(device.type, dtype=region_dtype, enabled=enabled))
         found = {op: found_dtype(op, a, b) for op in ops}
@@ -127,7 +128,7 @@ def in_region(call: Callable[..., Tensor], low: torch.dtype, *operands: Tensor) 
         return call(*operands)
 
 
-Run = Callable[..., Tensor]
+InRegion = Callable[..., Tensor]
 """(op, autocast dtype, operands) to the result inside a region."""
 
 
@@ -153,7 +154,7 @@ def assert_same_way_there_and_back(
     starts_low=st.booleans(),
 )
 def test_autocast_is_casting_by_hand(
-    run: Run, ops: tuple[str, ...], recipe: Recipe, low: torch.dtype, starts_low: bool, device: torch.device
+    run: InRegion, ops: tuple[str, ...], recipe: Recipe, low: torch.dtype, starts_low: bool, device: torch.device
 ) -> None:
     """Bit for bit, result and gradient: autocast adds casts and nothing else; pytorch, test/test_autocast.py."""
     leaf = recipe.tensor(device).to(low if starts_low else torch.float32)
@@ -183,7 +184,7 @@ TWO_OPERANDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     low=low_dtypes(),
 )
 def test_product_in_a_region_is_that_of_cast_operands(
-    run: Run, op: str, recipe: Recipe, low: torch.dtype, device: torch.device
+    run: InRegion, op: str, recipe: Recipe, low: torch.dtype, device: torch.device
 ) -> None:
     """Activations and weights are each cast, multiplied in 16 bits, and their gradients cast back: bit for bit."""
     operands = [recipe.tensor(device), alike(recipe, 1, shape=(3, 8)).tensor(device)]
@@ -195,7 +196,7 @@ def test_product_in_a_region_is_that_of_cast_operands(
 
 def test_header_and_table_agree() -> None:
     """The installed header is the authority on CUDA: ops in its lists have the rule of their list in the table."""
-    lists = cuda_rules.op_lists(cuda_rules.HEADER.read_text())
+    lists = cuda_lists()
     rule_of = {"low": policy.Rule.LOW, "float32": policy.Rule.FLOAT32, "set dtype": policy.Rule.FLOAT32}
     listed = {name.partition(".")[0]: rule for group, rule in rule_of.items() for name in lists[group]}
     for op in OPS:
@@ -209,15 +210,7 @@ def test_header_and_table_agree() -> None:
 def test_header_without_the_lists_is_refused() -> None:
     """A header laid out in another way ends in a sentence, not in empty lists that would pass everything."""
     with pytest.raises(ValueError, match="AT_FORALL_LOWER_PRECISION_FP"):
-        cuda_rules.op_lists("#define SOMETHING_ELSE(_) _(linear)")
-
-
-@pytest.mark.parametrize(
-    "name, is_listed", [("linear", True), ("prod", True), ("layer_norm", False), ("softmax.int", False)]
-)
-def test_cpu_registers_what_the_table_says(name: str, is_listed: bool) -> None:
-    """The dispatcher knows which ops the CPU's autocast has a kernel for; torch offers no public way to ask."""
-    assert torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCPU") == is_listed
+        op_lists("#define SOMETHING_ELSE(_) _(linear)")
 
 
 def test_cuda_rules_leave_nothing_behind(device: torch.device) -> None:
@@ -225,7 +218,7 @@ def test_cuda_rules_leave_nothing_behind(device: torch.device) -> None:
     a = torch.ones(2, 2, dtype=torch.bfloat16)
 
     def fail() -> None:
-        with cuda_rules.on_the_cpu(), torch.autocast("cpu", dtype=torch.bfloat16):
+        with cuda_autocast.on_the_cpu(), torch.autocast("cpu", dtype=torch.bfloat16):
             assert torch.softmax(a, -1).dtype == torch.float32
             raise KeyError("planted")
 

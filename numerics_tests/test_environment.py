@@ -1,10 +1,7 @@
-"""A wrong option, and flags that somebody changed, are named in one sentence instead of spoiling results."""
+"""A wrong option, and flags that were changed, are named in one sentence instead of spoiling results."""
 
-import os
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
-from subprocess import PIPE
 
 import pytest
 import torch
@@ -13,36 +10,44 @@ from hypothesis import strategies as st
 
 from numerics_tests import environment, profiles
 
-ROOT = Path(__file__).resolve().parents[1]
+
+def start(*options: str) -> int:
+    """pytest as a user starts it, with its exit code; in this process, since importing torch takes most of a run."""
+    return pytest.main([str(Path(__file__)), "-q", "-p", "no:cacheprovider", "-k", "profile_in_force", *options])
 
 
-COMMAND = [sys.executable, "-m", "pytest", "numerics_tests/test_environment.py", "-p", "no:cacheprovider"]
+@pytest.fixture
+def profile_is_kept(pytestconfig: pytest.Config) -> Iterator[None]:
+    """A run inside of this one loads a profile of its own."""
+    yield
+    profiles.load(pytestconfig.getoption("hypothesis_profile") or profiles.DEFAULT)
 
 
-def start(*options: str, **variables: str) -> "subprocess.Popen[str]":
-    """pytest in a process of its own, as a user starts it."""
-    environ = {**os.environ, **variables}
-    return subprocess.Popen([*COMMAND, *options], cwd=ROOT, stdout=PIPE, stderr=PIPE, text=True, env=environ)
+@pytest.mark.usefixtures("profile_is_kept")
+@pytest.mark.parametrize(
+    "option, value, sentence",
+    [
+        ("--hypothesis-profile", "night", "profile 'night' is not known; choose quick, ci, deep."),
+        ("--device", "cuda:99", "device 'cuda:99'"),
+    ],
+)
+def test_wrong_option_ends_in_one_sentence(
+    option: str, value: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """pytest's code for wrong usage, 4, and no traceback."""
+    assert start(option, value) == pytest.ExitCode.USAGE_ERROR
+    errors = capsys.readouterr().err
+    assert sentence in errors
+    assert "Traceback" not in errors
 
 
-def test_options_do_what_a_user_expects() -> None:
-    """A bad one ends with pytest's code for wrong usage, 4, and one sentence; `quick` holds on a CI machine too.
-
-    Hypothesis loads a `ci` profile of its own where the variable CI is set, before any conftest.
-    """
-    # Side by side, because most of their time is spent importing torch.
-    on_ci = start("-k", "profile_in_force", CI="1")
-    bad = {
-        "profile 'night' is not known; choose quick, ci, deep.": start("--hypothesis-profile", "night"),
-        "device 'cuda:99'": start("--device", "cuda:99"),
-    }
-    for sentence, run in bad.items():
-        output, errors = run.communicate(timeout=300)
-        assert run.returncode == 4, output + errors
-        assert sentence in errors, errors
-        assert "Traceback" not in errors, errors
-    output, errors = on_ci.communicate(timeout=300)
-    assert "1 passed" in output, output + errors
+@pytest.mark.usefixtures("profile_is_kept")
+def test_quick_is_in_force_whatever_was_loaded_before(capsys: pytest.CaptureFixture[str]) -> None:
+    """Hypothesis loads a `ci` profile of its own where the variable CI is set, before any conftest."""
+    settings.register_profile("hypothesis's own", max_examples=1, derandomize=True)
+    settings.load_profile("hypothesis's own")
+    assert start() == pytest.ExitCode.OK
+    assert "1 passed" in capsys.readouterr().out
 
 
 def test_profile_in_force_is_ours(pytestconfig: pytest.Config) -> None:
@@ -77,7 +82,7 @@ def test_changed_matmul_precision_is_named_and_reset() -> None:
 
 
 def test_precision_set_for_one_backend_is_named_and_reset() -> None:
-    """torch's getter raises after that; here it is one more thing that somebody changed."""
+    """torch's getter raises after that; here it is one more thing that was changed."""
     matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     matmul.fp32_precision = "bf16"
     try:

@@ -14,6 +14,7 @@ from numerics_tests.faults import FAULTS
 
 CLAIMS = all_claims()
 ENOUGH = 50
+"""Fewer would mean that a module of faults is no longer imported."""
 ONLY_ON_A_CPU = ("torch's 16-bit kernel on a CPU",)
 
 

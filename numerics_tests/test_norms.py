@@ -104,8 +104,8 @@ def test_rms_norm_survives_squares_that_underflow(
 def test_rms_norm_ignores_scale(rms_norm: RMS, recipe: Recipe, k: int, device: torch.device) -> None:
     """RMS(2^k x, 4^k eps) = RMS(x, eps) bit for bit: scaling by a power of two moves exponents alone."""
     x, weight = recipe.tensor(device), weights_like(recipe).to(device)
-    x = torch.where(x.abs() > 2.0**-10, x, 0)
-    eps = 2.0**-16
+    x = torch.where(x.abs() > 2.0**-10, x, 0)  # 2^-3 of what is left is still a normal number of float16
+    eps = 2.0**-16  # near the model's 1e-5, and a power of two, so that 4^k eps is exact
     assert_same_bits(
         rms_norm(x * 2.0**k, weight, eps * 4.0**k), rms_norm(x, weight, eps), "IEEE 754-2019, 4.3", recipe, k
     )
@@ -121,7 +121,8 @@ def test_rms_norm_is_odd_and_keeps_zero(rms_norm: RMS, recipe: Recipe, eps: floa
     assert_true(zeros.dtype == x.dtype, f"{x.dtype} went in, {zeros.dtype} came out", recipe)
 
 
-# Of one sign, so that sums do not cancel and an error relative to the sum shows.
+# Of one sign, so that sums do not cancel and an error relative to the sum shows; and so many rows that a running sum
+# over them in 16 bits, as the weight's gradient would be one, stands still.
 GRADIENT_ROWS = recipes(2048, 4, exponents=(-1, 1), max_spread=1, plant=(), positive=True)
 
 

@@ -65,6 +65,7 @@ def test_first_step_of_adamw_is_the_sign_of_the_gradient(
     """
     parameter = recipe.tensor(device)
     gradient = (alike(recipe, 1, exponent=0, spread=2).tensor(device) + 0.0) * 2.0**power
+    # So that eps / |g| is at most 5e-6, and the sign what is left of the gradient.
     gradient = torch.where(gradient.abs() < 2.0**-9, 2.0**-9, gradient)
     decayed = parameter.double() * (1 - RATE * DECAY)
     exact = decayed - RATE * gradient.sign().double()

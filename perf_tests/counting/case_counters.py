@@ -23,7 +23,7 @@ from perf_tests.counting.fake_training import (
     passes,
     updates,
 )
-from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, Kernel, PartCounters
+from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, KernelCost, PartCounters
 from perf_tests.instruments.kernel_cost import MATRIX_PRODUCTS
 
 ZERO_GRAD_POLICIES = ("before_forward", "after_forward", "before_step")
@@ -38,18 +38,10 @@ class NotCountedError(Exception):
 
 
 @dataclass(frozen=True)
-class KernelGroup:
+class KernelGroup(KernelCost):
     """Equal kernel-launching operations of one phase."""
 
-    name: str
-    """The operator, `aten.mm`."""
     calls: int
-    flops: int
-    """Executed by one call."""
-    bytes: int
-    """Read and written by one call, at the least."""
-    rate: str
-    """Which arithmetic rate bounds it: "fp32", "tf32", "bf16", "fp16"; "" for elementwise work."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +121,8 @@ def counters_of(
     `all_layers` runs every layer where otherwise a few are enough. Raises NotCountedError, and ValueError for
     an unknown policy.
     """
-    check_zero_grad_policy(zero_grad)
+    if zero_grad not in ZERO_GRAD_POLICIES:
+        raise ValueError(f"zero_grad is {zero_grad!r}; it must be one of {', '.join(ZERO_GRAD_POLICIES)}.")
     reason = why_not_counted(case)
     if reason is not None:
         raise NotCountedError(reason)
@@ -137,12 +130,6 @@ def counters_of(
         return _counters(case, 0, _attention_parts(case))
     parts = _language_model_parts(case, zero_grad, first_step, all_layers)
     return _counters(case, case.config.parameters, parts)
-
-
-def check_zero_grad_policy(zero_grad: str) -> None:
-    """Raises ValueError for an unknown one, with those that are known."""
-    if zero_grad not in ZERO_GRAD_POLICIES:
-        raise ValueError(f"zero_grad is {zero_grad!r}; it must be one of {', '.join(ZERO_GRAD_POLICIES)}.")
 
 
 def _attention_parts(case: AttentionCase) -> list[_Part]:
@@ -167,47 +154,36 @@ _PARTS_OF_PHASE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 def _language_model_parts(case: LanguageModelCase, zero_grad: str, first_step: bool, all_layers: bool) -> list[_Part]:
     names, timed = _PARTS_OF_PHASE[case.phase]
-    counted = (inference if case.phase == "inference" else passes)(_pass_shape(case), all_layers)
+    shape = PassShape(
+        case.config, case.context_length, case.batch_size, case.precision, case.attention, case.checkpoint, case.device
+    )
+    counted = (inference if case.phase == "inference" else passes)(shape, all_layers)
     is_updated = case.trains and not (case.phase == "full_step" and zero_grad == "before_step")
     beside = {name: Counter[str]() for name in names}
     # The set-up of a backward pass returns, and lets go of the logits; a step has them until its end.
     keeps_logits = case.phase in ("forward_backward", "full_step")
     if keeps_logits:
-        beside["backward"] += _difference(counted["loss"].held_at_end, counted["backward"].held_at_start)
+        beside["backward"] += counted["loss"].held_at_end - counted["backward"].held_at_start
     if case.phase == "full_step" and zero_grad == "after_forward" and not first_step:
         old_gradients = Counter({GRADIENTS: counted["backward"].held_at_end[GRADIENTS]})
         beside["forward"] += old_gradients
         beside["loss"] += old_gradients
     if is_updated:
-        updating = updates(_update_shape(case))["first_update" if first_step else "update"]
-        state = _difference(updating.held_at_start, counted["forward"].held_at_start)[OPTIMIZER_STATE]
+        optimizer = optimizer_that_runs(case.optimizer or "default", torch.device(case.device))
+        update = UpdateShape(case.config, optimizer, PRECISIONS[case.precision].scales_loss, case.device)
+        updating = updates(update)["first_update" if first_step else "update"]
+        state = (updating.held_at_start - counted["forward"].held_at_start)[OPTIMIZER_STATE]
         for name in ("forward", "loss", "backward"):
             beside[name] += Counter({OPTIMIZER_STATE: state})
         inputs = Counter({INPUTS: counted["backward"].held_at_end[INPUTS]})
-        step = _difference(counted["backward"].held_at_end + beside["backward"], updating.held_at_start)
+        step = counted["backward"].held_at_end + beside["backward"] - updating.held_at_start
         beside["optimizer"] = step if keeps_logits else inputs
         counted = {**counted, "optimizer": updating}
     return [_Part(name, counted[name], name in timed, beside[name]) for name in names if name in counted]
 
 
-def _pass_shape(case: LanguageModelCase) -> PassShape:
-    return PassShape(
-        case.config, case.context_length, case.batch_size, case.precision, case.attention, case.checkpoint, case.device
-    )
-
-
-def _update_shape(case: LanguageModelCase) -> UpdateShape:
-    optimizer = optimizer_that_runs(case.optimizer or "default", torch.device(case.device))
-    return UpdateShape(case.config, optimizer, PRECISIONS[case.precision].scales_loss, case.device)
-
-
-def _difference(more: Counter[str], less: Counter[str]) -> Counter[str]:
-    """What is in `more` and not in `less`; nothing negative."""
-    return more - less
-
-
 def _counters(case: Case, parameters: int, parts: Sequence[_Part]) -> Counters:
-    kernels = sum((part.counters.kernels for part in parts if part.is_timed), Counter[Kernel]())
+    kernels = sum((part.counters.kernels for part in parts if part.is_timed), Counter[KernelCost]())
     peaks = tuple(_part_peak(part) for part in parts)
     return Counters(
         parameters=parameters,
@@ -219,14 +195,10 @@ def _counters(case: Case, parameters: int, parts: Sequence[_Part]) -> Counters:
         saved_bytes=sum(part.counters.saved_bytes for part in parts if part.name != "inference"),
         peak_bytes=max(peak.peak_bytes for peak in peaks),
         host_reads=sum(part.counters.host_reads for part in parts if part.is_timed),
-        kernels=tuple(_group(kernel, calls) for kernel, calls in kernels.items()),
+        kernels=tuple(KernelGroup(**vars(kernel), calls=calls) for kernel, calls in kernels.items()),
         parts=peaks,
         largest_allocations=_largest(parts),
     )
-
-
-def _group(kernel: Kernel, calls: int) -> KernelGroup:
-    return KernelGroup(kernel.name, calls, kernel.flops, kernel.bytes, kernel.rate)
 
 
 def _part_peak(part: _Part) -> PartPeak:

@@ -21,7 +21,7 @@ DEVICE = "cuda"
 """What the sizes are made for. CUDA's rules are played on the CPU, so it needs no GPU."""
 
 OPTIMIZER = "foreach"
-"""What AdamW takes on a GPU when nobody asks."""
+"""AdamW's default on a GPU."""
 
 PRECISIONS = ("fp32", "bf16")
 ATTENTIONS = ("naive", "sdpa")

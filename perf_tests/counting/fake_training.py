@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 import model as model_package
 from model.attention import ATTENTION
@@ -26,6 +25,7 @@ from perf_tests.instruments.counters import (
 )
 from perf_tests.instruments.cuda_rules import follow_rules
 from perf_tests.instruments.layer_extrapolation import NotOfEqualLayersError, extrapolated
+from perf_tests.instruments.torch_private import FakeTensorMode
 
 MODEL_SOURCE = Path(model_package.__file__).parent
 HOST = torch.device("cpu")
@@ -87,7 +87,7 @@ def passes(shape: PassShape, all_layers: bool = False) -> Parts:
 def from_few_layers(count: Callable[[PassShape], Parts], shape: PassShape, few: int, all_layers: bool) -> Parts:
     """What `count` finds at the shape's depth, from `few` layers and one more.
 
-    The first layer of an inference differs: the caller still holds what went into it. So that needs two at the least.
+    The first layer of an inference differs: the caller still holds what went into it. So that needs at least two.
     Blocks that share a checkpoint count as one layer; those left over stay behind them, as the model has them.
     """
     blocks = max(1, blocks_per_checkpoint(shape.checkpoint))

@@ -1,4 +1,4 @@
-"""How many bytes a case needs at the least, as closed forms, so that what cannot fit is not tried.
+"""How many bytes a case needs at least, as closed forms, so that what cannot fit is not tried.
 
 Only what certainly exists is counted: weights, gradients, optimizer state and the tensors that autograd keeps. The
 largest of these moments is a lower bound of the peak; temporaries come on top, and running into them is caught.
@@ -46,8 +46,8 @@ def saved_bytes(case: LanguageModelCase) -> int:
     """What a forward pass keeps for the backward pass, weights apart.
 
     For an eager model of ours these are the tensors of `model/transformer.py`, line by line, without those of one
-    number per row. Of a model compiled or not ours only the inputs of its matrix products are certain, and of
-    somebody else's not even those.
+    number per row. Of a compiled model only the inputs of its matrix products are certain, of a model of the user's
+    not even those.
     """
     if case.model != "ours":
         return 0
@@ -110,7 +110,7 @@ def _head_bytes(case: LanguageModelCase) -> int:
 
 
 def _product_bytes(case: LanguageModelCase, products: int, matrices: int) -> int:
-    """The normed rows that `products` read, once for all. Autocast casts them for each anew, and the weights too."""
+    """The normed rows that `products` read, once for all. Autocast casts them for each product, and the weights too."""
     element_bytes = _element_bytes(case.precision)
     if element_bytes == FLOAT32_BYTES:
         return _width_bytes(case)

@@ -5,11 +5,10 @@ In: a function. Out: bytes. The resident size of the process would add pages of 
 
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torch.profiler import ProfilerActivity, profile
 
@@ -25,7 +24,7 @@ class TracedAllocator:
 
 @contextmanager
 def allocator_traced() -> Iterator[TracedAllocator]:
-    """Everything that runs inside is traced. The profiler slows it down, so never time it at once."""
+    """Everything that runs inside is traced. The profiler slows it down, so do not time the same run."""
     traced = TracedAllocator()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
@@ -38,23 +37,10 @@ def allocator_traced() -> Iterator[TracedAllocator]:
 def allocator_peak_bytes(function: Callable[[], object]) -> int:
     """The most bytes handed out at one moment of `function()`, beyond those handed out before it.
 
-    A block from before that is freed meanwhile is not subtracted: the allocator knows no size of it. What a library
+    An earlier block that is freed inside is not subtracted: the allocator does not know its size. What a library
     allocates for itself, a matrix product's packing buffers for example, does not pass through the allocator.
     """
     with allocator_traced() as traced:
         function()
     assert traced.trace is not None
-    return _peak(traced.trace)
-
-
-def peak_bytes(events: Iterable[dict[str, Any]]) -> int:
-    """The peak of the running sum over a trace's memory events, in the order of time."""
-    return _peak(read_allocator_trace(events))
-
-
-def _peak(trace: AllocatorTrace) -> int:
-    peak = allocated = 0
-    for event in trace.events:
-        allocated += event.bytes
-        peak = max(peak, allocated)
-    return peak
+    return traced.trace.peak()

@@ -5,6 +5,7 @@ In: the events of a Chrome trace. Out: bytes, beyond those that were handed out 
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 CPU_DEVICE_TYPE = 0
@@ -48,13 +49,14 @@ class AllocatorTrace:
     def allocated_at_end(self) -> int:
         return sum(event.bytes for event in self.events)
 
+    def peak(self) -> int:
+        """The most handed out at one moment; 0 where it is never more than before the trace."""
+        return max(accumulate((event.bytes for event in self.events), initial=0))
+
     def peak_in(self, stretch: Stretch) -> int:
         """The most handed out at one moment of the stretch, its first moment included."""
-        allocated = peak = self.allocated_at(stretch.start)
-        for event in self.events_in(stretch):
-            allocated += event.bytes
-            peak = max(peak, allocated)
-        return peak
+        during = (event.bytes for event in self.events_in(stretch))
+        return max(accumulate(during, initial=self.allocated_at(stretch.start)))
 
     def events_in(self, stretch: Stretch) -> tuple[AllocatorEvent, ...]:
         return tuple(event for event in self.events if stretch.start < event.time <= stretch.end)

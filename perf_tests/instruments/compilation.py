@@ -1,7 +1,8 @@
 """What torch.compile did so far in this process: graphs compiled, and whether its disk cache knew them."""
 
-import sys
 from dataclasses import dataclass
+
+from perf_tests.instruments.torch_private import compiler_counters
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,9 @@ class CompilationCount:
 
 
 def count_compilations() -> CompilationCount:
-    if "torch._dynamo" not in sys.modules:  # importing it takes longer than many a case
+    counters = compiler_counters()
+    if counters is None:
         return CompilationCount(0, 0, 0)
-    # PyTorch has no public counterpart of these counters; its own troubleshooting guide reads them from here.
-    from torch._dynamo.utils import counters
-
     return CompilationCount(
         graphs=counters["stats"]["unique_graphs"],
         cache_hits=counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"],

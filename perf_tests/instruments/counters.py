@@ -7,7 +7,7 @@ In: code run inside `Counting`, cut into named parts. Out: a `PartCounters` for 
 import gc
 import inspect
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -16,8 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from perf_tests.instruments.cuda_rules import CudaRules
 from perf_tests.instruments.kernel_cost import (
@@ -31,7 +29,19 @@ from perf_tests.instruments.kernel_cost import (
     rate_of,
     tensors_in,
 )
-from perf_tests.instruments.storage_tracker import CUDA_BLOCK_BYTES, TEMPORARIES, Change, StorageTracker
+from perf_tests.instruments.storage_tracker import (
+    CUDA_BLOCK_BYTES,
+    TEMPORARIES,
+    Change,
+    StorageBlock,
+    StorageTracker,
+)
+from perf_tests.instruments.torch_private import (
+    DataDependentOutputException,
+    FakeTensor,
+    TorchDispatchMode,
+    autograd_file,
+)
 
 PARAMETERS = "parameters"
 INPUTS = "inputs"
@@ -39,30 +49,30 @@ GRADIENTS = "gradients"
 OPTIMIZER_STATE = "optimizer state"
 ACTIVATIONS = "activations"
 WEIGHT_COPIES = "autocast's weight copies"
-CATEGORIES = (PARAMETERS, INPUTS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, WEIGHT_COPIES, TEMPORARIES)
 
 BACKWARD_PASS = "backward pass"
 """In place of a line: the line that called autograd made none of its blocks."""
 
-_AUTOGRAD_ENGINE = torch.autograd.graph.__file__
-
 
 @dataclass(frozen=True)
-class Kernel:
+class KernelCost:
     """One kernel-launching operation, as far as its cost goes."""
 
     name: str
+    """The operator, `aten.mm`."""
     flops: int
     bytes: int
+    """Read and written, at least."""
     rate: str
+    """Which arithmetic rate bounds it: "fp32", "tf32", "bf16", "fp16"; "" for elementwise work."""
 
 
 @dataclass(frozen=True)
 class PartCounters:
     """What happened between two moments. Bytes held are by category."""
 
-    kernels: Counter[Kernel]
-    """Kernel to number of launches; those of one operation on lists of tensors share its bytes evenly."""
+    kernels: Counter[KernelCost]
+    """KernelCost to number of launches; those of one operation on lists of tensors share its bytes evenly."""
     saved_bytes: int
     """What autograd saved for the backward pass, each storage once, in the part that saved it first; without what was
     named before, as parameters and inputs are."""
@@ -82,10 +92,10 @@ class PartCounters:
 
 
 @dataclass
-class _Part:
+class _OpenPart:
     first_change: int
     last_change: int = 0
-    kernels: Counter[Kernel] = field(default_factory=Counter)
+    kernels: Counter[KernelCost] = field(default_factory=Counter)
     saved_bytes: int = 0
     host_reads: int = 0
 
@@ -104,8 +114,8 @@ class Counting(TorchDispatchMode):
         self.tracker = StorageTracker(CUDA_BLOCK_BYTES if self.on_cuda else 1, separate_host=self.on_cuda)
         self._float32_rate = float32_rate
         self._source = None if source is None else f"{source}/"
-        self._parts: dict[str, _Part] = {}
-        self._current = _Part(0)
+        self._parts: dict[str, _OpenPart] = {}
+        self._current = _OpenPart(0)
         self._stack = ExitStack()
 
     def __enter__(self) -> "Counting":
@@ -126,7 +136,7 @@ class Counting(TorchDispatchMode):
             self.tracker.block_of(tensor).category = category
 
     def claim(self, category: str) -> None:
-        """Everything held that nobody has named yet is of this category."""
+        """Everything held that has no category yet is of this one."""
         for block in self.tracker.live_blocks():
             if block.category == TEMPORARIES:
                 block.category = category
@@ -135,7 +145,7 @@ class Counting(TorchDispatchMode):
     def part(self, name: str) -> Iterator[None]:
         """Count what runs inside under this name."""
         outside = self._current
-        self._current = part = _Part(self.tracker.settle())
+        self._current = part = _OpenPart(self.tracker.settle())
         with torch.autograd.graph.saved_tensors_hooks(self._note_saved, lambda tensor: tensor):
             yield
         part.last_change = self.tracker.settle()
@@ -147,14 +157,8 @@ class Counting(TorchDispatchMode):
         return {name: self._counters(part) for name, part in self._parts.items()}
 
     def _note_saved(self, tensor: Tensor) -> Tensor:
-        # Detached, or an output that its own operation saves would hold the graph that holds it.
-        detached = tensor.detach()
-        block = self.tracker.block_of(detached)
-        if block.category in (TEMPORARIES, WEIGHT_COPIES) and not block.is_saved:
-            block.is_saved = True
-            self._current.saved_bytes += block.bytes
-            if block.category == TEMPORARIES:
-                block.category = ACTIVATIONS
+        detached, new_bytes = saved_for_backward(self.tracker, tensor)
+        self._current.saved_bytes += new_bytes
         return detached
 
     def __torch_dispatch__(
@@ -176,24 +180,13 @@ class Counting(TorchDispatchMode):
         on_host = name == "aten.lift_fresh" or self._all_on_host(inputs)
         for tensor in outputs:
             if not self.tracker.knows(tensor):
-                self._add(tensor, name, inputs, on_host)
+                take_in(self.tracker, tensor, name, place_among(_running_lines(), self._source), inputs, on_host)
         if outputs and not nothing_launched and not on_host:
             self._count(name, args, kwargs, inputs, outputs)
         return result
 
     def _all_on_host(self, inputs: list[Tensor]) -> bool:
         return bool(inputs) and self.on_cuda and all(self.tracker.block_of(tensor).on_host for tensor in inputs)
-
-    def _add(self, tensor: Tensor, name: str, inputs: list[Tensor], on_host: bool) -> None:
-        place = self._place()
-        self.tracker.add(tensor, name, place, self._category(name, inputs), on_host)
-        if name in REUSES_FIRST_ARGUMENT and place == BACKWARD_PASS and inputs[0].dtype == tensor.dtype:
-            self.tracker.reuses_if_freed_next(self.tracker.block_of(inputs[0]))
-
-    def _category(self, name: str, inputs: list[Tensor]) -> str:
-        if name == "aten._to_copy" and self.tracker.block_of(inputs[0]).category == PARAMETERS:
-            return WEIGHT_COPIES
-        return TEMPORARIES
 
     def _count(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[Tensor], outputs: list[Tensor]
@@ -205,22 +198,10 @@ class Counting(TorchDispatchMode):
             return
         # All launches of one operation on lists share its bytes; no byte is lost in dividing.
         share, left_over = divmod(touched, launches)
-        self._current.kernels[Kernel(name, flops, share + 1, rate)] += left_over
-        self._current.kernels[Kernel(name, flops, share, rate)] += launches - left_over
+        self._current.kernels[KernelCost(name, flops, share + 1, rate)] += left_over
+        self._current.kernels[KernelCost(name, flops, share, rate)] += launches - left_over
 
-    def _place(self) -> str:
-        """The line of the source that is running; empty outside of it."""
-        frame = inspect.currentframe()
-        while frame is not None:
-            file = frame.f_code.co_filename
-            if file == _AUTOGRAD_ENGINE:
-                return BACKWARD_PASS
-            if self._source is not None and file.startswith(self._source):
-                return f"{Path(self._source).name}/{file[len(self._source) :]}:{frame.f_lineno}"
-            frame = frame.f_back
-        return ""
-
-    def _counters(self, part: _Part) -> PartCounters:
+    def _counters(self, part: _OpenPart) -> PartCounters:
         before = self.tracker.changes[: part.first_change]
         during = self.tracker.changes[part.first_change : part.last_change]
         at_start = held_after(before, Counter())
@@ -228,7 +209,7 @@ class Counting(TorchDispatchMode):
             kernels=+part.kernels,
             saved_bytes=part.saved_bytes,
             held_at_start=at_start,
-            held_at_peak=held_after(during[: _changes_until_peak(during)], at_start),
+            held_at_peak=held_at_peak(during, at_start),
             held_at_end=held_after(during, at_start),
             changes=tuple((change.block.category, change.bytes) for change in during),
             allocations=Counter(
@@ -239,15 +220,6 @@ class Counting(TorchDispatchMode):
             host_reads=part.host_reads,
         )
 
-    def timeline(self) -> list[Counter[str]]:
-        """Bytes held by each category after every change, in order."""
-        held: Counter[str] = Counter()
-        moments = []
-        for change in self.tracker.changes:
-            held[change.block.category] += change.bytes
-            moments.append(+held)
-        return moments
-
 
 def held_after(changes: Iterable[Change], at_start: Counter[str]) -> Counter[str]:
     """Bytes held by each category when all changes are done."""
@@ -257,10 +229,52 @@ def held_after(changes: Iterable[Change], at_start: Counter[str]) -> Counter[str
     return +held
 
 
-def _changes_until_peak(changes: list[Change]) -> int:
-    """After how many changes the most is held; 0 where it is never more than at the start."""
-    held = accumulate((change.bytes for change in changes), initial=0)
-    return max(enumerate(held), key=lambda item: item[1])[0]
+def held_at_peak(changes: Sequence[Change], at_start: Counter[str]) -> Counter[str]:
+    """Bytes held by each category when the most is held, the first time; the start's where it is never more."""
+    sums = accumulate((change.bytes for change in changes), initial=0)
+    number, _ = max(enumerate(sums), key=lambda item: item[1])
+    return held_after(changes[:number], at_start)
+
+
+def saved_for_backward(tracker: StorageTracker, tensor: Tensor) -> tuple[Tensor, int]:
+    """What autograd is to keep in place of `tensor`, and the bytes that this adds to what it keeps."""
+    # Detached, or an output that its own operation saves would hold the graph that holds it.
+    detached = tensor.detach()
+    block = tracker.block_of(detached)
+    if block.is_saved or block.category not in (TEMPORARIES, WEIGHT_COPIES):
+        return detached, 0
+    block.is_saved = True
+    if block.category == TEMPORARIES:
+        block.category = ACTIVATIONS
+    return detached, block.bytes
+
+
+def take_in(
+    tracker: StorageTracker, made: Tensor, operator: str, place: str, inputs: list[Tensor], on_host: bool
+) -> StorageBlock:
+    """The block of a tensor that an operation made; autograd may have written it into the first argument."""
+    is_cast_weight = operator == "aten._to_copy" and tracker.block_of(inputs[0]).category == PARAMETERS
+    block = tracker.add(made, operator, place, WEIGHT_COPIES if is_cast_weight else TEMPORARIES, on_host)
+    if operator in REUSES_FIRST_ARGUMENT and place == BACKWARD_PASS and inputs[0].dtype == made.dtype:
+        tracker.reuses_if_freed_next(tracker.block_of(inputs[0]))
+    return block
+
+
+def place_among(lines: Iterable[tuple[str, int]], source: str | None) -> str:
+    """The innermost of the running (file, line) that lies in the folder `source`; empty where none does."""
+    for file, line in lines:
+        if file == autograd_file():
+            return BACKWARD_PASS
+        if source is not None and file.startswith(source):
+            return f"{Path(source).name}/{file.removeprefix(source)}:{line}"
+    return ""
+
+
+def _running_lines() -> Iterator[tuple[str, int]]:
+    frame = inspect.currentframe()
+    while frame is not None:
+        yield frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
 
 
 def _number_on_the_host(func: Any, args: tuple[Any, ...]) -> Any:

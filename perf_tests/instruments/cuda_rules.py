@@ -5,6 +5,7 @@ tensors under CPU autocast, and where CUDA does otherwise, this mode does as CUD
 """
 
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any
 
 import torch
@@ -12,15 +13,30 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-# PyTorch, aten/src/ATen/autocast_mode.h, AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE.
-RUNS_IN_FLOAT32 = {
-    "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "sinh",
-    "tan", "pow", "__pow__", "__rpow__", "softplus", "layer_norm", "group_norm", "cosine_similarity", "cross_entropy",
-    "nll_loss", "mse_loss", "l1_loss", "kl_div", "dist", "pdist", "cdist", "renorm", "logsumexp", "norm",
-}  # fmt: skip
-RETURNS_FLOAT32 = {"sum", "softmax", "log_softmax", "prod", "cumprod", "cumsum"}
+from perf_tests.instruments.autocast_lists import cuda_lists
+from perf_tests.instruments.torch_private import operator
 
 _SIXTEEN_BIT = (torch.bfloat16, torch.float16)
+
+_PYTHON_NAMES = {"__pow__", "__rpow__", "cross_entropy"}
+"""Of listed operators, where Python's call has another name, or is made of listed ones that are run out of sight."""
+
+
+@cache
+def runs_in_float32() -> frozenset[str]:
+    """Names of calls whose arguments CUDA's autocast casts to float32."""
+    lists = cuda_lists()
+    return frozenset({_without_overload(name) for name in (*lists["float32"], *lists["append dtype"])} | _PYTHON_NAMES)
+
+
+@cache
+def returns_float32() -> frozenset[str]:
+    """Names of calls that CUDA's autocast gives a dtype to, where they are given none."""
+    return frozenset(_without_overload(name) for name in cuda_lists()["set dtype"])
+
+
+def _without_overload(name: str) -> str:
+    return name.partition(".")[0]
 
 
 class CudaRules(TorchFunctionMode):
@@ -34,9 +50,9 @@ class CudaRules(TorchFunctionMode):
             return fused_attention(*args, **kwargs)
         if torch.is_autocast_enabled("cpu"):
             name = getattr(func, "__name__", "")
-            if name in RUNS_IN_FLOAT32:
+            if name in runs_in_float32():
                 args = tuple(_in_float32(value) for value in args)
-            elif name in RETURNS_FLOAT32 and kwargs.get("dtype") is None and args[0].dtype in _SIXTEEN_BIT:
+            elif name in returns_float32() and kwargs.get("dtype") is None and args[0].dtype in _SIXTEEN_BIT:
                 # The kernel itself reads 16 bits and writes 32; there is no copy in between.
                 kwargs = {**kwargs, "dtype": torch.float32}
         return func(*args, **kwargs)
@@ -61,9 +77,8 @@ def fused_attention(
         dtype = torch.get_autocast_dtype("cpu")
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     if query.dtype in _SIXTEEN_BIT:
-        flash = torch.ops.aten._scaled_dot_product_flash_attention
-        return flash(query, key, value, dropout_p, is_causal)[0]
-    efficient = torch.ops.aten._scaled_dot_product_efficient_attention
+        return operator("_scaled_dot_product_flash_attention")(query, key, value, dropout_p, is_causal)[0]
+    efficient = operator("_scaled_dot_product_efficient_attention")
     records_graph = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
     return efficient(query, key, value, None, records_graph, dropout_p, is_causal)[0]
 

@@ -31,7 +31,7 @@ class _Mallinfo2(ctypes.Structure):
 def keep_freed_memory(budget_bytes: int) -> None:
     """From here on, large blocks come out of the heap like small ones, and the heap never shrinks by itself.
 
-    Left to itself, glibc maps a block above 32 MiB anew each time, which is thousands of page faults, unless the heap
+    Left to itself, glibc maps a block above 32 MiB each time, which costs thousands of page faults, unless the heap
     has room from something that ran earlier, and it gives the heap's end back whenever that is free (mallopt(3)). It
     still does so with blocks above a 64th of the budget, which is taken down to a power of 2.
     """
@@ -77,7 +77,7 @@ def make_room() -> None:
 
 
 def give_back() -> None:
-    """Hand all pages that nobody uses back to the kernel (malloc_trim(3))."""
+    """Return all unused pages to the kernel (malloc_trim(3))."""
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if malloc_trim is not None:
         malloc_trim(0)

@@ -27,10 +27,19 @@ def cap_address_space(budget_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard_limit))
 
 
+def proc_values(file: str, name: str) -> list[str]:
+    """What stands behind each `name:` in a file of /proc; empty where there is none."""
+    try:
+        lines = Path("/proc", file).read_text().splitlines()
+    except OSError:
+        return []
+    pairs = (line.partition(":") for line in lines)
+    return [value.strip() for found, _, value in pairs if found.strip() == name]
+
+
 def _meminfo_bytes(name: str) -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
+    for value in proc_values("meminfo", name):
+        return int(value.split()[0]) * 1024
     raise OSError(f"/proc/meminfo has no {name}; give --memory-budget by hand")
 
 

@@ -166,7 +166,7 @@ def launches_of(name: str, args: tuple[Any, ...], on_cuda: bool) -> int:
 def multi_tensor_launches(elements: list[int], depth: int) -> int:
     """How many launches CUDA's multi_tensor_apply cuts lists of `depth` tensors each into.
 
-    A launch takes a limited number of tensors and of blocks, and a tensor that is cut goes on in the next.
+    A launch takes a limited number of tensors and of blocks, and a tensor that is cut continues in the next.
     """
     tensors_at_most = _TENSORS_PER_LAUNCH[min(depth, len(_TENSORS_PER_LAUNCH)) - 1]
     launches = tensors = blocks = 0

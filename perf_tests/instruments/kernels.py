@@ -14,9 +14,10 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 from model.regions import regions_opened_by
 from perf_tests.instruments.device import Device
 from perf_tests.instruments.garbage import no_collections
+from perf_tests.instruments.torch_private import profiler_is_active
 
 PLAIN_ROUNDS = 2
-"""Without the profiler: the first is cold, the second says what a round takes when nobody looks."""
+"""Without the profiler: the first is cold, the second is what a round takes without the profiler's overhead."""
 
 WARMUP_ROUNDS = 2
 """Under the profiler, thrown away: its own first use is slow."""
@@ -115,8 +116,7 @@ def check_no_profiler(option: str = "--kernels") -> None:
             f"Nsight Systems profiles this process ({running} is set), and only one profiler can watch a device at a "
             f"time; run without {option} under nsys, or with {option} without nsys."
         )
-    # PyTorch has no public way to ask; started inside another, a profiler takes its events and neither says so.
-    if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
+    if profiler_is_active():
         raise ProfilerBusyError(
             "A PyTorch profiler is already active in this process, and two cannot run at once; "
             f"stop it, or run without {option}."

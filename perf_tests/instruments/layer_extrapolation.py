@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from perf_tests.instruments.counters import PartCounters
 
-Step = list[tuple[str, int]]
+LogStep = list[tuple[str, int]]
 """Category and bytes, negative when freed, of what happens at once."""
 
 Key = TypeVar("Key", bound=Hashable)
@@ -49,10 +49,10 @@ def extrapolated(few: PartCounters, more: PartCounters, further_layers: int) -> 
     )
 
 
-def _steps(changes: tuple[tuple[str, int], ...]) -> list[Step]:
+def _steps(changes: tuple[tuple[str, int], ...]) -> list[LogStep]:
     """Each allocation by itself, and what is freed in one go together: its order says nothing and may depend on
     addresses, as that of autocast's copies does."""
-    steps: list[Step] = []
+    steps: list[LogStep] = []
     for is_allocation, run in groupby(changes, key=lambda change: change[1] > 0):
         if is_allocation:
             steps += [[change] for change in run]
@@ -64,14 +64,14 @@ def _steps(changes: tuple[tuple[str, int], ...]) -> list[Step]:
     return steps
 
 
-def _without_last_frees(steps: list[Step]) -> tuple[list[Step], Counter[str]]:
+def _without_last_frees(steps: list[LogStep]) -> tuple[list[LogStep], Counter[str]]:
     """The steps up to the last allocation, and what is freed after it: no peak is there, and all layers are in it."""
     if not steps or steps[-1][0][1] > 0:
         return steps, Counter()
     return steps[:-1], Counter({category: -size for category, size in steps[-1]})
 
 
-def _is_covered(steps: list[Step], from_start: int, from_end: int) -> bool:
+def _is_covered(steps: list[LogStep], from_start: int, from_end: int) -> bool:
     """Whether each step is in the common start or the common end; one in between may free, for no peak is there."""
     if from_start + from_end >= len(steps):
         return True
@@ -86,25 +86,25 @@ def _line(few: Counter[Key], more: Counter[Key], further_layers: int) -> Counter
     return +line
 
 
-def _common_start(few: list[Step], more: list[Step]) -> int:
+def _common_start(few: list[LogStep], more: list[LogStep]) -> int:
     return next((place for place, (one, other) in enumerate(zip(few, more, strict=False)) if one != other), len(few))
 
 
-def _first_highest(steps: list[Step]) -> int:
+def _first_highest(steps: list[LogStep]) -> int:
     """After how many of `steps` the most is held, the first time."""
     return max(enumerate(_heights(steps)), key=lambda item: item[1])[0]
 
 
-def _last_highest(steps: list[Step]) -> int:
+def _last_highest(steps: list[LogStep]) -> int:
     """The last time; of steps backwards it is the first that happened, which a full log would name."""
     return max(enumerate(_heights(steps)), key=lambda item: (item[1], item[0]))[0]
 
 
-def _heights(steps: list[Step]) -> Iterator[int]:
+def _heights(steps: list[LogStep]) -> Iterator[int]:
     return accumulate((sum(size for _, size in step) for step in steps), initial=0)
 
 
-def _held_after(held: Counter[str], steps: list[Step]) -> Counter[str]:
+def _held_after(held: Counter[str], steps: list[LogStep]) -> Counter[str]:
     """What is held when all of `steps` are done."""
     after = held.copy()
     for step in steps:

@@ -60,16 +60,8 @@ def drifting_facts(device: torch.device, health: GpuHealth | None = None) -> dic
     if device.type == "cuda":
         return {"sm_clock_mhz": None} if health is None else health.read().facts()
     one_minute_load, _, _ = os.getloadavg()
-    return {"cpu_clock_mhz": _cpu_clock_mhz(), "load_average_1min": one_minute_load}
-
-
-def _cpu_clock_mhz() -> float | None:
-    try:
-        with open("/proc/cpuinfo") as lines:
-            clocks = [float(line.split(":")[1]) for line in lines if line.startswith("cpu MHz")]
-    except OSError:
-        return None
-    return max(clocks, default=None)
+    clocks = [float(value) for value in host_memory.proc_values("cpuinfo", "cpu MHz")]
+    return {"cpu_clock_mhz": max(clocks, default=None), "load_average_1min": one_minute_load}
 
 
 def seconds_since_process_start() -> float:

@@ -1,6 +1,6 @@
 """Who holds the memory of a round: every block with its category, the line that made it, and the region that saved it.
 
-Watched at the dispatcher, on real tensors, so that somebody else's model is told as ours is. The watch keeps arguments
+Watched at the dispatcher, on real tensors, so that a model of the user's is told as ours is. The watch keeps arguments
 alive a little longer than they would be, so the peak itself is the allocator's to tell.
 """
 
@@ -9,24 +9,30 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from model.regions import regions_opened_by
-from perf_tests.instruments.counters import ACTIVATIONS, BACKWARD_PASS, PARAMETERS, WEIGHT_COPIES, held_after
-from perf_tests.instruments.kernel_cost import REUSES_FIRST_ARGUMENT, mutated_tensors, operator_name, tensors_in
-from perf_tests.instruments.storage_tracker import CUDA_BLOCK_BYTES, TEMPORARIES, Block, Change, StorageTracker
+from perf_tests.instruments.counters import (
+    BACKWARD_PASS,
+    held_after,
+    held_at_peak,
+    place_among,
+    saved_for_backward,
+    take_in,
+)
+from perf_tests.instruments.kernel_cost import mutated_tensors, operator_name, tensors_in
+from perf_tests.instruments.storage_tracker import CUDA_BLOCK_BYTES, Change, StorageBlock, StorageTracker
+from perf_tests.instruments.torch_private import TorchDispatchMode, wrappers_of_calls
 
 DEEPEST_STACK = 32
 """Frames kept of a call, innermost first."""
 
-_INSTRUMENTS = (__file__, *(str(Path(torch.__file__).parent / name) for name in ("_dynamo", "_compile.py")))
+_INSTRUMENTS = (__file__, *wrappers_of_calls())
 """What every stack begins with: this watch, and what PyTorch wraps its calls in."""
 
 Regions = tuple[str, ...]
@@ -43,7 +49,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Part:
+class PartChanges:
     """A part of the round, by its first change and the one after its last."""
 
     name: str
@@ -57,7 +63,7 @@ class Held:
 
     changes: tuple[Change, ...]
     first_of_round: int
-    parts: tuple[Part, ...]
+    parts: tuple[PartChanges, ...]
     saved_bytes: Counter[Regions]
     """What autograd kept, each block once, by the regions that were open when it did."""
     frames: dict[int, tuple[Frame, ...]]
@@ -65,12 +71,10 @@ class Held:
 
     def held_at_peak(self) -> Counter[str]:
         """Bytes by category when the most is held."""
-        during = self.changes[self.first_of_round :]
-        sums = accumulate((change.bytes for change in during), initial=0)
-        place, _ = max(enumerate(sums), key=lambda item: item[1])
-        return held_after(self.changes[: self.first_of_round + place], Counter())
+        before, during = self.changes[: self.first_of_round], self.changes[self.first_of_round :]
+        return held_at_peak(during, held_after(before, Counter()))
 
-    def allocations(self) -> list[Block]:
+    def allocations(self) -> list[StorageBlock]:
         """The blocks made in the round."""
         return [change.block for change in self.changes[self.first_of_round :] if change.is_allocation]
 
@@ -94,7 +98,7 @@ class HolderWatch:
         self._sees_operations = sees_operations
         self._names_of_parts = parts
         self._regions: list[str] = []
-        self._parts: list[Part] = []
+        self._parts: list[PartChanges] = []
         self._saved_bytes: Counter[Regions] = Counter()
         self._frames: dict[int, tuple[Frame, ...]] = {}
         self._first_of_round = 0
@@ -122,7 +126,7 @@ class HolderWatch:
         first = self.tracker.settle()
         with self._open(name):
             yield
-        self._parts.append(Part(name, first, self.tracker.settle()))
+        self._parts.append(PartChanges(name, first, self.tracker.settle()))
 
     def finished(self) -> Held:
         """What was seen; read it when every category is known. Nothing is followed any longer."""
@@ -145,14 +149,9 @@ class HolderWatch:
             self._regions.pop()
 
     def _note_saved(self, tensor: Tensor) -> Tensor:
-        # Detached, or an output that its own operation saves would hold the graph that holds it.
-        detached = tensor.detach()
-        block = self.tracker.block_of(detached)
-        if block.category in (TEMPORARIES, WEIGHT_COPIES) and not block.is_saved:
-            block.is_saved = True
-            self._saved_bytes[tuple(self._regions)] += block.bytes
-            if block.category == TEMPORARIES:
-                block.category = ACTIVATIONS
+        detached, new_bytes = saved_for_backward(self.tracker, tensor)
+        if new_bytes:
+            self._saved_bytes[tuple(self._regions)] += new_bytes
         return detached
 
     def _note_outputs(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -163,18 +162,12 @@ class HolderWatch:
             return
         inputs = list(tensors_in((*args, *kwargs.values())))
         frames = self._stack()
-        place = self._place(frames)
+        place = place_among(((frame.filename, frame.line) for frame in frames), self._source)
+        if not place and "backward" in self._regions:  # which a GPU runs in a thread without Python
+            place = BACKWARD_PASS
         for tensor in made:
             on_host = tensor.device.type != self._device_type
-            block = self.tracker.add(tensor, name, place, self._category(name, inputs), on_host)
-            self._frames[id(block)] = frames
-            if name in REUSES_FIRST_ARGUMENT and place == BACKWARD_PASS and inputs[0].dtype == tensor.dtype:
-                self.tracker.reuses_if_freed_next(self.tracker.block_of(inputs[0]))
-
-    def _category(self, name: str, inputs: list[Tensor]) -> str:
-        if name == "aten._to_copy" and self.tracker.block_of(inputs[0]).category == PARAMETERS:
-            return WEIGHT_COPIES
-        return TEMPORARIES
+            self._frames[id(take_in(self.tracker, tensor, name, place, inputs, on_host))] = frames
 
     def _stack(self) -> tuple[Frame, ...]:
         """The Python that is running, innermost first, without this instrument."""
@@ -185,15 +178,6 @@ class HolderWatch:
                 frames.append(Frame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
             frame = frame.f_back
         return tuple(frames)
-
-    def _place(self, frames: tuple[Frame, ...]) -> str:
-        """The line of the source that is running; a GPU's backward pass runs in a thread that has none."""
-        for frame in frames:
-            if frame.filename == torch.autograd.graph.__file__:
-                return BACKWARD_PASS
-            if frame.filename.startswith(self._source):
-                return f"{Path(self._source).name}/{frame.filename[len(self._source) :]}:{frame.line}"
-        return BACKWARD_PASS if "backward" in self._regions else ""
 
 
 class _Operations(TorchDispatchMode):

@@ -5,14 +5,13 @@ order with the real lines of Python, at addresses of an imaginary device.
 """
 
 from bisect import insort
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Any
-
-import torch
 
 from perf_tests.instruments.allocator_trace import AllocatorEvent
 from perf_tests.instruments.memory_holders import Frame, Held
+from perf_tests.instruments.torch_private import cuda_memory_history, cuda_memory_snapshot
 
 MOST_ENTRIES = 100_000
 """The latest events are kept; with a million of them the viewer's page runs out of memory."""
@@ -26,22 +25,14 @@ Happening = tuple[object, int, Frames]
 """A block came, or went where the bytes are negative: its key, bytes, and the lines that made it."""
 
 
-@contextmanager
-def cuda_history() -> Iterator[None]:
-    """The caching allocator's events inside, with the Python that caused them.
-
-    The one documented way to record them, in spite of its underscore ("Understanding CUDA Memory Usage", PyTorch).
-    """
-    torch.cuda.memory._record_memory_history(enabled="all", stacks="python", max_entries=MOST_ENTRIES)
-    try:
-        yield
-    finally:
-        torch.cuda.memory._record_memory_history(enabled=None)
+def cuda_history() -> AbstractContextManager[None]:
+    """The caching allocator's events inside, with the Python that caused them."""
+    return cuda_memory_history(MOST_ENTRIES)
 
 
 def cuda_snapshot() -> Snapshot:
     """Of this moment; take it inside of `cuda_history`."""
-    return dict(torch.cuda.memory._snapshot())
+    return cuda_memory_snapshot()
 
 
 def snapshot_of_held(held: Held) -> Snapshot:
@@ -51,7 +42,7 @@ def snapshot_of_held(held: Held) -> Snapshot:
 
 
 def snapshot_of_events(events: Iterable[AllocatorEvent]) -> Snapshot:
-    """Of a round whose lines of Python nobody saw: compiled code has none."""
+    """Of a round without lines of Python: compiled code has none."""
     return synthetic_snapshot([], [(event.address, event.bytes, ()) for event in events])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 DOMAIN = "transformer-perf-tests"
-"""A domain of the suite's own, so that its ranges mix with nobody else's."""
+"""A domain of the suite's own, so that its ranges do not mix with others."""
 
 
 def why_no_ranges() -> str | None:

@@ -21,7 +21,7 @@ def system_seconds() -> float:
 def seconds_per_page_fault() -> float:
     """Of a page of the usual size, its clearing included: first touch of fresh pages less a second touch.
 
-    CPU time, and the least of a few takes: a neighbour that takes the core meanwhile is no page fault.
+    CPU time, and the minimum of a few runs: a neighbour that takes the core is no page fault.
     """
     return min(_calibrate() for _ in range(CALIBRATIONS))
 

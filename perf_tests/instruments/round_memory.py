@@ -3,18 +3,20 @@
 On a GPU these are the caching allocator's own statistics, on a CPU every block it handed out and took back.
 """
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.profiler import record_function
 
 from perf_tests.instruments.allocator_peak import allocator_traced
 from perf_tests.instruments.allocator_trace import AllocatorEvent, AllocatorTrace
-from perf_tests.instruments.live_tensors import live_tensor_bytes
+from perf_tests.instruments.host_memory import proc_values
+from perf_tests.instruments.torch_private import FakeTensor
 
 ROUND = "memory of a round"
 PART = "memory of part "
@@ -36,7 +38,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class PartPeak:
+class AllocatorPeak:
     """The most that is held in one part of a round."""
 
     name: str
@@ -53,7 +55,7 @@ class Fragmentation:
     inactive_split_bytes: int
     """The most that lay idle in blocks that were cut from larger ones and cannot be given back."""
     allocation_retries: int
-    """How often it had to give its cache back to go on."""
+    """How often it had to return its cache before an allocation succeeded."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class RoundMemory:
     peak_allocated_bytes: int
     peak_reserved_bytes: int | None
     marks: tuple[Mark, ...]
-    parts: tuple[PartPeak, ...]
+    parts: tuple[AllocatorPeak, ...]
     fragmentation: Fragmentation | None
     events: tuple[AllocatorEvent, ...] = ()
     """Of a CPU: every block of the round, in order."""
@@ -84,17 +86,29 @@ def allocated_bytes(device: torch.device) -> tuple[int, int | None]:
     return statistics["allocated_bytes.all.current"], statistics["reserved_bytes.all.current"]
 
 
+def live_tensor_bytes(device_type: str) -> int:
+    """Bytes of every storage on the device under a tensor or a gradient, each once.
+
+    Call it where no graph is alive: what only autograd's own code holds cannot be reached from here.
+    """
+    gc.collect()
+    storages: dict[int, int] = {}
+    for found in gc.get_objects():
+        if issubclass(type(found), Tensor) and not isinstance(found, FakeTensor):
+            for tensor in (found, found.grad if found.is_leaf else None):
+                if tensor is not None and tensor.layout == torch.strided and tensor.device.type == device_type:
+                    storage = tensor.untyped_storage()
+                    storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
 def resident_set_peak_bytes() -> int | None:
     """The most pages that this process ever had in memory (Linux); None where the system does not say."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
+    return next((int(value.split()[0]) * 1024 for value in proc_values("self/status", "VmHWM")), None)
 
 
 def _on_cpu(play: Play) -> RoundMemory:
-    # Both are traced: of a block from before the trace nobody knows the size when it goes, of a gradient for example.
+    # Both are traced: the size of a block from before the trace, a gradient for example, is unknown when it goes.
     with allocator_traced() as traced:
         for name in (f"{ROUND}, the first", ROUND):
             with record_function(name):
@@ -114,7 +128,7 @@ def read_round(trace: AllocatorTrace, held_at_end_bytes: int) -> RoundMemory:
             name = stretch.name.removeprefix(PART)
             marks.append(Mark(f"before {name}", before + trace.allocated_at(stretch.start), None))
             marks.append(Mark(f"after {name}", before + trace.allocated_at(stretch.end), None))
-            parts.append(PartPeak(name, before + trace.peak_in(stretch), None))
+            parts.append(AllocatorPeak(name, before + trace.peak_in(stretch), None))
     return RoundMemory(
         peak_allocated_bytes=before + trace.peak_in(whole),
         peak_reserved_bytes=None,
@@ -139,7 +153,7 @@ class _CudaStatistics:
 
     device: torch.device
     marks: list[Mark] = field(default_factory=list)
-    parts: list[PartPeak] = field(default_factory=list)
+    parts: list[AllocatorPeak] = field(default_factory=list)
     peaks: dict[str, int] = field(default_factory=dict)
     retries_before: int = 0
 
@@ -153,7 +167,7 @@ class _CudaStatistics:
         yield
         statistics = self._mark(f"after {name}")
         peaks = (statistics[f"{kind}_bytes.all.peak"] for kind in ("allocated", "reserved"))
-        self.parts.append(PartPeak(name, *peaks))
+        self.parts.append(AllocatorPeak(name, *peaks))
 
     def _mark(self, name: str) -> dict[str, Any]:
         statistics = self._note_peaks()
@@ -162,7 +176,7 @@ class _CudaStatistics:
         return statistics
 
     def _note_peaks(self) -> dict[str, Any]:
-        """The statistics since the last call; from here on peaks are counted anew."""
+        """The statistics since the last call; from here on peaks are counted again."""
         statistics = torch.cuda.memory_stats(self.device)
         for kind in ("allocated", "reserved", "inactive_split"):
             peak = statistics[f"{kind}_bytes.all.peak"]

@@ -1,4 +1,4 @@
-"""Which kernel torch.nn.functional.scaled_dot_product_attention takes for given inputs; it chooses in silence."""
+"""Which kernel torch.nn.functional.scaled_dot_product_attention takes for given inputs; it does not say."""
 
 import torch
 from torch import Tensor

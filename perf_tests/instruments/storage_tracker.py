@@ -16,7 +16,7 @@ TEMPORARIES = "temporaries"
 
 
 @dataclass
-class Block:
+class StorageBlock:
     """One storage, from its allocation on."""
 
     bytes: int
@@ -33,7 +33,7 @@ class Block:
 class Change:
     """A block came or went."""
 
-    block: Block
+    block: StorageBlock
     is_allocation: bool
 
     @property
@@ -51,41 +51,39 @@ class StorageTracker:
 
     def __init__(self, block_bytes: int, separate_host: bool) -> None:
         self.changes: list[Change] = []
-        self.live_bytes = 0
         self._block_bytes = block_bytes
         self._separate_host = separate_host
-        self._blocks: dict[int, Block] = {}
+        self._blocks: dict[int, StorageBlock] = {}
         self._references: dict[int, weakref.ref[object]] = {}
         self._last_allocation = 0
         self._last_key = 0
-        self._may_be_reused: Block | None = None
+        self._may_be_reused: StorageBlock | None = None
 
     def knows(self, tensor: Tensor) -> bool:
         return id(tensor.untyped_storage()) in self._blocks
 
-    def block_of(self, tensor: Tensor) -> Block:
+    def block_of(self, tensor: Tensor) -> StorageBlock:
         """The block under a tensor; one that was never seen existed before, and is taken in as such."""
         key = id(tensor.untyped_storage())
         if key not in self._blocks:
             self.add(tensor, "", "", TEMPORARIES)
         return self._blocks[key]
 
-    def add(self, tensor: Tensor, operator: str, place: str, category: str, on_host: bool = False) -> Block:
+    def add(self, tensor: Tensor, operator: str, place: str, category: str, on_host: bool = False) -> StorageBlock:
         """Take in the storage of `tensor`, which is not known yet."""
         storage = tensor.untyped_storage()
         key = id(storage)
         size = -(-storage.nbytes() // self._block_bytes) * self._block_bytes
         on_host = on_host and self._separate_host
-        block = Block(0 if on_host else size, operator, place, category, on_host)
+        block = StorageBlock(0 if on_host else size, operator, place, category, on_host)
         self._blocks[key] = block
         self._references[key] = weakref.ref(storage, lambda _: self._free(key))
-        self.live_bytes += block.bytes
         self.changes.append(Change(block, True))
         self._last_allocation, self._last_key = len(self.changes) - 1, key
         self._may_be_reused = None
         return block
 
-    def reuses_if_freed_next(self, argument: Block) -> None:
+    def reuses_if_freed_next(self, argument: StorageBlock) -> None:
         """The block just added is no new one if `argument` is let go of before anything else is allocated."""
         if self.changes[self._last_allocation].block.bytes == argument.bytes:
             self._may_be_reused = argument
@@ -95,7 +93,7 @@ class StorageTracker:
         self._may_be_reused = None
         return len(self.changes)
 
-    def live_blocks(self) -> list[Block]:
+    def live_blocks(self) -> list[StorageBlock]:
         return list(self._blocks.values())
 
     def forget_all(self) -> None:
@@ -108,13 +106,12 @@ class StorageTracker:
         self._references.pop(key, None)
         if block is None:
             return
-        self.live_bytes -= block.bytes
         if block is self._may_be_reused and self._last_key in self._blocks:
             self._hand_on(block)
         else:
             self.changes.append(Change(block, False))
 
-    def _hand_on(self, block: Block) -> None:
+    def _hand_on(self, block: StorageBlock) -> None:
         """What was added last was written into `block`, which lives on under its name."""
         self._may_be_reused = None
         self._blocks[self._last_key] = block

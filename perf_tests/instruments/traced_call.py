@@ -33,7 +33,7 @@ class TracedCall:
     modules_loaded: int
     page_faults: int
     system_seconds: float
-    """The kernel's CPU time for this process meanwhile, which serves page faults among other things."""
+    """CPU time of the operating system's kernel for this process in the call, which includes serving page faults."""
 
 
 def traced_call(function: Callable[[], Any], device: Device) -> TracedCall:

@@ -1,46 +1,19 @@
-"""A whole training step on fake tensors with all its layers, in the order in which it happens: where memory goes, when.
+"""A whole training step on fake tensors with all its layers, in the order in which it happens.
 
 The counters of a case come from its parts, each counted once; this is the step in one piece, slower and without any
 such economy.
 """
 
-from collections import Counter
-from dataclasses import dataclass
-
 import torch
 
 from model.training import optimizer_that_runs
 from perf_tests.cases import LanguageModelCase
-from perf_tests.counting.case_counters import NotCountedError, check_zero_grad_policy, why_not_counted
 from perf_tests.counting.fake_training import fake_tokens, fake_training, gradients_of, playing
 from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS, PartCounters
 
 
-@dataclass(frozen=True)
-class Moment:
-    """What is held after one block came or went."""
-
-    bytes_by_category: Counter[str]
-
-    @property
-    def bytes(self) -> int:
-        return self.bytes_by_category.total()
-
-
-@dataclass(frozen=True)
-class PlayedStep:
-    """One step: the counters of its parts, and every moment from the model's first weight to the end of the step."""
-
-    parts: dict[str, PartCounters]
-    timeline: list[Moment]
-
-
-def play_step(case: LanguageModelCase, zero_grad: str = "before_forward", first_step: bool = False) -> PlayedStep:
-    """The step of `case`, by the rules of its device type; raises as `counters_of` does."""
-    check_zero_grad_policy(zero_grad)
-    reason = why_not_counted(case)
-    if reason is not None:
-        raise NotCountedError(reason)
+def played_step(case: LanguageModelCase, zero_grad: str, first_step: bool) -> dict[str, PartCounters]:
+    """The counters of each part of the step of `case`, by the rules of its device type."""
     optimizer = optimizer_that_runs(case.optimizer or "default", torch.device(case.device))
     with playing(case.device, case.precision) as counting:
         training = fake_training(case.config, case.attention, case.checkpoint, case.precision, optimizer, case.device)
@@ -70,4 +43,4 @@ def play_step(case: LanguageModelCase, zero_grad: str = "before_forward", first_
             training.update()
         del logits_BTV, loss
         counting.claim(OPTIMIZER_STATE)
-        return PlayedStep(counting.finished(), [Moment(held) for held in counting.timeline()])
+        return counting.finished()

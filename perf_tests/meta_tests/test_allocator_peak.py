@@ -2,7 +2,8 @@
 
 import torch
 
-from perf_tests.instruments.allocator_peak import allocator_peak_bytes, peak_bytes
+from perf_tests.instruments.allocator_peak import allocator_peak_bytes
+from perf_tests.instruments.allocator_trace import read_allocator_trace
 
 MIB = 2**20
 
@@ -43,7 +44,7 @@ def test_the_graph_holds_what_the_backward_pass_needs() -> None:
 
 
 def test_nothing_allocated_is_zero() -> None:
-    assert peak_bytes([]) == 0
+    assert read_allocator_trace([]).peak() == 0
 
 
 def test_events_of_another_device_are_left_out() -> None:
@@ -51,4 +52,4 @@ def test_events_of_another_device_are_left_out() -> None:
         {"name": "[memory]", "ts": 1.0, "args": {"Ev Idx": 1, "Addr": 64, "Bytes": 5, "Device Type": 0}},
         {"name": "[memory]", "ts": 2.0, "args": {"Ev Idx": 2, "Addr": 64, "Bytes": 7, "Device Type": 1}},
     ]
-    assert peak_bytes(events) == 5
+    assert read_allocator_trace(events).peak() == 5

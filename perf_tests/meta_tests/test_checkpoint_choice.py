@@ -14,7 +14,7 @@ from perf_tests.counting.case_counters import counters_of
 from perf_tests.limits.ceilings import Ceilings
 from perf_tests.limits.gpu_room import Room
 from perf_tests.prediction.checkpoint_choice import CheckpointChoice, choose_checkpoint, worthwhile_checkpoints
-from perf_tests.prediction.step import Machine
+from perf_tests.prediction.step import TargetMachine
 from perf_tests.proofs import best_checkpoint
 
 CONFIG = ModelConfig(d_model=64, d_ff=256, num_layers=6, num_heads=4, vocab_size=50, context_length=128)
@@ -29,8 +29,8 @@ CPU = Ceilings(
 )  # fmt: skip
 
 
-def machine(room_bytes: int = 10**12) -> Machine:
-    return Machine("this CPU", "cpu", Room(room_bytes, "made up"), CPU, None)
+def machine(room_bytes: int = 10**12) -> TargetMachine:
+    return TargetMachine("this CPU", "cpu", Room(room_bytes, "made up"), CPU, None)
 
 
 @pytest.fixture(autouse=True)

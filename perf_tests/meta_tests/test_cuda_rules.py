@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from perf_tests.instruments.cuda_rules import CudaRules
+from perf_tests.instruments.torch_private import FakeTensorMode
 
 HALF = torch.bfloat16
 FLOAT = torch.float32

@@ -8,11 +8,14 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from perf_tests.instruments.counters import Counting, Kernel
+from perf_tests.instruments.counters import Counting, KernelCost
 from perf_tests.instruments.kernel_cost import multi_tensor_launches, touched_elements_bytes
+from perf_tests.instruments.torch_private import operator
 
 
-def kernels_of(function: Callable[[], object], target: str = "cpu", float32_rate: str = "fp32") -> dict[Kernel, int]:
+def kernels_of(
+    function: Callable[[], object], target: str = "cpu", float32_rate: str = "fp32"
+) -> dict[KernelCost, int]:
     """What one call launches; its tensors are made outside."""
     with Counting(target, float32_rate) as counting:
         with counting.part("call"):
@@ -22,7 +25,7 @@ def kernels_of(function: Callable[[], object], target: str = "cpu", float32_rate
 
 def test_a_matrix_product_costs_2mnk_and_reads_each_factor_once() -> None:
     left, right = torch.zeros(3, 5), torch.zeros(5, 7)
-    assert kernels_of(lambda: left @ right) == {Kernel("aten.mm", 2 * 3 * 5 * 7, 4 * (15 + 35 + 21), "fp32"): 1}
+    assert kernels_of(lambda: left @ right) == {KernelCost("aten.mm", 2 * 3 * 5 * 7, 4 * (15 + 35 + 21), "fp32"): 1}
 
 
 def test_the_rate_is_that_of_the_factors() -> None:
@@ -45,13 +48,13 @@ def test_an_expanded_dimension_is_read_once() -> None:
 
 def test_in_place_work_reads_and_writes_and_a_fill_only_writes() -> None:
     x = torch.zeros(10)
-    assert kernels_of(lambda: x.add_(1)) == {Kernel("aten.add_", 0, 80, ""): 1}
-    assert kernels_of(lambda: x.zero_()) == {Kernel("aten.zero_", 0, 40, ""): 1}
+    assert kernels_of(lambda: x.add_(1)) == {KernelCost("aten.add_", 0, 80, ""): 1}
+    assert kernels_of(lambda: x.zero_()) == {KernelCost("aten.zero_", 0, 40, ""): 1}
 
 
 def test_looking_up_rows_reads_those_rows() -> None:
     table, rows = torch.zeros(1000, 4), torch.tensor([1, 2])
-    assert kernels_of(lambda: table[rows]) == {Kernel("aten.index", 0, 2 * 2 * 16 + 2 * 8, ""): 1}
+    assert kernels_of(lambda: table[rows]) == {KernelCost("aten.index", 0, 2 * 2 * 16 + 2 * 8, ""): 1}
 
 
 @pytest.mark.parametrize("is_causal, pairs", [(True, 6 * 7 // 2), (False, 36)])
@@ -100,8 +103,8 @@ def test_lists_of_tensors_are_cut_into_launches_as_cuda_does(elements: list[int]
 
 def test_a_list_operation_is_one_launch_a_tensor_on_a_cpu_and_loses_no_byte_on_a_gpu() -> None:
     tensors = [torch.zeros(7) for _ in range(111)]
-    on_cpu = kernels_of(lambda: torch.ops.aten._foreach_mul_.Scalar(tensors, 2.0))
-    on_gpu = kernels_of(lambda: torch.ops.aten._foreach_mul_.Scalar(tensors, 2.0), target="cuda")
+    on_cpu = kernels_of(lambda: operator("_foreach_mul_").Scalar(tensors, 2.0))
+    on_gpu = kernels_of(lambda: operator("_foreach_mul_").Scalar(tensors, 2.0), target="cuda")
     assert sum(on_cpu.values()) == 111
     assert sum(on_gpu.values()) == 2
     for kernels in (on_cpu, on_gpu):

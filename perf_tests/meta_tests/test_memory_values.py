@@ -11,8 +11,8 @@ from model.precision import PRECISIONS
 from model.training import Training
 from perf_tests.cases import LanguageModelCase
 from perf_tests.counting.case_counters import counters_of
-from perf_tests.instruments.memory_holders import Held, Part
-from perf_tests.instruments.storage_tracker import Block, Change
+from perf_tests.instruments.memory_holders import Held, PartChanges
+from perf_tests.instruments.storage_tracker import Change, StorageBlock
 from perf_tests.measures.held import HeldMeasure, Standing
 from perf_tests.measures.held_values import MOST_MOMENTS, residual_tensor_bytes, saved_by_part, timeline
 from perf_tests.meta_tests.example_cases import CPU, TOY, attention_case, build, language_model_case, random_tokens
@@ -21,8 +21,8 @@ from perf_tests.passes.memory import with_prediction, workspace_bytes_of
 from perf_tests.records.record import Json
 
 
-def block(count: int, category: str = "temporaries") -> Block:
-    return Block(count, "aten.add", "model/x.py:1", category, on_host=False)
+def block(count: int, category: str = "temporaries") -> StorageBlock:
+    return StorageBlock(count, "aten.add", "model/x.py:1", category, on_host=False)
 
 
 def coming_and_going(sizes: list[int]) -> tuple[Change, ...]:
@@ -35,7 +35,7 @@ def test_a_timeline_is_bounded_and_keeps_its_peak(blocks: int) -> None:
     sizes = [10] * blocks
     sizes[blocks // 2] = 999
     stands = Change(block(100, "parameters"), True)
-    held = Held((stands, *coming_and_going(sizes)), 1, (Part("forward", 1, 1 + 2 * blocks),), Counter(), {})
+    held = Held((stands, *coming_and_going(sizes)), 1, (PartChanges("forward", 1, 1 + 2 * blocks),), Counter(), {})
     found = timeline(held)
     length = len(found["category_bytes"]["temporaries"])
     assert length <= MOST_MOMENTS

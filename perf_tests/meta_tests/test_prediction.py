@@ -15,7 +15,7 @@ from perf_tests.limits.datasheets import gpu_named
 from perf_tests.limits.gpu_room import DOES_NOT_FIT, FITS, FRAGMENTATION_SHARE, MAY_NOT_FIT, Room, room_on
 from perf_tests.prediction import request as prediction_request
 from perf_tests.prediction.lines import attention_lines, step_lines
-from perf_tests.prediction.step import Machine, predict_attention, predict_case, predict_step
+from perf_tests.prediction.step import TargetMachine, predict_attention, predict_case, predict_step
 
 TINY = LanguageModelCase(
     phase="full_step", size="tiny", config=SIZES["tiny"].at_context(64), context_length=64, batch_size=4,
@@ -24,9 +24,9 @@ TINY = LanguageModelCase(
 )  # fmt: skip
 
 
-def machine(room_bytes: int = 10**12, gpu: str = "A100-80GB") -> Machine:
+def machine(room_bytes: int = 10**12, gpu: str = "A100-80GB") -> TargetMachine:
     ceilings = ceilings_of(gpu_named(gpu))
-    return Machine(
+    return TargetMachine(
         "a card", "cuda", Room(room_bytes, "made up"), ceilings, {"launch": 0.5, "compute": 0.3, "memory": 0.3}
     )
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from model.attention import softmax
 from model.precision import PRECISIONS
 from model.sizes import SIZES
 from model.training import Training
+from perf_tests.instruments.torch_private import TorchDispatchMode
 from perf_tests.meta_tests.example_cases import CPU, TOY, build, random_tokens
 from perf_tests.meta_tests.saved_tensors import saved_for_backward
 

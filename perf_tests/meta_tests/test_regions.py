@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from model.attention import naive_attention
 from model.precision import PRECISIONS
 from model.regions import region, regions_opened_by
 from model.training import Training
+from perf_tests.instruments.torch_private import TorchDispatchMode
 from perf_tests.meta_tests.example_cases import CPU, TOY, build, random_tokens
 
 

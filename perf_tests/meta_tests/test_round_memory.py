@@ -6,8 +6,13 @@ from contextlib import AbstractContextManager
 import pytest
 import torch
 
-from perf_tests.instruments.live_tensors import live_tensor_bytes
-from perf_tests.instruments.round_memory import OpenPart, allocated_bytes, memory_of_round, resident_set_peak_bytes
+from perf_tests.instruments.round_memory import (
+    OpenPart,
+    allocated_bytes,
+    live_tensor_bytes,
+    memory_of_round,
+    resident_set_peak_bytes,
+)
 from perf_tests.meta_tests.example_cases import CPU
 
 MIB = 2**20

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from perf_tests.cases import LanguageModelCase
-from perf_tests.prediction.step import Machine, PredictedCase, predict_case
+from perf_tests.prediction.step import PredictedCase, TargetMachine, predict_case
 
 
 @dataclass(frozen=True)
 class CheckpointChoice:
     """One training step under several checkpoints, in the order in which they were asked for."""
 
-    machine: Machine
+    machine: TargetMachine
     steps: tuple[PredictedCase, ...]
 
     @property
@@ -32,7 +32,7 @@ class CheckpointChoice:
         return self.fastest_that_fits is not None
 
 
-def choose_checkpoint(case: LanguageModelCase, checkpoints: Sequence[str], machine: Machine) -> CheckpointChoice:
+def choose_checkpoint(case: LanguageModelCase, checkpoints: Sequence[str], machine: TargetMachine) -> CheckpointChoice:
     """The full step of `case` under each of `checkpoints`; raises as `predict_step` does."""
     return CheckpointChoice(
         machine,

@@ -1,4 +1,4 @@
-"""What is known of a case before it is measured: its exact counters, and how fast this machine could do it at the most.
+"""What is known of a case before it is measured: its exact counters, and how fast this machine could do it at most.
 
 In: a case and the machine's ceilings. Out: an `Expectation`, which derives figures from a measured time and says when a
 time cannot be.
@@ -22,7 +22,7 @@ WALL_OVER_DEVICE = 0.95
 """A wall time may be less than the device's own by no more than the resolution of its events."""
 
 MEASURED_AGAIN = 5
-"""Times that a ceiling is taken anew, a second each on a CPU, before it convicts a case."""
+"""Times that a ceiling is measured again, a second each on a CPU, before it convicts a case."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def counted(case: Case) -> tuple[Counters | None, str | None]:
 
 
 def _least_flops(case: Case, counters: Counters | None) -> dict[str, int]:
-    """Executed FLOPs by precision; uncounted, what no compiler can leave out; of somebody else's model nothing."""
+    """Executed FLOPs by precision; uncounted, what no compiler can leave out; of a model of the user's nothing."""
     if counters is not None:
         by_rate: dict[str, int] = defaultdict(int)
         for kernel in counters.kernels:
@@ -141,8 +141,8 @@ def why_impossible(
 ) -> str | None:
     """None for a time that can be, else why it cannot, with the likeliest cause.
 
-    Where the ceilings were measured, `measure_again` gives the matrix product rate in a precision anew before anybody
-    is accused: a neighbour may have slowed the machine while they were taken.
+    Where the ceilings were measured, `measure_again` gives the matrix product rate in a precision again before a time
+    is called impossible: a neighbour may have slowed the machine while they were taken.
     """
     seconds = median(rounds_seconds)
     if device_seconds and seconds < WALL_OVER_DEVICE * median(device_seconds):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from perf_tests.limits.gpu_room import FITS, FRAGMENTATION_SHARE, MAY_NOT_FIT
 from perf_tests.limits.predicted_time import COMPUTE, LAUNCH, MEMORY
 from perf_tests.prediction.checkpoint_choice import CheckpointChoice
-from perf_tests.prediction.step import AttentionPrediction, Machine, PredictedCase, Remedy, StepPrediction
+from perf_tests.prediction.step import AttentionPrediction, PredictedCase, Remedy, StepPrediction, TargetMachine
 from perf_tests.records.record import Json
 from perf_tests.views.screens.lines import DASH, duration, table
 
@@ -81,7 +81,7 @@ def attention_lines(prediction: AttentionPrediction) -> list[str]:
     return lines
 
 
-def verdict_lines(step: PredictedCase, machine: Machine) -> list[str]:
+def verdict_lines(step: PredictedCase, machine: TargetMachine) -> list[str]:
     """`fits on ...: peak against room`."""
     lines = [f"{step.verdict} on {machine.name}: its peak is {_gb(step.peak_bytes)}"]
     if step.verdict == MAY_NOT_FIT:
@@ -89,7 +89,7 @@ def verdict_lines(step: PredictedCase, machine: Machine) -> list[str]:
     return [*lines, *_room_lines(machine)]
 
 
-def _room_lines(machine: Machine) -> list[str]:
+def _room_lines(machine: TargetMachine) -> list[str]:
     return [f"room for tensors: {_gb(machine.room.bytes)} ({machine.room.explanation})"]
 
 
@@ -106,7 +106,7 @@ def _peak_cells(cell: PredictedCase, shown: Sequence[str]) -> tuple[str, ...]:
     return f"{cell.peak_bytes / 1e9:.2f}", *(f"{part / 1e9:.2f}" if part else DASH for part in parts)
 
 
-def time_lines(phases: Iterable[tuple[str, PredictedCase]], machine: Machine) -> list[str]:
+def time_lines(phases: Iterable[tuple[str, PredictedCase]], machine: TargetMachine) -> list[str]:
     """Predicted times; launching overlaps with kernels, so that the shares need not add up to 100 %."""
     header = ("time", "predicted", "4 of 5 within", "bound by", "launching", "arithmetic", "memory traffic")
     rows = [(name, *_time_cells(cell)) for name, cell in phases]
@@ -184,7 +184,7 @@ def attention_json(prediction: AttentionPrediction) -> Json:
     }
 
 
-def _machine_json(machine: Machine) -> Json:
+def _machine_json(machine: TargetMachine) -> Json:
     return {
         "machine": machine.name,
         "room_bytes": machine.room.bytes,

@@ -17,6 +17,7 @@ import torch
 
 from model.precision import PRECISIONS
 from perf_tests.instruments.device import Device
+from perf_tests.instruments.host_memory import proc_values
 from perf_tests.instruments.machine import stable_facts
 from perf_tests.instruments.matmul_rate import matmul_flops_per_second, memory_bytes_per_second
 from perf_tests.limits.ceilings import Ceilings
@@ -107,8 +108,4 @@ def _encoded(ceilings: Ceilings, identity: Mapping[str, Any]) -> bytes:
 
 def _cpu_name() -> str:
     """As Linux names it; what the platform module knows where it names none."""
-    try:
-        with open("/proc/cpuinfo") as lines:
-            return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor()
+    return next(iter(proc_values("cpuinfo", "model name")), platform.processor())

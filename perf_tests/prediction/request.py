@@ -1,4 +1,4 @@
-"""What a person types to `predict`, checked once: words in, a `Machine` and cases out, or ValueError."""
+"""What a person types to `predict`, checked once: words in, a `TargetMachine` and cases out, or ValueError."""
 
 import argparse
 import re
@@ -22,20 +22,20 @@ from perf_tests.limits.predicted_time import UNCERTAINTY, UNCERTAINTY_ON_A_KNOWN
 from perf_tests.options import HEAD_DIMS, SEQUENCE_LENGTHS, physical_cores
 from perf_tests.prediction.checkpoint_choice import worthwhile_checkpoints
 from perf_tests.prediction.machine_ceilings import ceilings_here
-from perf_tests.prediction.step import Machine
+from perf_tests.prediction.step import TargetMachine
 
 HERE = "here"
 
 
-def requested_machine(text: str) -> Machine:
+def requested_machine(text: str) -> TargetMachine:
     """`here`, a card's name, or its peaks by hand."""
     if text.strip() == HERE:
         return this_machine()
     gpu = gpu_named(text)
-    return Machine(gpu.name, "cuda", room_on(gpu), ceilings_of(gpu), UNCERTAINTY)
+    return TargetMachine(gpu.name, "cuda", room_on(gpu), ceilings_of(gpu), UNCERTAINTY)
 
 
-def this_machine() -> Machine:
+def this_machine() -> TargetMachine:
     """What the suite would measure on: the GPU if there is one, else the CPU with all its cores."""
     torch.set_num_threads(physical_cores())
     device = open_device(device_named("auto"))
@@ -45,10 +45,10 @@ def this_machine() -> Machine:
     name = torch.cuda.get_device_name(device.torch_device) if on_gpu else "this CPU"
     ceilings = replace(ceilings_here(device), name=name)
     # The published tables that errors were found on are all of GPUs.
-    return Machine(name, kind, room, ceilings, UNCERTAINTY_ON_A_KNOWN_HOST if on_gpu else None)
+    return TargetMachine(name, kind, room, ceilings, UNCERTAINTY_ON_A_KNOWN_HOST if on_gpu else None)
 
 
-def requested_step(arguments: argparse.Namespace, machine: Machine) -> LanguageModelCase:
+def requested_step(arguments: argparse.Namespace, machine: TargetMachine) -> LanguageModelCase:
     """The training step that was asked for; its phase is the whole."""
     size = _known("--size", arguments.size, SIZES, "; a new size is one line in model/sizes.py")
     context = _count("--context", arguments.context)
@@ -73,7 +73,7 @@ def requested_checkpoints(text: str, num_layers: int) -> list[str]:
     return checkpoints
 
 
-def requested_attention(arguments: argparse.Namespace, machine: Machine) -> list[AttentionCase]:
+def requested_attention(arguments: argparse.Namespace, machine: TargetMachine) -> list[AttentionCase]:
     """The grid of attention alone, smallest cell first, forward before backward."""
     precision = _precision(arguments.precision, machine)
     attention = _known("--attention", arguments.attention, COUNTED_ATTENTION)
@@ -86,7 +86,7 @@ def requested_attention(arguments: argparse.Namespace, machine: Machine) -> list
     ]
 
 
-def _precision(text: str, machine: Machine) -> str:
+def _precision(text: str, machine: TargetMachine) -> str:
     precision = _known("--precision", text, PRECISIONS)
     known = machine.ceilings.matmul_flops_per_second
     if precision.removesuffix("-unscaled") not in known:

@@ -1,6 +1,6 @@
 """Whether a training step or a grid of attention will fit on a machine, how long it will take, and what would help.
 
-In: a `Machine`, which may be a card that is not here, and cases. Out: frozen data, of which
+In: a `TargetMachine`, which may be a card that is not here, and cases. Out: frozen data, of which
 `perf_tests/prediction/lines.py` makes the page that a person reads.
 """
 
@@ -22,7 +22,7 @@ CONTEXT_STEP = 64
 
 
 @dataclass(frozen=True)
-class Machine:
+class TargetMachine:
     """Where it would run."""
 
     name: str
@@ -66,7 +66,7 @@ class Remedy:
 class StepPrediction:
     """Every phase of one training step, and where the whole does not fit, what would make it."""
 
-    machine: Machine
+    machine: TargetMachine
     phases: dict[str, PredictedCase]
     remedies: tuple[Remedy, ...]
     unavoidable_bytes: int
@@ -90,7 +90,7 @@ class StepPrediction:
 class AttentionPrediction:
     """Attention alone, cell by cell, smallest first."""
 
-    machine: Machine
+    machine: TargetMachine
     cells: tuple[PredictedCase, ...]
 
     @property
@@ -102,7 +102,7 @@ class AttentionPrediction:
         return self.smallest_that_does_not_fit is None
 
 
-def predict_step(case: LanguageModelCase, machine: Machine) -> StepPrediction:
+def predict_step(case: LanguageModelCase, machine: TargetMachine) -> StepPrediction:
     """Predictions of each phase of `case`, whose own phase does not matter.
 
     Raises NotCountedError for a case without exact counters, and ValueError where the machine lacks the precision.
@@ -114,12 +114,12 @@ def predict_step(case: LanguageModelCase, machine: Machine) -> StepPrediction:
     return replace(prediction, remedies=tuple(_remedies(replace(case, phase="full_step"), machine)))
 
 
-def predict_attention(cases: Iterable[AttentionCase], machine: Machine) -> AttentionPrediction:
+def predict_attention(cases: Iterable[AttentionCase], machine: TargetMachine) -> AttentionPrediction:
     """Predictions of attention alone, in the order of `cases`."""
     return AttentionPrediction(machine, tuple(predict_case(case, machine) for case in cases))
 
 
-def predict_case(case: Case, machine: Machine) -> PredictedCase:
+def predict_case(case: Case, machine: TargetMachine) -> PredictedCase:
     """One phase of one case."""
     counters = counters_of(case)
     highest = max(counters.parts, key=lambda part: part.peak_bytes)
@@ -136,7 +136,7 @@ def predict_case(case: Case, machine: Machine) -> PredictedCase:
     )
 
 
-def _uncertainty(case: Case, bound: str, machine: Machine) -> float | None:
+def _uncertainty(case: Case, bound: str, machine: TargetMachine) -> float | None:
     """None where no published time stands behind it: they are of whole models with unfused attention."""
     if machine.uncertainty is None or isinstance(case, AttentionCase) or case.attention != "naive":
         return None
@@ -144,7 +144,7 @@ def _uncertainty(case: Case, bound: str, machine: Machine) -> float | None:
 
 
 def parts_of(case: Case, counters: Counters) -> list[Part]:
-    """The phase cut where another thread goes on launching: a step is a forward pass, a backward pass and an update."""
+    """The phase cut where another thread takes over: a step is a forward pass, a backward pass and an update."""
     going_back = case.phase in ("backward", "attention_backward")
     if not isinstance(case, LanguageModelCase) or case.phase not in ("forward_backward", "full_step"):
         return [_part(counters.kernels, going_back)]
@@ -153,7 +153,7 @@ def parts_of(case: Case, counters: Counters) -> list[Part]:
     update = counters_of(replace(case, phase="optimizer")).kernels if case.phase == "full_step" else ()
     # What remains is the loss.
     loss = counted(counters.kernels) - counted(forward) - counted(backward) - counted(update)
-    ahead = _part([*forward, *grouped(loss)], is_backward=False)
+    ahead = _part([*forward, *(replace(kernel, calls=calls) for kernel, calls in loss.items())], is_backward=False)
     return [ahead, _part(backward, is_backward=True), _part(update, is_backward=False)]
 
 
@@ -170,11 +170,7 @@ def counted(kernels: Iterable[KernelGroup]) -> Counter[KernelGroup]:
     return counts
 
 
-def grouped(counts: Counter[KernelGroup]) -> Iterator[KernelGroup]:
-    return (replace(kernel, calls=calls) for kernel, calls in counts.items())
-
-
-def _remedies(case: LanguageModelCase, machine: Machine) -> Iterator[Remedy]:
+def _remedies(case: LanguageModelCase, machine: TargetMachine) -> Iterator[Remedy]:
     """What was tried, cheapest first: what costs nothing, what costs time, what changes the training."""
     changes = [
         ("--optimizer fused", replace(case, optimizer="fused"), case.optimizer == "foreach"),
@@ -195,17 +191,16 @@ def _remedies(case: LanguageModelCase, machine: Machine) -> Iterator[Remedy]:
             yield Remedy("... and --batch-size 1", predict_case(smallest, machine))
 
 
-def _smaller(case: LanguageModelCase, machine: Machine) -> Iterator[Remedy]:
+def _smaller(case: LanguageModelCase, machine: TargetMachine) -> Iterator[Remedy]:
     """The largest batch that fits, and the longest context; nothing where not even the smallest does."""
-
-    def of_batch(batch_size: int) -> PredictedCase:
-        return predict_case(replace(case, batch_size=batch_size), machine)
 
     def of_context(context: int) -> PredictedCase:
         config = case.config.at_context(context)
         return predict_case(replace(case, config=config, context_length=context), machine)
 
-    batch = largest_that_fits(range(1, case.batch_size), of_batch)
+    batch = largest_that_fits(
+        range(1, case.batch_size), lambda size: predict_case(replace(case, batch_size=size), machine)
+    )
     context = largest_that_fits(range(CONTEXT_STEP, case.context_length, CONTEXT_STEP), of_context)
     for option, found in (("--batch-size", batch), ("--context", context)):
         if found is not None:

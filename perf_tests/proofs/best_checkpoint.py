@@ -22,7 +22,7 @@ from perf_tests.instruments.allocator_peak import allocator_peak_bytes
 from perf_tests.options import physical_cores
 from perf_tests.prediction.checkpoint_choice import choose_checkpoint, worthwhile_checkpoints
 from perf_tests.prediction.request import this_machine
-from perf_tests.prediction.step import Machine, PredictedCase
+from perf_tests.prediction.step import PredictedCase, TargetMachine
 from perf_tests.proofs.predicted_cpu_peak import LIMIT, above_standing
 from perf_tests.proofs.verdict import conclude, conditions
 from perf_tests.views.screens.lines import duration, table
@@ -50,7 +50,7 @@ def every_checkpoint(config: ModelConfig) -> list[str]:
     return ["none", "attention", "block", *(str(blocks) for blocks in range(2, config.num_layers + 1))]
 
 
-def compare(case: LanguageModelCase, checkpoints: list[str], machine: Machine) -> int:
+def compare(case: LanguageModelCase, checkpoints: list[str], machine: TargetMachine) -> int:
     """Print each checkpoint's peak and time, predicted and measured; the exit code of both claims."""
     choice = choose_checkpoint(case, checkpoints, machine)
     measured = {one: measured_step(replace(case, checkpoint=one)) for one in checkpoints}

@@ -51,7 +51,7 @@ def note_report(item: pytest.Item, report: pytest.TestReport) -> None:
         elif report.when == "call" and report.passed:
             workbench.session.measured(row_of(benchmark))
         elif report.skipped or report.failed:
-            rounds = list(benchmark.stats.stats.data) if benchmark is not None and benchmark.stats else []
+            rounds = list(benchmark.stats["data"]) if benchmark is not None and benchmark.stats else []
             outcome = item.stash.get(OUTCOME, None) or outcome_of_report(report)
             workbench.session.not_measured(item.nodeid, item.stash[CASE], outcome, rounds, extra_pass)
             _leave_nothing(item, workbench)

@@ -6,7 +6,6 @@ say. The benchmark runs as pytest runs it, so that its rounds are the timings'.
 """
 
 import gc
-import importlib
 import json
 import os
 import signal
@@ -20,6 +19,7 @@ import torch
 
 from perf_tests.bench.stash import CASE
 from perf_tests.bench.workbench import Workbench
+from perf_tests.instruments.torch_private import load_compiler
 from perf_tests.measures.held import HeldMeasure, Standing
 from perf_tests.measures.rounds import Measure
 from perf_tests.records.record import Json
@@ -66,7 +66,7 @@ def main() -> int:
     channel = channel_to_the_suite()
     if torch.version.cuda is None:
         # AdamW and torch.compile import it; a build with CUDA may ask the driver meanwhile, and no fork survives that.
-        importlib.import_module("torch._dynamo")
+        load_compiler()
     gc.freeze()  # what is imported is nobody's memory, and no collection of a case need walk it
     while True:
         try:

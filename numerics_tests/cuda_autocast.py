@@ -1,46 +1,21 @@
-"""CUDA's autocast rules on a machine without a GPU: its op lists, parsed from the installed header, on the CPU.
+"""CUDA's autocast on a machine without a GPU: its lists are registered under the CPU's autocast key.
 
-ATen/autocast_mode.h comes with every wheel and names, op by op, what CUDA's autocast casts to. Here the same ops are
-registered under the CPU's autocast key, so that the rules are carried out on real numbers.
+So the rules of the installed header are carried out on real numbers.
 """
 
-import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from perf_tests.instruments.autocast_lists import cuda_lists
+
 RULES = ("cpu", "cuda")
-HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
-LISTS = {
-    "low": "AT_FORALL_LOWER_PRECISION_FP",
-    "float32": "AT_FORALL_FP32",
-    "set dtype": "AT_FORALL_FP32_SET_OPT_DTYPE",
-    "append dtype": "AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE",
-    "widest": "AT_FORALL_PROMOTE",
-}
 BANNED = "binary_cross_entropy"
 """Registered by hand in aten/src/ATen/autocast_mode.cpp, so in no list of the header."""
-
-
-def op_lists(header: str) -> dict[str, list[str]]:
-    """The op names with their overload, such as `softmax.int`, by policy."""
-    # A line that ends in a backslash goes on in the next.
-    joined = header.replace("\\\n", " ")
-    lists = {}
-    for policy, macro in LISTS.items():
-        found = re.search(rf"#define {macro}\(_\)(.*)", joined)
-        if found is None:
-            raise ValueError(f"{HEADER} defines no {macro}; this torch lays its op lists out in another way.")
-        if policy == "append dtype":
-            lists[policy] = re.findall(r'"([\w.]+)"', found[1])
-        else:
-            lists[policy] = [".".join(filter(None, pair)) for pair in re.findall(r"_\((\w+)(?:,\s*(\w+))?\)", found[1])]
-    return lists
 
 
 def _is_eligible(value: object) -> bool:
@@ -81,11 +56,9 @@ def _kernel(policy: str, op: Any) -> Callable[..., Any]:
 
 def _with_float32(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`op` told to compute in float32, unless the call names a dtype itself."""
-    # The schema tells which positional argument is the dtype; torch has no public way to ask for it.
-    _, *names = (argument.name for argument in op._schema.arguments)
-    named = dict(zip(names, args[1:], strict=False)) | kwargs
-    named["dtype"] = named.get("dtype") or torch.float32
-    return op(args[0], **named)
+    if any(isinstance(value, torch.dtype) for value in (*args, *kwargs.values())):
+        return op(*args, **kwargs)
+    return op(*args, **{**kwargs, "dtype": torch.float32})
 
 
 def _norm_in_float32(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -116,8 +89,7 @@ def on_the_cpu() -> Iterator[None]:
 
     An op that only the CPU lists, such as quantile, keeps the CPU's rule.
     """
-    lists = op_lists(HEADER.read_text())
-    listed = {name: policy for policy, names in lists.items() for name in names if _exists(name)}
+    listed = {name: policy for policy, names in cuda_lists().items() for name in names if _exists(name)}
     library = torch.library.Library("aten", "IMPL")
     try:
         with warnings.catch_warnings():
@@ -128,8 +100,7 @@ def on_the_cpu() -> Iterator[None]:
             library.impl(BANNED, _banned, "AutocastCPU")
         yield
     finally:
-        # The only way to take registrations back before the interpreter ends; torch.library has no public one.
-        library._destroy()
+        del library  # a library that nobody holds takes its registrations back
 
 
 def in_force(rules: str, device: torch.device) -> AbstractContextManager[None]:
