@@ -3,11 +3,11 @@
 import gc
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Any, Protocol
 
-from perf_tests.audit import row_flags
+from perf_tests.audit.row_flags import RowFacts, raised
 from perf_tests.audit.steadiness import suggested_warmup_rounds
 from perf_tests.bench.outcomes import ImpossibleError
 from perf_tests.cases import Case
@@ -17,7 +17,7 @@ from perf_tests.instruments.device import Device
 from perf_tests.instruments.machine import drifting_facts
 from perf_tests.instruments.round_health import RoundHealth
 from perf_tests.prediction.expectation import Expectation, why_impossible
-from perf_tests.records.record import FLAGS, Json
+from perf_tests.records.record import Json
 
 
 class Benchmark(Protocol):
@@ -208,20 +208,12 @@ class Measure:
         return self.expectation is not None and self.expectation.is_over_ceiling(self.benchmark.stats["median"])
 
     def _flags(self, info: Json) -> list[str]:
-        rounds = self.benchmark.stats["data"]
-        peak = info["peak_allocated_bytes"]
-        raised = {
-            "math_attention": info.get("sdpa_backend") == "math",
-            "recompiled": bool(info.get("recompiles")),
-            "skipped_steps": bool(info.get("skipped_steps")),
-            "outlier": row_flags.has_outlier(rounds),
-            "short_warmup": info["suggested_warmup_rounds"] is not None,
-            "trend": row_flags.has_trend(rounds),
-            "throttled": bool(info["throttled_rounds"]),
-            "over_ceiling": self._is_over_ceiling(),
-            "waits_for_host": row_flags.waits_for_host(rounds, info["device_seconds"], info.get("bound")),
-            "parts_do_not_add_up": row_flags.parts_do_not_add_up(rounds, info["part_seconds"]),
-            "paging": row_flags.may_page(rounds, info.get("predicted_peak_bytes"), self.available_bytes),
-            "peak_off": row_flags.peak_is_off(peak, info.get("predicted_peak_bytes")),
-        }
-        return [flag for flag in FLAGS if raised.get(flag)]
+        facts = {field.name: info[field.name] for field in fields(RowFacts) if field.name in info}
+        return raised(
+            RowFacts(
+                **facts,
+                rounds_seconds=self.benchmark.stats["data"],
+                available_bytes=self.available_bytes,
+                is_over_ceiling=self._is_over_ceiling(),
+            )
+        )
