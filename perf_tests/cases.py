@@ -1,7 +1,7 @@
 """What one benchmark measures: a frozen case with its id and identity, and the grids that the options choose."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
@@ -85,20 +85,12 @@ class LanguageModelCase(_OfAPhase):
 
 
 @dataclass(frozen=True)
-class AttentionCase(_OfAPhase):
+class AttentionCase(AttentionIdentity, _OfAPhase):
     """Causal attention alone, without heads: query, key and value of shape (8, sequence, head width)."""
-
-    phase: str
-    head_dim: int
-    sequence_length: int
-    batch_size: int
-    precision: str
-    attention: str
-    device: str
 
     def identity(self) -> dict[str, Any]:
         """Every field that two rows must share to be compared, flat."""
-        return identity_from(AttentionIdentity, self)
+        return asdict(self)
 
     @property
     def tokens(self) -> int:
@@ -116,40 +108,34 @@ class AttentionCase(_OfAPhase):
 
 Case = LanguageModelCase | AttentionCase
 
-LANGUAGE_MODEL_AXES = ("model_size", "context_length", "precision", "attention", "execution", "checkpoint")
-ATTENTION_AXES = ("head_dim", "sequence_length", "precision", "attention")
+LANGUAGE_MODEL_AXES = {
+    "model_size": "sizes", "context_length": "contexts", "precision": "precisions", "attention": "attentions",
+    "execution": "executions", "checkpoint": "checkpoints",
+}  # fmt: skip
+ATTENTION_AXES = {
+    "head_dim": "head_dims", "sequence_length": "sequence_lengths", "precision": "attention_alone_precisions",
+    "attention": "attention_alone_implementations",
+}  # fmt: skip
+"""What a benchmark is spread over, and the fields of `Settings` that hold the values."""
+
+
+def _values(axes: dict[str, str], settings: Settings) -> list[tuple[str | int, ...]]:
+    return [getattr(settings, name) for name in axes.values()]
 
 
 def language_model_grid(settings: Settings) -> list[tuple[str | int, ...]]:
     """Values of `LANGUAGE_MODEL_AXES`, smallest model first; a compiled model has no compiled part of its own."""
 
-    def is_compiled_twice(attention: str, execution: str) -> bool:
-        return execution == "compiled" and attention in ATTENTION and ATTENTION[attention].is_compiled
+    def is_compiled_twice(attention: str | int, execution: str | int) -> bool:
+        return execution == "compiled" and attention in ATTENTION and ATTENTION[str(attention)].is_compiled
 
-    return [
-        (size, context, precision, attention, execution, checkpoint)
-        for size, context, attention, execution, checkpoint, precision in product(
-            settings.sizes,
-            settings.contexts,
-            settings.attentions,
-            settings.executions,
-            settings.checkpoints,
-            settings.precisions,
-        )
-        if not is_compiled_twice(attention, execution)
-    ]
+    grid = product(*_values(LANGUAGE_MODEL_AXES, settings))
+    return [values for values in grid if not is_compiled_twice(values[3], values[4])]
 
 
 def attention_grid(settings: Settings) -> list[tuple[str | int, ...]]:
     """Values of `ATTENTION_AXES`, smallest cell first."""
-    return list(
-        product(
-            settings.head_dims,
-            settings.sequence_lengths,
-            settings.attention_alone_precisions,
-            settings.attention_alone_implementations,
-        )
-    )
+    return list(product(*_values(ATTENTION_AXES, settings)))
 
 
 def language_model_id(values: tuple[str | int, ...]) -> str:
@@ -195,11 +181,8 @@ def language_model_case(phase: str, axes: dict[str, Any], settings: Settings) ->
 
 def attention_case(phase: str, axes: dict[str, Any], settings: Settings) -> AttentionCase:
     """The case of one parametrized test, from its `ATTENTION_AXES`."""
-    return AttentionCase(
-        phase=phase, batch_size=ATTENTION_BATCH_SIZE, device=settings.device_type,
-        head_dim=axes["head_dim"], sequence_length=axes["sequence_length"],
-        precision=axes["precision"], attention=axes["attention"],
-    )  # fmt: skip
+    values = {name: axes[name] for name in ATTENTION_AXES}
+    return AttentionCase(phase=phase, batch_size=ATTENTION_BATCH_SIZE, device=settings.device_type, **values)
 
 
 def chosen_phases(settings: Settings) -> set[str]:
@@ -212,20 +195,10 @@ def is_inside(identity: dict[str, Any], settings: Settings) -> bool:
     if identity.get("phase") not in chosen_phases(settings) or identity.get("device") != settings.device_type:
         return False
     if is_attention(identity):
-        return (
-            identity["head_dim"] in settings.head_dims
-            and identity["sequence_length"] in settings.sequence_lengths
-            and identity["precision"] in settings.attention_alone_precisions
-            and identity["attention"] in settings.attention_alone_implementations
-        )
-    return (
-        identity.get("model") == (settings.model or "ours")
-        and identity["size"] in settings.sizes
-        and identity["context_length"] in settings.contexts
-        and identity["precision"] in settings.precisions
-        and identity["attention"] in settings.attentions
-        and identity["execution"] in settings.executions
-        and identity["checkpoint"] in settings.checkpoints
+        return all(identity[name] in getattr(settings, field) for name, field in ATTENTION_AXES.items())
+    values = {**identity, "model_size": identity["size"]}
+    return identity["model"] == (settings.model or "ours") and all(
+        values[name] in getattr(settings, field) for name, field in LANGUAGE_MODEL_AXES.items()
     )
 
 

@@ -111,55 +111,32 @@ class Flag:
 
 
 FLAGS = {
-    "math_attention": Flag(
-        lambda facts: facts.sdpa_backend == "math",
-        "scaled_dot_product_attention took the unfused math path",
-    ),
-    "recompiled": Flag(
-        lambda facts: bool(facts.recompiles),
-        "torch.compile generated code inside the measured rounds",
-    ),
-    "skipped_steps": Flag(
-        lambda facts: bool(facts.skipped_steps),
-        "the gradient scaler skipped optimizer steps in the measured rounds",
-    ),
-    "outlier": Flag(
-        lambda facts: has_outlier(facts.rounds_seconds),
-        "one round was so much slower that it alone makes the spread",
-    ),
-    "short_warmup": Flag(
-        lambda facts: facts.suggested_warmup_rounds is not None,
-        "its first rounds were slower than the rest, or its rounds got faster: the warm-up was too short",
-    ),
-    "trend": Flag(
-        lambda facts: has_trend(facts.rounds_seconds),
-        "later rounds took another time than earlier ones, by 5 % or more",
-    ),
-    "throttled": Flag(
-        lambda facts: bool(facts.throttled_rounds),
-        "power or heat held the GPU's clocks down at the end of measured rounds (throttled_rounds)",
-    ),
-    "over_ceiling": Flag(
-        lambda facts: facts.is_over_ceiling,
-        "its products ran faster than the best square one measured here, which was taken in the same noise",
-    ),
-    "waits_for_host": Flag(
-        waits_for_host,
-        "the wall clock saw over 5 % more than the device's own although launches do not bound it",
-    ),
-    "parts_do_not_add_up": Flag(
-        parts_do_not_add_up,
-        "the parts timed inside the step and the step itself are over 5 % apart",
-    ),
-    "paging": Flag(
-        may_page,
-        "rounds scatter while memory is nearly full, as if it were paged to the host",
-    ),
+    "math_attention": Flag(lambda facts: facts.sdpa_backend == "math",
+        "scaled_dot_product_attention took the unfused math path"),
+    "recompiled": Flag(lambda facts: bool(facts.recompiles),
+        "torch.compile generated code inside the measured rounds"),
+    "skipped_steps": Flag(lambda facts: bool(facts.skipped_steps),
+        "the gradient scaler skipped optimizer steps in the measured rounds"),
+    "outlier": Flag(lambda facts: has_outlier(facts.rounds_seconds),
+        "one round was so much slower that it alone makes the spread"),
+    "short_warmup": Flag(lambda facts: facts.suggested_warmup_rounds is not None,
+        "its first rounds were slower than the rest, or its rounds got faster: the warm-up was too short"),
+    "trend": Flag(lambda facts: has_trend(facts.rounds_seconds),
+        "later rounds took another time than earlier ones, by 5 % or more"),
+    "throttled": Flag(lambda facts: bool(facts.throttled_rounds),
+        "power or heat held the GPU's clocks down at the end of measured rounds (throttled_rounds)"),
+    "over_ceiling": Flag(lambda facts: facts.is_over_ceiling,
+        "its products ran faster than the best square one measured here, which was taken in the same noise"),
+    "waits_for_host": Flag(waits_for_host,
+        "the wall clock saw over 5 % more than the device's own although launches do not bound it"),
+    "parts_do_not_add_up": Flag(parts_do_not_add_up,
+        "the parts timed inside the step and the step itself are over 5 % apart"),
+    "paging": Flag(may_page,
+        "rounds scatter while memory is nearly full, as if it were paged to the host"),
     "peak_off": Flag(
         lambda facts: peak_is_off(facts.peak_allocated_bytes, facts.predicted_peak_bytes, facts.workspace_bytes),
-        "the allocator's peak is not the predicted one within 1 % and what libraries take for themselves",
-    ),
-}
+        "the allocator's peak is not the predicted one within 1 % and what libraries take for themselves"),
+}  # fmt: skip
 """Every flag that a row may carry in `flags`, in the order in which they are written."""
 
 

@@ -44,13 +44,10 @@ class ModelWork:
         return f"{self.size or 'model'} ctx {self.context_length} batch {self.batch_size}"
 
     def least_flops(self, phase: str, leaves_masked_half: bool) -> int | None:
-        multiple = _forward_multiple(phase)
-        if multiple is None:
-            return None
         flops = self.config.forward_flops(self.batch_size, self.context_length)
         if leaves_masked_half:
             flops -= self.config.forward_attention_flops(self.batch_size, self.context_length) // 2
-        return multiple * flops
+        return _of_phase(phase, flops)
 
     def least_traffic_bytes(self, phase: str, element_bytes: int, cache_bytes: int) -> int | None:
         return None
@@ -76,11 +73,8 @@ class AttentionWork:
         return f"attention d {self.head_dim} seq {self.sequence_length} batch {self.batch_size}"
 
     def least_flops(self, phase: str, leaves_masked_half: bool) -> int | None:
-        multiple = _forward_multiple(phase)
-        if multiple is None:
-            return None
         flops = 4 * self.batch_size * self.sequence_length**2 * self.head_dim
-        return multiple * (flops // 2 if leaves_masked_half else flops)
+        return _of_phase(phase, flops // 2 if leaves_masked_half else flops)
 
     def least_traffic_bytes(self, phase: str, element_bytes: int, cache_bytes: int) -> int | None:
         """Scores written and read, probabilities written and read; going back as much for their gradients.
@@ -97,6 +91,6 @@ class AttentionWork:
         return None
 
 
-def _forward_multiple(phase: str) -> int | None:
+def _of_phase(phase: str, forward_flops: int) -> int | None:
     row = phase_named(phase)
-    return None if row is None else row.forward_multiple
+    return None if row is None or row.forward_multiple is None else row.forward_multiple * forward_flops

@@ -98,7 +98,7 @@ def test_tables_and_report_show_it_between_the_phases_around_it(tree: Path, run:
     table = shown(tree, run, "tables", "RUN", "--only", "timing")
     assert table.index("forward (ms)") < table.index("loss (ms)") < table.index("step (ms)")
     shown(tree, run, "report", "RUN", "-o", str(tmp_path / "report.html"))
-    assert "test_loss" in (tmp_path / "report.html").read_text()
+    assert "loss tiny-ctx8-fp32-naive" in (tmp_path / "report.html").read_text()
 
 
 def test_a_tree_without_its_row_still_shows_it(run: Launch) -> None:
