@@ -122,13 +122,15 @@ def model_factory(option: str, text: str) -> str:
 
 @dataclass(frozen=True)
 class Option:
-    """One option of the command line; a switch where nothing is typed after its name."""
+    """One option of the command line; `default` in words. Without `parse` it is a switch."""
 
     name: str
     text: str
     default: str = ""
     parse: Parse | None = None
     metavar: str = ""
+    typed_by_default: str | None = None
+    """For an option that others read as it is typed."""
 
     def add_to(self, group: pytest.OptionGroup) -> None:
         if self.parse is None:
@@ -136,11 +138,12 @@ class Option:
             return
         metavar = self.metavar or self.name.strip("-").upper().replace("-", "_")
         text = f"{self.text} (default: {self.default})" if self.default else self.text
-        group.addoption(self.name, default=None, metavar=metavar, help=text)
+        group.addoption(self.name, default=self.typed_by_default, metavar=metavar, help=text)
 
 
 OPTIONS = (
-    Option("--device", "where to run: auto, cpu, cuda or cuda:N", "auto", lambda _, text: device_named(text)),
+    Option("--device", "where to run: auto, cpu, cuda or cuda:N", "auto", lambda _, text: device_named(text),
+           typed_by_default="auto"),
     Option("--size", "model sizes", "small on a CPU, small to 2.7B on a GPU",
            partial(some_of, SIZES, apart=SIZES_APART)),
     Option("--context", "context lengths in tokens", "128 on a CPU, 128 to 1024 on a GPU",
@@ -245,7 +248,7 @@ def read_settings(config: pytest.Config) -> Settings:
 
 
 def _read_settings(config: pytest.Config) -> Settings:
-    device = typed_or(config, "--device", None) or device_named("auto")
+    device = typed_or(config, "--device", None)
     on_gpu = device.type == "cuda"
 
     def given(name: str, on_cpu: Any, otherwise: Any = None) -> Any:
