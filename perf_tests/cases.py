@@ -1,6 +1,7 @@
 """What one benchmark measures: a frozen case with its id and identity, and the grids that the options choose."""
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
@@ -9,23 +10,42 @@ import torch
 from model.attention import ATTENTION
 from model.sizes import SIZES, ModelConfig
 from model.training import optimizer_that_runs
-from perf_tests.limits.least_work import FORWARD_MULTIPLES
-from perf_tests.options import PHASES, Settings
+from perf_tests.identity import AttentionIdentity, LanguageModelIdentity, identity_from, is_attention
+from perf_tests.options import Settings
+from perf_tests.phases import ATTENTION_ALONE, LANGUAGE_MODEL, PHASES, Phase, phases_of
 
 ZERO_GRAD_POLICY = "set_to_none_before_forward"
 
-# The optimizer's FLOPs are no matrix products and count as none.
-MODEL_FLOPS_OF_PHASE = {phase: FORWARD_MULTIPLES[phase] for phase in PHASES if phase in FORWARD_MULTIPLES}
-ATTENTION_FLOPS_OF_PHASE = {phase: FORWARD_MULTIPLES[phase] for phase in ("attention_forward", "attention_backward")}
-
 ATTENTION_BATCH_SIZE = 8
 
-PHASE_ORDER = (*PHASES, *ATTENTION_FLOPS_OF_PHASE)
-"""Phases of one model in the order they are measured: those that leave the weights alone come first."""
+
+class _OfAPhase(ABC):
+    """What follows from the phase of a case."""
+
+    phase: str
+
+    @property
+    @abstractmethod
+    def forward_flops(self) -> int:
+        """2mnk of every product of one forward pass, the full T x T square counted."""
+
+    @property
+    def row(self) -> Phase:
+        return PHASES[self.phase]
+
+    @property
+    def model_flops(self) -> int | None:
+        """Model FLOPs of one round, the full T x T square counted; None where the phase has no matrix products."""
+        multiple = self.row.forward_multiple
+        return None if multiple is None else multiple * self.forward_flops
+
+    @property
+    def has_backward(self) -> bool:
+        return self.row.has_backward
 
 
 @dataclass(frozen=True)
-class LanguageModelCase:
+class LanguageModelCase(_OfAPhase):
     """One phase of training one language model."""
 
     phase: str
@@ -44,25 +64,11 @@ class LanguageModelCase:
 
     def identity(self) -> dict[str, Any]:
         """Every field that two rows must share to be compared, flat."""
-        return {
-            "phase": self.phase,
-            "model": self.model,
-            "size": self.size,
-            "d_model": self.config.d_model,
-            "d_ff": self.config.d_ff,
-            "num_layers": self.config.num_layers,
-            "num_heads": self.config.num_heads,
-            "vocab_size": self.config.vocab_size,
-            "context_length": self.context_length,
-            "batch_size": self.batch_size,
-            "precision": self.precision,
-            "attention": self.attention,
-            "execution": self.execution,
-            "checkpoint": self.checkpoint,
-            "optimizer": self.optimizer,
-            "zero_grad_policy": ZERO_GRAD_POLICY if self.phase == "full_step" else None,
-            "device": self.device,
-        }
+        return identity_from(LanguageModelIdentity, self, self.config)
+
+    @property
+    def zero_grad_policy(self) -> str | None:
+        return ZERO_GRAD_POLICY if "zero_grad" in self.row.timed else None
 
     @property
     def tokens(self) -> int:
@@ -73,42 +79,18 @@ class LanguageModelCase:
         return self.config.forward_flops(self.batch_size, self.context_length)
 
     @property
-    def model_flops(self) -> int | None:
-        """Model FLOPs of one round, the full T x T square counted; None where the phase has no matrix products."""
-        if self.phase not in MODEL_FLOPS_OF_PHASE:
-            return None
-        return MODEL_FLOPS_OF_PHASE[self.phase] * self.forward_flops
-
-    @property
-    def has_backward(self) -> bool:
-        return self.phase not in ("inference", "forward")
-
-    @property
-    def trains(self) -> bool:
-        """Whether a round changes the weights."""
-        return self.phase in ("optimizer", "full_step")
-
-    @property
     def built_from(self) -> tuple[Any, ...]:
         """Cases that agree in this share one model."""
         return (self.model, self.config, self.attention, self.execution, self.checkpoint, self.device)
 
 
 @dataclass(frozen=True)
-class AttentionCase:
+class AttentionCase(AttentionIdentity, _OfAPhase):
     """Causal attention alone, without heads: query, key and value of shape (8, sequence, head width)."""
-
-    phase: str
-    head_dim: int
-    sequence_length: int
-    batch_size: int
-    precision: str
-    attention: str
-    device: str
 
     def identity(self) -> dict[str, Any]:
         """Every field that two rows must share to be compared, flat."""
-        return dict(vars(self))
+        return asdict(self)
 
     @property
     def tokens(self) -> int:
@@ -116,16 +98,7 @@ class AttentionCase:
 
     @property
     def forward_flops(self) -> int:
-        """2mnk of the two products, the full square counted."""
         return 4 * self.batch_size * self.sequence_length**2 * self.head_dim
-
-    @property
-    def model_flops(self) -> int:
-        return ATTENTION_FLOPS_OF_PHASE[self.phase] * self.forward_flops
-
-    @property
-    def has_backward(self) -> bool:
-        return self.phase == "attention_backward"
 
     @property
     def built_from(self) -> tuple[Any, ...]:
@@ -135,40 +108,34 @@ class AttentionCase:
 
 Case = LanguageModelCase | AttentionCase
 
-LANGUAGE_MODEL_AXES = ("model_size", "context_length", "precision", "attention", "execution", "checkpoint")
-ATTENTION_AXES = ("head_dim", "sequence_length", "precision", "attention")
+LANGUAGE_MODEL_AXES = {
+    "model_size": "sizes", "context_length": "contexts", "precision": "precisions", "attention": "attentions",
+    "execution": "executions", "checkpoint": "checkpoints",
+}  # fmt: skip
+ATTENTION_AXES = {
+    "head_dim": "head_dims", "sequence_length": "sequence_lengths", "precision": "attention_alone_precisions",
+    "attention": "attention_alone_implementations",
+}  # fmt: skip
+"""What a benchmark is spread over, and the fields of `Settings` that hold the values."""
+
+
+def _values(axes: dict[str, str], settings: Settings) -> list[tuple[str | int, ...]]:
+    return [getattr(settings, name) for name in axes.values()]
 
 
 def language_model_grid(settings: Settings) -> list[tuple[str | int, ...]]:
     """Values of `LANGUAGE_MODEL_AXES`, smallest model first; a compiled model has no compiled part of its own."""
 
-    def is_compiled_twice(attention: str, execution: str) -> bool:
-        return execution == "compiled" and attention in ATTENTION and ATTENTION[attention].is_compiled
+    def is_compiled_twice(attention: str | int, execution: str | int) -> bool:
+        return execution == "compiled" and attention in ATTENTION and ATTENTION[str(attention)].is_compiled
 
-    return [
-        (size, context, precision, attention, execution, checkpoint)
-        for size, context, attention, execution, checkpoint, precision in product(
-            settings.sizes,
-            settings.contexts,
-            settings.attentions,
-            settings.executions,
-            settings.checkpoints,
-            settings.precisions,
-        )
-        if not is_compiled_twice(attention, execution)
-    ]
+    grid = product(*_values(LANGUAGE_MODEL_AXES, settings))
+    return [values for values in grid if not is_compiled_twice(values[3], values[4])]
 
 
 def attention_grid(settings: Settings) -> list[tuple[str | int, ...]]:
     """Values of `ATTENTION_AXES`, smallest cell first."""
-    return list(
-        product(
-            settings.head_dims,
-            settings.sequence_lengths,
-            settings.attention_alone_precisions,
-            settings.attention_alone_implementations,
-        )
-    )
+    return list(product(*_values(ATTENTION_AXES, settings)))
 
 
 def language_model_id(values: tuple[str | int, ...]) -> str:
@@ -194,7 +161,7 @@ def attention_id(values: tuple[str | int, ...]) -> str:
 def language_model_case(phase: str, axes: dict[str, Any], settings: Settings) -> LanguageModelCase:
     """The case of one parametrized test, from its `LANGUAGE_MODEL_AXES`."""
     optimizer = None
-    if phase in ("optimizer", "full_step"):
+    if PHASES[phase].trains:
         optimizer = optimizer_that_runs(settings.optimizer, torch.device(settings.device))
     return LanguageModelCase(
         phase=phase,
@@ -214,43 +181,31 @@ def language_model_case(phase: str, axes: dict[str, Any], settings: Settings) ->
 
 def attention_case(phase: str, axes: dict[str, Any], settings: Settings) -> AttentionCase:
     """The case of one parametrized test, from its `ATTENTION_AXES`."""
-    return AttentionCase(
-        phase=phase, batch_size=ATTENTION_BATCH_SIZE, device=settings.device_type,
-        head_dim=axes["head_dim"], sequence_length=axes["sequence_length"],
-        precision=axes["precision"], attention=axes["attention"],
-    )  # fmt: skip
+    values = {name: axes[name] for name in ATTENTION_AXES}
+    return AttentionCase(phase=phase, batch_size=ATTENTION_BATCH_SIZE, device=settings.device_type, **values)
 
 
 def chosen_phases(settings: Settings) -> set[str]:
-    """`--phase` applies to both families; attention alone has a forward and a backward pass."""
-    alone = {f"attention_{phase}" for phase in ("forward", "backward") if phase in settings.phases}
-    return {*settings.phases, *alone}
+    """`--phase` applies to both families."""
+    return {phase.name for phase in PHASES.values() if phase.label in settings.phases}
 
 
 def is_inside(identity: dict[str, Any], settings: Settings) -> bool:
     """Whether the axes of this run hold the case that an older row speaks of."""
     if identity.get("phase") not in chosen_phases(settings) or identity.get("device") != settings.device_type:
         return False
-    if "head_dim" in identity:
-        return (
-            identity["head_dim"] in settings.head_dims
-            and identity["sequence_length"] in settings.sequence_lengths
-            and identity["precision"] in settings.attention_alone_precisions
-            and identity["attention"] in settings.attention_alone_implementations
-        )
-    return (
-        identity.get("model") == (settings.model or "ours")
-        and identity["size"] in settings.sizes
-        and identity["context_length"] in settings.contexts
-        and identity["precision"] in settings.precisions
-        and identity["attention"] in settings.attentions
-        and identity["execution"] in settings.executions
-        and identity["checkpoint"] in settings.checkpoints
+    if is_attention(identity):
+        return all(identity[name] in getattr(settings, field) for name, field in ATTENTION_AXES.items())
+    values = {**identity, "model_size": identity["size"]}
+    return identity["model"] == (settings.model or "ours") and all(
+        values[name] in getattr(settings, field) for name, field in LANGUAGE_MODEL_AXES.items()
     )
 
 
 def selectable_cases(settings: Settings) -> int:
     """How many cases the axes span."""
     phases = chosen_phases(settings)
-    alone = sum(phase.startswith("attention_") for phase in phases)
-    return (len(phases) - alone) * len(language_model_grid(settings)) + alone * len(attention_grid(settings))
+    models, alone = (
+        sum(phase.name in phases for phase in phases_of(family)) for family in (LANGUAGE_MODEL, ATTENTION_ALONE)
+    )
+    return models * len(language_model_grid(settings)) + alone * len(attention_grid(settings))

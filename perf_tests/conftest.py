@@ -167,7 +167,7 @@ def _conditions(case: Case, workbench: Workbench) -> Json:
     conditions: Json = {
         "seed": workbench.settings.seed,
         "warmup_rounds": workbench.settings.warmup_rounds,
-        "records_graph": case.phase != "inference",
+        "records_graph": case.row.records_graph,
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
     }
     conditions["parameters"] = case.config.parameters if isinstance(case, LanguageModelCase) else 0
@@ -186,5 +186,5 @@ def _sdpa_backend(case: Case, workbench: Workbench) -> str | None:
         shape,
         PRECISIONS[case.precision].autocast_dtype or torch.float32,
         workbench.device.torch_device,
-        records_graph=case.phase != "inference",
+        records_graph=case.row.records_graph,
     )

@@ -16,7 +16,6 @@ from perf_tests.bench.stash import AGAINST, CASE, OUTCOME, PASS, SAVING, SETTING
 from perf_tests.cases import (
     ATTENTION_AXES,
     LANGUAGE_MODEL_AXES,
-    PHASE_ORDER,
     AttentionCase,
     Case,
     attention_case,
@@ -27,7 +26,9 @@ from perf_tests.cases import (
     language_model_grid,
     language_model_id,
 )
+from perf_tests.identity import is_attention
 from perf_tests.options import PASSES, Settings, add_options, read_settings
+from perf_tests.phases import place_of
 from perf_tests.records.record import Json
 from perf_tests.run import after as reporting
 from perf_tests.run import before as recording
@@ -123,7 +124,7 @@ def _pass_of(item: pytest.Item) -> str | None:
 
 def _case_of(item: pytest.Item, settings: Settings) -> Case:
     axes = item.callspec.params  # type: ignore[attr-defined]  # public on every parametrized pytest.Function
-    make = attention_case if "head_dim" in axes else language_model_case
+    make = attention_case if is_attention(axes) else language_model_case
     return make(_phase_of(item) or "", axes, settings)
 
 
@@ -139,10 +140,10 @@ def _side_by_side(benchmarks: list[pytest.Item]) -> list[pytest.Item]:
 
     passes = list(PASSES)
 
-    def place(item: pytest.Item) -> tuple[int, int, int, int]:
+    def place(item: pytest.Item) -> tuple[int, int, int, tuple[bool, int]]:
         case, extra_pass = cases[item], item.stash.get(PASS, None)
         after_timings = 0 if extra_pass is None else 1 + passes.index(extra_pass)
-        return after_timings, models[case.built_from], precisions.index(case.precision), PHASE_ORDER.index(case.phase)
+        return after_timings, models[case.built_from], precisions.index(case.precision), place_of(case.phase)
 
     return sorted(benchmarks, key=place)
 

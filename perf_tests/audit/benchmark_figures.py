@@ -7,8 +7,9 @@ from typing import Any
 
 from perf_tests.audit.figures import Timing, implementation_named
 from perf_tests.audit.tables_of_others import labelled_precision
+from perf_tests.identity import has_identity, is_attention
 from perf_tests.limits.least_work import AttentionWork, ModelConfig, ModelWork, Work
-from perf_tests.records.record import ATTENTION_IDENTITY, LANGUAGE_MODEL_IDENTITY, Json
+from perf_tests.records.record import Json
 
 NO_IDENTITY = "no identity: neither phase nor shape of what was timed"
 
@@ -82,11 +83,10 @@ def rounds_of(row: Json, place: str) -> list[float]:
 
 def _work(info: dict[str, Any]) -> tuple[Work | None, str]:
     """The shape that the identity tells of, or why there is none."""
-    names = ATTENTION_IDENTITY if "head_dim" in info else LANGUAGE_MODEL_IDENTITY
-    if "phase" not in info or not all(name in info for name in names):
+    if not has_identity(info):
         return None, NO_IDENTITY
     try:
-        if "head_dim" in info:
+        if is_attention(info):
             return AttentionWork(int(info["batch_size"]), int(info["sequence_length"]), int(info["head_dim"])), ""
         shape = [int(info[name]) for name in ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size")]
         config = ModelConfig(*shape)

@@ -12,6 +12,7 @@ from perf_tests.audit.finding import IMPOSSIBLE, INCONSISTENT, NOTICE, SUSPICIOU
 from perf_tests.audit.plausibility import OUTLIER_SHARE
 from perf_tests.limits.datasheets import gpu_named
 from perf_tests.limits.least_work import AttentionWork, ModelWork, Work
+from perf_tests.phases import PHASES, Phase, phase_named
 
 SAME_CELL_TOLERANCE = 1.25
 PARTS_TOLERANCE = 1.10
@@ -97,28 +98,28 @@ def same_cell_twice(timings: Sequence[Timing]) -> Iterator[Finding]:
             )
 
 
-WHOLE_AND_PARTS = (
-    ("forward_backward", ("forward", "backward")),
-    ("full_step", ("forward", "backward", "optimizer")),
-)
-
-
 def parts_and_whole(timings: Sequence[Timing]) -> Iterator[Finding]:
     """Phases that do not add up to the step they make, read in the way that favours the table most."""
     for group in by(steady(timings), same_configuration):
         phases = phases_of(group)
-        for whole, parts in WHOLE_AND_PARTS:
-            if whole not in phases:
+        for whole, parts in ((row.name, row.main_parts) for row in PHASES.values() if row.name in phases):
+            if len(parts) < 2:
                 continue
             spread = 1 + max((timing.std_seconds or 0) / figure(timing) for timing in group)
             longest, shortest = spread * max(map(figure, phases[whole])), min(map(figure, phases[whole])) / spread
-            for part in (*parts, "forward_backward"):
-                if part != whole and part in phases and min(map(figure, phases[part])) > longest * PARTS_TOLERANCE:
+            for part in _inside(PHASES[whole]):
+                if part in phases and min(map(figure, phases[part])) > longest * PARTS_TOLERANCE:
                     shown = f"{milliseconds(phases[part])} of {milliseconds(phases[whole])}"
                     why, cause = "a part takes longer than the whole", "times of two configurations under one label"
                     yield found(INCONSISTENT, "part and whole", phases[part] + phases[whole], shown, "1", why, cause)
             if all(part in phases for part in parts):
                 yield from _sum_of_parts(phases, whole, parts, longest, shortest)
+
+
+def _inside(whole: Phase) -> list[str]:
+    """Phases of which everything that is timed is timed in `whole` too."""
+    inside = (row for row in PHASES.values() if row.family == whole.family and row != whole)
+    return [row.name for row in inside if set(row.timed) <= set(whole.timed)]
 
 
 def _sum_of_parts(
@@ -367,7 +368,7 @@ def with_neighbours(finding: Finding, timings: Sequence[Timing]) -> Finding:
         return finding
     same = [t for t in steady(timings) if t.place != accused.place and t.work == accused.work]
     same = [t for t in same if same_configuration(t) == same_configuration(accused)]
-    later = [t for t in same if t.phase in ("forward_backward", "full_step", "backward_and_optimizer")]
+    later = [t for t in same if (row := phase_named(t.phase)) and "backward" in row.timed and len(row.main_parts) > 1]
     if accused.phase != "forward" or accused.precision != "fp32" or not later:
         return finding
     slowest = max(later, key=figure)

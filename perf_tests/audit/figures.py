@@ -26,7 +26,7 @@ class Timing:
     implementation: str
     """`eager`, `compiled`, or what else computes the pass, in the table's words."""
     phase: str
-    """One of `least_work.FORWARD_MULTIPLES`, `optimizer`, or the table's own word."""
+    """A name in `phases.PHASES` or `PHASES_OF_OTHERS`, or the table's own word."""
     seconds: float | None
     """None where the table has no figure."""
     std_seconds: float | None

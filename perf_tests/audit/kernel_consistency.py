@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from math import isclose
 
+from perf_tests.identity import OF_A_PHASE
 from perf_tests.records.record import Json
 
 TOLERANCE = 1e-6
@@ -54,9 +55,7 @@ def product_shares_that_do_not_fall(passes: Sequence[Json]) -> list[str]:
     shares: dict[tuple[object, ...], dict[str, float]] = {}
     for row in passes:
         identity = row["identity"]
-        cell = tuple(
-            value for name, value in identity.items() if name not in ("phase", "optimizer", "zero_grad_policy")
-        )
+        cell = tuple(value for name, value in identity.items() if name not in OF_A_PHASE)
         share = row["values"]["matrix_products"]["share_of_kernel_time"]
         shares.setdefault(cell, {})[identity["phase"]] = share
         if identity["phase"] == "full_step":

@@ -13,6 +13,7 @@ from typing import Any
 
 from perf_tests.audit.figures import Kernel, Memory, Timing, implementation_named
 from perf_tests.limits.least_work import AttentionWork, ModelConfig, ModelWork
+from perf_tests.phases import PHASES, PHASES_OF_OTHERS
 
 Figures = list[Timing] | list[Memory] | list[Kernel]
 
@@ -94,8 +95,9 @@ def labelled_precision(text: str) -> str | None:
     return found[1] if found and "?" not in label else None
 
 
-PHASES = {"fwd_bwd": "forward_backward", "backward+optimizer": "backward_and_optimizer"}
-"""Names of others for a phase."""
+_OTHER_NAMES = {
+    phase.published_as: phase.name for phase in (*PHASES.values(), *PHASES_OF_OTHERS.values()) if phase.published_as
+}
 
 
 def _model_timing(row: Row) -> Timing:
@@ -105,14 +107,14 @@ def _model_timing(row: Row) -> Timing:
     if not why and not isinstance(config, str) and batch and context:
         work = ModelWork(row.text("size"), config, batch, context)
     phase = row.text("phase")
-    return _timing(row, work, why, PHASES.get(phase, phase))
+    return _timing(row, work, why, _OTHER_NAMES.get(phase, phase))
 
 
 def _attention_timing(row: Row) -> Timing:
     batch, sequence, width = row.count("batch"), row.count("seq_len"), row.count("d_model")
     work = AttentionWork(batch, sequence, width) if batch and sequence and width else None
     phase = re.split(r"[(+]", row.text("phase"))[0]  # without remarks on what else was timed
-    known = f"attention_{phase}" if phase in ("forward", "backward") else phase
+    known = f"attention_{phase}" if f"attention_{phase}" in PHASES else phase
     return _timing(row, work, "" if work else "no batch, seq_len or d_model", known)
 
 

@@ -4,13 +4,11 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 
 from perf_tests.audit.steadiness import FEWEST_REST, outlier_places, slow_first_rounds, steady_from
+from perf_tests.phases import PHASES
 from perf_tests.records.record import Json
 
 STUDIED_WARMUP_ROUNDS = (0, 1, 2, 5, 10)
 """Each in a process of its own."""
-
-WITH_SET_UP = ("backward", "optimizer", "attention_backward")
-"""Phases whose set-up computes. In every other one a round without what is timed does nothing, as no warm-up does."""
 
 LEAVING_OUT_ROUNDS = 5
 """Warm-up rounds of the process that leaves the timed phase out of them: the suite's own number."""
@@ -18,7 +16,7 @@ LEAVING_OUT_ROUNDS = 5
 
 def study_rounds(phase: str, rounds: int) -> int:
     """All rounds of the study of a case, in all processes, those of the traced one left aside."""
-    leaving_out = (LEAVING_OUT_ROUNDS + rounds) if phase in WITH_SET_UP else 0
+    leaving_out = (LEAVING_OUT_ROUNDS + rounds) if PHASES[phase].setup_computes else 0
     return sum(STUDIED_WARMUP_ROUNDS) + len(STUDIED_WARMUP_ROUNDS) * rounds + leaving_out
 
 

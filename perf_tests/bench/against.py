@@ -12,7 +12,7 @@ from model.precision import PRECISIONS
 from model.training import OPTIMIZERS
 from model.transformer import blocks_per_checkpoint
 from perf_tests.bench.benchmark_options import SavingOptions
-from perf_tests.options import EXECUTIONS, Settings, option_of_pass
+from perf_tests.options import EXECUTIONS, PASSES, Settings, typed_or
 
 DEFAULT_MINUTES = 15.0
 
@@ -87,8 +87,8 @@ def _read_against(config: pytest.Config, settings: Settings, saving: SavingOptio
     return Against(
         revision=option.against,
         other_option=None if option.against_option is None else _other_option(option.against_option, settings),
-        minutes=_minutes(option.gate_minutes),
-        undecided=_undecided(option.gate_undecided),
+        minutes=typed_or(config, "--gate-minutes", DEFAULT_MINUTES),
+        undecided=typed_or(config, "--gate-undecided", "pass"),
         summary=_summary(option.gate_summary, config.invocation_params.dir),
     )
 
@@ -99,7 +99,7 @@ def _refuse_recording(option: Any, settings: Settings, saving: SavingOptions) ->
         "--resume": option.resume, "--benchmark-compare": saving.compare, "--benchmark-save": saving.save_name,
         "--benchmark-json": saving.json_path, "--benchmark-compare-fail": saving.compare_fail,
         "--benchmark-disable": saving.disabled, "--nvtx": settings.nvtx,
-        **{option_of_pass(name): True for name in settings.passes},
+        **{PASSES[name]: True for name in settings.passes},
     }  # fmt: skip
     for name, value in asked.items():
         if value:
@@ -129,24 +129,6 @@ def _other_option(text: str, settings: Settings) -> OtherOption:
                 f"--against-option {text} is what head runs with; give another value, or another --{axis}."
             )
     return OtherOption(axis, value)
-
-
-def _minutes(text: str | None) -> float:
-    if text is None:
-        return DEFAULT_MINUTES
-    try:
-        minutes = float(text)
-    except ValueError:
-        minutes = float("nan")
-    if not 0 < minutes < float("inf"):
-        raise ValueError(f"--gate-minutes {text!r} is no time; give a number of minutes above 0.")
-    return minutes
-
-
-def _undecided(text: str | None) -> Literal["pass", "fail"]:
-    if text not in (None, "pass", "fail"):
-        raise ValueError(f"--gate-undecided {text!r} is not known; choose pass or fail.")
-    return "fail" if text == "fail" else "pass"
 
 
 def _summary(text: str | None, folder: Path) -> Path | None:

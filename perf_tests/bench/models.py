@@ -45,7 +45,7 @@ class ModelShelf:
         if self._model is None:
             self._model = self._build(case)
             self._built_from = case.built_from
-        self._weights_are_fresh = not case.trains
+        self._weights_are_fresh = not case.row.trains
         precision = PRECISIONS[case.precision]
         precision.apply()
         module = compiled(self._model) if case.execution == "compiled" else self._model

@@ -11,6 +11,7 @@ from model.compilation import why_cannot_compile
 from model.precision import PRECISIONS
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
 from perf_tests.counting.memory_estimate import needed_bytes
+from perf_tests.identity import DIMENSIONS
 from perf_tests.records.record import OUTCOMES, Json, identity_of
 
 DOES_NOT_FIT = ("out_of_memory", "would_not_fit")
@@ -77,19 +78,13 @@ def why_too_large(case: Case, budget_bytes: int, earlier: Sequence[Json]) -> Out
     return None
 
 
-_SIZE_FIELDS = (
-    "d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "context_length", "batch_size",
-    "head_dim", "sequence_length",
-)  # fmt: skip
-
-
 def _is_smaller(row: Json, case: Case) -> bool:
     """Whether the row belongs to the case's family and no dimension of it is larger."""
     there, here = identity_of(row), case.identity()
     if there.keys() != here.keys():
         return False
     return all(
-        there[name] <= here[name] if name in _SIZE_FIELDS else there[name] == here[name]
+        there[name] <= here[name] if name in DIMENSIONS else there[name] == here[name]
         for name in here
         if name != "size"
     )

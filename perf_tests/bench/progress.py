@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from perf_tests.cases import Case
+from perf_tests.phases import FORWARD_PASSES
 
-# Forward passes' worth of work in one round of each phase, its set-up included.
-_FORWARD_PASSES = {
-    "inference": 1, "forward": 1, "backward": 3, "forward_backward": 3, "optimizer": 3.5, "full_step": 3.5,
-    "attention_forward": 1, "attention_backward": 3,
-}  # fmt: skip
+_FORWARD_PASSES_OF_PART = {**FORWARD_PASSES, "optimizer": 0.5}
 
 
 class Line(Protocol):
@@ -49,8 +46,9 @@ class WatchedLine:
 
 
 def expected_work(case: Case, rounds: int) -> float:
-    """FLOPs of all rounds, near enough to share out the remaining time."""
-    return _FORWARD_PASSES[case.phase] * case.forward_flops * rounds
+    """FLOPs of all rounds, their set-up included, near enough to share out the remaining time."""
+    passes = sum(_FORWARD_PASSES_OF_PART.get(part, 0.0) for part in case.row.parts)
+    return passes * case.forward_flops * rounds
 
 
 class Progress:

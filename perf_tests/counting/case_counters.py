@@ -16,7 +16,6 @@ from model.training import optimizer_that_runs
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
 from perf_tests.counting.fake_training import (
     AttentionShape,
-    PassShape,
     UpdateShape,
     attention_passes,
     inference,
@@ -137,34 +136,24 @@ def _attention_parts(case: AttentionCase) -> list[_Part]:
         case.head_dim, case.sequence_length, case.batch_size, case.precision, case.attention, case.device
     )
     counted = attention_passes(shape)
-    names = ["attention_forward", "attention_backward"] if case.has_backward else ["attention_forward"]
-    return [_Part(name, counted[name], name == case.phase, Counter()) for name in names]
-
-
-# The parts of a round, and which of them are timed.
-_PARTS_OF_PHASE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "inference": (("inference",), ("inference",)),
-    "forward": (("forward",), ("forward",)),
-    "backward": (("forward", "loss", "backward"), ("backward",)),
-    "forward_backward": (("forward", "loss", "backward"), ("forward", "loss", "backward")),
-    "optimizer": (("forward", "loss", "backward", "optimizer"), ("optimizer",)),
-    "full_step": (("forward", "loss", "backward", "optimizer"), ("forward", "loss", "backward", "optimizer")),
-}
+    return [
+        _Part(name, counted[name], part in case.row.timed, Counter())
+        for part, name in ((part, f"attention_{part}") for part in case.row.parts)
+    ]
 
 
 def _language_model_parts(case: LanguageModelCase, zero_grad: str, first_step: bool, all_layers: bool) -> list[_Part]:
-    names, timed = _PARTS_OF_PHASE[case.phase]
+    names, timed = case.row.parts, case.row.timed
     shape = PassShape(
         case.config, case.context_length, case.batch_size, case.precision, case.attention, case.checkpoint, case.device
     )
-    counted = (inference if case.phase == "inference" else passes)(shape, all_layers)
-    is_updated = case.trains and not (case.phase == "full_step" and zero_grad == "before_step")
+    counted = (passes if case.row.records_graph else inference)(shape, all_layers)
+    clears = "zero_grad" in timed
+    is_updated = case.row.trains and not (clears and zero_grad == "before_step")
     beside = {name: Counter[str]() for name in names}
-    # The set-up of a backward pass returns, and lets go of the logits; a step has them until its end.
-    keeps_logits = case.phase in ("forward_backward", "full_step")
-    if keeps_logits:
+    if case.row.holds_logits:
         beside["backward"] += counted["loss"].held_at_end - counted["backward"].held_at_start
-    if case.phase == "full_step" and zero_grad == "after_forward" and not first_step:
+    if clears and zero_grad == "after_forward" and not first_step:
         old_gradients = Counter({GRADIENTS: counted["backward"].held_at_end[GRADIENTS]})
         beside["forward"] += old_gradients
         beside["loss"] += old_gradients
@@ -177,7 +166,7 @@ def _language_model_parts(case: LanguageModelCase, zero_grad: str, first_step: b
             beside[name] += Counter({OPTIMIZER_STATE: state})
         inputs = Counter({INPUTS: counted["backward"].held_at_end[INPUTS]})
         step = counted["backward"].held_at_end + beside["backward"] - updating.held_at_start
-        beside["optimizer"] = step if keeps_logits else inputs
+        beside["optimizer"] = step if case.row.holds_logits else inputs
         counted = {**counted, "optimizer": updating}
     return [_Part(name, counted[name], name in timed, beside[name]) for name in names if name in counted]
 

@@ -5,7 +5,6 @@ from itertools import product
 from model.sizes import SIZES
 from perf_tests.cases import (
     ATTENTION_BATCH_SIZE,
-    ATTENTION_FLOPS_OF_PHASE,
     AttentionCase,
     Case,
     LanguageModelCase,
@@ -13,7 +12,8 @@ from perf_tests.cases import (
     language_model_id,
 )
 from perf_tests.counting.case_counters import Counters
-from perf_tests.options import CONTEXTS, HEAD_DIMS, PHASES, SEQUENCE_LENGTHS, SIZES_APART
+from perf_tests.options import CONTEXTS, HEAD_DIMS, SEQUENCE_LENGTHS, SIZES_APART
+from perf_tests.phases import ATTENTION_ALONE, LANGUAGE_MODEL, Phase, phases_of
 from perf_tests.records.ledger import COUNTERS
 
 BATCH_SIZE = 4
@@ -36,25 +36,25 @@ def _language_models() -> dict[str, list[Case]]:
     sizes = [size for size in SIZES if size not in SIZES_APART]
     return {
         language_model_id((size, context, precision, attention, "eager", "none")): [
-            _language_model_case(phase, size, context, precision, attention) for phase in PHASES
+            _language_model_case(phase, size, context, precision, attention) for phase in phases_of(LANGUAGE_MODEL)
         ]
         for size, context, attention, precision in product(sizes, CONTEXTS, ATTENTIONS, PRECISIONS)
     }
 
 
-def _language_model_case(phase: str, size: str, context: int, precision: str, attention: str) -> Case:
+def _language_model_case(phase: Phase, size: str, context: int, precision: str, attention: str) -> Case:
     return LanguageModelCase(
-        phase=phase, size=size, config=SIZES[size].at_context(context), context_length=context, batch_size=BATCH_SIZE,
-        precision=precision, attention=attention, execution="eager", checkpoint="none",
-        optimizer=OPTIMIZER if phase in ("optimizer", "full_step") else None, device=DEVICE, model="ours",
+        phase=phase.name, size=size, config=SIZES[size].at_context(context), context_length=context,
+        batch_size=BATCH_SIZE, precision=precision, attention=attention, execution="eager", checkpoint="none",
+        optimizer=OPTIMIZER if phase.trains else None, device=DEVICE, model="ours",
     )  # fmt: skip
 
 
 def _attention_alone() -> dict[str, list[Case]]:
     return {
         attention_id((head_dim, sequence_length, "fp32", attention)): [
-            AttentionCase(phase, head_dim, sequence_length, ATTENTION_BATCH_SIZE, "fp32", attention, DEVICE)
-            for phase in ATTENTION_FLOPS_OF_PHASE
+            AttentionCase(phase.name, head_dim, sequence_length, ATTENTION_BATCH_SIZE, "fp32", attention, DEVICE)
+            for phase in phases_of(ATTENTION_ALONE)
         ]
         for head_dim, sequence_length, attention in product(HEAD_DIMS, SEQUENCE_LENGTHS, ATTENTIONS)
     }

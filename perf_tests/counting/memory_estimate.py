@@ -32,9 +32,9 @@ def _attention_bytes(case: AttentionCase) -> int:
 def _language_model_bytes(case: LanguageModelCase) -> int:
     weights = FLOAT32_BYTES * case.config.parameters
     gradients = weights
-    state = ADAMW_STATE_BYTES_PER_PARAMETER * case.config.parameters if case.trains else 0
+    state = ADAMW_STATE_BYTES_PER_PARAMETER * case.config.parameters if case.row.trains else 0
     logits = case.tokens * case.config.vocab_size * FLOAT32_BYTES
-    if case.phase == "inference":
+    if not case.row.records_graph:
         return weights + logits
     forward_done = weights + state + saved_bytes(case) + logits
     if not case.has_backward:

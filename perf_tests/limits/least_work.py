@@ -7,21 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from model.sizes import SIZES, ModelConfig
+from perf_tests.phases import ATTENTION_ALONE, phase_named
 
 # Shapes come from here for those who read files and must not import a model.
-__all__ = ["FLOAT32_BYTES", "FORWARD_MULTIPLES", "SIZES", "AttentionWork", "ModelConfig", "ModelWork", "Work"]
-
-FORWARD_MULTIPLES = {
-    "inference": 1,
-    "forward": 1,
-    "backward": 2,
-    "backward_and_optimizer": 2,
-    "forward_backward": 3,
-    "full_step": 3,
-    "attention_forward": 1,
-    "attention_backward": 2,
-}
-"""FLOPs of a phase over those of its forward pass: going back, each product costs one for each of its two inputs."""
+__all__ = ["FLOAT32_BYTES", "SIZES", "AttentionWork", "ModelConfig", "ModelWork", "Work"]
 
 FLOAT32_BYTES = 4
 
@@ -55,19 +44,20 @@ class ModelWork:
         return f"{self.size or 'model'} ctx {self.context_length} batch {self.batch_size}"
 
     def least_flops(self, phase: str, leaves_masked_half: bool) -> int | None:
-        if phase not in FORWARD_MULTIPLES:
-            return None
         flops = self.config.forward_flops(self.batch_size, self.context_length)
         if leaves_masked_half:
             flops -= self.config.forward_attention_flops(self.batch_size, self.context_length) // 2
-        return FORWARD_MULTIPLES[phase] * flops
+        return _of_phase(phase, flops)
 
     def least_traffic_bytes(self, phase: str, element_bytes: int, cache_bytes: int) -> int | None:
         return None
 
     def least_resident_bytes(self, phase: str) -> int | None:
         """Weights, and going back their gradients. Not AdamW's moments: a first step has none before it."""
-        per_parameter = 1 if phase in ("inference", "forward") else 2
+        row = phase_named(phase)
+        if row is None:
+            return None
+        per_parameter = 2 if row.has_backward else 1
         return per_parameter * FLOAT32_BYTES * self.config.parameters
 
 
@@ -83,20 +73,24 @@ class AttentionWork:
         return f"attention d {self.head_dim} seq {self.sequence_length} batch {self.batch_size}"
 
     def least_flops(self, phase: str, leaves_masked_half: bool) -> int | None:
-        if phase not in FORWARD_MULTIPLES:
-            return None
         flops = 4 * self.batch_size * self.sequence_length**2 * self.head_dim
-        return FORWARD_MULTIPLES[phase] * (flops // 2 if leaves_masked_half else flops)
+        return _of_phase(phase, flops // 2 if leaves_masked_half else flops)
 
     def least_traffic_bytes(self, phase: str, element_bytes: int, cache_bytes: int) -> int | None:
         """Scores written and read, probabilities written and read; going back as much for their gradients.
 
         Of each pass over the square at most one cache full stays in the cache.
         """
-        if phase not in ("attention_forward", "attention_backward"):
+        row = phase_named(phase)
+        if row is None or row.family != ATTENTION_ALONE:
             return None
         square_bytes = self.batch_size * self.sequence_length**2 * element_bytes
         return 4 * max(square_bytes - cache_bytes, 0)
 
     def least_resident_bytes(self, phase: str) -> int | None:
         return None
+
+
+def _of_phase(phase: str, forward_flops: int) -> int | None:
+    row = phase_named(phase)
+    return None if row is None or row.forward_multiple is None else row.forward_multiple * forward_flops

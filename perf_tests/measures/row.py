@@ -1,15 +1,15 @@
 """What a record says of a timed case: its identity, conditions, raw rounds, and the figures that follow from them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 
-from perf_tests.audit import row_flags
+from perf_tests.audit.row_flags import RowFacts, raised
 from perf_tests.audit.steadiness import suggested_warmup_rounds
 from perf_tests.bench.outcomes import ImpossibleError
 from perf_tests.cases import Case
 from perf_tests.prediction.expectation import Expectation, why_impossible
-from perf_tests.records.record import FLAGS, Json
+from perf_tests.records.record import Json
 
 
 @dataclass(frozen=True)
@@ -126,28 +126,19 @@ class Row:
         firsts = {part: seconds[0] for part, seconds in timing.all_part_seconds.items()}
         if parts := {part: seconds for part, seconds in firsts.items() if part in ("forward", "backward")}:
             return parts
-        if self.case.phase in ("backward", "attention_backward"):
+        if self.case.row.is_backward:
             return {"forward": timing.first_setup_seconds, "backward": timing.first_round_seconds}
         return {"forward": timing.first_round_seconds}
 
     def _flags(self, timing: Timing, info: Json) -> list[str]:
-        rounds, predicted_peak_bytes = timing.seconds, info.get("predicted_peak_bytes")
-        is_over_ceiling = self.expectation is not None and self.expectation.is_over_ceiling(timing.median_seconds)
-        raised = {
-            "math_attention": info.get("sdpa_backend") == "math",
-            "recompiled": bool(info.get("recompiles")),
-            "skipped_steps": bool(timing.skipped_steps),
-            "outlier": row_flags.has_outlier(rounds),
-            "short_warmup": info["suggested_warmup_rounds"] is not None,
-            "trend": row_flags.has_trend(rounds),
-            "throttled": bool(info["throttled_rounds"]),
-            "over_ceiling": is_over_ceiling,
-            "waits_for_host": row_flags.waits_for_host(rounds, info["device_seconds"], info.get("bound")),
-            "parts_do_not_add_up": row_flags.parts_do_not_add_up(rounds, info["part_seconds"]),
-            "paging": row_flags.may_page(rounds, predicted_peak_bytes, self.available_bytes),
-            "peak_off": row_flags.peak_is_off(timing.peak_allocated_bytes, predicted_peak_bytes),
-        }
-        return [flag for flag in FLAGS if raised.get(flag)]
+        expectation = self.expectation
+        facts = RowFacts(
+            **{field.name: info[field.name] for field in fields(RowFacts) if field.name in info},
+            rounds_seconds=timing.seconds,
+            available_bytes=self.available_bytes,
+            is_over_ceiling=expectation is not None and expectation.is_over_ceiling(timing.median_seconds),
+        )
+        return raised(facts)
 
 
 def _conditions_of(timing: Timing) -> Json:

@@ -15,7 +15,7 @@ from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.kernels import trace_rounds
 from perf_tests.measures.rounds import Rounds
 from perf_tests.meta_tests.example_cases import CPU, attention_case, build, language_model_case, random_tokens
-from perf_tests.options import PHASES
+from perf_tests.phases import LANGUAGE_MODEL, PHASES, phases_of
 from perf_tests.traces.chrome_trace import read_chrome_trace
 from perf_tests.traces.kernel_table import kernel_values
 
@@ -63,11 +63,11 @@ def rounds(training: Training) -> dict[str, Round]:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("attention", ["naive", "sdpa"])
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("phase", [phase.name for phase in phases_of(LANGUAGE_MODEL)])
 def test_the_launches_of_a_traced_phase_are_those_counted(phase: str, attention: str, precision: str) -> None:
     training = Training(build(attention=attention), PRECISIONS[precision], CPU)
     training.create_optimizer_state()
-    optimizer = "loop" if phase in ("optimizer", "full_step") else None
+    optimizer = "loop" if PHASES[phase].trains else None
     case = language_model_case(phase=phase, attention=attention, precision=precision, optimizer=optimizer)
     assert traced_launches(case, *rounds(training)[phase]) == counters_of(case).kernel_launches
 

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from perf_tests.audit.row_flags import FLAGS
 from perf_tests.proofs.synthetic import attention_identity, identity
-from perf_tests.records.record import FLAGS, Json
+from perf_tests.records.record import Json
 from perf_tests.views.screens.memory import megabytes, summary_lines
 
 STEP = "perf_tests/test_memory.py::test_memory_of_full_step[tiny-ctx8-fp32-naive]"
@@ -63,7 +64,7 @@ def test_a_case_without_a_prediction_says_why() -> None:
 
 def test_a_flag_is_told_with_its_sentence_and_its_cases() -> None:
     lines = summary_lines([examined(flags=["peak_off"]), examined()])
-    assert lines[-1] == f"{FLAGS['peak_off']}: full_step tiny-ctx8-fp32-naive"
+    assert lines[-1] == f"{FLAGS['peak_off'].sentence}: full_step tiny-ctx8-fp32-naive"
 
 
 def test_a_snapshot_is_pointed_to_and_a_missing_one_explained() -> None:

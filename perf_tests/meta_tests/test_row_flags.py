@@ -2,69 +2,85 @@
 
 import random
 
-from perf_tests.audit.row_flags import (
-    has_outlier,
-    has_trend,
-    may_page,
-    parts_do_not_add_up,
-    peak_is_off,
-    waits_for_host,
-)
+import pytest
+
+from perf_tests.audit.row_flags import FLAGS, RowFacts, has_trend, raised
 
 draw = random.Random(7)
 HONEST = [draw.gauss(1.0, 0.02) for _ in range(10)]
+NOISY = [value * (1 + place) for place, value in enumerate(HONEST)]
+"""A machine that moves parts and whole alike."""
+SCATTERED = [1.0, 5.0] * 5
+HALF_FORWARD = [0.5 * value for value in HONEST]
 GIB = 2**30
 
+RAISED = {
+    "math_attention": RowFacts(HONEST, sdpa_backend="math"),
+    "recompiled": RowFacts(HONEST, recompiles=1),
+    "skipped_steps": RowFacts(HONEST, skipped_steps=2),
+    "outlier": RowFacts([*HONEST[:9], 6.0]),
+    "short_warmup": RowFacts(HONEST, suggested_warmup_rounds=0),
+    "trend": RowFacts([1.0 - 0.02 * place for place in range(10)]),
+    "throttled": RowFacts(HONEST, throttled_rounds=[3]),
+    "over_ceiling": RowFacts(HONEST, is_over_ceiling=True),
+    "waits_for_host": RowFacts(HONEST, device_seconds=[0.9 * value for value in HONEST], bound="compute"),
+    "parts_do_not_add_up": RowFacts(HONEST, part_seconds={"forward": HALF_FORWARD}),
+    "paging": RowFacts(SCATTERED, predicted_peak_bytes=95, available_bytes=100),
+    "peak_off": RowFacts(HONEST, peak_allocated_bytes=11 * GIB, predicted_peak_bytes=10 * GIB),
+}
 
-def test_honest_rounds_raise_no_flag() -> None:
-    assert not has_outlier(HONEST)
-    assert not has_trend(HONEST)
-    assert not may_page(HONEST, 95, 100)
+QUIET = {
+    "nothing but honest rounds": RowFacts(HONEST),
+    "fused attention": RowFacts(HONEST, sdpa_backend="flash"),
+    "nothing recompiled, skipped or throttled": RowFacts(HONEST, recompiles=0, skipped_steps=0, throttled_rounds=[]),
+    "several slow rounds": RowFacts([*HONEST[:5], *(3.0 * value for value in HONEST[5:])]),
+    "a small drift": RowFacts([1.0 + 0.001 * place for place in range(10)]),
+    "too few rounds for a trend": RowFacts([1.0, 2.0, 3.0]),
+    "a device that launches hold up": RowFacts(HONEST, [0.9 * value for value in HONEST], bound="launch"),
+    "a clock with little beside the device": RowFacts(HONEST, [0.99 * value for value in HONEST], bound="compute"),
+    "a device without a clock": RowFacts(HONEST, None, bound="compute"),
+    "parts that add up": RowFacts(HONEST, part_seconds={"forward": HALF_FORWARD, "backward": HALF_FORWARD}),
+    "no parts": RowFacts(HONEST, part_seconds={}),
+    "honest rounds in memory nearly full": RowFacts(HONEST, predicted_peak_bytes=95, available_bytes=100),
+    "a peak with workspaces": RowFacts(
+        HONEST, peak_allocated_bytes=10 * GIB + 64 * 2**20, predicted_peak_bytes=10 * GIB
+    ),
+    "no peak": RowFacts(HONEST, predicted_peak_bytes=10 * GIB),
+}
 
 
-def test_one_slow_round_is_an_outlier_and_two_are_none() -> None:
-    assert has_outlier([*HONEST[:9], 6.0])
-    assert not has_outlier([*HONEST[:5], *(3.0 * value for value in HONEST[5:])])
+def test_every_flag_has_a_mistake_here() -> None:
+    assert RAISED.keys() == FLAGS.keys()
 
 
-def test_a_drift_is_a_trend_and_a_small_one_is_none() -> None:
-    assert has_trend([value * (1 + 0.02 * place) for place, value in enumerate(HONEST)])
-    assert has_trend([1.0 - 0.02 * place for place in range(10)])
-    assert not has_trend([1.0 + 0.001 * place for place in range(10)])
-    assert not has_trend([1.0, 2.0, 3.0])
+@pytest.mark.parametrize("flag", RAISED)
+def test_a_mistake_raises_its_flag(flag: str) -> None:
+    assert flag in raised(RAISED[flag])
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_honest_facts_raise_none(name: str) -> None:
+    assert raised(QUIET[name]) == []
+
+
+def test_parts_are_added_up_round_by_round() -> None:
+    parts = {"forward": [0.4 * value for value in NOISY], "backward": [0.6 * value for value in NOISY]}
+    assert "parts_do_not_add_up" not in raised(RowFacts(NOISY, part_seconds=parts))
+
+
+def test_scatter_is_paging_only_where_memory_is_nearly_full() -> None:
+    assert "paging" not in raised(RowFacts(SCATTERED, predicted_peak_bytes=50, available_bytes=100))
+    assert "paging" not in raised(RowFacts(SCATTERED, available_bytes=100))
+
+
+def test_a_peak_below_the_predicted_one_is_off_too() -> None:
+    assert raised(RowFacts(HONEST, peak_allocated_bytes=9 * GIB, predicted_peak_bytes=10 * GIB)) == ["peak_off"]
+
+
+def test_a_rise_is_a_trend_as_a_fall_is() -> None:
+    assert "trend" in raised(RowFacts([value * (1 + 0.02 * place) for place, value in enumerate(HONEST)]))
 
 
 def test_false_trends_are_rare() -> None:
     runs = [[draw.gauss(1.0, 0.2) for _ in range(10)] for _ in range(2000)]
     assert sum(map(has_trend, runs)) <= 40  # 1 % by the test's level, and 20 more
-
-
-def test_a_host_that_holds_the_device_up_is_told_from_one_that_launches() -> None:
-    device = [0.9 * value for value in HONEST]
-    assert waits_for_host(HONEST, device, "compute")
-    assert not waits_for_host(HONEST, device, "launch")
-    assert not waits_for_host(HONEST, [0.99 * value for value in HONEST], "compute")
-    assert not waits_for_host(HONEST, None, "compute")
-
-
-def test_parts_are_added_up_round_by_round() -> None:
-    """A noisy machine moves parts and whole alike."""
-    noisy = [value * (1 + place) for place, value in enumerate(HONEST)]
-    parts = {"forward": [0.4 * value for value in noisy], "backward": [0.6 * value for value in noisy]}
-    assert not parts_do_not_add_up(noisy, parts)
-    assert parts_do_not_add_up(noisy, {"forward": parts["forward"]})
-    assert not parts_do_not_add_up(noisy, {})
-
-
-def test_scatter_with_memory_nearly_full_may_be_paging() -> None:
-    scattered = [1.0, 5.0] * 5
-    assert may_page(scattered, 95, 100)
-    assert not may_page(scattered, 50, 100)
-    assert not may_page(scattered, None, 100)
-
-
-def test_a_peak_is_off_beyond_a_hundredth_and_the_workspaces() -> None:
-    assert not peak_is_off(10 * GIB + 64 * 2**20, 10 * GIB)
-    assert peak_is_off(11 * GIB, 10 * GIB)
-    assert peak_is_off(9 * GIB, 10 * GIB)
-    assert not peak_is_off(None, 10 * GIB)

@@ -10,7 +10,7 @@ from perf_tests.cases import AttentionCase, Case, LanguageModelCase
 from perf_tests.counting.case_counters import counters_of
 from perf_tests.meta_tests.launch import MODELS, ROOT, Launch, launch, short
 from perf_tests.meta_tests.test_memory_snapshot import assert_opens
-from perf_tests.records.record import LANGUAGE_MODEL_IDENTITY, Json
+from perf_tests.records.record import Json
 from perf_tests.workers.memory import MemoryWorker, MemoryWorkerError
 
 ONLY_MEMORY = ("-k=memory_of", "--threads=1")
@@ -30,7 +30,7 @@ def case_of(row: Json) -> Case:
     identity = row["identity"]
     if "head_dim" in identity:
         return AttentionCase(**identity)
-    names = [name for name in LANGUAGE_MODEL_IDENTITY if name in LanguageModelCase.__dataclass_fields__]
+    names = [name for name in identity if name in LanguageModelCase.__dataclass_fields__]
     config = SIZES[identity["size"]].at_context(identity["context_length"])
     return LanguageModelCase(config=config, **{name: identity[name] for name in names})
 

@@ -2,8 +2,9 @@
 
 import pytest
 
+from perf_tests.audit.row_flags import FLAGS
 from perf_tests.proofs.synthetic import BACKWARD, FORWARD, FULL_STEP, record, timed, untimed
-from perf_tests.records.record import FLAGS, OUTCOMES
+from perf_tests.records.record import OUTCOMES
 from perf_tests.views.screens.lines import WIDTH, case_name, duration, result_lines, table, time_line
 
 
@@ -38,13 +39,13 @@ def test_a_case_that_failed_after_timing_says_how_many_rounds_are_kept() -> None
 def test_each_flag_is_told_in_its_sentence(flag: str) -> None:
     lines = result_lines(record([timed(FORWARD, flags=[flag])]))
 
-    assert f"{case_name(FORWARD)}: {FLAGS[flag]}" in lines
+    assert f"{case_name(FORWARD)}: {FLAGS[flag].sentence}" in lines
 
 
 def test_a_short_warm_up_is_told_with_what_to_set() -> None:
     lines = result_lines(record([timed(FORWARD, flags=["short_warmup"], suggested_warmup_rounds=8)]))
 
-    assert f"{case_name(FORWARD)}: {FLAGS['short_warmup']}; set --warmup-rounds 8" in lines
+    assert f"{case_name(FORWARD)}: {FLAGS['short_warmup'].sentence}; set --warmup-rounds 8" in lines
 
 
 def test_what_is_not_known_is_a_dash() -> None:

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from model.precision import PRECISIONS
-from perf_tests.audit import row_flags
+from perf_tests.audit.row_flags import CPU_WORKSPACE_BYTES_PER_THREAD, WORKSPACE_BYTES, RowFacts, raised
 from perf_tests.bench.outcomes import Outcome
 from perf_tests.cases import Case
 from perf_tests.counting.case_counters import Counters
 from perf_tests.passes.extra_pass import ExtraPass, Timing
+from perf_tests.phases import label_of
 from perf_tests.prediction.expectation import expect
 from perf_tests.records.record import Json
 from perf_tests.views.screens.lines import case_name
@@ -61,30 +62,30 @@ class MemoryPass(ExtraPass):
 def workspace_bytes_of(case: Case, threads: int) -> int:
     """What libraries may take beside the tensors of the case; float32 products on a CPU take nothing of it."""
     if case.device == "cuda":
-        return row_flags.WORKSPACE_BYTES
+        return WORKSPACE_BYTES
     takes_some = case.attention != "naive" or PRECISIONS[case.precision].autocast_dtype is not None
-    return threads * row_flags.CPU_WORKSPACE_BYTES_PER_THREAD if takes_some else 0
+    return threads * CPU_WORKSPACE_BYTES_PER_THREAD if takes_some else 0
 
 
 def with_prediction(values: Json, counters: Counters | None, reason: str | None, workspace_bytes: int) -> Json:
     """The row's values with what the counters say of the same round, and a flag where they disagree."""
     predicted = None if counters is None else counters.peak_bytes
     measured = values["peak_allocated_bytes"]
-    peaks = {} if counters is None else {_phase(peak.part): peak.peak_bytes for peak in counters.parts}
-    is_off = row_flags.peak_is_off(measured, predicted, workspace_bytes)
+    peaks = {} if counters is None else {_region_of(peak.part): peak.peak_bytes for peak in counters.parts}
+    facts = RowFacts(peak_allocated_bytes=measured, predicted_peak_bytes=predicted, workspace_bytes=workspace_bytes)
     return {
         **values,
         "predicted_peak_bytes": predicted,
         "prediction_reason": reason,
         "prediction_error": measured / predicted - 1 if predicted else None,
         "parts": [{**part, "predicted_peak_bytes": peaks.get(part["phase"])} for part in values["parts"]],
-        "flags": [*values["flags"], *(["peak_off"] if is_off else [])],
+        "flags": [*values["flags"], *raised(facts)],
     }
 
 
-def _phase(part: str) -> str:
-    """A part of the counters by the name that it has in a row."""
-    return "forward" if part == "inference" else part.removeprefix("attention_")
+def _region_of(part: str) -> str:
+    """The region that the part of the counters runs in: an inference is a forward pass too."""
+    return "forward" if part == "inference" else label_of(part)
 
 
 def _death(of: str) -> Outcome:

@@ -3,7 +3,6 @@
 from perf_tests.audit.warmup_study import (
     LEAVING_OUT_ROUNDS,
     STUDIED_WARMUP_ROUNDS,
-    WITH_SET_UP,
     study_rounds,
     warmup_values,
 )
@@ -28,7 +27,7 @@ class WarmupPass(ExtraPass):
             self._studied(benchmark, Study(0, 1))
             return None
         studies = [Study(count, rounds) for count in STUDIED_WARMUP_ROUNDS]
-        if self.case.phase in WITH_SET_UP:
+        if self.case.row.setup_computes:
             studies.append(Study(LEAVING_OUT_ROUNDS, rounds, leaves_out_timed_phase=True))
         series = [
             {

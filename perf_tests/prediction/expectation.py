@@ -60,7 +60,7 @@ class Expectation:
     def _roofline(self) -> PredictedTime | None:
         if self.counters is None or self.ceilings is None:
             return None
-        part = Part(self.counters.kernel_launches, self.counters.kernels, self.case.phase.endswith("backward"))
+        part = Part(self.counters.kernel_launches, self.counters.kernels, self.case.row.timed[-1] == "backward")
         try:
             return predicted_time([part], self.ceilings)
         except ValueError:  # no rate for a precision that this machine was not asked about

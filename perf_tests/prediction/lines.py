@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from perf_tests.limits.gpu_room import FITS, FRAGMENTATION_SHARE, MAY_NOT_FIT
 from perf_tests.limits.predicted_time import COMPUTE, LAUNCH, MEMORY
+from perf_tests.phases import label_of
 from perf_tests.prediction.checkpoint_choice import CheckpointChoice
 from perf_tests.prediction.step import AttentionPrediction, PredictedCase, Remedy, StepPrediction, TargetMachine
 from perf_tests.records.record import Json
@@ -144,7 +145,7 @@ def _account_lines(cell: PredictedCase) -> list[str]:
 
 def _attention_name(cell: PredictedCase) -> str:
     case = cell.case.identity()
-    phase = case["phase"].removeprefix("attention_")
+    phase = label_of(case["phase"])
     return f"{phase} d{case['head_dim']}-seq{case['sequence_length']}-{case['precision']}-{case['attention']}"
 
 

@@ -1,8 +1,6 @@
 """What a person types to `predict`, checked once: words in, a `TargetMachine` and cases out, or ValueError."""
 
 import argparse
-import re
-from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
@@ -11,7 +9,6 @@ from model.device import device_named
 from model.precision import PRECISIONS
 from model.sizes import SIZES
 from model.training import OPTIMIZERS, optimizer_that_runs
-from model.transformer import blocks_per_checkpoint
 from perf_tests.cases import ATTENTION_BATCH_SIZE, AttentionCase, LanguageModelCase
 from perf_tests.counting.case_counters import COUNTED_ATTENTION
 from perf_tests.instruments.device import open_device
@@ -19,7 +16,16 @@ from perf_tests.limits.ceilings import ceilings_of
 from perf_tests.limits.datasheets import gpu_named
 from perf_tests.limits.gpu_room import Room, room_on
 from perf_tests.limits.predicted_time import UNCERTAINTY, UNCERTAINTY_ON_A_KNOWN_HOST
-from perf_tests.options import HEAD_DIMS, SEQUENCE_LENGTHS, physical_cores
+from perf_tests.options import (
+    HEAD_DIMS,
+    SEQUENCE_LENGTHS,
+    checkpoints,
+    one_of,
+    physical_cores,
+    whole_number,
+    whole_numbers,
+)
+from perf_tests.phases import ATTENTION_ALONE, phases_of
 from perf_tests.prediction.checkpoint_choice import worthwhile_checkpoints
 from perf_tests.prediction.machine_ceilings import ceilings_here
 from perf_tests.prediction.step import TargetMachine
@@ -50,14 +56,15 @@ def this_machine() -> TargetMachine:
 
 def requested_step(arguments: argparse.Namespace, machine: TargetMachine) -> LanguageModelCase:
     """The training step that was asked for; its phase is the whole."""
-    size = _known("--size", arguments.size, SIZES, "; a new size is one line in model/sizes.py")
-    context = _count("--context", arguments.context)
-    optimizer = _known("--optimizer", arguments.optimizer, OPTIMIZERS)
+    size = one_of(SIZES, "--size", arguments.size, "; a new size is one line in model/sizes.py")
+    context = whole_number("--context", arguments.context)
+    optimizer = one_of(OPTIMIZERS, "--optimizer", arguments.optimizer)
     checkpoint = requested_checkpoints(arguments.checkpoint, SIZES[size].num_layers)[0]
     return LanguageModelCase(
         phase="full_step", size=size, config=SIZES[size].at_context(context), context_length=context,
-        batch_size=_count("--batch-size", arguments.batch_size), precision=_precision(arguments.precision, machine),
-        attention=_known("--attention", arguments.attention, COUNTED_ATTENTION), execution="eager",
+        batch_size=whole_number("--batch-size", arguments.batch_size),
+        precision=_precision(arguments.precision, machine),
+        attention=one_of(COUNTED_ATTENTION, "--attention", arguments.attention), execution="eager",
         checkpoint=checkpoint, optimizer=optimizer_that_runs(optimizer, torch.device(machine.device)),
         device=machine.device, model="ours",
     )  # fmt: skip
@@ -65,51 +72,30 @@ def requested_step(arguments: argparse.Namespace, machine: TargetMachine) -> Lan
 
 def requested_checkpoints(text: str, num_layers: int) -> list[str]:
     """A list with commas, in its order; `all` is every one that is worth a look for this many layers."""
-    if text == "all":
-        return worthwhile_checkpoints(num_layers)
-    checkpoints = list(dict.fromkeys(item.strip() for item in text.split(",")))
-    for checkpoint in checkpoints:
-        blocks_per_checkpoint(checkpoint)
-    return checkpoints
+    return list(checkpoints(worthwhile_checkpoints(num_layers), "--checkpoint", text))
 
 
 def requested_attention(arguments: argparse.Namespace, machine: TargetMachine) -> list[AttentionCase]:
     """The grid of attention alone, smallest cell first, forward before backward."""
     precision = _precision(arguments.precision, machine)
-    attention = _known("--attention", arguments.attention, COUNTED_ATTENTION)
-    lengths = _counts("--sequence-length", arguments.sequence_length, SEQUENCE_LENGTHS)
+    attention = one_of(COUNTED_ATTENTION, "--attention", arguments.attention)
+    lengths = whole_numbers(SEQUENCE_LENGTHS, "--sequence-length", _or_all(arguments.sequence_length))
+    widths = whole_numbers(HEAD_DIMS, "--head-dim", _or_all(arguments.head_dim))
     return [
-        AttentionCase(phase, width, length, ATTENTION_BATCH_SIZE, precision, attention, machine.device)
+        AttentionCase(phase.name, width, length, ATTENTION_BATCH_SIZE, precision, attention, machine.device)
         for length in lengths
-        for width in _counts("--head-dim", arguments.head_dim, HEAD_DIMS)
-        for phase in ("attention_forward", "attention_backward")
+        for width in widths
+        for phase in phases_of(ATTENTION_ALONE)
     ]
 
 
 def _precision(text: str, machine: TargetMachine) -> str:
-    precision = _known("--precision", text, PRECISIONS)
+    precision = one_of(PRECISIONS, "--precision", text)
     known = machine.ceilings.matmul_flops_per_second
     if precision.removesuffix("-unscaled") not in known:
         raise ValueError(f"{machine.name} has no {precision} path, or only emulates it; it has {', '.join(known)}.")
     return precision
 
 
-def _known(option: str, text: str, known: Iterable[str], next_step: str = "") -> str:
-    if text not in known:
-        raise ValueError(f"{option} {text!r} is not known; choose among {', '.join(known)}{next_step}.")
-    return text
-
-
-def _count(option: str, text: str) -> int:
-    if not re.fullmatch(r"-?\d+", text.strip()):
-        raise ValueError(f"{option} {text!r} is not a whole number; give it without a unit, like 512.")
-    if int(text) < 1:
-        raise ValueError(f"{option} is {int(text)}; it must be at least 1.")
-    return int(text)
-
-
-def _counts(option: str, text: str | None, known: tuple[int, ...]) -> list[int]:
-    """A list with commas; all that are known, where none is given."""
-    if text is None or text == "all":
-        return list(known)
-    return sorted({_count(option, item) for item in text.split(",")})
+def _or_all(text: str | None) -> str:
+    return "all" if text is None else text

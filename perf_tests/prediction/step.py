@@ -14,8 +14,7 @@ from perf_tests.counting.memory_estimate import FLOAT32_BYTES
 from perf_tests.limits.ceilings import Ceilings
 from perf_tests.limits.gpu_room import FITS, Room
 from perf_tests.limits.predicted_time import Part, PredictedTime, predicted_time
-
-PHASES = ("inference", "forward", "backward", "forward_backward", "optimizer", "full_step")
+from perf_tests.phases import LANGUAGE_MODEL, phases_of
 
 CONTEXT_STEP = 64
 """Contexts that are tried are multiples of this."""
@@ -107,7 +106,7 @@ def predict_step(case: LanguageModelCase, machine: TargetMachine) -> StepPredict
 
     Raises NotCountedError for a case without exact counters, and ValueError where the machine lacks the precision.
     """
-    phases = {phase: predict_case(replace(case, phase=phase), machine) for phase in PHASES}
+    phases = {row.name: predict_case(replace(case, phase=row.name), machine) for row in phases_of(LANGUAGE_MODEL)}
     prediction = StepPrediction(machine, phases, (), 4 * FLOAT32_BYTES * case.config.parameters)
     if prediction.fits or prediction.is_hopeless:
         return prediction
@@ -144,13 +143,13 @@ def _uncertainty(case: Case, bound: str, machine: TargetMachine) -> float | None
 
 
 def parts_of(case: Case, counters: Counters) -> list[Part]:
-    """The phase cut where another thread takes over: a step is a forward pass, a backward pass and an update."""
-    going_back = case.phase in ("backward", "attention_backward")
-    if not isinstance(case, LanguageModelCase) or case.phase not in ("forward_backward", "full_step"):
-        return [_part(counters.kernels, going_back)]
-    forward = counters_of(replace(case, phase="forward")).kernels
-    backward = counters_of(replace(case, phase="backward")).kernels
-    update = counters_of(replace(case, phase="optimizer")).kernels if case.phase == "full_step" else ()
+    """The phase cut where another thread goes on launching: a step is a forward pass, a backward pass and an update."""
+    if not isinstance(case, LanguageModelCase) or len(case.row.main_parts) < 2:
+        return [_part(counters.kernels, case.row.is_backward)]
+    forward, backward, update = (
+        counters_of(replace(case, phase=part)).kernels if part in case.row.timed else ()
+        for part in ("forward", "backward", "optimizer")
+    )
     # What remains is the loss.
     loss = counted(counters.kernels) - counted(forward) - counted(backward) - counted(update)
     ahead = _part([*forward, *(replace(kernel, calls=calls) for kernel, calls in loss.items())], is_backward=False)

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from statistics import mean, median
 from typing import Any
 
-from perf_tests.records.record import ATTENTION_IDENTITY, LANGUAGE_MODEL_IDENTITY, Json, build_record
+from perf_tests.identity import identity_in
+from perf_tests.records.record import Json, build_record
 
 FORWARD = "perf_tests/test_forward.py::test_forward[tiny-ctx8-fp32-naive]"
 BACKWARD = "perf_tests/test_backward.py::test_backward[tiny-ctx8-fp32-naive]"
@@ -20,7 +21,7 @@ def identity(**changes: Any) -> Json:
         "attention": "naive", "execution": "eager", "checkpoint": "none", "optimizer": None, "zero_grad_policy": None,
         "device": "cpu",
     }  # fmt: skip
-    return {name: {**known, **changes}[name] for name in LANGUAGE_MODEL_IDENTITY}
+    return identity_in({**known, **changes})
 
 
 def attention_identity(**changes: Any) -> Json:
@@ -28,13 +29,13 @@ def attention_identity(**changes: Any) -> Json:
         "phase": "attention_forward", "head_dim": 16, "sequence_length": 256, "batch_size": 8, "precision": "fp32",
         "attention": "naive", "device": "cpu",
     }  # fmt: skip
-    return {name: {**known, **changes}[name] for name in ATTENTION_IDENTITY}
+    return identity_in({**known, **changes})
 
 
 def timed(case_id: str = FORWARD, seconds: Sequence[float] = TEN_ROUNDS, **changes: Any) -> Json:
     """The row of a case that was measured; `changes` go to its identity, other names to its `extra_info`."""
     middle = median(seconds)
-    extra = {name: value for name, value in changes.items() if name not in LANGUAGE_MODEL_IDENTITY}
+    extra = {name: value for name, value in changes.items() if name not in identity()}
     info = {"tokens_per_second": 32 / middle, "tflops_per_second": 0.02, "share_of_matmul_ceiling": 0.25, "flags": []}
     return {
         "group": "forward",

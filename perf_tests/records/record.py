@@ -6,20 +6,14 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
+from perf_tests.identity import identity_in
+
 FORMAT_VERSION = 1
 
 LONGEST_SECONDS = 1e9
 """No round takes thirty years: what lies beyond is damaged, and its square would overflow."""
 
 Json = dict[str, Any]
-
-LANGUAGE_MODEL_IDENTITY = (
-    "phase", "model", "size", "d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "context_length",
-    "batch_size", "precision", "attention", "execution", "checkpoint", "optimizer", "zero_grad_policy", "device",
-)  # fmt: skip
-ATTENTION_IDENTITY = (
-    "phase", "head_dim", "sequence_length", "batch_size", "precision", "attention", "device",
-)  # fmt: skip
 
 OUTCOMES = {
     "out_of_memory": "out of memory",
@@ -30,28 +24,10 @@ OUTCOMES = {
 }
 """Why a selected case has no valid timing, and how a person is told."""
 
-FLAGS = {
-    "math_attention": "scaled_dot_product_attention took the unfused math path",
-    "recompiled": "torch.compile generated code inside the measured rounds",
-    "skipped_steps": "the gradient scaler skipped optimizer steps in the measured rounds",
-    "outlier": "one round was so much slower that it alone makes the spread",
-    "short_warmup": "its first rounds were slower than the rest, or its rounds got faster: the warm-up was too short",
-    "trend": "later rounds took another time than earlier ones, by 5 % or more",
-    "throttled": "power or heat held the GPU's clocks down at the end of measured rounds (throttled_rounds)",
-    "over_ceiling": "its products ran faster than the best square one measured here, which was taken in the same noise",
-    "waits_for_host": "the wall clock saw over 5 % more than the device's own although launches do not bound it",
-    "parts_do_not_add_up": "the parts timed inside the step and the step itself are over 5 % apart",
-    "paging": "rounds scatter while memory is nearly full, as if it were paged to the host",
-    "peak_off": "the allocator's peak is not the predicted one within 1 % and what libraries take for themselves",
-}
-"""Every flag that a row may carry in `flags`, with its sentence."""
-
 
 def identity_of(row: Json) -> Json:
     """The identity fields of a benchmark (kept in its `extra_info`) or of an outcome (kept flat)."""
-    fields = row.get("extra_info", row)
-    names = ATTENTION_IDENTITY if "head_dim" in fields else LANGUAGE_MODEL_IDENTITY
-    return {name: fields.get(name) for name in names}
+    return identity_in(row.get("extra_info", row))
 
 
 def timing_outcomes(record: Json) -> list[Json]:

@@ -19,7 +19,7 @@ from perf_tests.gate.accepted import FILE_NAME, Acceptance, read_accepted
 from perf_tests.instruments import machine
 from perf_tests.instruments.kernels import ProfilerBusyError, check_no_profiler
 from perf_tests.measures.ranged import RangedMeasure
-from perf_tests.options import Settings, option_of_pass
+from perf_tests.options import PASSES, Settings
 from perf_tests.passes.every_pass import EVERY_PASS
 from perf_tests.records.record import Json, machine_differences
 from perf_tests.records.store import BaselineError, StoredRecord, latest_baseline, list_records, numbered_baseline
@@ -57,7 +57,7 @@ def _open_run(config: pytest.Config, benchmarks: list[pytest.Item], workbench: W
     try:
         for name in settings.passes:
             if name in ("kernels", "warmup"):
-                check_no_profiler(option_of_pass(name))
+                check_no_profiler(PASSES[name])
         timed = {item.nodeid for item in benchmarks if PASS not in item.stash}
         run.baseline = _baseline(run, saving, machine_info, timed)
         run.accepted = _accepted(config.rootpath) if saving.compare else ()

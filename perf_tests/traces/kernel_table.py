@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, TypeVar
 
+from perf_tests.phases import LANGUAGE_MODEL, phase_named
 from perf_tests.records.record import Json
 from perf_tests.traces.attention_layer import attention_values
 from perf_tests.traces.distribution import calls_of, spread_of
@@ -64,14 +65,13 @@ def expected_products(identity: Json) -> int | None:
     """Matrix products of one round of naive attention: 9 a layer and the head's going forward, twice that back."""
     if identity.get("attention") != "naive" or identity.get("execution", "eager") != "eager":
         return None
-    forward, backward = (
-        (9 * identity["num_layers"] + 1, 18 * identity["num_layers"] + 2) if "num_layers" in identity else (2, 4)
-    )
     if identity.get("checkpoint", "none") != "none" or identity.get("model", "ours") != "ours":
         return None
-    phase = str(identity.get("phase")).removeprefix("attention_")
-    products = {"inference": forward, "forward": forward, "backward": backward, "optimizer": 0}
-    return products.get(phase, forward + backward)
+    phase = phase_named(str(identity.get("phase")))
+    if phase is None:
+        return None
+    forward = 9 * identity["num_layers"] + 1 if phase.family == LANGUAGE_MODEL else 2
+    return (phase.forward_multiple or 0) * forward
 
 
 def _left_out(trace: Trace, identity: Json) -> str | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from perf_tests.records.record import ATTENTION_IDENTITY, LANGUAGE_MODEL_IDENTITY
+from perf_tests.phases import label_of
 from perf_tests.views.report.figure import Figure, Point, Series
 from perf_tests.views.report.run import Machine
 from perf_tests.views.screens.lines import DASH, case_name
@@ -25,15 +25,8 @@ class History:
         identity = found[-1][2]
         self.case_id = case_id
         self.milliseconds = [(number, seconds * 1e3) for number, seconds, of in found if of == identity]
-        self.tags = _tags(identity)
-
-
-def _tags(identity: tuple[str, ...]) -> Tags:
-    if len(identity) == len(ATTENTION_IDENTITY):
-        named = dict(zip(ATTENTION_IDENTITY, identity, strict=True))
-        return "", "", named["precision"], named["phase"].removeprefix("attention_")
-    named = dict(zip(LANGUAGE_MODEL_IDENTITY, identity, strict=True))
-    return named["size"], named["context_length"], named["precision"], named["phase"]
+        named = dict(identity)
+        self.tags = named.get("size", ""), named.get("context_length", ""), named["precision"], label_of(named["phase"])
 
 
 def histories(machine: Machine) -> list[History]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
+from perf_tests.identity import OF_A_PHASE
 from perf_tests.records.compare import ratio_interval
 from perf_tests.views.report.figure import Figure, Point, Series, case_text, place_of, tags_of
 from perf_tests.views.report.run import Run
@@ -95,7 +96,7 @@ def _pairs(run: Run, axis: str, base: str) -> list[Pair]:
         if cell.is_timed:
             along = {"phase": cell.phase, "precision": cell.label("precision")}
             value = along.pop(axis)
-            same = [str(field) for name, field in cell.identity.items() if name not in (axis, "phase", *OF_A_PHASE)]
+            same = [str(field) for name, field in cell.identity.items() if name not in (axis, *OF_A_PHASE)]
             groups.setdefault((*same, *along.values()), {})[value] = cell
     return [
         (group[base], other)
@@ -106,7 +107,6 @@ def _pairs(run: Run, axis: str, base: str) -> list[Pair]:
     ]
 
 
-OF_A_PHASE = ("optimizer", "zero_grad_policy")
 """Identity fields that follow from the phase."""
 
 

@@ -113,7 +113,7 @@ def _run_of(stored: StoredRecord, identities: dict[tuple[Any, ...], tuple[Any, .
     medians = {}
     for cell in cells:
         if cell.is_timed:
-            key = tuple(map(str, cell.identity.values()))
+            key = tuple((name, str(value)) for name, value in cell.identity.items())
             medians[sys.intern(cell.id)] = (cell.median_seconds, identities.setdefault(key, key))
     flags = sum(len(found) for row in data["benchmarks"] if isinstance(found := row["extra_info"].get("flags"), list))
     facts = {name: value for name, value in data.items() if name not in ("benchmarks", "outcomes", "passes")}

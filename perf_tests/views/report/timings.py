@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from perf_tests.audit.row_flags import FLAGS
 from perf_tests.records.compare import median_interval
-from perf_tests.records.record import FLAGS, OUTCOMES
+from perf_tests.records.record import OUTCOMES
 from perf_tests.views.report.markup import csv_link, notes, text
 from perf_tests.views.report.run import Run
 from perf_tests.views.screens.lines import DASH, case_name
@@ -75,7 +76,7 @@ def timings(run: Run) -> str:
     """One table for models and one for attention alone, all rows with what the filters compare."""
     cells = run.cells or []
     parts = [_table([cell for cell in cells if cell.is_attention == alone], alone) for alone in (False, True)]
-    sentences = [f"{flag}: {sentence}" for flag, sentence in FLAGS.items() if any(_has(cell, flag) for cell in cells)]
+    sentences = [f"{name}: {flag.sentence}" for name, flag in FLAGS.items() if any(_has(cell, name) for cell in cells)]
     lines = [run.conditions, rounds_line(cells), SPREAD_NOTE, INTERVAL_NOTE, *sentences]
     return "".join(parts) + notes([line for line in lines if line]) + _links(run)
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from perf_tests.records.record import FLAGS, OUTCOMES, Json
+from perf_tests.audit.row_flags import FLAGS
+from perf_tests.records.record import OUTCOMES, Json
 
 DASH = "-"
 
@@ -15,7 +16,10 @@ def result_lines(record: Json) -> list[str]:
     lines = _result_table(record["benchmarks"]) if record["benchmarks"] else []
     for row in record["benchmarks"]:
         flags = row["extra_info"].get("flags", ())
-        lines += [f"{case_name(row['fullname'])}: {FLAGS[flag]}{_next_step(flag, row['extra_info'])}" for flag in flags]
+        lines += [
+            f"{case_name(row['fullname'])}: {FLAGS[flag].sentence}{_next_step(flag, row['extra_info'])}"
+            for flag in flags
+        ]
     lines += [
         f"{case_name(row['id'])}: {OUTCOMES[row['outcome']]}: {row['reason']}{_rounds_kept(row)}"
         for row in record["outcomes"]

@@ -4,7 +4,8 @@ the largest blocks are; for attention alone, how it grows."""
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from perf_tests.records.record import FLAGS, Json
+from perf_tests.audit.row_flags import FLAGS
+from perf_tests.records.record import Json
 from perf_tests.views.screens.lines import DASH, case_name, table
 from perf_tests.views.tables.attention_memory_fit import attention_fits
 
@@ -36,7 +37,7 @@ def _flag_lines(passes: Sequence[Json]) -> list[str]:
     for row in passes:
         for flag in row["values"]["flags"]:
             cases[flag].append(_name(row))
-    return [f"{FLAGS[flag]}: {', '.join(names)}" for flag, names in cases.items()]
+    return [f"{FLAGS[flag].sentence}: {', '.join(names)}" for flag, names in cases.items()]
 
 
 def _name(row: Json) -> str:

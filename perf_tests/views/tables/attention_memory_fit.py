@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from perf_tests.identity import is_attention
 from perf_tests.records.record import Json
 
 FLOAT32_BYTES = 4
@@ -42,7 +43,7 @@ def attention_fits(passes: Sequence[Json]) -> list[Fit]:
     """Of every implementation that has cells of two lengths; with fewer any k would do."""
     by_implementation: dict[tuple[str, str], list[Json]] = defaultdict(list)
     for row in passes:
-        if "head_dim" in row["identity"]:
+        if is_attention(row["identity"]):
             by_implementation[row["identity"]["attention"], row["identity"]["precision"]].append(row)
     return [
         _fit(quantity, implementation, precision, cells)

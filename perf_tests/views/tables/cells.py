@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from perf_tests.identity import is_attention
+from perf_tests.phases import label_of, place_of
 from perf_tests.records.record import OUTCOMES, Json, identity_of, timing_outcomes
-
-PHASES = ("inference", "forward", "backward", "forward_backward", "optimizer", "full_step")
-"""In the order of a training step; attention alone has a forward and a backward pass."""
 
 SHORT_OUTCOMES = {**OUTCOMES, "out_of_memory": "OOM"}
 """What stands in a cell whose neighbours are figures."""
@@ -29,7 +28,7 @@ class Cell:
     @property
     def is_attention(self) -> bool:
         """Whether attention alone was measured, and no model."""
-        return "head_dim" in self.identity
+        return is_attention(self.identity)
 
     @property
     def is_timed(self) -> bool:
@@ -63,7 +62,7 @@ class Cell:
     @property
     def phase(self) -> str:
         """`forward` for attention's forward pass too."""
-        return self.label("phase").removeprefix("attention_")
+        return label_of(self.label("phase"))
 
     @property
     def implementation(self) -> str:
@@ -118,9 +117,9 @@ def _order(cell: Cell) -> tuple[Any, ...]:
     )
 
 
-def phase_order(cell: Cell) -> tuple[int, str]:
+def phase_order(cell: Cell) -> tuple[tuple[bool, int], str]:
     """Phases as they follow each other in a training step, then whatever else there is."""
-    return (PHASES.index(cell.phase) if cell.phase in PHASES else len(PHASES)), cell.phase
+    return place_of(cell.phase), cell.phase
 
 
 def order(value: object) -> tuple[int, float, str]:

@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 
+from perf_tests.phases import PHASES
 from perf_tests.records.record import Json
 from perf_tests.views.screens.lines import DASH
 from perf_tests.views.tables.cells import Cell, cells_of, finite
@@ -46,18 +47,9 @@ COLUMNS = {
 }
 """The columns of each kind of table. What others have no column for stands at the end."""
 
-PHASES = {"forward_backward": "fwd_bwd"}
 PRECISIONS = {"bf16": "bf16_amp", "fp16": "fp16_amp", "fp16-unscaled": "fp16_amp(unscaled)"}
-MODEL_PEAKS = {
-    "inference": "forward_peak(no_grad)",
-    "forward": "forward_peak(with grad)",
-    "backward": "backward_peak",
-    "forward_backward": "fwd_bwd_peak",
-    "optimizer": "optimizer_peak",
-    "full_step": "full_step_peak",
-}
-ATTENTION_PEAKS = {"forward": "peak_forward", "backward": "peak_backward"}
-"""What others call these phases, these precisions and these peaks."""
+FORWARD_PEAKS = {"inference": "forward_peak(no_grad)", "forward": "forward_peak(with grad)"}
+"""What others call these precisions and these peaks."""
 
 
 def flat_figures(record: Json, name: str) -> dict[str, list[Json]]:
@@ -108,7 +100,7 @@ def _common(cell: Cell, name: str, machine: str) -> Json:
         "batch": cell.label("batch_size"),
         "precision": PRECISIONS.get(precision, precision),
         "compiled": _compiled(cell),
-        "phase": PHASES.get(cell.phase, cell.phase),
+        "phase": _published(cell.phase),
         "status": "ok" if not cell.outcome else "OOM" if cell.outcome == "out_of_memory" else cell.outcome,
         "note": cell.reason,
         "attention": cell.label("attention"),
@@ -116,6 +108,11 @@ def _common(cell: Cell, name: str, machine: str) -> Json:
         "checkpoint": cell.label("checkpoint"),
         **_times(cell),
     }
+
+
+def _published(phase: str) -> str:
+    row = PHASES.get(phase)
+    return row.published_as or phase if row else phase
 
 
 def _compiled(cell: Cell) -> str:
@@ -155,7 +152,6 @@ def _alone(cell: Cell) -> Json:
 
 def _amounts(cell: Cell) -> list[Json]:
     """Peak and what was allocated before the backward pass; a case that ran out of memory has a row without them."""
-    peaks = ATTENTION_PEAKS if cell.is_attention else MODEL_PEAKS
     place = {
         "object": "attention" if cell.is_attention else "model",
         "context": cell.label("sequence_length" if cell.is_attention else "context_length"),
@@ -166,7 +162,8 @@ def _amounts(cell: Cell) -> list[Json]:
     before = before or cell.number("memory_before_backward_bytes")
     amounts = []
     if peak is not None or cell.outcome == "out_of_memory":
-        mode = peaks.get(cell.phase, f"{cell.phase}_peak")
+        of_model = FORWARD_PEAKS.get(cell.phase, f"{_published(cell.phase)}_peak")
+        mode = f"peak_{cell.phase}" if cell.is_attention else of_model
         amounts.append({**place, "mode": mode, "value": _mebibytes(peak)})
     if before is not None:
         amounts.append({**place, "mode": "before_backward", "value": _mebibytes(before), "predicted": ""})

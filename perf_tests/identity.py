@@ -1,0 +1,84 @@
+"""The fields that two rows must share to be compared, one dataclass for each family of cases. No torch.
+
+The order of the fields is the record's. A new field goes to the end, is null at its default, and stays null in the rows
+of older records, so that they still join.
+"""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True)
+class LanguageModelIdentity:
+    """One phase of training one language model."""
+
+    phase: str
+    model: str
+    size: str
+    d_model: int
+    d_ff: int
+    num_layers: int
+    num_heads: int
+    vocab_size: int
+    context_length: int
+    batch_size: int
+    precision: str
+    attention: str
+    execution: str
+    checkpoint: str
+    optimizer: str | None
+    """How AdamW runs; None in phases without it."""
+    zero_grad_policy: str | None
+    """When a step clears the old gradients; None in phases that do not time it."""
+    device: str
+
+
+@dataclass(frozen=True)
+class AttentionIdentity:
+    """One phase of causal attention alone."""
+
+    phase: str
+    head_dim: int
+    sequence_length: int
+    batch_size: int
+    precision: str
+    attention: str
+    device: str
+
+
+Identity = type[LanguageModelIdentity] | type[AttentionIdentity]
+
+DIMENSIONS = {field.name for family in (LanguageModelIdentity, AttentionIdentity) for field in fields(family)
+              if field.type is int}  # fmt: skip
+"""Fields of which a smaller value needs no more memory."""
+
+OF_A_PHASE = ("phase", "optimizer", "zero_grad_policy")
+"""Fields that may differ between the phases of one configuration."""
+
+
+def is_attention(values: Mapping[str, Any]) -> bool:
+    """Whether a row's values, or a benchmark's axes, are those of attention alone."""
+    return "head_dim" in values
+
+
+def family_of(values: Mapping[str, Any]) -> Identity:
+    return AttentionIdentity if is_attention(values) else LanguageModelIdentity
+
+
+def identity_in(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The identity among a row's values; a field that the row lacks is at its default."""
+    return {field.name: values.get(field.name) for field in fields(family_of(values))}
+
+
+def has_identity(values: Mapping[str, Any]) -> bool:
+    """Whether every field is there that has been there from the start."""
+    return all(field.name in values for field in fields(family_of(values)) if field.default is MISSING)
+
+
+def identity_from(family: Identity, *sources: object) -> dict[str, Any]:
+    """Each field from the first of `sources` that has it; null where none does."""
+    return {
+        field.name: next((getattr(source, field.name) for source in sources if hasattr(source, field.name)), None)
+        for field in fields(family)
+    }

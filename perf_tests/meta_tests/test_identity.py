@@ -1,0 +1,83 @@
+"""Rows of one case join across records: what a fresh case says of itself is what a committed record holds."""
+
+import json
+from dataclasses import make_dataclass
+from typing import Any
+
+import pytest
+
+from perf_tests import identity
+from perf_tests.cases import Case, attention_case, language_model_case
+from perf_tests.identity import AttentionIdentity, LanguageModelIdentity, has_identity, identity_from
+from perf_tests.meta_tests.documents import ROOT
+from perf_tests.options import Settings
+from perf_tests.records.compare import Status, compare
+from perf_tests.records.record import Json, identity_of
+
+(COMMITTED,) = (ROOT / ".benchmarks" / "epyc-2core").glob("0001_*.json")
+RECORD: Json = json.loads(COMMITTED.read_bytes())
+ROWS = {row["fullname"]: row for row in RECORD["benchmarks"]}
+
+
+def settings_of(record: Json) -> Settings:
+    values = record["suite"]["settings"]
+    fields: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+    }
+    return Settings(**fields)
+
+
+def fresh_case(row: Json) -> Case:
+    """The case of a row, from the settings and axes of its test, without measuring."""
+    make = attention_case if "head_dim" in row["params"] else language_model_case
+    return make(row["extra_info"]["phase"], row["params"], settings_of(RECORD))
+
+
+@pytest.mark.parametrize("case_id", ROWS)
+def test_a_fresh_row_has_the_identity_that_the_committed_record_holds(case_id: str) -> None:
+    fresh = fresh_case(ROWS[case_id]).identity()
+    committed = dict(list(ROWS[case_id]["extra_info"].items())[: len(fresh)])
+    assert list(fresh.items()) == list(committed.items())
+
+
+def test_the_committed_record_holds_both_families() -> None:
+    assert {len(identity_of(row)) for row in ROWS.values()} == {17, 7}
+
+
+@pytest.fixture
+def with_a_new_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    for family in (LanguageModelIdentity, AttentionIdentity):
+        wider = make_dataclass(family.__name__, [("cold_cache", str | None, None)], bases=(family,), frozen=True)
+        monkeypatch.setattr(identity, family.__name__, wider)
+
+
+def with_cold_cache(row: Json, value: str | None) -> Json:
+    return {**row, "extra_info": {**row["extra_info"], "cold_cache": value}}
+
+
+@pytest.mark.usefixtures("with_a_new_field")
+def test_rows_without_a_new_field_join_rows_where_it_is_null() -> None:
+    now = {**RECORD, "benchmarks": [with_cold_cache(row, None) for row in RECORD["benchmarks"]]}
+    assert {row.status for row in compare(RECORD, now)} == {Status.MEASURED}
+    assert all(has_identity(row["extra_info"]) for row in RECORD["benchmarks"])
+
+
+@pytest.mark.usefixtures("with_a_new_field")
+def test_a_new_field_off_its_default_is_incomparable_and_named() -> None:
+    now = {**RECORD, "benchmarks": [with_cold_cache(row, "flushed") for row in RECORD["benchmarks"]]}
+    rows = compare(RECORD, now)
+    assert {row.status for row in rows} == {Status.INCOMPARABLE}
+    assert {row.explanation for row in rows} == {"cold_cache was None, is 'flushed'"}
+
+
+@pytest.mark.usefixtures("with_a_new_field")
+def test_a_case_that_does_not_know_a_new_field_writes_null() -> None:
+    case = fresh_case(next(iter(ROWS.values())))
+    assert identity_from(identity.LanguageModelIdentity, case)["cold_cache"] is None
+
+
+def test_a_row_that_lacks_an_old_field_has_no_identity() -> None:
+    values = dict(next(iter(ROWS.values()))["extra_info"])
+    assert has_identity(values)
+    del values["d_ff"]
+    assert not has_identity(values)

@@ -1,0 +1,51 @@
+"""What follows from each row of the phases is what a benchmark of that phase does."""
+
+import pytest
+
+from perf_tests.phases import PHASES, PHASES_OF_OTHERS, Phase, label_of, phase_named, place_of
+
+FORWARD_MULTIPLES = {
+    "inference": 1, "forward": 1, "backward": 2, "forward_backward": 3, "optimizer": None, "full_step": 3,
+    "attention_forward": 1, "attention_backward": 2, "backward_and_optimizer": 2,
+}  # fmt: skip
+ROWS = {**PHASES, **PHASES_OF_OTHERS}
+
+
+def named(fact: str) -> set[str]:
+    """Measured phases of which a fact is true."""
+    return {name for name, phase in PHASES.items() if getattr(phase, fact)}
+
+
+def test_arithmetic_is_counted_in_forward_passes() -> None:
+    assert {name: phase.forward_multiple for name, phase in ROWS.items()} == FORWARD_MULTIPLES
+
+
+@pytest.mark.parametrize(
+    "fact, expected",
+    [
+        ("trains", {"optimizer", "full_step"}),
+        ("is_backward", {"backward", "attention_backward"}),
+        ("holds_logits", {"forward_backward", "full_step"}),
+        ("setup_computes", {"backward", "optimizer", "attention_backward"}),
+        ("records_graph", PHASES.keys() - {"inference"}),
+        ("has_backward", PHASES.keys() - {"inference", "forward", "attention_forward"}),
+    ],
+)
+def test_facts_of_a_phase(fact: str, expected: set[str]) -> None:
+    assert named(fact) == expected
+
+
+def test_phases_that_train_are_measured_last() -> None:
+    models = [name for name in sorted(PHASES, key=place_of, reverse=True) if not name.startswith("attention_")]
+    assert models == ["full_step", "optimizer", "forward_backward", "backward", "forward", "inference"]
+
+
+def test_a_name_without_a_row_is_shown_as_it_is_and_last() -> None:
+    assert label_of("warm restart") == "warm restart"
+    assert phase_named("warm restart") is None
+    assert place_of("warm restart") > max(map(place_of, PHASES))
+
+
+def test_a_loss_alone_has_no_matrix_product() -> None:
+    loss = Phase("loss", "language model", setup=("forward",), timed=("loss",))
+    assert (loss.forward_multiple, loss.main_parts, loss.parts) == (None, (), ("forward", "loss"))

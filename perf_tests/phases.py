@@ -1,0 +1,123 @@
+"""The phases, one row each: what its set-up runs, what is timed, and what follows from that. No torch."""
+
+from dataclasses import dataclass
+
+LANGUAGE_MODEL, ATTENTION_ALONE = "language model", "attention alone"
+
+FORWARD_PASSES = {"inference": 1, "forward": 1, "backward": 2}
+"""FLOPs of a part over those of a forward pass: going back, each product costs one for each of its two inputs."""
+
+SHORT_PARTS = ("zero_grad", "loss")
+"""Parts that take little of a step's time."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Its parts: `zero_grad`, `inference` (forward without a graph), `forward`, `loss`, `backward`, `optimizer`."""
+
+    name: str
+    family: str
+    setup: tuple[str, ...]
+    """Parts that run before the clock starts, in every round."""
+    timed: tuple[str, ...]
+    published_as: str = ""
+    """What others call it, where that is not `label`."""
+
+    @property
+    def label(self) -> str:
+        """What `--phase` and tables call it, in either family."""
+        return self.name.removeprefix("attention_")
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Everything a round computes; its peak is the highest of theirs."""
+        return tuple(part for part in (*self.setup, *self.timed) if part != "zero_grad")
+
+    @property
+    def main_parts(self) -> tuple[str, ...]:
+        """Timed parts that take most of the time."""
+        return tuple(part for part in self.timed if part not in SHORT_PARTS)
+
+    @property
+    def forward_multiple(self) -> int | None:
+        """FLOPs of what is timed over those of a forward pass; None without a matrix product."""
+        return sum(FORWARD_PASSES.get(part, 0) for part in self.timed) or None
+
+    @property
+    def records_graph(self) -> bool:
+        return "inference" not in self.parts
+
+    @property
+    def has_backward(self) -> bool:
+        return "backward" in self.parts
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether nothing but a backward pass is timed, which another thread launches."""
+        return self.timed == ("backward",)
+
+    @property
+    def holds_logits(self) -> bool:
+        """Whether the logits live until the end of the round; a set-up that returns lets go of them."""
+        return "forward" in self.timed and "backward" in self.timed
+
+    @property
+    def trains(self) -> bool:
+        """Whether a round changes the weights, which takes an optimizer."""
+        return "optimizer" in self.parts
+
+    @property
+    def setup_computes(self) -> bool:
+        """Whether a round without what is timed still does something."""
+        return any(part != "zero_grad" for part in self.setup)
+
+
+_FORWARD = ("forward", "loss")
+_STEP = ("zero_grad", "forward", "loss", "backward", "optimizer")
+
+PHASES = {
+    phase.name: phase
+    for phase in (
+        Phase("inference", LANGUAGE_MODEL, (), ("inference",)),
+        Phase("forward", LANGUAGE_MODEL, (), ("forward",)),
+        Phase("backward", LANGUAGE_MODEL, ("zero_grad", *_FORWARD), ("backward",)),
+        Phase("forward_backward", LANGUAGE_MODEL, ("zero_grad",), (*_FORWARD, "backward"), published_as="fwd_bwd"),
+        Phase("optimizer", LANGUAGE_MODEL, ("zero_grad", *_FORWARD, "backward"), ("optimizer",)),
+        Phase("full_step", LANGUAGE_MODEL, (), _STEP),
+        Phase("attention_forward", ATTENTION_ALONE, (), ("forward",)),
+        Phase("attention_backward", ATTENTION_ALONE, ("zero_grad", "forward"), ("backward",)),
+    )
+}
+"""What is measured, by name, in the order of a training step."""
+
+PHASES_OF_OTHERS = {
+    phase.name: phase
+    for phase in (
+        Phase(
+            "backward_and_optimizer", LANGUAGE_MODEL, ("zero_grad", *_FORWARD), ("backward", "optimizer"),
+            published_as="backward+optimizer",
+        ),
+    )
+}  # fmt: skip
+"""What others measured and this suite does not."""
+
+
+def phases_of(family: str) -> tuple[Phase, ...]:
+    return tuple(phase for phase in PHASES.values() if phase.family == family)
+
+
+def phase_named(name: str) -> Phase | None:
+    """The row of a name in a table, of others too; None where it has none."""
+    return PHASES.get(name) or PHASES_OF_OTHERS.get(name)
+
+
+def label_of(name: str) -> str:
+    """`forward` for attention's forward pass too; a name without a row as it is."""
+    return PHASES[name].label if name in PHASES else name
+
+
+def place_of(name: str) -> tuple[bool, int]:
+    """Sorts phases as they are measured and shown: those that leave the weights alone first, what has no row last."""
+    if name not in PHASES:
+        return True, len(PHASES)
+    return PHASES[name].trains, list(PHASES).index(name)
