@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -67,7 +67,7 @@ def collecting_over_importing() -> tuple[float]:
         for turn in range(-1, 8):
             sides = list(zip((collect, ["-c", "import torch, pytest"]), seconds, strict=True))
             for command, found in sides if turn % 2 else reversed(sides):
-                taken = seconds_of(command, PYTHONPYCACHEPREFIX=bytecode, PYTHONDONTWRITEBYTECODE="")
+                taken, _ = ended(command, PYTHONPYCACHEPREFIX=bytecode, PYTHONDONTWRITEBYTECODE="")
                 if turn >= 0:
                     found.append(taken)
     ratio = paired_ratio(*seconds)
@@ -75,18 +75,20 @@ def collecting_over_importing() -> tuple[float]:
     return (ratio.high,)
 
 
-def seconds_of(arguments: Sequence[str], **environment: str) -> float:
-    """Of a Python process of its own; raises CalledProcessError if it failed."""
+def ended(arguments: Sequence[str], **environment: str) -> tuple[float, str]:
+    """Seconds and output of a Python process of its own; raises CalledProcessError if it failed."""
     start = time.perf_counter()
-    command = [sys.executable, *arguments]
-    subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, check=True)
-    return time.perf_counter() - start
+    process = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    return time.perf_counter() - start, process.stdout
 
 
 def prediction() -> tuple[float]:
     """The command that `docs/predict.md` shows first; its fastest turn, since every disturbance makes one slower."""
     case = ["--size", "2.7B", "--context", "512", "--precision", "bf16", "--gpu", "A100-80GB"]
-    return (min(seconds_of(["-m", "perf_tests", "predict", *case]) for _ in range(3)),)
+    return (min(ended(["-m", "perf_tests", "predict", *case])[0] for _ in range(3)),)
 
 
 def memory_pass() -> tuple[float]:
@@ -129,25 +131,28 @@ def page_of_one_run() -> tuple[float, float]:
 
 def page_of_many_runs() -> tuple[float, float]:
     """Seconds and GiB of resident memory."""
-    seconds, _, peak_bytes = page_cost([grid_record(number) for number in range(1, 201)])
+    seconds, _, peak_bytes = page_cost(grid_record(number) for number in range(1, 201))
     return seconds, peak_bytes / 2**30
 
 
-def page_cost(records: Sequence[object]) -> tuple[float, int, int]:
+REPORT = """
+import re
+from perf_tests.__main__ import main
+assert main() == 0
+with open("/proc/self/status") as status:
+    print(re.search(r"VmHWM:\\s+(\\d+) kB", status.read())[1])
+"""
+
+
+def page_cost(records: Iterable[object]) -> tuple[float, int, int]:
     """Seconds, size of the page in bytes, and peak of resident memory in bytes of a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         page, storage = Path(folder, "page.html"), Path(folder, "records")
         (storage / "machine").mkdir(parents=True)
         for number, data in enumerate(records, 1):
             (storage / "machine" / f"{number:04}_run.json").write_text(json.dumps(data, indent=1))
-        command = [sys.executable, "-m", "perf_tests", "report", f"--storage={storage}", f"--output={page}"]
-        start = time.perf_counter()
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
-        _, status, usage = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - start
-        if os.waitstatus_to_exitcode(status) != 0:
-            raise RuntimeError(f"{' '.join(command)} ended with {os.waitstatus_to_exitcode(status)}")
-        return seconds, page.stat().st_size, usage.ru_maxrss * 1024
+        seconds, printed = ended(["-c", REPORT, "report", f"--storage={storage}", f"--output={page}"])
+        return seconds, page.stat().st_size, int(printed.split()[-1]) * 1024
 
 
 def share_of_regions() -> tuple[float]:
