@@ -73,9 +73,10 @@ test-suites:
 	$(BIN)/pytest perf_tests --size tiny --phase all --benchmark-disable
 	$(BIN)/pytest perf_tests/test_backward.py --size tiny --phase forward_backward --attention compiled --benchmark-disable
 
-lint: .venv/.installed  ## format, lint, types
+lint: .venv/.installed  ## format, lint, copied blocks, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/pylint --score=n $$(git ls-files "*.py")
 	$(BIN)/mypy
 
 proofs: .venv/.installed  ## what the suite claims of itself, measured
