@@ -23,7 +23,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Kernel(Span):
+class TracedKernel(Span):
     """One run of one kernel; on a CPU, of one operation."""
 
     name: str
@@ -79,7 +79,7 @@ class Trace:
 
     is_on_gpu: bool
     rounds: Sequence[Span]
-    kernels: Sequence[Kernel]
+    kernels: Sequence[TracedKernel]
     memory_operations: Sequence[MemoryOperation] = field(default_factory=tuple)
     calls: Sequence[Call] = field(default_factory=tuple)
     regions: Sequence[Region] = field(default_factory=tuple)

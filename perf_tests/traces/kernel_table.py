@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from perf_tests.records.record import Json
 from perf_tests.traces.attention_layer import attention_values
 from perf_tests.traces.distribution import calls_of, spread_of
-from perf_tests.traces.kernel_events import Kernel, Span, Trace
+from perf_tests.traces.kernel_events import TracedKernel, Span, Trace
 from perf_tests.traces.kernel_kinds import KINDS, PRODUCTS
 from perf_tests.traces.region_names import label
 
@@ -81,7 +81,9 @@ def _left_out(trace: Trace, identity: Json) -> str | None:
     return "code that torch.compile generates for a CPU shows as no kernel; launches and shares are without it"
 
 
-def _matrix_products(kernels: Sequence[Kernel], identity: Json, count: int, kernel_us: float, wall_us: float) -> Json:
+def _matrix_products(
+    kernels: Sequence[TracedKernel], identity: Json, count: int, kernel_us: float, wall_us: float
+) -> Json:
     """A product is counted once, however many kernels it is split into."""
     products = [kernel for kernel in kernels if kernel.kind == "matrix product"]
     counted = sum(_is_a_product(kernel) for kernel in products) / count
@@ -92,13 +94,13 @@ def _matrix_products(kernels: Sequence[Kernel], identity: Json, count: int, kern
     }
 
 
-def _is_a_product(kernel: Kernel) -> bool:
+def _is_a_product(kernel: TracedKernel) -> bool:
     if kernel.operator:
         return kernel.is_first_of_operation and kernel.operator in PRODUCTS
     return "splitk" not in kernel.name.lower() or "reduce" not in kernel.name.lower()
 
 
-def _share_row(names: Json, kernels: Sequence[Kernel], count: int, kernel_us: float, wall_us: float) -> Json:
+def _share_row(names: Json, kernels: Sequence[TracedKernel], count: int, kernel_us: float, wall_us: float) -> Json:
     total_us = sum(kernel.us for kernel in kernels) / count
     return {
         **names,
@@ -109,7 +111,7 @@ def _share_row(names: Json, kernels: Sequence[Kernel], count: int, kernel_us: fl
     }
 
 
-def _top_kernels(kernels: Sequence[Kernel], count: int, kernel_us: float) -> Json:
+def _top_kernels(kernels: Sequence[TracedKernel], count: int, kernel_us: float) -> Json:
     """The kernels that take most, and in one row all that are left."""
     groups = sorted(_grouped(kernels, lambda kernel: kernel.name).items(), key=lambda item: -_total_us(item[1]))
     left = [kernel for _, group in groups[TOP_KERNELS:] for kernel in group]
@@ -124,7 +126,7 @@ def _top_kernels(kernels: Sequence[Kernel], count: int, kernel_us: float) -> Jso
     }
 
 
-def _kernel_row(name: str, kernels: Sequence[Kernel], count: int, kernel_us: float) -> Json:
+def _kernel_row(name: str, kernels: Sequence[TracedKernel], count: int, kernel_us: float) -> Json:
     shapes = sorted(_grouped(kernels, lambda kernel: kernel.shapes).items(), key=lambda item: -_total_us(item[1]))
     return {
         "name": name,
@@ -138,10 +140,10 @@ def _kernel_row(name: str, kernels: Sequence[Kernel], count: int, kernel_us: flo
     }
 
 
-def _regions(kernels: Sequence[Kernel], count: int, kernel_us: float, wall_us: float) -> list[Json]:
+def _regions(kernels: Sequence[TracedKernel], count: int, kernel_us: float, wall_us: float) -> list[Json]:
     """A row for each region and direction, what lies inside it included; shares are of the whole round and of its
     direction."""
-    groups: dict[tuple[bool, str], list[Kernel]] = defaultdict(list)
+    groups: dict[tuple[bool, str], list[TracedKernel]] = defaultdict(list)
     for kernel in kernels:
         for name in label(kernel.regions):
             groups[kernel.is_backward, name].append(kernel)
@@ -186,7 +188,7 @@ def busy(kernels: Iterable[Span], trace: Trace) -> list[Span]:
     return merged
 
 
-def _idle_gaps(kernels: Sequence[Kernel], trace: Trace) -> list[float]:
+def _idle_gaps(kernels: Sequence[TracedKernel], trace: Trace) -> list[float]:
     """Microseconds between one thing and the next on the device, within a round."""
     spans = busy(kernels, trace)
     return [
@@ -224,5 +226,5 @@ def _grouped(spans: Iterable[S], key: Callable[[S], K]) -> dict[K, list[S]]:
     return groups
 
 
-def _in_order(groups: dict[str, list[Kernel]], order: Sequence[str]) -> list[tuple[str, list[Kernel]]]:
+def _in_order(groups: dict[str, list[TracedKernel]], order: Sequence[str]) -> list[tuple[str, list[TracedKernel]]]:
     return [(name, groups[name]) for name in order if name in groups]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from perf_tests.records.compare import median_interval
 from perf_tests.records.record import OUTCOMES
 from perf_tests.views.report.figure import Figure, Point, Series, case_text, tags_of
-from perf_tests.views.report.run import Run
+from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.report.scaling import floor_notes, floors_of
 from perf_tests.views.tables.cells import Cell, distinct, phase_order
 from perf_tests.views.tables.conditions import rounds_line
@@ -22,12 +22,12 @@ ABOVE = 2.0
 """How far above the largest figure the cases without one stand."""
 
 
-def attention_time(run: Run) -> list[Figure]:
+def attention_time(run: RecordedRun) -> list[Figure]:
     """Time over sequence length, one figure for each pass."""
     return _figures(run, run.cells or [], "time", "median of the rounds (ms)", _milliseconds)
 
 
-def attention_memory(run: Run) -> list[Figure]:
+def attention_memory(run: RecordedRun) -> list[Figure]:
     """Peak over sequence length, one figure for each pass; and what is held before the backward pass."""
     timed, passed = run.cells or [], run.passes.get("memory", [])
     cells = timed if any(map(_mebibytes, timed)) else passed
@@ -55,7 +55,7 @@ def _before_backward(cell: Cell) -> Value | None:
 
 
 def _figures(
-    run: Run, cells: Sequence[Cell], name: str, y_title: str, figure: Callable[[Cell], Value | None]
+    run: RecordedRun, cells: Sequence[Cell], name: str, y_title: str, figure: Callable[[Cell], Value | None]
 ) -> list[Figure]:
     figures = []
     alone = [cell for cell in cells if cell.is_attention and cell.number("sequence_length")]

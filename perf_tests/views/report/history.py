@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from perf_tests.records.record import ATTENTION_IDENTITY, LANGUAGE_MODEL_IDENTITY
 from perf_tests.views.report.figure import Figure, Point, Series
-from perf_tests.views.report.run import Machine
+from perf_tests.views.report.run import MachineRuns
 from perf_tests.views.screens.lines import DASH, case_name
 from perf_tests.views.tables.digits import significant
 from perf_tests.views.tables.timing import Table
@@ -20,7 +20,7 @@ Tags = tuple[str, str, str, str]
 class History:
     """The medians of one case over the runs of a machine, of the identity that its newest run has."""
 
-    def __init__(self, case_id: str, machine: Machine) -> None:
+    def __init__(self, case_id: str, machine: MachineRuns) -> None:
         found = [(run.number, *run.medians[case_id]) for run in machine.runs if case_id in run.medians]
         identity = found[-1][2]
         self.case_id = case_id
@@ -36,13 +36,13 @@ def _tags(identity: tuple[str, ...]) -> Tags:
     return named["size"], named["context_length"], named["precision"], named["phase"]
 
 
-def histories(machine: Machine) -> list[History]:
+def histories(machine: MachineRuns) -> list[History]:
     """Of every case with two figures or more, as the newest runs know it; cases of older runs alone come last."""
     ids = dict.fromkeys(case_id for run in reversed(machine.runs) for case_id in run.medians)
     return [history for case_id in ids if len((history := History(case_id, machine)).milliseconds) > 1]
 
 
-def history_figure(found: Sequence[History], machine: Machine, name: str) -> Figure:
+def history_figure(found: Sequence[History], machine: MachineRuns, name: str) -> Figure:
     """One line for each case, of which a reader picks one."""
     series = [
         Series(
@@ -58,7 +58,7 @@ def history_figure(found: Sequence[History], machine: Machine, name: str) -> Fig
     )  # fmt: skip
 
 
-def history_table(found: Sequence[History], machine: Machine) -> Table:
+def history_table(found: Sequence[History], machine: MachineRuns) -> Table:
     """First, lowest, highest, previous and newest median of each case."""
     header = ("Case", "runs", "first (ms)", "lowest (ms)", "highest (ms)", "previous (ms)", "newest (ms)",
               "newest / previous")  # fmt: skip

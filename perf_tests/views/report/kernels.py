@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from perf_tests.views.report.figure import Figure, Point, Series, tags_of
-from perf_tests.views.report.run import Run
+from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.tables.cells import Cell, distinct, finite, phase_order
 from perf_tests.views.tables.kernels import TRACED_NOTE
 from perf_tests.views.tables.pass_cells import last_phases, name_of, rows_in, without_phase
@@ -11,7 +11,7 @@ from perf_tests.views.tables.pass_cells import last_phases, name_of, rows_in, wi
 SIDES = {"device_seconds": "device", "host_seconds": "host"}
 
 
-def kernel_shares(run: Run) -> list[Figure]:
+def kernel_shares(run: RecordedRun) -> list[Figure]:
     """What share of the kernel time each kind of kernel takes, a bar for each phase; a reader picks what was traced."""
     cells = run.passes.get("kernels", [])
     kinds = distinct(str(row.get("kind")) for cell in cells for row in rows_in(cell.info, "kinds"))
@@ -44,7 +44,7 @@ def kernel_shares(run: Run) -> list[Figure]:
     ]
 
 
-def attention_layer(run: Run) -> list[Figure]:
+def attention_layer(run: RecordedRun) -> list[Figure]:
     """Device time beside host time of each part of one attention layer; a reader picks the traced case."""
     series = [one for cell in last_phases(run.passes.get("kernels", [])) for one in _sides(cell)]
     if not series:
@@ -64,7 +64,7 @@ def attention_layer(run: Run) -> list[Figure]:
     ]
 
 
-def attention_lanes(run: Run) -> list[Figure]:
+def attention_lanes(run: RecordedRun) -> list[Figure]:
     """When host and device worked on one attention layer, each on a lane of its own; a reader picks the traced case."""
     series = [
         Series(part, points, colour=place, look="lane", group=f"{name_of(cell)}, going {way}")

@@ -5,7 +5,7 @@ from math import ceil
 
 from perf_tests.records.record import Json
 from perf_tests.views.report.figure import Figure, Point, Series, tags_of
-from perf_tests.views.report.run import Run
+from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.tables.cells import Cell, distinct, finite, phase_order
 from perf_tests.views.tables.memory import MEMORY_NOTE
 from perf_tests.views.tables.pass_cells import inside, last_phases, name_of, rows_in, without_phase
@@ -27,7 +27,7 @@ ABOVE = 1.04
 """How far above the highest moment the names of the parts stand."""
 
 
-def memory_categories(run: Run) -> list[Figure]:
+def memory_categories(run: RecordedRun) -> list[Figure]:
     """A bar for each phase, stacked by category, with a circle at the predicted peak; a reader picks size and context.
 
     Empty where no memory pass says what its peaks are made of.
@@ -80,7 +80,7 @@ def _predicted(cells: Sequence[Cell], group: str) -> list[Series]:
     return [Series("predicted peak", points, mode="markers", symbol="circle-open", is_background=True, group=group)]
 
 
-def timelines(run: Run) -> list[Figure]:
+def timelines(run: RecordedRun) -> list[Figure]:
     """What is held after each allocation, stacked by category; a reader picks the case.
 
     Of the phases of one configuration the last is drawn: a full step contains what the others hold.

@@ -22,7 +22,7 @@ from perf_tests.views.report import (
 )
 from perf_tests.views.report.figure import Figure, plotly_of, tags_of, with_shared_looks
 from perf_tests.views.report.markup import notes, paragraph, table, text
-from perf_tests.views.report.run import Machine, Run
+from perf_tests.views.report.run import MachineRuns, RecordedRun
 from perf_tests.views.report.timings import timings
 from perf_tests.views.tables import kernels as kernel_tables
 from perf_tests.views.tables import timing as tables
@@ -77,7 +77,7 @@ class Page:
         return f'<div class="figures">{"".join(map(self.figure, figures))}</div>' if figures else ""
 
 
-def page_of(machines: Sequence[Machine], shown: Sequence[Run], left_out: Sequence[str]) -> str:
+def page_of(machines: Sequence[MachineRuns], shown: Sequence[RecordedRun], left_out: Sequence[str]) -> str:
     """The whole page. Raises MissingPlotlyError where Plotly is not installed."""
     page = Page(filters=_filters(shown))
     page.add(Section("runs", "What ran and where", _what_ran(machines, left_out), level=2))
@@ -104,7 +104,7 @@ def _plotly() -> str:
     return str(get_plotlyjs())
 
 
-def _what_ran(machines: Sequence[Machine], left_out: Sequence[str]) -> str:
+def _what_ran(machines: Sequence[MachineRuns], left_out: Sequence[str]) -> str:
     runs = sorted((run for machine in machines for run in machine.runs), key=lambda run: run.number)
     of = {id(run): place for place, machine in enumerate(machines, 1) for run in machine.runs}
     rows = tuple(
@@ -128,7 +128,7 @@ def _what_ran(machines: Sequence[Machine], left_out: Sequence[str]) -> str:
     return content + "".join(paragraph(f"Left out: {sentence}", "warning") for sentence in left_out)
 
 
-def _add_run(page: Page, run: Run) -> None:
+def _add_run(page: Page, run: RecordedRun) -> None:
     cells = run.cells or []
     start = f"run{run.number}"
     page.add(Section(start, f"Run {run.number}: {run.name}", paragraph(f"{run.conditions}; {run.date}"), level=2))
@@ -156,13 +156,13 @@ def _add_run(page: Page, run: Run) -> None:
     page.add(Section(f"{start}-warmup", "Warm-up", drawn + _of_pass(WARMUP_TABLES, run, "warmup")))
 
 
-def _add_memory(page: Page, run: Run, anchor: str) -> None:
+def _add_memory(page: Page, run: RecordedRun, anchor: str) -> None:
     drawn = page.drawn([*peaks.peaks(run), *memory.memory_categories(run), *memory.timelines(run)])
     content = drawn + _table(tables.memory_table, run) + _of_pass(MEMORY_TABLES, run, "memory")
     page.add(Section(anchor, "Memory", content))
 
 
-def _of_pass(builders: Sequence[Callable[[Sequence[Cell]], tables.Table | None]], run: Run, name: str) -> str:
+def _of_pass(builders: Sequence[Callable[[Sequence[Cell]], tables.Table | None]], run: RecordedRun, name: str) -> str:
     """The tables of an extra pass, with the machine below them."""
     built = [one for build in builders if (one := build(run.passes.get(name, []))) is not None]
     return "".join(
@@ -170,7 +170,7 @@ def _of_pass(builders: Sequence[Callable[[Sequence[Cell]], tables.Table | None]]
     )
 
 
-def _add_kernels(page: Page, run: Run, anchor: str) -> None:
+def _add_kernels(page: Page, run: RecordedRun, anchor: str) -> None:
     content = page.drawn(kernels.kernel_shares(run))
     content += _of_pass((kernel_tables.share_table, kernel_tables.kernel_table), run, "kernels")
     page.add(Section(anchor, "Where the device time goes", content))
@@ -184,7 +184,7 @@ def _add_kernels(page: Page, run: Run, anchor: str) -> None:
     )
 
 
-def _table(build: Callable[[Sequence[Cell]], tables.Table | None], run: Run) -> str:
+def _table(build: Callable[[Sequence[Cell]], tables.Table | None], run: RecordedRun) -> str:
     """A table of the write-ups with the machine below it; why cases have no timing stands in the run's first table."""
     cells = run.cells or []
     built = build(cells)
@@ -195,7 +195,7 @@ def _table(build: Callable[[Sequence[Cell]], tables.Table | None], run: Run) -> 
     return table(replace(built, notes=lines), f"run{run.number}-{built.name}")
 
 
-def _add_history(page: Page, machine: Machine, anchor: str) -> None:
+def _add_history(page: Page, machine: MachineRuns, anchor: str) -> None:
     found = history.histories(machine) if len(machine.runs) > 1 else []
     if found:
         drawn = page.drawn([history.history_figure(found, machine, anchor)])
@@ -203,7 +203,7 @@ def _add_history(page: Page, machine: Machine, anchor: str) -> None:
         page.add(Section(anchor, f"History: {machine.name}", drawn + folded, level=2))
 
 
-def _add_pairs(page: Page, machines: Sequence[Machine], shown: Sequence[Run]) -> None:
+def _add_pairs(page: Page, machines: Sequence[MachineRuns], shown: Sequence[RecordedRun]) -> None:
     """Neighbours in time of one machine that are known in full, and the newest of each two machines."""
     pairs = [(before, now, True) for machine in machines for before, now in pairwise(_in_full(machine))]
     newest = [machine.newest for machine in machines]
@@ -218,11 +218,11 @@ def _add_pairs(page: Page, machines: Sequence[Machine], shown: Sequence[Run]) ->
         page.add(Section(figure.name, f"Side by side: run {before.number} and run {now.number}", content, level=2))
 
 
-def _in_full(machine: Machine) -> list[Run]:
+def _in_full(machine: MachineRuns) -> list[RecordedRun]:
     return [run for run in machine.runs if run.cells is not None]
 
 
-def _filters(shown: Sequence[Run]) -> str:
+def _filters(shown: Sequence[RecordedRun]) -> str:
     """A choice for each label with more than one value; without a program to act on it, none is shown."""
     cells = [cell for run in shown for cell in run.cells or []]
     choices = []

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from perf_tests.views.report.figure import Figure, Point, Series, case_text, place_of, tags_of
-from perf_tests.views.report.run import Run
+from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.tables.cells import Cell, distinct
 from perf_tests.views.tables.conditions import rounds_line
 from perf_tests.views.tables.timing import MIB
@@ -11,7 +11,7 @@ from perf_tests.views.tables.timing import MIB
 MEASURED, PREDICTED = "peak_allocated_bytes", "predicted_peak_bytes"
 
 
-def peaks(run: Run) -> list[Figure]:
+def peaks(run: RecordedRun) -> list[Figure]:
     """A marker for each phase by size and context: filled where it was measured, open where it was predicted."""
     timed, passed = _with_peaks(run.cells or []), _with_peaks(run.passes.get("memory", []))
     cells = timed if any(cell.number(MEASURED) for cell in timed) or not passed else passed

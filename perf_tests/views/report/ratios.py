@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from perf_tests.records.compare import ratio_interval
 from perf_tests.views.report.figure import Figure, Point, Series, case_text, place_of, tags_of
-from perf_tests.views.report.run import Run
+from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.tables.cells import Cell, distinct
 from perf_tests.views.tables.conditions import rounds_line
 from perf_tests.views.tables.timing import (
@@ -23,7 +23,7 @@ Pair = tuple[Cell, Cell]
 INTERVAL_NOTE = "ratio of medians with an interval that holds it at 95 % within this launch"
 
 
-def speed_up(run: Run) -> list[Figure]:
+def speed_up(run: RecordedRun) -> list[Figure]:
     """fp32 over each other precision, by size and context; parity is drawn."""
     pairs = [(base, other) for base, other in _pairs(run, "precision", BASE_PRECISION) if not base.is_attention]
     if not pairs:
@@ -45,7 +45,7 @@ def speed_up(run: Run) -> list[Figure]:
     ]
 
 
-def backward_over_forward(run: Run) -> list[Figure]:
+def backward_over_forward(run: RecordedRun) -> list[Figure]:
     """Backward over forward; 2 is what the arithmetic of a model asks for."""
     figures = []
     for alone, name, place, line in (
@@ -72,7 +72,7 @@ def backward_over_forward(run: Run) -> list[Figure]:
     return figures
 
 
-def passes_table(run: Run) -> Table | None:
+def passes_table(run: RecordedRun) -> Table | None:
     """Backward over forward as text."""
     pairs = [(backward, forward) for backward, forward in passes(run) if not forward.is_attention]
     if not pairs:
@@ -83,12 +83,12 @@ def passes_table(run: Run) -> Table | None:
     return Table("passes", "Backward over forward", header, len(labels), rows, (RATIO_NOTE, run.conditions))
 
 
-def passes(run: Run) -> list[Pair]:
+def passes(run: RecordedRun) -> list[Pair]:
     """(backward, forward) of each configuration that has both."""
     return [(other, base) for base, other in _pairs(run, "phase", "forward") if other.phase == "backward"]
 
 
-def _pairs(run: Run, axis: str, base: str) -> list[Pair]:
+def _pairs(run: RecordedRun, axis: str, base: str) -> list[Pair]:
     """(cell at `base`, other cell) that differ along `axis` alone, which is phase or precision; all of them timed."""
     groups: dict[tuple[str, ...], dict[str, Cell]] = {}
     for cell in run.cells or []:

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from perf_tests.views.report.figure import Figure, Point, Series, case_text, tags_of
-from perf_tests.views.report.run import Run
+from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.tables.cells import Cell, distinct
 from perf_tests.views.tables.conditions import rounds_line
 
 
-def roofline(run: Run) -> list[Figure]:
+def roofline(run: RecordedRun) -> list[Figure]:
     """TFLOP/s over FLOP per byte, where a record counts both."""
     chosen = []
     for cell in run.cells or []:

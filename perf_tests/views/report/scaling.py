@@ -5,7 +5,7 @@ from itertools import groupby
 
 from perf_tests.records.compare import median_interval
 from perf_tests.views.report.figure import Figure, Point, Series, case_text, tags_of
-from perf_tests.views.report.run import Run
+from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.tables.cells import Cell, distinct, phase_order
 from perf_tests.views.tables.conditions import rounds_line
 
@@ -17,14 +17,14 @@ FLOORS = {
 """How fast a case could be at best, as far as its record tells, and what that means."""
 
 
-def context_scaling(run: Run) -> list[Figure]:
+def context_scaling(run: RecordedRun) -> list[Figure]:
     """Time over context, one figure for each phase, a line for each size, precision and implementation."""
     return _figures(
         run, "context", "tokens in a sequence", lambda cell: cell.number("context_length"), _without_context
     )
 
 
-def size_scaling(run: Run) -> list[Figure]:
+def size_scaling(run: RecordedRun) -> list[Figure]:
     """Time over parameters, one figure for each phase, a line for each context, precision and implementation."""
     return _figures(run, "size", "parameters", lambda cell: cell.number("parameters"), _without_size)
 
@@ -41,7 +41,7 @@ def _without_size(cell: Cell) -> tuple[str, str]:
 
 
 def _figures(
-    run: Run,
+    run: RecordedRun,
     axis: str,
     x_title: str,
     x: Callable[[Cell], float | None],

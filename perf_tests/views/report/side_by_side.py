@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from perf_tests.records.compare import Row, Status, compare
+from perf_tests.records.compare import ComparedCase, Status, compare
 from perf_tests.records.record import Json
 from perf_tests.views.report.figure import Figure, Point, Series, tags_of
-from perf_tests.views.report.run import Run
+from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.screens.comparison import Reading, reading
 from perf_tests.views.screens.lines import DASH, case_name
 from perf_tests.views.tables.cells import Cell, order
@@ -16,13 +16,13 @@ ONE_MACHINE = "one launch of each: launches differ by more than their rounds do,
 TWO_MACHINES = "two machines, builds or settings: ratios without a verdict"
 
 
-def rows_of(before: Run, now: Run, is_one_machine: bool) -> list[Row]:
+def rows_of(before: RecordedRun, now: RecordedRun, is_one_machine: bool) -> list[ComparedCase]:
     """Cases of either run, the slowest first; of two machines, the device is no part of what a case is."""
     rows = compare(_as_record(before, is_one_machine), _as_record(now, is_one_machine))
     return sorted(rows, key=lambda row: (row.ratio is None, -(row.ratio or 0.0), list(Status).index(row.status)))
 
 
-def _as_record(run: Run, with_device: bool) -> Json:
+def _as_record(run: RecordedRun, with_device: bool) -> Json:
     cells = run.cells or []
 
     def identity(cell: Cell) -> Json:
@@ -42,7 +42,9 @@ def _as_record(run: Run, with_device: bool) -> Json:
     }
 
 
-def side_by_side_table(rows: Sequence[Row], before: Run, now: Run, is_one_machine: bool) -> Table:
+def side_by_side_table(
+    rows: Sequence[ComparedCase], before: RecordedRun, now: RecordedRun, is_one_machine: bool
+) -> Table:
     """Every case of either run: both medians, the ratio, or in words why there is none."""
     interval = ("95 % within these launches",) if is_one_machine else ()
     header = ("Case", f"run {before.number} (ms)", f"run {now.number} (ms)", "ratio", *interval, "reading")
@@ -52,7 +54,7 @@ def side_by_side_table(rows: Sequence[Row], before: Run, now: Run, is_one_machin
     return Table("side-by-side", title, header, 1, tuple(_row(row, is_one_machine) for row in rows), notes)
 
 
-def _row(row: Row, is_one_machine: bool) -> tuple[str, ...]:
+def _row(row: ComparedCase, is_one_machine: bool) -> tuple[str, ...]:
     times = tuple(DASH if s is None else significant(s * 1e3) for s in (row.before_seconds, row.now_seconds))
     ratio = DASH if row.ratio is None else f"{row.ratio:.3f}"
     interval = DASH if row.interval is None else f"{row.interval[0]:.3f} to {row.interval[1]:.3f}"
@@ -72,7 +74,9 @@ READINGS = {
 }
 
 
-def side_by_side_figure(rows: Sequence[Row], before: Run, now: Run, is_one_machine: bool) -> Figure | None:
+def side_by_side_figure(
+    rows: Sequence[ComparedCase], before: RecordedRun, now: RecordedRun, is_one_machine: bool
+) -> Figure | None:
     """The ratio over the time that a case takes, with its interval within one machine."""
     cells = {cell.id: cell for cell in now.cells or []}
     points: dict[str, list[Point]] = {}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from perf_tests.records.compare import median_interval
 from perf_tests.records.record import FLAGS, OUTCOMES
 from perf_tests.views.report.markup import csv_link, notes, text
-from perf_tests.views.report.run import Run
+from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.screens.lines import DASH, case_name
 from perf_tests.views.tables.cells import Cell
 from perf_tests.views.tables.conditions import machine_name, rounds_line
@@ -71,7 +71,7 @@ FIGURES = (
 )
 
 
-def timings(run: Run) -> str:
+def timings(run: RecordedRun) -> str:
     """One table for models and one for attention alone, all rows with what the filters compare."""
     cells = run.cells or []
     parts = [_table([cell for cell in cells if cell.is_attention == alone], alone) for alone in (False, True)]
@@ -111,7 +111,7 @@ def _row(cell: Cell, alone: bool, figures: Sequence[Column]) -> str:
     return start + "".join(f"<td>{text(column.of(cell) or DASH)}" for column in figures)
 
 
-def _links(run: Run) -> str:
+def _links(run: RecordedRun) -> str:
     """The run's figures unrounded, one file for each kind."""
     rows = flat_rows(run.cells or [], run.name, machine_name(run.record), run.passes)
     return "".join(csv_link(f"{run.name}-{kind}", as_csv(rows[kind], COLUMNS[kind])) for kind in COLUMNS if rows[kind])

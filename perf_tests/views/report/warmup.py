@@ -2,7 +2,7 @@
 
 from perf_tests.records.record import Json
 from perf_tests.views.report.figure import Figure, Point, Series, tags_of
-from perf_tests.views.report.run import Run
+from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.tables.cells import Cell, distinct, phase_order
 from perf_tests.views.tables.pass_cells import name_of, rows_in, without_phase
 from perf_tests.views.tables.warmup import (
@@ -15,7 +15,7 @@ from perf_tests.views.tables.warmup import (
 )
 
 
-def warmup_series(run: Run) -> list[Figure]:
+def warmup_series(run: RecordedRun) -> list[Figure]:
     """Time of each round since its process began; a reader picks the case."""
     series = [one for cell in run.passes.get("warmup", []) for one in _lines(cell)]
     if not series:
@@ -46,7 +46,7 @@ def _lines(cell: Cell) -> list[Series]:
     return series
 
 
-def first_rounds(run: Run) -> list[Figure]:
+def first_rounds(run: RecordedRun) -> list[Figure]:
     """What the first round of a process is spent on, a stacked bar for each phase; a reader picks the configuration."""
     cells = sorted(run.passes.get("warmup", []), key=phase_order)
     known: list[tuple[Cell, Json]] = [(cell, first_round_parts(cell.info)) for cell in cells]
