@@ -6,7 +6,7 @@ import pytest
 
 from perf_tests.meta_tests.kernel_traces import CAST, DIV, SGEMM, HandWritten, forward_and_backward
 from perf_tests.traces.chrome_trace import read_chrome_trace
-from perf_tests.traces.kernel_events import TracedKernel, Trace
+from perf_tests.traces.kernel_events import Trace, TracedKernel
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from perf_tests.records.compare import ComparedCase, Status, compare
 from perf_tests.views.screens.comparison import (
     NARROWEST,
     STRIP_COLUMNS,
-    Line,
+    ScreenLine,
     Reading,
     Tone,
     comparison_lines,
@@ -38,7 +38,7 @@ NOW = record(
 )  # fmt: skip
 
 
-def lines(width: int = 120) -> list[Line]:
+def lines(width: int = 120) -> list[ScreenLine]:
     return comparison_lines(compare(BEFORE, NOW), width)
 
 
@@ -172,8 +172,8 @@ def test_colour_is_for_terminals_whose_users_want_it(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal, raising=False)
-    assert painted(Line("slower", Tone.BAD)) == ("\x1b[31mslower\x1b[0m" if is_painted else "slower")
-    assert painted(Line("same")) == "same"
+    assert painted(ScreenLine("slower", Tone.BAD)) == ("\x1b[31mslower\x1b[0m" if is_painted else "slower")
+    assert painted(ScreenLine("same")) == "same"
 
 
 def test_a_name_cannot_move_the_cursor() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from statistics import fmean, median, pstdev
 
 from perf_tests.records.record import Json
-from perf_tests.traces.kernel_events import TracedKernel, Region, Span, Trace
+from perf_tests.traces.kernel_events import Region, Span, Trace, TracedKernel
 from perf_tests.traces.region_names import layer_of
 
 PARTS = ("scores", "mask", "softmax", "value_product")

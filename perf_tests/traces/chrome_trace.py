@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perf_tests.records.record import Json
-from perf_tests.traces.kernel_events import Call, TracedKernel, MemoryOperation, Region, Span, Trace
+from perf_tests.traces.kernel_events import Call, MemoryOperation, Region, Span, Trace, TracedKernel
 from perf_tests.traces.kernel_kinds import kind_of
 from perf_tests.traces.operator_cost import bytes_of, flops_of, tensors_of
 

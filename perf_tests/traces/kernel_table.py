@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from perf_tests.records.record import Json
 from perf_tests.traces.attention_layer import attention_values
 from perf_tests.traces.distribution import calls_of, spread_of
-from perf_tests.traces.kernel_events import TracedKernel, Span, Trace
+from perf_tests.traces.kernel_events import Span, Trace, TracedKernel
 from perf_tests.traces.kernel_kinds import KINDS, PRODUCTS
 from perf_tests.traces.region_names import label
 

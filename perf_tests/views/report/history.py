@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from perf_tests.records.record import ATTENTION_IDENTITY, LANGUAGE_MODEL_IDENTITY
 from perf_tests.views.report.figure import Figure, Point, Series
 from perf_tests.views.report.run import MachineRuns
 from perf_tests.views.screens.lines import DASH, case_name
@@ -14,8 +13,6 @@ NOTE = "medians of launches of their own: launches of one code differ by more th
 MOST_TICKS = 20
 """Up to as many runs, each has its tick."""
 
-Tags = tuple[str, str, str, str]
-
 
 class History:
     """The medians of one case over the runs of a machine, of the identity that its newest run has."""
@@ -23,17 +20,10 @@ class History:
     def __init__(self, case_id: str, machine: MachineRuns) -> None:
         found = [(run.number, *run.medians[case_id]) for run in machine.runs if case_id in run.medians]
         identity = found[-1][2]
-        self.case_id = case_id
+        self.name = case_name(case_id)
         self.milliseconds = [(number, seconds * 1e3) for number, seconds, of in found if of == identity]
-        self.tags = _tags(identity)
-
-
-def _tags(identity: tuple[str, ...]) -> Tags:
-    if len(identity) == len(ATTENTION_IDENTITY):
-        named = dict(zip(ATTENTION_IDENTITY, identity, strict=True))
-        return "", "", named["precision"], named["phase"].removeprefix("attention_")
-    named = dict(zip(LANGUAGE_MODEL_IDENTITY, identity, strict=True))
-    return named["size"], named["context_length"], named["precision"], named["phase"]
+        size, context, precision, phase = identity[:4]
+        self.tags = size, context, precision, phase
 
 
 def histories(machine: MachineRuns) -> list[History]:
@@ -46,8 +36,7 @@ def history_figure(found: Sequence[History], machine: MachineRuns, name: str) ->
     """One line for each case, of which a reader picks one."""
     series = [
         Series(
-            case_name(history.case_id),
-            [Point(number, value, case_name(history.case_id), history.tags) for number, value in history.milliseconds],
+            history.name, [Point(number, value, history.name, history.tags) for number, value in history.milliseconds]
         )
         for history in found
     ]
@@ -69,4 +58,4 @@ def _row(history: History) -> tuple[str, ...]:
     values = [value for _, value in history.milliseconds]
     chosen = (values[0], min(values), max(values), values[-2], values[-1])
     ratio = f"{values[-1] / values[-2]:.3f}" if values[-2] else DASH
-    return (case_name(history.case_id), str(len(values)), *map(significant, chosen), ratio)
+    return (history.name, str(len(values)), *map(significant, chosen), ratio)

@@ -1,9 +1,9 @@
 """What a lower precision gains, and what a backward pass costs: ratios of two cases of one run."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 
 from perf_tests.records.compare import ratio_interval
-from perf_tests.views.report.figure import Figure, Point, Series, case_text, place_of, tags_of
+from perf_tests.views.report.figure import Figure, Point, case_text, markers, place_of, tags_of
 from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.tables.cells import Cell, distinct
 from perf_tests.views.tables.conditions import rounds_line
@@ -26,23 +26,12 @@ INTERVAL_NOTE = "ratio of medians with an interval that holds it at 95 % within 
 def speed_up(run: RecordedRun) -> list[Figure]:
     """fp32 over each other precision, by size and context; parity is drawn."""
     pairs = [(base, other) for base, other in _pairs(run, "precision", BASE_PRECISION) if not base.is_attention]
-    if not pairs:
-        return []
-    series = _series(pairs, lambda pair: f"{pair[1].label('precision')}, {pair[1].phase}")
-    return [
-        Figure(
-            f"run{run.number}-precision",
-            "Speed-up over fp32",
-            "size, context",
-            "fp32 / other",
-            series,
-            [INTERVAL_NOTE, rounds_line(_both(pairs)), run.conditions],
-            x_log=False,
-            y_log=False,
-            line_at=(1.0, "parity"),
-            x_values=_places(pairs),
-        )
-    ]
+    return run.figures(
+        "precision", "Speed-up over fp32", ("size, context", "fp32 / other"),
+        markers((f"{other.label('precision')}, {other.phase}", _point(base, other)) for base, other in pairs),
+        [INTERVAL_NOTE, rounds_line(_both(pairs))],
+        x_log=False, y_log=False, line_at=(1.0, "parity"), x_values=_places(pairs),
+    )  # fmt: skip
 
 
 def backward_over_forward(run: RecordedRun) -> list[Figure]:
@@ -52,23 +41,13 @@ def backward_over_forward(run: RecordedRun) -> list[Figure]:
         (False, "model", "size, context", (2.0, "twice the arithmetic")),
         (True, "attention", "d, sequence", None),
     ):
-        pairs = [(backward, forward) for backward, forward in passes(run) if forward.is_attention == alone]
-        if pairs:
-            series = _series(pairs, lambda pair: f"{pair[0].label('precision')} {pair[0].implementation}")
-            figures.append(
-                Figure(
-                    f"run{run.number}-{name}-backward",
-                    f"Backward / forward, {name}",
-                    place,
-                    "backward / forward",
-                    series,
-                    [INTERVAL_NOTE, rounds_line(_both(pairs)), run.conditions],
-                    x_log=False,
-                    y_log=False,
-                    line_at=line,
-                    x_values=_places(pairs),
-                )
-            )
+        pairs = [pair for pair in passes(run) if pair[0].is_attention == alone]
+        figures += run.figures(
+            f"{name}-backward", f"Backward / forward, {name}", (place, "backward / forward"),
+            markers((f"{pair[0].label('precision')} {pair[0].implementation}", _point(*pair)) for pair in pairs),
+            [INTERVAL_NOTE, rounds_line(_both(pairs))],
+            x_log=False, y_log=False, line_at=line, x_values=_places(pairs),
+        )  # fmt: skip
     return figures
 
 
@@ -78,7 +57,7 @@ def passes_table(run: RecordedRun) -> Table | None:
     if not pairs:
         return None
     labels = (SIZE, CONTEXT, IMPLEMENTATION, PRECISION, BATCH)
-    rows = tuple((*(label.of(forward) for label in labels), ratio(*pair)) for pair in pairs for forward in (pair[1],))
+    rows = tuple((*(label.of(forward) for label in labels), ratio(back, forward)) for back, forward in pairs)
     header = (*(label.name for label in labels), "backward / forward")
     return Table("passes", "Backward over forward", header, len(labels), rows, (RATIO_NOTE, run.conditions))
 
@@ -110,16 +89,7 @@ OF_A_PHASE = ("optimizer", "zero_grad_policy")
 """Identity fields that follow from the phase."""
 
 
-def _series(pairs: Sequence[Pair], name: Callable[[Pair], str]) -> list[Series]:
-    names = distinct(map(name, pairs))
-    return [
-        Series(each, [_point(pair) for pair in pairs if name(pair) == each], colour=place, mode="markers")
-        for place, each in enumerate(names)
-    ]
-
-
-def _point(pair: Pair) -> Point:
-    over, under = pair
+def _point(over: Cell, under: Cell) -> Point:
     low, high = ratio_interval(over.rounds, under.rounds) or (None, None)
     tags = tags_of(under if over.phase == under.phase else over)
     return Point(place_of(over), over.median_seconds / under.median_seconds, case_text(under), tags, low, high)

@@ -8,6 +8,7 @@ from typing import Any
 
 from perf_tests.records.record import Json, identity_of, machine_differences, timing_outcomes
 from perf_tests.records.store import StoredRecord
+from perf_tests.views.report.figure import Figure, Series, tags_of
 from perf_tests.views.tables.cells import Cell, cells_of
 from perf_tests.views.tables.conditions import commit_of, date_of, machine_line, machine_name
 from perf_tests.views.tables.pass_cells import pass_cells
@@ -31,7 +32,7 @@ class RecordedRun:
     """Without `benchmarks` and `outcomes`."""
     cells: list[Cell] | None
     medians: dict[str, tuple[float, tuple[Any, ...]]]
-    """Median in seconds and identity of each timed case, by id."""
+    """Median in seconds of each timed case by id, and its identity after the four tags of it."""
     timed: int
     untimed: int
     flags: int
@@ -56,6 +57,20 @@ class RecordedRun:
     @property
     def conditions(self) -> str:
         return machine_line(self.record)
+
+    def figures(
+        self,
+        name: str,
+        title: str,
+        axes: tuple[str, str],
+        series: Sequence[Series],
+        notes: Sequence[str],
+        **choices: Any,
+    ) -> list[Figure]:
+        """One figure above the conditions of this run; none without series."""
+        if not series:
+            return []
+        return [Figure(f"run{self.number}-{name}", title, *axes, series, [*notes, self.conditions], **choices)]
 
     @property
     def title(self) -> str:
@@ -113,7 +128,7 @@ def _run_of(stored: StoredRecord, identities: dict[tuple[Any, ...], tuple[Any, .
     medians = {}
     for cell in cells:
         if cell.is_timed:
-            key = tuple(map(str, cell.identity.values()))
+            key = (*tags_of(cell), *map(str, cell.identity.values()))
             medians[sys.intern(cell.id)] = (cell.median_seconds, identities.setdefault(key, key))
     flags = sum(len(found) for row in data["benchmarks"] if isinstance(found := row["extra_info"].get("flags"), list))
     facts = {name: value for name, value in data.items() if name not in ("benchmarks", "outcomes", "passes")}

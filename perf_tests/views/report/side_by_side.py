@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from perf_tests.records.compare import ComparedCase, Status, compare
 from perf_tests.records.record import Json
-from perf_tests.views.report.figure import Figure, Point, Series, tags_of
+from perf_tests.views.report.figure import Figure, Point, markers, tags_of
 from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.screens.comparison import Reading, reading
 from perf_tests.views.screens.lines import DASH, case_name
@@ -79,22 +79,17 @@ def side_by_side_figure(
 ) -> Figure | None:
     """The ratio over the time that a case takes, with its interval within one machine."""
     cells = {cell.id: cell for cell in now.cells or []}
-    points: dict[str, list[Point]] = {}
+    points = []
     for row in rows:
         if row.ratio is not None and row.before_seconds is not None:
-            low, high = row.interval or (None, None)
-            cell = cells[row.id]
-            ends = (low, high) if is_one_machine else (None, None)
+            cell, ends = cells[row.id], row.interval if is_one_machine and row.interval else (None, None)
             point = Point(row.before_seconds * 1e3, row.ratio, case_name(row.id), tags_of(cell), *ends)
-            points.setdefault(f"{'attention ' if cell.is_attention else ''}{cell.phase}", []).append(point)
+            points.append((f"{'attention ' if cell.is_attention else ''}{cell.phase}", point))
     if not points:
         return None
-    series = [
-        Series(phase, sorted(points[phase], key=lambda point: order(point.x)), colour=place, mode="markers")
-        for place, phase in enumerate(sorted(points))
-    ]
+    points.sort(key=lambda named: (named[0], order(named[1].x)))
     notes = [ONE_MACHINE if is_one_machine else TWO_MACHINES, now.conditions]
     return Figure(
         f"run{before.number}-run{now.number}", f"{now.title} over {before.title}", f"run {before.number} (ms)", "ratio",
-        series, notes, y_log=False, line_at=(1.0, "parity"),
+        markers(points), notes, y_log=False, line_at=(1.0, "parity"),
     )  # fmt: skip

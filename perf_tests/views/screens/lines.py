@@ -100,6 +100,11 @@ def case_name(node_id: str) -> str:
     return f"{name} {parameters.removesuffix(']')}"
 
 
+def printable(text: object) -> str:
+    """Control characters and lone surrogates as spaces: a name out of a file must not move a terminal's cursor."""
+    return "".join(character if character.isprintable() else " " for character in str(text))
+
+
 def duration(seconds: float) -> str:
     """Four significant digits in the unit that suits."""
     for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "us")):
