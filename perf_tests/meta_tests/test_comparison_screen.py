@@ -10,8 +10,8 @@ from perf_tests.records.compare import ComparedCase, Status, compare
 from perf_tests.views.screens.comparison import (
     NARROWEST,
     STRIP_COLUMNS,
-    ScreenLine,
     Reading,
+    ScreenLine,
     Tone,
     comparison_lines,
     reading,

@@ -8,7 +8,7 @@ from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.report.scaling import Value, floor_notes, floors_of, lines_of, looks_of, milliseconds
 from perf_tests.views.tables.cells import Cell, distinct, phase_order
 from perf_tests.views.tables.conditions import rounds_line
-from perf_tests.views.tables.timing import MIB
+from perf_tests.views.tables.digits import MIB
 
 TITLES = {"time": "time", "memory": "peak memory", "before-backward": "memory before the backward pass"}
 CROSSES = ("x", "x-open", "x-thin-open", "x-open-dot")

@@ -6,7 +6,7 @@ from perf_tests.views.report.figure import Figure, Point, Series, case_text, pla
 from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.tables.cells import Cell, distinct
 from perf_tests.views.tables.conditions import rounds_line
-from perf_tests.views.tables.timing import MIB
+from perf_tests.views.tables.digits import MIB
 
 MEASURED, PREDICTED = "peak_allocated_bytes", "predicted_peak_bytes"
 

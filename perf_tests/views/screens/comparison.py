@@ -7,7 +7,7 @@ from enum import StrEnum
 from math import log
 
 from perf_tests.records.compare import ComparedCase, Status
-from perf_tests.views.screens.lines import DASH, case_name, duration
+from perf_tests.views.screens.lines import DASH, case_name, duration, printable
 
 NARROWEST, WIDEST = 80, 200
 """Columns that lines are fitted to; a narrower terminal breaks them, and a wider one gains nothing."""
@@ -153,8 +153,3 @@ def _in_words(row: ComparedCase) -> str:
     seconds = row.before_seconds if row.now_seconds is None else row.now_seconds
     figure = "" if seconds is None else f" ({duration(seconds)}{' before' if row.now_seconds is None else ''})"
     return printable(f"{case_name(row.id)}: {row.status}{figure}{': ' if row.explanation else ''}{row.explanation}")
-
-
-def printable(text: str) -> str:
-    """Names and reasons come out of a file: nothing in them may move a terminal's cursor."""
-    return "".join(character if character.isprintable() else " " for character in text)

@@ -69,9 +69,7 @@ def lost_lines(cells: Sequence[Cell]) -> tuple[str, ...]:
 
 def rows_in(values: Json, *names: str) -> Iterator[Json]:
     """The rows of a list that may be nested, or missing, or damaged."""
-    found: Any = values
-    for name in names:
-        found = found.get(name) if isinstance(found, dict) else None
+    found = inside(values, *names[:-1]).get(names[-1])
     return (row for row in (found if isinstance(found, list) else ()) if isinstance(row, dict))
 
 

@@ -7,9 +7,8 @@ from perf_tests.records.record import OUTCOMES
 from perf_tests.views.screens.lines import DASH, case_name
 from perf_tests.views.tables.cells import SHORT_OUTCOMES, Cell, distinct, phase_order
 from perf_tests.views.tables.conditions import rounds_line
-from perf_tests.views.tables.digits import ratio_spread, significant, with_spread
+from perf_tests.views.tables.digits import GIB, MIB, ratio_spread, significant, with_spread
 
-GIB, MIB = 2**30, 2**20
 GIB_FROM_BYTES = GIB / 8
 """A table of peaks from this size on is in GiB, one with a smaller peak in MiB."""
 
@@ -28,6 +27,10 @@ class Table:
     label_columns: int
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...]
+
+    def or_none(self) -> "Table | None":
+        """None for a table without rows."""
+        return self if self.rows else None
 
 
 @dataclass(frozen=True)
@@ -100,20 +103,16 @@ def attention_table(cells: Sequence[Cell]) -> Table | None:
 
 def attention_memory_table(cells: Sequence[Cell]) -> Table | None:
     """Peaks of attention alone, each implementation beside the others."""
-
-    def column(cell: Cell) -> str:
-        return f"{cell.implementation} {cell.phase}"
-
     chosen = [cell for cell in cells if cell.is_attention]
-    return _memory("attention_memory", "Peak memory of attention alone", chosen, ATTENTION_LABELS, column)
+    title = "Peak memory of attention alone"
+    return _memory("attention_memory", title, chosen, ATTENTION_LABELS, lambda c: f"{c.implementation} {c.phase}")
 
 
 def milliseconds(cell: Cell) -> str:
     """Mean and spread in ms, or why there is none."""
     if not cell.is_timed:
         return SHORT_OUTCOMES[cell.outcome]
-    spread = cell.std_seconds
-    return with_spread(cell.mean_seconds * 1e3, None if spread is None else spread * 1e3)
+    return with_spread(cell.mean_seconds * 1e3, cell.std_seconds and cell.std_seconds * 1e3)
 
 
 def ratio(over: Cell, under: Cell) -> str:

@@ -1,8 +1,8 @@
 """What exact counters and memory passes answer: peaks, what mixed precision costs, the largest tensors, attention."""
 
 from perf_tests.views.tables.cells import finite
+from perf_tests.views.tables.digits import GIB, MIB
 from perf_tests.views.tables.pass_cells import name_of
-from perf_tests.views.tables.timing import GIB, MIB
 from perf_tests.views.writeup.question import Answer, Question
 from perf_tests.views.writeup.sources import Shape, Sources
 
