@@ -22,22 +22,9 @@ FORMATS: dict[str, tuple[str, Callable[[Sequence[Table]], str]]] = {
 }
 FLAT_FORMATS = ("csv", "jsonl")
 NAMES = (
-    "timing",
-    "precision",
-    "memory",
-    "attention",
-    "attention_memory",
-    "kernel_shares",
-    "kernels",
-    "attention_parts",
-    "memory_pass",
-    "memory_parts",
-    "memory_categories",
-    "saved",
-    "largest_blocks",
-    "warmup",
-    "first_rounds",
-)
+    "timing", "precision", "memory", "attention", "attention_memory", "kernel_shares", "kernels", "attention_parts",
+    "memory_pass", "memory_parts", "memory_categories", "saved", "largest_blocks", "warmup", "first_rounds",
+)  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -22,12 +22,27 @@ OF_WHOEVER_MEASURES = re.compile(r"-(CPython|PyPy)-")
 
 
 @dataclass(frozen=True)
+class Answer:
+    """Sentences, and the file that they come from."""
+
+    text: str
+    source: str
+
+
+@dataclass(frozen=True)
 class Source:
-    """One record as an answer needs it."""
+    """One record as an answer needs it; without cells where there is none."""
 
     name: str
     machine: str
     cells: list[Cell]
+
+    @property
+    def models(self) -> list[Cell]:
+        return [cell for cell in self.cells if not cell.is_attention]
+
+    def says(self, text: str) -> Answer:
+        return Answer(text, f"{self.name} ({self.machine})")
 
 
 @dataclass(frozen=True)
@@ -59,20 +74,20 @@ class Sources:
                     self.left_out.append(str(error))
         return sorted(found, key=lambda record: (str(record.data.get("datetime")), record.name))
 
-    def timed(self, fits: Callable[[list[Cell]], bool] = bool) -> Source | None:
+    def timed(self, fits: Callable[[list[Cell]], object] = bool) -> Source:
         """The newest record whose timed cells fit."""
         return self._newest(lambda record: [cell for cell in cells_of(record.data) if cell.is_timed], fits)
 
-    def passed(self, name: str) -> Source | None:
+    def passed(self, name: str) -> Source:
         """The newest record with rows of that pass."""
         return self._newest(lambda record: [cell for cell in pass_cells(record.data, name) if not cell.outcome], bool)
 
-    def _newest(self, read: Callable[[StoredRecord], list[Cell]], fits: Callable[[list[Cell]], bool]) -> Source | None:
+    def _newest(self, read: Callable[[StoredRecord], list[Cell]], fits: Callable[[list[Cell]], object]) -> Source:
         for record in reversed(self.records):
             cells = read(record)
             if fits(cells):
                 return Source(f".benchmarks/{record.name}.json", machine_line(record.data), cells)
-        return None
+        return Source("", "", [])
 
     @cached_property
     def ledger_name(self) -> str:
