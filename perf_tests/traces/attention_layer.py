@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from statistics import fmean, median, pstdev
 
 from perf_tests.records.record import Json
-from perf_tests.traces.kernel_events import Region, Span, Trace, TracedKernel
+from perf_tests.traces.kernel_events import Region, Span, Trace, TracedKernel, total_us
 from perf_tests.traces.region_names import layer_of
 
 PARTS = ("scores", "mask", "softmax", "value_product")
@@ -89,7 +89,8 @@ def _part_of(path: tuple[str, ...]) -> str | None:
 
 
 def _cell(path: tuple[str, ...], moment_us: float, trace: Trace) -> Cell:
-    number = next(number for number, span in enumerate(trace.rounds) if span.holds(moment_us))
+    number = trace.round_at(moment_us)
+    assert number is not None
     return number, layer_of(path) or "alone"
 
 
@@ -98,7 +99,7 @@ def _host_spans(trace: Trace) -> dict[str, dict[Cell, Region]]:
     spans: dict[str, dict[Cell, Region]] = {part: {} for part in PARTS}
     for region in trace.regions:
         part = _part_of(region.path)
-        if part is not None and any(span.holds(region.start_us) for span in trace.rounds):
+        if part is not None and trace.round_at(region.start_us) is not None:
             spans[part].setdefault(_cell(region.path, region.start_us, trace), region)
     return spans
 
@@ -113,7 +114,7 @@ def _part_row(part: str, cells: dict[Cell, list[TracedKernel]], spans: dict[Cell
     known = fmean(sum(kernel.bytes_touched or 0 for kernel in group) for group in cells.values())
     layers: dict[str, list[float]] = defaultdict(list)
     for (_, layer), group in cells.items():
-        layers[layer].append(sum(kernel.us for kernel in group))
+        layers[layer].append(total_us(group))
     of_layer = [fmean(times) / 1e6 for times in layers.values()]
     return {
         "part": part,
@@ -132,7 +133,7 @@ def _part_row(part: str, cells: dict[Cell, list[TracedKernel]], spans: dict[Cell
 def _idle_us(kernels: Sequence[TracedKernel]) -> float:
     """From the first start to the last end, less what was busy; kernels of one part run one after the other."""
     span_us = max(kernel.end_us for kernel in kernels) - min(kernel.start_us for kernel in kernels)
-    return max(span_us - sum(kernel.us for kernel in kernels), 0.0)
+    return max(span_us - total_us(kernels), 0.0)
 
 
 def _lanes(cells: dict[str, dict[Cell, list[TracedKernel]]], spans: dict[str, dict[Cell, Region]]) -> list[Json]:
@@ -141,7 +142,7 @@ def _lanes(cells: dict[str, dict[Cell, list[TracedKernel]]], spans: dict[str, di
     The host's way through a part; going back, where it has no region, its calls that launch. On a CPU both are one.
     """
     totals = _layers(cells)
-    chosen = sorted(totals, key=lambda cell: (sum(kernel.us for kernel in totals[cell]), cell))[len(totals) // 2]
+    chosen = sorted(totals, key=lambda cell: (total_us(totals[cell]), cell))[len(totals) // 2]
     lanes: list[tuple[str, str, Span]] = []
     for part, groups in cells.items():
         kernels = groups.get(chosen, [])
@@ -175,7 +176,7 @@ def _softmax_over_products(cells: dict[str, dict[Cell, list[TracedKernel]]]) -> 
 
 
 def _typical_us(groups: Sequence[Sequence[TracedKernel]]) -> float:
-    return median(sum(kernel.us for kernel in group) for group in groups)
+    return median(total_us(group) for group in groups)
 
 
 def _layers(cells: dict[str, dict[Cell, list[TracedKernel]]]) -> dict[Cell, list[TracedKernel]]:

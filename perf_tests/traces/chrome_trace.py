@@ -173,14 +173,7 @@ def _end_us(event: Json) -> float:
 
 def _host_kernels(reader: _Reader) -> Iterator[TracedKernel]:
     for event, frame in reader.operations:
-        yield TracedKernel(
-            start_us=event["ts"],
-            end_us=_end_us(event),
-            name=event["name"],
-            regions=frame.regions,
-            is_backward=frame.is_backward,
-            **_facts_of(event["name"], event),
-        )
+        yield _kernel(event, frame, None, _facts_of(event["name"], event))
 
 
 def _device_kernels(events: list[Json], reader: _Reader) -> Iterator[TracedKernel]:
@@ -192,15 +185,14 @@ def _device_kernels(events: list[Json], reader: _Reader) -> Iterator[TracedKerne
             facts.update(flops=0, bytes_touched=0, is_first_of_operation=False)
         if frame.operation is not None:
             seen.add(id(frame.operation))
-        yield TracedKernel(
-            start_us=event["ts"],
-            end_us=_end_us(event),
-            name=event["name"],
-            regions=frame.regions,
-            is_backward=frame.is_backward,
-            launch=call,
-            **facts,
-        )
+        yield _kernel(event, frame, call, facts)
+
+
+def _kernel(event: Json, frame: _Frame, launch: Call | None, facts: dict[str, Any]) -> TracedKernel:
+    return TracedKernel(
+        start_us=event["ts"], end_us=_end_us(event), name=event["name"], regions=frame.regions,
+        is_backward=frame.is_backward, launch=launch, **facts,
+    )  # fmt: skip
 
 
 def _facts_of(kernel: str, operation: Json | None) -> dict[str, Any]:

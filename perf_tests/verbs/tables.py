@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from perf_tests.records.chosen import chosen_paths, each_readable, newest
+from perf_tests.records.chosen import chosen_paths, newest
 from perf_tests.records.record import Json
-from perf_tests.records.store import StoredRecord, write_whole
+from perf_tests.records.store import StoredRecord, each_readable, write_whole
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
 from perf_tests.views.tables.flat_figures import COLUMNS, as_csv, as_jsonl, flat_figures
 from perf_tests.views.tables.formats import latex, markdown, typst

@@ -63,17 +63,16 @@ def _shares(values: Json) -> tuple[str, ...]:
 def attention_part_table(passes: Sequence[Cell]) -> Table | None:
     """One attention layer part by part: what the device takes, and the host to send it there."""
     rows = tuple(
-        (*labels_of(cell), way, str(part.get("part")), count_in(part, "launches"), figure_in(part, "device_seconds", 1e6),
-         figure_in(part, "host_seconds", 1e6), figure_in(part, "flops", 1e-6), figure_in(part, "bytes", 1e-6),
-         str(part.get("bound") or DASH))
+        (*labels_of(cell), way, str(part.get("part")), count_in(part, "launches"),
+         figure_in(part, "device_seconds", 1e6), figure_in(part, "host_seconds", 1e6),
+         figure_in(part, "flops", 1e-6), figure_in(part, "bytes", 1e-6), str(part.get("bound") or DASH))
         for cell in passes
         for way in ("forward", "backward")
         for part in rows_in(cell.info, "attention", way, "parts")
     )  # fmt: skip
     header = (*LABELS, "Direction", "Part", "launches", "device (us)", "host (us)", "MFLOP", "MB", "bound by")
-    return Table(
-        "attention_parts", "One attention layer by part", header, len(LABELS) + 2, rows, (TRACED_NOTE,)
-    ).or_none()
+    title = "One attention layer by part"
+    return Table("attention_parts", title, header, len(LABELS) + 2, rows, (TRACED_NOTE,)).or_none()
 
 
 KERNEL_TABLES: tuple[Callable[[Sequence[Cell]], Table | None], ...] = (share_table, kernel_table, attention_part_table)

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from perf_tests.records.ledger import LedgerKey, read_ledger
-from perf_tests.records.store import StoredRecord, read_record
+from perf_tests.records.store import StoredRecord, each_readable
 from perf_tests.views.tables.cells import Cell, cells_of
 from perf_tests.views.tables.conditions import machine_line
 from perf_tests.views.tables.pass_cells import pass_cells
@@ -65,13 +65,9 @@ class Sources:
     @cached_property
     def records(self) -> list[StoredRecord]:
         """Of named machines, oldest first."""
-        found = []
-        for path in sorted((self.root / ".benchmarks").glob("*/*.json")):
-            if not OF_WHOEVER_MEASURES.search(path.parent.name):
-                try:
-                    found.append(read_record(path))
-                except ValueError as error:
-                    self.left_out.append(str(error))
+        paths = sorted((self.root / ".benchmarks").glob("*/*.json"))
+        named = (path for path in paths if not OF_WHOEVER_MEASURES.search(path.parent.name))
+        found = each_readable(named, self.left_out)
         return sorted(found, key=lambda record: (str(record.data.get("datetime")), record.name))
 
     def timed(self, fits: Callable[[list[Cell]], object] = bool) -> Source:
