@@ -4,7 +4,6 @@ A figure below a bound is wrong. A bound leaves out whatever some implementation
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from model.sizes import SIZES, ModelConfig
 
@@ -26,22 +25,6 @@ FORWARD_MULTIPLES = {
 FLOAT32_BYTES = 4
 
 
-class Work(Protocol):
-    """The shape of what is computed."""
-
-    def describe(self) -> str:
-        """In words for a person, without the phase."""
-
-    def least_flops(self, phase: str, leaves_masked_half: bool) -> int | None:
-        """Multiplications and additions in matrix products; None for a phase without any that is known here."""
-
-    def least_traffic_bytes(self, phase: str, element_bytes: int, cache_bytes: int) -> int | None:
-        """Bytes that an unfused pass moves between memory and a cache of this size; None where nothing is sure."""
-
-    def least_resident_bytes(self, phase: str) -> int | None:
-        """Bytes that must be on the device at once, weights in fp32; None where nothing is sure."""
-
-
 @dataclass(frozen=True)
 class ModelWork:
     """A language model's pass over `batch_size` sequences of `context_length` tokens."""
@@ -52,9 +35,11 @@ class ModelWork:
     context_length: int
 
     def describe(self) -> str:
+        """In words for a person, without the phase."""
         return f"{self.size or 'model'} ctx {self.context_length} batch {self.batch_size}"
 
     def least_flops(self, phase: str, leaves_masked_half: bool) -> int | None:
+        """Multiplications and additions in matrix products; None for a phase without any that is known here."""
         if phase not in FORWARD_MULTIPLES:
             return None
         flops = self.config.forward_flops(self.batch_size, self.context_length)
@@ -63,10 +48,14 @@ class ModelWork:
         return FORWARD_MULTIPLES[phase] * flops
 
     def least_traffic_bytes(self, phase: str, element_bytes: int, cache_bytes: int) -> int | None:
+        """Bytes that an unfused pass moves between memory and a cache of this size; None: nothing is sure."""
         return None
 
     def least_resident_bytes(self, phase: str) -> int | None:
-        """Weights, and going back their gradients. Not AdamW's moments: a first step has none before it."""
+        """Bytes on the device at once: weights in fp32, and going back their gradients.
+
+        Not AdamW's moments: a first step has none before it.
+        """
         per_parameter = 1 if phase in ("inference", "forward") else 2
         return per_parameter * FLOAT32_BYTES * self.config.parameters
 
@@ -100,3 +89,7 @@ class AttentionWork:
 
     def least_resident_bytes(self, phase: str) -> int | None:
         return None
+
+
+Work = ModelWork | AttentionWork
+"""The shape of what is computed, and its lower bounds."""

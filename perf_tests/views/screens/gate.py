@@ -5,7 +5,7 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 from perf_tests.gate.accepted import FILE_NAME, SUITE, Acceptance, toml_entry
@@ -268,12 +268,12 @@ def as_json(result: GateResult, header: Json, rules: Rules) -> str:
         "rules": rules.settings(),
         "findings": finding_sentences(result, header, rules),
     }
-    return judged_json(result.cases, data, result.exact)
+    return judged_json(data, cases=result.cases, exact=result.exact)
 
 
-def judged_json(cases: Iterable[CaseResult], data: Json, exact: Iterable[ExactResult] = ()) -> str:
-    """JSON of a result in which each case and each counter says whether it is a failure."""
-    for rows, plain in ((cases, data["cases"]), (exact, data.get("exact", []))):
-        for row, values in zip(rows, plain, strict=True):
+def judged_json(data: Json, **judged: Sequence[CaseResult] | Sequence[ExactResult]) -> str:
+    """JSON of a result in which each row of these lists says whether it is a failure."""
+    for name, rows in judged.items():
+        for row, values in zip(rows, data[name], strict=True):
             values["is_failure"] = row.is_failure
     return json.dumps(without_nan(data), allow_nan=False, indent=1)

@@ -93,4 +93,4 @@ def recorded_markdown(result: RecordedResult, rules: Rules) -> str:
 def recorded_json(result: RecordedResult, rules: Rules) -> str:
     """The same for machines."""
     data = asdict(result) | {"verdict": recorded_verdict(result).split()[1].rstrip(":"), "rules": rules.settings()}
-    return judged_json(result.cases, data)
+    return judged_json(data, cases=result.cases)
