@@ -271,9 +271,9 @@ def as_json(result: GateResult, header: Json, rules: Rules) -> str:
     return judged_json(data, cases=result.cases, exact=result.exact)
 
 
-def judged_json(data: Json, **judged: Sequence[CaseResult] | Sequence[ExactResult]) -> str:
+def judged_json(data: Json, **judged: Sequence[CaseResult | ExactResult]) -> str:
     """JSON of a result in which each row of these lists says whether it is a failure."""
     for name, rows in judged.items():
-        for row, values in zip(rows, data[name], strict=True):
-            values["is_failure"] = row.is_failure
+        for place, row in enumerate(rows):
+            data[name][place]["is_failure"] = row.is_failure
     return json.dumps(without_nan(data), allow_nan=False, indent=1)
