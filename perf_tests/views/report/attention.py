@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 
 from perf_tests.records.record import OUTCOMES
-from perf_tests.views.report.figure import Figure, Point, Series, case_text, tags_of
+from perf_tests.views.report.figure import Figure, Point, Series, tags_of
 from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.report.scaling import Value, floor_notes, floors_of, lines_of, looks_of, milliseconds
+from perf_tests.views.screens.lines import case_name
 from perf_tests.views.tables.cells import Cell, distinct, phase_order
 from perf_tests.views.tables.conditions import rounds_line
 from perf_tests.views.tables.digits import MIB
@@ -85,4 +86,4 @@ def _crosses(cells: Sequence[Cell], lines: Sequence[Series]) -> list[Series]:
 
 
 def _why(cell: Cell) -> str:
-    return f"{case_text(cell)}: {OUTCOMES[cell.outcome]}: {cell.reason}"
+    return f"{case_name(cell.id)}: {OUTCOMES[cell.outcome]}: {cell.reason}"

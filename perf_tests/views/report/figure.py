@@ -8,8 +8,9 @@ from math import log10
 from typing import Any
 
 from perf_tests.records.record import Json
-from perf_tests.views.screens.lines import case_name, printable
+from perf_tests.views.screens.lines import printable
 from perf_tests.views.tables.cells import Cell
+from perf_tests.views.tables.pass_cells import labels_of
 
 # Seen apart on white and on black; every series has a marker and a dash of its own, so that none of them is needed.
 COLOURS = ("#3b82c4", "#e07b00", "#2a9d6f", "#c44e9b", "#8a6fd1", "#b8860b", "#d1495b", "#4fa3a5")
@@ -87,18 +88,12 @@ class Figure:
 
 def place_of(cell: Cell) -> str:
     """Size and context, or width and length, as a name on an axis."""
-    if cell.is_attention:
-        return f"d {cell.label('head_dim')}, {cell.label('sequence_length')}"
-    return f"{cell.label('size')}, {cell.label('context_length')}"
+    return ", ".join(labels_of(cell)[:2])
 
 
 def tags_of(cell: Cell) -> tuple[str, str, str, str]:
     """What the filters compare."""
     return cell.label("size"), cell.label("context_length"), cell.label("precision"), cell.phase
-
-
-def case_text(cell: Cell) -> str:
-    return case_name(cell.id)
 
 
 def markers(named: Iterable[tuple[str, Point]]) -> list[Series]:

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from perf_tests.views.report.figure import Figure, Point, Series, case_text, place_of, tags_of
+from perf_tests.views.report.figure import Figure, Point, Series, place_of, tags_of
 from perf_tests.views.report.run import RecordedRun
+from perf_tests.views.screens.lines import case_name
 from perf_tests.views.tables.cells import Cell, distinct
 from perf_tests.views.tables.conditions import rounds_line
 from perf_tests.views.tables.digits import MIB
@@ -40,7 +41,7 @@ def _series_name(cell: Cell) -> str:
 
 def _of_field(cells: Sequence[Cell], field: str, name: str, place: int) -> list[Series]:
     points = [
-        Point(place_of(cell), amount / MIB, f"{case_text(cell)}: {name}", tags_of(cell))
+        Point(place_of(cell), amount / MIB, f"{case_name(cell.id)}: {name}", tags_of(cell))
         for cell in cells
         if (amount := cell.number(field))
     ]

@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 
 from perf_tests.records.compare import ratio_interval
-from perf_tests.views.report.figure import Figure, Point, case_text, markers, place_of, tags_of
+from perf_tests.views.report.figure import Figure, Point, markers, place_of, tags_of
 from perf_tests.views.report.run import RecordedRun
-from perf_tests.views.tables.cells import Cell, distinct
+from perf_tests.views.screens.lines import case_name
+from perf_tests.views.tables.cells import Cell, distinct, pairs_along
 from perf_tests.views.tables.conditions import rounds_line
 from perf_tests.views.tables.timing import (
     BASE_PRECISION,
@@ -68,31 +69,13 @@ def passes(run: RecordedRun) -> list[Pair]:
 
 
 def _pairs(run: RecordedRun, axis: str, base: str) -> list[Pair]:
-    """(cell at `base`, other cell) that differ along `axis` alone, which is phase or precision; all of them timed."""
-    groups: dict[tuple[str, ...], dict[str, Cell]] = {}
-    for cell in run.cells or []:
-        if cell.is_timed:
-            along = {"phase": cell.phase, "precision": cell.label("precision")}
-            value = along.pop(axis)
-            same = [str(field) for name, field in cell.identity.items() if name not in (axis, "phase", *OF_A_PHASE)]
-            groups.setdefault((*same, *along.values()), {})[value] = cell
-    return [
-        (group[base], other)
-        for group in groups.values()
-        if base in group
-        for value, other in group.items()
-        if value != base
-    ]
-
-
-OF_A_PHASE = ("optimizer", "zero_grad_policy")
-"""Identity fields that follow from the phase."""
+    return pairs_along((cell for cell in run.cells or [] if cell.is_timed), axis, base)
 
 
 def _point(over: Cell, under: Cell) -> Point:
     low, high = ratio_interval(over.rounds, under.rounds) or (None, None)
     tags = tags_of(under if over.phase == under.phase else over)
-    return Point(place_of(over), over.median_seconds / under.median_seconds, case_text(under), tags, low, high)
+    return Point(place_of(over), over.median_seconds / under.median_seconds, case_name(under.id), tags, low, high)
 
 
 def _places(pairs: Iterable[Pair]) -> list[str]:

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from perf_tests.views.report.figure import Figure, Point, Series, case_text, markers, tags_of
+from perf_tests.views.report.figure import Figure, Point, Series, markers, tags_of
 from perf_tests.views.report.run import RecordedRun
+from perf_tests.views.screens.lines import case_name
 from perf_tests.views.tables.cells import Cell
 from perf_tests.views.tables.conditions import rounds_line
 
@@ -16,7 +17,7 @@ def roofline(run: RecordedRun) -> list[Figure]:
         moved = cell.number("bytes_touched")
         if cell.is_timed and flops and moved and flops > 0 and moved > 0:
             chosen.append((cell, flops / moved, flops / cell.median_seconds / 1e12))
-    series = markers((_name(cell), Point(x, rate, case_text(cell), tags_of(cell))) for cell, x, rate in chosen)
+    series = markers((_name(cell), Point(x, rate, case_name(cell.id), tags_of(cell))) for cell, x, rate in chosen)
     cells = [cell for cell, _, _ in chosen]
     roofs = _roofs(cells, [intensity for _, intensity, _ in chosen]) if cells else []
     notes = ["grey: the best square product and the best memory traffic measured here"] if roofs else []

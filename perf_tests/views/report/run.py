@@ -130,10 +130,10 @@ def _run_of(stored: StoredRecord, identities: dict[tuple[Any, ...], tuple[Any, .
         if cell.is_timed:
             key = (*tags_of(cell), *map(str, cell.identity.values()))
             medians[sys.intern(cell.id)] = (cell.median_seconds, identities.setdefault(key, key))
-    flags = sum(len(found) for row in data["benchmarks"] if isinstance(found := row["extra_info"].get("flags"), list))
     facts = {name: value for name, value in data.items() if name not in ("benchmarks", "outcomes", "passes")}
     return RecordedRun(
-        stored.name, facts, cells, medians, len(data["benchmarks"]), len(data["outcomes"]), flags,
+        stored.name, facts, cells, medians, len(data["benchmarks"]), len(data["outcomes"]),
+        sum(len(cell.flags) for cell in cells),
         {name: found for name in PASSES if (found := pass_cells(data, name))}, _launch_of(stored),
     )  # fmt: skip
 

@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from perf_tests.records.compare import median_interval
-from perf_tests.views.report.figure import Figure, Point, Series, case_text, tags_of
+from perf_tests.views.report.figure import Figure, Point, Series, tags_of
 from perf_tests.views.report.run import RecordedRun
+from perf_tests.views.screens.lines import case_name
 from perf_tests.views.tables.cells import Cell, distinct, phase_order
 from perf_tests.views.tables.conditions import rounds_line
 
@@ -75,7 +76,7 @@ def lines_of(cells: Sequence[Cell], x: Number, y: Callable[[Cell], Value | None]
     series = []
     for pair, look in looks_of(cells, names).items():
         points = [
-            Point(x(cell) or 0.0, found[0], case_text(cell), tags_of(cell), *found[1:])
+            Point(x(cell) or 0.0, found[0], case_name(cell.id), tags_of(cell), *found[1:])
             for cell in sorted(cells, key=lambda cell: x(cell) or 0.0)
             if names(cell) == pair and (found := y(cell))
         ]
@@ -91,7 +92,7 @@ def floors_of(cells: Sequence[Cell], x: Number, names: Names) -> list[Series]:
         lines: dict[object, list[Point]] = {}
         for cell in cells:
             if (seconds := floor_seconds(cell)[floor] or 0.0) > 0:
-                text = f"{case_text(cell)}: {meaning}"
+                text = f"{case_name(cell.id)}: {meaning}"
                 lines.setdefault(names(cell), []).append(Point(x(cell) or 0.0, seconds * 1e3, text, tags_of(cell)))
         for place, points in enumerate(lines.values()):
             points.sort(key=lambda point: point.x)

@@ -25,30 +25,18 @@ class Column:
     of: Callable[[Cell], str | None]
 
 
-def _median(cell: Cell) -> str:
-    return significant(cell.median_seconds * 1e3)
-
-
 def _interval(cell: Cell) -> str | None:
     found = median_interval(cell.rounds, 0.95)
     return None if found is None else f"{significant(found[0] * 1e3)} to {significant(found[1] * 1e3)}"
 
 
-def _number(name: str, write: Callable[[float], str]) -> Callable[[Cell], str | None]:
-    def of(cell: Cell) -> str | None:
-        value = cell.number(name)
-        return None if value is None else write(value)
-
-    return of
+def _number(name: str, form: str) -> Callable[[Cell], str | None]:
+    return lambda cell: None if (value := cell.number(name)) is None else format(value, form)
 
 
-def _flags(cell: Cell) -> str | None:
-    flags = cell.info.get("flags")
-    return ", ".join(map(str, flags)) if isinstance(flags, list) and flags else None
-
-
-def _word(name: str) -> Callable[[Cell], str | None]:
-    return lambda cell: str(cell.info[name]) if isinstance(cell.info.get(name), str) else None
+def _rate(cell: Cell) -> str | None:
+    rate = cell.number("tflops_per_second")
+    return None if rate is None else significant(rate, 3)
 
 
 LABELS = {
@@ -56,18 +44,18 @@ LABELS = {
     True: ("d", "Sequence", "Phase", "Precision", "Implementation"),
 }
 FIGURES = (
-    Column("median (ms)", _median),
+    Column("median (ms)", lambda cell: significant(cell.median_seconds * 1e3)),
     Column("95 % interval (ms)", _interval),
     Column("mean ± std (ms)", milliseconds),
     Column("rounds", lambda cell: str(len(cell.rounds))),
-    Column("tokens/s", _number("tokens_per_second", lambda value: f"{value:,.0f}")),
-    Column("TFLOP/s", _number("tflops_per_second", lambda value: significant(value, 3))),
-    Column("of matmul ceiling", _number("share_of_matmul_ceiling", lambda value: f"{value:.0%}")),
-    Column("MFU", _number("mfu", lambda value: f"{value:.1%}")),
-    Column("of roofline", _number("roofline_fraction", lambda value: f"{value:.0%}")),
-    Column("bound by", _word("bound")),
-    Column("launches", _number("kernel_launches", lambda value: f"{value:,.0f}")),
-    Column("flags", _flags),
+    Column("tokens/s", _number("tokens_per_second", ",.0f")),
+    Column("TFLOP/s", _rate),
+    Column("of matmul ceiling", _number("share_of_matmul_ceiling", ".0%")),
+    Column("MFU", _number("mfu", ".1%")),
+    Column("of roofline", _number("roofline_fraction", ".0%")),
+    Column("bound by", lambda cell: str(cell.info.get("bound") or "") or None),
+    Column("launches", _number("kernel_launches", ",.0f")),
+    Column("flags", lambda cell: ", ".join(cell.flags) or None),
 )
 
 
@@ -75,14 +63,9 @@ def timings(run: RecordedRun) -> str:
     """One table for models and one for attention alone, all rows with what the filters compare."""
     cells = run.cells or []
     parts = [_table([cell for cell in cells if cell.is_attention == alone], alone) for alone in (False, True)]
-    sentences = [f"{flag}: {sentence}" for flag, sentence in FLAGS.items() if any(_has(cell, flag) for cell in cells)]
+    sentences = [f"{flag}: {sentence}" for flag, sentence in FLAGS.items() if any(flag in cell.flags for cell in cells)]
     lines = [run.conditions, rounds_line(cells), SPREAD_NOTE, INTERVAL_NOTE, *sentences]
     return "".join(parts) + notes([line for line in lines if line]) + _links(run)
-
-
-def _has(cell: Cell, flag: str) -> bool:
-    flags = cell.info.get("flags")
-    return isinstance(flags, list) and flag in flags
 
 
 def _table(cells: Sequence[Cell], alone: bool) -> str:

@@ -61,6 +61,11 @@ class Cell:
         return finite(self.identity.get(name, self.info.get(name)))
 
     @property
+    def flags(self) -> list[str]:
+        found = self.info.get("flags")
+        return list(map(str, found)) if isinstance(found, list) else []
+
+    @property
     def phase(self) -> str:
         """`forward` for attention's forward pass too."""
         return self.label("phase").removeprefix("attention_")
@@ -145,3 +150,17 @@ def precision_order(precision: str) -> tuple[bool, str]:
 def distinct(values: Iterable[str]) -> list[str]:
     """Each value once, in the order in which it first comes."""
     return list(dict.fromkeys(values))
+
+
+OF_A_PHASE = ("optimizer", "zero_grad_policy")
+"""Identity fields that follow from the phase."""
+
+
+def pairs_along(cells: Iterable[Cell], axis: str, base: str) -> list[tuple[Cell, Cell]]:
+    """(cell at `base`, other cell) that differ along `axis` alone."""
+    follow = (axis, *OF_A_PHASE) if axis == "phase" else (axis,)
+    groups: dict[tuple[str, ...], dict[str, Cell]] = {}
+    for cell in cells:
+        same = tuple(f"{name}={value}" for name, value in cell.identity.items() if name not in follow)
+        groups.setdefault(same, {})[cell.phase if axis == "phase" else cell.label(axis)] = cell
+    return [(of[base], other) for of in groups.values() if base in of for other in of.values() if other is not of[base]]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from perf_tests.records.record import OUTCOMES
 from perf_tests.views.screens.lines import DASH, case_name
-from perf_tests.views.tables.cells import SHORT_OUTCOMES, Cell, distinct, phase_order
+from perf_tests.views.tables.cells import SHORT_OUTCOMES, Cell, distinct, pairs_along, phase_order
 from perf_tests.views.tables.conditions import rounds_line
 from perf_tests.views.tables.digits import GIB, MIB, ratio_spread, significant, with_spread
 
@@ -67,24 +67,17 @@ def timing_table(cells: Sequence[Cell]) -> Table | None:
 
 def precision_table(cells: Sequence[Cell]) -> Table | None:
     """fp32 beside every other precision, with the speed-up."""
-    groups: dict[tuple[str, ...], dict[str, Cell]] = {}
     labels = (SIZE, CONTEXT, PHASE, IMPLEMENTATION, BATCH)
-    for cell in cells:
-        if not cell.is_attention:
-            groups.setdefault(tuple(label.of(cell) for label in labels), {})[cell.label("precision")] = cell
     entries: list[Entry] = []
     chosen: list[Cell] = []
-    for group in groups.values():
-        others = [cell for precision, cell in group.items() if precision != BASE_PRECISION]
-        if BASE_PRECISION not in group or not others:
-            continue
-        base = group[BASE_PRECISION]
-        chosen += [base, *others]
-        entries.append((base, f"{BASE_PRECISION} (ms)", milliseconds(base)))
-        for other in others:
-            precision = other.label("precision")
-            entries.append((base, f"{precision} (ms)", milliseconds(other)))
-            entries.append((base, f"{BASE_PRECISION} / {precision}", ratio(base, other)))
+    for base, other in pairs_along((cell for cell in cells if not cell.is_attention), "precision", BASE_PRECISION):
+        if base not in chosen:
+            chosen.append(base)
+            entries.append((base, f"{BASE_PRECISION} (ms)", milliseconds(base)))
+        chosen.append(other)
+        precision = other.label("precision")
+        entries.append((base, f"{precision} (ms)", milliseconds(other)))
+        entries.append((base, f"{BASE_PRECISION} / {precision}", ratio(base, other)))
     return _table("precision", "Speed-up over fp32", chosen, labels, entries, RATIO_NOTE)
 
 

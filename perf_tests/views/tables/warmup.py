@@ -77,7 +77,7 @@ def _recommendations(cells: Sequence[Cell]) -> list[str]:
     if not needed:
         return []
     most, cell = max(needed, key=lambda pair: pair[0])
-    short = [cell for _, cell in needed if cell.info.get("flags")]
+    short = [cell for _, cell in needed if cell.flags]
     return [
         f"for this machine: --warmup-rounds {most:.0f}, which {name_of(cell)} needs",
         *(f"{name_of(cell)}: {cell.info['recommendation']}" for cell in short if cell.info.get("recommendation")),

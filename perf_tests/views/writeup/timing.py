@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from perf_tests.views.screens.lines import case_name, duration
-from perf_tests.views.tables.cells import Cell, finite
+from perf_tests.views.tables.cells import Cell, finite, pairs_along
 from perf_tests.views.tables.pass_cells import name_of, rows_in
 from perf_tests.views.tables.warmup import first_round_parts, part_name, seconds_of, series_name
 from perf_tests.views.writeup.question import Question
@@ -127,14 +127,14 @@ def backward_over_forward(sources: Sources) -> Answer | None:
 
 
 def fused_attention(sources: Sources) -> Answer | None:
-    found = sources.timed(lambda cells: _pairs(cells, "attention", "naive", "sdpa"))
+    found = sources.timed(lambda cells: _attention_pairs(cells, "sdpa"))
     parts = []
     for name in ("compiled", "sdpa"):
         for phase in ("forward", "backward"):
             ratios = [
                 base.median_seconds / other.median_seconds
-                for base, other in _pairs(found.cells, "attention", "naive", name)
-                if base.is_attention and base.phase == phase
+                for base, other in _attention_pairs(found.cells, name)
+                if base.phase == phase
             ]
             if ratios:
                 parts.append(f"{name} {phase} {min(ratios):.1f} to {max(ratios):.1f} x")
@@ -208,26 +208,22 @@ def _is_plain_forward(row: dict[str, str]) -> bool:
     return is_forward and is_sound and bool(row["mean_ms"]) and row["warmup"].isdigit() and int(row["warmup"]) >= 3
 
 
-def _pairs(cells: Sequence[Cell], axis: str, base: str, other: str) -> list[Pair]:
-    """Cells that differ along `axis` alone."""
-    by_identity = {_key(cell, axis, cell.label(axis)): cell for cell in cells}
-    of_base = [cell for cell in cells if cell.label(axis) == base]
-    return [(cell, found) for cell in of_base if (found := by_identity.get(_key(cell, axis, other)))]
-
-
 def _precision_pairs(cells: Sequence[Cell]) -> list[Pair]:
     """(fp32, bf16) of models."""
-    return [pair for pair in _pairs(cells, "precision", "fp32", "bf16") if not pair[0].is_attention]
+    pairs = pairs_along((cell for cell in cells if not cell.is_attention), "precision", "fp32")
+    return [pair for pair in pairs if pair[1].label("precision") == "bf16"]
 
 
 def _phase_pairs(cells: Sequence[Cell]) -> list[Pair]:
     """(forward, backward) of models."""
-    return [pair for pair in _pairs(cells, "phase", "forward", "backward") if not pair[0].is_attention]
+    pairs = pairs_along((cell for cell in cells if not cell.is_attention), "phase", "forward")
+    return [pair for pair in pairs if pair[1].phase == "backward"]
 
 
-def _key(cell: Cell, axis: str, value: str) -> tuple[str, ...]:
-    same = (f"{name}={field}" for name, field in cell.identity.items() if name != axis)
-    return (*same, f"{axis}={value}")
+def _attention_pairs(cells: Sequence[Cell], name: str) -> list[Pair]:
+    """(naive, that other) of attention alone."""
+    pairs = pairs_along((cell for cell in cells if cell.is_attention), "attention", "naive")
+    return [pair for pair in pairs if pair[1].label("attention") == name]
 
 
 def _place(cell: Cell) -> str:
