@@ -6,10 +6,10 @@ from perf_tests.records.record import OUTCOMES
 from perf_tests.views.report.figure import Figure, Point, Series, tags_of
 from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.report.scaling import Value, floor_notes, floors_of, lines_of, looks_of, milliseconds
-from perf_tests.views.screens.lines import case_name
 from perf_tests.views.tables.cells import Cell, distinct, phase_order
 from perf_tests.views.tables.conditions import rounds_line
 from perf_tests.views.tables.digits import MIB
+from perf_tests.views.tables.pass_cells import lost_lines
 
 TITLES = {"time": "time", "memory": "peak memory", "before-backward": "memory before the backward pass"}
 CROSSES = ("x", "x-open", "x-thin-open", "x-open-dot")
@@ -79,11 +79,9 @@ def _crosses(cells: Sequence[Cell], lines: Sequence[Series]) -> list[Series]:
         lost = sorted((cell for cell in cells if _names(cell) == names and cell.outcome), key=_length)
         if lost:
             said = " and ".join(distinct(OUTCOMES[cell.outcome] for cell in lost))
-            points = [Point(_length(cell), top, _why(cell), tags_of(cell)) for cell in lost]
+            points = [
+                Point(_length(cell), top, why, tags_of(cell)) for cell, why in zip(lost, lost_lines(lost), strict=True)
+            ]
             symbol = CROSSES[dash % len(CROSSES)]
             series.append(Series(f"{', '.join(names)}: {said}", points, colour, dash, mode="markers", symbol=symbol))
     return series
-
-
-def _why(cell: Cell) -> str:
-    return f"{case_name(cell.id)}: {OUTCOMES[cell.outcome]}: {cell.reason}"

@@ -28,6 +28,7 @@ from perf_tests.views.tables import kernels as kernel_tables
 from perf_tests.views.tables import timing as tables
 from perf_tests.views.tables.cells import Cell, distinct, order
 from perf_tests.views.tables.memory import MEMORY_TABLES
+from perf_tests.views.tables.pass_cells import lost_lines
 from perf_tests.views.tables.warmup import WARMUP_TABLES
 
 HERE = Path(__file__).parent
@@ -173,7 +174,7 @@ def _of_pass(builders: Sequence[TableOf], run: RecordedRun, name: str) -> str:
 def _tables(run: RecordedRun, *builders: TableOf) -> str:
     """Tables of the write-ups with the machine below them; the run's first table says why cases have no timing."""
     cells = run.cells or []
-    said = set(tables.reasons(cells))
+    said = set(lost_lines(cells))
     built = [one for build in builders if (one := build(cells)) is not None]
     return "".join(
         table(

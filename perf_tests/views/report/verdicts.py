@@ -21,7 +21,7 @@ def verdict_table(machine: MachineRuns) -> Table | None:
     from perf_tests.views.screens.recorded_gate import RECORDED_HEADER, recorded_conditions, recorded_verdict
 
     base, head = (_launches(runs) for runs in found)
-    first, second = (f"{runs[-1].commit} (runs {_numbers(runs)})" for runs in found)
+    first, second = (f"{runs[-1].commit} (runs {', '.join(str(run.number) for run in runs)})" for runs in found)
     title = f"Verdicts: {second} against {first}"
     reason = why_incomparable(base, head)
     if reason:
@@ -50,7 +50,3 @@ def two_commits(machine: MachineRuns) -> tuple[list[RecordedRun], list[RecordedR
 
 def _launches(runs: Sequence[RecordedRun]) -> list[StoredRecord]:
     return [run.launch for run in runs if run.launch is not None]
-
-
-def _numbers(runs: Sequence[RecordedRun]) -> str:
-    return ", ".join(str(run.number) for run in runs)

@@ -48,7 +48,7 @@ def detail_lines(values: Json) -> list[str]:
     """Every table of one pass."""
     return [
         *_head(values),
-        "", *_kind_table(values),
+        "", *table(("kind", *CALLS_HEADER), [(row["kind"], *_shares(row)) for row in values["kinds"]]),
         "", *_kernel_table(values),
         "", *_region_table(values),
         *_memory_lines(values),
@@ -68,10 +68,6 @@ def _head(values: Json) -> list[str]:
         f"{products['count']:g} matrix products{'' if expected is None else f' of {expected} expected'}, "
         f"{products['share_of_kernel_time']:.1%} of the kernel time",
     ]
-
-
-def _kind_table(values: Json) -> list[str]:
-    return table(("kind", *CALLS_HEADER), [(row["kind"], *_shares(row)) for row in values["kinds"]])
 
 
 def _shares(row: Json) -> tuple[str, ...]:

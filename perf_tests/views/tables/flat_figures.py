@@ -71,19 +71,13 @@ def flat_rows(
     """The same of cells and of what extra passes found, with the names of their record and of its machine."""
     found = {
         "timing": [(cell, _timing(cell)) for cell in cells if not cell.is_attention],
-        "attention": [(cell, _alone(cell)) for cell in cells if cell.is_attention],
+        "attention": [(cell, {"causal_mask": "yes"}) for cell in cells if cell.is_attention],
         "memory": [(cell, row) for cell in (*cells, *passes.get("memory", ())) for row in _amounts(cell)],
         "kernels": [(cell, row) for cell in passes.get("kernels", ()) for row in _kernels(cell)],
         "warmup": [(cell, row) for cell in passes.get("warmup", ()) for row in _warmups(cell)],
     }
-    return {
-        kind: [_in_columns(kind, {**_common(cell, name, machine), **row}) for cell, row in rows]
-        for kind, rows in found.items()
-    }
-
-
-def _in_columns(kind: str, values: Json) -> Json:
-    return {column: values.get(column, "") for column in COLUMNS[kind]}
+    known = {kind: [{**_common(cell, name, machine), **row} for cell, row in rows] for kind, rows in found.items()}
+    return {kind: [{name: row.get(name, "") for name in COLUMNS[kind]} for row in rows] for kind, rows in known.items()}
 
 
 def _common(cell: Cell, name: str, machine: str) -> Json:
@@ -95,7 +89,9 @@ def _common(cell: Cell, name: str, machine: str) -> Json:
         "gpu_basis": "stated",
         "size": cell.label("size"),
         "d_model": cell.label("head_dim" if cell.is_attention else "d_model"),
+        "context": cell.label("sequence_length" if cell.is_attention else "context_length"),
         "n_layers": cell.label("num_layers"),
+        "seq_len": cell.label("sequence_length"),
         "batch": cell.label("batch_size"),
         "precision": PRECISIONS.get(precision, precision),
         "compiled": _compiled(cell),
@@ -130,7 +126,6 @@ def _times(cell: Cell) -> Json:
 def _timing(cell: Cell) -> Json:
     return {
         **{name: cell.label(field) for name, field in SHAPE.items()},
-        "context": cell.label("context_length"),
         "context_basis": "stated",
         "optimizer": cell.label("optimizer"),
         "warmup": _or_empty(cell.number("warmup_rounds")),
@@ -138,16 +133,11 @@ def _timing(cell: Cell) -> Json:
     }
 
 
-def _alone(cell: Cell) -> Json:
-    return {"seq_len": cell.label("sequence_length"), "causal_mask": "yes"}
-
-
 def _amounts(cell: Cell) -> list[Json]:
     """Peak and what was allocated before the backward pass; a case that ran out of memory has a row without them."""
     peaks = ATTENTION_PEAKS if cell.is_attention else MODEL_PEAKS
     place = {
         "object": "attention" if cell.is_attention else "model",
-        "context": cell.label("sequence_length" if cell.is_attention else "context_length"),
         "unit": "MiB",
         "predicted": _or_empty(cell.number("predicted_peak_bytes"), 1 / MIB),
     }
@@ -166,7 +156,6 @@ def _kernels(cell: Cell) -> list[Json]:
     """The kernels that take most of one round."""
     return [
         {
-            "context": cell.label("sequence_length" if cell.is_attention else "context_length"),
             "scope": cell.phase,
             "kernel": str(row.get("name")),
             "calls": _or_empty(row.get("calls")),
@@ -185,7 +174,6 @@ def _warmups(cell: Cell) -> list[Json]:
     return [
         {
             **shape,
-            "context": cell.label("sequence_length" if cell.is_attention else "context_length"),
             "warmup": _or_empty(row.get("warmup_rounds")),
             "mean_ms": _or_empty(row.get("mean_seconds"), 1e3),
             "std_ms": _or_empty(row.get("std_seconds"), 1e3),

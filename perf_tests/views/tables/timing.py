@@ -1,13 +1,13 @@
 """The tables that people write up: times, precisions, peak memory and attention, out of one record."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from perf_tests.records.record import OUTCOMES
-from perf_tests.views.screens.lines import DASH, case_name
+from perf_tests.views.screens.lines import DASH
 from perf_tests.views.tables.cells import SHORT_OUTCOMES, Cell, distinct, pairs_along, phase_order
 from perf_tests.views.tables.conditions import rounds_line
 from perf_tests.views.tables.digits import GIB, MIB, ratio_spread, significant, with_spread
+from perf_tests.views.tables.pass_cells import lost_lines
 
 GIB_FROM_BYTES = GIB / 8
 """A table of peaks from this size on is in GiB, one with a smaller peak in MiB."""
@@ -151,17 +151,8 @@ def _table(
     for cell, column, text in entries:
         key = tuple(label.of(cell) for label in shown)
         laid.setdefault(key, {}).setdefault(column, []).append(text)
-    rows = tuple((*key, *(_joined(row.get(column)) for column in columns)) for key, row in laid.items())
+    # A record may hold one case twice, and none of its figures may be lost.
+    rows = tuple((*key, *(" / ".join(row.get(column, [DASH])) for column in columns)) for key, row in laid.items())
     header = (*(label.name for label in shown), *columns)
-    notes = (note, *([line] if (line := rounds_line(list(cells))) else []), *reasons(cells))
+    notes = (note, *([line] if (line := rounds_line(list(cells))) else []), *lost_lines(cells))
     return Table(name, f"{title}{': ' if said else ''}{', '.join(said)}", header, len(shown), rows, notes)
-
-
-def _joined(texts: list[str] | None) -> str:
-    """One text as a rule; several where a record holds one case twice, and none may be lost."""
-    return " / ".join(texts) if texts else DASH
-
-
-def reasons(cells: Iterable[Cell]) -> list[str]:
-    """A sentence for each case without a timing."""
-    return [f"{case_name(cell.id)}: {OUTCOMES[cell.outcome]}: {cell.reason}" for cell in cells if not cell.is_timed]
