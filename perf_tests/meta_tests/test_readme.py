@@ -174,6 +174,19 @@ def test_the_results_are_those_of_the_record_they_name() -> None:
     assert indented(text) == [line.rstrip() for line in result_lines(read_record(ROOT / name[1]).data)]
 
 
+def test_the_picture_is_of_sections_that_the_page_of_its_record_has(tmp_path: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    record = re.search(r"^RECORD := (\S+)$", makefile, re.MULTILINE)
+    shown = re.search(r"^SHOWN := (.+)$", makefile, re.MULTILINE)
+    assert record is not None
+    assert shown is not None
+    assert main(["report", str(ROOT / record[1]), f"--output={tmp_path / 'page.html'}"]) == 0
+    page_text = (tmp_path / "page.html").read_text()
+    anchors = re.findall(r"#([\w-]+)", shown[1])
+    assert [anchor for anchor in anchors if f'<section id="{anchor}"' not in page_text] == []
+    assert len(anchors) == 3
+
+
 def links() -> list[tuple[Path, str]]:
     """Each file with the files that it links to."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -43,7 +43,7 @@ def memory_categories(run: RecordedRun) -> list[Figure]:
             for cell in cells
             if (amount := finite(inside(cell.info, "peak_by_category_bytes").get(name)))
         ),
-        place_of,
+        place_in_stack,
     )
     for group in groups:
         series += _predicted([cell for cell in cells if without_phase(cell) == group], group)
@@ -56,10 +56,10 @@ def memory_categories(run: RecordedRun) -> list[Figure]:
 
 def stacked(names: Iterable[str]) -> list[str]:
     """What stays longest at the bottom; what nobody has named before on top."""
-    return sorted(names, key=lambda name: (place_of(name), name))
+    return sorted(names, key=lambda name: (place_in_stack(name), name))
 
 
-def place_of(name: str) -> int:
+def place_in_stack(name: str) -> int:
     """The same colour in every figure."""
     return CATEGORIES.index(name) if name in CATEGORIES else len(CATEGORIES)
 
@@ -110,7 +110,7 @@ def _timeline(cell: Cell, categories: dict[str, list[float]], most: int) -> list
     series = [
         Series(
             name, [Point(moment, held[moment] / MIB, name, tags) for moment in moments],
-            place_of(name), mode="lines", look="area", group=group,
+            place_in_stack(name), mode="lines", look="area", group=group,
         )
         for name in stacked(categories)
         if any(held := categories[name])
