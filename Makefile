@@ -25,10 +25,17 @@ baseline: .venv/.installed  ## record LAUNCHES launches of this commit, for `pyt
 report: .venv/.installed  ## one page over the recorded runs, report.html
 	$(BIN)/python -m perf_tests report -o report.html $(ARGS)
 
+CHROMIUM := chromium
 RECORD := .benchmarks/epyc-2core/0001_9e03909d2d18.json
+SHOWN := \#run1, \#run1-by-size, \#run1-attention
 
-pictures: .venv/.installed  ## the README's pictures, out of one committed record; needs Chromium
-	$(BIN)/python -m perf_tests pictures $(RECORD) -o pictures
+pictures: .venv/.installed  ## the README's picture: parts of the page over one committed record; needs Chromium
+	$(BIN)/python -m perf_tests report $(RECORD) -o .picture.html
+	sed -i 's|</head>|<style>section:not($(SHOWN)), .figures ~ * { display: none; }</style></head>|' .picture.html
+	$(CHROMIUM) --headless --no-sandbox --hide-scrollbars --virtual-time-budget=20000 --window-size=1100,1290 \
+	    --host-resolver-rules="MAP * ~NOTFOUND" --blink-settings=preferredColorScheme=1 \
+	    --screenshot=pictures/page.png "file://$(CURDIR)/.picture.html"
+	rm .picture.html
 
 questions: .venv/.installed  ## QUESTIONS.md, out of the committed records
 	$(BIN)/python -m perf_tests questions -o QUESTIONS.md
@@ -66,26 +73,21 @@ test-suites:
 	$(BIN)/pytest perf_tests --size tiny --phase all --benchmark-disable
 	$(BIN)/pytest perf_tests/test_backward.py --size tiny --phase forward_backward --attention compiled --benchmark-disable
 
-lint: .venv/.installed  ## format, lint, types
+lint: .venv/.installed  ## format, lint, copied blocks, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/pylint --score=n $$(git ls-files "*.py")
 	$(BIN)/mypy
 
 proofs: .venv/.installed  ## what the suite claims of itself, measured
 	$(BIN)/python -m perf_tests.proofs.audit_score
-	$(BIN)/python -m perf_tests.proofs.collection_cost
+	$(BIN)/python -m perf_tests.proofs.quick
 	$(BIN)/python -m perf_tests.proofs.suite_against_loop
 	$(BIN)/python -m perf_tests.proofs.sdpa_against_naive
-	$(BIN)/python -m perf_tests.proofs.time_inside_rounds
 	$(BIN)/python -m perf_tests.proofs.gate_simulation
-	$(BIN)/python -m perf_tests.proofs.report_cost
-	$(BIN)/python -m perf_tests.proofs.cost_of_regions
 	$(BIN)/python -m perf_tests.proofs.passes_beside_timing
-	$(BIN)/python -m perf_tests.proofs.memory_pass_time
 	$(BIN)/python -m perf_tests.proofs.counters_repeat
 	$(BIN)/python -m perf_tests.proofs.predicted_cpu_peak
-	$(BIN)/python -m perf_tests.proofs.ledger_time
-	$(BIN)/python -m perf_tests.proofs.prediction_time
 	$(BIN)/python -m perf_tests.proofs.predicted_times
 
 clean:  ## forget the installation, keep the records

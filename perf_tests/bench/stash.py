@@ -14,7 +14,7 @@ from perf_tests.cases import Case
 from perf_tests.gate.accepted import Acceptance
 from perf_tests.gate.rules import Rules
 from perf_tests.options import Settings
-from perf_tests.records.compare import Row
+from perf_tests.records.compare import ComparedCase
 from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord
 
@@ -28,7 +28,7 @@ class Run:
     baseline: StoredRecord | None = None
     notes: list[str] = field(default_factory=list)
     record: Json | None = None
-    rows: list[Row] = field(default_factory=list)
+    rows: list[ComparedCase] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     accepted: Sequence[Acceptance] = ()
     """Slowdowns that are so on purpose, as they stood before measuring."""

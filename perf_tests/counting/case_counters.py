@@ -16,6 +16,7 @@ from model.training import optimizer_that_runs
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
 from perf_tests.counting.fake_training import (
     AttentionShape,
+    PassShape,
     UpdateShape,
     attention_passes,
     inference,

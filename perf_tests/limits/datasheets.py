@@ -26,7 +26,6 @@ class Gpu:
     """Tensor cores, accumulating in fp32."""
     fp16_flops_per_second: float | None
     """Tensor cores, accumulating in fp32; the P100 has none and multiplies halves at twice its fp32 rate."""
-    sm_count: int | None
     l2_cache_bytes: int | None
     """None where no public source gives it."""
     clock_margin: float
@@ -73,47 +72,47 @@ GB202_PRO = "NVIDIA RTX PRO Blackwell GPU Architecture whitepaper and RTX PRO 60
 
 _DATA_CENTRE, _GEFORCE = 1.0, 1.1
 
-_Row = tuple[str, float, float, float, float | None, float | None, float | None, int, float, float, str, str]
+_Row = tuple[str, float, float, float, float | None, float | None, float | None, float, float, str, str]
 
 # Kept apart from the class so that a card is one line, and the units stand in one head.
 _ROWS: tuple[_Row, ...] = (
-    # name, memory GB, GB/s, TFLOP/s in fp32, tf32, bf16, fp16, SMs, L2 MB, clock margin, source, aliases
-    ("P100-PCIe-12GB", 12, 549, 9.3, None, None, 18.7, 56, 3, _DATA_CENTRE, PASCAL, "p100 pcie 12gb"),
-    ("P100-PCIe-16GB", 16, 732, 9.3, None, None, 18.7, 56, 4, _DATA_CENTRE, PASCAL, "p100 pcie"),
-    ("P100-SXM2-16GB", 16, 732, 10.6, None, None, 21.2, 56, 4, _DATA_CENTRE, PASCAL, "p100|p100 sxm2"),
-    ("V100-PCIe-16GB", 16, 900, 14.0, None, None, 112, 80, 6, _DATA_CENTRE, VOLTA, "v100 pcie"),
-    ("V100-PCIe-32GB", 32, 900, 14.0, None, None, 112, 80, 6, _DATA_CENTRE, VOLTA, "v100 pcie 32gb"),
-    ("V100S-PCIe-32GB", 32, 1134, 16.4, None, None, 130, 80, 6, _DATA_CENTRE, VOLTA, "v100s"),
-    ("V100-SXM2-16GB", 16, 900, 15.7, None, None, 125, 80, 6, _DATA_CENTRE, VOLTA, "v100|v100 sxm2"),
-    ("V100-SXM2-32GB", 32, 900, 15.7, None, None, 125, 80, 6, _DATA_CENTRE, VOLTA, "v100 32gb|v100 sxm2 32gb"),
-    ("T4", 16, 320, 8.1, None, None, 65, 40, 4, _DATA_CENTRE, TURING, "t4"),
-    ("A100-40GB", 40, 1555, 19.5, 156, 312, 312, 108, 40, _DATA_CENTRE, AMPERE, "a100|a100 40gb|a100 40"),
-    ("A100-PCIe-80GB", 80, 1935, 19.5, 156, 312, 312, 108, 40, _DATA_CENTRE, AMPERE, "a100|a100 80gb pcie"),
-    ("A100-SXM-80GB", 80, 2039, 19.5, 156, 312, 312, 108, 40, _DATA_CENTRE, AMPERE, "a100|a100 80gb|a100 80"),
-    ("A800-PCIe-40GB", 40, 1555, 19.5, 156, 312, 312, 108, 40, _DATA_CENTRE, A800, "a800 40gb|a800 pcie 40gb"),
-    ("A800-PCIe-80GB", 80, 1935, 19.5, 156, 312, 312, 108, 40, _DATA_CENTRE, A800, "a800 pcie|a800 80gb pcie"),
-    ("A800-SXM-80GB", 80, 2039, 19.5, 156, 312, 312, 108, 40, _DATA_CENTRE, A800, "a800|a800 80gb"),
-    ("A10", 24, 600, 31.2, 62.5, 125, 125, 72, 6, _DATA_CENTRE, A10, "a10"),
-    ("L4", 24, 300, 30.3, 60, 121, 121, 58, 48, _DATA_CENTRE, L4, "l4"),
-    ("L40S", 48, 864, 91.6, 183, 362, 362, 142, 96, _DATA_CENTRE, L40S, "l40s"),
-    ("H100-PCIe", 80, 2039, 51.2, 378, 756, 756, 114, 50, _DATA_CENTRE, HOPPER, "h100 pcie"),
-    ("H100-NVL", 94, 3938, 60.0, 417.5, 835, 835, 132, 50, _DATA_CENTRE, HOPPER, "h100 nvl"),
-    ("H100-SXM", 80, 3352, 66.9, 494.7, 989.4, 989.4, 132, 50, _DATA_CENTRE, HOPPER, "h100"),
-    ("H800-PCIe", 80, 2039, 51.2, 378, 756, 756, 114, 50, _DATA_CENTRE, H800, "h800 pcie"),
-    ("H800-SXM", 80, 3352, 66.9, 494.7, 989.4, 989.4, 132, 50, _DATA_CENTRE, H800, "h800"),
-    ("H20", 96, 4000, 44.0, 74, 148, 148, 78, 60, _DATA_CENTRE, H20, "h20"),
-    ("H200-NVL", 141, 4800, 60.0, 417.5, 835, 835, 132, 50, _DATA_CENTRE, H200, "h200 nvl"),
-    ("H200-SXM", 141, 4800, 66.9, 494.7, 989.4, 989.4, 132, 50, _DATA_CENTRE, H200, "h200"),
-    ("B200", 180, 8000, 80.0, 1125, 2250, 2250, 148, 126, _DATA_CENTRE, BLACKWELL, "b200"),
-    ("GB200", 186, 8000, 90.0, 1250, 2500, 2500, 152, 126, _DATA_CENTRE, BLACKWELL, "gb200"),
-    ("RTX 3070", 8, 448, 20.3, 20.3, 40.6, 40.6, 46, 4, _GEFORCE, GA102, "rtx 3070"),
-    ("RTX 3090", 24, 936, 35.6, 35.6, 71, 71, 82, 6, _GEFORCE, GA102, "rtx 3090"),
-    ("RTX 4060", 8, 272, 15.1, 15.1, 30.2, 30.2, 24, 24, _GEFORCE, ADA, "rtx 4060"),
-    ("RTX 4060 Laptop", 8, 256, 14.6, 14.6, 29.1, 29.1, 24, 32, _GEFORCE, ADA_LAPTOP, "rtx 4060 laptop"),
-    ("RTX 4090", 24, 1008, 82.6, 82.6, 165.2, 165.2, 128, 72, _GEFORCE, ADA, "rtx 4090"),
-    ("RTX 4090 Laptop", 16, 576, 39.7, 39.7, 79.4, 79.4, 76, 64, _GEFORCE, ADA_LAPTOP, "rtx 4090 laptop"),
-    ("RTX 5090", 32, 1792, 104.8, 104.8, 209.5, 209.5, 170, 96, _GEFORCE, GB202, "rtx 5090"),
-    ("RTX PRO 6000 Blackwell", 96, 1792, 126.0, 251.9, 503.8, 503.8, 188, 128, _GEFORCE, GB202_PRO, "rtx pro 6000"),
+    # name, memory GB, GB/s, TFLOP/s in fp32, tf32, bf16, fp16, L2 MB, clock margin, source, aliases
+    ("P100-PCIe-12GB", 12, 549, 9.3, None, None, 18.7, 3, _DATA_CENTRE, PASCAL, "p100 pcie 12gb"),
+    ("P100-PCIe-16GB", 16, 732, 9.3, None, None, 18.7, 4, _DATA_CENTRE, PASCAL, "p100 pcie"),
+    ("P100-SXM2-16GB", 16, 732, 10.6, None, None, 21.2, 4, _DATA_CENTRE, PASCAL, "p100|p100 sxm2"),
+    ("V100-PCIe-16GB", 16, 900, 14.0, None, None, 112, 6, _DATA_CENTRE, VOLTA, "v100 pcie"),
+    ("V100-PCIe-32GB", 32, 900, 14.0, None, None, 112, 6, _DATA_CENTRE, VOLTA, "v100 pcie 32gb"),
+    ("V100S-PCIe-32GB", 32, 1134, 16.4, None, None, 130, 6, _DATA_CENTRE, VOLTA, "v100s"),
+    ("V100-SXM2-16GB", 16, 900, 15.7, None, None, 125, 6, _DATA_CENTRE, VOLTA, "v100|v100 sxm2"),
+    ("V100-SXM2-32GB", 32, 900, 15.7, None, None, 125, 6, _DATA_CENTRE, VOLTA, "v100 32gb|v100 sxm2 32gb"),
+    ("T4", 16, 320, 8.1, None, None, 65, 4, _DATA_CENTRE, TURING, "t4"),
+    ("A100-40GB", 40, 1555, 19.5, 156, 312, 312, 40, _DATA_CENTRE, AMPERE, "a100|a100 40gb|a100 40"),
+    ("A100-PCIe-80GB", 80, 1935, 19.5, 156, 312, 312, 40, _DATA_CENTRE, AMPERE, "a100|a100 80gb pcie"),
+    ("A100-SXM-80GB", 80, 2039, 19.5, 156, 312, 312, 40, _DATA_CENTRE, AMPERE, "a100|a100 80gb|a100 80"),
+    ("A800-PCIe-40GB", 40, 1555, 19.5, 156, 312, 312, 40, _DATA_CENTRE, A800, "a800 40gb|a800 pcie 40gb"),
+    ("A800-PCIe-80GB", 80, 1935, 19.5, 156, 312, 312, 40, _DATA_CENTRE, A800, "a800 pcie|a800 80gb pcie"),
+    ("A800-SXM-80GB", 80, 2039, 19.5, 156, 312, 312, 40, _DATA_CENTRE, A800, "a800|a800 80gb"),
+    ("A10", 24, 600, 31.2, 62.5, 125, 125, 6, _DATA_CENTRE, A10, "a10"),
+    ("L4", 24, 300, 30.3, 60, 121, 121, 48, _DATA_CENTRE, L4, "l4"),
+    ("L40S", 48, 864, 91.6, 183, 362, 362, 96, _DATA_CENTRE, L40S, "l40s"),
+    ("H100-PCIe", 80, 2039, 51.2, 378, 756, 756, 50, _DATA_CENTRE, HOPPER, "h100 pcie"),
+    ("H100-NVL", 94, 3938, 60.0, 417.5, 835, 835, 50, _DATA_CENTRE, HOPPER, "h100 nvl"),
+    ("H100-SXM", 80, 3352, 66.9, 494.7, 989.4, 989.4, 50, _DATA_CENTRE, HOPPER, "h100"),
+    ("H800-PCIe", 80, 2039, 51.2, 378, 756, 756, 50, _DATA_CENTRE, H800, "h800 pcie"),
+    ("H800-SXM", 80, 3352, 66.9, 494.7, 989.4, 989.4, 50, _DATA_CENTRE, H800, "h800"),
+    ("H20", 96, 4000, 44.0, 74, 148, 148, 60, _DATA_CENTRE, H20, "h20"),
+    ("H200-NVL", 141, 4800, 60.0, 417.5, 835, 835, 50, _DATA_CENTRE, H200, "h200 nvl"),
+    ("H200-SXM", 141, 4800, 66.9, 494.7, 989.4, 989.4, 50, _DATA_CENTRE, H200, "h200"),
+    ("B200", 180, 8000, 80.0, 1125, 2250, 2250, 126, _DATA_CENTRE, BLACKWELL, "b200"),
+    ("GB200", 186, 8000, 90.0, 1250, 2500, 2500, 126, _DATA_CENTRE, BLACKWELL, "gb200"),
+    ("RTX 3070", 8, 448, 20.3, 20.3, 40.6, 40.6, 4, _GEFORCE, GA102, "rtx 3070"),
+    ("RTX 3090", 24, 936, 35.6, 35.6, 71, 71, 6, _GEFORCE, GA102, "rtx 3090"),
+    ("RTX 4060", 8, 272, 15.1, 15.1, 30.2, 30.2, 24, _GEFORCE, ADA, "rtx 4060"),
+    ("RTX 4060 Laptop", 8, 256, 14.6, 14.6, 29.1, 29.1, 32, _GEFORCE, ADA_LAPTOP, "rtx 4060 laptop"),
+    ("RTX 4090", 24, 1008, 82.6, 82.6, 165.2, 165.2, 72, _GEFORCE, ADA, "rtx 4090"),
+    ("RTX 4090 Laptop", 16, 576, 39.7, 39.7, 79.4, 79.4, 64, _GEFORCE, ADA_LAPTOP, "rtx 4090 laptop"),
+    ("RTX 5090", 32, 1792, 104.8, 104.8, 209.5, 209.5, 96, _GEFORCE, GB202, "rtx 5090"),
+    ("RTX PRO 6000 Blackwell", 96, 1792, 126.0, 251.9, 503.8, 503.8, 128, _GEFORCE, GB202_PRO, "rtx pro 6000"),
 )  # fmt: skip
 
 
@@ -123,10 +122,10 @@ def _tera(value: float | None) -> float | None:
 
 GPUS = {
     name: Gpu(
-        name, int(memory * GIB), bandwidth * _GIGA, fp32 * _TERA, _tera(tf32), _tera(bf16), _tera(fp16), sms,
+        name, int(memory * GIB), bandwidth * _GIGA, fp32 * _TERA, _tera(tf32), _tera(bf16), _tera(fp16),
         int(l2 * 2**20), margin, source, tuple(aliases.split("|")),
     )
-    for name, memory, bandwidth, fp32, tf32, bf16, fp16, sms, l2, margin, source, aliases in _ROWS
+    for name, memory, bandwidth, fp32, tf32, bf16, fp16, l2, margin, source, aliases in _ROWS
 }  # fmt: skip
 """Every card with a datasheet here. Where a name leaves the form factor open, the faster one is meant."""
 
@@ -185,5 +184,5 @@ def _by_hand(text: str) -> Gpu:
     return Gpu(
         text, int(given["memory"] * GIB), given["bandwidth"] * _GIGA, given["fp32"] * _TERA,
         _tera(given.get("tf32")), _tera(given.get("bf16")), _tera(given.get("fp16")),
-        None, None, 1.0, "given by hand", (),
+        None, 1.0, "given by hand", (),
     )  # fmt: skip

@@ -4,7 +4,6 @@ A figure below a bound is wrong. A bound leaves out whatever some implementation
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from model.sizes import SIZES, ModelConfig
 from perf_tests.phases import ATTENTION_ALONE, phase_named
@@ -13,22 +12,6 @@ from perf_tests.phases import ATTENTION_ALONE, phase_named
 __all__ = ["FLOAT32_BYTES", "SIZES", "AttentionWork", "ModelConfig", "ModelWork", "Work"]
 
 FLOAT32_BYTES = 4
-
-
-class Work(Protocol):
-    """The shape of what is computed."""
-
-    def describe(self) -> str:
-        """In words for a person, without the phase."""
-
-    def least_flops(self, phase: str, leaves_masked_half: bool) -> int | None:
-        """Multiplications and additions in matrix products; None for a phase without any that is known here."""
-
-    def least_traffic_bytes(self, phase: str, element_bytes: int, cache_bytes: int) -> int | None:
-        """Bytes that an unfused pass moves between memory and a cache of this size; None where nothing is sure."""
-
-    def least_resident_bytes(self, phase: str) -> int | None:
-        """Bytes that must be on the device at once, weights in fp32; None where nothing is sure."""
 
 
 @dataclass(frozen=True)
@@ -41,19 +24,25 @@ class ModelWork:
     context_length: int
 
     def describe(self) -> str:
+        """In words for a person, without the phase."""
         return f"{self.size or 'model'} ctx {self.context_length} batch {self.batch_size}"
 
     def least_flops(self, phase: str, leaves_masked_half: bool) -> int | None:
+        """Multiplications and additions in matrix products; None for a phase without any that is known here."""
         flops = self.config.forward_flops(self.batch_size, self.context_length)
         if leaves_masked_half:
             flops -= self.config.forward_attention_flops(self.batch_size, self.context_length) // 2
         return _of_phase(phase, flops)
 
     def least_traffic_bytes(self, phase: str, element_bytes: int, cache_bytes: int) -> int | None:
+        """Bytes that an unfused pass moves between memory and a cache of this size; None: nothing is sure."""
         return None
 
     def least_resident_bytes(self, phase: str) -> int | None:
-        """Weights, and going back their gradients. Not AdamW's moments: a first step has none before it."""
+        """Bytes on the device at once: weights in fp32, and going back their gradients.
+
+        Not AdamW's moments: a first step has none before it.
+        """
         row = phase_named(phase)
         if row is None:
             return None
@@ -89,6 +78,10 @@ class AttentionWork:
 
     def least_resident_bytes(self, phase: str) -> int | None:
         return None
+
+
+Work = ModelWork | AttentionWork
+"""The shape of what is computed, and its lower bounds."""
 
 
 def _of_phase(phase: str, forward_flops: int) -> int | None:

@@ -117,23 +117,3 @@ def without_table(path: Path, table: str) -> Path:
         database.execute(f"DROP TABLE {table}")
         database.commit()
     return path
-
-
-SUMMARY = f"""Generating SQLite file /tmp/report.sqlite from /tmp/report.nsys-rep
-Processing [/tmp/report.sqlite] with [cuda_gpu_kern_sum.py]...
-
-Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name
-72.0,160000,4,40000.0,40000.0,20000,60000,20000.0,{SGEMM}
-28.0,60000,1,60000.0,60000.0,60000,60000,0.0,"{EXP}"
-
-"""
-
-OLD_SUMMARY = f"""Time(%),Total Time (us),Instances,Average (us),Minimum (us),Maximum (us),Name
-100.0,160.0,4,40.0,20.0,60.0,{SGEMM}
-"""
-
-TRACE = f"""Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,Bytes (MB),Throughput (MB/s),Device,Ctx,GreenCtx,Strm,Name
-1000,5000,1,,,,0.004096,500.0,GPU,1,,7,[CUDA memcpy Host-to-Device]
-10000,40000,2,8,1,1,,,GPU,1,,7,{SGEMM}
-60000,60000,3,8,1,1,,,GPU,1,,7,"{EXP}"
-"""

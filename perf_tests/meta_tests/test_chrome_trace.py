@@ -6,7 +6,7 @@ import pytest
 
 from perf_tests.meta_tests.kernel_traces import CAST, DIV, SGEMM, HandWritten, forward_and_backward
 from perf_tests.traces.chrome_trace import read_chrome_trace
-from perf_tests.traces.kernel_events import Kernel, Trace
+from perf_tests.traces.kernel_events import Trace, TracedKernel
 
 
 @pytest.fixture(scope="module")
@@ -14,7 +14,7 @@ def trace() -> Trace:
     return read_chrome_trace(forward_and_backward().text())
 
 
-def kernels_in(trace: Trace, region: str, is_backward: bool) -> list[Kernel]:
+def kernels_in(trace: Trace, region: str, is_backward: bool) -> list[TracedKernel]:
     return [k for k in trace.kernels if k.regions[-1:] == (region,) and k.is_backward is is_backward]
 
 

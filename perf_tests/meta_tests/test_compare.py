@@ -10,11 +10,11 @@ import pytest
 
 from perf_tests.bench.benchmark_options import regressions, show_beside_baseline
 from perf_tests.proofs.synthetic import FORWARD, TEN_ROUNDS, record, timed, untimed
-from perf_tests.records.compare import Row, Status, compare, median_interval, ratio_interval
+from perf_tests.records.compare import ComparedCase, Status, compare, median_interval, ratio_interval
 from perf_tests.records.record import OUTCOMES, Json
 
 
-def only_row(before: Json, now: Json) -> Row:
+def only_row(before: Json, now: Json) -> ComparedCase:
     (row,) = compare(before, now)
     return row
 

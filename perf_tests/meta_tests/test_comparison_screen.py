@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import pytest
 
 from perf_tests.proofs.synthetic import FORWARD, record, timed, untimed
-from perf_tests.records.compare import Row, Status, compare
+from perf_tests.records.compare import ComparedCase, Status, compare
 from perf_tests.views.screens.comparison import (
     NARROWEST,
     STRIP_COLUMNS,
-    Line,
     Reading,
+    ScreenLine,
     Tone,
     comparison_lines,
     reading,
@@ -38,7 +38,7 @@ NOW = record(
 )  # fmt: skip
 
 
-def lines(width: int = 120) -> list[Line]:
+def lines(width: int = 120) -> list[ScreenLine]:
     return comparison_lines(compare(BEFORE, NOW), width)
 
 
@@ -79,8 +79,8 @@ def test_what_is_lost_comes_first_and_the_worst_ratio_next() -> None:
 
 def test_a_large_ratio_within_its_interval_stands_below_a_small_one_beyond_it() -> None:
     rows = [
-        Row("noisy", Status.MEASURED, 2.0, 1.0, 2.0, (0.5, 3.0)),
-        Row("sure", Status.MEASURED, 1.1, 1, 1.1, (1.05, 1.2)),
+        ComparedCase("noisy", Status.MEASURED, 2.0, 1.0, 2.0, (0.5, 3.0)),
+        ComparedCase("sure", Status.MEASURED, 1.1, 1, 1.1, (1.05, 1.2)),
     ]
     found = [line.text.split()[0] for line in comparison_lines(rows, 120)]
     assert found.index("sure") < found.index("noisy")
@@ -99,13 +99,14 @@ def test_too_few_rounds_for_an_interval_are_said_to_be_too_few() -> None:
 
 LONG = "perf_tests/test_attention.py::test_attention_backward[d128-seq16384-fp32-compiled-{}]"
 LONG_ROWS = [
-    Row(LONG.format(number), Status.MEASURED, 12.34e-3, 11.1e-3, 1.1117, (1.0123, 1.2345)) for number in range(3)
+    ComparedCase(LONG.format(number), Status.MEASURED, 12.34e-3, 11.1e-3, 1.1117, (1.0123, 1.2345))
+    for number in range(3)
 ]
 
 
 @pytest.mark.parametrize("width", [20, 80, 100, 120, 160, 200, 400])
 @pytest.mark.parametrize("rows", [LONG_ROWS, compare(BEFORE, NOW)])
-def test_the_table_fits_its_terminal(rows: Sequence[Row], width: int) -> None:
+def test_the_table_fits_its_terminal(rows: Sequence[ComparedCase], width: int) -> None:
     found = [line.text for line in comparison_lines(rows, width)]
     first = next(place for place, text in enumerate(found) if text.startswith("case"))
     measured = sum(row.ratio is not None for row in rows)
@@ -127,8 +128,8 @@ def test_a_name_that_does_not_fit_keeps_both_ends() -> None:
 
 def test_a_wide_terminal_draws_each_interval_around_one() -> None:
     rows = [
-        Row("up", Status.MEASURED, 1.0, 1.0, 1.1, (1.05, 1.15)),
-        Row("same", Status.MEASURED, 1, 1, 1.0, (0.95, 1.05)),
+        ComparedCase("up", Status.MEASURED, 1.0, 1.0, 1.1, (1.05, 1.15)),
+        ComparedCase("same", Status.MEASURED, 1, 1, 1.0, (0.95, 1.05)),
     ]
     up, same = [line.text for line in comparison_lines(rows, 160)][2:4]
     middle = up.index("|")
@@ -143,7 +144,7 @@ def test_a_wide_terminal_draws_each_interval_around_one() -> None:
     [((1.01, 1.2), Reading.SLOWER), ((0.8, 0.99), Reading.FASTER), ((0.9, 1.1), Reading.SAME), (None, Reading.TOO_FEW)],
 )
 def test_a_reading_is_that_of_its_interval(interval: tuple[float, float] | None, said: Reading) -> None:
-    assert reading(Row("a", Status.MEASURED, 1.0, 1.0, 1.0, interval)) is said
+    assert reading(ComparedCase("a", Status.MEASURED, 1.0, 1.0, 1.0, interval)) is said
 
 
 def test_colour_says_only_what_words_say() -> None:
@@ -171,8 +172,8 @@ def test_colour_is_for_terminals_whose_users_want_it(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal, raising=False)
-    assert painted(Line("slower", Tone.BAD)) == ("\x1b[31mslower\x1b[0m" if is_painted else "slower")
-    assert painted(Line("same")) == "same"
+    assert painted(ScreenLine("slower", Tone.BAD)) == ("\x1b[31mslower\x1b[0m" if is_painted else "slower")
+    assert painted(ScreenLine("same")) == "same"
 
 
 def test_a_name_cannot_move_the_cursor() -> None:

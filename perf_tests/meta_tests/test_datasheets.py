@@ -98,4 +98,4 @@ def test_peaks_by_hand_that_cannot_be_read_are_named(text: str) -> None:
 
 def test_a_card_cannot_be_changed_in_place() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        GPUS["T4"].sm_count = 1  # type: ignore[misc]
+        GPUS["T4"].memory_bytes = 1  # type: ignore[misc]

@@ -10,11 +10,8 @@ from perf_tests.__main__ import main
 from perf_tests.meta_tests.nsys_exports import (
     COPY,
     EXP,
-    OLD_SUMMARY,
     OTHERS,
     SGEMM,
-    SUMMARY,
-    TRACE,
     Export,
     one_layer,
     without_table,
@@ -152,40 +149,6 @@ def test_the_verb_prints_a_table_and_with_json_the_same_for_machines(
     assert values["nsys"] == {"EXPORT_SCHEMA_VERSION": "3.11.0"}
 
 
-def test_a_table_of_kernels_as_csv_has_their_shares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "report.csv"
-    path.write_text(SUMMARY)
-    assert main(["kernels", str(path), "--json"]) == 0
-    values = json.loads(capsys.readouterr().out)["report.csv"]
-    sgemm = row(values["kernels"], name=SGEMM)
-    assert (sgemm["calls"], sgemm["total_seconds"], sgemm["kind"]) == (4, pytest.approx(160e-6), "matrix product")
-    assert sgemm["share"] == pytest.approx(160 / 220)
-    assert sgemm["stddev_seconds"] == pytest.approx(20e-6 * 0.75**0.5)  # of four calls, and not of four less one
-    assert row(values["kernels"], name=EXP)["calls"] == 1
-    assert main(["kernels", str(path)]) == 0
-    assert "an unknown wall time" in capsys.readouterr().out
-
-
-def test_an_older_table_in_other_units_is_read_by_its_column_names(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "old.csv"
-    path.write_text(OLD_SUMMARY)
-    assert main(["kernels", str(path), "--json"]) == 0
-    sgemm = json.loads(capsys.readouterr().out)["old.csv"]["kernels"][0]
-    assert (sgemm["total_seconds"], sgemm["stddev_seconds"]) == (pytest.approx(160e-6), None)
-
-
-def test_a_trace_as_csv_has_its_gaps_and_copies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "trace.csv"
-    path.write_text(TRACE)
-    assert main(["kernels", str(path), "--json"]) == 1
-    values = json.loads(capsys.readouterr().out)["trace.csv"]
-    assert values["wall_seconds"] == pytest.approx(119e-6)
-    assert values["idle_gaps"]["max_seconds"] == pytest.approx(10e-6)
-    assert values["memory_operations"][0]["bytes"] == 4096
-
-
 def test_a_record_with_a_kernel_pass_is_read_too(
     tmp_path: Path, values: Json, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -212,9 +175,6 @@ def test_a_case_that_a_record_lacks_is_one_sentence_with_those_that_it_has(
     [
         ("report.sqlite", b"", "it holds no kernels"),
         ("report.sqlite", b"no database at all, but long enough to be looked at as one", "it is no database"),
-        ("report.csv", b"", "it holds neither cuda_gpu_kern_sum nor cuda_gpu_trace"),
-        ("report.csv", b"Time (%),Total Time (ns),Instances,Name\n", "its table has no rows"),
-        ("report.csv", b"Time (%),Total Time (ns),Instances,Name\n1,x,2,a\n", "its table is damaged"),
         ("report.txt", b"", "its name ends in none of"),
         ("report.json", b"{}", "is no record of this suite"),
     ],

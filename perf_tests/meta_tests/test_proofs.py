@@ -8,7 +8,7 @@ import pytest
 from perf_tests.proofs import against_llama
 from perf_tests.proofs.launches import LaunchError, launch_suite
 from perf_tests.proofs.paired_ratio import means_outside, paired_ratio, paired_ratio_of_turns
-from perf_tests.proofs.time_inside_rounds import parsed_time_line
+from perf_tests.proofs.quick import Claim, parsed_time_line
 from perf_tests.proofs.verdict import conclude
 from perf_tests.views.screens.lines import time_line
 
@@ -123,3 +123,11 @@ def test_the_verdict_is_the_last_word_and_the_exit_code(
 ) -> None:
     assert conclude("it is so", holds) == code
     assert capsys.readouterr().out == f"claim: it is so: {words}\n"
+
+
+@pytest.mark.parametrize(("figures", "holds"), [((1.0, 7.9), True), ((1.0, 8.0), False), ((2.0, 1.0), False)])
+def test_a_claim_with_several_limits_holds_where_each_figure_is_below_its_own(
+    figures: tuple[float, ...], holds: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert Claim("takes less than 2 s and 8 MB", (2, 8), lambda: figures).is_shown() is holds
+    assert f"{figures[1]:g} (limit 8)" in capsys.readouterr().out

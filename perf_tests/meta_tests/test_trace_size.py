@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from perf_tests.meta_tests.example_cases import TOY
-from perf_tests.proofs.trace_size import narrow, trace_bytes
+from perf_tests.proofs.quick import narrow, trace_bytes
 
 
 def test_a_model_is_narrowed_and_keeps_its_depth() -> None:

@@ -1,9 +1,9 @@
 """Which records a verb looks at: those that its user named, or all that are stored."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from perf_tests.records.store import StoredRecord, read_record
+from perf_tests.records.store import StoredRecord
 
 
 def chosen_paths(storage: Path, asked: Sequence[str]) -> list[Path]:
@@ -40,19 +40,8 @@ def _name(path: Path) -> str:
     return f"{path.parent.name}/{path.stem}"
 
 
-def each_readable(paths: Iterable[Path], left_out: list[str]) -> Iterator[StoredRecord]:
-    """Records one at a time, so that hundreds need no memory; a sentence for each other file goes to `left_out`."""
-    for path in paths:
-        try:
-            yield read_record(path)
-        except ValueError as error:
-            left_out.append(str(error))
-
-
 def newest(records: Iterable[StoredRecord]) -> StoredRecord | None:
     """The last one written; of two with one date, the later in order of paths."""
-    chosen = None
-    for record in records:
-        if chosen is None or str(record.data.get("datetime")) >= str(chosen.data.get("datetime")):
-            chosen = record
-    return chosen
+    return max(enumerate(records), key=lambda found: (str(found[1].data.get("datetime")), found[0]), default=(0, None))[
+        1
+    ]

@@ -22,7 +22,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparedCase:
     """One case of either run. `ratio` is now over before: 1.05 takes 5 % longer."""
 
     id: str
@@ -40,7 +40,7 @@ class Row:
         return self.status in (Status.GONE, Status.NO_LONGER)
 
 
-def compare(before: Json, now: Json, gone_counts: bool = True) -> list[Row]:
+def compare(before: Json, now: Json, gone_counts: bool = True) -> list[ComparedCase]:
     """A row for every case of either record; without `gone_counts`, cases only in `before` are left out."""
     timed_before, timed_now = _by_id(before["benchmarks"], "fullname"), _by_id(now["benchmarks"], "fullname")
     untimed_before, untimed_now = _by_id(timing_outcomes(before), "id"), _by_id(timing_outcomes(now), "id")
@@ -53,19 +53,19 @@ def compare(before: Json, now: Json, gone_counts: bool = True) -> list[Row]:
     return rows
 
 
-def _timed_now(case_id: str, now: Json, timed_before: dict[str, Json], untimed_before: dict[str, Json]) -> Row:
+def _timed_now(case_id: str, now: Json, timed_before: dict[str, Json], untimed_before: dict[str, Json]) -> ComparedCase:
     seconds = now["stats"]["data"]
     if case_id in untimed_before:
         was = OUTCOMES[untimed_before[case_id]["outcome"]]
-        return Row(case_id, Status.MEASURED_NOW, median(seconds), explanation=f"{was} before")
+        return ComparedCase(case_id, Status.MEASURED_NOW, median(seconds), explanation=f"{was} before")
     if case_id not in timed_before:
-        return Row(case_id, Status.NEW, median(seconds))
+        return ComparedCase(case_id, Status.NEW, median(seconds))
     before = timed_before[case_id]
     difference = identity_difference(before, now)
     if difference:
-        return Row(case_id, Status.INCOMPARABLE, median(seconds), explanation=difference)
+        return ComparedCase(case_id, Status.INCOMPARABLE, median(seconds), explanation=difference)
     seconds_before = before["stats"]["data"]
-    return Row(
+    return ComparedCase(
         case_id,
         Status.MEASURED,
         median(seconds),
@@ -75,24 +75,28 @@ def _timed_now(case_id: str, now: Json, timed_before: dict[str, Json], untimed_b
     )
 
 
-def _untimed_now(case_id: str, now: Json, timed_before: dict[str, Json], untimed_before: dict[str, Json]) -> Row:
+def _untimed_now(
+    case_id: str, now: Json, timed_before: dict[str, Json], untimed_before: dict[str, Json]
+) -> ComparedCase:
     explanation = f"now {OUTCOMES[now['outcome']]}: {now['reason']}"
     if case_id in timed_before:
         before_seconds = median(timed_before[case_id]["stats"]["data"])
         difference = identity_difference(timed_before[case_id], now)
         if difference:
-            return Row(case_id, Status.INCOMPARABLE, before_seconds=before_seconds, explanation=difference)
-        return Row(case_id, Status.NO_LONGER, before_seconds=before_seconds, explanation=explanation)
-    return Row(case_id, Status.NEVER if case_id in untimed_before else Status.NEW, explanation=explanation)
+            return ComparedCase(case_id, Status.INCOMPARABLE, before_seconds=before_seconds, explanation=difference)
+        return ComparedCase(case_id, Status.NO_LONGER, before_seconds=before_seconds, explanation=explanation)
+    return ComparedCase(case_id, Status.NEVER if case_id in untimed_before else Status.NEW, explanation=explanation)
 
 
-def _gone(case_id: str, before: Json) -> Row:
-    return Row(case_id, Status.GONE, before_seconds=median(before["stats"]["data"]), explanation="not part of this run")
+def _gone(case_id: str, before: Json) -> ComparedCase:
+    return ComparedCase(
+        case_id, Status.GONE, before_seconds=median(before["stats"]["data"]), explanation="not part of this run"
+    )
 
 
-def _never(case_id: str, before: Json) -> Row:
+def _never(case_id: str, before: Json) -> ComparedCase:
     was = OUTCOMES[before["outcome"]]
-    return Row(case_id, Status.NEVER, explanation=f"{was} before, and not part of this run")
+    return ComparedCase(case_id, Status.NEVER, explanation=f"{was} before, and not part of this run")
 
 
 def identity_difference(before: Json, now: Json) -> str:

@@ -6,7 +6,7 @@ import os
 import platform
 import re
 import tempfile
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,14 +45,18 @@ def own_folder(storage: Path) -> Path:
     return storage / f"{platform.system()}-{platform.python_implementation()}-{python}-{bits}"
 
 
-def list_records(storage: Path) -> Listing:
-    records: list[StoredRecord] = []
-    left_out: list[str] = []
-    for path in sorted(storage.glob("*/*.json")):
+def each_readable(paths: Iterable[Path], left_out: list[str]) -> Iterator[StoredRecord]:
+    """Records one at a time, so that hundreds need no memory; a sentence for each other file goes to `left_out`."""
+    for path in paths:
         try:
-            records.append(read_record(path))
+            yield read_record(path)
         except ValueError as error:
             left_out.append(str(error))
+
+
+def list_records(storage: Path) -> Listing:
+    left_out: list[str] = []
+    records = list(each_readable(sorted(storage.glob("*/*.json")), left_out))
     records.sort(key=lambda record: str(record.data.get("datetime")))
     return Listing(records, left_out)
 

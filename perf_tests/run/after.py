@@ -13,7 +13,7 @@ from perf_tests.bench.session import MeasuringSession
 from perf_tests.bench.stash import CASE, LEDGER_LINES, OUTCOME, PASS, PASS_VALUES, RUN, SAVING, SETTINGS, WORKBENCH, Run
 from perf_tests.bench.workbench import Workbench
 from perf_tests.cases import is_inside, selectable_cases
-from perf_tests.records.compare import Row, compare
+from perf_tests.records.compare import ComparedCase, compare
 from perf_tests.records.record import Json, identity_of, ids_of
 from perf_tests.records.store import encoded, write_whole
 from perf_tests.run import recorded_verdict
@@ -171,7 +171,7 @@ def show(terminal: pytest.TerminalReporter) -> None:
         terminal.write_line(failure, red=True)
 
 
-def _show_comparison(terminal: pytest.TerminalReporter, title: str, rows: Sequence[Row]) -> None:
+def _show_comparison(terminal: pytest.TerminalReporter, title: str, rows: Sequence[ComparedCase]) -> None:
     """In pytest's own colours, which `--color` and NO_COLOR turn off."""
     terminal.section(title, sep="-")
     for line in comparison_lines(rows, width()):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from statistics import fmean, median, pstdev
 
 from perf_tests.records.record import Json
-from perf_tests.traces.kernel_events import Kernel, Region, Span, Trace
+from perf_tests.traces.kernel_events import Region, Span, Trace, TracedKernel, total_us
 from perf_tests.traces.region_names import layer_of
 
 PARTS = ("scores", "mask", "softmax", "value_product")
@@ -18,7 +18,9 @@ Cell = tuple[int, str]
 """One layer in one round."""
 
 
-def attention_values(trace: Trace, kernels: Sequence[Kernel], matmul_flops_per_second: float | None) -> Json | None:
+def attention_values(
+    trace: Trace, kernels: Sequence[TracedKernel], matmul_flops_per_second: float | None
+) -> Json | None:
     """One typical layer of one round, in both directions: times are medians over layers and rounds.
 
     None where attention is not made of these parts.
@@ -52,7 +54,7 @@ class Rates:
         return "compute" if product_flops / self.flops_per_second > bytes_touched / self.bytes_per_second else "memory"
 
 
-def _best_bytes_per_second(kernels: Sequence[Kernel]) -> float | None:
+def _best_bytes_per_second(kernels: Sequence[TracedKernel]) -> float | None:
     rates = [
         touched / kernel.us * 1e6
         for kernel in kernels
@@ -63,8 +65,8 @@ def _best_bytes_per_second(kernels: Sequence[Kernel]) -> float | None:
     return max(rates, default=None)
 
 
-def _direction(trace: Trace, kernels: Sequence[Kernel], rates: Rates, is_backward: bool) -> Json | None:
-    cells: dict[str, dict[Cell, list[Kernel]]] = {part: defaultdict(list) for part in PARTS}
+def _direction(trace: Trace, kernels: Sequence[TracedKernel], rates: Rates, is_backward: bool) -> Json | None:
+    cells: dict[str, dict[Cell, list[TracedKernel]]] = {part: defaultdict(list) for part in PARTS}
     for kernel in kernels:
         part = _part_of(kernel.regions)
         if part is not None:
@@ -87,7 +89,8 @@ def _part_of(path: tuple[str, ...]) -> str | None:
 
 
 def _cell(path: tuple[str, ...], moment_us: float, trace: Trace) -> Cell:
-    number = next(number for number, span in enumerate(trace.rounds) if span.holds(moment_us))
+    number = trace.round_at(moment_us)
+    assert number is not None
     return number, layer_of(path) or "alone"
 
 
@@ -96,12 +99,12 @@ def _host_spans(trace: Trace) -> dict[str, dict[Cell, Region]]:
     spans: dict[str, dict[Cell, Region]] = {part: {} for part in PARTS}
     for region in trace.regions:
         part = _part_of(region.path)
-        if part is not None and any(span.holds(region.start_us) for span in trace.rounds):
+        if part is not None and trace.round_at(region.start_us) is not None:
             spans[part].setdefault(_cell(region.path, region.start_us, trace), region)
     return spans
 
 
-def _part_row(part: str, cells: dict[Cell, list[Kernel]], spans: dict[Cell, Region], rates: Rates) -> Json:
+def _part_row(part: str, cells: dict[Cell, list[TracedKernel]], spans: dict[Cell, Region], rates: Rates) -> Json:
     busy_us = _typical_us(list(cells.values()))
     idle_us = median(_idle_us(group) for group in cells.values())
     flops = fmean(sum(kernel.flops for kernel in group) for group in cells.values())
@@ -111,7 +114,7 @@ def _part_row(part: str, cells: dict[Cell, list[Kernel]], spans: dict[Cell, Regi
     known = fmean(sum(kernel.bytes_touched or 0 for kernel in group) for group in cells.values())
     layers: dict[str, list[float]] = defaultdict(list)
     for (_, layer), group in cells.items():
-        layers[layer].append(sum(kernel.us for kernel in group))
+        layers[layer].append(total_us(group))
     of_layer = [fmean(times) / 1e6 for times in layers.values()]
     return {
         "part": part,
@@ -127,19 +130,19 @@ def _part_row(part: str, cells: dict[Cell, list[Kernel]], spans: dict[Cell, Regi
     }  # fmt: skip
 
 
-def _idle_us(kernels: Sequence[Kernel]) -> float:
+def _idle_us(kernels: Sequence[TracedKernel]) -> float:
     """From the first start to the last end, less what was busy; kernels of one part run one after the other."""
     span_us = max(kernel.end_us for kernel in kernels) - min(kernel.start_us for kernel in kernels)
-    return max(span_us - sum(kernel.us for kernel in kernels), 0.0)
+    return max(span_us - total_us(kernels), 0.0)
 
 
-def _lanes(cells: dict[str, dict[Cell, list[Kernel]]], spans: dict[str, dict[Cell, Region]]) -> list[Json]:
+def _lanes(cells: dict[str, dict[Cell, list[TracedKernel]]], spans: dict[str, dict[Cell, Region]]) -> list[Json]:
     """When the host and the device worked on one layer whose time is the middle one, from its first moment on.
 
     The host's way through a part; going back, where it has no region, its calls that launch. On a CPU both are one.
     """
     totals = _layers(cells)
-    chosen = sorted(totals, key=lambda cell: (sum(kernel.us for kernel in totals[cell]), cell))[len(totals) // 2]
+    chosen = sorted(totals, key=lambda cell: (total_us(totals[cell]), cell))[len(totals) // 2]
     lanes: list[tuple[str, str, Span]] = []
     for part, groups in cells.items():
         kernels = groups.get(chosen, [])
@@ -154,7 +157,7 @@ def _lanes(cells: dict[str, dict[Cell, list[Kernel]]], spans: dict[str, dict[Cel
     ]
 
 
-def _softmax_over_products(cells: dict[str, dict[Cell, list[Kernel]]]) -> Json:
+def _softmax_over_products(cells: dict[str, dict[Cell, list[TracedKernel]]]) -> Json:
     """The softmax against the products alone, without the scaling and the copies beside them."""
     softmax = [list(group) for group in cells["softmax"].values()]
     products = [
@@ -172,20 +175,20 @@ def _softmax_over_products(cells: dict[str, dict[Cell, list[Kernel]]]) -> Json:
     return ratios
 
 
-def _typical_us(groups: Sequence[Sequence[Kernel]]) -> float:
-    return median(sum(kernel.us for kernel in group) for group in groups)
+def _typical_us(groups: Sequence[Sequence[TracedKernel]]) -> float:
+    return median(total_us(group) for group in groups)
 
 
-def _layers(cells: dict[str, dict[Cell, list[Kernel]]]) -> dict[Cell, list[Kernel]]:
+def _layers(cells: dict[str, dict[Cell, list[TracedKernel]]]) -> dict[Cell, list[TracedKernel]]:
     """Every kernel of each layer in each round."""
-    layers: dict[Cell, list[Kernel]] = defaultdict(list)
+    layers: dict[Cell, list[TracedKernel]] = defaultdict(list)
     for groups in cells.values():
         for cell, group in groups.items():
             layers[cell] += group
     return layers
 
 
-def _saved(cells: dict[str, dict[Cell, list[Kernel]]]) -> Json:
+def _saved(cells: dict[str, dict[Cell, list[TracedKernel]]]) -> Json:
     """What one layer would save at most: without idle time between its kernels, and with nothing but its products."""
     layers = _layers(cells)
     others = [sum(kernel.us for kernel in group if kernel.kind != "matrix product") for group in layers.values()]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perf_tests.records.record import Json
-from perf_tests.traces.kernel_events import Call, Kernel, MemoryOperation, Region, Span, Trace
+from perf_tests.traces.kernel_events import Call, MemoryOperation, Region, Span, Trace, TracedKernel
 from perf_tests.traces.kernel_kinds import kind_of
 from perf_tests.traces.operator_cost import bytes_of, flops_of, tensors_of
 
@@ -171,19 +171,12 @@ def _end_us(event: Json) -> float:
     return float(event["ts"]) + float(event.get("dur", 0))
 
 
-def _host_kernels(reader: _Reader) -> Iterator[Kernel]:
+def _host_kernels(reader: _Reader) -> Iterator[TracedKernel]:
     for event, frame in reader.operations:
-        yield Kernel(
-            start_us=event["ts"],
-            end_us=_end_us(event),
-            name=event["name"],
-            regions=frame.regions,
-            is_backward=frame.is_backward,
-            **_facts_of(event["name"], event),
-        )
+        yield _kernel(event, frame, None, _facts_of(event["name"], event))
 
 
-def _device_kernels(events: list[Json], reader: _Reader) -> Iterator[Kernel]:
+def _device_kernels(events: list[Json], reader: _Reader) -> Iterator[TracedKernel]:
     seen: set[int] = set()
     for event in sorted(events, key=_place):
         call, frame = reader.launches.get(event.get("args", {}).get("correlation"), (None, _Frame(0)))
@@ -192,15 +185,14 @@ def _device_kernels(events: list[Json], reader: _Reader) -> Iterator[Kernel]:
             facts.update(flops=0, bytes_touched=0, is_first_of_operation=False)
         if frame.operation is not None:
             seen.add(id(frame.operation))
-        yield Kernel(
-            start_us=event["ts"],
-            end_us=_end_us(event),
-            name=event["name"],
-            regions=frame.regions,
-            is_backward=frame.is_backward,
-            launch=call,
-            **facts,
-        )
+        yield _kernel(event, frame, call, facts)
+
+
+def _kernel(event: Json, frame: _Frame, launch: Call | None, facts: dict[str, Any]) -> TracedKernel:
+    return TracedKernel(
+        start_us=event["ts"], end_us=_end_us(event), name=event["name"], regions=frame.regions,
+        is_backward=frame.is_backward, launch=launch, **facts,
+    )  # fmt: skip
 
 
 def _facts_of(kernel: str, operation: Json | None) -> dict[str, Any]:

@@ -10,10 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from perf_tests.records.record import Json
+from perf_tests.traces.chrome_trace import ROUND
 from perf_tests.traces.kernel_kinds import PRODUCTS
-
-ROUND = "round"
-"""The annotation around what is timed."""
 
 MODULE_LOADING, COMPILATION, ALLOCATOR, LIBRARY, LAUNCHES, OPERATORS = (
     "module_loading_seconds", "compilation_seconds", "allocator_growth_seconds", "library_handles_seconds",

@@ -3,7 +3,7 @@
 Times are microseconds of one clock.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 
@@ -22,8 +22,12 @@ class Span:
         return self.start_us <= moment_us <= self.end_us
 
 
+def total_us(spans: Iterable[Span]) -> float:
+    return sum(span.us for span in spans)
+
+
 @dataclass(frozen=True)
-class Kernel(Span):
+class TracedKernel(Span):
     """One run of one kernel; on a CPU, of one operation."""
 
     name: str
@@ -79,7 +83,12 @@ class Trace:
 
     is_on_gpu: bool
     rounds: Sequence[Span]
-    kernels: Sequence[Kernel]
+    kernels: Sequence[TracedKernel]
     memory_operations: Sequence[MemoryOperation] = field(default_factory=tuple)
     calls: Sequence[Call] = field(default_factory=tuple)
     regions: Sequence[Region] = field(default_factory=tuple)
+
+    def round_at(self, *moments_us: float) -> int | None:
+        """The number of the round that holds all of these moments; None where no round does."""
+        holding = (place for place, span in enumerate(self.rounds) if all(map(span.holds, moments_us)))
+        return next(holding, None)

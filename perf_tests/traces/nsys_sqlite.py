@@ -174,7 +174,7 @@ def _projected(trace: Trace, range_name: str) -> Trace:
     inside = [
         [kernel for kernel in trace.kernels if range_name in kernel.regions and region.holds(kernel.issued_us)]
         for region in ranges
-        if any(span.holds(region.start_us) for span in trace.rounds)
+        if trace.round_at(region.start_us) is not None
     ]
     inside = [kernels for kernels in inside if kernels]
     if not inside:

@@ -1,4 +1,4 @@
-"""`kernels FILE`: where the time of a capture goes, from Nsight Systems' report or its exports, or from a record."""
+"""`kernels FILE`: where the time of a capture goes, from Nsight Systems' report or its export, or from a record."""
 
 import argparse
 import json
@@ -9,9 +9,7 @@ from pathlib import Path
 from perf_tests.audit.kernel_consistency import inconsistencies
 from perf_tests.records.record import Json
 from perf_tests.records.store import read_record
-from perf_tests.traces.kernel_events import Trace
 from perf_tests.traces.kernel_table import kernel_values
-from perf_tests.traces.nsys_csv import read_csv
 from perf_tests.traces.nsys_sqlite import RangeError, read_sqlite, versions_of
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
 from perf_tests.views.screens.kernels import detail_lines
@@ -19,7 +17,7 @@ from perf_tests.views.screens.lines import case_name
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, help="REPORT.nsys-rep, .sqlite or .csv, or a record with a kernel pass")
+    parser.add_argument("file", type=Path, help="REPORT.nsys-rep or .sqlite, or a record with a kernel pass")
     parser.add_argument("--range", help="only what was launched inside the NVTX ranges of this name, like softmax")
     parser.add_argument("--case", default="", help="of a record: only cases whose name holds this")
 
@@ -47,15 +45,10 @@ def _read(path: Path, range_name: str | None, case: str) -> dict[str, Json]:
         raise ValueError("there is no such file")
     if path.suffix == ".json":
         return _of_record(path, case)
-    if path.suffix == ".csv":
-        if range_name is not None:
-            raise RangeError("a CSV table holds no ranges; export the report with `nsys export --type sqlite`")
-        read = read_csv(path.read_text(errors="replace"))
-        return {path.name: kernel_values(read, {}) if isinstance(read, Trace) else read}
     if path.suffix == ".nsys-rep":
         path = _exported(path)
     elif path.suffix != ".sqlite":
-        raise ValueError("its name ends in none of .nsys-rep, .sqlite, .csv and .json")
+        raise ValueError("its name ends in none of .nsys-rep, .sqlite and .json")
     values = kernel_values(read_sqlite(path, range_name), {})
     return {path.name: {**values, "nsys": versions_of(path)}}
 

@@ -41,32 +41,20 @@ def _predict(arguments: argparse.Namespace) -> int:
     if alone == (arguments.size is not None):
         raise ValueError("give --size for a training step, or --head-dim and --sequence-length for attention alone.")
     # Only this verb counts what a model does, which takes torch; the others start without it.
-    from perf_tests.prediction import (
-        checkpoint_choice,
-    )
-    from perf_tests.prediction import (
-        lines as prediction_lines,
-    )
-    from perf_tests.prediction import (
-        request as prediction_request,
-    )
-    from perf_tests.prediction import (
-        step as prediction,
-    )
+    from perf_tests.prediction import checkpoint_choice, request, step
+    from perf_tests.prediction import lines as said
 
-    machine = prediction_request.requested_machine(arguments.gpu)
+    machine = request.requested_machine(arguments.gpu)
     if alone:
-        cells = prediction.predict_attention(prediction_request.requested_attention(arguments, machine), machine)
-        lines, data = prediction_lines.attention_lines(cells), prediction_lines.attention_json(cells)
-        return _shown(lines, data, cells.fits, arguments.json)
-    case = prediction_request.requested_step(arguments, machine)
-    checkpoints = prediction_request.requested_checkpoints(arguments.checkpoint, case.config.num_layers)
+        cells = step.predict_attention(request.requested_attention(arguments, machine), machine)
+        return _shown(said.attention_lines(cells), said.attention_json(cells), cells.fits, arguments.json)
+    case = request.requested_step(arguments, machine)
+    checkpoints = request.requested_checkpoints(arguments.checkpoint, case.config.num_layers)
     if len(checkpoints) > 1:
         choice = checkpoint_choice.choose_checkpoint(case, checkpoints, machine)
-        lines, data = prediction_lines.checkpoint_lines(choice), prediction_lines.checkpoint_json(choice)
-        return _shown(lines, data, choice.fits, arguments.json)
-    step = prediction.predict_step(case, machine)
-    return _shown(prediction_lines.step_lines(step), prediction_lines.step_json(step), step.fits, arguments.json)
+        return _shown(said.checkpoint_lines(choice), said.checkpoint_json(choice), choice.fits, arguments.json)
+    predicted = step.predict_step(case, machine)
+    return _shown(said.step_lines(predicted), said.step_json(predicted), predicted.fits, arguments.json)
 
 
 def _shown(lines: list[str], data: Json, fits: bool, as_json: bool) -> int:

@@ -5,8 +5,8 @@ import json
 import sys
 from pathlib import Path
 
-from perf_tests.records.chosen import chosen_paths, each_readable
-from perf_tests.records.store import write_whole
+from perf_tests.records.chosen import chosen_paths
+from perf_tests.records.store import each_readable, write_whole
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
 from perf_tests.views.report.page import MissingPlotlyError, page_of
 from perf_tests.views.report.run import machines_of
@@ -42,9 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
         return USAGE
     count = sum(len(machine.runs) for machine in machines)
     if arguments.json:
-        print(
-            json.dumps({"page": str(arguments.output), "runs": count, "machines": len(machines), "left_out": left_out})
-        )
+        page = {"page": str(arguments.output), "runs": count, "machines": len(machines), "left_out": left_out}
+        print(json.dumps(page))
     else:
         print(f"Wrote {arguments.output}: {count} run(s) of {len(machines)} machine(s).")
     return FINDINGS if left_out else FINE

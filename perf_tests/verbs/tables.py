@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from perf_tests.records.chosen import chosen_paths, each_readable, newest
+from perf_tests.records.chosen import chosen_paths, newest
 from perf_tests.records.record import Json
-from perf_tests.records.store import StoredRecord, write_whole
+from perf_tests.records.store import StoredRecord, each_readable, write_whole
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
 from perf_tests.views.tables.flat_figures import COLUMNS, as_csv, as_jsonl, flat_figures
 from perf_tests.views.tables.formats import latex, markdown, typst
@@ -22,22 +22,9 @@ FORMATS: dict[str, tuple[str, Callable[[Sequence[Table]], str]]] = {
 }
 FLAT_FORMATS = ("csv", "jsonl")
 NAMES = (
-    "timing",
-    "precision",
-    "memory",
-    "attention",
-    "attention_memory",
-    "kernel_shares",
-    "kernels",
-    "attention_parts",
-    "memory_pass",
-    "memory_parts",
-    "memory_categories",
-    "saved",
-    "largest_blocks",
-    "warmup",
-    "first_rounds",
-)
+    "timing", "precision", "memory", "attention", "attention_memory", "kernel_shares", "kernels", "attention_parts",
+    "memory_pass", "memory_parts", "memory_categories", "saved", "largest_blocks", "warmup", "first_rounds",
+)  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -2,14 +2,15 @@
 
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import log10
 from typing import Any
 
 from perf_tests.records.record import Json
-from perf_tests.views.screens.lines import case_name
+from perf_tests.views.screens.lines import printable
 from perf_tests.views.tables.cells import Cell
+from perf_tests.views.tables.pass_cells import labels_of
 
 # Seen apart on white and on black; every series has a marker and a dash of its own, so that none of them is needed.
 COLOURS = ("#3b82c4", "#e07b00", "#2a9d6f", "#c44e9b", "#8a6fd1", "#b8860b", "#d1495b", "#4fa3a5")
@@ -57,16 +58,8 @@ class Series:
     """Or `bar`, or `area`, stacked in their order; or `lane`, whose points are x, a lane's name, from low to high."""
 
     @property
-    def drawn_symbol(self) -> str:
-        return self.symbol or SYMBOLS[self.colour % len(SYMBOLS)]
-
-    @property
     def drawn_colour(self) -> str:
         return GREY if self.is_background else COLOURS[self.colour % len(COLOURS)]
-
-    @property
-    def drawn_dash(self) -> str:
-        return DASHES[self.dash % len(DASHES)]
 
     @property
     def pattern(self) -> Json:
@@ -95,9 +88,7 @@ class Figure:
 
 def place_of(cell: Cell) -> str:
     """Size and context, or width and length, as a name on an axis."""
-    if cell.is_attention:
-        return f"d {cell.label('head_dim')}, {cell.label('sequence_length')}"
-    return f"{cell.label('size')}, {cell.label('context_length')}"
+    return ", ".join(labels_of(cell)[:2])
 
 
 def tags_of(cell: Cell) -> tuple[str, str, str, str]:
@@ -105,8 +96,20 @@ def tags_of(cell: Cell) -> tuple[str, str, str, str]:
     return cell.label("size"), cell.label("context_length"), cell.label("precision"), cell.phase
 
 
-def case_text(cell: Cell) -> str:
-    return case_name(cell.id)
+def markers(named: Iterable[tuple[str, Point]]) -> list[Series]:
+    """A colour and a marker for each name, in the order in which the names first come."""
+    points: dict[str, list[Point]] = {}
+    for name, point in named:
+        points.setdefault(name, []).append(point)
+    return [Series(name, found, place, mode="markers") for place, (name, found) in enumerate(points.items())]
+
+
+def bars(named: Iterable[tuple[str, str, Point]], colour: Callable[[str], int]) -> list[Series]:
+    """Stacked bars out of (group, part of the bar, point); a reader picks one group."""
+    points: dict[tuple[str, str], list[Point]] = {}
+    for group, name, point in named:
+        points.setdefault((group, name), []).append(point)
+    return [Series(name, found, colour(name), look="bar", group=group) for (group, name), found in points.items()]
 
 
 def plotly_of(figure: Figure) -> Json:
@@ -119,11 +122,9 @@ def plotly_of(figure: Figure) -> Json:
         "picks_one": figure.picks_one,
         "data": traces,
         "layout": {
-            "xaxis": {
-                **_axis(figure.x_title, figure.x_log, xs, () if names else figure.x_values),
-                "exponentformat": "B",
-            },
-            "yaxis": {**_axis(figure.y_title, figure.y_log, ys, names), "exponentformat": "none"},
+            "xaxis": _axis(figure.x_title, figure.x_log, xs, () if names else figure.x_values)
+            | {"exponentformat": "B"},
+            "yaxis": _axis(figure.y_title, figure.y_log, ys, names) | {"exponentformat": "none"},
             "barmode": "stack",
             "shapes": [] if figure.line_at is None else [_line(figure.line_at[0])],
             "annotations": [] if figure.line_at is None else [_label(figure.line_at, figure.y_log)],
@@ -167,7 +168,7 @@ def _look(series: Series) -> Json:
     if series.look in ("bar", "lane"):
         along = {"orientation": "h"} if series.look == "lane" else {}
         return {"type": "bar", "textposition": "none", **along, "marker": {"color": colour, "pattern": series.pattern}}
-    line = {"color": colour, "width": 1 if series.is_background else 2, "dash": series.drawn_dash}
+    line = {"color": colour, "width": 1 if series.is_background else 2, "dash": DASHES[series.dash % len(DASHES)]}
     if series.look == "area":
         filled = {"stackgroup": "held", "fillcolor": colour, "fillpattern": series.pattern}
         return {"type": "scatter", "mode": "lines", "line": {**line, "width": 0.5}, **filled}
@@ -175,7 +176,7 @@ def _look(series: Series) -> Json:
     written = {"textposition": "top right"} if "text" in series.mode else {}
     return {
         "type": "scatter", "mode": series.mode, "line": line, "offsetgroup": str(series.colour), **written,
-        "marker": {"color": colour, "size": size, "symbol": series.drawn_symbol},
+        "marker": {"color": colour, "size": size, "symbol": series.symbol or SYMBOLS[series.colour % len(SYMBOLS)]},
     }  # fmt: skip
 
 
@@ -214,7 +215,7 @@ def _label(line_at: tuple[float, str], is_log: bool) -> Json:
 
 def plain(value: str) -> str:
     """Text in which Plotly, which knows some HTML, finds none."""
-    return html.escape("".join(character if character.isprintable() else " " for character in value), quote=False)
+    return html.escape(printable(value), quote=False)
 
 
 OF_ONE_TRACE = ("name", "group", "x", "y", "text", "tags", "error_y", "base")

@@ -1,9 +1,10 @@
 """Kernel shares of traced cases, and the host and the device side of one attention layer."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from perf_tests.views.report.figure import Figure, Point, Series, tags_of
-from perf_tests.views.report.run import Run
+from perf_tests.views.report.figure import Figure, Point, Series, bars, markers, tags_of
+from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.tables.cells import Cell, distinct, finite, phase_order
 from perf_tests.views.tables.kernels import TRACED_NOTE
 from perf_tests.views.tables.pass_cells import last_phases, name_of, rows_in, without_phase
@@ -11,60 +12,38 @@ from perf_tests.views.tables.pass_cells import last_phases, name_of, rows_in, wi
 SIDES = {"device_seconds": "device", "host_seconds": "host"}
 
 
-def kernel_shares(run: Run) -> list[Figure]:
+def kernel_shares(run: RecordedRun) -> list[Figure]:
     """What share of the kernel time each kind of kernel takes, a bar for each phase; a reader picks what was traced."""
     cells = run.passes.get("kernels", [])
     kinds = distinct(str(row.get("kind")) for cell in cells for row in rows_in(cell.info, "kinds"))
-    points: dict[tuple[str, str], list[Point]] = {}
-    for cell in cells:
-        for row in rows_in(cell.info, "kinds"):
-            kind, share = str(row.get("kind")), finite(row.get("share_of_kernel_time"))
-            if share is not None:
-                point = Point(cell.phase, share * 100, kind, tags_of(cell))
-                points.setdefault((without_phase(cell), kind), []).append(point)
-    if not points:
-        return []
-    series = [
-        Series(kind, found, colour=kinds.index(kind), look="bar", group=group)
-        for (group, kind), found in points.items()
-    ]
-    return [
-        Figure(
-            f"run{run.number}-kernels",
-            "Kernel time by kind",
-            "phase",
-            "share of kernel time (%)",
-            series,
-            [TRACED_NOTE, run.conditions],
-            x_log=False,
-            y_log=False,
-            picks_one=True,
-            x_values=distinct(cell.phase for cell in sorted(cells, key=phase_order)),
-        )
-    ]
+    series = bars(
+        (
+            (without_phase(cell), kind, Point(cell.phase, share * 100, kind, tags_of(cell)))
+            for cell in cells
+            for row in rows_in(cell.info, "kinds")
+            if (share := finite(row.get("share_of_kernel_time"))) is not None
+            for kind in (str(row.get("kind")),)
+        ),
+        kinds.index,
+    )
+    phases = distinct(cell.phase for cell in sorted(cells, key=phase_order))
+    return run.figures(
+        "kernels", "Kernel time by kind", ("phase", "share of kernel time (%)"), series, [TRACED_NOTE],
+        x_log=False, y_log=False, picks_one=True, x_values=phases,
+    )  # fmt: skip
 
 
-def attention_layer(run: Run) -> list[Figure]:
+def attention_layer(run: RecordedRun) -> list[Figure]:
     """Device time beside host time of each part of one attention layer; a reader picks the traced case."""
     series = [one for cell in last_phases(run.passes.get("kernels", [])) for one in _sides(cell)]
-    if not series:
-        return []
-    return [
-        Figure(
-            f"run{run.number}-layer",
-            "One attention layer: the device's time and the host's",
-            "part",
-            "time (us)",
-            series,
-            [TRACED_NOTE, run.conditions],
-            x_log=False,
-            picks_one=True,
-            x_values=distinct(str(point.x) for one in series for point in one.points),
-        )
-    ]
+    parts = distinct(str(point.x) for one in series for point in one.points)
+    return run.figures(
+        "layer", "One attention layer: the device's time and the host's", ("part", "time (us)"), series, [TRACED_NOTE],
+        x_log=False, picks_one=True, x_values=parts,
+    )  # fmt: skip
 
 
-def attention_lanes(run: Run) -> list[Figure]:
+def attention_lanes(run: RecordedRun) -> list[Figure]:
     """When host and device worked on one attention layer, each on a lane of its own; a reader picks the traced case."""
     series = [
         Series(part, points, colour=place, look="lane", group=f"{name_of(cell)}, going {way}")
@@ -72,15 +51,11 @@ def attention_lanes(run: Run) -> list[Figure]:
         for way in ("forward", "backward")
         for place, (part, points) in enumerate(_lane_points(cell, way).items())
     ]
-    if not series:
-        return []
     note = "host: its way through each part, or its calls that launch; device: each kernel; on a CPU both are one"
-    return [
-        Figure(
-            f"run{run.number}-lanes", "One attention layer from moment to moment", "time (us)", "", series,
-            [note, TRACED_NOTE, run.conditions], x_log=False, y_log=False, picks_one=True, x_values=("device", "host"),
-        )
-    ]  # fmt: skip
+    return run.figures(
+        "lanes", "One attention layer from moment to moment", ("time (us)", ""), series, [note, TRACED_NOTE],
+        x_log=False, y_log=False, picks_one=True, x_values=("device", "host"),
+    )  # fmt: skip
 
 
 def _lane_points(cell: Cell, way: str) -> dict[str, list[Point]]:
@@ -95,15 +70,11 @@ def _lane_points(cell: Cell, way: str) -> dict[str, list[Point]]:
 
 
 def _sides(cell: Cell) -> Sequence[Series]:
-    series = []
-    for colour, (field, side) in enumerate(SIDES.items()):
-        points = []
-        for way in ("forward", "backward"):
-            for part in rows_in(cell.info, "attention", way, "parts"):
-                seconds = finite(part.get(field))
-                if seconds is not None and seconds > 0:
-                    x = f"{part.get('part')}, {way}"
-                    points.append(Point(x, seconds * 1e6, side, tags_of(cell)))
-        if points:
-            series.append(Series(side, points, colour=colour, mode="markers", group=name_of(cell)))
-    return series
+    points = [
+        (side, Point(f"{part.get('part')}, {way}", seconds * 1e6, side, tags_of(cell)))
+        for field, side in SIDES.items()
+        for way in ("forward", "backward")
+        for part in rows_in(cell.info, "attention", way, "parts")
+        if (seconds := finite(part.get(field)) or 0.0) > 0
+    ]
+    return [replace(one, group=name_of(cell)) for one in markers(points)]

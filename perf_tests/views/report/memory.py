@@ -4,12 +4,12 @@ from collections.abc import Iterable, Sequence
 from math import ceil
 
 from perf_tests.records.record import Json
-from perf_tests.views.report.figure import Figure, Point, Series, tags_of
-from perf_tests.views.report.run import Run
+from perf_tests.views.report.figure import Figure, Point, Series, bars, tags_of
+from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.tables.cells import Cell, distinct, finite, phase_order
+from perf_tests.views.tables.digits import MIB
 from perf_tests.views.tables.memory import MEMORY_NOTE
 from perf_tests.views.tables.pass_cells import inside, last_phases, name_of, rows_in, without_phase
-from perf_tests.views.tables.timing import MIB
 
 TIMELINE_VALUES = 20_000
 """Of all timelines of a page together; more would make it slow to open, and no screen is that wide."""
@@ -27,44 +27,39 @@ ABOVE = 1.04
 """How far above the highest moment the names of the parts stand."""
 
 
-def memory_categories(run: Run) -> list[Figure]:
+def memory_categories(run: RecordedRun) -> list[Figure]:
     """A bar for each phase, stacked by category, with a circle at the predicted peak; a reader picks size and context.
 
     Empty where no memory pass says what its peaks are made of.
     """
     cells = [cell for cell in run.passes.get("memory", []) if inside(cell.info, "peak_by_category_bytes")]
     groups = distinct(map(without_phase, cells))
-    cells.sort(key=phase_order)
+    cells.sort(key=lambda cell: (groups.index(without_phase(cell)), phase_order(cell)))
     names = stacked({name for cell in cells for name in inside(cell.info, "peak_by_category_bytes")})
-    series = []
+    series = bars(
+        (
+            (without_phase(cell), name, Point(cell.phase, amount / MIB, name, tags_of(cell)))
+            for name in names
+            for cell in cells
+            if (amount := finite(inside(cell.info, "peak_by_category_bytes").get(name)))
+        ),
+        place_in_stack,
+    )
     for group in groups:
-        chosen = [cell for cell in cells if without_phase(cell) == group]
-        for name in names:
-            points = [
-                Point(cell.phase, amount / MIB, name, tags_of(cell))
-                for cell in chosen
-                if (amount := finite(inside(cell.info, "peak_by_category_bytes").get(name)))
-            ]
-            if points:
-                series.append(Series(name, points, colour=place_of(name), look="bar", group=group))
-        series += _predicted(chosen, group)
-    if not series:
-        return []
-    return [
-        Figure(
-            f"run{run.number}-memory-categories", "What is held at the peak, by phase", "phase", "MiB", series,
-            ["circle: the peak that was predicted", MEMORY_NOTE, run.conditions], x_log=False, y_log=False,
-            picks_one=True, x_values=distinct(cell.phase for cell in cells),
-        )
-    ]  # fmt: skip
+        series += _predicted([cell for cell in cells if without_phase(cell) == group], group)
+    phases = distinct(cell.phase for cell in sorted(cells, key=phase_order))
+    return run.figures(
+        "memory-categories", "What is held at the peak, by phase", ("phase", "MiB"), series,
+        ["circle: the peak that was predicted", MEMORY_NOTE], x_log=False, y_log=False, picks_one=True, x_values=phases,
+    )  # fmt: skip
 
 
 def stacked(names: Iterable[str]) -> list[str]:
     """What stays longest at the bottom; what nobody has named before on top."""
-    return sorted(names, key=lambda name: (place_of(name), name))
+    return sorted(names, key=lambda name: (place_in_stack(name), name))
 
 
-def place_of(name: str) -> int:
+def place_in_stack(name: str) -> int:
     """The same colour in every figure."""
     return CATEGORIES.index(name) if name in CATEGORIES else len(CATEGORIES)
 
@@ -80,26 +75,22 @@ def _predicted(cells: Sequence[Cell], group: str) -> list[Series]:
     return [Series("predicted peak", points, mode="markers", symbol="circle-open", is_background=True, group=group)]
 
 
-def timelines(run: Run) -> list[Figure]:
+def timelines(run: RecordedRun) -> list[Figure]:
     """What is held after each allocation, stacked by category; a reader picks the case.
 
     Of the phases of one configuration the last is drawn: a full step contains what the others hold.
     """
     cells = last_phases(run.passes.get("memory", []))
     known = [(cell, found) for cell in cells if (found := _categories(cell.info))]
-    if not known:
-        return []
     values = sum(len(found) for _, found in known)
-    most = max(FEWEST_MOMENTS, TIMELINE_VALUES // values)
-    series = [one for cell, found in known for one in _timeline(cell, found, most)]
-    notes = ["every peak is kept where moments are left out; dashed: the peak that was predicted for the whole round",
-             MEMORY_NOTE, run.conditions]  # fmt: skip
-    return [
-        Figure(
-            f"run{run.number}-timeline", "What is held from moment to moment of a round", "blocks that came and went",
-            "MiB", series, notes, x_log=False, y_log=False, picks_one=True,
-        )
-    ]  # fmt: skip
+    series = [
+        one for cell, found in known for one in _timeline(cell, found, max(FEWEST_MOMENTS, TIMELINE_VALUES // values))
+    ]
+    note = "every peak is kept where moments are left out; dashed: the peak that was predicted for the whole round"
+    return run.figures(
+        "timeline", "What is held from moment to moment of a round", ("blocks that came and went", "MiB"), series,
+        [note, MEMORY_NOTE], x_log=False, y_log=False, picks_one=True,
+    )  # fmt: skip
 
 
 def _categories(values: Json) -> dict[str, list[float]]:
@@ -118,16 +109,12 @@ def _timeline(cell: Cell, categories: dict[str, list[float]], most: int) -> list
     group, tags = name_of(cell), tags_of(cell)
     series = [
         Series(
-            name,
-            [Point(moment, held[moment] / MIB, name, tags) for moment in moments],
-            colour=place_of(name),
-            mode="lines",
-            look="area",
-            group=group,
+            name, [Point(moment, held[moment] / MIB, name, tags) for moment in moments],
+            place_in_stack(name), mode="lines", look="area", group=group,
         )
         for name in stacked(categories)
         if any(held := categories[name])
-    ]
+    ]  # fmt: skip
     predicted = cell.number("predicted_peak_bytes")
     if predicted:
         ends = [Point(end, predicted / MIB, "predicted peak", tags) for end in (0, len(totals) - 1)]

@@ -22,12 +22,13 @@ from perf_tests.views.report import (
 )
 from perf_tests.views.report.figure import Figure, plotly_of, tags_of, with_shared_looks
 from perf_tests.views.report.markup import notes, paragraph, table, text
-from perf_tests.views.report.run import Machine, Run
+from perf_tests.views.report.run import MachineRuns, RecordedRun
 from perf_tests.views.report.timings import timings
 from perf_tests.views.tables import kernels as kernel_tables
 from perf_tests.views.tables import timing as tables
 from perf_tests.views.tables.cells import Cell, distinct, order
 from perf_tests.views.tables.memory import MEMORY_TABLES
+from perf_tests.views.tables.pass_cells import lost_lines
 from perf_tests.views.tables.warmup import WARMUP_TABLES
 
 HERE = Path(__file__).parent
@@ -77,7 +78,7 @@ class Page:
         return f'<div class="figures">{"".join(map(self.figure, figures))}</div>' if figures else ""
 
 
-def page_of(machines: Sequence[Machine], shown: Sequence[Run], left_out: Sequence[str]) -> str:
+def page_of(machines: Sequence[MachineRuns], shown: Sequence[RecordedRun], left_out: Sequence[str]) -> str:
     """The whole page. Raises MissingPlotlyError where Plotly is not installed."""
     page = Page(filters=_filters(shown))
     page.add(Section("runs", "What ran and where", _what_ran(machines, left_out), level=2))
@@ -104,22 +105,14 @@ def _plotly() -> str:
     return str(get_plotlyjs())
 
 
-def _what_ran(machines: Sequence[Machine], left_out: Sequence[str]) -> str:
+def _what_ran(machines: Sequence[MachineRuns], left_out: Sequence[str]) -> str:
     runs = sorted((run for machine in machines for run in machine.runs), key=lambda run: run.number)
     of = {id(run): place for place, machine in enumerate(machines, 1) for run in machine.runs}
     rows = tuple(
-        (
-            f"{run.number}",
-            run.name,
-            f"{of[id(run)]}",
-            run.date,
-            run.commit,
-            f"{run.timed}",
-            f"{run.untimed}",
-            f"{run.flags}",
-        )
+        (f"{run.number}", run.name, f"{of[id(run)]}", run.date, run.commit, f"{run.timed}", f"{run.untimed}",
+         f"{run.flags}")
         for run in runs
-    )
+    )  # fmt: skip
     header = ("Run", "Record", "Machine", "Written", "Commit", "measured", "without timing", "flags")
     lines = [f"machine {place}: {machine.newest.conditions}" for place, machine in enumerate(machines, 1)]
     if len(machines) > 1:
@@ -128,41 +121,49 @@ def _what_ran(machines: Sequence[Machine], left_out: Sequence[str]) -> str:
     return content + "".join(paragraph(f"Left out: {sentence}", "warning") for sentence in left_out)
 
 
-def _add_run(page: Page, run: Run) -> None:
-    cells = run.cells or []
+def _add_run(page: Page, run: RecordedRun) -> None:
     start = f"run{run.number}"
     page.add(Section(start, f"Run {run.number}: {run.name}", paragraph(f"{run.conditions}; {run.date}"), level=2))
-    page.add(Section(f"{start}-timings", "Timings", timings(run) if cells else ""))
-    page.add(Section(f"{start}-by-size", "By size and context", _table(tables.timing_table, run)))
-    page.add(Section(f"{start}-context", "Scaling over context", page.drawn(scaling.context_scaling(run))))
-    page.add(Section(f"{start}-size", "Scaling over size", page.drawn(scaling.size_scaling(run))))
-    page.add(
-        Section(
-            f"{start}-precision", "Precision", page.drawn(ratios.speed_up(run)) + _table(tables.precision_table, run)
-        )
-    )
     passes = ratios.passes_table(run)
-    passes_text = "" if passes is None else table(passes, f"{start}-passes")
-    page.add(
-        Section(f"{start}-passes", "Backward over forward", page.drawn(ratios.backward_over_forward(run)) + passes_text)
-    )
-    _add_memory(page, run, f"{start}-memory")
-    alone = page.drawn([*attention.attention_time(run), *attention.attention_memory(run)])
-    alone += _table(tables.attention_table, run) + _table(tables.attention_memory_table, run)
-    page.add(Section(f"{start}-attention", "Attention alone", alone))
-    page.add(Section(f"{start}-roofline", "Roofline", page.drawn(roofline.roofline(run))))
-    _add_kernels(page, run, f"{start}-kernels")
-    drawn = page.drawn([*warmup.warmup_series(run), *warmup.first_rounds(run)])
-    page.add(Section(f"{start}-warmup", "Warm-up", drawn + _of_pass(WARMUP_TABLES, run, "warmup")))
+    for anchor, title, figures, text_below in (
+        ("timings", "Timings", [], timings(run) if run.cells else ""),
+        ("by-size", "By size and context", [], _tables(run, tables.timing_table)),
+        ("context", "Scaling over context", scaling.context_scaling(run), ""),
+        ("size", "Scaling over size", scaling.size_scaling(run), ""),
+        ("precision", "Precision", ratios.speed_up(run), _tables(run, tables.precision_table)),
+        (
+            "passes", "Backward over forward", ratios.backward_over_forward(run),
+            "" if passes is None else table(passes, f"{start}-passes"),
+        ),
+        (
+            "memory", "Memory", [*peaks.peaks(run), *memory.memory_categories(run), *memory.timelines(run)],
+            _tables(run, tables.memory_table) + _of_pass(MEMORY_TABLES, run, "memory"),
+        ),
+        (
+            "attention", "Attention alone", [*attention.attention_time(run), *attention.attention_memory(run)],
+            _tables(run, tables.attention_table, tables.attention_memory_table),
+        ),
+        ("roofline", "Roofline", roofline.roofline(run), ""),
+        (
+            "kernels", "Where the device time goes", kernels.kernel_shares(run),
+            _of_pass((kernel_tables.share_table, kernel_tables.kernel_table), run, "kernels"),
+        ),
+        (
+            "kernels-layer", "One attention layer", [*kernels.attention_lanes(run), *kernels.attention_layer(run)],
+            _of_pass((kernel_tables.attention_part_table,), run, "kernels"),
+        ),
+        (
+            "warmup", "Warm-up", [*warmup.warmup_series(run), *warmup.first_rounds(run)],
+            _of_pass(WARMUP_TABLES, run, "warmup"),
+        ),
+    ):  # fmt: skip
+        page.add(Section(f"{start}-{anchor}", title, page.drawn(figures) + text_below))
 
 
-def _add_memory(page: Page, run: Run, anchor: str) -> None:
-    drawn = page.drawn([*peaks.peaks(run), *memory.memory_categories(run), *memory.timelines(run)])
-    content = drawn + _table(tables.memory_table, run) + _of_pass(MEMORY_TABLES, run, "memory")
-    page.add(Section(anchor, "Memory", content))
+TableOf = Callable[[Sequence[Cell]], tables.Table | None]
 
 
-def _of_pass(builders: Sequence[Callable[[Sequence[Cell]], tables.Table | None]], run: Run, name: str) -> str:
+def _of_pass(builders: Sequence[TableOf], run: RecordedRun, name: str) -> str:
     """The tables of an extra pass, with the machine below them."""
     built = [one for build in builders if (one := build(run.passes.get(name, []))) is not None]
     return "".join(
@@ -170,32 +171,21 @@ def _of_pass(builders: Sequence[Callable[[Sequence[Cell]], tables.Table | None]]
     )
 
 
-def _add_kernels(page: Page, run: Run, anchor: str) -> None:
-    content = page.drawn(kernels.kernel_shares(run))
-    content += _of_pass((kernel_tables.share_table, kernel_tables.kernel_table), run, "kernels")
-    page.add(Section(anchor, "Where the device time goes", content))
-    layer = _of_pass((kernel_tables.attention_part_table,), run, "kernels")
-    page.add(
-        Section(
-            f"{anchor}-layer",
-            "One attention layer",
-            page.drawn([*kernels.attention_lanes(run), *kernels.attention_layer(run)]) + layer,
+def _tables(run: RecordedRun, *builders: TableOf) -> str:
+    """Tables of the write-ups with the machine below them; the run's first table says why cases have no timing."""
+    cells = run.cells or []
+    said = set(lost_lines(cells))
+    built = [one for build in builders if (one := build(cells)) is not None]
+    return "".join(
+        table(
+            replace(one, notes=(*(note for note in one.notes if note not in said), run.conditions)),
+            f"run{run.number}-{one.name}",
         )
+        for one in built
     )
 
 
-def _table(build: Callable[[Sequence[Cell]], tables.Table | None], run: Run) -> str:
-    """A table of the write-ups with the machine below it; why cases have no timing stands in the run's first table."""
-    cells = run.cells or []
-    built = build(cells)
-    if built is None:
-        return ""
-    said = set(tables.reasons(cells))
-    lines = (*(note for note in built.notes if note not in said), run.conditions)
-    return table(replace(built, notes=lines), f"run{run.number}-{built.name}")
-
-
-def _add_history(page: Page, machine: Machine, anchor: str) -> None:
+def _add_history(page: Page, machine: MachineRuns, anchor: str) -> None:
     found = history.histories(machine) if len(machine.runs) > 1 else []
     if found:
         drawn = page.drawn([history.history_figure(found, machine, anchor)])
@@ -203,9 +193,10 @@ def _add_history(page: Page, machine: Machine, anchor: str) -> None:
         page.add(Section(anchor, f"History: {machine.name}", drawn + folded, level=2))
 
 
-def _add_pairs(page: Page, machines: Sequence[Machine], shown: Sequence[Run]) -> None:
+def _add_pairs(page: Page, machines: Sequence[MachineRuns], shown: Sequence[RecordedRun]) -> None:
     """Neighbours in time of one machine that are known in full, and the newest of each two machines."""
-    pairs = [(before, now, True) for machine in machines for before, now in pairwise(_in_full(machine))]
+    in_full = [[run for run in machine.runs if run.cells is not None] for machine in machines]
+    pairs = [(before, now, True) for runs in in_full for before, now in pairwise(runs)]
     newest = [machine.newest for machine in machines]
     pairs += [(before, now, False) for before, now in pairwise(newest) if before in shown and now in shown]
     for before, now, is_one_machine in pairs:
@@ -218,11 +209,7 @@ def _add_pairs(page: Page, machines: Sequence[Machine], shown: Sequence[Run]) ->
         page.add(Section(figure.name, f"Side by side: run {before.number} and run {now.number}", content, level=2))
 
 
-def _in_full(machine: Machine) -> list[Run]:
-    return [run for run in machine.runs if run.cells is not None]
-
-
-def _filters(shown: Sequence[Run]) -> str:
+def _filters(shown: Sequence[RecordedRun]) -> str:
     """A choice for each label with more than one value; without a program to act on it, none is shown."""
     cells = [cell for run in shown for cell in run.cells or []]
     choices = []

@@ -1,12 +1,12 @@
 """What a lower precision gains, and what a backward pass costs: ratios of two cases of one run."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 
-from perf_tests.identity import OF_A_PHASE
 from perf_tests.records.compare import ratio_interval
-from perf_tests.views.report.figure import Figure, Point, Series, case_text, place_of, tags_of
-from perf_tests.views.report.run import Run
-from perf_tests.views.tables.cells import Cell, distinct
+from perf_tests.views.report.figure import Figure, Point, markers, place_of, tags_of
+from perf_tests.views.report.run import RecordedRun
+from perf_tests.views.screens.lines import case_name
+from perf_tests.views.tables.cells import Cell, distinct, pairs_along
 from perf_tests.views.tables.conditions import rounds_line
 from perf_tests.views.tables.timing import (
     BASE_PRECISION,
@@ -24,105 +24,58 @@ Pair = tuple[Cell, Cell]
 INTERVAL_NOTE = "ratio of medians with an interval that holds it at 95 % within this launch"
 
 
-def speed_up(run: Run) -> list[Figure]:
+def speed_up(run: RecordedRun) -> list[Figure]:
     """fp32 over each other precision, by size and context; parity is drawn."""
     pairs = [(base, other) for base, other in _pairs(run, "precision", BASE_PRECISION) if not base.is_attention]
-    if not pairs:
-        return []
-    series = _series(pairs, lambda pair: f"{pair[1].label('precision')}, {pair[1].phase}")
-    return [
-        Figure(
-            f"run{run.number}-precision",
-            "Speed-up over fp32",
-            "size, context",
-            "fp32 / other",
-            series,
-            [INTERVAL_NOTE, rounds_line(_both(pairs)), run.conditions],
-            x_log=False,
-            y_log=False,
-            line_at=(1.0, "parity"),
-            x_values=_places(pairs),
-        )
-    ]
+    return run.figures(
+        "precision", "Speed-up over fp32", ("size, context", "fp32 / other"),
+        markers((f"{other.label('precision')}, {other.phase}", _point(base, other)) for base, other in pairs),
+        [INTERVAL_NOTE, rounds_line(_both(pairs))],
+        x_log=False, y_log=False, line_at=(1.0, "parity"), x_values=_places(pairs),
+    )  # fmt: skip
 
 
-def backward_over_forward(run: Run) -> list[Figure]:
+def backward_over_forward(run: RecordedRun) -> list[Figure]:
     """Backward over forward; 2 is what the arithmetic of a model asks for."""
     figures = []
     for alone, name, place, line in (
         (False, "model", "size, context", (2.0, "twice the arithmetic")),
         (True, "attention", "d, sequence", None),
     ):
-        pairs = [(backward, forward) for backward, forward in passes(run) if forward.is_attention == alone]
-        if pairs:
-            series = _series(pairs, lambda pair: f"{pair[0].label('precision')} {pair[0].implementation}")
-            figures.append(
-                Figure(
-                    f"run{run.number}-{name}-backward",
-                    f"Backward / forward, {name}",
-                    place,
-                    "backward / forward",
-                    series,
-                    [INTERVAL_NOTE, rounds_line(_both(pairs)), run.conditions],
-                    x_log=False,
-                    y_log=False,
-                    line_at=line,
-                    x_values=_places(pairs),
-                )
-            )
+        pairs = [pair for pair in passes(run) if pair[0].is_attention == alone]
+        figures += run.figures(
+            f"{name}-backward", f"Backward / forward, {name}", (place, "backward / forward"),
+            markers((f"{pair[0].label('precision')} {pair[0].implementation}", _point(*pair)) for pair in pairs),
+            [INTERVAL_NOTE, rounds_line(_both(pairs))],
+            x_log=False, y_log=False, line_at=line, x_values=_places(pairs),
+        )  # fmt: skip
     return figures
 
 
-def passes_table(run: Run) -> Table | None:
+def passes_table(run: RecordedRun) -> Table | None:
     """Backward over forward as text."""
     pairs = [(backward, forward) for backward, forward in passes(run) if not forward.is_attention]
     if not pairs:
         return None
     labels = (SIZE, CONTEXT, IMPLEMENTATION, PRECISION, BATCH)
-    rows = tuple((*(label.of(forward) for label in labels), ratio(*pair)) for pair in pairs for forward in (pair[1],))
+    rows = tuple((*(label.of(forward) for label in labels), ratio(back, forward)) for back, forward in pairs)
     header = (*(label.name for label in labels), "backward / forward")
     return Table("passes", "Backward over forward", header, len(labels), rows, (RATIO_NOTE, run.conditions))
 
 
-def passes(run: Run) -> list[Pair]:
+def passes(run: RecordedRun) -> list[Pair]:
     """(backward, forward) of each configuration that has both."""
     return [(other, base) for base, other in _pairs(run, "phase", "forward") if other.phase == "backward"]
 
 
-def _pairs(run: Run, axis: str, base: str) -> list[Pair]:
-    """(cell at `base`, other cell) that differ along `axis` alone, which is phase or precision; all of them timed."""
-    groups: dict[tuple[str, ...], dict[str, Cell]] = {}
-    for cell in run.cells or []:
-        if cell.is_timed:
-            along = {"phase": cell.phase, "precision": cell.label("precision")}
-            value = along.pop(axis)
-            same = [str(field) for name, field in cell.identity.items() if name not in (axis, *OF_A_PHASE)]
-            groups.setdefault((*same, *along.values()), {})[value] = cell
-    return [
-        (group[base], other)
-        for group in groups.values()
-        if base in group
-        for value, other in group.items()
-        if value != base
-    ]
+def _pairs(run: RecordedRun, axis: str, base: str) -> list[Pair]:
+    return pairs_along((cell for cell in run.cells or [] if cell.is_timed), axis, base)
 
 
-"""Identity fields that follow from the phase."""
-
-
-def _series(pairs: Sequence[Pair], name: Callable[[Pair], str]) -> list[Series]:
-    names = distinct(map(name, pairs))
-    return [
-        Series(each, [_point(pair) for pair in pairs if name(pair) == each], colour=place, mode="markers")
-        for place, each in enumerate(names)
-    ]
-
-
-def _point(pair: Pair) -> Point:
-    over, under = pair
+def _point(over: Cell, under: Cell) -> Point:
     low, high = ratio_interval(over.rounds, under.rounds) or (None, None)
     tags = tags_of(under if over.phase == under.phase else over)
-    return Point(place_of(over), over.median_seconds / under.median_seconds, case_text(under), tags, low, high)
+    return Point(place_of(over), over.median_seconds / under.median_seconds, case_name(under.id), tags, low, high)
 
 
 def _places(pairs: Iterable[Pair]) -> list[str]:

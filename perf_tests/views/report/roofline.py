@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 
-from perf_tests.views.report.figure import Figure, Point, Series, case_text, tags_of
-from perf_tests.views.report.run import Run
-from perf_tests.views.tables.cells import Cell, distinct
+from perf_tests.views.report.figure import Figure, Point, Series, markers, tags_of
+from perf_tests.views.report.run import RecordedRun
+from perf_tests.views.screens.lines import case_name
+from perf_tests.views.tables.cells import Cell
 from perf_tests.views.tables.conditions import rounds_line
 
 
-def roofline(run: Run) -> list[Figure]:
+def roofline(run: RecordedRun) -> list[Figure]:
     """TFLOP/s over FLOP per byte, where a record counts both."""
     chosen = []
     for cell in run.cells or []:
@@ -16,28 +17,12 @@ def roofline(run: Run) -> list[Figure]:
         moved = cell.number("bytes_touched")
         if cell.is_timed and flops and moved and flops > 0 and moved > 0:
             chosen.append((cell, flops / moved, flops / cell.median_seconds / 1e12))
-    if not chosen:
-        return []
-    names = distinct(_name(cell.phase, cell.label("precision"), cell.is_attention) for cell, _, _ in chosen)
-    series = [
-        Series(
-            name,
-            [
-                Point(intensity, rate, case_text(cell), tags_of(cell))
-                for cell, intensity, rate in chosen
-                if _name(cell.phase, cell.label("precision"), cell.is_attention) == name
-            ],
-            colour=place,
-            mode="markers",
-        )
-        for place, name in enumerate(names)
-    ]
-    conditions = [rounds_line([cell for cell, _, _ in chosen]), run.conditions]
-    title = "Roofline: rate over arithmetic intensity"
-    roofs = _roofs([cell for cell, _, _ in chosen], [intensity for _, intensity, _ in chosen])
-    if roofs:
-        conditions.insert(0, "grey: the best square product and the best memory traffic measured here")
-    return [Figure(f"run{run.number}-roofline", title, "FLOP per byte", "TFLOP/s", [*roofs, *series], conditions)]
+    series = markers((_name(cell), Point(x, rate, case_name(cell.id), tags_of(cell))) for cell, x, rate in chosen)
+    cells = [cell for cell, _, _ in chosen]
+    roofs = _roofs(cells, [intensity for _, intensity, _ in chosen]) if cells else []
+    notes = ["grey: the best square product and the best memory traffic measured here"] if roofs else []
+    title, axes = "Roofline: rate over arithmetic intensity", ("FLOP per byte", "TFLOP/s")
+    return run.figures("roofline", title, axes, [*roofs, *series], [*notes, rounds_line(cells)])
 
 
 def _roofs(cells: Sequence[Cell], intensities: Sequence[float]) -> list[Series]:
@@ -66,5 +51,5 @@ def _roofs(cells: Sequence[Cell], intensities: Sequence[float]) -> list[Series]:
     return series
 
 
-def _name(phase: str, precision: str, is_attention: bool) -> str:
-    return f"{'attention ' if is_attention else ''}{phase}, {precision}"
+def _name(cell: Cell) -> str:
+    return f"{'attention ' if cell.is_attention else ''}{cell.phase}, {cell.label('precision')}"

@@ -8,6 +8,7 @@ from typing import Any
 
 from perf_tests.records.record import Json, identity_of, machine_differences, timing_outcomes
 from perf_tests.records.store import StoredRecord
+from perf_tests.views.report.figure import Figure, Series
 from perf_tests.views.tables.cells import Cell, cells_of
 from perf_tests.views.tables.conditions import commit_of, date_of, machine_line, machine_name
 from perf_tests.views.tables.pass_cells import pass_cells
@@ -23,7 +24,7 @@ PASSES = ("kernels", "memory", "warmup")
 
 
 @dataclass
-class Run:
+class RecordedRun:
     """One record, without what no page shows. `cells` is None once only its medians are needed."""
 
     name: str
@@ -31,7 +32,7 @@ class Run:
     """Without `benchmarks` and `outcomes`."""
     cells: list[Cell] | None
     medians: dict[str, tuple[float, tuple[Any, ...]]]
-    """Median in seconds and identity of each timed case, by id."""
+    """Median in seconds of each timed case by id, and its identity after the four tags of it."""
     timed: int
     untimed: int
     flags: int
@@ -57,29 +58,43 @@ class Run:
     def conditions(self) -> str:
         return machine_line(self.record)
 
+    def figures(
+        self,
+        name: str,
+        title: str,
+        axes: tuple[str, str],
+        series: Sequence[Series],
+        notes: Sequence[str],
+        **choices: Any,
+    ) -> list[Figure]:
+        """One figure above the conditions of this run; none without series."""
+        if not series:
+            return []
+        return [Figure(f"run{self.number}-{name}", title, *axes, series, [*notes, self.conditions], **choices)]
+
     @property
     def title(self) -> str:
         return f"run {self.number}, {self.name}"
 
 
 @dataclass
-class Machine:
+class MachineRuns:
     """Runs of one machine, build and setting: the only ones whose times compare. Oldest first."""
 
-    runs: list[Run] = field(default_factory=list)
+    runs: list[RecordedRun] = field(default_factory=list)
 
     @property
     def name(self) -> str:
         return machine_name(self.runs[0].record)
 
     @property
-    def newest(self) -> Run:
+    def newest(self) -> RecordedRun:
         return self.runs[-1]
 
 
-def machines_of(records: Iterable[StoredRecord], keeps_all: bool) -> list[Machine]:
+def machines_of(records: Iterable[StoredRecord], keeps_all: bool) -> list[MachineRuns]:
     """Runs by machine, numbered by date. `keeps_all` says that each of them will be shown in full."""
-    machines: list[Machine] = []
+    machines: list[MachineRuns] = []
     identities: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for record in records:
         run = _run_of(record, identities)
@@ -97,16 +112,16 @@ def machines_of(records: Iterable[StoredRecord], keeps_all: bool) -> list[Machin
     return machines
 
 
-def _machine_of(run: Run, machines: list[Machine]) -> Machine:
+def _machine_of(run: RecordedRun, machines: list[MachineRuns]) -> MachineRuns:
     info = run.record["machine_info"]
     for machine in machines:
         if not machine_differences(info, machine.newest.record["machine_info"]):
             return machine
-    machines.append(Machine())
+    machines.append(MachineRuns())
     return machines[-1]
 
 
-def _run_of(stored: StoredRecord, identities: dict[tuple[Any, ...], tuple[Any, ...]]) -> Run:
+def _run_of(stored: StoredRecord, identities: dict[tuple[Any, ...], tuple[Any, ...]]) -> RecordedRun:
     """Hundreds of runs hold the same few identities; each is kept once."""
     data = stored.data
     cells = cells_of(data)
@@ -115,10 +130,10 @@ def _run_of(stored: StoredRecord, identities: dict[tuple[Any, ...], tuple[Any, .
         if cell.is_timed:
             key = tuple((name, str(value)) for name, value in cell.identity.items())
             medians[sys.intern(cell.id)] = (cell.median_seconds, identities.setdefault(key, key))
-    flags = sum(len(found) for row in data["benchmarks"] if isinstance(found := row["extra_info"].get("flags"), list))
     facts = {name: value for name, value in data.items() if name not in ("benchmarks", "outcomes", "passes")}
-    return Run(
-        stored.name, facts, cells, medians, len(data["benchmarks"]), len(data["outcomes"]), flags,
+    return RecordedRun(
+        stored.name, facts, cells, medians, len(data["benchmarks"]), len(data["outcomes"]),
+        sum(len(cell.flags) for cell in cells),
         {name: found for name in PASSES if (found := pass_cells(data, name))}, _launch_of(stored),
     )  # fmt: skip
 
@@ -141,7 +156,7 @@ def _launch_of(stored: StoredRecord) -> StoredRecord | None:
     return StoredRecord(stored.path, {**known, "benchmarks": rows, "outcomes": outcomes})
 
 
-def _forget_old_launches(runs: Sequence[Run]) -> None:
+def _forget_old_launches(runs: Sequence[RecordedRun]) -> None:
     counts: Counter[str] = Counter()
     for run in reversed(runs):
         if run.launch is not None:

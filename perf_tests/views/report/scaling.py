@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from perf_tests.records.compare import median_interval
-from perf_tests.views.report.figure import Figure, Point, Series, case_text, tags_of
-from perf_tests.views.report.run import Run
+from perf_tests.views.report.figure import Figure, Point, Series, tags_of
+from perf_tests.views.report.run import RecordedRun
+from perf_tests.views.screens.lines import case_name
 from perf_tests.views.tables.cells import Cell, distinct, phase_order
 from perf_tests.views.tables.conditions import rounds_line
 
@@ -17,98 +18,81 @@ FLOORS = {
 """How fast a case could be at best, as far as its record tells, and what that means."""
 
 
-def context_scaling(run: Run) -> list[Figure]:
+Number = Callable[[Cell], float | None]
+Names = Callable[[Cell], tuple[str, str]]
+Value = tuple[float, float | None, float | None]
+"""A figure and the ends of its interval."""
+
+
+def context_scaling(run: RecordedRun) -> list[Figure]:
     """Time over context, one figure for each phase, a line for each size, precision and implementation."""
-    return _figures(
-        run, "context", "tokens in a sequence", lambda cell: cell.number("context_length"), _without_context
-    )
+    return _figures(run, "context", "tokens in a sequence", "context_length", lambda cell: cell.label("size"))
 
 
-def size_scaling(run: Run) -> list[Figure]:
+def size_scaling(run: RecordedRun) -> list[Figure]:
     """Time over parameters, one figure for each phase, a line for each context, precision and implementation."""
-    return _figures(run, "size", "parameters", lambda cell: cell.number("parameters"), _without_size)
+    return _figures(run, "size", "parameters", "parameters", lambda cell: f"context {cell.label('context_length')}")
 
 
-def _without_context(cell: Cell) -> tuple[str, str]:
-    return cell.label("size"), f"{cell.label('precision')} {cell.implementation}, batch {cell.label('batch_size')}"
+def _figures(run: RecordedRun, axis: str, x_title: str, field: str, first_name: Callable[[Cell], str]) -> list[Figure]:
+    def x(cell: Cell) -> float | None:
+        return cell.number(field)
 
+    def names(cell: Cell) -> tuple[str, str]:
+        return first_name(cell), f"{cell.label('precision')} {cell.implementation}"
 
-def _without_size(cell: Cell) -> tuple[str, str]:
-    return (
-        f"context {cell.label('context_length')}",
-        f"{cell.label('precision')} {cell.implementation}, batch {cell.label('batch_size')}",
-    )
-
-
-def _figures(
-    run: Run,
-    axis: str,
-    x_title: str,
-    x: Callable[[Cell], float | None],
-    names: Callable[[Cell], tuple[str, str]],
-) -> list[Figure]:
     cells = [cell for cell in run.cells or [] if cell.is_timed and not cell.is_attention and x(cell)]
     figures = []
     for phase, found in groupby(sorted(cells, key=phase_order), key=lambda cell: cell.phase):
         chosen = list(found)
-        lines = lines_of(chosen, x, names)
+        lines = lines_of(chosen, x, milliseconds, names)
         if not any(len({point.x for point in line.points}) > 1 for line in lines):
             continue
         floors = floors_of(chosen, x, names)
-        figures.append(
-            Figure(
-                f"run{run.number}-{axis}-{phase}",
-                f"{phase}: time over {x_title}",
-                x_title,
-                "median of the rounds (ms)",
-                [*floors, *lines],
-                [*floor_notes(floors), rounds_line(chosen), run.conditions],
-                x_values=sorted({int(x(cell) or 0) for cell in chosen}) if axis == "context" else (),
-            )
-        )
+        figures += run.figures(
+            f"{axis}-{phase}", f"{phase}: time over {x_title}", (x_title, "median of the rounds (ms)"),
+            [*floors, *lines], [*floor_notes(floors), rounds_line(chosen)],
+            x_values=sorted({int(x(cell) or 0) for cell in chosen}) if axis == "context" else (),
+        )  # fmt: skip
     return figures
 
 
-def lines_of(
-    cells: Sequence[Cell], x: Callable[[Cell], float | None], names: Callable[[Cell], tuple[str, str]]
-) -> list[Series]:
-    """A line for each pair of names: the first chooses colour and marker, the second the dash."""
+def milliseconds(cell: Cell) -> Value | None:
+    """Median of the rounds; None for a case without a timing."""
+    if not cell.is_timed:
+        return None
+    low, high = (end and end * 1e3 for end in median_interval(cell.rounds, 0.95) or (None, None))
+    return cell.median_seconds * 1e3, low, high
+
+
+def looks_of(cells: Sequence[Cell], names: Names) -> dict[tuple[str, str], tuple[int, int]]:
+    """Colour and dash of each pair of names: the first chooses colour and marker, the second the dash."""
     firsts, seconds = (distinct(names(cell)[i] for cell in cells) for i in (0, 1))
+    return {pair: (firsts.index(pair[0]), seconds.index(pair[1])) for pair in map(names, cells)}
+
+
+def lines_of(cells: Sequence[Cell], x: Number, y: Callable[[Cell], Value | None], names: Names) -> list[Series]:
+    """A line for each pair of names through the cells that have a figure."""
     series = []
-    for first in firsts:
-        for second in seconds:
-            points = [_point(cell, x) for cell in cells if names(cell) == (first, second)]
-            if points:
-                name = first if len(seconds) == 1 else f"{first}, {_short(second, seconds)}"
-                points.sort(key=lambda point: point.x)
-                series.append(Series(name, points, colour=firsts.index(first), dash=seconds.index(second)))
+    for pair, look in looks_of(cells, names).items():
+        points = [
+            Point(x(cell) or 0.0, found[0], case_name(cell.id), tags_of(cell), *found[1:])
+            for cell in sorted(cells, key=lambda cell: x(cell) or 0.0)
+            if names(cell) == pair and (found := y(cell))
+        ]
+        if points:
+            series.append(Series(", ".join(pair), points, *look))
     return series
 
 
-def _short(name: str, names: Sequence[str]) -> str:
-    """Without the batch where that is all the same."""
-    if len({other.rpartition(", batch")[2] for other in names}) == 1:
-        return name.rpartition(", batch")[0]
-    return name
-
-
-def _point(cell: Cell, x: Callable[[Cell], float | None]) -> Point:
-    interval = median_interval(cell.rounds, 0.95) or (None, None)
-    low, high = (None if end is None else end * 1e3 for end in interval)
-    return Point(x(cell) or 0.0, cell.median_seconds * 1e3, case_text(cell), tags_of(cell), low, high)
-
-
-def floors_of(
-    cells: Sequence[Cell], x: Callable[[Cell], float | None], names: Callable[[Cell], object]
-) -> list[Series]:
+def floors_of(cells: Sequence[Cell], x: Number, names: Names) -> list[Series]:
     """What each case could not beat, as far as its record says: a thin line behind those of one name."""
     series: list[Series] = []
     for dash, (floor, meaning) in enumerate(FLOORS.items(), 1):
         lines: dict[object, list[Point]] = {}
         for cell in cells:
-            seconds = floor_seconds(cell)[floor]
-            if seconds and seconds > 0:
-                text = f"{case_text(cell)}: {meaning}"
+            if (seconds := floor_seconds(cell)[floor] or 0.0) > 0:
+                text = f"{case_name(cell.id)}: {meaning}"
                 lines.setdefault(names(cell), []).append(Point(x(cell) or 0.0, seconds * 1e3, text, tags_of(cell)))
         for place, points in enumerate(lines.values()):
             points.sort(key=lambda point: point.x)

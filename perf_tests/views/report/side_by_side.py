@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from perf_tests.records.compare import Row, Status, compare
+from perf_tests.records.compare import ComparedCase, Status, compare
 from perf_tests.records.record import Json
-from perf_tests.views.report.figure import Figure, Point, Series, tags_of
-from perf_tests.views.report.run import Run
+from perf_tests.views.report.figure import Figure, Point, markers, tags_of
+from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.screens.comparison import Reading, reading
 from perf_tests.views.screens.lines import DASH, case_name
 from perf_tests.views.tables.cells import Cell, order
@@ -16,13 +16,13 @@ ONE_MACHINE = "one launch of each: launches differ by more than their rounds do,
 TWO_MACHINES = "two machines, builds or settings: ratios without a verdict"
 
 
-def rows_of(before: Run, now: Run, is_one_machine: bool) -> list[Row]:
+def rows_of(before: RecordedRun, now: RecordedRun, is_one_machine: bool) -> list[ComparedCase]:
     """Cases of either run, the slowest first; of two machines, the device is no part of what a case is."""
     rows = compare(_as_record(before, is_one_machine), _as_record(now, is_one_machine))
     return sorted(rows, key=lambda row: (row.ratio is None, -(row.ratio or 0.0), list(Status).index(row.status)))
 
 
-def _as_record(run: Run, with_device: bool) -> Json:
+def _as_record(run: RecordedRun, with_device: bool) -> Json:
     cells = run.cells or []
 
     def identity(cell: Cell) -> Json:
@@ -42,7 +42,9 @@ def _as_record(run: Run, with_device: bool) -> Json:
     }
 
 
-def side_by_side_table(rows: Sequence[Row], before: Run, now: Run, is_one_machine: bool) -> Table:
+def side_by_side_table(
+    rows: Sequence[ComparedCase], before: RecordedRun, now: RecordedRun, is_one_machine: bool
+) -> Table:
     """Every case of either run: both medians, the ratio, or in words why there is none."""
     interval = ("95 % within these launches",) if is_one_machine else ()
     header = ("Case", f"run {before.number} (ms)", f"run {now.number} (ms)", "ratio", *interval, "reading")
@@ -52,7 +54,7 @@ def side_by_side_table(rows: Sequence[Row], before: Run, now: Run, is_one_machin
     return Table("side-by-side", title, header, 1, tuple(_row(row, is_one_machine) for row in rows), notes)
 
 
-def _row(row: Row, is_one_machine: bool) -> tuple[str, ...]:
+def _row(row: ComparedCase, is_one_machine: bool) -> tuple[str, ...]:
     times = tuple(DASH if s is None else significant(s * 1e3) for s in (row.before_seconds, row.now_seconds))
     ratio = DASH if row.ratio is None else f"{row.ratio:.3f}"
     interval = DASH if row.interval is None else f"{row.interval[0]:.3f} to {row.interval[1]:.3f}"
@@ -72,25 +74,22 @@ READINGS = {
 }
 
 
-def side_by_side_figure(rows: Sequence[Row], before: Run, now: Run, is_one_machine: bool) -> Figure | None:
+def side_by_side_figure(
+    rows: Sequence[ComparedCase], before: RecordedRun, now: RecordedRun, is_one_machine: bool
+) -> Figure | None:
     """The ratio over the time that a case takes, with its interval within one machine."""
     cells = {cell.id: cell for cell in now.cells or []}
-    points: dict[str, list[Point]] = {}
+    points = []
     for row in rows:
         if row.ratio is not None and row.before_seconds is not None:
-            low, high = row.interval or (None, None)
-            cell = cells[row.id]
-            ends = (low, high) if is_one_machine else (None, None)
+            cell, ends = cells[row.id], row.interval if is_one_machine and row.interval else (None, None)
             point = Point(row.before_seconds * 1e3, row.ratio, case_name(row.id), tags_of(cell), *ends)
-            points.setdefault(f"{'attention ' if cell.is_attention else ''}{cell.phase}", []).append(point)
+            points.append((f"{'attention ' if cell.is_attention else ''}{cell.phase}", point))
     if not points:
         return None
-    series = [
-        Series(phase, sorted(points[phase], key=lambda point: order(point.x)), colour=place, mode="markers")
-        for place, phase in enumerate(sorted(points))
-    ]
+    points.sort(key=lambda named: (named[0], order(named[1].x)))
     notes = [ONE_MACHINE if is_one_machine else TWO_MACHINES, now.conditions]
     return Figure(
         f"run{before.number}-run{now.number}", f"{now.title} over {before.title}", f"run {before.number} (ms)", "ratio",
-        series, notes, y_log=False, line_at=(1.0, "parity"),
+        markers(points), notes, y_log=False, line_at=(1.0, "parity"),
     )  # fmt: skip

@@ -7,7 +7,7 @@ from perf_tests.audit.row_flags import FLAGS
 from perf_tests.records.compare import median_interval
 from perf_tests.records.record import OUTCOMES
 from perf_tests.views.report.markup import csv_link, notes, text
-from perf_tests.views.report.run import Run
+from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.screens.lines import DASH, case_name
 from perf_tests.views.tables.cells import Cell
 from perf_tests.views.tables.conditions import machine_name, rounds_line
@@ -26,30 +26,18 @@ class Column:
     of: Callable[[Cell], str | None]
 
 
-def _median(cell: Cell) -> str:
-    return significant(cell.median_seconds * 1e3)
-
-
 def _interval(cell: Cell) -> str | None:
     found = median_interval(cell.rounds, 0.95)
     return None if found is None else f"{significant(found[0] * 1e3)} to {significant(found[1] * 1e3)}"
 
 
-def _number(name: str, write: Callable[[float], str]) -> Callable[[Cell], str | None]:
-    def of(cell: Cell) -> str | None:
-        value = cell.number(name)
-        return None if value is None else write(value)
-
-    return of
+def _number(name: str, form: str) -> Callable[[Cell], str | None]:
+    return lambda cell: None if (value := cell.number(name)) is None else format(value, form)
 
 
-def _flags(cell: Cell) -> str | None:
-    flags = cell.info.get("flags")
-    return ", ".join(map(str, flags)) if isinstance(flags, list) and flags else None
-
-
-def _word(name: str) -> Callable[[Cell], str | None]:
-    return lambda cell: str(cell.info[name]) if isinstance(cell.info.get(name), str) else None
+def _rate(cell: Cell) -> str | None:
+    rate = cell.number("tflops_per_second")
+    return None if rate is None else significant(rate, 3)
 
 
 LABELS = {
@@ -57,33 +45,30 @@ LABELS = {
     True: ("d", "Sequence", "Phase", "Precision", "Implementation"),
 }
 FIGURES = (
-    Column("median (ms)", _median),
+    Column("median (ms)", lambda cell: significant(cell.median_seconds * 1e3)),
     Column("95 % interval (ms)", _interval),
     Column("mean ± std (ms)", milliseconds),
     Column("rounds", lambda cell: str(len(cell.rounds))),
-    Column("tokens/s", _number("tokens_per_second", lambda value: f"{value:,.0f}")),
-    Column("TFLOP/s", _number("tflops_per_second", lambda value: significant(value, 3))),
-    Column("of matmul ceiling", _number("share_of_matmul_ceiling", lambda value: f"{value:.0%}")),
-    Column("MFU", _number("mfu", lambda value: f"{value:.1%}")),
-    Column("of roofline", _number("roofline_fraction", lambda value: f"{value:.0%}")),
-    Column("bound by", _word("bound")),
-    Column("launches", _number("kernel_launches", lambda value: f"{value:,.0f}")),
-    Column("flags", _flags),
+    Column("tokens/s", _number("tokens_per_second", ",.0f")),
+    Column("TFLOP/s", _rate),
+    Column("of matmul ceiling", _number("share_of_matmul_ceiling", ".0%")),
+    Column("MFU", _number("mfu", ".1%")),
+    Column("of roofline", _number("roofline_fraction", ".0%")),
+    Column("bound by", lambda cell: str(cell.info.get("bound") or "") or None),
+    Column("launches", _number("kernel_launches", ",.0f")),
+    Column("flags", lambda cell: ", ".join(cell.flags) or None),
 )
 
 
-def timings(run: Run) -> str:
+def timings(run: RecordedRun) -> str:
     """One table for models and one for attention alone, all rows with what the filters compare."""
     cells = run.cells or []
     parts = [_table([cell for cell in cells if cell.is_attention == alone], alone) for alone in (False, True)]
-    sentences = [f"{name}: {flag.sentence}" for name, flag in FLAGS.items() if any(_has(cell, name) for cell in cells)]
+    sentences = [
+        f"{name}: {flag.sentence}" for name, flag in FLAGS.items() if any(name in cell.flags for cell in cells)
+    ]
     lines = [run.conditions, rounds_line(cells), SPREAD_NOTE, INTERVAL_NOTE, *sentences]
     return "".join(parts) + notes([line for line in lines if line]) + _links(run)
-
-
-def _has(cell: Cell, flag: str) -> bool:
-    flags = cell.info.get("flags")
-    return isinstance(flags, list) and flag in flags
 
 
 def _table(cells: Sequence[Cell], alone: bool) -> str:
@@ -112,7 +97,7 @@ def _row(cell: Cell, alone: bool, figures: Sequence[Column]) -> str:
     return start + "".join(f"<td>{text(column.of(cell) or DASH)}" for column in figures)
 
 
-def _links(run: Run) -> str:
+def _links(run: RecordedRun) -> str:
     """The run's figures unrounded, one file for each kind."""
     rows = flat_rows(run.cells or [], run.name, machine_name(run.record), run.passes)
     return "".join(csv_link(f"{run.name}-{kind}", as_csv(rows[kind], COLUMNS[kind])) for kind in COLUMNS if rows[kind])

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from perf_tests.gate.recorded_sides import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAUNCHES
 from perf_tests.records.store import StoredRecord
-from perf_tests.views.report.run import Machine, Run
+from perf_tests.views.report.run import MachineRuns, RecordedRun
 from perf_tests.views.tables.timing import Table
 
 
-def verdict_table(machine: Machine) -> Table | None:
+def verdict_table(machine: MachineRuns) -> Table | None:
     """The newest commit with launches enough against the one before it; None where there are no two such commits."""
     found = two_commits(machine)
     if found is None:
@@ -21,7 +21,7 @@ def verdict_table(machine: Machine) -> Table | None:
     from perf_tests.views.screens.recorded_gate import RECORDED_HEADER, recorded_conditions, recorded_verdict
 
     base, head = (_launches(runs) for runs in found)
-    first, second = (f"{runs[-1].commit} (runs {_numbers(runs)})" for runs in found)
+    first, second = (f"{runs[-1].commit} (runs {', '.join(str(run.number) for run in runs)})" for runs in found)
     title = f"Verdicts: {second} against {first}"
     reason = why_incomparable(base, head)
     if reason:
@@ -34,9 +34,9 @@ def verdict_table(machine: Machine) -> Table | None:
     return Table("verdicts", title, ("Case", *RECORDED_HEADER[1:]), 1, rows, notes)
 
 
-def two_commits(machine: Machine) -> tuple[list[Run], list[Run]] | None:
+def two_commits(machine: MachineRuns) -> tuple[list[RecordedRun], list[RecordedRun]] | None:
     """(base, head): runs of the newest commit that has launches enough, and of the nearest before it that has."""
-    by_commit: dict[str, list[Run]] = {}
+    by_commit: dict[str, list[RecordedRun]] = {}
     for run in machine.runs:
         if run.launch is not None:
             by_commit.setdefault(run.launch.data["commit_info"]["id"], []).append(run)
@@ -48,9 +48,5 @@ def two_commits(machine: Machine) -> tuple[list[Run], list[Run]] | None:
     return None
 
 
-def _launches(runs: Sequence[Run]) -> list[StoredRecord]:
+def _launches(runs: Sequence[RecordedRun]) -> list[StoredRecord]:
     return [run.launch for run in runs if run.launch is not None]
-
-
-def _numbers(runs: Sequence[Run]) -> str:
-    return ", ".join(str(run.number) for run in runs)

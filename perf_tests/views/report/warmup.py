@@ -1,8 +1,8 @@
 """Warm-up: the rounds of fresh processes one by one, after each number of rounds that were not measured."""
 
 from perf_tests.records.record import Json
-from perf_tests.views.report.figure import Figure, Point, Series, tags_of
-from perf_tests.views.report.run import Run
+from perf_tests.views.report.figure import Figure, Point, Series, bars, tags_of
+from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.tables.cells import Cell, distinct, phase_order
 from perf_tests.views.tables.pass_cells import name_of, rows_in, without_phase
 from perf_tests.views.tables.warmup import (
@@ -15,18 +15,14 @@ from perf_tests.views.tables.warmup import (
 )
 
 
-def warmup_series(run: Run) -> list[Figure]:
+def warmup_series(run: RecordedRun) -> list[Figure]:
     """Time of each round since its process began; a reader picks the case."""
     series = [one for cell in run.passes.get("warmup", []) for one in _lines(cell)]
-    if not series:
-        return []
-    return [
-        Figure(
-            f"run{run.number}-warmup", "Rounds of fresh processes", "round of the process", "time (ms)", series,
-            ["the first rounds of a line are its warm-up, as many as its name says", WARMUP_NOTE, run.conditions],
-            x_log=False, picks_one=True,
-        )
-    ]  # fmt: skip
+    note = "the first rounds of a line are its warm-up, as many as its name says"
+    return run.figures(
+        "warmup", "Rounds of fresh processes", ("round of the process", "time (ms)"), series, [note, WARMUP_NOTE],
+        x_log=False, picks_one=True,
+    )  # fmt: skip
 
 
 def _lines(cell: Cell) -> list[Series]:
@@ -46,27 +42,22 @@ def _lines(cell: Cell) -> list[Series]:
     return series
 
 
-def first_rounds(run: Run) -> list[Figure]:
+def first_rounds(run: RecordedRun) -> list[Figure]:
     """What the first round of a process is spent on, a stacked bar for each phase; a reader picks the configuration."""
     cells = sorted(run.passes.get("warmup", []), key=phase_order)
     known: list[tuple[Cell, Json]] = [(cell, first_round_parts(cell.info)) for cell in cells]
     names = distinct(name for _, parts in known for name in parts)
-    points: dict[tuple[str, str], list[Point]] = {}
-    for cell, parts in known:
-        for name, seconds in parts.items():
-            if seconds > 0:
-                point = Point(cell.phase, seconds * 1e3, part_name(name), tags_of(cell))
-                points.setdefault((without_phase(cell), name), []).append(point)
-    if not points:
-        return []
-    series = [
-        Series(part_name(name), found, colour=names.index(name), look="bar", group=group)
-        for (group, name), found in points.items()
-    ]
-    return [
-        Figure(
-            f"run{run.number}-first-rounds", "What the first round of a process is spent on", "phase", "time (ms)",
-            series, [FIRST_ROUND_NOTE, run.conditions], x_log=False, y_log=False, picks_one=True,
-            x_values=distinct(cell.phase for cell, parts in known if parts),
-        )
-    ]  # fmt: skip
+    series = bars(
+        (
+            (without_phase(cell), part_name(name), Point(cell.phase, seconds * 1e3, part_name(name), tags_of(cell)))
+            for cell, parts in known
+            for name, seconds in parts.items()
+            if seconds > 0
+        ),
+        [part_name(name) for name in names].index,
+    )
+    return run.figures(
+        "first-rounds", "What the first round of a process is spent on", ("phase", "time (ms)"), series,
+        [FIRST_ROUND_NOTE], x_log=False, y_log=False, picks_one=True,
+        x_values=distinct(cell.phase for cell, parts in known if parts),
+    )  # fmt: skip

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import log
 
-from perf_tests.records.compare import Row, Status
-from perf_tests.views.screens.lines import DASH, case_name, duration
+from perf_tests.records.compare import ComparedCase, Status
+from perf_tests.views.screens.lines import DASH, case_name, duration, printable
 
 NARROWEST, WIDEST = 80, 200
 """Columns that lines are fitted to; a narrower terminal breaks them, and a wider one gains nothing."""
@@ -29,7 +29,7 @@ class Tone(StrEnum):
 
 
 @dataclass(frozen=True)
-class Line:
+class ScreenLine:
     text: str
     tone: Tone = Tone.PLAIN
 
@@ -48,7 +48,7 @@ FIRST = (Status.GONE, Status.NO_LONGER, Status.INCOMPARABLE)
 """Without a ratio, and before all ratios; what is new or was never measured comes after them."""
 
 
-def reading(row: Row) -> Reading:
+def reading(row: ComparedCase) -> Reading:
     if row.interval is None:
         return Reading.TOO_FEW
     if row.interval[0] > 1:
@@ -56,25 +56,25 @@ def reading(row: Row) -> Reading:
     return Reading.FASTER if row.interval[1] < 1 else Reading.SAME
 
 
-def comparison_lines(rows: Sequence[Row], width: int) -> list[Line]:
+def comparison_lines(rows: Sequence[ComparedCase], width: int) -> list[ScreenLine]:
     """A tally, the cases that are lost, the ratios from the worst on, and the cases that only one run has."""
     width = min(max(width, NARROWEST), WIDEST)
     lost = sorted((row for row in rows if row.status in FIRST), key=lambda row: FIRST.index(Status(row.status)))
     measured = sorted((row for row in rows if row.ratio is not None), key=_worst_first)
     others = [row for row in rows if row.ratio is None and row.status not in FIRST]
-    lines = [Line(_tally(rows))] if rows else []
-    lines += [Line(_in_words(row), Tone.BAD if row.is_failure else Tone.PLAIN) for row in lost]
+    lines = [ScreenLine(_tally(rows))] if rows else []
+    lines += [ScreenLine(_in_words(row), Tone.BAD if row.is_failure else Tone.PLAIN) for row in lost]
     if measured:
-        lines += [*_table(measured, width), Line(NOTE)]
-    return lines + [Line(_in_words(row)) for row in others]
+        lines += [*_table(measured, width), ScreenLine(NOTE)]
+    return lines + [ScreenLine(_in_words(row)) for row in others]
 
 
-def _worst_first(row: Row) -> tuple[int, float]:
+def _worst_first(row: ComparedCase) -> tuple[int, float]:
     """What differs beyond its interval before what does not; in either, the largest change first."""
     return list(Reading).index(reading(row)), -abs(log(row.ratio or 1.0))
 
 
-def _tally(rows: Sequence[Row]) -> str:
+def _tally(rows: Sequence[ComparedCase]) -> str:
     counts = Counter(str(row.status if row.ratio is None else reading(row)) for row in rows)
     order = dict.fromkeys([*map(str, FIRST), *map(str, Reading), *map(str, Status)])
     said = ", ".join(f"{counts[name]} {name}" for name in order if counts[name])
@@ -86,7 +86,7 @@ DROPPED = ("before", "now")
 """What a narrow terminal has no room for, in this order; the strip goes before them."""
 
 
-def _table(rows: Sequence[Row], width: int) -> list[Line]:
+def _table(rows: Sequence[ComparedCase], width: int) -> list[ScreenLine]:
     """Columns as far as they fit; where nothing is left to drop, names lose their middle."""
     columns = {name: [name, *texts] for name, texts in zip(HEADER, zip(*map(_cells, rows), strict=True), strict=True)}
     for name in DROPPED:
@@ -107,14 +107,14 @@ def _table(rows: Sequence[Row], width: int) -> list[Line]:
         ).rstrip()
         for line in zip(*columns.values(), strict=True)
     ]
-    return [Line(text, tone) for text, tone in zip(texts, tones, strict=True)]
+    return [ScreenLine(text, tone) for text, tone in zip(texts, tones, strict=True)]
 
 
 def _width(columns: Mapping[str, Sequence[str]]) -> int:
     return sum(max(map(len, texts)) for texts in columns.values()) + 2 * (len(columns) - 1)
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: ComparedCase) -> tuple[str, ...]:
     interval = DASH if row.interval is None else f"{row.interval[0]:.3f} to {row.interval[1]:.3f}"
     times = (duration(seconds or 0) for seconds in (row.before_seconds, row.now_seconds))
     return printable(case_name(row.id)), *times, f"{row.ratio:.3f}", interval, reading(row)
@@ -128,7 +128,7 @@ def shortened(name: str, length: int) -> str:
     return f"{name[:start]}..{name[len(name) - max(length - 2 - start, 0) :]}"
 
 
-def _strips(rows: Sequence[Row]) -> list[str]:
+def _strips(rows: Sequence[ComparedCase]) -> list[str]:
     """Each interval as a line, its ratio as a mark, 1 in the middle; all rows on one logarithmic scale."""
     ends = [end for row in rows for end in row.interval or (row.ratio or 1.0,)]
     most = max(abs(log(end)) for end in [1 + LEAST_SHOWN, *(end for end in ends if end > 0)])
@@ -137,7 +137,7 @@ def _strips(rows: Sequence[Row]) -> list[str]:
     def place(ratio: float) -> int:
         return middle + round(middle * log(ratio) / most) if ratio > 0 else 0
 
-    def strip(row: Row) -> str:
+    def strip(row: ComparedCase) -> str:
         marks = [" "] * STRIP_COLUMNS
         marks[middle] = "|"
         low, high = map(place, row.interval or (row.ratio or 1.0, row.ratio or 1.0))
@@ -149,12 +149,7 @@ def _strips(rows: Sequence[Row]) -> list[str]:
     return list(map(strip, rows))
 
 
-def _in_words(row: Row) -> str:
+def _in_words(row: ComparedCase) -> str:
     seconds = row.before_seconds if row.now_seconds is None else row.now_seconds
     figure = "" if seconds is None else f" ({duration(seconds)}{' before' if row.now_seconds is None else ''})"
     return printable(f"{case_name(row.id)}: {row.status}{figure}{': ' if row.explanation else ''}{row.explanation}")
-
-
-def printable(text: str) -> str:
-    """Names and reasons come out of a file: nothing in them may move a terminal's cursor."""
-    return "".join(character if character.isprintable() else " " for character in text)

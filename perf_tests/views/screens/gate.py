@@ -5,7 +5,7 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 from perf_tests.gate.accepted import FILE_NAME, SUITE, Acceptance, toml_entry
@@ -14,7 +14,8 @@ from perf_tests.gate.rules import Rules
 from perf_tests.gate.suite import Shift
 from perf_tests.gate.verdicts import CaseResult, Effect, ExactResult, Verdict
 from perf_tests.records.record import Json, without_nan
-from perf_tests.views.screens.lines import DASH, case_name, duration, table
+from perf_tests.views.screens.lines import DASH, case_name, duration, printable, table
+from perf_tests.views.tables.formats import in_markdown, pipe_table
 
 CLOCKS = {"wall": "wall time", "cpu": "CPU time of the process"}
 
@@ -46,11 +47,6 @@ def report_lines(result: GateResult, header: Json, rules: Rules) -> list[str]:
     return [printable(line) for line in lines]
 
 
-def printable(text: str) -> str:
-    """Ids and reasons come out of a file: nothing in them may move a terminal's cursor."""
-    return "".join(character if character.isprintable() else " " for character in text)
-
-
 def finding_sentences(result: GateResult, header: Json, rules: Rules) -> list[str]:
     """One sentence for each case or counter of which there is something to say."""
     sentences = [_suite_sentence(result)] if result.suite is not None and result.suite.is_significant else []
@@ -75,25 +71,32 @@ def _case_sentence(row: CaseResult, header: Json, rules: Rules) -> str:
     name = case_name(row.id)
     if row.effect is None or row.verdict not in (Verdict.SLOWER, Verdict.FASTER, Verdict.UNDECIDED):
         return f"{row.verdict}: {name}: {row.explanation or 'too few launch pairs'}{_because(row.accepted)}."
-    words = "faster" if row.effect.effect < 0 else "slower"
-    size = (
-        f"head is {abs(row.effect.effect):.1%} {words} by {CLOCKS[row.clock or 'wall']} "
-        f"({interval_words(row.effect)} at 95 %, {row.effect.pairs} launch pairs)"
-    )
+    size = f"{effect_words(row, row.effect)}, {row.effect.pairs} launch pairs)"
     if row.verdict == Verdict.UNDECIDED:
-        needed = _what_it_would_take(row, rules)
+        needed = _what_pairs_would_take(row, rules)
         return f"{row.verdict}: {name}: {size}; {needed}. Alone: {reproduce_command(row.id, header)}"
     limit = f"; more than {rules.margin:.1%} is shown" if row.verdict == Verdict.SLOWER else ""
     return f"{row.verdict}: {name}: {size}{limit}{_because(row.accepted)}. Again: {reproduce_command(row.id, header)}"
 
 
-def _what_it_would_take(row: CaseResult, rules: Rules) -> str:
-    """Why a case is undecided, and for how many launch pairs more."""
+def effect_words(row: CaseResult, effect: Effect) -> str:
+    """What was measured of a case; the bracket that holds the interval stays open."""
+    words = "faster" if effect.effect < 0 else "slower"
+    clock = CLOCKS[row.clock or "wall"]
+    return f"head is {abs(effect.effect):.1%} {words} by {clock} ({interval_words(effect)} at 95 %"
+
+
+def what_it_would_take(row: CaseResult, rules: Rules) -> str:
+    """Why a case is undecided, and how many launches more would decide."""
     needed = "more than a thousand" if row.launches_needed is None else f"about {row.launches_needed}"
-    state = f"a slowdown of {rules.matters:.1%} is neither shown nor ruled out"
+    return f"a slowdown of {rules.matters:.1%} is neither shown nor ruled out: it would take {needed}"
+
+
+def _what_pairs_would_take(row: CaseResult, rules: Rules) -> str:
+    state, _, needed = what_it_would_take(row, rules).partition(": ")
     if row.effect is not None and row.effect.low > rules.margin:
         state = "it is called so only once fresh launch pairs confirm it"
-    return f"{state}: it would take {needed} fresh launch pairs"
+    return f"{state}: {needed} fresh launch pairs"
 
 
 def reproduce_command(case_id: str, header: Json) -> str:
@@ -178,26 +181,29 @@ def condition_lines(result: GateResult, header: Json, rules: Rules) -> list[str]
 
 def verdict_sentence(result: GateResult) -> str:
     """The last line."""
-    counts = {verdict: sum(row.verdict == verdict for row in result.cases) for verdict in Verdict}
-    tally = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
     exact = sum(row.is_failure for row in result.exact)
-    tally += f", {exact} counters rose" if exact else ""
+    counted = tally(result.cases) + (f", {exact} counters rose" if exact else "")
     reason = f": {result.reason}" if result.reason else ""
     if result.verdict == RunVerdict.UNDECIDED:
         reason = ": what is undecided is not to pass"
-    return f"gate: {result.verdict}{reason} ({tally or 'no cases'})"
+    return f"gate: {result.verdict}{reason} ({counted or 'no cases'})"
+
+
+def tally(cases: Iterable[CaseResult]) -> str:
+    """How many cases have each verdict."""
+    counts = Counter(row.verdict for row in cases)
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])
 
 
 def case_row(row: CaseResult) -> tuple[str, ...]:
+    effect = row.effect
     return (
         case_name(row.id),
         f"{row.verdict}{' (accepted)' if row.accepted else ''}",
         DASH if row.clock is None else CLOCK_COLUMN[row.clock],
-        DASH if row.base_seconds is None else duration(row.base_seconds),
-        DASH if row.head_seconds is None else duration(row.head_seconds),
-        DASH if row.effect is None else f"{row.effect.effect:+.1%}",
-        DASH if row.effect is None else interval_words(row.effect),
-        DASH if row.effect is None else str(row.effect.pairs),
+        duration(row.base_seconds),
+        duration(row.head_seconds),
+        *((DASH,) * 3 if effect is None else (f"{effect.effect:+.1%}", interval_words(effect), str(effect.pairs))),
     )
 
 
@@ -217,19 +223,19 @@ def _number(value: float) -> str:
 def markdown(result: GateResult, header: Json, rules: Rules) -> str:
     """A summary for a pull request: verdict, findings, the table of what is not OK, the whole table folded."""
     loud = [row for row in result.cases if row.verdict != Verdict.OK]
-    parts = [f"### {escaped(verdict_sentence(result))}", ""]
-    parts += [f"* {escaped(sentence)}" for sentence in finding_sentences(result, header, rules)]
+    parts = [f"### {in_markdown(verdict_sentence(result))}", ""]
+    parts += [f"* {in_markdown(sentence)}" for sentence in finding_sentences(result, header, rules)]
     if loud:
-        parts += ["", *markdown_table(HEADER, map(case_row, loud))]
+        parts += ["", *pipe_table(HEADER, map(case_row, loud))]
     pasted = lines_to_accept(result, header)
     if pasted:
         parts += ["", f"To accept what is so on purpose, add to `.benchmarks/{FILE_NAME}`, with the reason:", ""]
         parts += _fenced(pasted)
     parts += ["", f"<details><summary>All {len(result.cases)} cases</summary>", ""]
-    parts += [*markdown_table(HEADER, map(case_row, result.cases)), "", "</details>", ""]
+    parts += [*pipe_table(HEADER, map(case_row, result.cases)), "", "</details>", ""]
     parts += _markdown_of_counters(result)
     conditions = [*uncounted_sentences(result), *condition_lines(result, header, rules)]
-    return "\n".join(parts + [escaped(line) + "  " for line in conditions]) + "\n"
+    return "\n".join(parts + [in_markdown(line) + "  " for line in conditions]) + "\n"
 
 
 def _markdown_of_counters(result: GateResult) -> list[str]:
@@ -240,7 +246,7 @@ def _markdown_of_counters(result: GateResult) -> list[str]:
     summary = f"{len(moved)} of {len(result.exact)} exact counters moved"
     if not moved:
         return [f"{summary}.", ""]
-    rows = markdown_table(EXACT_HEADER, map(_exact_row, moved))
+    rows = pipe_table(EXACT_HEADER, map(_exact_row, moved))
     return [f"<details><summary>{summary}</summary>", "", *rows, "", "</details>", ""]
 
 
@@ -249,18 +255,6 @@ def _fenced(lines: list[str]) -> list[str]:
     longest = max((len(run) for line in lines for run in re.findall(r"`+", line)), default=0)
     fence = "`" * max(3, longest + 1)
     return [f"{fence}toml", *lines, fence]
-
-
-def markdown_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
-    columns = list(header)
-    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    return lines + ["| " + " | ".join(map(escaped, row)) + " |" for row in rows]
-
-
-def escaped(text: str) -> str:
-    """Text as text: ids, reasons and labels may hold anything."""
-    one_line = " ".join(printable(text).split())
-    return re.sub(r"([\\`*_{}\[\]<>()#+!|~@&$])", r"\\\1", one_line)
 
 
 def as_json(result: GateResult, header: Json, rules: Rules) -> str:
@@ -274,8 +268,12 @@ def as_json(result: GateResult, header: Json, rules: Rules) -> str:
         "rules": rules.settings(),
         "findings": finding_sentences(result, header, rules),
     }
-    for row, plain in zip(result.cases, data["cases"], strict=True):
-        plain["is_failure"] = row.is_failure
-    for exact_row, plain in zip(result.exact, data["exact"], strict=True):
-        plain["is_failure"] = exact_row.is_failure
+    return judged_json(data, cases=result.cases, exact=result.exact)
+
+
+def judged_json(data: Json, **judged: Sequence[CaseResult | ExactResult]) -> str:
+    """JSON of a result in which each row of these lists says whether it is a failure."""
+    for name, rows in judged.items():
+        for place, row in enumerate(rows):
+            data[name][place]["is_failure"] = row.is_failure
     return json.dumps(without_nan(data), allow_nan=False, indent=1)

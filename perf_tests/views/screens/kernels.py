@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from perf_tests.audit.kernel_consistency import inconsistencies, product_shares_that_do_not_fall
 from perf_tests.records.record import Json
-from perf_tests.views.screens.lines import DASH, case_name, duration, table
+from perf_tests.views.screens.lines import DASH, case_name, duration, shown, table
 
 NAME_WIDTH = 60
 """Characters of a kernel's name that a table shows; names of C++ templates run to thousands."""
@@ -34,9 +34,9 @@ def _summary_row(row: Json) -> tuple[str, ...]:
         f"{values['launches']}",
         f"{products['count']}",
         f"{products['share_of_kernel_time']:.1%}",
-        percent(values["busy_share"]),
-        ", ".join(DASH if ratio is None else f"{ratio:.2f}" for ratio in ratios) or DASH,
-        DASH if values["plain_wall_seconds"] is None else duration(values["plain_wall_seconds"]),
+        shown(values["busy_share"], ".1%"),
+        ", ".join(shown(ratio, ".2f") for ratio in ratios) or DASH,
+        duration(values["plain_wall_seconds"]),
     )
 
 
@@ -44,15 +44,11 @@ def _left_out(values: Json) -> list[str]:
     return [values["left_out"]] if values.get("left_out") else []
 
 
-def percent(share: float | None) -> str:
-    return DASH if share is None else f"{share:.1%}"
-
-
 def detail_lines(values: Json) -> list[str]:
     """Every table of one pass."""
     return [
         *_head(values),
-        "", *_kind_table(values),
+        "", *table(("kind", *CALLS_HEADER), [(row["kind"], *_shares(row)) for row in values["kinds"]]),
         "", *_kernel_table(values),
         "", *_region_table(values),
         *_memory_lines(values),
@@ -64,18 +60,14 @@ def detail_lines(values: Json) -> list[str]:
 
 
 def _head(values: Json) -> list[str]:
-    products, wall = values["matrix_products"], values["wall_seconds"]
+    products = values["matrix_products"]
     expected = products.get("expected_count")
     return [
         f"{values['launches']:g} kernels in a round, {duration(values['kernel_seconds'])} of "
-        f"{'an unknown wall time' if wall is None else duration(wall)}; device busy {percent(values['busy_share'])}",
+        f"{duration(values['wall_seconds'])}; device busy {values['busy_share']:.1%}",
         f"{products['count']:g} matrix products{'' if expected is None else f' of {expected} expected'}, "
         f"{products['share_of_kernel_time']:.1%} of the kernel time",
     ]
-
-
-def _kind_table(values: Json) -> list[str]:
-    return table(("kind", *CALLS_HEADER), [(row["kind"], *_shares(row)) for row in values["kinds"]])
 
 
 def _shares(row: Json) -> tuple[str, ...]:
@@ -83,7 +75,7 @@ def _shares(row: Json) -> tuple[str, ...]:
         f"{row['launches']:g}",
         duration(row["seconds"]),
         f"{row['share_of_kernel_time']:.1%}",
-        percent(row["share_of_wall"]),
+        f"{row['share_of_wall']:.1%}",
     )
 
 
@@ -104,7 +96,7 @@ def _kernel_table(values: Json) -> list[str]:
 def _calls(row: Json) -> tuple[str, ...]:
     return (
         f"{row['calls']:g}", duration(row["total_seconds"]), duration(row["mean_seconds"]),
-        DASH if row["stddev_seconds"] is None else duration(row["stddev_seconds"]),
+        duration(row["stddev_seconds"]),
     )  # fmt: skip
 
 
@@ -113,7 +105,7 @@ def _region_table(values: Json) -> list[str]:
         (
             f"{row['region']}{', going back' if row['is_backward'] else ''}",
             *_shares(row),
-            percent(row["share_of_direction"]),
+            f"{row['share_of_direction']:.1%}",
         )
         for row in values["regions"]
     ]
@@ -123,7 +115,7 @@ def _region_table(values: Json) -> list[str]:
 def _memory_lines(values: Json) -> list[str]:
     return [
         f"{row['kind']}: {row['count']:g} operations, {row['bytes']} bytes, {duration(row['seconds'])}, "
-        f"{percent(row['share_of_wall'])} of wall"
+        f"{row['share_of_wall']:.1%} of wall"
         for row in values["memory_operations"]
     ]
 
@@ -151,16 +143,12 @@ def _attention_lines(values: Json) -> list[str]:
         header = ("part", "launches", "device", "host", "MFLOP", "MB", "bound", "std over layers")
         lines += ["", f"one of {direction['layers']} attention layers, {name}", *table(header, rows)]
         lines += [
-            f"softmax / products: {_ratio(direction['softmax_over_products_time'])} in time, "
-            f"{_ratio(direction['softmax_over_products_flops'])} in FLOPs; of {duration(direction['seconds'])}, "
+            f"softmax / products: {shown(direction['softmax_over_products_time'], '.3g')} in time, "
+            f"{shown(direction['softmax_over_products_flops'], '.3g')} in FLOPs; of {duration(direction['seconds'])}, "
             f"{duration(direction['saved_without_gaps_seconds'])} idle between kernels and "
             f"{duration(direction['saved_by_fusing_seconds'])} at most saved by fusing all but the products"
         ]
     return lines
-
-
-def _ratio(value: float | None) -> str:
-    return DASH if value is None else f"{value:.3g}"
 
 
 def _part_row(row: Json) -> tuple[str, ...]:
@@ -168,7 +156,7 @@ def _part_row(row: Json) -> tuple[str, ...]:
         row["part"],
         f"{row['launches']:g}",
         duration(row["device_seconds"]),
-        DASH if row["host_seconds"] is None else duration(row["host_seconds"]),
+        duration(row["host_seconds"]),
         f"{row['flops'] / 1e6:.3g}",
         f"{row['bytes'] / 1e6:.3g}",
         row["bound"] or DASH,

@@ -32,25 +32,13 @@ def _result_table(rows: Sequence[Json]) -> list[str]:
     columns = [*_COLUMNS]
     if all(row["extra_info"].get("bound") is None for row in rows):
         columns = [column for column in columns if column not in ("bound", "roofline")]
-    lines = _with_columns(columns, rows)
-    for name in _DROPPED_FIRST:
-        if len(lines[0]) <= WIDTH:
+    for name in (*_DROPPED_FIRST, None):
+        shown_rows = [(case_name(row["fullname"]), *(_COLUMNS[column](row) for column in columns)) for row in rows]
+        lines = table(("case", *columns), shown_rows)
+        if len(lines[0]) <= WIDTH or name is None:
             break
         columns.remove(name)
-        lines = _with_columns(columns, rows)
     return [*lines, "; ".join(note for name, note in _NOTES.items() if name in columns)]
-
-
-def _with_columns(columns: Sequence[str], rows: Sequence[Json]) -> list[str]:
-    return table(("case", *columns), [_result_row(row, columns) for row in rows])
-
-
-def _result_row(row: Json, columns: Sequence[str]) -> tuple[str, ...]:
-    return case_name(row["fullname"]), *(_COLUMNS[name](row) for name in columns)
-
-
-def _percent(share: float | None) -> str:
-    return DASH if share is None else f"{share:.0%}"
 
 
 _COLUMNS: dict[str, Callable[[Json], str]] = {
@@ -58,9 +46,9 @@ _COLUMNS: dict[str, Callable[[Json], str]] = {
     "spread": lambda row: f"{row['stats']['iqr'] / row['stats']['median']:.1%}",
     "tokens/s": lambda row: _rounded(row["extra_info"].get("tokens_per_second")),
     "TFLOP/s": lambda row: _rounded(row["extra_info"].get("tflops_per_second")),
-    "of ceiling": lambda row: _percent(row["extra_info"].get("share_of_matmul_ceiling")),
+    "of ceiling": lambda row: shown(row["extra_info"].get("share_of_matmul_ceiling"), ".0%"),
     "bound": lambda row: row["extra_info"].get("bound") or DASH,
-    "roofline": lambda row: _percent(row["extra_info"].get("roofline_fraction")),
+    "roofline": lambda row: shown(row["extra_info"].get("roofline_fraction"), ".0%"),
 }
 _DROPPED_FIRST = ("of ceiling", "tokens/s", "TFLOP/s")
 """What else tells, when the names of the cases are long: the roofline, and the median."""
@@ -104,8 +92,20 @@ def case_name(node_id: str) -> str:
     return f"{name} {parameters.removesuffix(']')}"
 
 
-def duration(seconds: float) -> str:
-    """Four significant digits in the unit that suits."""
+def printable(text: object) -> str:
+    """Control characters and lone surrogates as spaces: a name out of a file must not move a terminal's cursor."""
+    return "".join(character if character.isprintable() else " " for character in str(text))
+
+
+def shown(value: float | None, form: str) -> str:
+    """The value in a form of `format`; a dash where it is not known."""
+    return DASH if value is None else format(value, form)
+
+
+def duration(seconds: float | None) -> str:
+    """Four significant digits in the unit that suits; a dash where it is not known."""
+    if seconds is None:
+        return DASH
     for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "us")):
         if seconds * factor >= 1:
             return f"{seconds * factor:.4g} {unit}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from perf_tests.audit.row_flags import FLAGS
 from perf_tests.records.record import Json
-from perf_tests.views.screens.lines import DASH, case_name, table
+from perf_tests.views.screens.lines import DASH, case_name, shown, table
 from perf_tests.views.tables.attention_memory_fit import attention_fits
 
 LARGEST_SHOWN = 3
@@ -47,7 +47,6 @@ def _name(row: Json) -> str:
 
 def _summary_row(row: Json) -> tuple[str, ...]:
     values = row["values"]
-    error = values["prediction_error"]
     marks = {mark["name"]: mark["allocated_bytes"] for mark in values["marks"]}
     before_backward = values.get("memory_before_backward_bytes", marks.get("before backward"))
     return (
@@ -55,7 +54,7 @@ def _summary_row(row: Json) -> tuple[str, ...]:
         megabytes(values["peak_allocated_bytes"]),
         megabytes(values["peak_reserved_bytes"]),
         megabytes(values["predicted_peak_bytes"]),
-        DASH if error is None else f"{error:+.3%}",
+        shown(values["prediction_error"], "+.3%"),
         megabytes(before_backward),
         megabytes(marks.get("before optimizer")),
         megabytes(marks.get("after optimizer")),
@@ -113,15 +112,10 @@ def _fit_lines(passes: Sequence[Json]) -> list[str]:
         return []
     header = ("attention alone, float32 numbers for each of the batch", "k", "c", "remainder", "cells")
     rows = [
-        (
-            f"{fit.implementation} {fit.precision}, {fit.quantity}",
-            f"{fit.squares}",
-            f"{fit.tensors:.2f}",
-            f"{fit.worst_remainder:.1%}",
-            f"{fit.cells}",
-        )
+        (f"{fit.implementation} {fit.precision}, {fit.quantity}", f"{fit.squares}", f"{fit.tensors:.2f}",
+         f"{fit.worst_remainder:.1%}", f"{fit.cells}")
         for fit in fits
-    ]
+    ]  # fmt: skip
     return [
         *table(header, rows),
         "k L^2 + c L d: L tokens, d the head width; k T x T matrices, c tensors like an input",

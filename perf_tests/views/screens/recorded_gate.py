@@ -1,6 +1,5 @@
 """What a person sees of a gate between recorded launches: a table, a sentence for each finding, the conditions."""
 
-import json
 import math
 from dataclasses import asdict
 
@@ -8,19 +7,19 @@ from perf_tests.gate.accepted import toml_entry
 from perf_tests.gate.recorded import RecordedResult
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.verdicts import CaseResult, Verdict
-from perf_tests.records.record import without_nan
 from perf_tests.views.screens.gate import (
     CLOCKS,
     HEADER,
     HOW_TO_ACCEPT,
     case_row,
-    escaped,
-    interval_words,
-    markdown_table,
-    printable,
+    effect_words,
+    judged_json,
     slowdowns_to_accept,
+    tally,
+    what_it_would_take,
 )
-from perf_tests.views.screens.lines import case_name, table
+from perf_tests.views.screens.lines import case_name, printable, table
+from perf_tests.views.tables.formats import in_markdown, pipe_table
 
 RECORDED_HEADER = (*HEADER[:-1], "launches of head")
 
@@ -50,12 +49,9 @@ def _sentence(row: CaseResult, rules: Rules) -> str:
     name = case_name(row.id)
     if row.effect is None or row.explanation:
         return f"{row.verdict}: {name}: {row.explanation}."
-    words = "faster" if row.effect.effect < 0 else "slower"
-    size = f"head is {abs(row.effect.effect):.1%} {words} by {CLOCKS[row.clock or 'wall']}"
-    size += f" ({interval_words(row.effect)} at 95 %)"
+    size = effect_words(row, row.effect) + ")"
     if row.verdict == Verdict.UNDECIDED:
-        needed = "more than a thousand" if row.launches_needed is None else f"about {row.launches_needed}"
-        size += f"; a slowdown of {rules.matters:.1%} is neither shown nor ruled out: it would take {needed} launches"
+        size += f"; {what_it_would_take(row, rules)} launches"
     elif row.verdict == Verdict.SLOWER:
         size += f"; more than {rules.margin:.1%} is shown"
         size += "" if row.accepted is None else f"; accepted: {row.accepted}"
@@ -80,24 +76,21 @@ def recorded_conditions(result: RecordedResult, rules: Rules) -> list[str]:
 
 
 def recorded_verdict(result: RecordedResult) -> str:
-    counts = {verdict: sum(row.verdict == verdict for row in result.cases) for verdict in Verdict}
-    tally = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count) or "no cases"
+    counted = tally(result.cases) or "no cases"
     if result.contaminated:
-        return f"gate: CONTAMINATED: {result.contaminated} ({tally})"
-    return f"gate: {'FAILED' if result.fails else 'PASSED'} ({tally})"
+        return f"gate: CONTAMINATED: {result.contaminated} ({counted})"
+    return f"gate: {'FAILED' if result.fails else 'PASSED'} ({counted})"
 
 
 def recorded_markdown(result: RecordedResult, rules: Rules) -> str:
     """A summary for a pull request."""
-    parts = [f"### {escaped(recorded_verdict(result))}", ""]
-    parts += [f"* {escaped(sentence)}" for sentence in recorded_findings(result, rules)]
-    parts += ["", *markdown_table(RECORDED_HEADER, map(case_row, result.cases)), ""]
-    return "\n".join(parts + [escaped(line) for line in recorded_conditions(result, rules)]) + "\n"
+    parts = [f"### {in_markdown(recorded_verdict(result))}", ""]
+    parts += [f"* {in_markdown(sentence)}" for sentence in recorded_findings(result, rules)]
+    parts += ["", *pipe_table(RECORDED_HEADER, map(case_row, result.cases)), ""]
+    return "\n".join(parts + [in_markdown(line) for line in recorded_conditions(result, rules)]) + "\n"
 
 
 def recorded_json(result: RecordedResult, rules: Rules) -> str:
     """The same for machines."""
     data = asdict(result) | {"verdict": recorded_verdict(result).split()[1].rstrip(":"), "rules": rules.settings()}
-    for row, plain in zip(result.cases, data["cases"], strict=True):
-        plain["is_failure"] = row.is_failure
-    return json.dumps(without_nan(data), allow_nan=False, indent=1)
+    return judged_json(data, cases=result.cases)

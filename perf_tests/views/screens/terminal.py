@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 
-from perf_tests.views.screens.comparison import Line, Tone
+from perf_tests.views.screens.comparison import ScreenLine, Tone
 
 WIDTH_OF_A_FILE = 120
 """Where there is no terminal to ask; COLUMNS in the environment says otherwise."""
@@ -21,7 +21,7 @@ def has_colours() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def painted(line: Line) -> str:
+def painted(line: ScreenLine) -> str:
     """The line, in red or green where a terminal shows colours."""
     code = CODES.get(line.tone)
     return f"\x1b[{code}m{line.text}\x1b[0m" if code and has_colours() else line.text

@@ -56,14 +56,13 @@ def attention_fits(passes: Sequence[Json]) -> list[Fit]:
 def _quantities(rows: Sequence[Json]) -> Iterator[tuple[str, list[_Cell]]]:
     forward = [row for row in rows if row["identity"]["phase"] == "attention_forward"]
     backward = [row for row in rows if row["identity"]["phase"] == "attention_backward"]
-    yield "saved", [_cell(row, _saved_bytes(row["values"])) for row in forward or backward]
+    saved = [
+        (row, [part["saved_bytes"] for part in row["values"]["saved_bytes_by_part"]]) for row in forward or backward
+    ]
+    yield "saved", [_cell(row, sum(parts)) for row, parts in saved]
     yield "forward peak", [_cell(row, row["values"]["peak_allocated_bytes"]) for row in forward]
     yield "before backward", [_cell(row, row["values"]["memory_before_backward_bytes"]) for row in backward or forward]
     yield "backward peak", [_cell(row, row["values"]["peak_allocated_bytes"]) for row in backward]
-
-
-def _saved_bytes(values: Json) -> int:
-    return sum(part["saved_bytes"] for part in values["saved_bytes_by_part"])
 
 
 def _cell(row: Json, count: int) -> _Cell:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from perf_tests.identity import is_attention
+from perf_tests.identity import OF_A_PHASE, is_attention
 from perf_tests.phases import label_of, place_of
 from perf_tests.records.record import OUTCOMES, Json, identity_of, timing_outcomes
 
@@ -58,6 +58,11 @@ class Cell:
     def number(self, name: str) -> float | None:
         """A finite number from the identity or from what was written down beside the timing; else None."""
         return finite(self.identity.get(name, self.info.get(name)))
+
+    @property
+    def flags(self) -> list[str]:
+        found = self.info.get("flags")
+        return list(map(str, found)) if isinstance(found, list) else []
 
     @property
     def phase(self) -> str:
@@ -144,3 +149,13 @@ def precision_order(precision: str) -> tuple[bool, str]:
 def distinct(values: Iterable[str]) -> list[str]:
     """Each value once, in the order in which it first comes."""
     return list(dict.fromkeys(values))
+
+
+def pairs_along(cells: Iterable[Cell], axis: str, base: str) -> list[tuple[Cell, Cell]]:
+    """(cell at `base`, other cell) that differ along `axis` alone."""
+    follow = (axis, *OF_A_PHASE) if axis == "phase" else (axis,)
+    groups: dict[tuple[str, ...], dict[str, Cell]] = {}
+    for cell in cells:
+        same = tuple(f"{name}={value}" for name, value in cell.identity.items() if name not in follow)
+        groups.setdefault(same, {})[cell.phase if axis == "phase" else cell.label(axis)] = cell
+    return [(of[base], other) for of in groups.values() if base in of for other in of.values() if other is not of[base]]

@@ -55,7 +55,13 @@ def rounds_line(cells: list[Cell]) -> str:
     timed = [cell for cell in cells if cell.is_timed]
     parts = [_values("batch", (cell.label("batch_size") for cell in cells))]
     parts.append(_values("", (str(len(cell.rounds)) for cell in timed), " measured rounds"))
-    parts.append(_values("", (_whole(cell.number("warmup_rounds")) for cell in timed), " warm-up rounds"))
+    parts.append(
+        _values(
+            "",
+            (f"{rounds:.0f}" for cell in timed if (rounds := cell.number("warmup_rounds")) is not None),
+            " warm-up rounds",
+        )
+    )
     parts.append(_values("AdamW", (cell.label("optimizer") for cell in timed)))
     parts.append(_values("float32 products", (str(cell.info.get("float32_matmul_precision") or "") for cell in timed)))
     parts.append(_values("SDPA backend", (str(cell.info.get("sdpa_backend") or "") for cell in timed)))
@@ -65,7 +71,3 @@ def rounds_line(cells: list[Cell]) -> str:
 def _values(name: str, values: Iterable[str], after: str = "") -> str:
     known = [value for value in distinct(values) if value]
     return f"{name} {' and '.join(known)}{after}".strip() if known else ""
-
-
-def _whole(value: float | None) -> str:
-    return "" if value is None else f"{value:.0f}"

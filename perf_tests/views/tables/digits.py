@@ -2,6 +2,12 @@
 
 import math
 
+from perf_tests.records.record import Json
+from perf_tests.views.screens.lines import shown
+from perf_tests.views.tables.cells import finite
+
+GIB, MIB = 2**30, 2**20
+
 SPREAD_DIGITS = 2
 """Significant digits of a standard deviation; the mean ends at the same place."""
 EXACT_DIGITS = 4
@@ -38,3 +44,23 @@ def ratio_spread(
 ) -> float:
     """Standard deviation of over / under from those of both, to first order and taken as independent."""
     return abs(ratio) * math.hypot((spread_over or 0.0) / over, (spread_under or 0.0) / under)
+
+
+def figure_in(values: Json, name: str, factor: float = 1.0) -> str:
+    """The figure of that name in another unit; a dash where there is none, as in all of the next."""
+    value = finite(values.get(name))
+    return shown(None, "") if value is None else significant(value * factor)
+
+
+def mebibytes_in(values: Json, name: str) -> str:
+    return figure_in(values, name, 1 / MIB)
+
+
+def count_in(values: Json, name: str) -> str:
+    return shown(finite(values.get(name)), "g")
+
+
+def percent_in(values: Json, name: str) -> str:
+    """Of a share, without the sign."""
+    value = finite(values.get(name))
+    return shown(value and value * 100, ".1f")

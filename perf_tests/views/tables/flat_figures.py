@@ -10,10 +10,9 @@ from perf_tests.records.record import Json
 from perf_tests.views.screens.lines import DASH
 from perf_tests.views.tables.cells import Cell, cells_of, finite
 from perf_tests.views.tables.conditions import machine_name
+from perf_tests.views.tables.digits import MIB
 from perf_tests.views.tables.pass_cells import pass_cells, rows_in
 from perf_tests.views.tables.warmup import seconds_of
-
-MIB = 2**20
 
 MODEL_TIMING_COLUMNS = (
     "source", "gpu", "gpu_basis", "edition", "size", "d_model", "d_ff", "n_layers", "n_heads", "vocab", "batch",
@@ -62,29 +61,15 @@ def flat_rows(
     cells: Sequence[Cell], name: str, machine: str, passes: Mapping[str, Sequence[Cell]]
 ) -> dict[str, list[Json]]:
     """The same of cells and of what extra passes found, with the names of their record and of its machine."""
-    models = [cell for cell in cells if not cell.is_attention]
-    alone = [cell for cell in cells if cell.is_attention]
-    return {
-        "timing": [_in_columns("timing", {**_common(cell, name, machine), **_timing(cell)}) for cell in models],
-        "attention": [_in_columns("attention", {**_common(cell, name, machine), **_alone(cell)}) for cell in alone],
-        "memory": [
-            _in_columns("memory", {**_common(cell, name, machine), **amount})
-            for cell in (*cells, *passes.get("memory", ()))
-            for amount in _amounts(cell)
-        ],
-        **{
-            kind: [
-                _in_columns(kind, {**_common(cell, name, machine), **row})
-                for cell in passes.get(kind, ())
-                for row in rows_of(cell)
-            ]
-            for kind, rows_of in (("kernels", _kernels), ("warmup", _warmups))
-        },
+    found = {
+        "timing": [(cell, _timing(cell)) for cell in cells if not cell.is_attention],
+        "attention": [(cell, {"causal_mask": "yes"}) for cell in cells if cell.is_attention],
+        "memory": [(cell, row) for cell in (*cells, *passes.get("memory", ())) for row in _amounts(cell)],
+        "kernels": [(cell, row) for cell in passes.get("kernels", ()) for row in _kernels(cell)],
+        "warmup": [(cell, row) for cell in passes.get("warmup", ()) for row in _warmups(cell)],
     }
-
-
-def _in_columns(kind: str, values: Json) -> Json:
-    return {column: values.get(column, "") for column in COLUMNS[kind]}
+    known = {kind: [{**_common(cell, name, machine), **row} for cell, row in rows] for kind, rows in found.items()}
+    return {kind: [{name: row.get(name, "") for name in COLUMNS[kind]} for row in rows] for kind, rows in known.items()}
 
 
 def _common(cell: Cell, name: str, machine: str) -> Json:
@@ -96,7 +81,9 @@ def _common(cell: Cell, name: str, machine: str) -> Json:
         "gpu_basis": "stated",
         "size": cell.label("size"),
         "d_model": cell.label("head_dim" if cell.is_attention else "d_model"),
+        "context": cell.label("sequence_length" if cell.is_attention else "context_length"),
         "n_layers": cell.label("num_layers"),
+        "seq_len": cell.label("sequence_length"),
         "batch": cell.label("batch_size"),
         "precision": PRECISIONS.get(precision, precision),
         "compiled": _compiled(cell),
@@ -125,38 +112,30 @@ def _compiled(cell: Cell) -> str:
 def _times(cell: Cell) -> Json:
     if not cell.is_timed:
         return {}
-    spread = cell.std_seconds
     return {
         "mean_ms": cell.mean_seconds * 1e3,
-        "std_ms": "" if spread is None else spread * 1e3,
+        "std_ms": _or_empty(cell.std_seconds, 1e3),
         "median_ms": cell.median_seconds * 1e3,
         "n_measured": len(cell.rounds),
     }
 
 
 def _timing(cell: Cell) -> Json:
-    warmup = cell.number("warmup_rounds")
     return {
         **{name: cell.label(field) for name, field in SHAPE.items()},
-        "context": cell.label("context_length"),
         "context_basis": "stated",
         "optimizer": cell.label("optimizer"),
-        "warmup": "" if warmup is None else int(warmup),
+        "warmup": _or_empty(cell.number("warmup_rounds")),
         "sync": "yes",
     }
-
-
-def _alone(cell: Cell) -> Json:
-    return {"seq_len": cell.label("sequence_length"), "causal_mask": "yes"}
 
 
 def _amounts(cell: Cell) -> list[Json]:
     """Peak and what was allocated before the backward pass; a case that ran out of memory has a row without them."""
     place = {
         "object": "attention" if cell.is_attention else "model",
-        "context": cell.label("sequence_length" if cell.is_attention else "context_length"),
         "unit": "MiB",
-        "predicted": _mebibytes(cell.number("predicted_peak_bytes")),
+        "predicted": _or_empty(cell.number("predicted_peak_bytes"), 1 / MIB),
     }
     peak, before = cell.number("peak_allocated_bytes"), cell.number("bytes_before_backward")
     before = before or cell.number("memory_before_backward_bytes")
@@ -164,9 +143,9 @@ def _amounts(cell: Cell) -> list[Json]:
     if peak is not None or cell.outcome == "out_of_memory":
         of_model = FORWARD_PEAKS.get(cell.phase, f"{_published(cell.phase)}_peak")
         mode = f"peak_{cell.phase}" if cell.is_attention else of_model
-        amounts.append({**place, "mode": mode, "value": _mebibytes(peak)})
+        amounts.append({**place, "mode": mode, "value": _or_empty(peak, 1 / MIB)})
     if before is not None:
-        amounts.append({**place, "mode": "before_backward", "value": _mebibytes(before), "predicted": ""})
+        amounts.append({**place, "mode": "before_backward", "value": _or_empty(before, 1 / MIB), "predicted": ""})
     return amounts
 
 
@@ -174,14 +153,13 @@ def _kernels(cell: Cell) -> list[Json]:
     """The kernels that take most of one round."""
     return [
         {
-            "context": cell.label("sequence_length" if cell.is_attention else "context_length"),
             "scope": cell.phase,
             "kernel": str(row.get("name")),
-            "calls": _or_empty(row, "calls"),
-            "total_ms": _or_empty(row, "total_seconds", 1e3),
-            "avg_us": _or_empty(row, "mean_seconds", 1e6),
-            "std_us": _or_empty(row, "stddev_seconds", 1e6),
-            "pct_of_gpu_time": _or_empty(row, "share", 100.0),
+            "calls": _or_empty(row.get("calls")),
+            "total_ms": _or_empty(row.get("total_seconds"), 1e3),
+            "avg_us": _or_empty(row.get("mean_seconds"), 1e6),
+            "std_us": _or_empty(row.get("stddev_seconds"), 1e6),
+            "pct_of_gpu_time": _or_empty(row.get("share"), 100.0),
         }
         for row in rows_in(cell.info, "kernels")
     ]
@@ -193,14 +171,13 @@ def _warmups(cell: Cell) -> list[Json]:
     return [
         {
             **shape,
-            "context": cell.label("sequence_length" if cell.is_attention else "context_length"),
-            "warmup": _or_empty(row, "warmup_rounds"),
-            "mean_ms": _or_empty(row, "mean_seconds", 1e3),
-            "std_ms": _or_empty(row, "std_seconds", 1e3),
+            "warmup": _or_empty(row.get("warmup_rounds")),
+            "mean_ms": _or_empty(row.get("mean_seconds"), 1e3),
+            "std_ms": _or_empty(row.get("std_seconds"), 1e3),
             "note": "warm-up without the timed phase" if row.get("leaves_out_timed_phase") is True else "",
             "n_measured": len(seconds),
             "first_ms": seconds[0] * 1e3 if seconds else "",
-            "steady_from_round": _or_empty(row, "steady_from_round"),
+            "steady_from_round": _or_empty(row.get("steady_from_round")),
         }
         for row in rows_in(cell.info, "series")
         for seconds in (seconds_of(row, "seconds"),)
@@ -210,16 +187,12 @@ def _warmups(cell: Cell) -> list[Json]:
 SHAPE = {"d_ff": "d_ff", "n_heads": "num_heads", "vocab": "vocab_size"}
 
 
-def _or_empty(row: Json, name: str, factor: float | None = None) -> float | str:
+def _or_empty(found: object, factor: float | None = None) -> float | str:
     """The figure in the column's unit, a count as it is."""
-    value = finite(row.get(name))
+    value = finite(found)
     if value is None:
         return ""
     return value * factor if factor is not None else int(value) if value.is_integer() else value
-
-
-def _mebibytes(amount: float | None) -> float | str:
-    return "" if amount is None else amount / MIB
 
 
 def as_csv(rows: Sequence[Json], columns: Sequence[str]) -> str:

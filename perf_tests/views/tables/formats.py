@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
+from perf_tests.views.screens.lines import printable
 from perf_tests.views.tables.timing import Table
 
 
@@ -12,19 +13,20 @@ def markdown(tables: Sequence[Table]) -> str:
 
 
 def _markdown(table: Table) -> str:
-    columns = len(table.header)
-    rule = [":---" if column < table.label_columns else "---:" for column in range(columns)]
-    lines = [f"**{_in_markdown(table.title)}**", "", _piped(map(_in_markdown, table.header)), _piped(rule)]
-    lines += [_piped(map(_in_markdown, row)) for row in table.rows]
-    return "\n".join([*lines, "", *(f"- {_in_markdown(note)}" for note in table.notes), ""])
+    lines = [f"**{in_markdown(table.title)}**", "", *pipe_table(table.header, table.rows, table.label_columns)]
+    return "\n".join([*lines, "", *(f"- {in_markdown(note)}" for note in table.notes), ""])
 
 
-def _piped(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def pipe_table(header: Sequence[str], rows: Iterable[Sequence[str]], label_columns: int = 1) -> list[str]:
+    """Lines of a Markdown table, labels to the left and figures to the right."""
+    rule = [":---"] * label_columns + ["---:"] * (len(header) - label_columns)
+    cells = [list(map(in_markdown, header)), rule, *(map(in_markdown, row) for row in rows)]
+    return [f"| {' | '.join(row)} |" for row in cells]
 
 
-def _in_markdown(text: str) -> str:
-    return re.sub(r"([\\`*_{}\[\]<>&|~$#!])", r"\\\1", _one_line(text))
+def in_markdown(text: str) -> str:
+    """Text as text, in one line: ids, reasons and labels may hold anything."""
+    return re.sub(r"([\\`*_{}\[\]<>&|~$#!@])", r"\\\1", _one_line(text))
 
 
 LATEX = {
@@ -43,23 +45,20 @@ def latex(tables: Sequence[Table]) -> str:
 def _latex(table: Table) -> str:
     columns = "l" * table.label_columns + "r" * (len(table.header) - table.label_columns)
     caption = f"{_in_latex(table.title)}. {'; '.join(_in_latex(note) for note in table.notes)}."
-    return "\n".join(
-        [
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{caption}}}",
-            rf"\label{{tab:{table.name.replace('_', '-')}}}",
-            rf"\begin{{tabular}}{{{columns}}}",
-            r"\toprule",
-            _latex_row(table.header),
-            r"\midrule",
-            *map(_latex_row, table.rows),
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-            "",
-        ]
-    )
+    rows = "\n".join(map(_latex_row, table.rows))
+    return rf"""\begin{{table}}
+\centering
+\caption{{{caption}}}
+\label{{tab:{table.name.replace("_", "-")}}}
+\begin{{tabular}}{{{columns}}}
+\toprule
+{_latex_row(table.header)}
+\midrule
+{rows}
+\bottomrule
+\end{{tabular}}
+\end{{table}}
+"""
 
 
 def _latex_row(cells: Sequence[str]) -> str:
@@ -78,21 +77,17 @@ def typst(tables: Sequence[Table]) -> str:
 
 def _typst(table: Table) -> str:
     alignment = ", ".join("left" if i < table.label_columns else "right" for i in range(len(table.header)))
-    caption = f"{table.title}. {'; '.join(table.notes)}."
-    return "\n".join(
-        [
-            "#figure(",
-            "  table(",
-            f"    columns: {len(table.header)},",
-            f"    align: ({alignment},),",
-            f"    table.header({', '.join(map(_in_typst, table.header))}),",
-            *(f"    {', '.join(map(_in_typst, row))}," for row in table.rows),
-            "  ),",
-            f"  caption: text({_in_typst(caption)}),",
-            f") <tab-{table.name.replace('_', '-')}>",
-            "",
-        ]
-    )
+    rows = "\n".join(f"    {', '.join(map(_in_typst, row))}," for row in table.rows)
+    return f"""#figure(
+  table(
+    columns: {len(table.header)},
+    align: ({alignment},),
+    table.header({", ".join(map(_in_typst, table.header))}),
+{rows}
+  ),
+  caption: text({_in_typst(f"{table.title}. {'; '.join(table.notes)}.")}),
+) <tab-{table.name.replace("_", "-")}>
+"""
 
 
 def _in_typst(text: str) -> str:
@@ -101,4 +96,4 @@ def _in_typst(text: str) -> str:
 
 def _one_line(text: str) -> str:
     """Line breaks and other control characters, lone surrogates among them, as spaces."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return " ".join(printable(text).split())

@@ -1,12 +1,11 @@
 """Where the device time of a traced case goes, as tables: its kernels, their kinds, one attention layer by part."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from perf_tests.records.record import Json
 from perf_tests.views.screens.lines import DASH
 from perf_tests.views.tables.cells import Cell, finite
-from perf_tests.views.tables.digits import significant, with_spread
+from perf_tests.views.tables.digits import count_in, figure_in, percent_in, with_spread
 from perf_tests.views.tables.pass_cells import LABELS, inside, labels_of, lost_lines, lost_row, rows_in
 from perf_tests.views.tables.timing import Table
 
@@ -25,17 +24,18 @@ def kernel_table(passes: Sequence[Cell]) -> Table | None:
         for row in list(rows_in(cell.info, "kernels"))[:TOP_KERNELS]
     )
     header = (*LABELS, "Kernel", "calls", "total (ms)", "mean (us)", "of kernel time (%)")
-    return _table("kernels", f"Kernels that take most, up to {TOP_KERNELS} of a case", header, len(LABELS) + 1, rows)
+    title = f"Kernels that take most, up to {TOP_KERNELS} of a case"
+    return Table("kernels", title, header, len(LABELS) + 1, rows, (TRACED_NOTE,)).or_none()
 
 
 def _kernel(row: Json) -> tuple[str, ...]:
     mean, spread = finite(row.get("mean_seconds")), finite(row.get("stddev_seconds"))
     return (
         str(row.get("name"))[:NAME_CHARACTERS],
-        _count(row, "calls"),
-        _figure(row, "total_seconds", 1e3),
-        DASH if mean is None else with_spread(mean * 1e6, None if spread is None else spread * 1e6),
-        _percent(row, "share"),
+        count_in(row, "calls"),
+        figure_in(row, "total_seconds", 1e3),
+        DASH if mean is None else with_spread(mean * 1e6, spread and spread * 1e6),
+        percent_in(row, "share"),
     )
 
 
@@ -46,53 +46,33 @@ def share_table(passes: Sequence[Cell]) -> Table | None:
     rows = tuple(
         lost_row(cell, len(header)) if cell.outcome else (*labels_of(cell), *_shares(cell.info)) for cell in passes
     )
-    shares = _table("kernel_shares", "Launches, and what products take", header, len(LABELS), rows)
-    return shares and replace(shares, notes=(*shares.notes, *lost_lines(passes)))
+    notes = (TRACED_NOTE, *lost_lines(passes))
+    return Table("kernel_shares", "Launches, and what products take", header, len(LABELS), rows, notes).or_none()
 
 
 def _shares(values: Json) -> tuple[str, ...]:
     return (
-        _count(values, "launches"),
-        _figure(values, "kernel_seconds", 1e3),
-        _percent(values, "busy_share"),
-        _percent(inside(values, "matrix_products"), "share_of_kernel_time"),
-        *(_figure(inside(values, "attention", way), "softmax_over_products_time") for way in ("forward", "backward")),
+        count_in(values, "launches"),
+        figure_in(values, "kernel_seconds", 1e3),
+        percent_in(values, "busy_share"),
+        percent_in(inside(values, "matrix_products"), "share_of_kernel_time"),
+        *(figure_in(inside(values, "attention", way), "softmax_over_products_time") for way in ("forward", "backward")),
     )
 
 
 def attention_part_table(passes: Sequence[Cell]) -> Table | None:
     """One attention layer part by part: what the device takes, and the host to send it there."""
     rows = tuple(
-        (*labels_of(cell), way, str(part.get("part")), _count(part, "launches"), _figure(part, "device_seconds", 1e6),
-         _figure(part, "host_seconds", 1e6), _figure(part, "flops", 1e-6), _figure(part, "bytes", 1e-6),
-         str(part.get("bound") or DASH))
+        (*labels_of(cell), way, str(part.get("part")), count_in(part, "launches"),
+         figure_in(part, "device_seconds", 1e6), figure_in(part, "host_seconds", 1e6),
+         figure_in(part, "flops", 1e-6), figure_in(part, "bytes", 1e-6), str(part.get("bound") or DASH))
         for cell in passes
         for way in ("forward", "backward")
         for part in rows_in(cell.info, "attention", way, "parts")
     )  # fmt: skip
     header = (*LABELS, "Direction", "Part", "launches", "device (us)", "host (us)", "MFLOP", "MB", "bound by")
-    return _table("attention_parts", "One attention layer by part", header, len(LABELS) + 2, rows)
-
-
-def _figure(values: Json, name: str, factor: float = 1.0) -> str:
-    value = finite(values.get(name))
-    return DASH if value is None else significant(value * factor)
-
-
-def _count(values: Json, name: str) -> str:
-    value = finite(values.get(name))
-    return DASH if value is None else f"{value:g}"
-
-
-def _percent(values: Json, name: str) -> str:
-    value = finite(values.get(name))
-    return DASH if value is None else f"{value * 100:.1f}"
-
-
-def _table(
-    name: str, title: str, header: tuple[str, ...], labels: int, rows: tuple[tuple[str, ...], ...]
-) -> Table | None:
-    return Table(name, title, header, labels, rows, (TRACED_NOTE,)) if rows else None
+    title = "One attention layer by part"
+    return Table("attention_parts", title, header, len(LABELS) + 2, rows, (TRACED_NOTE,)).or_none()
 
 
 KERNEL_TABLES: tuple[Callable[[Sequence[Cell]], Table | None], ...] = (share_table, kernel_table, attention_part_table)

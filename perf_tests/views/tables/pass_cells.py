@@ -1,6 +1,6 @@
 """Extra passes over the cases as cells: what a pass found stands in `info`, and a case that it lost has its outcome."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from perf_tests.records.record import OUTCOMES, Json, identity_of
@@ -62,16 +62,14 @@ def lost_row(cell: Cell, columns: int) -> tuple[str, ...]:
     return (*said, *[DASH] * (columns - len(said)))
 
 
-def lost_lines(cells: Sequence[Cell]) -> tuple[str, ...]:
-    """A sentence for each case that the pass has no row for."""
+def lost_lines(cells: Iterable[Cell]) -> tuple[str, ...]:
+    """A sentence for each case without a timing, or without a row of its pass."""
     return tuple(f"{case_name(cell.id)}: {OUTCOMES[cell.outcome]}: {cell.reason}" for cell in cells if cell.outcome)
 
 
 def rows_in(values: Json, *names: str) -> Iterator[Json]:
     """The rows of a list that may be nested, or missing, or damaged."""
-    found: Any = values
-    for name in names:
-        found = found.get(name) if isinstance(found, dict) else None
+    found = inside(values, *names[:-1]).get(names[-1])
     return (row for row in (found if isinstance(found, list) else ()) if isinstance(row, dict))
 
 

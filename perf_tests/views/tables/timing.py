@@ -1,15 +1,14 @@
 """The tables that people write up: times, precisions, peak memory and attention, out of one record."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from perf_tests.records.record import OUTCOMES
-from perf_tests.views.screens.lines import DASH, case_name
-from perf_tests.views.tables.cells import SHORT_OUTCOMES, Cell, distinct, phase_order
+from perf_tests.views.screens.lines import DASH
+from perf_tests.views.tables.cells import SHORT_OUTCOMES, Cell, distinct, pairs_along, phase_order
 from perf_tests.views.tables.conditions import rounds_line
-from perf_tests.views.tables.digits import ratio_spread, significant, with_spread
+from perf_tests.views.tables.digits import GIB, MIB, ratio_spread, significant, with_spread
+from perf_tests.views.tables.pass_cells import lost_lines
 
-GIB, MIB = 2**30, 2**20
 GIB_FROM_BYTES = GIB / 8
 """A table of peaks from this size on is in GiB, one with a smaller peak in MiB."""
 
@@ -28,6 +27,10 @@ class Table:
     label_columns: int
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...]
+
+    def or_none(self) -> "Table | None":
+        """None for a table without rows."""
+        return self if self.rows else None
 
 
 @dataclass(frozen=True)
@@ -64,24 +67,17 @@ def timing_table(cells: Sequence[Cell]) -> Table | None:
 
 def precision_table(cells: Sequence[Cell]) -> Table | None:
     """fp32 beside every other precision, with the speed-up."""
-    groups: dict[tuple[str, ...], dict[str, Cell]] = {}
     labels = (SIZE, CONTEXT, PHASE, IMPLEMENTATION, BATCH)
-    for cell in cells:
-        if not cell.is_attention:
-            groups.setdefault(tuple(label.of(cell) for label in labels), {})[cell.label("precision")] = cell
     entries: list[Entry] = []
     chosen: list[Cell] = []
-    for group in groups.values():
-        others = [cell for precision, cell in group.items() if precision != BASE_PRECISION]
-        if BASE_PRECISION not in group or not others:
-            continue
-        base = group[BASE_PRECISION]
-        chosen += [base, *others]
-        entries.append((base, f"{BASE_PRECISION} (ms)", milliseconds(base)))
-        for other in others:
-            precision = other.label("precision")
-            entries.append((base, f"{precision} (ms)", milliseconds(other)))
-            entries.append((base, f"{BASE_PRECISION} / {precision}", ratio(base, other)))
+    for base, other in pairs_along((cell for cell in cells if not cell.is_attention), "precision", BASE_PRECISION):
+        if base not in chosen:
+            chosen.append(base)
+            entries.append((base, f"{BASE_PRECISION} (ms)", milliseconds(base)))
+        chosen.append(other)
+        precision = other.label("precision")
+        entries.append((base, f"{precision} (ms)", milliseconds(other)))
+        entries.append((base, f"{BASE_PRECISION} / {precision}", ratio(base, other)))
     return _table("precision", "Speed-up over fp32", chosen, labels, entries, RATIO_NOTE)
 
 
@@ -100,20 +96,16 @@ def attention_table(cells: Sequence[Cell]) -> Table | None:
 
 def attention_memory_table(cells: Sequence[Cell]) -> Table | None:
     """Peaks of attention alone, each implementation beside the others."""
-
-    def column(cell: Cell) -> str:
-        return f"{cell.implementation} {cell.phase}"
-
     chosen = [cell for cell in cells if cell.is_attention]
-    return _memory("attention_memory", "Peak memory of attention alone", chosen, ATTENTION_LABELS, column)
+    title = "Peak memory of attention alone"
+    return _memory("attention_memory", title, chosen, ATTENTION_LABELS, lambda c: f"{c.implementation} {c.phase}")
 
 
 def milliseconds(cell: Cell) -> str:
     """Mean and spread in ms, or why there is none."""
     if not cell.is_timed:
         return SHORT_OUTCOMES[cell.outcome]
-    spread = cell.std_seconds
-    return with_spread(cell.mean_seconds * 1e3, None if spread is None else spread * 1e3)
+    return with_spread(cell.mean_seconds * 1e3, cell.std_seconds and cell.std_seconds * 1e3)
 
 
 def ratio(over: Cell, under: Cell) -> str:
@@ -159,17 +151,8 @@ def _table(
     for cell, column, text in entries:
         key = tuple(label.of(cell) for label in shown)
         laid.setdefault(key, {}).setdefault(column, []).append(text)
-    rows = tuple((*key, *(_joined(row.get(column)) for column in columns)) for key, row in laid.items())
+    # A record may hold one case twice, and none of its figures may be lost.
+    rows = tuple((*key, *(" / ".join(row.get(column, [DASH])) for column in columns)) for key, row in laid.items())
     header = (*(label.name for label in shown), *columns)
-    notes = (note, *([line] if (line := rounds_line(list(cells))) else []), *reasons(cells))
+    notes = (note, *([line] if (line := rounds_line(list(cells))) else []), *lost_lines(cells))
     return Table(name, f"{title}{': ' if said else ''}{', '.join(said)}", header, len(shown), rows, notes)
-
-
-def _joined(texts: list[str] | None) -> str:
-    """One text as a rule; several where a record holds one case twice, and none may be lost."""
-    return " / ".join(texts) if texts else DASH
-
-
-def reasons(cells: Iterable[Cell]) -> list[str]:
-    """A sentence for each case without a timing."""
-    return [f"{case_name(cell.id)}: {OUTCOMES[cell.outcome]}: {cell.reason}" for cell in cells if not cell.is_timed]

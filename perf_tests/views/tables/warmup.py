@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from perf_tests.records.record import Json
-from perf_tests.views.screens.lines import DASH
+from perf_tests.views.screens.lines import DASH, shown
 from perf_tests.views.tables.cells import Cell, distinct, finite
-from perf_tests.views.tables.digits import significant, with_spread
+from perf_tests.views.tables.digits import count_in, figure_in, significant, with_spread
 from perf_tests.views.tables.pass_cells import LABELS, inside, labels_of, lost_lines, lost_row, name_of, rows_in
 from perf_tests.views.tables.timing import Table
 
@@ -26,17 +26,21 @@ def warmup_table(cells: Sequence[Cell]) -> Table | None:
     rows = tuple(
         lost_row(cell, len(header))
         if cell.outcome
-        else (*labels_of(cell), *(_mean(of.get(name)) for name in names), *_steady(of), _needed(cell.info))
+        else (
+            *labels_of(cell),
+            *(_mean(of.get(name)) for name in names),
+            *_steady(of),
+            count_in(cell.info, "recommended_warmup_rounds"),
+        )
         for cell, of in known
     )
     notes = (WARMUP_NOTE, *_recommendations(cells), *lost_lines(cells))
-    return Table("warmup", "Time after warm-up rounds", header, len(LABELS), rows, notes) if rows else None
+    return Table("warmup", "Time after warm-up rounds", header, len(LABELS), rows, notes).or_none()
 
 
 def series_name(series: Json) -> str:
     """How many rounds came first, and whether what is timed was among them."""
-    rounds = finite(series.get("warmup_rounds"))
-    name = DASH if rounds is None else f"{rounds:.0f}"
+    name = shown(finite(series.get("warmup_rounds")), ".0f")
     return f"{name} without the timed phase" if series.get("leaves_out_timed_phase") is True else name
 
 
@@ -53,7 +57,7 @@ def _mean(series: Json | None) -> str:
     if series is None or mean is None:
         return DASH
     spread, outliers = finite(series.get("std_seconds")), series.get("outliers")
-    said = with_spread(mean * 1e3, None if spread is None else spread * 1e3)
+    said = with_spread(mean * 1e3, spread and spread * 1e3)
     if isinstance(outliers, list) and outliers:
         return f"{said} (outlier: round {', '.join(map(str, outliers))})"
     return said
@@ -62,13 +66,8 @@ def _mean(series: Json | None) -> str:
 def _steady(series: dict[str, Json]) -> tuple[str, str]:
     """Of the process without a warm-up: its first round, and the round from which all agree."""
     row = series.get("0", {})
-    rounds, steady = seconds_of(row, "seconds"), finite(row.get("steady_from_round"))
-    return significant(rounds[0] * 1e3) if rounds else DASH, DASH if steady is None else f"{steady:.0f}"
-
-
-def _needed(values: Json) -> str:
-    rounds = finite(values.get("recommended_warmup_rounds"))
-    return DASH if rounds is None else f"{rounds:.0f}"
+    rounds = seconds_of(row, "seconds")
+    return significant(rounds[0] * 1e3) if rounds else DASH, count_in(row, "steady_from_round")
 
 
 def _recommendations(cells: Sequence[Cell]) -> list[str]:
@@ -78,7 +77,7 @@ def _recommendations(cells: Sequence[Cell]) -> list[str]:
     if not needed:
         return []
     most, cell = max(needed, key=lambda pair: pair[0])
-    short = [cell for _, cell in needed if cell.info.get("flags")]
+    short = [cell for _, cell in needed if cell.flags]
     return [
         f"for this machine: --warmup-rounds {most:.0f}, which {name_of(cell)} needs",
         *(f"{name_of(cell)}: {cell.info['recommendation']}" for cell in short if cell.info.get("recommendation")),
@@ -89,13 +88,10 @@ def first_round_table(cells: Sequence[Cell]) -> Table | None:
     """What the very first round of a process is spent on."""
     chosen = [(cell, parts) for cell in cells if (parts := first_round_parts(cell.info))]
     names = distinct(name for _, parts in chosen for name in parts)
-    rows = tuple(
-        (*labels_of(cell), *(significant(parts[name] * 1e3) if name in parts else DASH for name in names))
-        for cell, parts in chosen
-    )
+    rows = tuple((*labels_of(cell), *(figure_in(parts, name, 1e3) for name in names)) for cell, parts in chosen)
     header = (*LABELS, *(f"{part_name(name)} (ms)" for name in names))
     title = "What the first round of a process is spent on"
-    return Table("first_rounds", title, header, len(LABELS), rows, (FIRST_ROUND_NOTE,)) if rows else None
+    return Table("first_rounds", title, header, len(LABELS), rows, (FIRST_ROUND_NOTE,)).or_none()
 
 
 def part_name(field: str) -> str:

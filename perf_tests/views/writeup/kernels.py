@@ -5,8 +5,8 @@ from statistics import median
 from perf_tests.records.record import Json
 from perf_tests.views.tables.cells import Cell, finite
 from perf_tests.views.tables.pass_cells import inside, name_of, rows_in
-from perf_tests.views.writeup.question import Answer, Question
-from perf_tests.views.writeup.sources import Source, Sources
+from perf_tests.views.writeup.question import Question
+from perf_tests.views.writeup.sources import Answer, Source, Sources
 
 TOLD_KINDS = 4
 NAME_CHARACTERS = 60
@@ -14,10 +14,8 @@ NAME_CHARACTERS = 60
 
 def top_kernel(sources: Sources) -> Answer | None:
     found = sources.passed("kernels")
-    if found is None:
-        return None
     tops: dict[str, tuple[Cell, Json]] = {}
-    for cell in _models(found):
+    for cell in found.models:
         kernel = next(rows_in(cell.info, "kernels"), None)
         if kernel is not None and cell.label("precision") == "fp32":
             tops.setdefault(cell.phase, (cell, kernel))
@@ -30,13 +28,13 @@ def top_kernel(sources: Sources) -> Answer | None:
         said.append(f"in {name_of(cell)} `{name}`, {calls:g} calls a round, {share:.0%} of the kernel time")
     same = tops["forward"][1].get("name") == tops["backward"][1].get("name")
     verdict = "Yes, it is the same" if same else "No, they differ"
-    return _said(found, f"{verdict}: {'; '.join(said)}.")
+    return found.says(f"{verdict}: {'; '.join(said)}.")
 
 
 def beside_products(sources: Sources) -> Answer | None:
     found = sources.passed("kernels")
-    cell = _first(found, "forward", "fp32") if found else None
-    if found is None or cell is None:
+    cell = _first(found, "forward")
+    if cell is None:
         return None
     kinds = sorted(rows_in(cell.info, "kinds"), key=lambda row: -(finite(row.get("share_of_kernel_time")) or 0.0))
     said = [
@@ -44,7 +42,7 @@ def beside_products(sources: Sources) -> Answer | None:
         for row in kinds
         if row.get("kind") != "matrix product"
     ]
-    return _said(found, f"Of the kernel time of {name_of(cell)}: {', '.join(said[:TOLD_KINDS])}.")
+    return found.says(f"Of the kernel time of {name_of(cell)}: {', '.join(said[:TOLD_KINDS])}.")
 
 
 def products_in_a_step(sources: Sources) -> Answer | None:
@@ -52,9 +50,9 @@ def products_in_a_step(sources: Sources) -> Answer | None:
     falls = [forward > step for forward, step in _published_shares(sources)]
     others = f"The share falls in {sum(falls)} of {len(falls)} published profiles that have both."
     found = sources.passed("kernels")
-    forward, step = (_first(found, phase, "fp32") if found else None for phase in ("forward", "full_step"))
+    forward, step = (_first(found, phase) for phase in ("forward", "full_step"))
     shares = _share(forward), _share(step)
-    if found is None or forward is None or shares[0] is None or shares[1] is None:
+    if forward is None or shares[0] is None or shares[1] is None:
         return Answer(f"{others} The optimizer has no products.", "published/gemm_share.csv") if falls else None
     return Answer(
         f"{shares[0]:.0%} of the kernel time of {name_of(forward)} and {shares[1]:.0%} of its full step, which has an "
@@ -78,15 +76,14 @@ def _published_shares(sources: Sources) -> list[tuple[float, float]]:
 def softmax_against_products(sources: Sources) -> Answer | None:
     found = sources.passed("kernels")
     said = []
-    for cell in _models(found) if found else []:
+    for cell in found.models:
         values = inside(cell.info, "attention", "forward")
         time, flops = (finite(values.get(f"softmax_over_products_{what}")) for what in ("time", "flops"))
         if time is not None and flops and cell.phase == "forward":
             said.append(f"{time:.2f} of the products' time with {flops:.1%} of their FLOPs ({name_of(cell)})")
-    if found is None or not said:
+    if not said:
         return None
-    return _said(
-        found,
+    return found.says(
         f"The softmax of one attention layer takes {', '.join(said)}. It reads and writes every score several times "
         "and computes next to nothing, so memory bounds it.",
     )
@@ -96,34 +93,24 @@ def profiler_and_clock(sources: Sources) -> Answer | None:
     found = sources.passed("kernels")
     ratios = [
         traced / plain
-        for cell in (_models(found) if found else [])
+        for cell in found.models
         if (traced := finite(cell.info.get("wall_seconds"))) and (plain := finite(cell.info.get("plain_wall_seconds")))
     ]
-    if found is None or not ratios:
+    if not ratios:
         return None
-    return _said(
-        found,
+    return found.says(
         f"A round under the profiler takes {median(ratios):.2f} x the same round by the clock without it, in the "
         f"middle of {len(ratios)} cases, {min(ratios):.2f} to {max(ratios):.2f} x in all. What a profiler adds, it "
         "adds to each launch; so shares are taken from it, and times from the clock.",
     )
 
 
-def _models(found: Source) -> list[Cell]:
-    return [cell for cell in found.cells if not cell.is_attention]
-
-
-def _first(found: Source, phase: str, precision: str) -> Cell | None:
-    cells = (cell for cell in _models(found) if (cell.phase, cell.label("precision")) == (phase, precision))
-    return next(cells, None)
+def _first(found: Source, phase: str) -> Cell | None:
+    return next((cell for cell in found.models if (cell.phase, cell.label("precision")) == (phase, "fp32")), None)
 
 
 def _share(cell: Cell | None) -> float | None:
     return None if cell is None else finite(inside(cell.info, "matrix_products").get("share_of_kernel_time"))
-
-
-def _said(found: Source, text: str) -> Answer:
-    return Answer(text, f"{found.name} ({found.machine})")
 
 
 COMMAND = "pytest perf_tests --kernels --phase forward,backward,full_step"

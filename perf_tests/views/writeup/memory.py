@@ -1,10 +1,10 @@
 """What exact counters and memory passes answer: peaks, what mixed precision costs, the largest tensors, attention."""
 
 from perf_tests.views.tables.cells import finite
+from perf_tests.views.tables.digits import GIB, MIB
 from perf_tests.views.tables.pass_cells import name_of
-from perf_tests.views.tables.timing import GIB, MIB
-from perf_tests.views.writeup.question import Answer, Question
-from perf_tests.views.writeup.sources import Shape, Sources
+from perf_tests.views.writeup.question import Question
+from perf_tests.views.writeup.sources import Answer, Shape, Sources
 
 BATCH, ATTENTION_BATCH = 4, 8
 FLOAT_BYTES = 4
@@ -136,19 +136,18 @@ def measured_against_counted(sources: Sources) -> Answer | None:
     found = sources.passed("memory")
     peaks = [
         (measured, predicted, cell)
-        for cell in (found.cells if found else [])
+        for cell in found.cells
         if (measured := finite(cell.info.get("peak_allocated_bytes")))
         and (predicted := finite(cell.info.get("predicted_peak_bytes")))
     ]
-    if found is None or not peaks:
+    if not peaks:
         return None
     measured, predicted, cell = max(peaks, key=lambda peak: abs(peak[0] / peak[1] - 1))
     close = sum(abs(peak / expected - 1) <= AGREE for peak, expected, _ in peaks)
-    return Answer(
+    return found.says(
         f"Of {len(peaks)} cases {close} agree within {AGREE:.1%}. The largest difference is "
         f"{abs(measured - predicted):,.0f} bytes of {predicted:,.0f}, {abs(measured / predicted - 1):.2%}, in "
-        f"{name_of(cell)}. Not predicted is what a library takes for itself.",
-        f"{found.name} ({found.machine})",
+        f"{name_of(cell)}. Not predicted is what a library takes for itself."
     )
 
 

@@ -3,8 +3,8 @@
 import re
 
 from perf_tests.views.writeup import kernels, memory, timing
-from perf_tests.views.writeup.question import Answer, Question
-from perf_tests.views.writeup.sources import Sources
+from perf_tests.views.writeup.question import Question
+from perf_tests.views.writeup.sources import Answer, Sources
 
 QUESTIONS = (*timing.QUESTIONS, *kernels.QUESTIONS, *memory.QUESTIONS)
 

@@ -3,15 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from perf_tests.views.writeup.sources import Sources
-
-
-@dataclass(frozen=True)
-class Answer:
-    """Sentences, and the file that they come from."""
-
-    text: str
-    source: str
+from perf_tests.views.writeup.sources import Answer, Sources
 
 
 @dataclass(frozen=True)

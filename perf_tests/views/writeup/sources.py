@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from perf_tests.records.ledger import LedgerKey, read_ledger
-from perf_tests.records.store import StoredRecord, read_record
+from perf_tests.records.store import StoredRecord, each_readable
 from perf_tests.views.tables.cells import Cell, cells_of
 from perf_tests.views.tables.conditions import machine_line
 from perf_tests.views.tables.pass_cells import pass_cells
@@ -22,12 +22,27 @@ OF_WHOEVER_MEASURES = re.compile(r"-(CPython|PyPy)-")
 
 
 @dataclass(frozen=True)
+class Answer:
+    """Sentences, and the file that they come from."""
+
+    text: str
+    source: str
+
+
+@dataclass(frozen=True)
 class Source:
-    """One record as an answer needs it."""
+    """One record as an answer needs it; without cells where there is none."""
 
     name: str
     machine: str
     cells: list[Cell]
+
+    @property
+    def models(self) -> list[Cell]:
+        return [cell for cell in self.cells if not cell.is_attention]
+
+    def says(self, text: str) -> Answer:
+        return Answer(text, f"{self.name} ({self.machine})")
 
 
 @dataclass(frozen=True)
@@ -50,29 +65,25 @@ class Sources:
     @cached_property
     def records(self) -> list[StoredRecord]:
         """Of named machines, oldest first."""
-        found = []
-        for path in sorted((self.root / ".benchmarks").glob("*/*.json")):
-            if not OF_WHOEVER_MEASURES.search(path.parent.name):
-                try:
-                    found.append(read_record(path))
-                except ValueError as error:
-                    self.left_out.append(str(error))
+        paths = sorted((self.root / ".benchmarks").glob("*/*.json"))
+        named = (path for path in paths if not OF_WHOEVER_MEASURES.search(path.parent.name))
+        found = each_readable(named, self.left_out)
         return sorted(found, key=lambda record: (str(record.data.get("datetime")), record.name))
 
-    def timed(self, fits: Callable[[list[Cell]], bool] = bool) -> Source | None:
+    def timed(self, fits: Callable[[list[Cell]], object] = bool) -> Source:
         """The newest record whose timed cells fit."""
         return self._newest(lambda record: [cell for cell in cells_of(record.data) if cell.is_timed], fits)
 
-    def passed(self, name: str) -> Source | None:
+    def passed(self, name: str) -> Source:
         """The newest record with rows of that pass."""
         return self._newest(lambda record: [cell for cell in pass_cells(record.data, name) if not cell.outcome], bool)
 
-    def _newest(self, read: Callable[[StoredRecord], list[Cell]], fits: Callable[[list[Cell]], bool]) -> Source | None:
+    def _newest(self, read: Callable[[StoredRecord], list[Cell]], fits: Callable[[list[Cell]], object]) -> Source:
         for record in reversed(self.records):
             cells = read(record)
             if fits(cells):
                 return Source(f".benchmarks/{record.name}.json", machine_line(record.data), cells)
-        return None
+        return Source("", "", [])
 
     @cached_property
     def ledger_name(self) -> str:

@@ -4,26 +4,23 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from perf_tests.views.screens.lines import case_name, duration
-from perf_tests.views.tables.cells import Cell, finite
+from perf_tests.views.tables.cells import Cell, finite, pairs_along
 from perf_tests.views.tables.pass_cells import name_of, rows_in
 from perf_tests.views.tables.warmup import first_round_parts, part_name, seconds_of, series_name
-from perf_tests.views.writeup.question import Answer, Question
-from perf_tests.views.writeup.sources import Source, Sources
+from perf_tests.views.writeup.question import Question
+from perf_tests.views.writeup.sources import Answer, Sources
 
 Pair = tuple[Cell, Cell]
 
 
 def how_sure(sources: Sources) -> Answer | None:
     found = sources.timed()
-    spreads = (
-        [(cell.std_seconds / cell.mean_seconds, cell) for cell in found.cells if cell.std_seconds] if found else []
-    )
-    if found is None or not spreads:
+    spreads = [(cell.std_seconds / cell.mean_seconds, cell) for cell in found.cells if cell.std_seconds]
+    if not spreads:
         return None
     most, cell = max(spreads, key=lambda pair: pair[0])
     middle = median(spread for spread, _ in spreads)
-    return _said(
-        found,
+    return found.says(
         f"Of {len(spreads)} cases, the standard deviation of the rounds is {middle:.1%} of the mean in the middle and "
         f"{most:.0%} at most, in {case_name(cell.id)}. It says how far rounds of one launch scatter, and nothing of "
         "the next launch.",
@@ -37,14 +34,13 @@ def warm_up(sources: Sources) -> Answer | None:
 def _warm_up_study(sources: Sources) -> Answer | None:
     """From fresh processes with each number of warm-up rounds."""
     found = sources.passed("warmup")
-    cells = found.cells if found else []
+    cells = found.cells
     first = [(ratio, cell) for cell in cells if (ratio := _first_over_others(cell, "0")) is not None]
     needed = [rounds for cell in cells if (rounds := finite(cell.info.get("recommended_warmup_rounds"))) is not None]
-    if found is None or not first or not needed:
+    if not first or not needed:
         return None
     most, cell = max(first, key=lambda pair: pair[0])
-    return _said(
-        found,
+    return found.says(
         f"Without a warm-up the first round takes {median(ratio for ratio, _ in first):.2f} x those after it in the "
         f"middle of {len(first)} cases and {most:.2f} x at most, in {name_of(cell)}{_mostly(cells)}. A warm-up of "
         f"{max(needed):.0f} rounds is enough for all of them{_left_out(cells)}.",
@@ -94,14 +90,13 @@ def _first_rounds(sources: Sources) -> Answer | None:
     found = sources.timed()
     ratios = [
         (first / cell.median_seconds, cell)
-        for cell in (found.cells if found else [])
+        for cell in found.cells
         if cell.implementation == "naive" and (first := cell.number("first_round_seconds"))
     ]
-    if found is None or not ratios:
+    if not ratios:
         return None
     most, cell = max(ratios, key=lambda pair: pair[0])
-    return _said(
-        found,
+    return found.says(
         f"The first warm-up round takes {median(ratio for ratio, _ in ratios):.2f} x the median of the measured ones "
         f"in the middle of {len(ratios)} eager cases and {most:.1f} x at most, in {case_name(cell.id)}. Cases that ran "
         "before in the same process have warmed up part of it; `--warmup-study` gives each a process of its own.",
@@ -109,69 +104,61 @@ def _first_rounds(sources: Sources) -> Answer | None:
 
 
 def mixed_precision(sources: Sources) -> Answer | None:
-    found = sources.timed(lambda cells: any(True for _ in _precision_pairs(cells)))
-    if found is None:
-        return None
+    found = sources.timed(_precision_pairs)
     said = [
         f"{base.phase} {base.median_seconds / other.median_seconds:.2f} x ({_place(base)})"
         for base, other in _precision_pairs(found.cells)
     ]
-    return _said(found, f"fp32 over bf16, medians: {', '.join(said)}.")
+    return found.says(f"fp32 over bf16, medians: {', '.join(said)}.") if said else None
 
 
 def backward_over_forward(sources: Sources) -> Answer | None:
-    found = sources.timed(lambda cells: any(True for _ in _phase_pairs(cells)))
-    if found is None:
-        return None
+    found = sources.timed(_phase_pairs)
     said = [
         f"{backward.median_seconds / forward.median_seconds:.2f} in {forward.label('precision')} ({_place(forward)})"
         for forward, backward in _phase_pairs(found.cells)
     ]
-    return _said(
-        found,
+    if not said:
+        return None
+    return found.says(
         f"{', '.join(said)}. Its matrix products are twice those of the forward pass; what launches or memory bound "
         "need not double.",
     )
 
 
 def fused_attention(sources: Sources) -> Answer | None:
-    found = sources.timed(lambda cells: any(True for _ in _pairs(cells, "attention", "naive", "sdpa")))
-    if found is None:
-        return None
+    found = sources.timed(lambda cells: _attention_pairs(cells, "sdpa"))
     parts = []
     for name in ("compiled", "sdpa"):
         for phase in ("forward", "backward"):
-            pairs = [
-                pair for pair in _pairs(found.cells, "attention", "naive", name) if pair[0].phase == phase
-                and pair[0].is_attention
-            ]  # fmt: skip
-            ratios = [base.median_seconds / other.median_seconds for base, other in pairs]
+            ratios = [
+                base.median_seconds / other.median_seconds
+                for base, other in _attention_pairs(found.cells, name)
+                if base.phase == phase
+            ]
             if ratios:
                 parts.append(f"{name} {phase} {min(ratios):.1f} to {max(ratios):.1f} x")
-    return _said(found, f"Naive over the other, over widths and lengths: {', '.join(parts)}.") if parts else None
+    return found.says(f"Naive over the other, over widths and lengths: {', '.join(parts)}.") if parts else None
 
 
 def optimizer_and_precision(sources: Sources) -> Answer | None:
-    found = sources.timed(lambda cells: any(True for _ in _optimizer_pairs(cells)))
-    if found is None:
-        return None
+    found = sources.timed(_optimizer_pairs)
     said = [
         f"{duration(seconds[0])} in fp32 and {duration(seconds[1])} in bf16, {seconds[0] / seconds[1]:.2f} x "
         f"({_place(base)})"
         for base, seconds in _optimizer_pairs(found.cells)
     ]
-    return _said(
-        found,
+    if not said:
+        return None
+    return found.says(
         f"The optimizer's part of a full step: {', '.join(said)}. Weights, gradients and AdamW's state are fp32 in "
         "both, so its work is the same.",
     )
 
 
-def _optimizer_pairs(cells: Sequence[Cell]) -> Iterator[tuple[Cell, tuple[float, float]]]:
-    for base, other in _precision_pairs(cells):
-        seconds = _optimizer_seconds(base), _optimizer_seconds(other)
-        if all(seconds):
-            yield base, seconds
+def _optimizer_pairs(cells: Sequence[Cell]) -> list[tuple[Cell, tuple[float, float]]]:
+    pairs = [(base, (_optimizer_seconds(base), _optimizer_seconds(other))) for base, other in _precision_pairs(cells)]
+    return [(base, seconds) for base, seconds in pairs if all(seconds)]
 
 
 def _optimizer_seconds(cell: Cell) -> float:
@@ -221,36 +208,26 @@ def _is_plain_forward(row: dict[str, str]) -> bool:
     return is_forward and is_sound and bool(row["mean_ms"]) and row["warmup"].isdigit() and int(row["warmup"]) >= 3
 
 
-def _pairs(cells: Sequence[Cell], axis: str, base: str, other: str) -> Iterator[Pair]:
-    """Cells that differ along `axis` alone."""
-    by_identity = {_key(cell, axis, cell.label(axis)): cell for cell in cells}
-    for cell in cells:
-        found = by_identity.get(_key(cell, axis, other))
-        if cell.label(axis) == base and found is not None:
-            yield cell, found
-
-
-def _precision_pairs(cells: Sequence[Cell]) -> Iterator[Pair]:
+def _precision_pairs(cells: Sequence[Cell]) -> list[Pair]:
     """(fp32, bf16) of models."""
-    return (pair for pair in _pairs(cells, "precision", "fp32", "bf16") if not pair[0].is_attention)
+    pairs = pairs_along((cell for cell in cells if not cell.is_attention), "precision", "fp32")
+    return [pair for pair in pairs if pair[1].label("precision") == "bf16"]
 
 
-def _phase_pairs(cells: Sequence[Cell]) -> Iterator[Pair]:
+def _phase_pairs(cells: Sequence[Cell]) -> list[Pair]:
     """(forward, backward) of models."""
-    return (pair for pair in _pairs(cells, "phase", "forward", "backward") if not pair[0].is_attention)
+    pairs = pairs_along((cell for cell in cells if not cell.is_attention), "phase", "forward")
+    return [pair for pair in pairs if pair[1].phase == "backward"]
 
 
-def _key(cell: Cell, axis: str, value: str) -> tuple[str, ...]:
-    same = (f"{name}={field}" for name, field in cell.identity.items() if name != axis)
-    return (*same, f"{axis}={value}")
+def _attention_pairs(cells: Sequence[Cell], name: str) -> list[Pair]:
+    """(naive, that other) of attention alone."""
+    pairs = pairs_along((cell for cell in cells if cell.is_attention), "attention", "naive")
+    return [pair for pair in pairs if pair[1].label("attention") == name]
 
 
 def _place(cell: Cell) -> str:
     return f"{cell.label('size')}, context {cell.label('context_length')}"
-
-
-def _said(found: Source, text: str) -> Answer:
-    return Answer(text, f"{found.name} ({found.machine})")
 
 
 QUESTIONS = (
