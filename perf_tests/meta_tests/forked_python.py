@@ -108,8 +108,9 @@ def run(request: dict[str, Any], descriptors: list[int]) -> None:
     put_in_place(descriptors, request["descriptors"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    tempfile.tempdir = None  # chosen anew, by the environment
     os.chdir(request["folder"])
-    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)  # noqa: SIM115
+    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w", buffering=1), open(2, "w", buffering=1)  # noqa: SIM115
     sys.executable = request["executable"]
     option, program, *arguments = request["arguments"]
     added = os.environ.get("PYTHONPATH", "").split(os.pathsep)

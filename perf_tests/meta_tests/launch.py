@@ -99,7 +99,7 @@ def start_command(
     return subprocess.Popen(
         command,
         cwd=cwd,
-        env={**inherited, "PYTHONPATH": str(root), **environment},
+        env={**inherited, "PYTHONPATH": str(root), "PYTHONUNBUFFERED": "1", **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -3,12 +3,12 @@
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from perf_tests.counting.counted_grid import counted_grid
+from perf_tests.meta_tests.forked_python import forked_python
 from perf_tests.meta_tests.launch import ROOT
 from perf_tests.records.ledger import COLUMNS, COUNTERS, LedgerKey, ledger_file, moved, read_ledger, write_ledger
 from perf_tests.records.ledger_book import LedgerBook
@@ -148,7 +148,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=checkout, capture_output=True, text=True)
+    return subprocess.run([forked_python(), "-m", "pytest", *arguments], cwd=checkout, capture_output=True, text=True)
 
 
 def test_a_planted_copy_fails_until_it_is_accepted(checkout: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from perf_tests.meta_tests.forked_python import forked_python
 from perf_tests.meta_tests.launch import ROOT, SMALL, Launch, finish, launch, record_files, short, start_command
 
 ONE_CASE = ("--phase=forward", "-k=not attention")
@@ -81,7 +82,7 @@ def collections() -> list[list[str]]:
         ("perf_tests", "--size=small,tiny,small", "--context=16,8,16", "--precision=bf16,fp32", "--phase=all"),
     ]
     process = subprocess.run(
-        [sys.executable, "-m", "perf_tests.meta_tests.many_launches"],
+        [forked_python(), "-m", "perf_tests.meta_tests.many_launches"],
         input=json.dumps([["--collect-only", "-q", "-p", "no:cacheprovider", *arguments] for arguments in asked]),
         cwd=ROOT, capture_output=True, text=True, check=True, timeout=300,
     )  # fmt: skip
@@ -109,7 +110,7 @@ def watched(storage: Path, **environment: str) -> str:
     terminal, inside = pty.openpty()
     inherited = {name: value for name, value in os.environ.items() if name != "CI" and not name.startswith("PYTEST")}
     command = (
-        *(sys.executable, "-m", "pytest", "perf_tests", "-p", "perf_tests.meta_tests.quick_ceiling"),
+        *(forked_python(), "-m", "pytest", "perf_tests", "-p", "perf_tests.meta_tests.quick_ceiling"),
         *("-p", "no:cacheprovider", *SMALL, "--phase=forward", f"--benchmark-storage=file://{storage}"),
     )
     process = subprocess.Popen(
