@@ -2,8 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
@@ -12,41 +10,21 @@ from torch import Tensor
 from model.attention import ATTENTION, AttentionFunction
 from model.precision import PRECISIONS
 from model.training import Training
+from perf_tests.bench.inputs import AttentionInputs, Batch, axis
 from perf_tests.bench.models import ForeignModelError, ModelShelf, forget
-from perf_tests.bench.stash import CASE, PASS, SERVED_MEASURE, WORKBENCH
+from perf_tests.bench.stash import CASE, OTHER_MEASURE, PASS, WORKBENCH
 from perf_tests.bench.workbench import Workbench
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.round_health import RoundHealth
 from perf_tests.instruments.sdpa_backend import sdpa_backend_for_shape
-from perf_tests.measures.ranged import RangedMeasure
-from perf_tests.measures.timed import Measure
+from perf_tests.measures.rounds import Measure
+from perf_tests.measures.row import Row
+from perf_tests.measures.timed import TimedMeasure
 from perf_tests.passes.every_pass import EVERY_PASS
 from perf_tests.passes.extra_pass import ROOT, ExtraPass
 from perf_tests.records.record import Json
-from perf_tests.workers.memory_process import MemoryWorker
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Random tokens and, for each, the one that follows; int64, both (B, T)."""
-
-    tokens_BT: Tensor
-    targets_BT: Tensor
-
-
-@dataclass(frozen=True)
-class AttentionInputs:
-    """Random query, key and value, leaves of a fresh graph, and the gradient of the output; (B, T, K), float32."""
-
-    q_BTK: Tensor
-    k_BTK: Tensor
-    v_BTK: Tensor
-    gradient_BTK: Tensor
-
-    def forget_gradients(self) -> None:
-        for leaf in (self.q_BTK, self.k_BTK, self.v_BTK):
-            leaf.grad = None
+from perf_tests.workers.memory import MemoryWorker
 
 
 @pytest.fixture(scope="session")
@@ -59,16 +37,6 @@ def shelf(workbench: Workbench) -> Iterator[ModelShelf]:
     shelf = ModelShelf(workbench.device, workbench.settings.seed)
     yield shelf
     shelf.clear()
-
-
-def axis(name: str) -> Any:
-    """A fixture that hands on the value which the plugin chose for this axis."""
-
-    @pytest.fixture(name=name)
-    def value(request: pytest.FixtureRequest) -> str | int:
-        return request.param
-
-    return value
 
 
 model_size = axis("model_size")
@@ -148,35 +116,37 @@ def inputs(case: AttentionCase, workbench: Workbench) -> AttentionInputs:
 
 
 @pytest.fixture
-def measure(
-    request: pytest.FixtureRequest, case: Case, workbench: Workbench, benchmark: object
-) -> Iterator[Measure | RangedMeasure]:
-    served_measure = request.config.stash.get(SERVED_MEASURE, None)
-    if served_measure is not None:
-        yield served_measure(request.node.nodeid, workbench)
+def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, benchmark: object) -> Iterator[Measure]:
+    other_measure = request.config.stash.get(OTHER_MEASURE, None)
+    if other_measure is not None:
+        yield other_measure(request.node, workbench)
         return
-    if workbench.settings.nvtx:
-        yield RangedMeasure(case, workbench)
-        return
-    measure = Measure(
-        benchmark=benchmark,  # type: ignore[arg-type]
-        case=case,
-        clock=workbench.clock,
-        device=workbench.device,
-        rounds=workbench.rounds(case),
-        warmup_rounds=workbench.settings.warmup_rounds,
-        matmul_flops_per_second=None if workbench.disabled else workbench.ceiling(case.precision),
-        conditions={} if workbench.disabled else _conditions(case, workbench),
+    measure = TimedMeasure(
+        benchmark,  # type: ignore[arg-type]
+        workbench.clock,
+        workbench.device,
+        workbench.rounds(case),
+        workbench.settings.warmup_rounds,
+        row=None if workbench.disabled else _row(case, workbench),
         on_round=workbench.on_round,
-        expectation=None if workbench.disabled else workbench.expect(case),
-        measure_ceiling_again=workbench.measure_ceiling_again,
-        available_bytes=workbench.budget_bytes,
         health=RoundHealth(workbench.health),
     )
     yield measure
-    workbench.time_spent.rounds_seconds += measure.rounds_seconds
-    if "compile_cache" in measure.conditions:
-        workbench.time_spent.first_compiled_calls_seconds += measure.first_call_seconds
+    if measure.timing is not None:
+        workbench.time_spent.rounds_seconds += measure.timing.rounds_seconds
+        workbench.time_spent.first_compiled_calls_seconds += measure.timing.first_compiled_seconds
+
+
+def _row(case: Case, workbench: Workbench) -> Row:
+    return Row(
+        case,
+        workbench.settings.warmup_rounds,
+        conditions=_conditions(case, workbench),
+        matmul_flops_per_second=workbench.ceiling(case.precision),
+        expectation=workbench.expect(case),
+        measure_ceiling_again=workbench.measure_ceiling_again,
+        available_bytes=workbench.budget_bytes,
+    )
 
 
 @pytest.fixture

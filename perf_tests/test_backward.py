@@ -4,11 +4,11 @@ import pytest
 from torch import Tensor
 
 from model.training import Training
+from perf_tests.bench.inputs import Batch
 from perf_tests.cases import LanguageModelCase
 from perf_tests.checks import check_gradients
-from perf_tests.conftest import Batch
 from perf_tests.instruments.clock import Clock
-from perf_tests.measures.timed import Measure
+from perf_tests.measures.rounds import Measure
 
 
 @pytest.mark.phase("backward")

@@ -14,7 +14,7 @@ from perf_tests.counting.case_counters import counters_of
 from perf_tests.counting.counted_grid import counted_grid, line_of
 from perf_tests.records.ledger_book import LedgerBook
 
-FOLDER = Path(__file__).parent / "counters"
+FOLDER = Path(__file__).parent / "counting" / "counters"
 GRID = counted_grid()
 KEYS = [(case.phase, case_id) for case_id, cases in GRID.items() for case in cases]
 

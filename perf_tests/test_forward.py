@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from model.training import Training
+from perf_tests.bench.inputs import Batch
 from perf_tests.cases import LanguageModelCase
 from perf_tests.checks import check_logits
-from perf_tests.conftest import Batch
-from perf_tests.measures.timed import Measure
+from perf_tests.measures.rounds import Measure
 
 
 @pytest.mark.phase("inference")

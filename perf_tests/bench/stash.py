@@ -62,8 +62,8 @@ PASS_VALUES = pytest.StashKey[Json]()
 OUTCOME = pytest.StashKey[Outcome]()
 """On an item whose case got no timing."""
 
-SERVED_MEASURE = pytest.StashKey[Callable[[str, Workbench], Any]]()
-"""On the config of a gate's worker: given a node id, what takes the place of `Measure`."""
+OTHER_MEASURE = pytest.StashKey[Callable[[pytest.Item, Workbench], Any]]()
+"""On the config of a run that times nothing: makes what a benchmark calls with its rounds instead."""
 
 AGAINST = pytest.StashKey[Against | None]()
 """On the config: what the user asked the gate, if anything."""

@@ -214,7 +214,7 @@ def read_samples(path: Path) -> GateSamples:
 
     Raises ValueError with one sentence for anything else.
     """
-    content = _content(path)
+    content = read_content(path)
     lines = content[: content.rfind(b"\n") + 1].splitlines()
     if not lines:
         raise ValueError(f"{path} holds no samples: not even its first line is whole.")
@@ -228,7 +228,8 @@ def read_samples(path: Path) -> GateSamples:
     return samples
 
 
-def _content(path: Path) -> bytes:
+def read_content(path: Path) -> bytes:
+    """The bytes of `path`, decompressed where its name ends in .gz; raises ValueError with one sentence."""
     try:
         if path.suffix != ".gz":
             return path.read_bytes()

@@ -1,8 +1,11 @@
 """The clock of every benchmark: wall time between two moments at which the device had nothing left to do."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from perf_tests.instruments.device import Device, Event
+from perf_tests.instruments.garbage import no_collections
 
 
 class Clock:
@@ -24,6 +27,7 @@ class Clock:
         """Drop the rounds of the last case."""
         self.device_seconds: list[float] = []
         self.cpu_seconds: list[float] = []
+        self.wall_seconds: list[float] = []
         self.part_seconds: dict[str, list[float]] = {}
         self.begin_round()
 
@@ -31,6 +35,15 @@ class Clock:
         """The next reading starts a round; call it after the untimed set-up."""
         self._is_running = False
         self._marks: list[tuple[str, Event | None, float]] = []
+
+    @contextmanager
+    def round(self) -> Iterator[None]:
+        """A round by hand, where pytest-benchmark does not read the clock; its time is added to `wall_seconds`."""
+        self.begin_round()
+        with no_collections():
+            start = self()
+            yield
+            self.wall_seconds.append(self() - start)
 
     def mark(self, part: str) -> None:
         """The work of `part` has been issued. Neither waits nor reads the device."""

@@ -1,20 +1,19 @@
 """A few rounds of a case under torch.profiler, as a Chrome trace with the model's regions in it."""
 
-import gc
 import os
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from model.regions import regions_opened_by
 from perf_tests.instruments.device import Device
+from perf_tests.instruments.garbage import no_collections
 
 PLAIN_ROUNDS = 2
 """Without the profiler: the first is cold, the second says what a round takes when nobody looks."""
@@ -40,17 +39,22 @@ class ProfilerBusyError(Exception):
 
 @dataclass(frozen=True)
 class TracedRounds:
-    """`plain_seconds` is one round without the profiler; `trace` is Kineto's JSON; `result` is the last round's."""
+    """`plain_seconds` is one round without the profiler; `trace` is Kineto's JSON."""
 
     plain_seconds: float
     trace: bytes
-    result: Any
 
 
-def trace_rounds(target: Callable[..., Any], setup: Callable[[], tuple[Any, ...]], device: Device) -> TracedRounds:
-    """Run `target(*setup())` a few times, the last of them traced. Raises ProfilerBusyError."""
+Around = Callable[[], AbstractContextManager[object]]
+
+PlayRound = Callable[[Around, Around], None]
+"""Plays one round, its set-up inside the first context and its target inside the second."""
+
+
+def trace_rounds(play: PlayRound, device: Device) -> TracedRounds:
+    """Play a few rounds, the last of them traced. Raises ProfilerBusyError."""
     check_no_profiler()
-    plain_seconds, result = 0.0, None
+    plain_seconds = 0.0
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
         with profile(
@@ -60,34 +64,37 @@ def trace_rounds(target: Callable[..., Any], setup: Callable[[], tuple[Any, ...]
             record_shapes=True,
         ) as profiler:
             for number in range(ALL_ROUNDS):
-                result = None
                 is_plain = number < PLAIN_ROUNDS
+                halves = _Halves(device, nullcontext if is_plain else record_function)
                 with nullcontext() if is_plain else regions_opened_by(_open_region):
-                    seconds, result = _round(target, setup, device, nullcontext if is_plain else record_function)
+                    play(halves.set_up, halves.target)
                 if is_plain:
-                    plain_seconds = seconds
+                    plain_seconds = halves.target_seconds
                 profiler.step()
-        return TracedRounds(plain_seconds, path.read_bytes(), result)
+        return TracedRounds(plain_seconds, path.read_bytes())
 
 
-def _round(
-    target: Callable[..., Any],
-    setup: Callable[[], tuple[Any, ...]],
-    device: Device,
-    annotate: Callable[[str], AbstractContextManager[object]],
-) -> tuple[float, Any]:
-    with annotate(SET_UP):
-        arguments = setup()
-        device.synchronize()
-    gc.disable()
-    try:
-        with annotate(ROUND):
+@dataclass
+class _Halves:
+    """What the two halves of a round run in; each waits for the device."""
+
+    device: Device
+    annotate: Callable[[str], AbstractContextManager[object]]
+    target_seconds: float = 0.0
+
+    @contextmanager
+    def set_up(self) -> Iterator[None]:
+        with self.annotate(SET_UP):
+            yield
+            self.device.synchronize()
+
+    @contextmanager
+    def target(self) -> Iterator[None]:
+        with no_collections(), self.annotate(ROUND):
             start = time.perf_counter()
-            result = target(*arguments)
-            device.synchronize()
-            return time.perf_counter() - start, result
-    finally:
-        gc.enable()
+            yield
+            self.device.synchronize()
+            self.target_seconds = time.perf_counter() - start
 
 
 def _open_region(name: str) -> AbstractContextManager[object]:

@@ -1,6 +1,5 @@
 """The first round of a process under torch.profiler, and a later one to hold it against."""
 
-import gc
 import json
 import tempfile
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 from torch.autograd.profiler import profile, record_function
 
 from perf_tests.instruments.device import Device
+from perf_tests.instruments.garbage import no_collections
 from perf_tests.instruments.import_ranges import imports_as_ranges
 from perf_tests.instruments.page_faults import page_faults, system_seconds
 
@@ -34,27 +34,22 @@ class TracedCall:
     page_faults: int
     system_seconds: float
     """The kernel's CPU time for this process meanwhile, which serves page faults among other things."""
-    result: Any
 
 
 def traced_call(function: Callable[[], Any], device: Device) -> TracedCall:
     """Call `function` once, traced, and wait for the device."""
     device.synchronize()
     use_device = "cuda" if device.torch_device.type == "cuda" else None
-    gc.disable()
-    try:
-        with profile(use_kineto=True, use_device=use_device) as profiler:
-            with record_function("first range of all"):  # which imports what ranges need
-                pass
-            with imports_as_ranges() as imports:
-                before, system_before = page_faults(), system_seconds()
-                with record_function(ROUND):
-                    result = function()
-                    device.synchronize()
-                faults, kernel_seconds = page_faults() - before, system_seconds() - system_before
-    finally:
-        gc.enable()
-    return TracedCall(_events(profiler), len(imports.modules), faults - imports.page_faults, kernel_seconds, result)
+    with no_collections(), profile(use_kineto=True, use_device=use_device) as profiler:
+        with record_function("first range of all"):  # which imports what ranges need
+            pass
+        with imports_as_ranges() as imports:
+            before, system_before = page_faults(), system_seconds()
+            with record_function(ROUND):
+                function()
+                device.synchronize()
+            faults, kernel_seconds = page_faults() - before, system_seconds() - system_before
+    return TracedCall(_events(profiler), len(imports.modules), faults - imports.page_faults, kernel_seconds)
 
 
 def _events(profiler: profile) -> list[dict[str, Any]]:

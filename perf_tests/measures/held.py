@@ -1,11 +1,10 @@
-"""The memory pass inside its own process: the rounds of one timing, watched; what stands in for `measure` there."""
+"""A few rounds watched for memory: what the allocator says of them, and who holds what."""
 
 import pickle
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,12 +25,14 @@ from perf_tests.instruments.memory_snapshot import (
 )
 from perf_tests.instruments.round_memory import (
     OpenPart,
+    Play,
     RoundMemory,
     allocated_bytes,
     memory_of_round,
     resident_set_peak_bytes,
 )
 from perf_tests.measures.held_values import memory_values
+from perf_tests.measures.rounds import Measure, Rounds
 from perf_tests.records.record import Json
 from perf_tests.records.store import write_whole
 
@@ -65,8 +66,8 @@ class Standing:
 
 
 @dataclass
-class MemoryMeasure:
-    """Called by a benchmark as `Measure` is; plays a few rounds and keeps in `values` what they say of memory."""
+class HeldMeasure(Measure):
+    """`values` are what a few rounds say of memory; they have a process of their own."""
 
     case: Case
     device: torch.device
@@ -75,31 +76,24 @@ class MemoryMeasure:
     snapshot: Path | None
     values: Json = field(default_factory=dict)
 
-    def __call__(
-        self,
-        target: Callable[..., Any],
-        setup: Callable[[], tuple[Any, ...] | None] | None = None,
-        loss_scale: Callable[[], float] | None = None,
-    ) -> Any:
-        """The result of the last round of `target(*setup())`."""
-
-        def play(open_part: OpenPart) -> Any:
+    def look(self, rounds: Rounds) -> None:
+        def play(open_part: OpenPart) -> None:
             with regions_opened_by(lambda name: open_part(name) if name in PARTS else nullcontext()):
-                return self._play(target, setup, open_part)
+                self._play(rounds, open_part)
+            rounds.forget()
 
         after_init = allocated_bytes(self.device)
         exact = memory_of_round(play, self.device)
         watch = HolderWatch(self.device.type, MODEL_SOURCE, __file__, self._sees_operations, PARTS)
         self._register_standing(watch)
         with watch.round():
-            result = self._play(target, setup, watch.part)
+            self._play(rounds, watch.part)
         self._register_standing(watch)
         held = watch.finished()
         self.values = memory_values(self.case, after_init, exact, held, self._sees_operations)
         self.values["resident_set_peak_bytes"] = resident_set_peak_bytes()
         if self.snapshot is not None:
             self.values |= self._keep_snapshot(self.snapshot, exact, held, play)
-        return result
 
     def _register_standing(self, watch: HolderWatch) -> None:
         # In a call of its own: a name that is left over would keep the gradients alive through the next round.
@@ -112,24 +106,18 @@ class MemoryMeasure:
         is_compiled = self.case.attention in ATTENTION and ATTENTION[self.case.attention].is_compiled
         return not is_compiled and not (isinstance(self.case, LanguageModelCase) and self.case.execution == "compiled")
 
-    def _play(
-        self,
-        target: Callable[..., Any],
-        setup: Callable[[], tuple[Any, ...] | None] | None,
-        open_part: OpenPart,
-    ) -> Any:
+    def _play(self, rounds: Rounds, open_part: OpenPart) -> None:
         """One round. Attention alone has no regions of its own for its forward and its backward pass."""
-        alone = isinstance(self.case, AttentionCase)
 
         def part(name: str) -> AbstractContextManager[object]:
-            return open_part(name) if alone else nullcontext()
+            return open_part(name) if isinstance(self.case, AttentionCase) else nullcontext()
 
-        with part("forward") if setup is not None else nullcontext():
-            arguments = (setup() if setup is not None else None) or ()
-        with part("forward" if setup is None else "backward"):
-            return target(*arguments)
+        if rounds.setup is None:
+            rounds.play(around_target=lambda: part("forward"))
+        else:
+            rounds.play(lambda: part("forward"), lambda: part("backward"))
 
-    def _keep_snapshot(self, path: Path, exact: RoundMemory, held: Held, play: Callable[[OpenPart], Any]) -> Json:
+    def _keep_snapshot(self, path: Path, exact: RoundMemory, held: Held, play: Play) -> Json:
         """Where it lies, or why it does not: a full folder costs the snapshot and not the case."""
         content = pickle.dumps(self._snapshot(exact, held, play), protocol=PICKLE_PROTOCOL)
         try:
@@ -142,7 +130,7 @@ class MemoryMeasure:
             }
         return {"snapshot": f"{path.parent.name}/{path.name}"}
 
-    def _snapshot(self, exact: RoundMemory, held: Held, play: Callable[[OpenPart], Any]) -> Snapshot:
+    def _snapshot(self, exact: RoundMemory, held: Held, play: Play) -> Snapshot:
         if self.device.type == "cuda":
             with cuda_history():
                 play(lambda name: nullcontext())

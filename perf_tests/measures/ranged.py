@@ -1,49 +1,41 @@
 """A run for Nsight Systems (`--nvtx`): the rounds of each case with NVTX ranges in them, and no figure of any."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from model.regions import regions_opened_by
 from perf_tests.bench.workbench import Workbench
 from perf_tests.cases import Case
 from perf_tests.instruments.kernels import ROUND, SET_UP
 from perf_tests.instruments.nvtx_ranges import NvtxRanges, capture
+from perf_tests.measures.rounds import Measure, Rounds
 
 WARM_UP = "warm-up"
 
 
 @dataclass
-class RangedMeasure:
-    """Called by a benchmark as `Measure` is. Ranges cost time, so that nothing here is timed."""
+class RangedMeasure(Measure):
+    """Ranges cost time, so that nothing here is timed; only the measured rounds are captured."""
 
     case: Case
     workbench: Workbench
 
-    def __call__(
-        self,
-        target: Callable[..., Any],
-        setup: Callable[[], tuple[Any, ...] | None] | None = None,
-        loss_scale: Callable[[], float] | None = None,
-    ) -> Any:
-        """The result of the last round of `target(*setup())`; only the measured rounds are captured."""
+    def look(self, rounds: Rounds) -> None:
         ranges, device = NvtxRanges(), self.workbench.device
-        result = None
 
-        def rounds(count: int, name: str) -> None:
-            nonlocal result
+        @contextmanager
+        def ranged(name: str) -> Iterator[None]:
+            with ranges(name):
+                yield
+                device.synchronize()
+
+        def play(count: int, name: str) -> None:
             for _ in range(count):
-                result = None
                 self.workbench.clock.forget()
-                with ranges(SET_UP):
-                    arguments = (setup() if setup is not None else None) or ()
-                    device.synchronize()
-                with ranges(name):
-                    result = target(*arguments)
-                    device.synchronize()
+                rounds.play(lambda: ranged(SET_UP), lambda: ranged(name))
 
         with regions_opened_by(ranges):
-            rounds(self.workbench.settings.warmup_rounds, WARM_UP)
+            play(self.workbench.settings.warmup_rounds, WARM_UP)
             with capture(device.torch_device):
-                rounds(self.workbench.rounds(self.case), ROUND)
-        return result
+                play(self.workbench.rounds(self.case), ROUND)

@@ -1,9 +1,15 @@
-"""The prose that tests hold to the program: the README and the pages below docs/."""
+"""The prose that tests hold to the program: README.md and the pages below docs/."""
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+OMITTED = "..."
+"""A line of a shown output that stands for lines left out."""
 
 
 def section(title: str) -> str:
@@ -25,3 +31,29 @@ def block(text: str, name: str) -> str:
 def indented(text: str) -> list[str]:
     """The lines of its code blocks."""
     return [line.removeprefix("    ").rstrip() for line in text.splitlines() if line.startswith("    ")]
+
+
+def output(text: str) -> list[str]:
+    """The lines of its code blocks but the command that printed them."""
+    return [line for line in indented(text) if not line.startswith("$ ")]
+
+
+def is_shortened(shown: Iterable[str], printed: Iterable[str]) -> bool:
+    """Whether `shown` is `printed` with runs of lines replaced by `...`, and nothing left out in silence."""
+    left = iter(printed)
+    skips = False
+    for line in shown:
+        if line == OMITTED:
+            skips = True
+        elif line != (next((one for one in left if one == line), None) if skips else next(left, None)):
+            return False
+        else:
+            skips = False
+    return skips or next(left, None) is None
+
+
+def commands(text: str) -> list[str]:
+    """What its code blocks and `code` say to type, without trailing comments: pytest, make and python -m."""
+    typed = [line.partition(" #")[0].removeprefix("$ ").strip() for line in indented(text)]
+    typed += [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", text)]
+    return [line for line in dict.fromkeys(typed) if re.match(r"(pytest|make|python -m) ", line)]

@@ -8,26 +8,27 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.measures.study_task import Task
+from perf_tests.measures.studied import Study
+from perf_tests.options import Settings
 from perf_tests.records.record import Json
-from perf_tests.workers import fresh_process
+from perf_tests.workers import study as worker
 
 
-def answer(task: Task, root: Path) -> Json:
+def answer(settings: Settings, benchmark: str, study: Study, root: Path) -> Json:
     """The first two rounds of a process are slow; a warm-up that leaves the timed phase out does not help."""
     planted = os.environ.get("PLANTED_OUTCOME")
     if planted:
         return {"outcome": {"outcome": planted, "reason": "planted"}}
-    if task.traces_first_round:
+    if study.traces_first_round:
         facts = {"modules_loaded": 3, "page_faults": 9000, "steady_page_faults": 0, "seconds_per_page_fault": 1e-6}
         parts = {"steady_round_seconds": 1.0, "allocator_growth_seconds": 3.0, "unexplained_seconds": 1.0}
-        return {"first_round_parts": parts, "first_round": {**facts, "largest_growth": []}}
-    seconds = [5.0, 2.0, *(1.0 + 0.001 * (place % 3) for place in range(task.warmup_rounds + task.rounds))]
-    if task.leaves_out_timed_phase:
-        return {"warmup_seconds": [0.5] * task.warmup_rounds, "seconds": seconds[: task.rounds]}
-    whole = seconds[: task.warmup_rounds + task.rounds]
-    return {"warmup_seconds": whole[: task.warmup_rounds], "seconds": whole[task.warmup_rounds :]}
+        return {"values": {"first_round_parts": parts, "first_round": {**facts, "largest_growth": []}}}
+    seconds = [5.0, 2.0, *(1.0 + 0.001 * (place % 3) for place in range(study.warmup_rounds + study.rounds))]
+    if study.leaves_out_timed_phase:
+        return {"values": {"warmup_seconds": [0.5] * study.warmup_rounds, "seconds": seconds[: study.rounds]}}
+    whole = seconds[: study.warmup_rounds + study.rounds]
+    return {"values": {"warmup_seconds": whole[: study.warmup_rounds], "seconds": whole[study.warmup_rounds :]}}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    fresh_process.in_fresh_process = answer
+    worker.in_fresh_process = answer

@@ -328,7 +328,7 @@ def test_a_loss_read_back_in_a_step_is_one_more_value_that_the_host_waits_for(mo
 
 DIGEST = """
 import hashlib
-from perf_tests.case_counters import counters_of
+from perf_tests.counting.case_counters import counters_of
 from perf_tests.meta_tests.example_cases import attention_case, language_model_case
 cases = [language_model_case(phase="full_step", optimizer="loop", precision=p, attention=a, device="cuda")
          for p in ("fp32", "bf16") for a in ("naive", "sdpa")] + [attention_case(sequence_length=64)]

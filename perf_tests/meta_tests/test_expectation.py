@@ -11,7 +11,8 @@ from perf_tests.bench.outcomes import ImpossibleError
 from perf_tests.instruments.clock import Clock
 from perf_tests.limits.ceilings import Ceilings
 from perf_tests.limits.datasheets import GPUS
-from perf_tests.measures.timed import Measure
+from perf_tests.measures.row import Row
+from perf_tests.measures.timed import TimedMeasure
 from perf_tests.meta_tests.example_cases import attention_case, language_model_case
 from perf_tests.meta_tests.fake_device import QueueDevice
 from perf_tests.prediction.expectation import Expectation, expect, why_impossible
@@ -157,10 +158,9 @@ def test_a_device_that_is_not_waited_for_makes_a_case_impossible(deaf: bool, mon
     monkeypatch.setattr("perf_tests.instruments.clock.time", device)
     clock = Clock(device)
     benchmark = RoundsBenchmark(clock)
-    measure = Measure(
-        benchmark, language_model_case(), clock, device, 10, 0, None, {}, lambda number: None,
-        expectation=expect(language_model_case(), CEILINGS, None), measure_ceiling_again=lambda precision: RATE,
-    )  # fmt: skip
+    expectation = expect(language_model_case(), CEILINGS, None)
+    row = Row(language_model_case(), 0, expectation=expectation, measure_ceiling_again=lambda precision: RATE)
+    measure = TimedMeasure(benchmark, clock, device, 10, 0, row)
     if deaf:
         monkeypatch.setattr(device, "synchronize", lambda: None)
         with pytest.raises(ImpossibleError, match="it was read before the device was done"):

@@ -1,5 +1,6 @@
 """Relabelled launches: the truth is known whatever the machine did."""
 
+import gzip
 import json
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import GateSamples
 from perf_tests.proofs import gate_relabelled
-from perf_tests.proofs.gate_relabelled import planted, recorded_values, relabelled_runs
+from perf_tests.proofs.gate_relabelled import planted, recorded_values, relabelled_runs, runs_at
 from perf_tests.proofs.simulated_launches import SimulatedCase, header, line
 
 CASES = [SimulatedCase(f"t.py::test_x[{place}]") for place in range(5)]
@@ -55,6 +56,15 @@ def test_the_proof_reads_samples_and_gives_its_verdict(
     out = capsys.readouterr().out
     assert out.startswith("40 launch pairs of 5 cases in 1 runs, wall time")
     assert out.endswith("claim: of 600 relabelled runs of the same code at most 1% say SLOWER of anything: holds\n")
+
+
+def test_of_a_folder_of_trials_it_takes_those_without_a_slowdown(tmp_path: Path) -> None:
+    lines = [*run_of_stage_one(6, seed=4)[1], '{"event": "end", "reason": "finished"}', ""]
+    for name in ("false-alarms", "cost"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "one.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+        (tmp_path / name / "one.truth.json").write_text('{"change": "same-code"}')
+    assert [len(run.measurements) for run in runs_at(tmp_path)] == [6 * len(CASES)]
 
 
 def test_too_few_pairs_are_refused(

@@ -14,7 +14,6 @@ from perf_tests.gate.suite import POWER_OF_DETECTION, detectable_slowdown
 from perf_tests.proofs import gate_simulation
 from perf_tests.proofs.gate_simulation import CASES, null_p_values, planted, unchanged_runs
 from perf_tests.proofs.peer_rules import PEERS
-from perf_tests.proofs.share import Share
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
 from perf_tests.proofs.simulated_suites import Machine, judged_suites, unit_pair_values
 
@@ -131,13 +130,6 @@ def test_launch_pairs_are_counted_for_who_is_launched() -> None:
     run = judged_suites(np.random.default_rng(10), Machine(0.01), np.array([0.0] * 9 + [0.1]), RULES, 20)
     assert set(run.pairs[:, -1]) == {RULES.screen_pairs + RULES.confirm_looks[0]}
     assert run.pairs[:, :-1].mean() < RULES.screen_pairs + 2
-
-
-def test_the_limits_of_a_share_are_those_of_clopper_and_pearson() -> None:
-    """No event in 299 trials: one minus the 299th root of 0.025."""
-    low, high = Share(0, 299).limits
-    assert low == 0
-    assert high == pytest.approx(1 - 0.025 ** (1 / 299))
 
 
 @pytest.mark.parametrize("name", PEERS)

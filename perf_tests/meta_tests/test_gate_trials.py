@@ -20,11 +20,22 @@ from perf_tests.gate.conclusion import GateResult, RunVerdict, conclude
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.verdicts import CaseResult, Effect, ExactResult, Verdict
 from perf_tests.meta_tests.launch import ROOT
-from perf_tests.proofs import gate_cost, gate_power
+from perf_tests.proofs import gate_cost, gate_power, gate_trials
 from perf_tests.proofs.gate_false_alarms import NO_OP_CHANGES, conclude_from
 from perf_tests.proofs.gate_simulation import CLAIMED_POWER
 from perf_tests.proofs.gate_slowdowns import METHODS, OTHER_SLOWDOWNS, REAL_SLOWDOWNS, SHAPES, slowed
-from perf_tests.proofs.gate_trials import Change, Trial, TrialError, count_trials, limits, replaced, share, upper_limit
+from perf_tests.proofs.gate_trials import (
+    ENGINES,
+    Change,
+    Plan,
+    Trial,
+    TrialError,
+    count_trials,
+    proof_arguments,
+    prove,
+    replaced,
+)
+from perf_tests.proofs.share import Share
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
 
 
@@ -141,17 +152,25 @@ def test_a_change_that_does_not_fit_is_refused(tree: Path) -> None:
 @pytest.mark.parametrize(("hits", "trials"), [(0, 299), (1, 473), (2, 628), (3, 773)])
 def test_the_upper_limit_is_one_percent_where_the_tables_say(hits: int, trials: int) -> None:
     """Trials needed to state a rate below 1 % at 95 % (Clopper and Pearson)."""
-    assert upper_limit(hits, trials) <= 0.01
-    assert upper_limit(hits, trials - 1) > 0.01
+    assert Share(hits, trials).upper_limit <= 0.01
+    assert Share(hits, trials - 1).upper_limit > 0.01
 
 
 def test_the_interval_of_a_share_is_the_exact_one() -> None:
     """8 of 20: 0.191 to 0.639, as printed in textbooks."""
-    assert limits(8, 20) == pytest.approx((0.191, 0.639), abs=0.001)
-    assert limits(0, 10)[0] == 0.0
-    assert limits(10, 10)[1] == 1.0
-    assert share(8, 20) == "8 of 20, 40% (19% to 64%)"
-    assert share(0, 0) == "0 of 0"
+    assert Share(8, 20).limits == pytest.approx((0.191, 0.639), abs=0.001)
+    assert Share(0, 10).limits[0] == 0.0
+    assert Share(10, 10).limits[1] == 1.0
+    assert str(Share(8, 20)) == "8 of 20, 40% (19% to 64%)"
+    assert Share(8, 20).words(2) == "8 of 20, 40.00% (19.12% to 63.95%)"
+    assert str(Share(0, 0)) == "0 of 0"
+
+
+def test_no_event_in_299_trials_is_limited_by_the_299th_root() -> None:
+    """One minus the 299th root of 0.025."""
+    low, high = Share(0, 299).limits
+    assert low == 0
+    assert high == pytest.approx(1 - 0.025 ** (1 / 299))
 
 
 def test_only_finished_trials_count(tmp_path: Path) -> None:
@@ -161,6 +180,34 @@ def test_only_finished_trials_count(tmp_path: Path) -> None:
     (tmp_path / "without-truth.jsonl.gz").touch()
     assert count_trials(tmp_path, "item") == 1
     assert count_trials(tmp_path, "extra-copy") == 0
+
+
+def test_power_is_tried_by_what_the_folder_lacks(tmp_path: Path) -> None:
+    (tmp_path / "one.truth.json").write_text(json.dumps({"change": "item"}))
+    (tmp_path / "one.jsonl.gz").touch()
+    missing = list(gate_power.plans(tmp_path, 2, ["item", "extra-copy"]))
+    assert [plan.truth["change"] for plan in missing] == ["extra-work", "extra-work", "extra-copy"]
+    assert missing[0].truth["planted"] == slowed(random.Random("extra-work 0"))[1]
+
+
+def test_a_run_that_says_nothing_ends_the_proof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*arguments: object) -> Trial:
+        raise TrialError("no verdict")
+
+    monkeypatch.setattr(gate_trials, "run_trial", fails)
+    arguments = proof_arguments("about", "cost", runs=1, minutes=5).parse_args([f"--folder={tmp_path}"])
+    assert prove(arguments, [Plan({"change": "item"}, lambda tree: None, ())], conclude_from) == 2
+    assert capsys.readouterr().out.endswith("no verdict\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "engine"), [("20261122T005959-item", 1), ("20261122T010000-item", 2), ("20300101T000000-item", 3)]
+)
+def test_the_engine_of_a_trial_is_the_one_of_its_time(name: str, engine: int) -> None:
+    assert Trial(name, {}, trial("item", RunVerdict.PASSED).result).engine == engine
+    assert list(ENGINES) == sorted(ENGINES)
 
 
 def power_trial(
@@ -194,13 +241,13 @@ def test_power_is_claimed_from_enough_trials_on_a_machine_calm_enough(
     output = capsys.readouterr().out
     assert f"{found} of {trials}" in next(line for line in output.splitlines() if line.strip().startswith("5%"))
     assert "+0.10% +- 0.00%" in output
-    assert f"others in these runs called slower: 0 of {trials + 40}" in output
+    assert f"other benchmarks of these runs called slower: 0 of {trials + 40}" in output
 
 
 def test_an_estimate_off_by_more_than_half_a_point_refutes_the_claim(capsys: pytest.CaptureFixture[str]) -> None:
     runs = [power_trial(size, True, error=0.006) for size in CLAIMED_POWER for _ in range(40)]
     assert gate_power.conclude_from([*runs, real_trial("item", True, True)]) == 1
-    assert "off by 0.5% at most on average: does not hold" in capsys.readouterr().out
+    assert "a bias of at most 0.5%: does not hold" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("found", "said"), [(40, "holds"), (25, "does not hold")])
@@ -211,7 +258,7 @@ def test_what_a_noisy_run_says_it_finds_is_tried_where_it_says_so(
     beyond = [power_trial(0.05, False, cpu_spread=0.05, detectable=0.08) for _ in range(40)]
     gate_power.conclude_from([*ten, *beyond])
     output = capsys.readouterr().out
-    assert f"what a run prints that it finds it finds in 80% ({found} of 40, " in output
+    assert f"the slowdown that it prints with 80% power ({found} of 40, " in output
     assert f"): {said}" in output
 
 

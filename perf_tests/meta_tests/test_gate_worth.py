@@ -3,19 +3,34 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from perf_tests.gate.clock import decide_clock
 from perf_tests.meta_tests.documents import ROOT, block, indented, page
 from perf_tests.proofs import gate_worth
-from perf_tests.proofs.gate_trials import kept_trials, trials_under
+from perf_tests.proofs.compact_trials import TrialsByProof, trials_under
+from perf_tests.proofs.gate_relabelled import RULES, recorded_values, relabelled, unchanged_runs
 
 KEPT = ROOT / ".benchmarks/epyc-2core/gate"
 
 
-def test_the_page_says_what_the_kept_runs_say(capsys: pytest.CaptureFixture[str]) -> None:
-    gate_worth.say(*trials_under(KEPT), kept_trials(KEPT / "cost"))
+@pytest.fixture(scope="module")
+def trials() -> TrialsByProof:
+    return trials_under(KEPT)
+
+
+def test_the_page_says_what_the_kept_runs_say(trials: TrialsByProof, capsys: pytest.CaptureFixture[str]) -> None:
+    gate_worth.say(trials)
     said = [line.rstrip() for line in capsys.readouterr().out.splitlines() if line]
     assert [line.rstrip() for line in indented(block(page("gate"), "worth")) if line] == said
+
+
+def test_the_page_says_how_many_relabelled_runs_raise_an_alarm(trials: TrialsByProof) -> None:
+    runs = unchanged_runs(trials)
+    _, values = recorded_values(runs, decide_clock(runs[0], RULES).clock)
+    found = relabelled(np.random.default_rng(2027), values, 10_000)
+    assert f"of 10 000 relabelled runs, {found.alarms.count} says SLOWER" in " ".join(page("gate").split())
 
 
 def test_a_folder_without_runs_is_one_sentence(

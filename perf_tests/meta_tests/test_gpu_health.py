@@ -15,7 +15,8 @@ from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.gpu_health import GpuHealth, NoHealthError, open_gpu_health
 from perf_tests.instruments.machine import drifting_facts
 from perf_tests.instruments.round_health import RoundHealth
-from perf_tests.measures.timed import Measure
+from perf_tests.measures.row import Row
+from perf_tests.measures.timed import TimedMeasure
 from perf_tests.meta_tests.example_cases import CPU, language_model_case
 from perf_tests.meta_tests.test_measure import LoopBenchmark
 from perf_tests.meta_tests.test_warmup_study import SETTINGS
@@ -206,10 +207,8 @@ def measured(nvml: FakeNvml, throttled: range) -> dict[str, Any]:
         done += 1
         nvml.bits = POWER_CAP if done in throttled else IDLE
 
-    measure = Measure(
-        benchmark, language_model_case(), Clock(device), device, 3, 2, None, {}, lambda number: None,
-        health=RoundHealth(health),
-    )  # fmt: skip
+    row = Row(language_model_case(), 2)
+    measure = TimedMeasure(benchmark, Clock(device), device, 3, 2, row, health=RoundHealth(health))
     measure(target)
     return {**benchmark.extra_info, "rounds_run": done}
 
@@ -233,7 +232,6 @@ def test_rounds_at_full_clocks_are_not_flagged(nvml: FakeNvml) -> None:
 
 def test_on_a_cpu_health_is_null() -> None:
     device, benchmark = CpuDevice(CPU), LoopBenchmark()
-    measure = Measure(benchmark, language_model_case(), Clock(device), device, 3, 0, None, {}, lambda number: None)
-    measure(lambda: None)
+    TimedMeasure(benchmark, Clock(device), device, 3, 0, Row(language_model_case(), 0))(lambda: None)
     assert benchmark.extra_info["throttled_rounds"] is None
     assert benchmark.extra_info["energy_joules_per_round"] is None

@@ -14,13 +14,14 @@ import pytest
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.heap import KEPT_BLOCKS_IN_BUDGET
-from perf_tests.measures.timed import Measure
-from perf_tests.meta_tests.documents import README
+from perf_tests.measures.row import Row
+from perf_tests.measures.served import ServedMeasure
+from perf_tests.measures.timed import TimedMeasure
+from perf_tests.meta_tests.documents import page
 from perf_tests.meta_tests.example_cases import CPU, language_model_case
 from perf_tests.meta_tests.launch import ROOT
 from perf_tests.meta_tests.test_measure import LoopBenchmark
 from perf_tests.records.record import Json
-from perf_tests.workers.gate import ServedMeasure
 
 BEGINNING = """
 import json, sys
@@ -129,11 +130,11 @@ class WatchedDevice(CpuDevice):
 
 def measured(device: WatchedDevice, warmup_rounds: int) -> None:
     clock, case = Clock(device), language_model_case()
-    Measure(LoopBenchmark(), case, clock, device, 2, warmup_rounds, None, {}, lambda number: None)(device.play)
+    TimedMeasure(LoopBenchmark(), clock, device, 2, warmup_rounds, Row(case, warmup_rounds))(device.play)
 
 
 def served(device: WatchedDevice, warmup_rounds: int) -> None:
-    server = Mock(serve_rounds=lambda case_id, one_round, clock, seconds: [one_round() for _ in range(2)])
+    server = Mock(serve_rounds=lambda case_id, one_round, seconds: [one_round() for _ in range(2)])
     ServedMeasure(server, "a case", Clock(device), device, warmup_rounds)(device.play)
 
 
@@ -149,4 +150,4 @@ def test_a_block_that_takes_a_large_part_of_the_budget_goes_back_when_it_is_free
     faults = played(A_BLOCK_OF_8_MiB)
     assert min(faults["within 64 MiB"]) >= PAGES_OF_8_MiB
     assert min(faults["within 1 GiB"]) == 0
-    assert f"above 1/{KEPT_BLOCKS_IN_BUDGET} of the memory budget" in README
+    assert f"above 1/{KEPT_BLOCKS_IN_BUDGET} of the memory budget" in page("method")

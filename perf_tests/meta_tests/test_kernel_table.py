@@ -16,6 +16,7 @@ from perf_tests.audit.kernel_consistency import inconsistencies, product_shares_
 from perf_tests.cases import Case
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.kernels import ProfilerBusyError, trace_rounds
+from perf_tests.measures.rounds import Rounds
 from perf_tests.measures.traced import COMPRESSION_LEVEL
 from perf_tests.meta_tests.example_cases import CPU, TOY, build, language_model_case, random_tokens
 from perf_tests.meta_tests.kernel_traces import DIV, SGEMM, HandWritten, forward_and_backward
@@ -244,9 +245,10 @@ def traced(case: Case) -> Json:
     step = Training(build(), PRECISIONS["fp32"], CPU)
     step.create_optimizer_state()
     tokens = random_tokens()
-    rounds = trace_rounds(lambda: step.step(tokens, tokens), tuple, CpuDevice(CPU))
+    rounds = Rounds(lambda: step.step(tokens, tokens))
+    traced = trace_rounds(rounds.play, CpuDevice(CPU))
     assert rounds.result.isfinite()
-    return kernel_values(read_chrome_trace(rounds.trace), case.identity(), rounds.plain_seconds, 1e11)
+    return kernel_values(read_chrome_trace(traced.trace), case.identity(), traced.plain_seconds, 1e11)
 
 
 def test_a_real_step_has_its_products_and_contradicts_nothing(traced: Json) -> None:
@@ -276,7 +278,7 @@ def test_a_forward_pass_launches_46_kernels_a_layer_and_eight_beside(layers: int
     """What a count of the dispatched operations on fake tensors gives: views and allocations launch nothing."""
     config = replace(TOY, num_layers=layers)
     step, tokens = Training(build(config), PRECISIONS["fp32"], CPU), random_tokens(config)
-    rounds = trace_rounds(partial(step.forward, tokens), tuple, CpuDevice(CPU))
+    rounds = trace_rounds(Rounds(partial(step.forward, tokens)).play, CpuDevice(CPU))
     assert kernel_values(read_chrome_trace(rounds.trace), {})["launches_of_rounds"] == [46 * layers + 8] * 2
 
 
@@ -303,7 +305,7 @@ def test_the_trace_of_a_full_step_of_the_large_size_takes_less_than_20_megabytes
         step = Training(build(config), PRECISIONS["bf16"], CPU)
         step.create_optimizer_state()
         tokens = random_tokens(config)
-        rounds = trace_rounds(partial(step.step, tokens, tokens), tuple, CpuDevice(CPU))
+        rounds = trace_rounds(Rounds(partial(step.step, tokens, tokens)).play, CpuDevice(CPU))
         sizes.append(len(gzip.compress(rounds.trace, COMPRESSION_LEVEL)))
     of_layer = (sizes[1] - sizes[0]) / 2
     of_large = sizes[0] + (SIZES["large"].num_layers - 1) * of_layer
@@ -316,4 +318,4 @@ def test_a_profiler_that_is_already_active_is_told() -> None:
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU]), pytest.raises(ProfilerBusyError, match="already active"):
-        trace_rounds(lambda: None, tuple, CpuDevice(CPU))
+        trace_rounds(Rounds(lambda: None).play, CpuDevice(CPU))

@@ -13,6 +13,7 @@ from perf_tests.cases import Case
 from perf_tests.counting.case_counters import counters_of
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.kernels import trace_rounds
+from perf_tests.measures.rounds import Rounds
 from perf_tests.meta_tests.example_cases import CPU, attention_case, build, language_model_case, random_tokens
 from perf_tests.options import PHASES
 from perf_tests.traces.chrome_trace import read_chrome_trace
@@ -22,7 +23,7 @@ Round = tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]
 
 
 def traced_launches(case: Case, target: Callable[..., Any], setup: Callable[[], tuple[Any, ...]]) -> int:
-    trace = trace_rounds(target, setup, CpuDevice(CPU)).trace
+    trace = trace_rounds(Rounds(target, setup).play, CpuDevice(CPU)).trace
     return int(kernel_values(read_chrome_trace(trace), case.identity())["launches"])
 
 

@@ -128,7 +128,7 @@ def test_an_update_that_could_not_count_everything_writes_nothing(tmp_path: Path
 def test_the_committed_ledger_has_a_line_for_every_case_of_the_grid() -> None:
     keys = [(case.phase, case_id) for case_id, cases in counted_grid().items() for case in cases]
     assert len(keys) == 6 * 4 * 2 * 2 * 6 + 4 * 5 * 2 * 2
-    for path in (ROOT / "perf_tests" / "counters").glob("*.csv"):
+    for path in (ROOT / "perf_tests" / "counting" / "counters").glob("*.csv"):
         assert list(read_ledger(path)) == keys
 
 
@@ -166,7 +166,7 @@ def test_a_planted_copy_fails_until_it_is_accepted(checkout: Path) -> None:
 
 
 def test_a_broken_ledger_is_a_usage_error(checkout: Path) -> None:
-    (path,) = (checkout / "perf_tests" / "counters").glob("*.csv")
+    (path,) = (checkout / "perf_tests" / "counting" / "counters").glob("*.csv")
     good = path.read_text()
     path.write_text("phase,id\n")
     ended = run(checkout, *ONE_CASE)
@@ -176,7 +176,7 @@ def test_a_broken_ledger_is_a_usage_error(checkout: Path) -> None:
 
 
 def test_without_a_ledger_the_run_says_so(checkout: Path) -> None:
-    (path,) = (checkout / "perf_tests" / "counters").glob("*.csv")
+    (path,) = (checkout / "perf_tests" / "counting" / "counters").glob("*.csv")
     good = path.read_text()
     path.unlink()
     ended = run(checkout, *ONE_CASE)

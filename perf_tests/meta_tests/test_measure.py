@@ -8,13 +8,14 @@ import pytest
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.compilation import CompilationCount
 from perf_tests.instruments.device import CpuDevice
-from perf_tests.measures import timed as measure
-from perf_tests.measures.timed import Measure
+from perf_tests.measures import timed
+from perf_tests.measures.row import Row
+from perf_tests.measures.timed import TimedMeasure
 from perf_tests.meta_tests.example_cases import CPU, language_model_case
 
 
 class LoopBenchmark:
-    """pytest-benchmark's fixture as far as `Measure` sees it."""
+    """pytest-benchmark's fixture as far as `TimedMeasure` sees it."""
 
     disabled = False
 
@@ -41,12 +42,10 @@ def test_code_generated_in_a_measured_round_is_flagged(
         graphs += rounds in (0, generated_in_round)
         rounds += 1
 
-    monkeypatch.setattr(measure, "count_compilations", lambda: CompilationCount(graphs, 0, graphs))
+    monkeypatch.setattr(timed, "count_compilations", lambda: CompilationCount(graphs, 0, graphs))
     device, benchmark = CpuDevice(CPU), LoopBenchmark()
-    measured = Measure(
-        benchmark, language_model_case(), Clock(device), device, 3, warmup_rounds, None, {}, lambda number: None
-    )
-    measured(target)
+    row = Row(language_model_case(), warmup_rounds)
+    TimedMeasure(benchmark, Clock(device), device, 3, warmup_rounds, row)(target)
     assert ("recompiled" in benchmark.extra_info["flags"]) == is_flagged
     assert benchmark.extra_info["suggested_warmup_rounds"] is None
     assert (benchmark.extra_info["compile_seconds"] is None) == (warmup_rounds == 0)
@@ -55,7 +54,6 @@ def test_code_generated_in_a_measured_round_is_flagged(
 def test_slow_first_measured_rounds_are_flagged_with_what_to_warm_up_with() -> None:
     device, benchmark = CpuDevice(CPU), LoopBenchmark()
     benchmark.stats = {"median": 1.0, "data": [3.0, 1.5, *(1.0 + 0.001 * (place % 3) for place in range(8))]}
-    measured = Measure(benchmark, language_model_case(), Clock(device), device, 10, 5, None, {}, lambda number: None)
-    measured(lambda: None)
+    TimedMeasure(benchmark, Clock(device), device, 10, 5, Row(language_model_case(), 5))(lambda: None)
     assert "short_warmup" in benchmark.extra_info["flags"]
     assert benchmark.extra_info["suggested_warmup_rounds"] == 7

@@ -13,7 +13,7 @@ from perf_tests.cases import LanguageModelCase
 from perf_tests.counting.case_counters import counters_of
 from perf_tests.instruments.memory_holders import Held, Part
 from perf_tests.instruments.storage_tracker import Block, Change
-from perf_tests.measures.held import MemoryMeasure, Standing
+from perf_tests.measures.held import HeldMeasure, Standing
 from perf_tests.measures.held_values import MOST_MOMENTS, residual_tensor_bytes, saved_by_part, timeline
 from perf_tests.meta_tests.example_cases import CPU, TOY, attention_case, build, language_model_case, random_tokens
 from perf_tests.meta_tests.test_memory_snapshot import assert_consistent, assert_opens
@@ -108,7 +108,7 @@ def examined(case: LanguageModelCase, snapshot: Path | None = None) -> Json:
         training.clear_gradients()
         return (training.loss(training.forward(tokens), tokens),)
 
-    measure = MemoryMeasure(case, CPU, lambda: Standing(training, (tokens,)), snapshot)
+    measure = HeldMeasure(case, CPU, lambda: Standing(training, (tokens,)), snapshot)
     measure(training.backward, setup=graph)
     return measure.values
 

@@ -1,5 +1,6 @@
 """The two trees of the gate: what is in them, what is left behind, and what is said when they cannot be had."""
 
+import ast
 import shutil
 import tempfile
 from pathlib import Path
@@ -7,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from perf_tests.meta_tests.git_repository import commit, git
-from perf_tests.paired.trees import TreeError, find_commit, planted, state_of_head
+from perf_tests.meta_tests.launch import ROOT
+from perf_tests.paired.trees import LEFT_OUT, Commit, TreeError, find_commit, planted, state_of_head
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
@@ -51,6 +53,90 @@ def test_both_sides_measure_with_the_benchmark_code_of_head(clone: Path) -> None
     with planted(clone, find_commit(clone, "HEAD")) as found:
         assert snapshot(found.base / "perf_tests") == snapshot(found.head / "perf_tests")
         assert (found.base / "perf_tests/test_forward.py").read_text() == "# changed\n"
+
+
+def test_a_tree_holds_what_a_benchmark_needs_and_is_small() -> None:
+    base = commit_of(ROOT, "HEAD")
+    with planted(ROOT, base) as found:
+        for tree in (found.base, found.head):
+            blocks = sum(-(-len(content) // 4096) for content in snapshot(tree).values())
+            assert 4096 * blocks < 2_000_000
+            assert {"model/attention.py", "perf_tests/plugin.py", "conftest.py"} <= snapshot(tree).keys()
+            assert not [name for name in LEFT_OUT if list(tree.glob(f"{name}/*"))]
+
+
+@pytest.mark.parametrize("model", ["perf_tests.proofs.llama:build", "perf_tests/proofs/llama.py:build"])
+def test_what_model_names_is_in_both_trees_with_its_folder(clone: Path, model: str) -> None:
+    with planted(clone, find_commit(clone, "HEAD"), model) as found:
+        for tree in (found.base, found.head):
+            assert (tree / "perf_tests/proofs/llama.py").exists()
+            assert (tree / "perf_tests/proofs/__init__.py").exists()
+            assert not (tree / "perf_tests/meta_tests").exists()
+
+
+def test_accepted_regressions_and_files_beside_the_model_are_in_both_trees_and_records_in_neither(clone: Path) -> None:
+    for name in (".benchmarks/accepted.toml", ".benchmarks/machine/0001.json", "docs/a.md", "weights/sizes.csv"):
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        (clone / name).touch()
+    commit(clone)
+    with planted(clone, find_commit(clone, "HEAD")) as found:
+        for tree in (found.base, found.head):
+            names = snapshot(tree).keys()
+            assert {".benchmarks/accepted.toml", "weights/sizes.csv"} <= names
+            assert not names & {".benchmarks/machine/0001.json", "docs/a.md"}
+
+
+def commit_of(root: Path, revision: str) -> Commit:
+    try:
+        return find_commit(root, revision)
+    except TreeError as error:
+        pytest.skip(str(error))
+
+
+EARLIEST_BASE = "a5549656718519e5e9baefcfd4f9c335759d8e2b"
+"""Revisions from here on can be bases of the gate."""
+
+
+def names_taken_from_model(source: str) -> set[tuple[str, str]]:
+    """Module and name of each import from `model` that happens when the module is loaded."""
+    top = [(node.module or "", node) for node in ast.parse(source).body if isinstance(node, ast.ImportFrom)]
+    return {(module, alias.name) for module, node in top for alias in node.names if module.startswith("model")}
+
+
+def names_defined_in(source: str) -> set[str]:
+    """Names at the top of a module, wherever they come from."""
+    names: set[str] = set()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+        else:
+            stored = (name for name in ast.walk(node) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store))
+            names |= {name.id for name in stored}
+    return names
+
+
+def test_what_the_suite_takes_from_model_as_it_loads_the_earliest_base_has() -> None:
+    """Both sides measure with head's `perf_tests`; what is newer in `model` is imported late."""
+    commit_of(ROOT, EARLIEST_BASE)
+    files = [path for path in (ROOT / "perf_tests").rglob("*.py") if not {"meta_tests", "proofs"} & {*path.parts}]
+    taken = set().union(*(names_taken_from_model(path.read_text()) for path in files))
+    assert ("model.attention", "ATTENTION") in taken
+    there = {
+        (module, name)
+        for module in {module for module, _ in taken}
+        if (path := git(ROOT, "ls-tree", "--name-only", EARLIEST_BASE, f"{module.replace('.', '/')}.py"))
+        for name in names_defined_in(git(ROOT, "show", f"{EARLIEST_BASE}:{path}"))
+    }
+    assert taken - there == set()
+
+
+def test_a_name_that_is_new_in_model_is_found_where_a_module_takes_it_as_it_loads() -> None:
+    late = "from model.attention import ATTENTION\n\ndef later():\n    from model.attention import new\n"
+    assert names_taken_from_model(late) == {("model.attention", "ATTENTION")}
+    early = names_taken_from_model("from model.attention import ATTENTION, new\n")
+    assert {name for _, name in early} - names_defined_in("ATTENTION = {}\n") == {"new"}
 
 
 def test_the_repository_is_not_touched(clone: Path) -> None:

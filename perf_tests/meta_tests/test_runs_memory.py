@@ -11,7 +11,7 @@ from perf_tests.counting.case_counters import counters_of
 from perf_tests.meta_tests.launch import MODELS, ROOT, Launch, launch, short
 from perf_tests.meta_tests.test_memory_snapshot import assert_opens
 from perf_tests.records.record import LANGUAGE_MODEL_IDENTITY, Json
-from perf_tests.workers.memory_process import MemoryWorker, MemoryWorkerError
+from perf_tests.workers.memory import MemoryWorker, MemoryWorkerError
 
 ONLY_MEMORY = ("-k=memory_of", "--threads=1")
 

@@ -1,6 +1,8 @@
 """A study of warm-up: fresh processes that run a benchmark's own rounds, rows of the record, and what to set."""
 
+import io
 import json
+import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +11,11 @@ import pytest
 
 from perf_tests.audit.steadiness import LEAST_EXCESS, LEVEL
 from perf_tests.audit.warmup_study import LEAVING_OUT_ROUNDS, STUDIED_WARMUP_ROUNDS, study_rounds, warmup_values
-from perf_tests.bench.workbench import Workbench
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.gpu_health import ENERGY_LEAST_SECONDS
 from perf_tests.instruments.traced_call import ROUNDS_BETWEEN
-from perf_tests.measures.studied import StudiedMeasure
-from perf_tests.measures.study_task import Task, task_of
+from perf_tests.measures.studied import StudiedMeasure, Study
 from perf_tests.meta_tests.documents import page
 from perf_tests.meta_tests.example_cases import CPU
 from perf_tests.meta_tests.launch import ROOT, Launch, launch, short
@@ -23,7 +23,10 @@ from perf_tests.meta_tests.test_gate_course import SETTINGS as GATE_SETTINGS
 from perf_tests.proofs.synthetic import passed
 from perf_tests.records.record import Json
 from perf_tests.views.screens.warmup import machine_line, warmup_lines
-from perf_tests.workers.fresh_process import FreshProcessError, in_fresh_process
+from perf_tests.workers.channel import Channel
+from perf_tests.workers.process import WorkerProcess
+from perf_tests.workers.settings import received, sent
+from perf_tests.workers.study import FreshProcessError, in_fresh_process
 
 FORWARD = "perf_tests/test_forward.py::test_forward[tiny-ctx8-fp32-naive]"
 BACKWARD = "perf_tests/test_backward.py::test_backward[tiny-ctx8-fp32-naive]"
@@ -126,10 +129,9 @@ def test_the_screen_has_a_row_for_each_case_and_one_line_for_the_machine() -> No
     assert "5 covers every case of this study" in machine_line([quick])
 
 
-def test_a_task_survives_its_way_through_json_without_passes_of_its_own() -> None:
-    task = Task(replace(SETTINGS, passes=("warmup",)), FORWARD, 2, 5, leaves_out_timed_phase=True)
-    there = task_of(json.loads(json.dumps(task.as_json())))
-    assert there == replace(task, settings=replace(task.settings, passes=()))
+def test_settings_survive_their_way_to_a_worker_without_passes_of_its_own() -> None:
+    there = received(json.loads(json.dumps(sent(replace(SETTINGS, passes=("warmup",), memory_snapshot=True)))))
+    assert there == SETTINGS
 
 
 def test_a_study_is_as_many_rounds_as_it_says() -> None:
@@ -137,69 +139,73 @@ def test_a_study_is_as_many_rounds_as_it_says() -> None:
     assert study_rounds("backward", 10) == study_rounds("forward", 10) + 15
 
 
-def studied_rounds(task: Task) -> tuple[StudiedMeasure, list[str]]:
-    """Run the rounds of a task in this process; the order of set-ups and of what is timed."""
+def studied_rounds(study: Study) -> tuple[StudiedMeasure, list[str]]:
+    """Run the rounds of a study in this process; the order of set-ups and of what is timed."""
     device, ran = CpuDevice(CPU), list[str]()
-    bench = Workbench(task.settings, device, Clock(device), 0)
-    measure = StudiedMeasure(task, bench)
+    measure = StudiedMeasure(study, Clock(device), device)
     measure(lambda: ran.append("timed"), setup=lambda: ran.append("set-up"))
     return measure, ran
 
 
 def test_a_warm_up_that_leaves_the_timed_phase_out_runs_its_set_up_alone() -> None:
-    measure, ran = studied_rounds(Task(SETTINGS, BACKWARD, 2, 2, leaves_out_timed_phase=True))
+    measure, ran = studied_rounds(Study(2, 2, leaves_out_timed_phase=True))
     assert ran == ["set-up", "set-up", "set-up", "timed", "set-up", "timed"]
-    assert measure.answer is not None
-    assert (len(measure.answer["warmup_seconds"]), len(measure.answer["seconds"])) == (2, 2)
+    assert (len(measure.values["warmup_seconds"]), len(measure.values["seconds"])) == (2, 2)
 
 
 def test_room_is_made_after_a_warm_up_and_not_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
     monkeypatch.setattr(CpuDevice, "make_room", lambda device: made.append(1))
     for warmup_rounds in (0, 2):
-        studied_rounds(Task(SETTINGS, BACKWARD, warmup_rounds, 2))
+        studied_rounds(Study(warmup_rounds, 2))
     assert made == [1]  # without a warm-up nothing is known of what a round needs
 
 
 def test_a_warm_up_runs_whole_rounds() -> None:
-    _, ran = studied_rounds(Task(SETTINGS, BACKWARD, 1, 1))
+    _, ran = studied_rounds(Study(1, 1))
     assert ran == ["set-up", "timed"] * 2
 
 
 def test_the_first_round_is_held_against_one_after_several_others() -> None:
-    _, ran = studied_rounds(Task(SETTINGS, BACKWARD, 0, 1, traces_first_round=True))
+    _, ran = studied_rounds(Study(0, 1, traces_first_round=True))
     assert ran == ["set-up", "timed"] * (2 + ROUNDS_BETWEEN)
 
 
 def test_a_fresh_process_times_every_round_of_the_benchmark() -> None:
-    answer = in_fresh_process(Task(SETTINGS, BACKWARD, 2, 3), ROOT)
+    answer = in_fresh_process(SETTINGS, BACKWARD, Study(2, 3), ROOT)["values"]
     assert (len(answer["warmup_seconds"]), len(answer["seconds"])) == (2, 3)
     assert min(answer["warmup_seconds"] + answer["seconds"]) > 0
 
 
 def test_a_fresh_process_traces_its_first_round() -> None:
-    answer = in_fresh_process(Task(SETTINGS, FORWARD, 0, 1, traces_first_round=True), ROOT)
+    answer = in_fresh_process(SETTINGS, FORWARD, Study(0, 1, traces_first_round=True), ROOT)["values"]
     assert answer["first_round_parts"]["steady_round_seconds"] > 0
     assert answer["first_round"]["page_faults"] > answer["first_round"]["steady_page_faults"]
 
 
 def test_a_case_that_does_not_fit_a_fresh_process_is_its_answer() -> None:
-    answer = in_fresh_process(Task(replace(SETTINGS, memory_budget_bytes=2**20), FORWARD, 0, 1), ROOT)
+    answer = in_fresh_process(replace(SETTINGS, memory_budget_bytes=2**20), FORWARD, Study(0, 1), ROOT)
     assert answer["outcome"]["outcome"] == "would_not_fit"
 
 
 def test_a_fresh_process_without_its_benchmark_says_so() -> None:
     with pytest.raises(FreshProcessError, match=r"with 3 warm-up rounds ended with exit code 1: .*not found"):
-        in_fresh_process(Task(SETTINGS, FORWARD.replace("ctx8", "ctx9"), 3, 1), ROOT)
+        in_fresh_process(SETTINGS, FORWARD.replace("ctx8", "ctx9"), Study(3, 1), ROOT)
 
 
 def test_a_fresh_process_that_is_killed_is_named_with_its_signal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "perf_tests.workers.fresh_process.subprocess.run",
-        lambda *_, **__: subprocess.CompletedProcess([], -9, stdout=""),
-    )
+    def killed_at_once(*_: object) -> WorkerProcess:
+        its_read, our_write = os.pipe()
+        our_read, its_write = os.pipe()
+        process = subprocess.Popen(["sleep", "60"], pass_fds=(its_read, its_write), process_group=0)
+        process.kill()
+        os.close(its_read)
+        os.close(its_write)
+        return WorkerProcess(process, Channel(our_read, our_write), io.BytesIO())
+
+    monkeypatch.setattr("perf_tests.workers.study.start_worker", killed_at_once)
     with pytest.raises(FreshProcessError, match=r"was killed by SIGKILL: it said nothing\."):
-        in_fresh_process(Task(SETTINGS, FORWARD, 0, 1), ROOT)
+        in_fresh_process(SETTINGS, FORWARD, Study(0, 1), ROOT)
 
 
 QUICK = ("--phase=forward,backward", "--warmup-study", "--rounds=6", "-p", "perf_tests.meta_tests.quick_warmup_study")

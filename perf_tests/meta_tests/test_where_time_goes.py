@@ -13,6 +13,7 @@ from model.precision import PRECISIONS
 from model.training import Training
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.kernels import trace_rounds
+from perf_tests.measures.rounds import Rounds
 from perf_tests.meta_tests.documents import ROOT, block, indented, page
 from perf_tests.meta_tests.example_cases import CPU, TOY, build, language_model_case, random_tokens
 from perf_tests.records.record import Json
@@ -51,7 +52,7 @@ def traced(phase: str, precision: str, layers: int) -> Json:
         "backward": (training.backward, graph),
         "full_step": (lambda: training.step(tokens, tokens), tuple),
     }
-    trace = trace_rounds(*rounds[phase], CpuDevice(CPU)).trace
+    trace = trace_rounds(Rounds(*rounds[phase]).play, CpuDevice(CPU)).trace
     return kernel_values(read_chrome_trace(trace), language_model_case(config, phase=phase).identity())
 
 

@@ -1,18 +1,16 @@
 """A launch pair: two fresh worker processes, one in each side's tree, that serve the same cases in the same order."""
 
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from perf_tests.paired.draws import Draw
 from perf_tests.records.record import Json
-from perf_tests.workers.channel import Channel, ClosedError, SilentError
+from perf_tests.workers.channel import ClosedError, SilentError
+from perf_tests.workers.process import WorkerProcess, inherited_environment, start_worker
 
 Side = Literal["base", "head"]
 SIDES: tuple[Side, Side] = ("base", "head")
@@ -44,24 +42,26 @@ class Worker:
     """One side's process."""
 
     side: Side
-    process: subprocess.Popen[bytes]
-    channel: Channel
-    log: Path
+    worker: WorkerProcess
+
+    @property
+    def process_id(self) -> int:
+        return self.worker.process.pid
 
     def send(self, message: Json) -> None:
         try:
-            self.channel.send(message)
+            self.worker.channel.send(message)
         except ClosedError as error:
-            raise WorkerError(self.side, self._how_it_ended()) from error
+            raise WorkerError(self.side, self.worker.how_it_ended()) from error
 
     def receive(self, patience_seconds: float) -> Json:
-        """The next message; raises WorkerError if there is none, or if it says that the worker cannot go on."""
+        """The next message; raises WorkerError if there is none, or if it says that the worker cannot continue."""
         try:
-            message = self.channel.receive(patience_seconds)
+            message = self.worker.channel.receive(patience_seconds)
         except SilentError as error:
             raise WorkerError(self.side, f"it gave no answer for {patience_seconds:.0f} s") from error
         except (ClosedError, ValueError) as error:
-            raise WorkerError(self.side, self._how_it_ended()) from error
+            raise WorkerError(self.side, self.worker.how_it_ended()) from error
         if "cannot" in message:
             raise WorkerError(self.side, str(message["cannot"]).strip().rstrip("."), cannot_start=True)
         return message
@@ -70,66 +70,26 @@ class Worker:
         self.send(message)
         return self.receive(patience_seconds)
 
-    def _how_it_ended(self) -> str:
-        try:
-            code = self.process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            return "it closed its end of the conversation"
-        if code < 0:
-            return f"its process died of {signal.Signals(-code).name}"
-        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
-        return f"its process exited with {code}" + (f": {lines[-1].strip()}" if lines else "")
-
-    def end(self) -> None:
-        """Whatever it is doing, and whatever it started."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        self.channel.close()
-
 
 @contextmanager
-def launched(
-    trees: Mapping[Side, Path], tasks: Mapping[Side, Json], draw: Draw, folder: Path
-) -> Iterator[dict[Side, Worker]]:
+def launched(trees: Mapping[Side, Path], tasks: Mapping[Side, Json], draw: Draw) -> Iterator[dict[Side, Worker]]:
     """Both workers, started at the same time and told what to collect; both are gone in the end, come what may."""
     workers: dict[Side, Worker] = {}
     sides: Sequence[Side] = ("head", "base") if draw.head_starts_first else SIDES
     try:
         for side in sides:
-            workers[side] = _start(side, trees[side], draw, folder)
+            environment = worker_environment(draw)
+            workers[side] = Worker(side, start_worker("perf_tests.paired.worker", trees[side], environment))
             workers[side].send(tasks[side])
         yield workers
     finally:
         for worker in workers.values():
-            worker.end()
-
-
-def _start(side: Side, tree: Path, draw: Draw, folder: Path) -> Worker:
-    its_read, our_write = os.pipe()
-    our_read, its_write = os.pipe()
-    log = folder / f"worker-of-{side}.log"
-    try:
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "perf_tests.paired.worker", str(its_read), str(its_write)],
-                cwd=tree,
-                env=worker_environment(draw),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                pass_fds=(its_read, its_write),
-                process_group=0,  # Ctrl-C is for the gate, which ends its workers itself
-            )
-    finally:
-        os.close(its_read)
-        os.close(its_write)
-    return Worker(side, process, Channel(our_read, our_write), log)
+            worker.worker.end()
 
 
 def worker_environment(draw: Draw) -> dict[str, str]:
     """Ours without pytest's own variables, and with what the pair's layout asks for."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    inherited = inherited_environment()
     return {
         **inherited,
         **STEADY,

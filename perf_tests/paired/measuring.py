@@ -160,7 +160,7 @@ class _PairPart:
         """Launch both sides and measure what is left; raises WorkerError as soon as one of them fails."""
         measuring = self.measuring
         trees: dict[Side, Path] = {"base": measuring.trees.base, "head": measuring.trees.head}
-        with launched(trees, measuring.tasks, self.draw, measuring.trees.folder) as workers:
+        with launched(trees, measuring.tasks, self.draw) as workers:
             self._agree_on_cases(workers)
             for case in list(self.left):
                 self.at_hand = case
@@ -241,12 +241,12 @@ class _PairPart:
             return
         cores = draw_cores(measuring.seed, self.pair, case, processors_for(measuring.threads), measuring.threads)
         for worker in workers.values():
-            keep_on(worker.process.pid, cores)
+            keep_on(worker.process_id, cores)
         try:
             yield cores
         finally:
             for worker in workers.values():
-                let_go(worker.process.pid)
+                let_go(worker.process_id)
 
     def _measure_rounds(self, case: str, workers: Mapping[Side, Worker], round_seconds: float) -> Json:
         unmeasured = 1 if round_seconds < PRIMED_BELOW_SECONDS else 0

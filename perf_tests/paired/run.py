@@ -22,6 +22,7 @@ from perf_tests.paired.launch_pair import SIDES, STEADY, Side
 from perf_tests.paired.measuring import Measuring, Watch
 from perf_tests.paired.trees import Commit, Trees, planted, state_of_head
 from perf_tests.records.record import Json
+from perf_tests.workers.settings import sent
 
 IDLE_SECONDS_LIMIT = 0.002
 """CPU time that a side may take while it waits for its turn; a tenth of it is talk, and threads that spin take more."""
@@ -68,7 +69,7 @@ def run_gate(run: GateRun, watch: Watch) -> None:
 
     Ctrl-C, or a scheduler's SIGTERM, keeps the samples so far, ends the workers, removes the trees and goes on upwards.
     """
-    with _sigterm_as_ctrl_c(), planted(run.plan.root, run.plan.base) as trees:
+    with _sigterm_as_ctrl_c(), planted(run.plan.root, run.plan.base, run.plan.settings.model) as trees:
         run.result = _measure_and_judge(run, trees, watch)
         if run.result.verdict == RunVerdict.CONTAMINATED:
             run.notes.append(f"Contaminated, and measured again: {run.paths[-1]}.")
@@ -162,7 +163,7 @@ def _tasks(plan: GatePlan) -> dict[Side, Json]:
     """Both sides get half of the memory each, since both are there at once."""
     files = sorted({case_id.partition("::")[0] for case_id in plan.cases})
     sides: dict[Side, Settings] = {"base": plan.against.settings_of_base(plan.settings), "head": plan.settings}
-    return {side: {"settings": asdict(sides[side]), "files": files} for side in SIDES}
+    return {side: {"settings": sent(sides[side]), "files": files} for side in SIDES}
 
 
 def _samples_path(plan: GatePlan) -> Path:

@@ -1,8 +1,9 @@
 """The two sides on disk: base as git knows the revision, head as the working tree is now, both under chosen paths.
 
 Both trees carry head's `perf_tests`, so that the same benchmark code measures both; what differs is all the rest, and
-of it only `model/` (and what `--model` names) is ever imported. The trees are plain copies outside of the repository:
-base is written through an index of its own, so that nothing has to be undone in the repository, not even after a kill.
+of it only `model/` (and what `--model` names, with all that it may import) is ever imported. Folders that no benchmark
+reads are in neither. The trees are plain copies outside of the repository: base is written through an index of its own,
+so that nothing has to be undone in the repository, not even after a kill.
 """
 
 import os
@@ -10,15 +11,27 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 from perf_tests.records.record import Json
 
 MEASURING_CODE = ("perf_tests", "conftest.py", "pyproject.toml")
 """What both sides take from head."""
+
+LEFT_OUT = (
+    ".benchmarks/*",
+    "docs",
+    "numerics_tests",
+    "pictures",
+    "published",
+    "perf_tests/meta_tests",
+    "perf_tests/proofs",
+)
+"""Folders that neither side takes, unless `--model` names a module in one."""
 
 
 class TreeError(Exception):
@@ -111,8 +124,11 @@ def state_of_head(root: Path) -> Json:
 
 
 @contextmanager
-def planted(root: Path, base: Commit | None) -> Iterator[Trees]:
-    """Both trees on disk; without a commit, base is the working tree too. Raises TreeError, and then leaves nothing."""
+def planted(root: Path, base: Commit | None, model: str | None = None) -> Iterator[Trees]:
+    """Both trees on disk, with what `model`, as --model takes it, names.
+
+    Without a commit, base is the working tree too. Raises TreeError, and then leaves nothing.
+    """
     try:
         folder = Path(tempfile.mkdtemp(prefix="gate-"))
     except OSError as error:
@@ -120,22 +136,22 @@ def planted(root: Path, base: Commit | None) -> Iterator[Trees]:
             f"The trees to measure cannot be written: {error}; set TMPDIR to a folder with room."
         ) from error
     try:
-        yield _plant(root, base, folder)
+        yield _plant(root, base, model, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _plant(root: Path, base: Commit | None, folder: Path) -> Trees:
+def _plant(root: Path, base: Commit | None, model: str | None, folder: Path) -> Trees:
     trees = Trees(folder, folder / "tree-of-base", folder / "tree-of-head")
-    files = _files_of_working_tree(root)
-    _check_room(root, base, files, folder)
+    of_head = _files_of_working_tree(root, model)
+    of_base = {} if base is None else _files_of_commit(root, base, model)
+    from_head = of_head if base is None else {file: size for file, size in of_head.items() if _measures(file)}
+    _check_room(folder, sum(size for files in (of_head, of_base, from_head) for size in files.values()))
     try:
-        _copy(root, files, trees.head)
-        if base is None:
-            _copy(root, files, trees.base)
-        else:
-            _check_out(root, base, trees.base)
-            _take_measuring_code(trees)
+        _copy(root, of_head, trees.head)
+        if base is not None:
+            _check_out(root, base, of_base, trees.base)
+        _copy(root, from_head, trees.base)
     except OSError as error:
         raise TreeError(
             f"The trees to measure cannot be written to {folder}: {error}; set TMPDIR to a folder with room."
@@ -143,14 +159,9 @@ def _plant(root: Path, base: Commit | None, folder: Path) -> Trees:
     return trees
 
 
-def _check_room(root: Path, base: Commit | None, files: Sequence[Path], folder: Path) -> None:
-    """The trees, and as much again for byte code."""
-    head_bytes = sum((root / file).lstat().st_size for file in files)
-    base_bytes = head_bytes
-    if base is not None:
-        listing = _git(root, "ls-tree", "-r", "-l", f"{base.full_hash}:{base.prefix}").stdout
-        base_bytes = sum(int(size) for line in listing.splitlines() if (size := line.split()[3]).isdecimal())
-    needed, free = 2 * (base_bytes + head_bytes), shutil.disk_usage(folder).free
+def _check_room(folder: Path, tree_bytes: int) -> None:
+    """Both trees, and as much again for byte code."""
+    needed, free = 2 * tree_bytes, shutil.disk_usage(folder).free
     if needed > free:
         raise TreeError(
             f"The trees to measure need {needed / 2**20:.0f} MiB in {folder.parent}, and {free / 2**20:.0f} MiB are "
@@ -158,51 +169,60 @@ def _check_room(root: Path, base: Commit | None, files: Sequence[Path], folder: 
         )
 
 
-def _files_of_working_tree(root: Path) -> list[Path]:
-    """Everything tracked or not ignored, as it is now; relative to `root`."""
+def _files_of_working_tree(root: Path, model: str | None) -> dict[Path, int]:
+    """Everything needed that is tracked or not ignored, as it is now: relative to `root`, with its bytes."""
     listed = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     if listed.returncode:
         raise TreeError(f"git does not list the files of {root}: {listed.stderr.strip()}.")
-    files = (Path(name) for name in dict.fromkeys(listed.stdout.split("\0")) if name)
-    return [file for file in files if (root / file).is_symlink() or (root / file).is_file()]
+    files = [Path(name) for name in listed.stdout.split("\0") if name]
+    there = (file for file in files if (root / file).is_symlink() or (root / file).is_file())
+    return {file: (root / file).lstat().st_size for file in there if _is_needed(file, model)}
 
 
-def _copy(root: Path, files: Sequence[Path], tree: Path) -> None:
-    tree.mkdir()
+def _files_of_commit(root: Path, base: Commit, model: str | None) -> dict[Path, int]:
+    """Everything needed that base does not take from head, with its bytes."""
+    listed = _git(root, "ls-tree", "--full-tree", "-r", "-l", "-z", f"{base.full_hash}:{base.prefix}").stdout
+    entries = [entry.partition("\t") for entry in listed.split("\0") if entry]
+    sizes = {Path(name): size for about, _, name in entries if (size := about.split()[3]).isdecimal()}
+    return {file: int(size) for file, size in sizes.items() if _is_needed(file, model) and not _measures(file)}
+
+
+def _measures(file: Path) -> bool:
+    return file.parts[0] in MEASURING_CODE
+
+
+def _is_needed(file: Path, model: str | None) -> bool:
+    module = Path(*(model or "").partition(":")[0].split("."))
+    return not any(_is_below(file, folder) and not _is_below(module, folder) for folder in LEFT_OUT)
+
+
+def _is_below(file: Path, folder: str) -> bool:
+    names = folder.split("/")
+    return len(file.parts) > len(names) and all(map(fnmatch, file.parts, names))
+
+
+def _copy(root: Path, files: Iterable[Path], tree: Path) -> None:
     for file in files:
         (tree / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(root / file, tree / file, follow_symlinks=False)
 
 
-def _check_out(root: Path, base: Commit, tree: Path) -> None:
-    """Write the revision's files; raises TreeError with git's own words, as when the disk is full."""
-    tree.mkdir()
+def _check_out(root: Path, base: Commit, files: Iterable[Path], tree: Path) -> None:
+    """Write these of the revision's files; raises TreeError with git's own words, as when the disk is full."""
     index = tree.parent / "index"
     top = Path(_git(root, "rev-parse", "--show-toplevel").stdout.strip())
+    names = "".join(f"{file.as_posix()}\0" for file in files)
     for words in (
         ("read-tree", f"{base.full_hash}:{base.prefix}"),
-        ("checkout-index", "--all", "--force", f"--prefix={tree}/"),
+        ("checkout-index", "--force", "-z", "--stdin", f"--prefix={tree}/"),
     ):
-        ended = _git(top, *words, GIT_INDEX_FILE=str(index))
+        ended = _git(top, *words, given=names, GIT_INDEX_FILE=str(index))
         if ended.returncode:
             lines = ended.stderr.strip().splitlines() or [f"git {words[0]} exited with {ended.returncode}"]
             raise TreeError(f"--against {base.typed} cannot be written to {tree.parent}: {lines[-1]}.")
     index.unlink()
 
 
-def _take_measuring_code(trees: Trees) -> None:
-    for name in MEASURING_CODE:
-        ours, theirs = trees.head / name, trees.base / name
-        if theirs.is_dir():
-            shutil.rmtree(theirs)
-        else:
-            theirs.unlink(missing_ok=True)
-        if ours.is_dir():
-            shutil.copytree(ours, theirs, symlinks=True)
-        elif ours.exists():
-            shutil.copy2(ours, theirs)
-
-
-def _git(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def _git(folder: Path, *words: str, given: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "LC_ALL": "C", **variables}
-    return subprocess.run(["git", *words], cwd=folder, env=environment, capture_output=True, text=True)
+    return subprocess.run(["git", *words], cwd=folder, env=environment, capture_output=True, text=True, input=given)

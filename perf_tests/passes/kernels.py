@@ -15,7 +15,7 @@ class KernelPass(ExtraPass):
     def rounds_of(phase: str, rounds: int) -> int:
         return ALL_ROUNDS
 
-    def look(self, timing: Timing) -> Json | None:
+    def look(self, timing: Timing) -> Json:
         measure = TracedMeasure(self.request.node.nodeid, self.case, self.workbench)
         names = [name for name in inspect.signature(timing).parameters if name != "measure"]
         timing(measure=measure, **{name: self.request.getfixturevalue(name) for name in names})

@@ -1,6 +1,5 @@
 """The memory pass: each case in a fresh process, its peaks beside those that its counters predict."""
 
-from dataclasses import asdict, replace
 from pathlib import Path
 
 from model.precision import PRECISIONS
@@ -12,7 +11,8 @@ from perf_tests.passes.extra_pass import ExtraPass, Timing
 from perf_tests.prediction.expectation import expect
 from perf_tests.records.record import Json
 from perf_tests.views.screens.lines import case_name
-from perf_tests.workers.memory_process import MemoryWorkerError
+from perf_tests.workers.memory import MemoryWorkerError
+from perf_tests.workers.settings import sent
 
 ALL_ROUNDS = 3
 """One that makes what the others find there, one for the allocator's figures, one to see who holds what."""
@@ -29,10 +29,9 @@ class MemoryPass(ExtraPass):
         """Skips the test where the case has no rounds to examine, and fails it where they failed."""
         self.request.getfixturevalue("shelf").leave_memory_to_others()
         snapshot, no_snapshot = self._snapshot_path()
-        settings = replace(self.workbench.settings, passes=(), memory_snapshot=False)
         task = {
             "benchmark": self.benchmark_id(timing),
-            "settings": asdict(settings),
+            "settings": sent(self.workbench.settings),
             "snapshot": None if snapshot is None else str(snapshot),
         }
         try:

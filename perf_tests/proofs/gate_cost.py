@@ -4,44 +4,32 @@ A suite of twenty benchmarks of some tens of milliseconds with the same code on 
 raw samples, with the seconds of each launch pair, are kept and add up, as in `gate_false_alarms`.
 """
 
-import argparse
 import sys
-from pathlib import Path
 from statistics import median
 
 from perf_tests.gate.conclusion import screen
 from perf_tests.gate.rules import rules_from_settings
 from perf_tests.proofs.gate_false_alarms import NO_OP_CHANGES
 from perf_tests.proofs.gate_simulation import CLAIMED_CLEARED, CLAIMED_SPREAD
-from perf_tests.proofs.gate_trials import ROOT, Trial, TrialError, kept_trials, run_trial, share
-from perf_tests.proofs.verdict import conclude, conditions
+from perf_tests.proofs.gate_trials import Plan, Trial, finished_trials, proof_arguments, prove
+from perf_tests.proofs.share import Share
+from perf_tests.proofs.verdict import conclude
 from perf_tests.views.screens.lines import duration
 
-FOLDER = ROOT / ".benchmarks/gate/cost"
 LIMIT_SECONDS = 300.0
 FEWEST_BENCHMARKS = 20
 
 SUITE = (
     "--device=cpu", "--threads=1", "--size=tiny", "--context=48,64", "--precision=fp32", "--attention=naive,sdpa",
-    "--phase=forward,backward,full_step", "--head-dim=64,128", "--sequence-length=512", "--gate-minutes=5",
+    "--phase=forward,backward,full_step", "--head-dim=64,128", "--sequence-length=512",
 )  # fmt: skip
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=1, help="how many runs the folder is to hold")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the samples are kept")
-    arguments = parser.parse_args()
-    print(conditions(threads=1))
-    trials = kept_trials(arguments.folder)
-    while len(trials) < arguments.runs:
-        try:
-            truth = {"change": "same-code"}
-            trials.append(run_trial(arguments.folder, "same-code", truth, NO_OP_CHANGES["same-code"], SUITE))
-        except TrialError as error:
-            print(error)
-            return 2
-    return conclude_from(trials)
+    arguments = proof_arguments(__doc__, "cost", runs=1, minutes=5).parse_args()
+    same_code = Plan({"change": "same-code"}, NO_OP_CHANGES["same-code"], SUITE)
+    missing = arguments.runs - len(finished_trials(arguments.folder))
+    return prove(arguments, [same_code] * missing, conclude_from)
 
 
 def conclude_from(trials: list[Trial]) -> int:
@@ -59,9 +47,9 @@ def conclude_from(trials: list[Trial]) -> int:
     cleared, cases = sum(map(cleared_in, calm)), sum(len(trial.result.cases) for trial in calm)
     claim = (
         f"{FEWEST_BENCHMARKS} unchanged benchmarks are screened in less than {LIMIT_SECONDS / 60:.0f} minutes, and "
-        f"{CLAIMED_CLEARED:.0%} of them cleared then where a pair scatters by {CLAIMED_SPREAD:.0%} at most"
+        f"{CLAIMED_CLEARED:.0%} of them cleared where launch pairs scatter by at most {CLAIMED_SPREAD:.0%}"
     )
-    print(f"cleared where a pair scatters by {CLAIMED_SPREAD:.0%} at most: {share(cleared, cases)}")
+    print(f"cleared where launch pairs scatter by at most {CLAIMED_SPREAD:.0%}: {Share(cleared, cases)}")
     in_time = all(screening_seconds(trial) < LIMIT_SECONDS for trial in valid)
     whole = all(len(trial.result.cases) >= FEWEST_BENCHMARKS for trial in valid)
     return conclude(claim, in_time and whole and cleared >= CLAIMED_CLEARED * cases)
@@ -72,7 +60,7 @@ def in_words(trial: Trial) -> str:
     return (
         f"{len(trial.result.cases)} benchmarks, {duration(min(seconds))} to {duration(max(seconds))}, median "
         f"{duration(median(seconds))}: {trial.result.pairs[0]} launch pairs in {screening_seconds(trial):.0f} s, "
-        f"{cleared_in(trial)} cleared; a pair scatters by {trial.pair_spread:.1%}"
+        f"{cleared_in(trial)} cleared; launch pairs scatter by {trial.pair_spread:.1%}"
     )
 
 

@@ -1,15 +1,14 @@
-"""How surely the gate finds a slowdown that is really there, and how well it says how large it is.
+"""The gate's power: how often it detects a slowdown that is there, and how far its estimate is off.
 
-Each run plants extra work in some of its benchmarks, drawn for the run (`gate_slowdowns.py`), or one change as people
-make them, whose size is not known beforehand. Runs go through the shipped command line; their raw samples are kept and
-add up, as in `gate_false_alarms`.
+Each run plants extra work in some of its benchmarks, drawn for the run (`gate_slowdowns.py`), or makes one realistic
+change whose size is not known beforehand. Runs go through the shipped command line; their raw samples are kept and add
+up, as in `gate_false_alarms`.
 """
 
-import argparse
 import math
 import random
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
@@ -18,21 +17,11 @@ from perf_tests.gate.suite import POWER_OF_DETECTION
 from perf_tests.gate.verdicts import CaseResult, Verdict
 from perf_tests.proofs.gate_simulation import CLAIMED_BIAS, CLAIMED_POWER, CLAIMED_SPREAD
 from perf_tests.proofs.gate_slowdowns import REAL_SLOWDOWNS, slowed
-from perf_tests.proofs.gate_trials import (
-    QUICK_SUITE,
-    ROOT,
-    Trial,
-    TrialError,
-    count_trials,
-    kept_trials,
-    limits,
-    run_trial,
-    share,
-)
-from perf_tests.proofs.verdict import conclude, conditions, gravest
-from perf_tests.views.screens.lines import DASH, case_name, table
+from perf_tests.proofs.gate_trials import QUICK_SUITE, Plan, Trial, count_trials, proof_arguments, prove
+from perf_tests.proofs.share import Share
+from perf_tests.proofs.verdict import conclude, gravest
+from perf_tests.views.screens.lines import DASH, table
 
-FOLDER = ROOT / ".benchmarks/gate/power"
 INJECTED = "extra-work"
 
 FEWEST_TRIALS = 40
@@ -66,37 +55,22 @@ class SlowedCase:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=10, help="runs with extra work that the folder is to hold")
+    parser = proof_arguments(__doc__, "power", runs=10, minutes=8)
     parser.add_argument("--real", nargs="*", default=list(REAL_SLOWDOWNS), choices=list(REAL_SLOWDOWNS))
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the samples are kept")
-    parser.add_argument("--gate-minutes", default="8", help="how long one run may measure (default: 8)")
     arguments = parser.parse_args()
-    print(conditions(threads=1))
-    minutes = f"--gate-minutes={arguments.gate_minutes}"
-    try:
-        while (done := count_trials(arguments.folder, INJECTED)) < arguments.runs:
-            change, planted = slowed(random.Random(f"{INJECTED} {done}"))
-            truth = {"change": INJECTED, "planted": planted}
-            _tell(run_trial(arguments.folder, INJECTED, truth, change, (*QUICK_SUITE, minutes)))
-        for name in arguments.real:
-            if count_trials(arguments.folder, name) == 0:
-                real = REAL_SLOWDOWNS[name]
-                command = (*QUICK_SUITE, *real.arguments, minutes)
-                truth = {"change": name, "cases": list(real.cases)}
-                _tell(run_trial(arguments.folder, name, truth, real.change, command))
-    except TrialError as error:
-        print(error)
-        return 2
-    return conclude_from(kept_trials(arguments.folder))
+    return prove(arguments, plans(arguments.folder, arguments.runs, arguments.real), conclude_from)
 
 
-def _tell(trial: Trial) -> None:
-    found = [case_name(row.id) for row in trial.result.cases if row.verdict == Verdict.SLOWER]
-    pairs = "+".join(map(str, trial.result.pairs))
-    print(
-        f"{trial.name}: {trial.result.verdict}, {pairs} launch pairs, slower: {', '.join(found) or 'none'}", flush=True
-    )
+def plans(folder: Path, runs: int, real: Sequence[str]) -> Iterator[Plan]:
+    """What `folder` lacks: runs with extra work, and of real slowdowns one run each."""
+    for number in range(count_trials(folder, INJECTED), runs):
+        change, planted = slowed(random.Random(f"{INJECTED} {number}"))
+        yield Plan({"change": INJECTED, "planted": planted}, change, QUICK_SUITE)
+    for name in real:
+        if count_trials(folder, name) == 0:
+            chosen = REAL_SLOWDOWNS[name]
+            truth = {"change": name, "cases": list(chosen.cases)}
+            yield Plan(truth, chosen.change, (*QUICK_SUITE, *chosen.arguments))
 
 
 def conclude_from(trials: list[Trial]) -> int:
@@ -107,7 +81,7 @@ def conclude_from(trials: list[Trial]) -> int:
     real = [trial for trial in valid if not is_injected(trial)]
     slowed_cases = slowed_in(injected)
     print("\n".join(power_table(slowed_cases)))
-    print(f"others in these runs called slower: {others_called_slower(injected)}")
+    print(f"other benchmarks of these runs called slower: {others_called_slower(injected)}")
     for trial in real:
         _tell_of_real(trial)
     if real:
@@ -130,7 +104,7 @@ def slowed_in(trials: Iterable[Trial]) -> list[SlowedCase]:
     ]
 
 
-def others_called_slower(trials: Iterable[Trial]) -> str:
+def others_called_slower(trials: Iterable[Trial]) -> Share:
     """What the gate called slower of the benchmarks without extra work in these runs."""
     others = [
         row.verdict == Verdict.SLOWER
@@ -138,7 +112,7 @@ def others_called_slower(trials: Iterable[Trial]) -> str:
         for row in trial.result.cases
         if not any(name in row.id for name in trial.truth["planted"])
     ]
-    return share(sum(others), len(others))
+    return Share(sum(others), len(others))
 
 
 def by_slowdown(cases: Sequence[SlowedCase]) -> dict[float, list[SlowedCase]]:
@@ -146,8 +120,8 @@ def by_slowdown(cases: Sequence[SlowedCase]) -> dict[float, list[SlowedCase]]:
     return {size: [case for case in cases if case.slowdown == size] for size in sorted({c.slowdown for c in cases})}
 
 
-def found_share(cases: Sequence[SlowedCase]) -> str:
-    return share(sum(case.is_found for case in cases), len(cases))
+def found_share(cases: Sequence[SlowedCase]) -> Share:
+    return Share(sum(case.is_found for case in cases), len(cases))
 
 
 def errors_of(cases: Iterable[SlowedCase]) -> list[float]:
@@ -163,9 +137,9 @@ def bias_in_words(cases: Iterable[SlowedCase]) -> str:
 
 def power_table(cases: Sequence[SlowedCase]) -> list[str]:
     """A line for each size."""
-    calm = f"a pair scatters by {CLAIMED_SPREAD:.0%} at most"
+    calm = f"launch pairs scatter by at most {CLAIMED_SPREAD:.0%}"
     rows = [
-        (f"{size:.0%}", found_share(rows), found_share([c for c in rows if c.is_calm]), bias_in_words(rows))
+        (f"{size:.0%}", str(found_share(rows)), str(found_share([c for c in rows if c.is_calm])), bias_in_words(rows))
         for size, rows in by_slowdown(cases).items()
     ]
     return table(("extra work", "found", f"found where {calm}", "estimate less truth"), rows)
@@ -182,11 +156,11 @@ def _conclude_said(cases: Sequence[SlowedCase]) -> int:
     """Refuted where the promised share lies above its interval; on a noisy machine this is all that is promised."""
     said = [case for case in cases if case.is_said_to_be_found]
     if not said:
-        print("no run printed that it finds as little as was planted in it.")
+        print("no run printed a slowdown as small as the ones planted in it.")
         return 2
-    found = sum(case.is_found for case in said)
-    claim = f"what a run prints that it finds it finds in {POWER_OF_DETECTION:.0%} ({share(found, len(said))})"
-    return conclude(claim, limits(found, len(said))[1] >= POWER_OF_DETECTION)
+    found = found_share(said)
+    claim = f"a run detects the slowdown that it prints with {POWER_OF_DETECTION:.0%} power ({found})"
+    return conclude(claim, found.limits[1] >= POWER_OF_DETECTION)
 
 
 def _conclude_claims(cases: Sequence[SlowedCase]) -> int:
@@ -196,11 +170,11 @@ def _conclude_claims(cases: Sequence[SlowedCase]) -> int:
     if missing:
         print(f"too few benchmarks slowed on a calm machine to say so: {' and '.join(missing)} are missing (--runs).")
         return 2
-    sizes = " and ".join(f"{size:.0%} is found in {power:.0%}" for size, power in CLAIMED_POWER.items())
+    sizes = " and ".join(f"{size:.0%} with {power:.0%} power" for size, power in CLAIMED_POWER.items())
     found = all(sum(c.is_found for c in rows) >= CLAIMED_POWER[size] * len(rows) for size, rows in calm.items())
-    power = conclude(f"where a pair scatters by {CLAIMED_SPREAD:.0%} at most, {sizes} of trials", found)
+    power = conclude(f"where launch pairs scatter by at most {CLAIMED_SPREAD:.0%}, the gate detects {sizes}", found)
     unbiased = all(abs(mean(errors_of(rows))) <= CLAIMED_BIAS for rows in calm.values())
-    return gravest(power, conclude(f"estimates there are off by {CLAIMED_BIAS:.1%} at most on average", unbiased))
+    return gravest(power, conclude(f"estimates there have a bias of at most {CLAIMED_BIAS:.1%}", unbiased))
 
 
 def _tell_of_real(trial: Trial) -> None:

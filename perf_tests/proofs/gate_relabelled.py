@@ -4,7 +4,9 @@ Which process of a launch pair was base and which was head is a coin's doing, so
 an unchanged suite that the machine could as well have produced. Whole launch pairs are drawn, with all that their cases
 have in common. A slowdown is planted by adding its logarithm to one case of such a run.
 
-    python -m perf_tests.proofs.gate_relabelled SAMPLES...
+    python -m perf_tests.proofs.gate_relabelled FOLDER or SAMPLES...
+
+FOLDER holds kept trials, as `gate_worth` reads them; it takes those without a slowdown.
 """
 
 import argparse
@@ -19,13 +21,13 @@ from perf_tests.gate.clock import decide_clock, pair_values
 from perf_tests.gate.rules import Clock, Rules
 from perf_tests.gate.samples import GateSamples, read_samples
 from perf_tests.gate.statistics import Flags, Floats, robust_spread
+from perf_tests.proofs.compact_trials import TrialsByProof, trials_under
 from perf_tests.proofs.share import Share
-from perf_tests.proofs.simulated_suites import JudgedSuites, judged
+from perf_tests.proofs.simulated_suites import JudgedSuites, judged, portions
 from perf_tests.proofs.verdict import conclude
 from perf_tests.views.screens.lines import case_name, table
 
 RULES = Rules()
-CHUNK = 500
 FEWEST_PAIRS = 36
 """Fewer than a whole run takes would be drawn over and over."""
 
@@ -34,7 +36,7 @@ SLOWDOWNS = (0.01, 0.02, 0.03, 0.05, 0.10)
 
 def main() -> int:
     arguments = parsed_arguments()
-    runs = [read_samples(path) for path in arguments.samples]
+    runs = [run for path in arguments.samples for run in runs_at(path)]
     clock: Clock = arguments.clock or decide_clock(runs[0], RULES).clock
     cases, values = recorded_values(runs, clock)
     if len(values) < FEWEST_PAIRS:
@@ -50,12 +52,22 @@ def main() -> int:
 
 def parsed_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("samples", type=Path, nargs="+", help="raw samples of gate runs of the same code on both sides")
+    parser.add_argument("samples", type=Path, nargs="+", help="trials, or raw samples of the same code on both sides")
     parser.add_argument("--suites", type=int, default=10_000, help="relabelled runs")
     parser.add_argument("--trials", type=int, default=400, help="planted slowdowns of each size in each case")
     parser.add_argument("--clock", choices=("wall", "cpu"), help="default: the one that the first run chose")
     parser.add_argument("--seed", type=int, default=2027)
     return parser.parse_args()
+
+
+def runs_at(path: Path) -> list[GateSamples]:
+    """The unchanged runs of a folder of trials, or the one run of a file of raw samples."""
+    return unchanged_runs(trials_under(path)) if path.is_dir() else [read_samples(path)]
+
+
+def unchanged_runs(trials: TrialsByProof) -> list[GateSamples]:
+    """Those without a slowdown that the gate did not refuse."""
+    return [trial.samples for trial in trials["false-alarms"] if trial.says_something and trial.samples is not None]
 
 
 def recorded_values(runs: Sequence[GateSamples], clock: Clock) -> tuple[list[str], Floats]:
@@ -99,9 +111,8 @@ class Relabelled:
 
 
 def relabelled(draw: np.random.Generator, values: Floats, suites: int) -> Relabelled:
-    """So many runs of unchanged code, in portions, so that memory stays small."""
-    sizes = [CHUNK] * (suites // CHUNK) + ([suites % CHUNK] if suites % CHUNK else [])
-    runs = [relabelled_runs(draw, values, size, np.zeros((size, values.shape[1]))) for size in sizes]
+    """So many runs of unchanged code."""
+    runs = [relabelled_runs(draw, values, size, np.zeros((size, values.shape[1]))) for size in portions(suites)]
     alarms = Share(sum(int(run.false_alarms.sum()) for run in runs), suites)
     cleared = float(np.mean([1 - run.screened.candidates.mean() for run in runs]))
     pairs = float(np.mean([run.pairs.mean() for run in runs]))
@@ -112,7 +123,7 @@ def prints_false_alarms(draw: np.random.Generator, values: Floats, suites: int) 
     """Whether the upper limit of the family-wise rate is at most alpha."""
     found = relabelled(draw, values, suites)
     print(
-        f"any SLOWER {found.alarms}; {found.cleared:.1%} of the cases cleared in stage 1; "
+        f"any SLOWER {found.alarms.words(2)}; {found.cleared:.1%} of the cases cleared in stage 1; "
         f"{found.pairs:.1f} launch pairs a case"
     )
     return found.alarms.limits[1] <= RULES.alpha

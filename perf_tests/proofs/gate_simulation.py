@@ -1,4 +1,4 @@
-"""The gate on a simulated machine whose truth is known: false alarms, power, bias, and other tools on the same rounds.
+"""The gate on a simulated machine whose truth is known: false alarms, power and bias.
 
 Thousands of whole runs, judged by the functions that judge a real one. It measures no time, so it may run anywhere.
 """
@@ -6,25 +6,19 @@ Thousands of whole runs, judged by the functions that judge a real one. It measu
 import argparse
 import math
 import sys
-from collections.abc import Sequence
 
 import numpy as np
 from scipy import stats
 
-from perf_tests.gate.conclusion import conclude as judge
 from perf_tests.gate.decisions import stage_two_estimate
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.statistics import Floats, estimate, fit_prior, sign_flip_p_value
-from perf_tests.gate.verdicts import Verdict
-from perf_tests.proofs.peer_rules import PEERS
 from perf_tests.proofs.share import Share
-from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
-from perf_tests.proofs.simulated_suites import JudgedSuites, Machine, judged_suites, unit_pair_values
+from perf_tests.proofs.simulated_suites import JudgedSuites, Machine, judged_suites, portions, unit_pair_values
 from perf_tests.proofs.verdict import conclude
 from perf_tests.views.screens.lines import table
 
 CASES = 20
-CHUNK = 500
 RULES = Rules()
 
 UNCHANGED = {
@@ -53,7 +47,6 @@ def main() -> int:
     is_calm = prints_false_alarms(draw, arguments.suites)
     is_uniform = prints_p_values(draw, arguments.trials)
     is_strong = prints_power(draw, arguments.trials)
-    prints_peers(arguments.seed, arguments.peer_suites)
     claim = (
         f"runs of {arguments.suites} simulated suites without a slow case say SLOWER in at most {RULES.alpha:.0%} on "
         f"every machine; p-values are valid; up to a spread of {CLAIMED_SPREAD:.0%}, 5 % is found in 95 % and 3 % in "
@@ -66,7 +59,6 @@ def parsed_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suites", type=int, default=10_000, help="runs of an unchanged suite on each machine")
     parser.add_argument("--trials", type=int, default=1000, help="planted slowdowns in each cell")
-    parser.add_argument("--peer-suites", type=int, default=100, help="runs that the rules of others judge too")
     parser.add_argument("--seed", type=int, default=2027)
     return parser.parse_args()
 
@@ -81,7 +73,7 @@ def prints_false_alarms(draw: np.random.Generator, suites: int) -> bool:
         screened = np.mean([1 - run.screened.candidates.mean() for run in judged])
         pairs = np.mean([run.pairs.mean() for run in judged])
         undecided = np.mean([_undecided(run).mean() for run in judged])
-        rows += [(name, str(alarms), str(faster), f"{screened:.1%}", f"{pairs:.1f}", f"{undecided:.2%}")]
+        rows += [(name, alarms.words(2), faster.words(2), f"{screened:.1%}", f"{pairs:.1f}", f"{undecided:.2%}")]
         holds &= alarms.limits[1] <= RULES.alpha
         if machine.pair_spread <= CLAIMED_SPREAD and not machine.case_spread:
             holds &= bool(screened >= CLAIMED_CLEARED)
@@ -91,10 +83,8 @@ def prints_false_alarms(draw: np.random.Generator, suites: int) -> bool:
 
 
 def unchanged_runs(draw: np.random.Generator, machine: Machine, slowdown: float, suites: int) -> list[JudgedSuites]:
-    """In portions, so that memory stays small."""
     truth = np.full(CASES, math.log1p(slowdown))
-    sizes = [CHUNK] * (suites // CHUNK) + ([suites % CHUNK] if suites % CHUNK else [])
-    return [judged_suites(draw, machine, truth, RULES, size) for size in sizes]
+    return [judged_suites(draw, machine, truth, RULES, size) for size in portions(suites)]
 
 
 def _undecided(run: JudgedSuites) -> Floats:
@@ -112,7 +102,7 @@ def prints_p_values(draw: np.random.Generator, suites: int) -> bool:
     levels = np.asarray([0.001, 0.01, 0.05])
     counts = [(int(np.sum(exact <= level)), level) for level in levels]
     for count, level in counts:
-        print(f"sign flips, t4: p <= {level:g} in {Share(count, len(exact))}")
+        print(f"sign flips, t4: p <= {level:g} in {Share(count, len(exact)).words(2)}")
     valid = all(stats.binomtest(count, len(exact), level, "greater").pvalue > 0.001 for count, level in counts)
     return valid and all(found.pvalue > 0.001 for found in tests.values())
 
@@ -138,7 +128,7 @@ def prints_power(draw: np.random.Generator, trials: int) -> bool:
     for spread in SPREADS:
         for slowdown in SLOWDOWNS:
             found, wrong, bias = planted(draw, Machine(spread), slowdown, trials)
-            rows += [(f"{spread:.1%}", f"{slowdown:.0%}", str(found), f"{wrong / trials:.1%}", f"{bias:+.2%}")]
+            rows += [(f"{spread:.1%}", f"{slowdown:.0%}", found.words(1), f"{wrong / trials:.1%}", f"{bias:+.2%}")]
             if spread <= CLAIMED_SPREAD and slowdown in CLAIMED_POWER:
                 holds &= found.limits[0] >= CLAIMED_POWER[slowdown] and abs(bias) <= CLAIMED_BIAS
     header = ("spread of a pair", "slowdown", "called SLOWER", "called OK", "bias of the effect")
@@ -153,36 +143,6 @@ def planted(draw: np.random.Generator, machine: Machine, slowdown: float, trials
     run = judged_suites(draw, machine, truth, RULES, trials)
     slower, cleared = run.confirmed.slower[:, 0], run.confirmed.cleared[:, 0] | ~run.screened.candidates[:, 0]
     return Share(int(slower.sum()), trials), int(cleared.sum()), float(np.mean(run.estimates[:, 0]) - truth[0])
-
-
-def prints_peers(seed: int, suites: int) -> None:
-    """Whole runs, from raw rounds: what others say of the launches of stage 1, and what the gate says of the run."""
-    alarms, found = dict.fromkeys([*PEERS, "this gate"], 0), dict.fromkeys([*PEERS, "this gate"], 0)
-    for suite in range(suites):
-        cases = [SimulatedCase(f"case {place}", pair_spread=0.02) for place in range(CASES)]
-        cases[0] = SimulatedCase("case 0", slowdown=0.05, pair_spread=0.02)
-        said = slower_by_rule(cases, seed + suite)
-        for name, slower in said.items():
-            alarms[name] += bool(slower - {"case 0"})
-            found[name] += "case 0" in slower
-    rows = [(name, str(Share(alarms[name], suites)), str(Share(found[name], suites))) for name in alarms]
-    header = ("rule, on the same rounds", "says slower of any unchanged case", "finds a slowdown of 5 %")
-    print("\n".join(table(header, rows)))
-
-
-def slower_by_rule(cases: Sequence[SimulatedCase], seed: int) -> dict[str, set[str]]:
-    """Which cases each rule calls slower; the others see every round of stage 1, pooled as they pool them."""
-    samples = gate_run(cases, RULES, seed)
-    said: dict[str, set[str]] = {name: set() for name in PEERS}
-    for case in samples.cases:
-        lines = [line for line in samples.measurements if (line.stage, line.case) == (1, case)]
-        base, head = (
-            np.concatenate([getattr(line, f"{side}_seconds").ravel() for line in lines]) for side in ("base", "head")
-        )
-        for name, rule in PEERS.items():
-            if rule(base, head):
-                said[name].add(case)
-    return said | {"this gate": {row.id for row in judge(samples, RULES).cases if row.verdict == Verdict.SLOWER}}
 
 
 if __name__ == "__main__":

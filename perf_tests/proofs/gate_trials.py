@@ -4,24 +4,26 @@ A trial changes the `model/` of a fresh clone, runs `pytest perf_tests --against
 into a folder; beside them lies what was changed. Everything that is said of trials is judged again from that folder.
 """
 
+import argparse
 import gzip
 import json
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scipy.stats import beta
-
 from perf_tests.gate.conclusion import GateResult, RunVerdict, conclude
 from perf_tests.gate.rules import rules_from_settings
 from perf_tests.gate.samples import GateSamples, read_samples
-from perf_tests.gate.verdicts import CaseResult
+from perf_tests.gate.verdicts import Verdict
+from perf_tests.proofs.peer_rules import Calls
+from perf_tests.proofs.verdict import conditions
 from perf_tests.records.store import write_whole
+from perf_tests.views.screens.lines import case_name
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,7 +33,12 @@ QUICK_SUITE = (
 )  # fmt: skip
 """Some twenty benchmarks of a fraction of a millisecond to some ten."""
 
-CONFIDENCE = 0.95
+ENGINES = {
+    "20261121T21": "each side ran on the core that the scheduler chose, base was released first",
+    "20261122T01": "both sides share their cores, base is released first, which favours head a little",
+    "20261122T04": "both sides are released together, the first quadruples of short rounds are thrown away",
+}
+"""From when on, by the names of trials, which engine measured; a change of the engine adds a line. Numbered from 1."""
 
 SAMPLES, TRUTH = ".jsonl.gz", ".truth.json"
 """How the names of a trial's two files end."""
@@ -52,9 +59,13 @@ class Trial:
     truth: dict[str, Any]
     result: GateResult
     samples: GateSamples | None = None
+    peer_calls: Calls | None = None
+    """What other tools' rules called slower, where the rounds themselves are not kept."""
 
-    def row(self, case: str) -> CaseResult:
-        return next(row for row in self.result.cases if row.id == case)
+    @property
+    def engine(self) -> int:
+        """Which of `ENGINES` measured it."""
+        return sum(start <= self.name for start in ENGINES)
 
     @property
     def pair_spread(self) -> float:
@@ -68,21 +79,62 @@ class Trial:
         return self.result.verdict not in (RunVerdict.CONTAMINATED, RunVerdict.INTERRUPTED)
 
 
-def run_trial(folder: Path, name: str, truth: dict[str, Any], change: Change, arguments: Sequence[str]) -> Trial:
+@dataclass(frozen=True)
+class Plan:
+    """A trial to measure; `arguments` are those of pytest."""
+
+    truth: dict[str, Any]
+    change: Change
+    arguments: Sequence[str]
+
+
+def proof_arguments(about: str | None, proof: str, runs: int, minutes: int) -> argparse.ArgumentParser:
+    """What every proof that measures trials takes; other figures are its defaults."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--runs", type=int, default=runs, help=f"runs that the folder is to hold (default: {runs})")
+    folder = ROOT / ".benchmarks/gate" / proof
+    parser.add_argument("--folder", type=Path, default=folder, help="where the samples are kept")
+    parser.add_argument("--gate-minutes", default=minutes, help=f"how long one run may measure (default: {minutes})")
+    return parser
+
+
+def prove(arguments: argparse.Namespace, plans: Iterable[Plan], conclude_from: Callable[[list[Trial]], int]) -> int:
+    """Measure these trials beside those that are kept, and conclude from them all; 2 where a run says nothing."""
+    print(conditions(threads=1))
+    print(f"{len(finished_trials(arguments.folder))} trials were there already in {arguments.folder}")
+    try:
+        for plan in plans:
+            print(in_words(run_trial(arguments.folder, plan, arguments.gate_minutes)), flush=True)
+    except TrialError as error:
+        print(error)
+        return 2
+    return conclude_from(kept_trials(arguments.folder))
+
+
+def in_words(trial: Trial) -> str:
+    """The verdict of a run, and which benchmarks it calls slower."""
+    counts = {verdict: sum(row.verdict == verdict for row in trial.result.cases) for verdict in Verdict}
+    tally = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    named = [case_name(row.id) for row in trial.result.cases if row.verdict == Verdict.SLOWER]
+    pairs = "+".join(map(str, trial.result.pairs))
+    return " ".join([f"{trial.name}: {trial.result.verdict} ({tally}; {pairs} launch pairs)", ", ".join(named)]).strip()
+
+
+def run_trial(folder: Path, plan: Plan, minutes: str) -> Trial:
     """Measure one trial and keep it in `folder`. Raises TrialError for a run that ends without a verdict."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="trial-") as temporary:
         clone = Path(temporary, "clone")
         _git("clone", "-q", "--shared", str(ROOT), str(clone))
-        change(clone)
+        plan.change(clone)
         storage = Path(temporary, "storage")
-        command = [sys.executable, "-m", "pytest", "perf_tests", "-p", "no:cacheprovider", *arguments]
-        command += ["--against=HEAD", f"--benchmark-storage=file://{storage}"]
+        command = [sys.executable, "-m", "pytest", "perf_tests", "-p", "no:cacheprovider", *plan.arguments]
+        command += ["--against=HEAD", f"--gate-minutes={minutes}", f"--benchmark-storage=file://{storage}"]
         ended = subprocess.run(command, cwd=clone, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         written = sorted((storage / "gate").glob("*.jsonl"))
         if ended.returncode not in (0, 1, 4) or not written:
             raise TrialError(f"`{' '.join(command[2:])}` exited with {ended.returncode}:\n{ended.stdout[-3000:]}")
-        return _keep(folder, f"{time.strftime('%Y%m%dT%H%M%S')}-{name}", truth, written[-1])
+        return _keep(folder, f"{time.strftime('%Y%m%dT%H%M%S')}-{plan.truth['change']}", plan.truth, written[-1])
 
 
 def _keep(folder: Path, stem: str, truth: dict[str, Any], samples: Path) -> Trial:
@@ -90,32 +142,21 @@ def _keep(folder: Path, stem: str, truth: dict[str, Any], samples: Path) -> Tria
     (folder / f"{stem}{TRUTH}").write_text(json.dumps(truth))
     kept = folder / f"{stem}{SAMPLES}"
     write_whole(kept, gzip.compress(samples.read_bytes()))
-    return _read_trial(kept)
+    return read_trial(kept)
 
 
 def count_trials(folder: Path, change: str) -> int:
     """How many finished trials of this change `folder` holds."""
-    return sum(_truth_of(path)["change"] == change for path in _finished(folder))
+    return sum(_truth_of(path)["change"] == change for path in finished_trials(folder))
 
 
 def kept_trials(folder: Path) -> list[Trial]:
     """Every trial in `folder`, the oldest first, judged anew from its samples."""
-    return [_read_trial(path) for path in _finished(folder)]
+    return [read_trial(path) for path in finished_trials(folder)]
 
 
-def trials_under(folder: Path) -> tuple[list[Trial], list[Trial]]:
-    """Those without a slowdown, and those with one. Raises ValueError, with one sentence, where there are none."""
-    unchanged, slowed = (kept_trials(folder / name) for name in ("false-alarms", "power"))
-    if not unchanged and not slowed:
-        raise ValueError(
-            f"{folder} holds no trials; run gate_false_alarms with --folder {folder / 'false-alarms'} and gate_power "
-            f"with --folder {folder / 'power'} first."
-        )
-    return unchanged, slowed
-
-
-def _finished(folder: Path) -> list[Path]:
-    """The samples that have a truth beside them."""
+def finished_trials(folder: Path) -> list[Path]:
+    """The samples that have a truth beside them, the oldest first."""
     return [path for path in sorted(folder.glob(f"*{SAMPLES}")) if _truth_path(path).exists()]
 
 
@@ -127,10 +168,14 @@ def _truth_of(samples: Path) -> dict[str, Any]:
     return dict(json.loads(_truth_path(samples).read_text()))
 
 
-def _read_trial(path: Path) -> Trial:
-    samples = read_samples(path)
+def read_trial(path: Path) -> Trial:
+    """The trial of these raw samples, judged anew."""
+    return judged_trial(path.name.removesuffix(SAMPLES), _truth_of(path), read_samples(path))
+
+
+def judged_trial(name: str, truth: dict[str, Any], samples: GateSamples, peer_calls: Calls | None = None) -> Trial:
     result = conclude(samples, rules_from_settings(samples.header["settings"]))
-    return Trial(path.name.removesuffix(SAMPLES), _truth_of(path), result, samples)
+    return Trial(name, truth, result, samples, peer_calls)
 
 
 def replaced(file: str, old: str, new: str) -> Change:
@@ -144,27 +189,6 @@ def replaced(file: str, old: str, new: str) -> Change:
         path.write_text(text.replace(old, new))
 
     return change
-
-
-def limits(hits: int, trials: int) -> tuple[float, float]:
-    """The exact interval of Clopper and Pearson (1934) for a share, at 95 %."""
-    tail = (1 - CONFIDENCE) / 2
-    low = float(beta.ppf(tail, hits, trials - hits + 1)) if hits else 0.0
-    high = float(beta.isf(tail, hits + 1, trials - hits)) if hits < trials else 1.0
-    return low, high
-
-
-def upper_limit(hits: int, trials: int) -> float:
-    """What the share is below, at 95 %, one-sided."""
-    return float(beta.isf(1 - CONFIDENCE, hits + 1, trials - hits)) if hits < trials else 1.0
-
-
-def share(hits: int, trials: int) -> str:
-    """`3 of 40, 8 % (2 to 20 %)`."""
-    if not trials:
-        return "0 of 0"
-    low, high = limits(hits, trials)
-    return f"{hits} of {trials}, {hits / trials:.0%} ({low:.0%} to {high:.0%})"
 
 
 def _git(*words: str) -> None:

@@ -1,42 +1,49 @@
-"""What the gate is worth, in words: false alarms, power, cost and other tools' rules, from kept samples.
+"""What the gate is worth, in words: false alarms, power, cost and other tools' rules, from kept trials.
 
     python -m perf_tests.proofs.gate_worth FOLDER
 
-FOLDER holds `false-alarms`, `power` and `cost`, the kept samples of the proofs of these names; nothing is measured.
+FOLDER holds `trials.jsonl.xz` (`compact_trials`), or `false-alarms`, `power` and `cost`, the raw samples of the proofs
+of these names, or both; nothing is measured.
 """
 
 import argparse
 import sys
+from collections import Counter
 from pathlib import Path
 
 from perf_tests.proofs import gate_cost, gate_false_alarms, gate_power
-from perf_tests.proofs.gate_peers import Judged, rules_table
+from perf_tests.proofs.compact_trials import TrialsByProof, trials_under
+from perf_tests.proofs.gate_peers import rules_table
 from perf_tests.proofs.gate_power import is_injected
-from perf_tests.proofs.gate_trials import Trial, kept_trials, trials_under
+from perf_tests.proofs.gate_trials import ENGINES
 from perf_tests.proofs.verdict import gravest
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="holds false-alarms, power and cost")
-    folder = parser.parse_args().folder
+    parser.add_argument("folder", type=Path, help="holds trials.jsonl.xz, or false-alarms, power and cost")
     try:
-        unchanged, slowed = trials_under(folder)
-        return say(unchanged, slowed, kept_trials(folder / "cost"))
+        return say(trials_under(parser.parse_args().folder))
     except ValueError as error:
         print(error)
         return 3
 
 
-def say(unchanged: list[Trial], slowed: list[Trial], unchanged_and_longer: list[Trial]) -> int:
+def say(trials: TrialsByProof) -> int:
     """Print it all, a paragraph each; the exit code of the gravest claim."""
-    alarms = gate_false_alarms.conclude_from(unchanged)
+    engines = Counter(trial.engine for of_proof in trials.values() for trial in of_proof)
+    for number, about in enumerate(ENGINES.values(), start=1):
+        print(f"engine {number}, {engines[number]} runs: {about}")
     print()
-    power = gate_power.conclude_from(slowed)
+    alarms = gate_false_alarms.conclude_from(trials["false-alarms"])
     print()
-    cost = gate_cost.conclude_from(unchanged_and_longer)
+    power = gate_power.conclude_from(trials["power"])
     print()
-    print("\n".join(rules_table(Judged.of(unchanged), Judged.of(filter(is_injected, slowed)))))
+    cost = gate_cost.conclude_from(trials["cost"])
+    print()
+    unchanged = [trial for trial in trials["false-alarms"] if trial.says_something]
+    injected = [trial for trial in trials["power"] if trial.says_something and is_injected(trial)]
+    print("\n".join(rules_table(unchanged, injected)))
     return gravest(alarms, power, cost)
 
 

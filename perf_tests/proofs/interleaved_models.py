@@ -10,15 +10,15 @@ from model.attention import ATTENTION
 from model.precision import PRECISIONS
 from model.training import Training
 from model.transformer import TransformerLM
+from perf_tests.bench.inputs import Batch
 from perf_tests.bench.workbench import Workbench
 from perf_tests.cases import LanguageModelCase
-from perf_tests.conftest import Batch
-from perf_tests.measures.timed import Measure
+from perf_tests.measures.timed import TimedMeasure
 from perf_tests.proofs.interleaved_rounds import Loop
 
 
 @pytest.fixture
-def loop(measure: Measure) -> Loop:
+def loop(measure: TimedMeasure) -> Loop:
     return Loop(measure)
 
 

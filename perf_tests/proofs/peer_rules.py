@@ -1,16 +1,25 @@
-"""When other tools would say "slower", by their published rules, of rounds of base and head taken in one sitting.
+"""When other tools would say "slower", by their published rules, of the very rounds that the gate was judged by.
 
 Each rule takes rounds (n,) of either side and says whether it would call head slower. All treat rounds as independent.
+Two views of a run: two launches apart, minutes from each other, as in a comparison with a recorded run; and every round
+of stage 1, taken in turns, which costs what the gate's own first stage costs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from scipy import stats
 
+from perf_tests.gate.samples import GateSamples, Measurement
 from perf_tests.gate.statistics import Floats
 
 Rule = Callable[[Floats, Floats], bool]
+Calls = dict[str, frozenset[str]]
+"""Rule and view to the benchmarks that it calls slower."""
+
+APART = "two launches"
+POOLED = "all rounds of stage 1"
+VIEWS = (APART, POOLED)
 
 RESAMPLES = 2000
 CRITERION_NOISE = 0.01
@@ -69,6 +78,30 @@ PEERS: dict[str, Rule] = {
     "criterion": criterion,
     "asv factor 1.1": asv,
 }
+
+
+def calls_of_peers(samples: GateSamples) -> Calls:
+    """What each rule calls slower in a run with all its rounds; takes most of a second."""
+    slower: dict[str, set[str]] = {f"{rule}, {view}": set() for view in VIEWS for rule in PEERS}
+    for case in samples.cases:
+        lines = [line for line in samples.measurements if (line.stage, line.case) == (1, case)]
+        for view in VIEWS if len(lines) > 1 else ():
+            base, head = _rounds(lines, view)
+            for rule, says_slower in PEERS.items():
+                if says_slower(base, head):
+                    slower[f"{rule}, {view}"].add(case)
+    return {name: frozenset(found) for name, found in slower.items()}
+
+
+def _rounds(lines: Sequence[Measurement], view: str) -> tuple[Floats, Floats]:
+    """Wall times of base and head (n,), in seconds."""
+    if view == APART:
+        return lines[0].base_seconds.ravel(), lines[-1].head_seconds.ravel()
+    return _pooled(line.base_seconds for line in lines), _pooled(line.head_seconds for line in lines)
+
+
+def _pooled(turns: Iterable[Floats]) -> Floats:
+    return np.concatenate([seconds.ravel() for seconds in turns])
 
 
 def _mann_whitney_p_value(base: Floats, head: Floats) -> float:

@@ -22,6 +22,8 @@ LAUNCH_SHARE = 0.7
 
 PLACES = np.triu_indices(QUADRUPLES)
 
+PORTION = 500
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -52,6 +54,11 @@ class JudgedSuites:
     def false_alarms(self) -> Flags:
         """Which runs said SLOWER of anything, (suites,)."""
         return self.confirmed.slower.any(axis=-1) | self.suite_slower
+
+
+def portions(suites: int) -> list[int]:
+    """So many suites in portions, so that memory stays small."""
+    return [min(PORTION, suites - start) for start in range(0, suites, PORTION)]
 
 
 def unit_pair_values(draw: np.random.Generator, count: int, pairs: int, heavy_tails: bool) -> Floats:

@@ -19,6 +19,7 @@ from model.training import Training
 from model.transformer import TransformerLM
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.kernels import TRACED_ROUNDS, trace_rounds
+from perf_tests.measures.rounds import Rounds
 from perf_tests.measures.traced import COMPRESSION_LEVEL
 from perf_tests.options import physical_cores
 from perf_tests.proofs.verdict import conclude, conditions
@@ -64,7 +65,7 @@ def trace_bytes(config: ModelConfig) -> int:
     training = Training(TransformerLM(config, ATTENTION["naive"].build()), PRECISIONS["fp32"], CPU)
     tokens_BT = torch.randint(config.vocab_size, (BATCH_SIZE, config.context_length))
     training.create_optimizer_state()
-    traced = trace_rounds(lambda: training.step(tokens_BT, tokens_BT), tuple, CpuDevice(CPU))
+    traced = trace_rounds(Rounds(lambda: training.step(tokens_BT, tokens_BT)).play, CpuDevice(CPU))
     return len(gzip.compress(traced.trace, COMPRESSION_LEVEL))
 
 

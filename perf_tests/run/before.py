@@ -12,12 +12,13 @@ from perf_tests.bench.benchmark_options import SavingOptions, same_parameters, s
 from perf_tests.bench.outcomes import Outcome
 from perf_tests.bench.progress import Line, Progress, WatchedLine, expected_work
 from perf_tests.bench.session import MeasuringSession, ResumeError, command_line, journal_header, open_journal
-from perf_tests.bench.stash import AGAINST, CASE, PASS, RUN, SAVING, SETTINGS, WORKBENCH, Run
+from perf_tests.bench.stash import AGAINST, CASE, OTHER_MEASURE, PASS, RUN, SAVING, SETTINGS, WORKBENCH, Run
 from perf_tests.bench.workbench import Workbench, set_up
 from perf_tests.cases import ATTENTION_AXES, LANGUAGE_MODEL_AXES
 from perf_tests.gate.accepted import FILE_NAME, Acceptance, read_accepted
 from perf_tests.instruments import machine
 from perf_tests.instruments.kernels import ProfilerBusyError, check_no_profiler
+from perf_tests.measures.ranged import RangedMeasure
 from perf_tests.options import Settings, option_of_pass
 from perf_tests.passes.every_pass import EVERY_PASS
 from perf_tests.records.record import Json, machine_differences
@@ -40,8 +41,14 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
         gating.get_ready(config, benchmarks, against, workbench, _machine_info(config), terminal_line(config))
         return benchmarks
     _mark(benchmarks, workbench)
-    if saving.disabled or settings.nvtx:
-        return benchmarks
+    if settings.nvtx:
+        config.stash[OTHER_MEASURE] = lambda item, workbench: RangedMeasure(item.stash[CASE], workbench)
+    return benchmarks if saving.disabled or settings.nvtx else _open_run(config, benchmarks, workbench)
+
+
+def _open_run(config: pytest.Config, benchmarks: list[pytest.Item], workbench: Workbench) -> list[pytest.Item]:
+    """Choose the baseline and open the journal; the cases that it does not hold yet."""
+    saving, settings = config.stash[SAVING], config.stash[SETTINGS]
     run = Run(gone_counts=not _is_restricted(config))
     if workbench.why_no_health:
         run.notes.append(workbench.why_no_health)

@@ -1,7 +1,7 @@
 """Processes of their own for the cases of the memory pass: `python -m perf_tests.workers.memory READ WRITE`.
 
-Started by the suite, it imports what a case needs, touches no device and starts no thread, and forks for each case.
-In: the case's benchmark and the run's settings, as JSON. Out: what its rounds say of memory, or why there is nothing to
+The suite starts one worker. It imports what a case needs, touches no device and starts no thread, and forks for each
+case. In: the case's benchmark and the run's settings. Out: what its rounds say of memory, or why there is nothing to
 say. The benchmark runs as pytest runs it, so that its rounds are the timings'.
 """
 
@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,20 +18,52 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
-from perf_tests.bench.outcomes import outcome_of_report
-from perf_tests.bench.stash import CASE, OUTCOME, SERVED_MEASURE, SETTINGS
+from perf_tests.bench.stash import CASE
 from perf_tests.bench.workbench import Workbench
-from perf_tests.measures.held import MemoryMeasure, Standing
+from perf_tests.measures.held import HeldMeasure, Standing
+from perf_tests.measures.rounds import Measure
 from perf_tests.records.record import Json
-from perf_tests.workers.channel import Channel, ClosedError
-from perf_tests.workers.gate import settings_of
+from perf_tests.workers.channel import ClosedError
+from perf_tests.workers.plugin import WorkerPlugin, channel_to_the_suite
+from perf_tests.workers.process import WorkerProcess, inherited_environment, start_worker
+from perf_tests.workers.settings import received
 
-# Hypothesis's plugin imports all of Hypothesis at the end of every run.
-_PYTEST = ("-q", "--benchmark-disable", "-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+
+class MemoryWorkerError(Exception):
+    """The worker itself is gone, not just the process of a case; the message is one sentence."""
+
+
+@dataclass
+class MemoryWorker:
+    """The suite's end. `root` is the folder that holds the suite; a worker that is gone is started again."""
+
+    root: Path
+    _worker: WorkerProcess | None = None
+
+    def ask(self, task: Json) -> Json:
+        """Its answer, however long that takes. Raises MemoryWorkerError."""
+        worker = self._worker = self._worker or self._start()
+        try:
+            worker.channel.send(task)
+            return worker.channel.receive()
+        except (ClosedError, ValueError) as error:
+            reason = worker.last_words().rstrip(".") or "it said nothing"
+            self.end()
+            raise MemoryWorkerError(f"the worker of the memory pass ended: {reason}.") from error
+
+    def end(self) -> None:
+        if self._worker is not None:
+            self._worker.end()
+        self._worker = None
+
+    def _start(self) -> WorkerProcess:
+        # numpy starts threads on import, and a fork takes none along.
+        environment = {**inherited_environment(), "OPENBLAS_NUM_THREADS": "1"}
+        return start_worker("perf_tests.workers.memory", self.root, environment)
 
 
 def main() -> int:
-    channel = Channel(int(sys.argv[1]), int(sys.argv[2]))
+    channel = channel_to_the_suite()
     if torch.version.cuda is None:
         # AdamW and torch.compile import it; a build with CUDA may ask the driver meanwhile, and no fork survives that.
         importlib.import_module("torch._dynamo")
@@ -78,68 +109,34 @@ def _answer_and_end(task: Json, write: int) -> NoReturn:
 
 def examine(task: Json) -> Json:
     """Runs the task's benchmark in this process: `values`, or the `outcome` that takes their place."""
-    examined = Examined(task)
-    pytest.main([*_PYTEST, "-W", "ignore::pytest.PytestAssertRewriteWarning", task["benchmark"]], plugins=[examined])
-    return examined.answer()
+    snapshot = task["snapshot"]
+    plugin = MemoryPlugin(settings=received(task["settings"]), snapshot=None if snapshot is None else Path(snapshot))
+    plugin.run([task["benchmark"]])
+    if plugin.outcome is not None:
+        return {"outcome": plugin.outcome}
+    if plugin.held is None or not plugin.held.values:
+        return {"outcome": {"outcome": "error", "reason": plugin.trouble or "pytest did not run it"}}
+    return {"values": plugin.held.values}
 
 
-@dataclass(eq=False)  # pytest keeps its plugins in sets
-class Examined:
-    """A plugin of the worker's pytest: what to run, and what became of it."""
+@dataclass(eq=False, kw_only=True)
+class MemoryPlugin(WorkerPlugin):
+    snapshot: Path | None
+    held: HeldMeasure | None = None
 
-    task: Json
-    _item: Any = None
-    _measure: MemoryMeasure | None = None
-    _outcome: Json | None = None
-    _trouble: str = "pytest did not run it"
+    def measure(self, item: pytest.Item, workbench: Workbench) -> Measure:
+        self.held = HeldMeasure(
+            item.stash[CASE], workbench.device.torch_device, lambda: _what_stands(item), self.snapshot
+        )
+        return self.held
 
-    def answer(self) -> Json:
-        if self._outcome is not None:
-            return {"outcome": self._outcome}
-        if self._measure is None or not self._measure.values:
-            return {"outcome": {"outcome": "error", "reason": self._trouble}}
-        return {"values": self._measure.values}
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionstart(self, session: pytest.Session) -> None:
-        session.config.stash[SETTINGS] = settings_of(self.task["settings"])
-        session.config.stash[SERVED_MEASURE] = self._make_measure
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed:
-            self._trouble = report.longreprtext.strip().splitlines()[-1]
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        self._item = item
-
-    def _make_measure(self, case_id: str, workbench: Workbench) -> MemoryMeasure:
-        snapshot = self.task["snapshot"]
-        case = self._item.stash[CASE]
-        device = workbench.device.torch_device
-        self._measure = MemoryMeasure(case, device, self._what_stands, None if snapshot is None else Path(snapshot))
-        return self._measure
-
-    def _what_stands(self) -> Standing:
-        """The tensors that the benchmark's fixtures made."""
-        fixtures = self._item.funcargs
-        if "training" in fixtures:
-            return Standing(fixtures["training"], tuple(vars(fixtures["batch"]).values()))
-        return Standing(None, tuple(vars(fixtures["inputs"]).values()))
-
-    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """`pytest.exit` comes here too: what --model names is no language model."""
-        self._outcome = {"outcome": "error", "reason": str(excinfo.value)}
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(
-        self, item: pytest.Item, call: pytest.CallInfo[None]
-    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        report = yield
-        if not report.passed and self._outcome is None:
-            outcome = item.stash.get(OUTCOME, None) or outcome_of_report(report)
-            self._outcome = dict(vars(outcome))
-        return report
+def _what_stands(item: Any) -> Standing:
+    """The tensors that the benchmark's fixtures made."""
+    fixtures = item.funcargs
+    if "training" in fixtures:
+        return Standing(fixtures["training"], tuple(vars(fixtures["batch"]).values()))
+    return Standing(None, tuple(vars(fixtures["inputs"]).values()))
 
 
 if __name__ == "__main__":

@@ -1,70 +1,66 @@
-"""A fresh process of the study: `python -m perf_tests.workers.study TASK ANSWER`, two JSON files.
+"""One task of the warm-up study in a process that has done nothing before: `python -m perf_tests.workers.study`."""
 
-It runs one benchmark as pytest runs it, with the study's rounds in the place of the timed ones.
-"""
-
-import json
+import signal
 import sys
-from collections.abc import Generator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
 
-from perf_tests.bench.outcomes import outcome_of_report
-from perf_tests.bench.stash import OUTCOME, SERVED_MEASURE, SETTINGS
 from perf_tests.bench.workbench import Workbench
-from perf_tests.measures.studied import StudiedMeasure
-from perf_tests.measures.study_task import Task, task_of
+from perf_tests.measures.rounds import Measure
+from perf_tests.measures.studied import StudiedMeasure, Study
+from perf_tests.options import Settings
 from perf_tests.records.record import Json
-from perf_tests.records.store import write_whole
-
-_PYTEST = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "--benchmark-disable", "--quiet")
-
-
-class Server:
-    """A plugin of this process's pytest: what the benchmark runs under, and what came of it."""
-
-    def __init__(self, task: Task) -> None:
-        self.task = task
-        self.outcome: Json | None = None
-        self._measure: StudiedMeasure | None = None
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionstart(self, session: pytest.Session) -> None:
-        session.config.stash[SETTINGS] = self.task.settings
-        session.config.stash[SERVED_MEASURE] = self._make_measure
-
-    def _make_measure(self, case_id: str, workbench: Workbench) -> StudiedMeasure:
-        self._measure = StudiedMeasure(self.task, workbench)
-        return self._measure
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(
-        self, item: pytest.Item, call: pytest.CallInfo[None]
-    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        report = yield
-        if not report.passed and self.outcome is None:
-            outcome = item.stash.get(OUTCOME, None) or outcome_of_report(report)
-            self.outcome = {"outcome": outcome.outcome, "reason": outcome.reason}
-        return report
-
-    @property
-    def answer(self) -> Json | None:
-        """None where pytest never came to the benchmark."""
-        if self.outcome is not None:
-            return {"outcome": self.outcome}
-        return None if self._measure is None else self._measure.answer
+from perf_tests.workers.channel import ClosedError
+from perf_tests.workers.plugin import WorkerPlugin, channel_to_the_suite
+from perf_tests.workers.process import inherited_environment, start_worker
+from perf_tests.workers.settings import received, sent
 
 
-def main(task_path: Path, answer_path: Path) -> int:
-    task = task_of(json.loads(task_path.read_bytes()))
-    server = Server(task)
-    pytest.main([*_PYTEST, task.benchmark], plugins=[server])
-    if server.answer is None:
+class FreshProcessError(Exception):
+    """A process of the study died, or never came to its benchmark; the message is one sentence."""
+
+
+def in_fresh_process(settings: Settings, benchmark: str, study: Study, root: Path) -> Json:
+    """Its `values`, or the `outcome` in their place, from a process started in `root`. Raises FreshProcessError."""
+    worker = start_worker("perf_tests.workers.study", root, inherited_environment())
+    try:
+        worker.channel.send({"settings": sent(settings), "benchmark": benchmark, "study": asdict(study)})
+        return worker.channel.receive()
+    except (ClosedError, ValueError) as error:
+        code, words = worker.process.wait(), worker.last_words() or "it said nothing."
+        end = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        raise FreshProcessError(
+            f"A fresh process for {benchmark} with {study.warmup_rounds} warm-up rounds {end}: {words}"
+        ) from error
+    finally:
+        worker.end()
+
+
+@dataclass(eq=False, kw_only=True)
+class StudyPlugin(WorkerPlugin):
+    study: Study
+    studied: StudiedMeasure | None = None
+
+    def measure(self, item: pytest.Item, workbench: Workbench) -> Measure:
+        self.studied = StudiedMeasure(self.study, workbench.clock, workbench.device)
+        return self.studied
+
+
+def main() -> int:
+    channel = channel_to_the_suite()
+    task = channel.receive()
+    plugin = StudyPlugin(settings=received(task["settings"]), study=Study(**task["study"]))
+    plugin.run([task["benchmark"]])
+    if plugin.outcome is not None:
+        channel.send({"outcome": plugin.outcome})
+    elif plugin.studied is not None and plugin.studied.values:
+        channel.send({"values": plugin.studied.values})
+    else:  # pytest never came to the benchmark, and has said why
         return 1
-    write_whole(answer_path, json.dumps(server.answer).encode())
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""The rounds of a benchmark: an untimed set-up, then its target. A way of looking says what happens around them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+Around = Callable[[], AbstractContextManager[object]]
+"""Makes the context that half a round runs in."""
+
+
+@dataclass
+class Rounds:
+    """`target(*setup())`, as often as it is played; `result` is what the last round returned."""
+
+    target: Callable[..., Any]
+    setup: Callable[[], tuple[Any, ...] | None] | None = None
+    loss_scale: Callable[[], float] | None = None
+    """A fall of it between two rounds tells of a skipped optimizer step."""
+    result: Any = None
+    _arguments: tuple[Any, ...] = ()
+
+    def forget(self) -> None:
+        """Free what the last round left: its graph beside that of the next would double the peak."""
+        self._arguments, self.result = (), None
+
+    def prepare(self) -> None:
+        """The set-up. The arguments are kept here, because pytest-benchmark would hold them until it has new ones."""
+        self.forget()
+        self._arguments = (self.setup() if self.setup is not None else None) or ()
+
+    def run(self) -> None:
+        self.result = self.target(*self._arguments)
+
+    def play(self, around_setup: Around = nullcontext, around_target: Around = nullcontext) -> None:
+        """One round; only its result outlives it."""
+        self.forget()
+        with around_setup():
+            self.prepare()
+        with around_target():
+            self.run()
+        self._arguments = ()
+
+
+class Measure(ABC):
+    """What a benchmark calls once, with its rounds."""
+
+    def __call__(
+        self,
+        target: Callable[..., Any],
+        setup: Callable[[], tuple[Any, ...] | None] | None = None,
+        loss_scale: Callable[[], float] | None = None,
+    ) -> Any:
+        """The result of the last round of `target(*setup())`; `loss_scale` is read before each round."""
+        rounds = Rounds(target, setup, loss_scale)
+        self.look(rounds)
+        return rounds.result
+
+    @abstractmethod
+    def look(self, rounds: Rounds) -> None:
+        """Play the rounds, and keep what there is to be seen."""

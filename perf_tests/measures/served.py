@@ -1,0 +1,43 @@
+"""Rounds handed out one request at a time: the same warm-up as in a timing, then a round only when it is asked for."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from perf_tests.instruments.clock import Clock
+from perf_tests.instruments.device import Device
+from perf_tests.measures.rounds import Measure, Rounds
+
+OneRound = Callable[[], tuple[float, float]]
+"""Plays a round; its wall and CPU seconds."""
+
+
+class Server(Protocol):
+    """Asks for rounds until it has had enough."""
+
+    def serve_rounds(self, case_id: str, one_round: OneRound, round_seconds: float) -> None: ...
+
+
+@dataclass
+class ServedMeasure(Measure):
+    server: Server
+    case_id: str
+    clock: Clock
+    device: Device
+    warmup_rounds: int
+
+    def look(self, rounds: Rounds) -> None:
+        def one_round() -> tuple[float, float]:
+            rounds.play(around_target=self.clock.round)
+            # The clocks count nanoseconds; the digits below are the float's own.
+            return round(self.clock.wall_seconds[-1], 9), round(self.clock.cpu_seconds[-1], 9)
+
+        warmup_seconds = []
+        for _ in range(max(1, self.warmup_rounds)):
+            start = time.perf_counter()
+            one_round()
+            warmup_seconds.append(time.perf_counter() - start)
+        self.device.make_room()
+        # The shortest is the one that was disturbed least, above all by the other side, which warms up beside it.
+        self.server.serve_rounds(self.case_id, one_round, min(warmup_seconds))

@@ -1,0 +1,179 @@
+"""The compact file of the gate's trials says what the raw samples say; those that are kept of each are compared."""
+
+import gzip
+import json
+import lzma
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perf_tests.gate.conclusion import GateResult, RunVerdict
+from perf_tests.gate.rules import Rules
+from perf_tests.gate.samples import Measurement
+from perf_tests.meta_tests.documents import ROOT
+from perf_tests.proofs.compact_trials import FILE, PROOFS, TrialsByProof, add_raw_trials, trials_under
+from perf_tests.proofs.gate_peers import GATE, calls_in
+from perf_tests.proofs.gate_trials import ENGINES, Trial, finished_trials, kept_trials
+from perf_tests.proofs.peer_rules import APART, POOLED, calls_of_peers
+from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
+
+KEPT = ROOT / ".benchmarks/epyc-2core/gate"
+CASES = [SimulatedCase(f"t.py::test_case[{place}]", cpu_pair_spread=0.005) for place in range(6)]
+SLOW = CASES[0].id
+EVENTS = [
+    *[
+        {"event": "sentinel", "stage": 1, "pair": pair, "name": "product", "side": side, "seconds": [0.1, 0.3, 0.2]}
+        for pair in range(6)
+        for side in ("base", "head")
+    ],
+    {"event": "exact", "case": SLOW, "counter": "kernel_launches", "old": 7, "new": 9},
+    {"event": "uncounted", "case": SLOW, "side": "base", "reason": "compiled"},
+    {"event": "pair", "stage": 1, "pair": 0, "seconds": 90.0},
+    {"event": "relaunch", "reason": "kept for the reader"},
+    {"event": "end", "reason": "finished"},
+]
+
+
+def keep(folder: Path, name: str, slowdown: float = 0.0, events: Any = EVENTS, seed: int = 1) -> None:
+    """A simulated run in which the first case is slowed, as a proof leaves it in its folder."""
+    cases = [replace(case, slowdown=slowdown if case.id == SLOW else 0) for case in CASES]
+    samples = gate_run(cases, Rules(), seed=seed)
+    lines = [samples.header, *map(as_line, samples.measurements), *events]
+    folder.mkdir(parents=True, exist_ok=True)
+    content = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / f"{name}.jsonl.gz").write_bytes(gzip.compress(content.encode()))
+    (folder / f"{name}.truth.json").write_text(json.dumps({"change": "item", "cases": ["test_case[0]"]}))
+
+
+def as_line(measurement: Measurement) -> dict[str, Any]:
+    return {name: v.tolist() if isinstance(v, np.ndarray) else v for name, v in asdict(measurement).items()}
+
+
+def rounded(value: Any) -> Any:
+    """Numbers to eight significant digits, in whatever holds them."""
+    if isinstance(value, dict):
+        return {name: rounded(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(rounded(inner) for inner in value)
+    if isinstance(value, float):
+        return pytest.approx(value, rel=1e-5, abs=1e-8, nan_ok=True) if math.isfinite(value) else str(value)
+    return value
+
+
+def said(result: GateResult) -> Any:
+    """All that is said of a run, but head's times, which the file does not keep."""
+    return asdict(replace(result, cases=[replace(row, head_seconds=None) for row in result.cases]))
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> TrialsByProof:
+    """Of the committed file, the trials whose raw samples are committed too."""
+    folder = tmp_path_factory.mktemp("kept")
+    names = {path.name.partition(".")[0] for proof in PROOFS for path in finished_trials(KEPT / proof)}
+    lines = lzma.decompress((KEPT / FILE).read_bytes()).splitlines()
+    (folder / FILE).write_bytes(lzma.compress(b"\n".join(line for line in lines if json.loads(line)["name"] in names)))
+    return trials_under(folder)
+
+
+@pytest.mark.parametrize("proof", PROOFS)
+def test_every_kept_raw_trial_is_judged_the_same_from_the_compact_file(proof: str, kept: TrialsByProof) -> None:
+    raw = kept_trials(KEPT / proof)
+    assert raw
+    for trial in raw:
+        found = next(one for one in kept[proof] if one.name == trial.name)
+        assert said(found.result) == rounded(said(trial.result))
+        assert calls_in(found) == calls_in(trial)
+        assert (found.truth, found.engine, found.pair_spread) == (trial.truth, trial.engine, rounded(trial.pair_spread))
+
+
+def test_the_kept_raw_trials_are_one_of_each_engine() -> None:
+    assert {trial.engine for proof in PROOFS for trial in kept_trials(KEPT / proof)} == {*range(1, len(ENGINES) + 1)}
+
+
+def test_a_trial_with_everything_in_it_is_judged_the_same(tmp_path: Path) -> None:
+    keep(tmp_path / "power", "20300101T000000-item", 0.2)
+    (raw,) = trials_under(tmp_path)["power"]
+    assert raw.peer_calls is None
+    assert add_raw_trials(tmp_path) == 1
+    (found,) = trials_under(tmp_path)["power"]
+    assert said(found.result) == rounded(said(raw.result))
+    assert found.result.verdict == RunVerdict.FAILED
+    assert found.peer_calls == calls_of_peers(samples_of(raw))
+    assert samples_of(found).pair_seconds == {(1, 0): 90.0}
+
+
+def samples_of(trial: Trial) -> Any:
+    assert trial.samples is not None
+    return trial.samples
+
+
+def test_a_pair_value_that_differs_is_seen(tmp_path: Path) -> None:
+    """The comparison can fail: one pair value moved by a thousandth is another result."""
+    keep(tmp_path / "power", "20300101T000000-item", 0.2)
+    before = said(trials_under(tmp_path)["power"][0].result)
+    add_raw_trials(tmp_path)
+    line = json.loads(lzma.decompress((tmp_path / FILE).read_bytes()))
+    line["cases"][SLOW]["wall"]["log_ratios"][0] += 0.001
+    line["cases"][SLOW]["cpu"]["log_ratios"][0] += 0.001
+    (tmp_path / FILE).write_bytes(lzma.compress(json.dumps(line).encode()))
+    assert said(trials_under(tmp_path)["power"][0].result) != rounded(before)
+
+
+def test_new_trials_join_those_whose_raw_samples_are_gone(tmp_path: Path) -> None:
+    keep(tmp_path / "cost", "20300101T000000-item")
+    add_raw_trials(tmp_path)
+    (tmp_path / "cost/20300101T000000-item.jsonl.gz").unlink()
+    keep(tmp_path / "cost", "20300102T000000-item", seed=2)
+    assert [add_raw_trials(tmp_path), add_raw_trials(tmp_path)] == [1, 0]
+    assert [trial.name[:8] for trial in trials_under(tmp_path)["cost"]] == ["20300101", "20300102"]
+
+
+def test_raw_trials_that_the_file_lacks_count_too(tmp_path: Path) -> None:
+    keep(tmp_path / "cost", "20300102T000000-item")
+    add_raw_trials(tmp_path)
+    keep(tmp_path / "cost", "20300101T000000-item", seed=2)
+    assert [trial.name[:8] for trial in trials_under(tmp_path)["cost"]] == ["20300101", "20300102"]
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"no xz", "cannot be used"),
+        (lzma.compress(b"{"), "cannot be used"),
+        (lzma.compress(b"[]"), "cannot be used"),
+        (lzma.compress(b'{"kind": "gate-trial", "format_version": 2}'), "format version 1"),
+        (lzma.compress(b'{"kind": "gate-trial", "format_version": 1, "proof": "power"}'), "line 1 is damaged"),
+    ],
+)
+def test_a_damaged_file_is_one_sentence(tmp_path: Path, content: bytes, why: str) -> None:
+    (tmp_path / FILE).write_bytes(content)
+    with pytest.raises(ValueError, match=f"{FILE} cannot be used: .*") as error:
+        trials_under(tmp_path)
+    assert why in str(error.value)
+
+
+def test_every_rule_is_applied_to_the_very_rounds_of_a_run(tmp_path: Path) -> None:
+    keep(tmp_path / "power", "20300101T000000-item", 0.08)
+    calls = calls_in(trials_under(tmp_path)["power"][0])
+    assert calls[GATE] == {SLOW}
+    for view in (APART, POOLED):
+        assert SLOW in calls[f"Mann-Whitney 0.05, {view}"]
+    assert calls[f"asv factor 1.1, {POOLED}"] == frozenset()
+
+
+def test_two_launches_apart_are_of_two_launch_pairs() -> None:
+    """What the machine did to one launch pair, and the turns cancel, is a slowdown in a comparison across pairs."""
+    samples = gate_run([SimulatedCase(case.id) for case in CASES], Rules(), seed=0)
+    last = samples.pairs(1)[-1]
+    samples.measurements = [
+        line if line.pair != last else replace(line, base_seconds=2 * line.base_seconds,
+                                               head_seconds=2 * line.head_seconds)
+        for line in samples.measurements
+    ]  # fmt: skip
+    calls = calls_of_peers(samples)
+    assert calls[f"pytest-benchmark mean:5%, {APART}"] == {case.id for case in CASES}
+    assert calls[f"pytest-benchmark mean:5%, {POOLED}"] == frozenset()

@@ -1,0 +1,31 @@
+"""A run's settings on their way to another process and back: plain JSON."""
+
+from dataclasses import asdict, replace
+from typing import Any
+
+from model.attention import ATTENTION
+from model.precision import PRECISIONS
+from model.sizes import SIZES
+from perf_tests.options import Settings
+from perf_tests.records.record import Json
+
+
+def sent(settings: Settings) -> Json:
+    """Without extra passes and ranges: a worker looks at one benchmark in one way."""
+    return asdict(replace(settings, passes=(), memory_snapshot=False, nvtx=False))
+
+
+def received(values: Json) -> Settings:
+    """Without the values that this tree's `model/` does not know; their cases are not there."""
+    fields: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+    }
+    for name, known in (
+        ("sizes", SIZES),
+        ("precisions", PRECISIONS),
+        ("attention_alone_precisions", PRECISIONS),
+        ("attentions", {**ATTENTION, "own": None}),
+        ("attention_alone_implementations", ATTENTION),
+    ):
+        fields[name] = tuple(value for value in fields[name] if value in known)
+    return Settings(**fields)
