@@ -5,7 +5,7 @@ PLANTED_FLOPS_PER_SECOND is the rate of its matrix products; without it nothing 
 
 import os
 
-import cpuinfo
+import cpuinfo  # type: ignore[import-untyped]
 import pytest
 
 from model.precision import Precision
