@@ -17,6 +17,7 @@ import os
 import runpy
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -70,7 +71,11 @@ class Server:
     def serve(self) -> tuple[dict[str, Any], list[int]] | None:
         """In the server None, at its end; in a forked process what was asked for, and the descriptors sent with it."""
         while True:
-            ready, _, _ = select.select([sys.stdin, self.listener, *self._running], [], [])
+            connections = [connection for _, connection in self._running.values()]
+            ready, _, _ = select.select([sys.stdin, self.listener, *self._running, *connections], [], [])
+            for process, connection in self._running.values():
+                if connection in ready or sys.stdin in ready:  # the stand-in is gone, or whoever started the server
+                    os.kill(process, signal.SIGKILL)
             if sys.stdin in ready:
                 return None
             for ended in self._running.keys() & set(ready):

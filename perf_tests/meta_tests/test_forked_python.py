@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,11 +47,11 @@ def test_torch_is_there_before_the_program_begins(tmp_path: Path) -> None:
     assert ended(forked_python(), program, tmp_path) == (0, "True False\n", "")
 
 
-def test_a_group_that_is_killed_leaves_no_forked_process() -> None:
+@pytest.mark.parametrize("kill", [os.kill, os.killpg], ids=["alone", "with its group"])
+def test_a_stand_in_that_is_killed_leaves_no_forked_process(kill: Callable[[int, int], None]) -> None:
     program = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
     with subprocess.Popen([forked_python(), "-c", program], stdout=subprocess.PIPE, process_group=0) as process:
         assert process.stdout is not None
-        forked = int(process.stdout.readline())
-        os.killpg(process.pid, signal.SIGKILL)
-        assert process.stdout.read() == b""
-    assert forked != process.pid
+        assert int(process.stdout.readline()) != process.pid
+        kill(process.pid, signal.SIGKILL)
+        assert process.stdout.read() == b"", "which ends with the forked process"
