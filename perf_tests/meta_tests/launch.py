@@ -4,11 +4,11 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from perf_tests.meta_tests.forked_python import forked_python
 from perf_tests.records.journal import read_journal
 from perf_tests.records.record import Json
 
@@ -18,7 +18,7 @@ MODELS = "perf_tests.meta_tests.planted_models"
 
 SMALL = (
     "--device=cpu", "--size=tiny", "--context=8", "--precision=fp32", "--rounds=2", "--warmup-rounds=1",
-    "--head-dim=16", "--sequence-length=16", "--attention=naive",
+    "--head-dim=16", "--sequence-length=16", "--attention=naive", "--threads=1",
 )  # fmt: skip
 """The least there is to measure; what follows on the command line overrides it."""
 
@@ -87,7 +87,7 @@ def start(storage: Path, *arguments: str, **environment: str) -> subprocess.Pope
     # Hypothesis's plugin imports all of Hypothesis at the end of every run.
     without = ("-p", "no:hypothesispytest")
     storage_option = f"--benchmark-storage=file://{storage}"
-    suite = (sys.executable, "-m", "pytest", str(ROOT / "perf_tests"))
+    suite = (forked_python(), "-m", "pytest", str(ROOT / "perf_tests"))
     command = (*suite, *plugins, *without, *SMALL, storage_option, *arguments)
     return start_command(command, ROOT, ROOT, **environment)
 
@@ -99,7 +99,7 @@ def start_command(
     return subprocess.Popen(
         command,
         cwd=cwd,
-        env={**inherited, "PYTHONPATH": str(root), **environment},
+        env={**inherited, "PYTHONPATH": str(root), "PYTHONUNBUFFERED": "1", **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -1,10 +1,11 @@
-"""A plugin for launches that look at outcomes and not at figures: a machine's ceilings in no time.
+"""A plugin for launches that look at outcomes and not at figures: a machine and its ceilings in no time.
 
 PLANTED_FLOPS_PER_SECOND is the rate of its matrix products; without it nothing is too fast.
 """
 
 import os
 
+import cpuinfo  # type: ignore[import-untyped]
 import pytest
 
 from model.precision import Precision
@@ -32,5 +33,6 @@ def ceilings_here(device: Device) -> Ceilings:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    cpuinfo.get_cpu_info = lambda: {"brand_raw": "a planted CPU", "hz_actual": [2, 0]}
     roofline.matmul_flops_per_second = matmul_flops_per_second
     machine_ceilings.ceilings_here = ceilings_here

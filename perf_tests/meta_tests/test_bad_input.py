@@ -2,13 +2,13 @@
 
 import json
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 
+from perf_tests.meta_tests.forked_python import forked_python
 from perf_tests.meta_tests.launch import MODELS, ROOT, SMALL
 from perf_tests.records.store import own_folder
 
@@ -155,7 +155,7 @@ def ends(storage: Path) -> dict[str, tuple[int, str, str]]:
         for refusal in REFUSALS.values()
     ]
     process = subprocess.run(
-        [sys.executable, "-m", "perf_tests.meta_tests.many_launches"],
+        [forked_python(), "-m", "perf_tests.meta_tests.many_launches"],
         cwd=ROOT, input=json.dumps(commands), capture_output=True, text=True, timeout=300, check=True,
     )  # fmt: skip
     return dict(zip(REFUSALS, map(tuple, json.loads(process.stdout)), strict=True))

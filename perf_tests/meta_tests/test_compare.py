@@ -27,16 +27,31 @@ def test_a_case_measured_twice_has_the_ratio_of_its_medians() -> None:
     assert not row.is_failure
 
 
-def test_a_case_without_a_row_before_is_new_and_no_failure() -> None:
-    row = only_row(record(), record([timed()]))
+TOLD: dict[str, tuple[Json, Json, Status, bool, str]] = {
+    "a case without a row before is new": (record(), record([timed()]), Status.NEW, False, ""),
+    "a case without a row now is gone and a failure": (record([timed()]), record(), Status.GONE, True, ""),
+    "a case that has a figure at last says what it was": (
+        record([], [untimed()]), record([timed()]), Status.MEASURED_NOW, False, "out of memory before"
+    ),
+    "a case without a figure in either is told with its reason": (
+        record([], [untimed()]), record([], [untimed(reason="still too large")]), Status.NEVER, False, "still too large"
+    ),
+    "a case without a figure before and without a row now is not forgotten": (
+        record([], [untimed()]), record(), Status.NEVER, False, "out of memory before, and not part of this run"
+    ),
+    "a new case without a figure says why": (
+        record(), record([], [untimed(reason="too large")]), Status.NEW, False, "now out of memory: too large"
+    ),
+}  # fmt: skip
 
-    assert (row.status, row.ratio, row.is_failure) == (Status.NEW, None, False)
 
+@pytest.mark.parametrize("claim", TOLD)
+def test_a_case_without_two_figures_is_told_for_what_it_is(claim: str) -> None:
+    before, now, status, is_failure, words = TOLD[claim]
+    row = only_row(before, now)
 
-def test_a_case_without_a_row_now_is_gone_and_a_failure() -> None:
-    row = only_row(record([timed()]), record())
-
-    assert (row.id, row.status, row.is_failure) == (FORWARD, Status.GONE, True)
+    assert (row.id, row.status, row.ratio, row.is_failure) == (FORWARD, status, None, is_failure)
+    assert words in row.explanation
 
 
 def test_without_the_whole_selection_no_case_is_gone() -> None:
@@ -50,32 +65,6 @@ def test_a_case_that_no_longer_has_a_figure_is_a_failure_with_its_reason(outcome
     assert (row.status, row.is_failure) == (Status.NO_LONGER, True)
     assert row.explanation == f"now {OUTCOMES[outcome]}: the reason"
     assert row.before_seconds == 1.045
-
-
-def test_a_case_that_has_a_figure_at_last_says_what_it_was() -> None:
-    row = only_row(record([], [untimed()]), record([timed()]))
-
-    assert (row.status, row.explanation, row.is_failure) == (Status.MEASURED_NOW, "out of memory before", False)
-
-
-def test_a_case_without_a_figure_in_either_is_a_row_with_its_reason_and_no_failure() -> None:
-    row = only_row(record([], [untimed()]), record([], [untimed(reason="still too large")]))
-
-    assert (row.status, row.is_failure) == (Status.NEVER, False)
-    assert "still too large" in row.explanation
-
-
-def test_a_case_without_a_figure_before_and_without_a_row_now_is_not_forgotten() -> None:
-    row = only_row(record([], [untimed()]), record())
-
-    assert (row.status, row.is_failure) == (Status.NEVER, False)
-    assert row.explanation == "out of memory before, and not part of this run"
-
-
-def test_a_new_case_without_a_figure_says_why() -> None:
-    row = only_row(record(), record([], [untimed(reason="too large")]))
-
-    assert (row.status, row.explanation) == (Status.NEW, "now out of memory: too large")
 
 
 @pytest.mark.parametrize(

@@ -184,11 +184,12 @@ def sentinel_events(shift: float) -> list[Json]:
     ]  # fmt: skip
 
 
-def test_frozen_work_that_moved_contaminates_the_run() -> None:
-    result = conclude(finished(screened_run([*QUIET, SLOW], sentinel_events(0.03))), RULES)
+@pytest.mark.parametrize(("shift", "said"), [(0.03, "matmul +3"), (-0.03, "matmul -")])
+def test_frozen_work_that_moved_contaminates_the_run(shift: float, said: str) -> None:
+    result = conclude(finished(screened_run([*QUIET, SLOW], sentinel_events(shift))), RULES)
     assert (result.verdict, result.exit_code) == (RunVerdict.CONTAMINATED, 4)
-    assert "matmul +3" in result.reason
-    assert next_step(screened_run([*QUIET, SLOW], sentinel_events(0.03)), RULES) is None
+    assert said in result.reason
+    assert next_step(screened_run([*QUIET, SLOW], sentinel_events(shift)), RULES) is None
 
 
 def test_frozen_work_that_stood_still_contaminates_nothing() -> None:
@@ -309,10 +310,6 @@ def test_times_without_any_scatter_get_a_verdict(ratio: float, verdict: Verdict)
             samples.add(entry | {"base_seconds": [[1.0, 1.0]] * 2, "head_seconds": [[ratio, ratio]] * 2})
         pair += 1
     assert set(verdicts(conclude(samples, RULES)).values()) == {verdict}
-
-
-def test_frozen_work_that_got_faster_contaminates_as_well() -> None:
-    assert conclude(finished(screened_run(QUIET, sentinel_events(-0.03))), RULES).verdict == RunVerdict.CONTAMINATED
 
 
 def test_more_sentinels_are_each_held_to_a_stricter_level() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from perf_tests.gate.samples import GateSamples, read_samples
+from perf_tests.meta_tests.forked_python import forked_python
 from perf_tests.meta_tests.git_repository import commit, git
 from perf_tests.meta_tests.launch import Launch, start_command
 
@@ -35,14 +36,14 @@ def change(clone: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-def begin(clone: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+def begin(clone: Path, *arguments: str, python: str) -> subprocess.Popen[str]:
     (clone.parent / "tmp").mkdir(exist_ok=True)
-    command = (sys.executable, "-m", "pytest", *ONE_CASE, *arguments)
-    return start_command(command, clone, clone, TMPDIR=str(clone.parent / "tmp"), **environment)
+    command = (python, "-m", "pytest", *ONE_CASE, *arguments)
+    return start_command(command, clone, clone, TMPDIR=str(clone.parent / "tmp"))
 
 
-def gate(clone: Path, *arguments: str, **environment: str) -> Launch:
-    process = begin(clone, *arguments, **environment)
+def gate(clone: Path, *arguments: str) -> Launch:
+    process = begin(clone, *arguments, python=forked_python())
     output, errors = process.communicate(timeout=600)
     return Launch(process.returncode, output, errors, clone / ".benchmarks")
 
@@ -102,7 +103,7 @@ def test_a_case_that_head_alone_no_longer_supports_fails(clone: Path) -> None:
 def test_the_same_code_on_both_sides_passes_and_is_replayed_to_the_same_verdict(clone: Path) -> None:
     ended = gate(clone, "--attention=naive", "--against=HEAD", "-v")
     (path,) = (ended.storage / "gate").glob("*.jsonl")
-    command = [sys.executable, "-m", "perf_tests", "replay", str(path)]
+    command = [forked_python(), "-m", "perf_tests", "replay", str(path)]
     replayed = subprocess.run(command, cwd=clone, capture_output=True, text=True)
 
     assert ended.exit_code == 0, ended.output + ended.errors
@@ -159,14 +160,16 @@ def test_two_implementations_of_one_revision_are_compared(clone: Path) -> None:
 def test_a_run_that_is_ended_keeps_its_samples_and_leaves_no_tree_and_no_worker(
     clone: Path, way_to_end: signal.Signals
 ) -> None:
-    process = begin(clone, "--attention=naive", "--against=HEAD", "-v")
+    process = begin(clone, "--attention=naive", "--against=HEAD", "-v", python=sys.executable)
     assert process.stdout is not None
     seen = ""
     while "launch pair 2" not in seen:
         line = process.stdout.readline()
         assert line, seen
         seen += line
-    time.sleep(1)
+    while not workers_in(clone.parent / "tmp"):
+        assert process.poll() is None, seen
+        time.sleep(0.01)
     process.send_signal(way_to_end)
     output, errors = process.communicate(timeout=120)
     ended = Launch(process.returncode, seen + output, errors, clone / ".benchmarks")

@@ -107,15 +107,6 @@ def test_the_journal_of_a_run_that_is_still_going_is_not_reopened(journal: Journ
     assert journal.path.read_bytes() == before
 
 
-def test_the_journal_of_a_run_that_ended_is_reopened(journal: Journal) -> None:
-    journal.close()
-
-    reopened = Journal.reopen(journal.path)
-
-    assert reopened is not None
-    reopened.close()
-
-
 def test_a_journal_that_its_own_run_has_just_completed_is_not_reopened(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

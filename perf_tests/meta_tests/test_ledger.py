@@ -1,14 +1,14 @@
 """The ledger of exact counters: what is written is read, what moved is named, and nothing passes in silence."""
 
 import re
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from perf_tests.counting.counted_grid import counted_grid
+from perf_tests.meta_tests.forked_python import forked_python
+from perf_tests.meta_tests.git_repository import make_repository
 from perf_tests.meta_tests.launch import ROOT
 from perf_tests.records.ledger import COLUMNS, COUNTERS, LedgerKey, ledger_file, moved, read_ledger, write_ledger
 from perf_tests.records.ledger_book import LedgerBook
@@ -141,16 +141,11 @@ ONE_CASE = ("perf_tests/test_counters.py", "-k", "d16-seq256-fp32-naive", "-q", 
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("checkout")
-    for name in ("model", "perf_tests"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("conftest.py", "pyproject.toml"):
-        shutil.copy(ROOT / name, folder / name)
-    return folder
+    return make_repository(tmp_path_factory.mktemp("checkout"))
 
 
 def run(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=checkout, capture_output=True, text=True)
+    return subprocess.run([forked_python(), "-m", "pytest", *arguments], cwd=checkout, capture_output=True, text=True)
 
 
 def test_a_planted_copy_fails_until_it_is_accepted(checkout: Path) -> None:

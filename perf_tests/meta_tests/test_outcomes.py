@@ -1,6 +1,8 @@
 """Why a case is not measured: what counts as out of memory, and which larger cases that speaks for."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -16,24 +18,11 @@ AMPLE = 10**18
 IMPOSSIBLE_BYTES = 1 << 62
 
 
-def real_torch_failure() -> BaseException:
-    with pytest.raises(RuntimeError) as failure:
-        torch.empty(IMPOSSIBLE_BYTES, dtype=torch.uint8)
-    return failure.value
-
-
-def real_python_failure() -> BaseException:
-    with pytest.raises(MemoryError) as failure:
-        bytearray(IMPOSSIBLE_BYTES)
-    return failure.value
-
-
-def test_a_failed_allocation_of_torch_is_out_of_memory() -> None:
-    assert is_out_of_memory(real_torch_failure())
-
-
-def test_a_failed_allocation_of_python_is_out_of_memory() -> None:
-    assert is_out_of_memory(real_python_failure())
+@pytest.mark.parametrize("allocate", [partial(torch.empty, dtype=torch.uint8), bytearray], ids=["torch", "python"])
+def test_a_failed_allocation_is_out_of_memory(allocate: Callable[[int], object]) -> None:
+    with pytest.raises((RuntimeError, MemoryError)) as failure:
+        allocate(IMPOSSIBLE_BYTES)
+    assert is_out_of_memory(failure.value)
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,11 @@
 
 import math
 import random
+import sys
 
 import pytest
 
+from perf_tests.meta_tests.forked_python import forked_python
 from perf_tests.proofs import against_llama
 from perf_tests.proofs.launches import LaunchError, launch_suite
 from perf_tests.proofs.paired_ratio import means_outside, paired_ratio, paired_ratio_of_turns
@@ -55,10 +57,12 @@ def test_one_spike_moves_neither_the_ratio_nor_the_interval_far() -> None:
     assert paired_ratio(seconds, reference).ratio == pytest.approx(calm.ratio, rel=0.01)
 
 
-def test_the_suites_own_cost_is_measured_by_rounds_that_do_nothing() -> None:
+def test_the_suites_own_cost_is_measured_by_rounds_that_do_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", forked_python())
+    quick = ["-p", "perf_tests.meta_tests.quick_ceiling"]
     suite = ["perf_tests/proofs/interleaved_rounds.py", "-k=nothing", "--phase=inference", "--device=cpu"]
     size = ["--size=tiny", "--context=64", "--precision=fp32", "--warmup-rounds=1", "--rounds=3"]
-    (nothing,) = launch_suite([*suite, *size]).benchmarks
+    (nothing,) = launch_suite([*quick, *suite, *size]).benchmarks
     assert len(nothing["extra_info"]["between_seconds"]) == 3
 
 
@@ -112,7 +116,8 @@ def test_ours_against_llama_is_the_loop_against_the_suite(
     assert f"ours / llama {ours:.3f} ({ours:.3f} to {ours:.3f})" in capsys.readouterr().out
 
 
-def test_a_failed_run_says_what_it_printed() -> None:
+def test_a_failed_run_says_what_it_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", forked_python())
     with pytest.raises(LaunchError, match="no_such_file"):
         launch_suite(["perf_tests/no_such_file.py"])
 

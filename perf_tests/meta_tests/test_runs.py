@@ -4,7 +4,6 @@ import json
 import os
 import pty
 import re
-import shutil
 import subprocess
 import sys
 from itertools import pairwise
@@ -12,34 +11,19 @@ from pathlib import Path
 
 import pytest
 
+from perf_tests.meta_tests.forked_python import forked_python
+from perf_tests.meta_tests.git_repository import git, make_repository
 from perf_tests.meta_tests.launch import ROOT, SMALL, Launch, finish, launch, record_files, short, start_command
 
 ONE_CASE = ("--phase=forward", "-k=not attention")
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """This tree, committed to a repository of its own."""
-    checkout = tmp_path_factory.mktemp("checkout") / "repository"
-    checkout.mkdir()
-    for name in ("model", "perf_tests"):
-        shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("conftest.py", "pyproject.toml", ".gitignore"):
-        shutil.copy(ROOT / name, checkout / name)
-    git(checkout, "init")
-    git(checkout, "add", "--all")
-    git(checkout, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--message=all")
-    return checkout
-
-
-def git(folder: Path, *arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout
-
-
-@pytest.fixture(scope="module")
-def from_below(checkout: Path) -> Launch:
+def from_below(tmp_path_factory: pytest.TempPathFactory) -> Launch:
     """Started in a folder below the root, with no storage named and every cache as it comes."""
-    command = (sys.executable, "-m", "pytest", "..", *SMALL, *ONE_CASE)
+    plugin = ("-p", "perf_tests.meta_tests.quick_ceiling")
+    command = (sys.executable, "-m", "pytest", "..", *plugin, *SMALL, *ONE_CASE)
+    checkout = make_repository(tmp_path_factory.mktemp("checkout"))
     process = start_command(command, cwd=checkout / "perf_tests" / "records", root=checkout)
     return finish(process, checkout / ".benchmarks")
 
@@ -56,7 +40,7 @@ def test_measuring_leaves_the_checkout_clean(from_below: Launch) -> None:
 
 
 def test_a_record_names_the_commit_it_measured(from_below: Launch) -> None:
-    commit = git(from_below.storage.parent, "rev-parse", "HEAD").strip()
+    commit = git(from_below.storage.parent, "rev-parse", "HEAD")
 
     assert from_below.record["commit_info"]["id"] == commit
     assert from_below.record["commit_info"]["dirty"] is False
@@ -81,7 +65,7 @@ def collections() -> list[list[str]]:
         ("perf_tests", "--size=small,tiny,small", "--context=16,8,16", "--precision=bf16,fp32", "--phase=all"),
     ]
     process = subprocess.run(
-        [sys.executable, "-m", "perf_tests.meta_tests.many_launches"],
+        [forked_python(), "-m", "perf_tests.meta_tests.many_launches"],
         input=json.dumps([["--collect-only", "-q", "-p", "no:cacheprovider", *arguments] for arguments in asked]),
         cwd=ROOT, capture_output=True, text=True, check=True, timeout=300,
     )  # fmt: skip
@@ -109,7 +93,7 @@ def watched(storage: Path, **environment: str) -> str:
     terminal, inside = pty.openpty()
     inherited = {name: value for name, value in os.environ.items() if name != "CI" and not name.startswith("PYTEST")}
     command = (
-        *(sys.executable, "-m", "pytest", "perf_tests", "-p", "perf_tests.meta_tests.quick_ceiling"),
+        *(forked_python(), "-m", "pytest", "perf_tests", "-p", "perf_tests.meta_tests.quick_ceiling"),
         *("-p", "no:cacheprovider", *SMALL, "--phase=forward", f"--benchmark-storage=file://{storage}"),
     )
     process = subprocess.Popen(
