@@ -15,6 +15,7 @@ import pytest
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.heap import KEPT_BLOCKS_IN_BUDGET
+from perf_tests.measures.rounds import Measure
 from perf_tests.measures.row import Row
 from perf_tests.measures.served import ServedMeasure
 from perf_tests.measures.timed import TimedMeasure
@@ -116,35 +117,26 @@ def test_a_heap_that_still_grows_after_the_warm_up_grows_into_room_made_before()
     assert max(with_room) < PAGES_OF_8_MiB / 100
 
 
-class WatchedDevice(CpuDevice):
-    """Notes in `ran` when it is asked to make room."""
-
-    def __init__(self) -> None:
-        super().__init__(CPU)
-        self.ran: list[str] = []
-
-    def make_room(self) -> None:
-        self.ran.append("room")
-
-    def play(self) -> None:
-        self.ran.append("round")
+DEVICE = CpuDevice(CPU)
 
 
-def measured(device: WatchedDevice, warmup_rounds: int) -> None:
-    clock, case = Clock(device), language_model_case()
-    TimedMeasure(LoopBenchmark(), clock, device, 2, warmup_rounds, Row(case, warmup_rounds))(device.play)
+def two_rounds(case_id: str, one_round: Callable[[], float], seconds: float) -> list[float]:
+    return [one_round() for _ in range(2)]
 
 
-def served(device: WatchedDevice, warmup_rounds: int) -> None:
-    server = Mock(serve_rounds=lambda case_id, one_round, seconds: [one_round() for _ in range(2)])
-    ServedMeasure(server, "a case", Clock(device), device, warmup_rounds)(device.play)
-
-
-@pytest.mark.parametrize("measure", [measured, served])
-def test_room_is_made_once_between_warm_up_and_rounds(measure: Callable[[WatchedDevice, int], None]) -> None:
-    device = WatchedDevice()
-    measure(device, 3)
-    assert device.ran == ["round"] * 3 + ["room"] + ["round"] * 2
+@pytest.mark.parametrize(
+    "measure",
+    [
+        TimedMeasure(LoopBenchmark(), Clock(DEVICE), DEVICE, 2, 3, Row(language_model_case(), 3)),
+        ServedMeasure(Mock(serve_rounds=two_rounds), "a case", Clock(DEVICE), DEVICE, 3),
+    ],
+    ids=["timed", "served"],
+)
+def test_room_is_made_once_between_warm_up_and_rounds(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(CpuDevice, "make_room", lambda device: ran.append("room"))
+    measure(lambda: ran.append("round"))
+    assert ran == ["round"] * 3 + ["room"] + ["round"] * 2
 
 
 def test_a_block_that_takes_a_large_part_of_the_budget_goes_back_when_it_is_freed() -> None:

@@ -19,18 +19,15 @@ RECORD: Json = json.loads(COMMITTED.read_bytes())
 ROWS = {row["fullname"]: row for row in RECORD["benchmarks"]}
 
 
-def settings_of(record: Json) -> Settings:
-    values = record["suite"]["settings"]
-    fields: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
-    }
-    return Settings(**fields)
+SETTINGS: dict[str, Any] = {
+    name: tuple(value) if isinstance(value, list) else value for name, value in RECORD["suite"]["settings"].items()
+}
 
 
 def fresh_case(row: Json) -> Case:
     """The case of a row, from the settings and axes of its test, without measuring."""
     make = attention_case if "head_dim" in row["params"] else language_model_case
-    return make(row["extra_info"]["phase"], row["params"], settings_of(RECORD))
+    return make(row["extra_info"]["phase"], row["params"], Settings(**SETTINGS))
 
 
 @pytest.mark.parametrize("case_id", ROWS)
@@ -51,23 +48,21 @@ def with_a_new_field(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(identity, family.__name__, wider)
 
 
-def with_cold_cache(row: Json, value: str | None) -> Json:
-    return {**row, "extra_info": {**row["extra_info"], "cold_cache": value}}
-
-
 @pytest.mark.usefixtures("with_a_new_field")
-def test_rows_without_a_new_field_join_rows_where_it_is_null() -> None:
-    now = {**RECORD, "benchmarks": [with_cold_cache(row, None) for row in RECORD["benchmarks"]]}
-    assert {row.status for row in compare(RECORD, now)} == {Status.MEASURED}
+@pytest.mark.parametrize(
+    "value, status, explanation",
+    [
+        pytest.param(None, Status.MEASURED, "", id="null joins rows without it"),
+        pytest.param("flushed", Status.INCOMPARABLE, "cold_cache was None, is 'flushed'", id="off its default"),
+    ],
+)
+def test_rows_without_a_new_field_join_those_where_it_is_null(
+    value: str | None, status: Status, explanation: str
+) -> None:
+    rows = [{**row, "extra_info": {**row["extra_info"], "cold_cache": value}} for row in RECORD["benchmarks"]]
+    compared = compare(RECORD, {**RECORD, "benchmarks": rows})
+    assert {(row.status, row.explanation) for row in compared} == {(status, explanation)}
     assert all(has_identity(row["extra_info"]) for row in RECORD["benchmarks"])
-
-
-@pytest.mark.usefixtures("with_a_new_field")
-def test_a_new_field_off_its_default_is_incomparable_and_named() -> None:
-    now = {**RECORD, "benchmarks": [with_cold_cache(row, "flushed") for row in RECORD["benchmarks"]]}
-    rows = compare(RECORD, now)
-    assert {row.status for row in rows} == {Status.INCOMPARABLE}
-    assert {row.explanation for row in rows} == {"cold_cache was None, is 'flushed'"}
 
 
 @pytest.mark.usefixtures("with_a_new_field")

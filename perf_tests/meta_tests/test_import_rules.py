@@ -82,10 +82,12 @@ def against_the_order(imports: Iterable[tuple[str, str]]) -> list[str]:
     ]
 
 
+IMPORTS = [(module, name) for module, path in MODULES.items() for name in imported(ast.parse(path.read_text()))]
+
+
 def test_a_file_imports_from_its_own_room_or_an_earlier_one() -> None:
-    imports = [(module, name) for module, path in MODULES.items() for name in imported(ast.parse(path.read_text()))]
-    assert len(imports) > 1000
-    assert against_the_order(imports) == []
+    assert len(IMPORTS) > 1000
+    assert against_the_order(IMPORTS) == []
 
 
 def test_an_import_from_a_later_room_is_found() -> None:
@@ -107,34 +109,19 @@ def test_a_room_that_reads_files_loads_no_torch(room: str) -> None:
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0
 
 
-@pytest.mark.parametrize(
-    "room, forbidden",
-    [
-        ("model", {"pytest", "numerics_tests", "numpy"}),
-        ("instruments", {"pytest"}),
-        ("gate", {"pytest"}),
-        ("records", {"pytest"}),
-    ],
-)
-def test_a_room_does_without_what_is_not_its_business(room: str, forbidden: set[str]) -> None:
-    names = {
-        name.partition(".")[0]
-        for module, path in MODULES.items()
-        if room_of(module) == room
-        for name in imported(ast.parse(path.read_text()))
-    }
-    assert names & forbidden == set()
+FORBIDDEN = {
+    "model": ("pytest", "numerics_tests", "numpy"),
+    "instruments": ("pytest", "perf_tests.records"),
+    "gate": ("pytest",),
+    "records": ("pytest",),
+}
 
 
-def test_instruments_know_nothing_of_records() -> None:
-    found = [
-        (module, name)
-        for module, path in MODULES.items()
-        if room_of(module) == "instruments"
-        for name in imported(ast.parse(path.read_text()))
-        if name.startswith("perf_tests.records")
-    ]
-    assert found == []
+@pytest.mark.parametrize("room", FORBIDDEN)
+def test_a_room_does_without_what_is_not_its_business(room: str) -> None:
+    forbidden = tuple(f"{name}." for name in FORBIDDEN[room])
+    names = [name for module, name in IMPORTS if room_of(module) == room]
+    assert [name for name in names if f"{name}.".startswith(forbidden)] == []
 
 
 def test_nothing_reaches_into_pytest_benchmark() -> None:
