@@ -5,7 +5,7 @@ from typing import Any
 
 from perf_tests.records.record import Json
 
-HOST_THREAD, BACKWARD_THREAD, DEVICE, STREAM = 100, 101, 0, 7
+HOST, BACKWARD_THREAD, DEVICE, STREAM = 100, 101, 0, 7
 
 SHAPES: dict[str, tuple[list[list[int]], list[str]]] = {
     "aten::bmm": ([[4, 8, 16], [4, 16, 8]], ["float", "float"]),
@@ -23,7 +23,7 @@ class HandWritten:
         self.events: list[Json] = [{"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "ts": 0, "args": {}}]
         self._correlation = 0
 
-    def host(self, cat: str, name: str, start: float, end: float, tid: int = HOST_THREAD, **args: Any) -> None:
+    def host(self, cat: str, name: str, start: float, end: float, tid: int = HOST, **args: Any) -> None:
         self.events.append(
             {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": start, "dur": end - start, "args": args}
         )
@@ -35,7 +35,7 @@ class HandWritten:
         self.events.append({**projected, "ts": start + 50, "dur": end - start, "args": {}})
 
     def operation(
-        self, name: str, start: float, end: float, tid: int = HOST_THREAD, number: int | None = None, fwd: int = 0
+        self, name: str, start: float, end: float, tid: int = HOST, number: int | None = None, fwd: int = 0
     ) -> None:
         dims, dtypes = SHAPES.get(name, ([], []))
         args: Json = {"Input Dims": dims, "Input type": dtypes, "External id": len(self.events)}
@@ -44,24 +44,22 @@ class HandWritten:
         self.host("cpu_op", name, start, end, tid, **args)
 
     def kernel(
-        self,
-        name: str,
-        launched: float,
-        start: float,
-        end: float,
-        tid: int = HOST_THREAD,
-        cat: str = "kernel",
-        call: str = "cudaLaunchKernel",
-        **args: Any,
+        self, name: str, launched: float, start: float, end: float, tid: int = HOST, cat: str = "kernel", **args: Any
     ) -> None:
         """A call of the runtime that takes 4 us, and what it started on the device."""
         self._correlation += 1
-        self.host("cuda_runtime", call, launched, launched + 4, tid, correlation=self._correlation, cbid=211)
+        self.host("cuda_runtime", "a call", launched, launched + 4, tid, correlation=self._correlation)
         event = {"ph": "X", "cat": cat, "name": name, "pid": DEVICE, "tid": STREAM, "ts": start, "dur": end - start}
         self.events.append({**event, "args": {"correlation": self._correlation, "stream": STREAM, **args}})
 
     def text(self) -> bytes:
         return json.dumps({"schemaVersion": 1, "traceEvents": self.events}).encode()
+
+
+def row(rows: list[Json], **values: object) -> Json:
+    """The one row with these values."""
+    (found,) = (row for row in rows if values.items() <= row.items())
+    return found
 
 
 SGEMM = "ampere_sgemm_128x64_tn"
@@ -74,7 +72,7 @@ def forward_and_backward() -> HandWritten:
     """One layer: scores (a product and a division), softmax (an exponential), a value product split in two kernels."""
     trace = HandWritten()
     trace.annotation("set-up", 0, 90)
-    trace.kernel("Memcpy HtoD (Pageable -> Device)", 10, 20, 30, cat="gpu_memcpy", call="cudaMemcpyAsync", bytes=4096)
+    trace.kernel("Memcpy HtoD (Pageable -> Device)", 10, 20, 30, cat="gpu_memcpy", bytes=4096)
     trace.annotation("round", 100, 1000)
     trace.annotation("forward", 105, 400)
     trace.annotation("block 0", 110, 390)
@@ -105,6 +103,6 @@ def forward_and_backward() -> HandWritten:
     trace.kernel(SGEMM, 665, 670, 700, BACKWARD_THREAD)
     trace.operation("aten::copy_", 800, 830)
     trace.kernel(CAST, 805, 815, 825)
-    trace.kernel("Memset (Device)", 840, 850, 855, cat="gpu_memset", call="cudaMemsetAsync", bytes=512)
+    trace.kernel("Memset (Device)", 840, 850, 855, cat="gpu_memset", bytes=512)
     trace.host("cuda_runtime", "cudaDeviceSynchronize", 860, 990, correlation=99)
     return trace
