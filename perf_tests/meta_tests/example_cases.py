@@ -9,11 +9,22 @@ from model.attention import ATTENTION
 from model.sizes import ModelConfig
 from model.transformer import TransformerLM
 from perf_tests.cases import AttentionCase, LanguageModelCase
+from perf_tests.limits.ceilings import Ceilings
 
 TOY = ModelConfig(d_model=16, d_ff=24, num_layers=2, num_heads=2, vocab_size=37, context_length=8)
 """Small enough to be built and run in milliseconds."""
 
 CPU = torch.device("cpu")
+
+CEILINGS = Ceilings(
+    name="a planted machine",
+    matmul_flops_per_second={"fp32": 1e11},
+    bytes_per_second=2e10,
+    launch_seconds=1e-5,
+    backward_launch_seconds=2e-5,
+    launches_overlap=False,
+    source="planted",
+)
 
 
 def language_model_case(config: ModelConfig = TOY, **changes: object) -> LanguageModelCase:

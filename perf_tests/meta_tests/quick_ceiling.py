@@ -4,6 +4,7 @@ PLANTED_FLOPS_PER_SECOND is the rate of its matrix products; without it nothing 
 """
 
 import os
+from dataclasses import replace
 
 import cpuinfo  # type: ignore[import-untyped]
 import pytest
@@ -12,6 +13,7 @@ from model.precision import Precision
 from perf_tests.instruments import matmul_rate as roofline
 from perf_tests.instruments.device import Device
 from perf_tests.limits.ceilings import Ceilings
+from perf_tests.meta_tests.example_cases import CEILINGS
 from perf_tests.prediction import machine_ceilings
 
 
@@ -21,15 +23,8 @@ def matmul_flops_per_second(precision: Precision, device: Device) -> float:
 
 
 def ceilings_here(device: Device) -> Ceilings:
-    return Ceilings(
-        name="a planted machine",
-        matmul_flops_per_second={"fp32": 1.0},
-        bytes_per_second=1e15,
-        launch_seconds=1e-9,
-        backward_launch_seconds=1e-9,
-        launches_overlap=False,
-        source="planted",
-    )
+    slow = replace(CEILINGS, matmul_flops_per_second={"fp32": 1.0}, bytes_per_second=1e15)
+    return replace(slow, launch_seconds=1e-9, backward_launch_seconds=1e-9)
 
 
 def pytest_configure(config: pytest.Config) -> None:

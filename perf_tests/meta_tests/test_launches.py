@@ -19,10 +19,11 @@ from perf_tests.phases import LANGUAGE_MODEL, PHASES, phases_of
 from perf_tests.traces.chrome_trace import read_chrome_trace
 from perf_tests.traces.kernel_table import kernel_values
 
-Round = tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]
+Setup = Callable[[], tuple[Any, ...] | None]
+Round = tuple[Callable[..., Any], Setup]
 
 
-def traced_launches(case: Case, target: Callable[..., Any], setup: Callable[[], tuple[Any, ...]]) -> int:
+def traced_launches(case: Case, target: Callable[..., Any], setup: Setup) -> int:
     trace = trace_rounds(Rounds(target, setup).play, CpuDevice(CPU)).trace
     return int(kernel_values(read_chrome_trace(trace), case.identity())["launches"])
 
@@ -31,31 +32,19 @@ def rounds(training: Training) -> dict[str, Round]:
     """Each phase as its benchmark runs it, with its set-up."""
     tokens = random_tokens()
 
-    def inference() -> None:
-        with torch.no_grad():
-            training.forward(tokens)
-
-    def clear() -> tuple[Any, ...]:
-        training.clear_gradients()
-        return ()
-
     def graph() -> tuple[Any, ...]:
         training.clear_gradients()
         return (training.loss(training.forward(tokens), tokens),)
 
-    def forward_backward() -> None:
-        training.backward(training.loss(training.forward(tokens), tokens))
-
-    def gradients() -> tuple[Any, ...]:
-        training.clear_gradients()
-        forward_backward()
+    def gradients() -> tuple[()]:
+        training.backward(*graph())
         return ()
 
     return {
-        "inference": (inference, tuple),
+        "inference": (lambda: torch.no_grad()(training.forward)(tokens), tuple),
         "forward": (lambda: training.forward(tokens), tuple),
         "backward": (training.backward, graph),
-        "forward_backward": (forward_backward, clear),
+        "forward_backward": (gradients, lambda: training.clear_gradients()),
         "optimizer": (training.update, gradients),
         "full_step": (lambda: training.step(tokens, tokens), tuple),
     }

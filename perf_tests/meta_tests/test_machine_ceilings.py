@@ -13,20 +13,11 @@ from model.precision import PRECISIONS
 from perf_tests.instruments import matmul_rate as roofline
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.limits.ceilings import Ceilings
+from perf_tests.meta_tests.example_cases import CEILINGS
 from perf_tests.prediction import machine_ceilings
-from perf_tests.prediction.machine_ceilings import cache_path, ceilings_here, machine_identity
+from perf_tests.prediction.machine_ceilings import cache_path, ceilings_here
 
 CPU = CpuDevice(torch.device("cpu"))
-
-MEASURED = Ceilings(
-    name="this cpu",
-    matmul_flops_per_second={"fp32": 1e11},
-    bytes_per_second=2e10,
-    launch_seconds=1e-5,
-    backward_launch_seconds=2e-5,
-    launches_overlap=False,
-    source="measured by a test",
-)
 
 
 @pytest.fixture
@@ -35,7 +26,7 @@ def measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Ceilin
     done: list[Ceilings] = []
 
     def measured(device: object) -> Ceilings:
-        done.append(replace(MEASURED, launch_seconds=1e-5 * (len(done) + 1)))
+        done.append(replace(CEILINGS, launch_seconds=1e-5 * (len(done) + 1)))
         return done[-1]
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -60,13 +51,6 @@ def test_what_a_busy_machine_measured_is_said_to_be_so_and_not_kept(
     assert ceilings_here(CPU) == measurements[1]
 
 
-def edited(change: dict[str, Any]) -> str:
-    data = json.loads(cache_path(CPU.torch_device).read_bytes())
-    for name, value in change.items():
-        data[name] = {**data[name], **value} if isinstance(value, dict) else value
-    return json.dumps(data)
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -86,7 +70,10 @@ def test_a_cache_of_another_machine_or_without_sense_is_measured_over(
     measurements: list[Ceilings], change: dict[str, Any]
 ) -> None:
     ceilings_here(CPU)
-    cache_path(CPU.torch_device).write_text(edited(change))
+    path = cache_path(CPU.torch_device)
+    cached = json.loads(path.read_bytes())
+    ((name, value),) = change.items()
+    path.write_text(json.dumps({**cached, name: {**cached[name], **value} if isinstance(value, dict) else value}))
     assert ceilings_here(CPU) == measurements[1]
     assert ceilings_here(CPU) == measurements[1]
 
@@ -103,27 +90,15 @@ def test_a_corrupt_cache_is_measured_over(measurements: list[Ceilings], content:
 def test_a_folder_that_cannot_be_written_costs_the_cache_and_nothing_else(
     measurements: list[Ceilings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # a root user may write into any folder
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nothing")
     assert [ceilings_here(CPU), ceilings_here(CPU)] == measurements
     assert len(measurements) == 2
-
-
-def test_no_unfinished_file_is_left(measurements: list[Ceilings]) -> None:
-    ceilings_here(CPU)
-    path = cache_path(CPU.torch_device)
-    assert os.listdir(path.parent) == [path.name]
 
 
 @pytest.mark.parametrize("folder", ["", "relative/to/anything"])
 def test_without_an_absolute_cache_folder_the_home_is_taken(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", folder)
     assert cache_path(torch.device("cpu")).is_relative_to(Path.home() / ".cache")
-
-
-def test_the_identity_survives_json() -> None:
-    identity = machine_identity(CPU.torch_device)
-    assert json.loads(json.dumps(identity)) == identity
 
 
 def test_the_instruments_find_ceilings_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,31 +3,29 @@
 from typing import Any
 
 from perf_tests.audit.row_flags import FLAGS
-from perf_tests.proofs.synthetic import attention_identity, identity
+from perf_tests.proofs.synthetic import attention_identity, remembered
 from perf_tests.records.record import Json
 from perf_tests.views.screens.memory import megabytes, summary_lines
 
 STEP = "perf_tests/test_memory.py::test_memory_of_full_step[tiny-ctx8-fp32-naive]"
+MB = 10**6
 
 
 def examined(**changes: Any) -> Json:
     """A full step of 60 MB, predicted to the byte; `changes` go to its values."""
     marks = (("after init", 40), ("before backward", 50), ("before optimizer", 55), ("after optimizer", 45))
-    saved = [("block 0", "softmax", 3), ("block 0", "norm", 1), ("block 1", "softmax", 3), (None, "loss", 2)]
-    values = {
-        "peak_allocated_bytes": 60_000_000, "peak_reserved_bytes": None, "predicted_peak_bytes": 60_000_000,
-        "prediction_reason": None, "prediction_error": 0.0,
-        "marks": [{"name": name, "allocated_bytes": count * 10**6, "reserved_bytes": None} for name, count in marks],
-        "saved_bytes_by_part": [
-            {"block": block, "part": part, "saved_bytes": count * 10**6} for block, part, count in saved
-        ],
+    saved = (("block 0", "softmax", 3), ("block 0", "norm", 1), ("block 1", "softmax", 3), (None, "loss", 2))
+    known = {
+        "peak_allocated_bytes": 60 * MB, "predicted_peak_bytes": 60 * MB, "prediction_error": 0.0,
+        "marks": [{"name": name, "allocated_bytes": count * MB} for name, count in marks],
+        "saved_bytes_by_part": [{"block": of, "part": part, "saved_bytes": count * MB} for of, part, count in saved],
         "largest_allocations": [
-            {"bytes": 5_000_000, "count": 2, "line": "model/transformer.py:88", "category": "activations"},
-            {"bytes": 4_000_000, "count": 1, "line": "", "category": "gradients"},
+            {"bytes": 5 * MB, "count": 2, "line": "model/transformer.py:88", "category": "activations"},
+            {"bytes": 4 * MB, "count": 1, "line": "", "category": "gradients"},
         ],
-        "snapshot": None, "flags": [],
     }  # fmt: skip
-    return {"id": STEP, "identity": identity(phase="full_step"), "pass": "memory", "values": {**values, **changes}}
+    row = remembered(STEP, phase="full_step")
+    return {**row, "values": {**row["values"], **known, **changes}}
 
 
 def test_a_row_has_the_peak_its_prediction_and_the_moments_of_a_step() -> None:
@@ -36,16 +34,9 @@ def test_a_row_has_the_peak_its_prediction_and_the_moments_of_a_step() -> None:
     assert len(header) == len(row)
 
 
-def test_one_block_is_told_part_by_part_the_largest_first() -> None:
-    lines = summary_lines([examined()])
-    assert (
-        "saved for the backward pass by a block of tiny-ctx8-fp32-naive: 4 MB: softmax 3, norm 1"
-        in lines
-    )  # fmt: skip
-
-
-def test_cases_whose_blocks_save_the_same_are_told_once() -> None:
-    assert sum(line.startswith("saved for") for line in summary_lines([examined(), examined()])) == 1
+def test_one_block_is_told_part_by_part_the_largest_first_and_once_for_cases_that_save_the_same() -> None:
+    saved = [line for line in summary_lines([examined(), examined()]) if line.startswith("saved for")]
+    assert saved == ["saved for the backward pass by a block of tiny-ctx8-fp32-naive: 4 MB: softmax 3, norm 1"]
 
 
 def test_the_largest_blocks_are_those_of_the_case_with_the_highest_peak() -> None:
@@ -85,6 +76,5 @@ def test_attention_alone_is_told_by_how_it_grows() -> None:
 
 
 def test_megabytes_are_of_a_million_bytes() -> None:
-    assert [megabytes(count) for count in (None, 123, 4_567_890, 2_273_054_252)] == [
-        "-", "0.000123", "4.568", "2,273.1"
-    ]  # fmt: skip
+    counts = (None, 123, 4_567_890, 2_273_054_252)
+    assert [megabytes(count) for count in counts] == ["-", "0.000123", "4.568", "2,273.1"]
