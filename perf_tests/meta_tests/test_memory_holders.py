@@ -39,9 +39,7 @@ def test_the_peak_is_told_by_category() -> None:
             loss.backward()
 
     at_peak = held(step, w).held_at_peak()
-    assert at_peak[PARAMETERS] == 4 * KIB
-    assert at_peak[ACTIVATIONS] == 4 * KIB
-    assert at_peak[GRADIENTS] == 4 * KIB
+    assert {at_peak[category] for category in (PARAMETERS, ACTIVATIONS, GRADIENTS)} == {4 * KIB}
 
 
 def test_what_autograd_keeps_belongs_to_the_regions_that_were_open() -> None:
@@ -51,7 +49,7 @@ def test_what_autograd_keeps_belongs_to_the_regions_that_were_open() -> None:
         with region("forward"), region("block 0"), region("softmax"):
             return w.exp()
 
-    assert held(lambda: forward(), w).saved_bytes == Counter({("forward", "block 0", "softmax"): 4 * KIB})
+    assert held(forward, w).saved_bytes == Counter({("forward", "block 0", "softmax"): 4 * KIB})
 
 
 def test_a_block_that_is_saved_twice_and_a_parameter_count_once_and_never() -> None:
@@ -66,14 +64,10 @@ def test_a_block_that_is_saved_twice_and_a_parameter_count_once_and_never() -> N
     assert held(forward, w).saved_bytes.total() == 8 * KIB
 
 
-def test_a_large_block_has_the_line_that_made_it() -> None:
-    made = held(lambda: torch.zeros(KIB)).allocations()
-    assert [block.place.partition(":")[0] for block in made] == ["meta_tests/test_memory_holders.py"]
-
-
-def test_a_stack_begins_where_the_block_was_made_and_ends_at_the_bound() -> None:
+def test_a_large_block_has_the_line_that_made_it_and_a_bounded_stack() -> None:
     found = held(lambda: torch.zeros(KIB))
     (block,) = found.allocations()
+    assert block.place.startswith("meta_tests/test_memory_holders.py:")
     frames = found.frames[id(block)]
     assert frames[0].filename == __file__
     assert len(frames) <= 32
@@ -82,8 +76,7 @@ def test_a_stack_begins_where_the_block_was_made_and_ends_at_the_bound() -> None
 def test_blocks_of_the_backward_pass_have_no_line_of_the_model() -> None:
     w = weight(4)
     made = held(lambda: w.exp().sum().backward(), w).allocations()
-    assert made[-1].place == BACKWARD_PASS
-    assert made[-1].category == GRADIENTS
+    assert (made[-1].place, made[-1].category) == (BACKWARD_PASS, GRADIENTS)
 
 
 def test_gradients_of_the_round_before_are_gone_once_they_are_let_go_of() -> None:
@@ -107,9 +100,9 @@ def test_autocasts_copies_of_the_weights_have_a_category_of_their_own() -> None:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return (x @ w) @ w
 
-    assert held(lambda: forward(), w).saved_bytes.total() == 3 * 32 * 32 * 2
-    categories = {block.category for block in held(lambda: forward(), w).allocations()}
-    assert categories == {WEIGHT_COPIES, ACTIVATIONS, TEMPORARIES}
+    found = held(forward, w)
+    assert found.saved_bytes.total() == 3 * 32 * 32 * 2
+    assert {block.category for block in found.allocations()} == {WEIGHT_COPIES, ACTIVATIONS, TEMPORARIES}
 
 
 def test_parts_are_the_regions_named_so_and_say_which_changes_are_theirs() -> None:

@@ -9,13 +9,12 @@ import pytest
 
 from model.precision import PRECISIONS
 from model.training import Training
-from perf_tests.cases import LanguageModelCase
 from perf_tests.counting.case_counters import counters_of
 from perf_tests.instruments.memory_holders import Held, PartChanges
 from perf_tests.instruments.storage_tracker import Change, StorageBlock
 from perf_tests.measures.held import HeldMeasure, Standing
 from perf_tests.measures.held_values import MOST_MOMENTS, residual_tensor_bytes, saved_by_part, timeline
-from perf_tests.meta_tests.example_cases import CPU, TOY, attention_case, build, language_model_case, random_tokens
+from perf_tests.meta_tests.example_cases import CPU, attention_case, build, language_model_case, random_tokens
 from perf_tests.meta_tests.test_memory_snapshot import assert_consistent, assert_opens
 from perf_tests.passes.memory import with_prediction, workspace_bytes_of
 from perf_tests.records.record import Json
@@ -25,24 +24,17 @@ def block(count: int, category: str = "temporaries") -> StorageBlock:
     return StorageBlock(count, "aten.add", "model/x.py:1", category, on_host=False)
 
 
-def coming_and_going(sizes: list[int]) -> tuple[Change, ...]:
-    blocks = [block(size) for size in sizes]
-    return tuple(Change(one, is_allocation) for one in blocks for is_allocation in (True, False))
-
-
-@pytest.mark.parametrize("blocks", [1, 400, 5000])
-def test_a_timeline_is_bounded_and_keeps_its_peak(blocks: int) -> None:
-    sizes = [10] * blocks
-    sizes[blocks // 2] = 999
+@pytest.mark.parametrize("count", [1, 400, 5000])
+def test_a_timeline_is_bounded_and_keeps_its_peak(count: int) -> None:
     stands = Change(block(100, "parameters"), True)
-    held = Held((stands, *coming_and_going(sizes)), 1, (PartChanges("forward", 1, 1 + 2 * blocks),), Counter(), {})
-    found = timeline(held)
-    length = len(found["category_bytes"]["temporaries"])
-    assert length <= MOST_MOMENTS
-    assert max(found["category_bytes"]["temporaries"]) == 999
+    blocks = [block(999 if place == count // 2 else 10) for place in range(count)]
+    changes = [Change(one, comes) for one in blocks for comes in (True, False)]
+    found = timeline(Held((stands, *changes), 1, (PartChanges("forward", 1, 1 + 2 * count),), Counter(), {}))
+    temporaries = found["category_bytes"]["temporaries"]
+    assert len(temporaries) <= MOST_MOMENTS
+    assert max(temporaries) == 999
     assert set(found["category_bytes"]["parameters"]) == {100}
-    (part,) = found["parts"]
-    assert (part["name"], part["first"], part["last"]) == ("forward", 0, length - 1)
+    assert found["parts"] == [{"name": "forward", "first": 0, "last": len(temporaries) - 1}]
 
 
 def test_saved_bytes_are_by_block_and_innermost_part() -> None:
@@ -85,10 +77,10 @@ def test_a_peak_beyond_a_hundredth_and_the_workspaces_is_flagged(
 
 def test_without_counters_a_row_says_why() -> None:
     found = with_prediction(VALUES, None, "nobody knows.", 0)
-    assert (found["predicted_peak_bytes"], found["prediction_reason"]) == (None, "nobody knows.")
-    assert found["prediction_error"] is None
-    assert found["parts"][0]["predicted_peak_bytes"] is None
-    assert found["flags"] == []
+    assert (found["prediction_reason"], found["flags"]) == ("nobody knows.", [])
+    assert (
+        found["predicted_peak_bytes"] is found["prediction_error"] is found["parts"][0]["predicted_peak_bytes"] is None
+    )
 
 
 def test_a_cpu_has_workspaces_only_where_a_library_takes_some() -> None:
@@ -99,52 +91,35 @@ def test_a_cpu_has_workspaces_only_where_a_library_takes_some() -> None:
     assert workspace_bytes_of(replace(naive, device="cuda"), threads=1) == 128 * 2**20
 
 
-def examined(case: LanguageModelCase, snapshot: Path | None = None) -> Json:
+def examined(snapshot: Path) -> Json:
     """A backward pass of the toy model, examined in this very process; other tests' tensors may stand beside."""
-    training = Training(build(TOY), PRECISIONS[case.precision], CPU)
-    tokens = random_tokens()
+    training, tokens = Training(build(), PRECISIONS["fp32"], CPU), random_tokens()
 
     def graph() -> tuple[object]:
         training.clear_gradients()
         return (training.loss(training.forward(tokens), tokens),)
 
+    case = language_model_case(phase="backward")
     measure = HeldMeasure(case, CPU, lambda: Standing(training, (tokens,)), snapshot)
     measure(training.backward, setup=graph)
     return measure.values
 
 
-def test_a_snapshot_is_written_whole_and_opens(tmp_path: Path) -> None:
-    values = examined(language_model_case(phase="backward"), tmp_path / "files" / "it.pickle")
-    assert values["snapshot"] is None
-    assert values["snapshot_reason"].count("No such file or directory") == 1
-    values = examined(language_model_case(phase="backward"), tmp_path / "it.pickle")
+def test_a_snapshot_is_written_whole_opens_and_holds_the_blocks_of_the_round(tmp_path: Path) -> None:
+    values = examined(tmp_path / "it.pickle")
     assert values["snapshot"] == f"{tmp_path.name}/it.pickle"
-    assert_opens((tmp_path / "it.pickle").read_bytes())
     assert [path.name for path in tmp_path.iterdir()] == ["it.pickle"]
-
-
-def test_a_full_folder_costs_the_snapshot_and_not_the_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def no_room(path: Path, content: bytes) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("perf_tests.measures.held.write_whole", no_room)
-    values = examined(language_model_case(phase="backward"), tmp_path / "it.pickle")
-    assert values["peak_allocated_bytes"] > 0
-    assert values["snapshot"] is None
-    assert "No space left on device" in values["snapshot_reason"]
-    assert values["snapshot_reason"].endswith("make room and run again.")
-
-
-def test_a_snapshot_holds_the_blocks_of_the_round(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    dumped: list[Json] = []
-
-    def dump(snapshot: Json, protocol: int) -> bytes:
-        dumped.append(snapshot)
-        return b""
-
-    monkeypatch.setattr(pickle, "dumps", dump)
-    examined(language_model_case(phase="backward"), tmp_path / "it.pickle")
-    (snapshot,) = dumped
+    written = (tmp_path / "it.pickle").read_bytes()
+    assert_opens(written)
+    snapshot = pickle.loads(written)
     assert_consistent(snapshot)
     lines = {frame["filename"] for event in snapshot["device_traces"][0] for frame in event["frames"]}
     assert any(name.endswith("model/transformer.py") for name in lines)
+
+
+def test_a_snapshot_that_cannot_be_written_costs_the_snapshot_and_not_the_row(tmp_path: Path) -> None:
+    values = examined(tmp_path / "missing" / "it.pickle")
+    assert values["peak_allocated_bytes"] > 0
+    assert values["snapshot"] is None
+    assert values["snapshot_reason"].count("No such file or directory") == 1
+    assert values["snapshot_reason"].endswith("make room and run again.")
