@@ -1,4 +1,4 @@
-"""Models for `--model` that misbehave at a known place, each otherwise the suite's own Transformer.
+"""Models for `--model`: some misbehave at a known place and are else the suite's own Transformer, some are simpler.
 
 A planted fault spares the two small inputs with which the suite first checks a foreign model: their batch is 1.
 """
@@ -168,18 +168,46 @@ class WrongShape(Healthy):
         return super().forward(tokens_BT)[..., :-1]
 
 
-class IgnoresContext(nn.Module):
-    """A bigram model: each token predicts the next from itself alone."""
+class Averaging(nn.Module):
+    """No Transformer: logits from the mean of all embeddings so far. It cannot draw its weights again."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, width: int = 4) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(config.vocab_size, 8)
-        self.head = nn.Linear(8, config.vocab_size)
+        self.embedding = nn.Embedding(config.vocab_size, width)
+        self.head = nn.Linear(width, config.vocab_size)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
-        logits_BTV: Tensor = self.head(self.embedding(tokens_BT))
-        return logits_BTV
+        embedded = self.embedding(tokens_BT)
+        counts = torch.arange(1, tokens_BT.shape[1] + 1, device=tokens_BT.device)[:, None]
+        return self.head(embedded.cumsum(1) / counts)
+
+
+class IgnoresContext(Averaging):
+    """Each token predicts the next from itself alone."""
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        return self.head(self.embedding(tokens_BT))
+
+
+class Wrapped(Averaging):
+    """Logits inside a tuple, as some libraries return them."""
+
+    def forward(self, tokens_BT: Tensor) -> tuple[Tensor]:  # type: ignore[override]
+        return (super().forward(tokens_BT),)
+
+
+class Unrunnable(Averaging):
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        raise TypeError("an attention mask is missing")
 
 
 def no_module(config: ModelConfig) -> str:
     return "no module"
+
+
+def raises(config: ModelConfig) -> nn.Module:
+    raise KeyError("hidden_size")
+
+
+def runs_out_of_memory(config: ModelConfig) -> nn.Module:
+    raise MemoryError

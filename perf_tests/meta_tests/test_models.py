@@ -1,7 +1,7 @@
 """The shelf builds a model once, lends it in the same state every time, and refuses what is no language model."""
 
-import gc
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,10 +17,9 @@ from perf_tests.cases import LanguageModelCase
 from perf_tests.instruments import heap
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.meta_tests.example_cases import CPU, TOY, language_model_case, random_tokens
+from perf_tests.meta_tests.launch import MODELS
 
-FACTORIES = "perf_tests.meta_tests.foreign_models"
-TRAINING_CASE = language_model_case(phase="full_step", optimizer="loop")
-FOREIGN = language_model_case(model=f"{FACTORIES}:Averaging", attention="own")
+FOREIGN = language_model_case(model=f"{MODELS}:Averaging", attention="own")
 
 
 @pytest.fixture
@@ -36,51 +35,44 @@ def same(first: list[Tensor], second: list[Tensor]) -> bool:
     return all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
 
-def train(training: Training) -> None:
-    training.step(random_tokens(), random_tokens())
-    training.release()
-
-
-@pytest.mark.parametrize("change", [{"phase": "backward"}, {"precision": "bf16"}, {"batch_size": 4}], ids=str)
-def test_cases_that_share_a_model_build_it_once(shelf: ModelShelf, change: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "other, builds",
+    [
+        pytest.param(language_model_case(phase="backward"), 1, id="phase"),
+        pytest.param(language_model_case(precision="bf16"), 1, id="precision"),
+        pytest.param(language_model_case(batch_size=4), 1, id="batch"),
+        pytest.param(language_model_case(TOY.at_context(4)), 2, id="context"),
+        pytest.param(language_model_case(attention="sdpa"), 2, id="attention"),
+        pytest.param(language_model_case(checkpoint="block"), 2, id="checkpoint"),
+        pytest.param(FOREIGN, 2, id="model"),
+    ],
+)
+def test_cases_that_share_a_model_build_it_once(shelf: ModelShelf, other: LanguageModelCase, builds: int) -> None:
     first = shelf.lend(language_model_case(), "loop").model
-    assert shelf.lend(language_model_case(**change), "loop").model is first
-    assert shelf.builds == 1
+    assert (shelf.lend(other, "loop").model is first) == (builds == 1)
+    assert shelf.builds == builds
 
 
 @pytest.mark.parametrize(
-    "other",
+    "case, builds",
     [
-        language_model_case(TOY.at_context(4)),
-        language_model_case(attention="sdpa"),
-        language_model_case(checkpoint="block"),
-        FOREIGN,
+        pytest.param(language_model_case(phase="full_step", optimizer="loop"), 1, id="drawn again"),
+        pytest.param(replace(FOREIGN, phase="full_step", optimizer="loop"), 2, id="built again, where it cannot draw"),
     ],
-    ids=["context", "attention", "checkpoint", "model"],
 )
-def test_a_case_of_another_model_builds_its_own(shelf: ModelShelf, other: LanguageModelCase) -> None:
-    shelf.lend(language_model_case(), "loop")
-    shelf.lend(other, "loop")
-    assert shelf.builds == 2
-
-
-def test_after_training_the_weights_are_the_first_ones_again(shelf: ModelShelf) -> None:
-    training = shelf.lend(TRAINING_CASE, "loop")
-    first = weights_of(training)
-    train(training)
-    assert not same(first, weights_of(training))
-    assert same(first, weights_of(shelf.lend(TRAINING_CASE, "loop")))
-    assert shelf.builds == 1
-
-
-def test_a_second_round_of_training_takes_the_same_steps(shelf: ModelShelf) -> None:
+def test_after_training_a_model_begins_anew(shelf: ModelShelf, case: LanguageModelCase, builds: int) -> None:
     """No gradient, moment or weight is left over from the case before."""
-    ends = []
+    starts, ends = [], []
     for _ in range(2):
-        training = shelf.lend(TRAINING_CASE, "loop")
-        train(training)
+        training = shelf.lend(case, "loop")
+        starts.append(weights_of(training))
+        training.step(random_tokens(), random_tokens())
+        training.release()
         ends.append(weights_of(training))
+    assert same(*starts)
     assert same(*ends)
+    assert not same(starts[0], ends[0])
+    assert shelf.builds == builds
 
 
 def test_the_weights_are_those_of_the_seed() -> None:
@@ -88,15 +80,6 @@ def test_the_weights_are_those_of_the_seed() -> None:
     first, again, other = map(weights_of, lent)
     assert same(first, again)
     assert not same(first, other)
-
-
-def test_a_model_that_cannot_draw_its_weights_again_is_built_again(shelf: ModelShelf) -> None:
-    training_case = language_model_case(model=FOREIGN.model, attention="own", phase="full_step", optimizer="loop")
-    training = shelf.lend(training_case, "loop")
-    first = weights_of(training)
-    train(training)
-    assert same(first, weights_of(shelf.lend(training_case, "loop")))
-    assert shelf.builds == 2
 
 
 def test_a_model_that_was_not_trained_is_not_built_again(shelf: ModelShelf) -> None:
@@ -117,13 +100,6 @@ def test_the_old_model_is_gone_before_the_next_is_built(shelf: ModelShelf, monke
     monkeypatch.setattr(models, "TransformerLM", build)
     shelf.lend(language_model_case(attention="sdpa"), "loop")
     assert alive_while_building == [False]
-
-
-def test_clearing_frees_the_model(shelf: ModelShelf) -> None:
-    model = weakref.ref(shelf.lend(language_model_case(), "loop").model)
-    shelf.clear()
-    gc.collect()
-    assert model() is None
 
 
 def test_to_others_are_left_the_model_and_what_the_heap_keeps(
@@ -148,24 +124,20 @@ def test_a_foreign_model_that_reads_its_context_is_lent(shelf: ModelShelf) -> No
 
 
 def test_with_a_single_token_there_is_no_context_to_ignore(shelf: ModelShelf) -> None:
-    shelf.lend(language_model_case(TOY.at_context(1), model=f"{FACTORIES}:Bigram", attention="own"), "loop")
+    shelf.lend(language_model_case(TOY.at_context(1), model=f"{MODELS}:IgnoresContext", attention="own"), "loop")
     assert shelf.builds == 1
 
 
 @pytest.mark.parametrize(
     "factory, words",
     [
-        ("Bigram", "ignores its context"),
-        ("LastTokenOnly", r"returned \(1, 37\) for tokens of shape \(1, 8\).* \(1, 8, 37\)"),
         ("Wrapped", "returned tuple"),
-        ("not_a_module", "returned a dict"),
-        ("missing", "cannot be imported"),
         ("raises", "builds no model of .*KeyError: 'hidden_size'"),
         ("Unrunnable", "fails on tokens of shape .*an attention mask is missing"),
     ],
 )
 def test_a_foreign_model_that_is_no_language_model_is_refused(shelf: ModelShelf, factory: str, words: str) -> None:
-    case = language_model_case(model=f"{FACTORIES}:{factory}", attention="own")
+    case = language_model_case(model=f"{MODELS}:{factory}", attention="own")
     with pytest.raises(ForeignModelError, match=words) as refusal:
         shelf.lend(case, "loop")
     assert str(refusal.value).startswith(f"--model {case.model} ")
@@ -174,7 +146,7 @@ def test_a_foreign_model_that_is_no_language_model_is_refused(shelf: ModelShelf,
 
 def test_a_foreign_model_that_runs_out_of_memory_is_not_refused_for_it(shelf: ModelShelf) -> None:
     with pytest.raises(MemoryError):
-        shelf.lend(language_model_case(model=f"{FACTORIES}:runs_out_of_memory", attention="own"), "loop")
+        shelf.lend(language_model_case(model=f"{MODELS}:runs_out_of_memory", attention="own"), "loop")
 
 
 def test_a_module_that_does_not_exist_is_refused() -> None:
