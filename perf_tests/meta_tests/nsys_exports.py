@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -37,60 +37,53 @@ class Export:
     def string(self, value: str) -> int:
         if value not in self.strings:
             self.strings[value] = len(self.strings) + 1
-            self.database.execute("INSERT INTO StringIds VALUES (?, ?)", (self.strings[value], value))
+            self.insert("StringIds", self.strings[value], value)
         return self.strings[value]
+
+    def insert(self, table: str, *row: object) -> None:
+        self.database.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
 
     def range(self, name: str, start: int, end: int | None, thread: int = MAIN, domain: int = OURS) -> None:
         """Registered strings, as the package nvtx makes them, are in `textId`."""
-        row = (start, end, 59, None, thread, self.string(name), domain)
-        self.database.execute(
-            "INSERT INTO NVTX_EVENTS (start, end, eventType, text, globalTid, textId, domainId) VALUES (?,?,?,?,?,?,?)",
-            row,
-        )
-
-    def domain(self, name: str, number: int) -> None:
-        self.database.execute(
-            "INSERT INTO NVTX_EVENTS (start, eventType, text, globalTid, domainId) VALUES (0, 75, ?, ?, ?)",
-            (name, MAIN, number),
-        )
+        self.insert("NVTX_EVENTS", start, end, 59, None, None, thread, self.string(name), domain)
 
     def kernel(self, name: str, launched: int, start: int, end: int, thread: int = MAIN) -> None:
-        correlation = next(self.correlations)
-        self.call(launched, launched + 3000, thread, correlation)
-        if self.old:
-            row: tuple[object, ...] = (start, end, correlation, 7, name)
-        else:
-            row = (start, end, correlation, 7, thread // 2**24 * 2**24, self.string(name), self.string(name[:9]), None)
-        marks = ", ".join("?" * len(row))
-        self.database.execute(f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES ({marks})", row)
+        activity = (start, end, self.call(launched, thread), 7)
+        names = (thread // 2**24 * 2**24, self.string(name), self.string(name[:9]), None)
+        self.insert("CUPTI_ACTIVITY_KIND_KERNEL", *activity, *((name,) if self.old else names))
 
-    def call(self, start: int, end: int, thread: int, correlation: int, name: str = "cudaLaunchKernel_v7000") -> None:
-        row = (start, end, 0, thread, correlation, self.string(name), 0)
-        self.database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?,?,?,?,?,?,?)", row)
+    def call(self, start: int, thread: int = MAIN) -> int:
+        """The correlation of a call that takes 3 us with what it starts."""
+        correlation = next(self.correlations)
+        row = (start, start + 3000, 0, thread, correlation, self.string("cudaLaunchKernel_v7000"), 0)
+        self.insert("CUPTI_ACTIVITY_KIND_RUNTIME", *row)
+        return correlation
 
     def copy_to_device(self, launched: int, start: int, end: int, size: int) -> None:
         self.database.execute(
-            "CREATE TABLE IF NOT EXISTS CUPTI_ACTIVITY_KIND_MEMCPY"
+            "CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY"
             " (start INT, end INT, correlationId INT, globalPid INT, copyKind INT, bytes INT)"
         )
-        correlation = next(self.correlations)
-        self.call(launched, launched + 3000, MAIN, correlation, "cudaMemcpyAsync_v3020")
-        row = (start, end, correlation, PROCESS * 2**24, 1, size)
-        self.database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (?,?,?,?,?,?)", row)
-
-    def version(self, name: str, value: str) -> None:
-        self.database.execute("CREATE TABLE IF NOT EXISTS META_DATA_EXPORT (name TEXT, value TEXT)")
-        self.database.execute("INSERT INTO META_DATA_EXPORT VALUES (?, ?)", (name, value))
+        self.insert("CUPTI_ACTIVITY_KIND_MEMCPY", start, end, self.call(launched), PROCESS * 2**24, 1, size)
 
     def finish(self) -> None:
         self.database.commit()
         self.database.close()
 
 
+@contextmanager
+def one_round(path: Path) -> Iterator[Export]:
+    """An export of a round of 100 us, to be filled."""
+    export = Export(path)
+    export.range("round", 0, 100_000)
+    yield export
+    export.finish()
+
+
 def one_layer(path: Path, old: bool = False) -> Path:
     """A forward pass whose kernels run long after their launch, and a backward pass from autograd's thread."""
     export = Export(path, old)
-    export.domain("transformer-perf-tests", OURS)
+    export.insert("NVTX_EVENTS", 0, None, 75, None, "transformer-perf-tests", MAIN, None, OURS)
     export.range("warm-up", 0, 90_000)
     export.kernel(SGEMM, 10_000, 20_000, 80_000)
     export.range("round", 100_000, 1_000_000)
@@ -107,7 +100,8 @@ def one_layer(path: Path, old: bool = False) -> Path:
     export.range("backward", 210_000, 900_000)
     export.kernel(SGEMM, 500_000, 510_000, 590_000, AUTOGRAD)
     export.kernel(COPY, 600_000, 610_000, 630_000, AUTOGRAD)
-    export.version("EXPORT_SCHEMA_VERSION", "3.11.0")
+    export.database.execute("CREATE TABLE META_DATA_EXPORT (name TEXT, value TEXT)")
+    export.insert("META_DATA_EXPORT", "EXPORT_SCHEMA_VERSION", "3.11.0")
     export.finish()
     return path
 
