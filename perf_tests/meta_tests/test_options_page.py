@@ -40,11 +40,8 @@ def codes_below(heading: str) -> set[int]:
     return {int(code) for code in re.findall(r"^\| (\d) \|", rows, re.MULTILINE)}
 
 
-def test_the_page_has_the_exit_codes_of_the_verbs() -> None:
+def test_the_page_has_the_exit_codes_of_the_verbs_and_of_the_gate() -> None:
     assert codes_below("exit code of a verb") == {value for value in vars(exit_codes).values() if type(value) is int}
-
-
-def test_the_page_has_the_exit_codes_of_the_gate() -> None:
     assert set(EXIT_CODES.values()) <= codes_below("exit code of pytest")
 
 
