@@ -2,10 +2,10 @@
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -30,24 +30,12 @@ from perf_tests.paired.measuring import (
     turns,
 )
 from perf_tests.paired.trees import Trees
+from perf_tests.records.record import Json
 
 CASES = ("one", "two", "three")
 
 
-class Nobody:
-    """Looks on and keeps the order of the cases."""
-
-    def __init__(self) -> None:
-        self.seen: list[str] = []
-
-    def pair_begins(self, stage: int, pair: int, cases: int) -> None:
-        return
-
-    def case_begins(self, case: str, place: int) -> None:
-        self.seen.append(case)
-
-
-def tree(folder: Path, behaviour: dict[str, Any]) -> Path:
+def tree(folder: Path, behaviour: Json) -> Path:
     paired = folder / "perf_tests/paired"
     paired.mkdir(parents=True)
     for package in (paired, paired.parent):
@@ -59,34 +47,35 @@ def tree(folder: Path, behaviour: dict[str, Any]) -> Path:
 
 
 @contextmanager
-def measuring(
-    tmp_path: Path, base: dict[str, Any], head: dict[str, Any], seed: int = 7, threads: int | None = None
-) -> Iterator[Measuring]:
+def measuring(tmp_path: Path, base: Json, head: Json, threads: int | None = None) -> Iterator[Measuring]:
+    fields = {"phase": "forward"}
     header = {
         "base": {"label": "base"}, "head": {"label": "head"}, "machine_info": {}, "settings": {},
-        "cases": [{"id": case, "identity": {"phase": "forward"}} for case in CASES],
+        "cases": [{"id": case, "identity": fields} for case in CASES],
     }  # fmt: skip
-    trees = Trees(tmp_path, tree(tmp_path / "tree-of-base", base), tree(tmp_path / "tree-of-head", head))
-    samples_file = SamplesFile(tmp_path / "samples.jsonl", header)
-    yield Measuring(
-        trees=trees,
-        tasks={"base": {}, "head": {}},
-        own_ids={"base": {case: case for case in CASES}, "head": {case: case for case in CASES}},
-        identities={case: {"phase": "forward"} for case in CASES},
-        seed=seed,
-        samples_file=samples_file,
-        watch=Nobody(),
-        threads=threads,
-        start_seconds=20,
-        answer_seconds=1,
-    )
-    samples_file.close()
+    with closing(SamplesFile(tmp_path / "samples.jsonl", header)) as samples_file:
+        yield Measuring(
+            trees=Trees(tmp_path, tree(tmp_path / "tree-of-base", base), tree(tmp_path / "tree-of-head", head)),
+            tasks={"base": {}, "head": {}},
+            own_ids={side: {case: case for case in CASES} for side in ("base", "head")},
+            identities=dict.fromkeys(CASES, fields),
+            seed=7,
+            samples_file=samples_file,
+            watch=Mock(),
+            threads=threads,
+            start_seconds=20,
+            answer_seconds=1,
+        )
 
 
-def measured(tmp_path: Path, base: dict[str, Any] | None = None, head: dict[str, Any] | None = None) -> GateSamples:
-    """One launch pair of stage 1, as another process reads it."""
-    with measuring(tmp_path, base or {}, head or {}) as run:
-        run.measure_pair(1, 0, [CASES])
+def measured(
+    tmp_path: Path, base: Json | None = None, head: Json | None = None, pairs: int = 1, threads: int | None = None
+) -> GateSamples:
+    """Launch pairs of stage 1, as another process reads them; two of them count as well."""
+    with measuring(tmp_path, base or {}, head or {}, threads) as run:
+        run.counts = pairs == 2
+        for pair in range(pairs):
+            run.measure_pair(1, pair, [CASES])
     return read_samples(tmp_path / "samples.jsonl")
 
 
@@ -118,8 +107,7 @@ def bound(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, tuple[int, ..
 
 def test_both_sides_work_through_a_case_on_the_same_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = bound(monkeypatch)
-    with measuring(tmp_path, {}, {}, threads=1) as run:
-        run.measure_pair(1, 0, [CASES])
+    measured(tmp_path, threads=1)
     for place in range(0, 4 * len(CASES), 4):
         what, process_ids, cores = zip(*asked[place : place + 4], strict=True)
         assert what == ("keep", "keep", "let go", "let go")
@@ -142,8 +130,7 @@ def test_a_worker_that_hangs_in_a_case_does_not_keep_the_other_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = bound(monkeypatch)
-    with measuring(tmp_path, {}, {"faults": {"two": "hangs"}}, threads=1) as run:
-        run.measure_pair(1, 0, [CASES])
+    measured(tmp_path, head={"faults": {"two": "hangs"}}, threads=1)
     kept, freed = ([pid for what, pid, _ in asked if what == word] for word in ("keep", "let go"))
     assert sorted(kept) == sorted(freed)
 
@@ -155,39 +142,31 @@ def test_cores_are_drawn_for_each_case_of_each_pair() -> None:
     assert {tuple(draw_cores(7, pair, "one", [0, 1], 2)) for pair in range(9)} == {(0, 1), (1, 0)}
 
 
-def counted(tmp_path: Path, base: dict[str, Any], head: dict[str, Any]) -> GateSamples:
-    """Two launch pairs of a run that counts as well."""
-    with measuring(tmp_path, base, head) as run:
-        run.counts = True
-        run.measure_pair(1, 0, [CASES])
-        run.measure_pair(1, 1, [CASES])
-    return read_samples(tmp_path / "samples.jsonl")
-
-
 def test_exact_counters_of_both_sides_are_kept_once(tmp_path: Path) -> None:
-    samples = counted(tmp_path, {"counters": {"kernel_launches": 7}}, {"counters": {"kernel_launches": 9}})
+    samples = measured(tmp_path, {"counters": {"kernel_launches": 7}}, {"counters": {"kernel_launches": 9}}, pairs=2)
     assert sorted(row.case for row in samples.exact) == sorted(CASES)
     assert {(row.counter, row.old, row.new) for row in samples.exact} == {("kernel_launches", 7, 9)}
     assert len(samples.measurements) == 6
 
 
 def test_a_side_without_counters_is_kept_with_its_reason(tmp_path: Path) -> None:
-    samples = counted(tmp_path, {"counters": None}, {})
+    samples = measured(tmp_path, {"counters": None}, pairs=2)
     assert {(row.side, row.reason) for row in samples.uncounted} == {("base", "it is compiled.")}
     assert samples.exact == []
 
 
 def test_a_worker_that_dies_counting_takes_no_case_its_time(tmp_path: Path) -> None:
-    samples = counted(tmp_path, {}, {"faults": {"two": "dies counting"}})
+    samples = measured(tmp_path, head={"faults": {"two": "dies counting"}}, pairs=2)
     assert len(samples.measurements) == 6
     assert samples.without_timing == []
-    assert "two" in {row.case for row in samples.uncounted}
-    assert {row.case for row in samples.exact} | {row.case for row in samples.uncounted} == set(CASES)
+    uncounted = {row.case for row in samples.uncounted}
+    assert "two" in uncounted
+    assert {row.case for row in samples.exact} | uncounted == set(CASES)
 
 
 def test_a_case_that_one_side_lacks_is_not_counted(tmp_path: Path) -> None:
-    samples = counted(tmp_path, {"absent": ["one"]}, {})
-    assert "one" not in {row.case for row in samples.exact} | {row.case for row in samples.uncounted}
+    samples = measured(tmp_path, {"absent": ["one"]}, pairs=2)
+    assert "one" not in {row.case for row in (*samples.exact, *samples.uncounted)}
 
 
 def test_only_one_side_works_at_a_time_and_in_the_order_drawn(tmp_path: Path) -> None:
@@ -208,8 +187,7 @@ def test_only_one_side_works_at_a_time_and_in_the_order_drawn(tmp_path: Path) ->
 def test_neither_side_is_let_go_before_the_other(tmp_path: Path) -> None:
     together = {"faults": {"two": "leaves with the other"}}
     samples = measured(tmp_path, together, together)
-    assert samples.relaunches == []
-    assert outcomes(samples) == []
+    assert samples.relaunches == outcomes(samples) == []
 
 
 @pytest.mark.parametrize(
@@ -239,31 +217,24 @@ def test_a_worker_that_dies_once_is_launched_again_and_no_case_is_lost(tmp_path:
 
 
 @pytest.mark.parametrize(
-    "fault, words", [("dies", "SIGKILL"), ("hangs", "no answer"), ("raises", "ValueError: planted")]
+    "side, behaviour, outcome, words, relaunches",
+    [
+        pytest.param("head", {"faults": {"two": "dies"}}, "error", "SIGKILL", 1, id="dies twice"),
+        pytest.param("head", {"faults": {"two": "hangs"}}, "error", "no answer", 1, id="hangs twice"),
+        pytest.param("head", {"faults": {"two": "raises"}}, "error", "ValueError: planted", 1, id="raises twice"),
+        pytest.param("base", {"faults": {"two": "out of memory"}}, "out_of_memory", "no room", 0, id="out of memory"),
+        pytest.param("base", {"absent": ["two"]}, "absent", "", 0, id="is not known"),
+    ],
 )
-def test_a_case_in_which_a_worker_fails_twice_is_an_outcome_with_its_reason(
-    tmp_path: Path, fault: str, words: str
+def test_a_case_that_a_side_cannot_run_is_an_outcome_with_its_reason_and_costs_no_other(
+    tmp_path: Path, side: str, behaviour: Json, outcome: str, words: str, relaunches: int
 ) -> None:
-    samples = measured(tmp_path, head={"faults": {"two": fault}})
+    samples = measured(tmp_path, **{side: behaviour})
 
     assert sorted(line.case for line in samples.measurements) == ["one", "three"]
-    assert outcomes(samples) == [("two", "head", "error")]
+    assert outcomes(samples) == [("two", side, outcome)]
     assert words in samples.without_timing[0].reason
-    assert len(samples.relaunches) == 1
-
-
-def test_a_side_that_runs_out_of_memory_loses_that_case_only(tmp_path: Path) -> None:
-    samples = measured(tmp_path, base={"faults": {"two": "out of memory"}})
-
-    assert sorted(line.case for line in samples.measurements) == ["one", "three"]
-    assert outcomes(samples) == [("two", "base", "out_of_memory")]
-
-
-def test_a_case_that_base_does_not_know_is_absent_there(tmp_path: Path) -> None:
-    samples = measured(tmp_path, base={"absent": ["one"]})
-
-    assert sorted(line.case for line in samples.measurements) == ["three", "two"]
-    assert outcomes(samples) == [("one", "base", "absent")]
+    assert len(samples.relaunches) == relaunches
 
 
 def test_a_base_that_cannot_be_loaded_has_none_of_the_cases(tmp_path: Path) -> None:
@@ -274,20 +245,10 @@ def test_a_base_that_cannot_be_loaded_has_none_of_the_cases(tmp_path: Path) -> N
     assert {row.reason for row in samples.without_timing} == {"it has no model/"}
 
 
-def test_a_head_that_cannot_be_loaded_ends_the_run(tmp_path: Path) -> None:
-    with (
-        measuring(tmp_path, {}, {"cannot": "--model m:f is no language model."}) as run,
-        pytest.raises(UnmeasurableError, match=r"^--model m:f is no language model\.$"),
-    ):
-        run.measure_pair(1, 0, [CASES])
-
-
-def test_a_head_that_cannot_be_loaded_ends_the_run_also_where_base_cannot_either(tmp_path: Path) -> None:
-    with (
-        measuring(tmp_path, {"cannot": "base is broken"}, {"cannot": "head is broken"}) as run,
-        pytest.raises(UnmeasurableError, match=r"^head is broken\.$"),
-    ):
-        run.measure_pair(1, 0, [CASES])
+@pytest.mark.parametrize("base", [{}, {"cannot": "base is broken"}], ids=["base can", "base cannot either"])
+def test_a_head_that_cannot_be_loaded_ends_the_run(tmp_path: Path, base: Json) -> None:
+    with pytest.raises(UnmeasurableError, match=r"^--model m:f is no language model\.$"):
+        measured(tmp_path, base, {"cannot": "--model m:f is no language model."})
 
 
 def test_each_pair_has_paths_padding_and_hash_seed_of_its_own_the_same_on_both_sides(tmp_path: Path) -> None:
@@ -310,12 +271,9 @@ def test_each_pair_has_paths_padding_and_hash_seed_of_its_own_the_same_on_both_s
 
 
 def test_the_same_seed_lays_a_run_out_again() -> None:
-    def layout(seed: int) -> Sequence[object]:
-        return [draw_pair(seed, 3), draw_order(seed, 3, [CASES]), draw_quadruples(seed, 3, "one", 9)]
-
-    assert layout(1) == layout(1)
-    assert layout(1)[0] != layout(2)[0]
-    assert layout(1)[0] != draw_pair(1, 4)
+    first, again = ([draw_pair(1, 3), draw_order(1, 3, [CASES]), draw_quadruples(1, 3, "one", 9)] for _ in range(2))
+    assert first == again
+    assert first[0] not in (draw_pair(2, 3), draw_pair(1, 4))
 
 
 def test_the_order_of_cases_changes_from_pair_to_pair_but_keeps_a_model_together() -> None:
@@ -340,14 +298,12 @@ def test_a_quadruple_gives_each_side_two_rounds() -> None:
     assert turns("BAAB") == [("head", 1), ("base", 2), ("head", 1)]
 
 
-def test_short_rounds_get_more_quadruples_within_limits() -> None:
-    assert quadruple_count(1e-6) == MOST_QUADRUPLES
-    assert FEWEST_QUADRUPLES < quadruple_count(QUADRUPLES_SECONDS / 10) < MOST_QUADRUPLES
-    assert quadruple_count(10.0) == FEWEST_QUADRUPLES
-
-
-def test_each_order_has_its_counterpart() -> None:
-    assert all(quadruple_count(seconds / 1000) % 2 == 0 for seconds in range(1, 1000))
+def test_short_rounds_get_more_quadruples_within_limits_and_each_order_its_counterpart() -> None:
+    counts = [quadruple_count(QUADRUPLES_SECONDS / short) for short in (1e-3, 1, 7, 10, 13, 1e6)]
+    assert counts == sorted(counts)
+    assert (counts[0], counts[-1]) == (FEWEST_QUADRUPLES, MOST_QUADRUPLES)
+    assert FEWEST_QUADRUPLES < counts[3] < MOST_QUADRUPLES
+    assert all(count % 2 == 0 for count in counts)
 
 
 @pytest.mark.parametrize("round_seconds, rounds", [(0.9 * PRIMED_BELOW_SECONDS, 7), (1.1 * PRIMED_BELOW_SECONDS, 4)])
