@@ -7,26 +7,14 @@ import pytest
 from perf_tests.meta_tests.launch import Launch, launch, short
 from perf_tests.options import PASSES
 from perf_tests.passes.every_pass import EVERY_PASS
-from perf_tests.proofs.synthetic import BACKWARD, FORWARD, header, passed, record, timed, untimed, with_passes
+from perf_tests.proofs.synthetic import BACKWARD, FORWARD, passed, record, timed, untimed, with_passes
 from perf_tests.records.compare import compare
-from perf_tests.records.journal import Journal, read_journal
-from perf_tests.records.record import Json, ids_of, why_not_a_record
+from perf_tests.records.record import Json, identity_of, ids_of, why_not_a_record
 from perf_tests.records.store import latest_baseline, list_records, save_record
 from perf_tests.views.screens.lines import result_lines
 from perf_tests.views.screens.passes import PASS_LINES, pass_lines
 
 KERNELS = "perf_tests/test_kernels.py::test_kernels_of_forward[tiny-ctx8-fp32-naive]"
-
-
-def test_the_journal_keeps_a_pass_and_knows_that_it_is_done(tmp_path: Path) -> None:
-    journal = Journal.create(tmp_path, header([FORWARD, KERNELS]))
-    journal.benchmark(timed())
-    journal.extra_pass(passed(KERNELS, values={"launches": 110}))
-    contents = read_journal(journal.path)
-    journal.close()
-    assert contents is not None
-    assert contents.passes == [passed(KERNELS, values={"launches": 110})]
-    assert contents.finished_ids == {FORWARD, KERNELS}
 
 
 def test_every_pass_says_how_many_rounds_it_runs_and_how_its_rows_are_read() -> None:
@@ -63,8 +51,8 @@ def test_a_record_from_before_there_were_passes_is_still_read() -> None:
 def test_a_run_with_a_pass_finds_a_baseline_without_it(tmp_path: Path) -> None:
     save_record(record([timed(), timed(BACKWARD, phase="backward")]), tmp_path / "machine", "one")
     listing = list_records(tmp_path)
-    found = latest_baseline(listing, record()["machine_info"], ids_of(with_passes(record([timed()]), passed(KERNELS))))
-    assert found is not None
+    now = with_passes(record([timed()]), passed(KERNELS))
+    assert latest_baseline(listing, now["machine_info"], ids_of(now)) is not None
 
 
 # One run of each kind, on one model of two layers.
@@ -80,19 +68,16 @@ def passes_of(data: Json) -> dict[str, Json]:
     return {short(row["id"]): row for row in data["passes"]}
 
 
-def test_a_pass_is_made_for_each_case_and_saved_beside_the_timings(traced: Launch) -> None:
+FORWARD_PASS, STEP_PASS = (f"test_kernels_of_{phase}[tiny-ctx8-fp32-naive]" for phase in ("forward", "full_step"))
+
+
+def test_a_pass_with_the_identity_of_its_case_is_made_for_each_and_saved_beside_the_timings(traced: Launch) -> None:
     assert traced.exit_code == 0, traced.output + traced.errors
     assert traced.measured.keys() == {"test_forward[tiny-ctx8-fp32-naive]", "test_full_step[tiny-ctx8-fp32-naive]"}
-    assert passes_of(traced.record).keys() == {
-        "test_kernels_of_forward[tiny-ctx8-fp32-naive]", "test_kernels_of_full_step[tiny-ctx8-fp32-naive]"
-    }  # fmt: skip
-
-
-def test_a_pass_bears_the_identity_of_its_case(traced: Launch) -> None:
-    row = passes_of(traced.record)["test_kernels_of_full_step[tiny-ctx8-fp32-naive]"]
-    timing = traced.measured["test_full_step[tiny-ctx8-fp32-naive]"]["extra_info"]
+    assert passes_of(traced.record).keys() == {FORWARD_PASS, STEP_PASS}
+    row = passes_of(traced.record)[STEP_PASS]
     assert row["pass"] == "kernels"
-    assert row["identity"] == {name: timing[name] for name in row["identity"]}
+    assert row["identity"] == identity_of(traced.measured["test_full_step[tiny-ctx8-fp32-naive]"])
 
 
 def test_passes_come_after_every_timing(traced: Launch) -> None:
@@ -101,7 +86,7 @@ def test_passes_come_after_every_timing(traced: Launch) -> None:
 
 
 def test_the_trace_lies_whole_beside_the_record(traced: Launch) -> None:
-    row = passes_of(traced.record)["test_kernels_of_forward[tiny-ctx8-fp32-naive]"]
+    row = passes_of(traced.record)[FORWARD_PASS]
     (machine_folder,) = {path.parent for path in traced.storage.glob("*/*.json")}
     assert (machine_folder / row["values"]["trace"]).read_bytes()[:2] == b"\x1f\x8b"
     assert not list(traced.storage.rglob(".unfinished-*"))
@@ -109,9 +94,8 @@ def test_the_trace_lies_whole_beside_the_record(traced: Launch) -> None:
 
 def test_the_screen_has_a_row_for_each_pass_and_says_where_the_traces_are(traced: Launch) -> None:
     shown = traced.output.partition("- kernels -")[2]
-    assert [line.split()[0] for line in shown.splitlines() if line.startswith("kernels_of_")] == [
-        "kernels_of_forward", "kernels_of_full_step"
-    ]  # fmt: skip
+    rows = [line.split()[0] for line in shown.splitlines() if line.startswith("kernels_of_")]
+    assert rows == ["kernels_of_forward", "kernels_of_full_step"]
     (folder,) = (path for path in traced.storage.glob("*/files-*") if path.is_dir())
     assert f"traces for ui.perfetto.dev: {folder.name}, beside the record" in shown
     assert "in extra passes" in shown
@@ -132,17 +116,13 @@ def test_a_resumed_run_keeps_the_passes_that_were_done(tmp_path: Path) -> None:
     assert resumed.exit_code == 0, resumed.output + resumed.errors
     assert "3 of 4 cases were done" in resumed.output
     assert len(passes_of(resumed.record)) == 2
-    traces = {row["values"]["trace"] for row in resumed.record["passes"]}
-    assert all((storage / record_folder / trace).exists() for trace in traces for record_folder in folders(storage))
-
-
-def folders(storage: Path) -> set[str]:
-    return {path.parent.name for path in storage.glob("*/*.json")}
+    (folder,) = {path.parent for path in storage.glob("*/*.json")}
+    assert all((folder / row["values"]["trace"]).exists() for row in resumed.record["passes"])
 
 
 def test_a_pass_that_would_not_fit_is_an_outcome_row(tmp_path: Path) -> None:
     small = launch(tmp_path / "storage", *GRID, "--phase=forward", "--kernels", "--memory-budget=1MiB")
-    outcome = small.outcomes["test_kernels_of_forward[tiny-ctx8-fp32-naive]"]
+    outcome = small.outcomes[FORWARD_PASS]
     assert (outcome["outcome"], outcome["pass"]) == ("would_not_fit", "kernels")
     assert small.record["passes"] == []
 
