@@ -10,24 +10,23 @@ from model.sizes import SIZES
 from perf_tests.__main__ import main
 from perf_tests.cases import AttentionCase, LanguageModelCase
 from perf_tests.counting.case_counters import counters_of
-from perf_tests.limits.ceilings import Ceilings, ceilings_of
+from perf_tests.limits.ceilings import ceilings_of
 from perf_tests.limits.datasheets import gpu_named
 from perf_tests.limits.gpu_room import DOES_NOT_FIT, FITS, FRAGMENTATION_SHARE, MAY_NOT_FIT, Room, room_on
+from perf_tests.meta_tests.example_cases import CEILINGS, attention_case, language_model_case
 from perf_tests.prediction import request as prediction_request
 from perf_tests.prediction.lines import attention_lines, step_lines
 from perf_tests.prediction.step import TargetMachine, predict_attention, predict_case, predict_step
 
-TINY = LanguageModelCase(
-    phase="full_step", size="tiny", config=SIZES["tiny"].at_context(64), context_length=64, batch_size=4,
-    precision="fp32", attention="naive", execution="eager", checkpoint="none", optimizer="foreach", device="cuda",
-    model="ours",
-)  # fmt: skip
+TINY = language_model_case(
+    SIZES["tiny"].at_context(64), phase="full_step", size="tiny", batch_size=4, optimizer="foreach", device="cuda"
+)
 
 
-def machine(room_bytes: int = 10**12, gpu: str = "A100-80GB") -> TargetMachine:
-    ceilings = ceilings_of(gpu_named(gpu))
+def machine(room_bytes: int = 10**12) -> TargetMachine:
+    uncertainty = {"launch": 0.5, "compute": 0.3, "memory": 0.3}
     return TargetMachine(
-        "a card", "cuda", Room(room_bytes, "made up"), ceilings, {"launch": 0.5, "compute": 0.3, "memory": 0.3}
+        "a card", "cuda", Room(room_bytes, "made up"), ceilings_of(gpu_named("A100-80GB")), uncertainty
     )
 
 
@@ -38,18 +37,16 @@ def at(case: LanguageModelCase, batch_size: int = 4, context: int = 64) -> Langu
 @pytest.mark.parametrize("phase", ["inference", "forward", "backward", "full_step"])
 def test_more_tokens_take_no_less_memory_and_no_less_time(phase: str) -> None:
     case = replace(TINY, phase=phase)
-    by_batch = [predict_case(at(case, batch_size=count), machine()) for count in (1, 2, 8, 32)]
-    by_context = [predict_case(at(case, context=count), machine()) for count in (32, 64, 256, 512)]
+    by_batch = [at(case, batch_size=count) for count in (1, 2, 8, 32)]
+    by_context = [at(case, context=count) for count in (32, 64, 256, 512)]
     for grown in (by_batch, by_context):
-        peaks, seconds = [one.peak_bytes for one in grown], [one.time.seconds for one in grown]
-        assert peaks == sorted(peaks)
-        assert peaks[-1] > peaks[0]
-        assert seconds == sorted(seconds)
+        found = [predict_case(case, machine()) for case in grown]
+        assert found == sorted(found, key=lambda one: one.peak_bytes) == sorted(found, key=lambda one: one.time.seconds)
+        assert found[-1].peak_bytes > found[0].peak_bytes
 
 
 def test_the_categories_of_every_phase_add_up_to_its_peak() -> None:
-    found = predict_step(TINY, machine())
-    for phase in found.phases.values():
+    for phase in predict_step(TINY, machine()).phases.values():
         assert sum(phase.bytes_by_category.values()) == phase.peak_bytes
 
 
@@ -79,27 +76,15 @@ def test_what_fits_is_not_remedied() -> None:
     assert (found.fits, found.remedies) == (True, ())
 
 
-def test_what_does_not_fit_is_remedied_cheapest_first() -> None:
-    case = at(TINY, batch_size=8, context=512)
-    peak_bytes = counters_of(case).peak_bytes
-    found = predict_step(case, machine(room_bytes=peak_bytes // 2))
-    changes = [remedy.change for remedy in found.remedies]
-    assert changes[:4] == [
-        "--optimizer fused", "--attention sdpa", "--checkpoint attention", "--checkpoint block",
-    ]  # fmt: skip
-    batch, context = changes[4:6]
-    assert batch.startswith("--batch-size ")
-    assert context.startswith("--context ")
-    for remedy in found.remedies[4:6]:
-        assert remedy.step.fits
-
-
-def test_the_batch_that_is_offered_is_the_largest_that_fits() -> None:
+def test_what_does_not_fit_is_remedied_cheapest_first_and_with_the_largest_batch_that_fits() -> None:
     case = at(TINY, batch_size=8, context=512)
     small = machine(room_bytes=counters_of(case).peak_bytes // 2)
-    offered = next(r.change for r in predict_step(case, small).remedies if r.change.startswith("--batch-size"))
-    batch_size = int(offered.split()[1])
-    assert predict_case(replace(case, batch_size=batch_size), small).fits
+    remedies = predict_step(case, small).remedies
+    changes = [remedy.change for remedy in remedies]
+    assert changes[:4] == ["--optimizer fused", "--attention sdpa", "--checkpoint attention", "--checkpoint block"]
+    assert [change.split()[0] for change in changes[4:6]] == ["--batch-size", "--context"]
+    assert all(remedy.step.fits for remedy in remedies[4:6])
+    batch_size = int(changes[4].split()[1])
     assert not predict_case(replace(case, batch_size=batch_size + 1), small).fits
 
 
@@ -139,7 +124,7 @@ def test_the_room_on_a_card_is_what_programs_are_shown_less_the_context(name: st
 
 
 def cell(phase: str, sequence_length: int) -> AttentionCase:
-    return AttentionCase(f"attention_{phase}", 16, sequence_length, 8, "fp32", "naive", "cuda")
+    return attention_case(phase=f"attention_{phase}", sequence_length=sequence_length, device="cuda")
 
 
 def test_the_smallest_attention_that_does_not_fit_has_its_bytes_accounted_for() -> None:
@@ -218,12 +203,9 @@ def test_what_makes_no_sense_is_a_usage_error_in_one_sentence(
     assert re.search(sentence, text), text
 
 
-@pytest.mark.parametrize("changed", [{"--head-dim": "wide"}, {"--sequence-length": "0"}, {"--sequence-length": "1k"}])
-def test_attention_that_makes_no_sense_is_a_usage_error(
-    capsys: pytest.CaptureFixture[str], changed: dict[str, str]
-) -> None:
-    words = [word for option in {"--gpu": "T4", **changed}.items() for word in option]
-    code, text = printed(capsys, *words)
+@pytest.mark.parametrize("option", ["--head-dim=wide", "--sequence-length=0", "--sequence-length=1k"])
+def test_attention_that_makes_no_sense_is_a_usage_error(capsys: pytest.CaptureFixture[str], option: str) -> None:
+    code, text = printed(capsys, "--gpu=T4", option)
     assert code == 2
     assert "at least 1" in text or "not a whole number" in text
 
@@ -238,15 +220,11 @@ def test_here_is_this_machine_with_its_measured_ceilings(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a CPU, with ceilings that were not measured: launching and kernels add up, and no error is known."""
-    ceilings = Ceilings(
-        name="", matmul_flops_per_second={"fp32": 1e11}, bytes_per_second=1e10,
-        launch_seconds=1e-5, backward_launch_seconds=2e-5, launches_overlap=False, source="made up by a test",
-    )  # fmt: skip
-    monkeypatch.setattr(prediction_request, "ceilings_here", lambda device: ceilings)
+    monkeypatch.setattr(prediction_request, "ceilings_here", lambda device: CEILINGS)
     monkeypatch.setattr(prediction_request, "physical_cores", lambda: 1)
     code, text = printed(capsys, "--size", "tiny", "--context", "64", "--gpu", "here", "--json")
     data = json.loads(text)
-    assert (code, data["machine"], data["source"]) == (0, "this CPU", "made up by a test")
+    assert (code, data["machine"], data["source"]) == (0, "this CPU", "planted")
     forward = data["phases"]["forward"]
     assert forward["uncertainty"] is None
     assert forward["identity"]["device"] == "cpu"
