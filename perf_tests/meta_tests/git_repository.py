@@ -7,12 +7,17 @@ from pathlib import Path
 from perf_tests.meta_tests.launch import ROOT
 
 
-def make_repository(folder: Path) -> Path:
-    """The suite as it is, committed as `main`."""
+def copy_suite(folder: Path) -> None:
+    """The suite as it is."""
     for name in ("model", "perf_tests"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("conftest.py", "pyproject.toml", ".gitignore"):
         shutil.copy(ROOT / name, folder / name)
+
+
+def make_repository(folder: Path) -> Path:
+    """The suite as it is, committed as `main`."""
+    copy_suite(folder)
     git(folder, "init", "-q", "-b", "main")
     commit(folder)
     return folder

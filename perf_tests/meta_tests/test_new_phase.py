@@ -1,15 +1,15 @@
 """A new phase is one row of `phases.py` and one benchmark: it is run, recorded, compared and shown like any other."""
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from perf_tests.meta_tests.git_repository import copy_suite
 from perf_tests.meta_tests.launch import ROOT, SMALL, Launch, finish, start_command
-from perf_tests.records.record import Json, identity_of
+from perf_tests.records.record import identity_of
 
 LAST_ROW = '        Phase("attention_forward",'
 NEW_ROW = '        Phase("loss", LANGUAGE_MODEL, ("forward",), ("loss",)),\n'
@@ -33,10 +33,7 @@ def test_loss(case, training, batch, measure):
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """This tree, with one row and one benchmark more."""
     tree = tmp_path_factory.mktemp("tree")
-    for name in ("model", "perf_tests"):
-        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("conftest.py", "pyproject.toml"):
-        shutil.copy(ROOT / name, tree / name)
+    copy_suite(tree)
     phases = tree / "perf_tests" / "phases.py"
     source = phases.read_text()
     assert source.count(LAST_ROW) == 1
@@ -48,13 +45,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(tree: Path) -> Launch:
     """The new phase between two old ones, one of which trains."""
-    storage = tree / "storage"
-    command = (
-        sys.executable, "-m", "pytest", "perf_tests", "-p", "perf_tests.meta_tests.quick_ceiling",
-        "-p", "no:cacheprovider", *SMALL, f"--benchmark-storage=file://{storage}", "--phase=full_step,loss,forward",
-        "-k=not attention",
-    )  # fmt: skip
-    return finish(start_command(command, tree, tree), storage)
+    suite = (sys.executable, "-m", "pytest", "perf_tests", "-p", "perf_tests.meta_tests.quick_ceiling")
+    options = (f"--benchmark-storage=file://{tree}/storage", "--phase=full_step,loss,forward", "-k=not attention")
+    return finish(start_command((*suite, "-p", "no:cacheprovider", *SMALL, *options), tree, tree), tree / "storage")
 
 
 def shown(tree: Path, run: Launch, *arguments: str) -> str:
@@ -64,23 +57,19 @@ def shown(tree: Path, run: Launch, *arguments: str) -> str:
     return subprocess.run(command, cwd=tree, capture_output=True, text=True, check=True).stdout
 
 
-def row_of(run: Launch) -> Json:
-    return run.measured["test_loss[tiny-ctx8-fp32-naive]"]
-
-
 def test_a_new_phase_is_measured_before_what_trains(run: Launch) -> None:
     assert run.exit_code == 0, run.output + run.errors
     assert [identity_of(row)["phase"] for row in run.record["benchmarks"]] == ["forward", "loss", "full_step"]
 
 
 def test_its_row_has_the_identity_of_its_model(run: Launch) -> None:
-    forward = run.measured["test_forward[tiny-ctx8-fp32-naive]"]
-    assert identity_of(row_of(run)) == {**identity_of(forward), "phase": "loss"}
+    forward, loss, _ = run.record["benchmarks"]
+    assert identity_of(loss) == {**identity_of(forward), "phase": "loss"}
 
 
 def test_its_counters_are_those_of_the_loss(run: Launch) -> None:
     """A forward pass and the loss after it are held; launched and computed is the loss alone, without a product."""
-    info, forward = row_of(run)["extra_info"], run.measured["test_forward[tiny-ctx8-fp32-naive]"]["extra_info"]
+    forward, info, _ = (row["extra_info"] for row in run.record["benchmarks"])
     assert info["counters_reason"] is None
     assert (info["model_flops"], info["tflops_per_second"], info["records_graph"]) == (None, None, True)
     assert 0 < info["kernel_launches"] < forward["kernel_launches"]
