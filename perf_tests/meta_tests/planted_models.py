@@ -81,29 +81,6 @@ def refuse_to_link(*arguments: object, **names: object) -> None:
     raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
 
-class RunsOutOfMemory(Healthy):
-    """Without a graph, at contexts of 32 and more, takes memory until there is none. With one, takes nearly as much."""
-
-    chunks_until_the_end = 0
-
-    def before_forward(self) -> None:
-        if self.config.context_length < 32:
-            return
-        if torch.is_grad_enabled():
-            take(self.chunks_until_the_end - 2)
-            return
-        RunsOutOfMemory.chunks_until_the_end = 0
-        held: list[Tensor] = []
-        while True:
-            held.append(take(1))
-            RunsOutOfMemory.chunks_until_the_end += 1
-
-
-def take(chunks: int) -> Tensor:
-    """Address space, never touched, so that the machine itself has memory left: 64 MiB a chunk."""
-    return torch.empty(chunks * 2**26, dtype=torch.uint8)
-
-
 class FailsWithoutGraph(Healthy):
     """Without a graph: at context 16 raises in its third round, at 24 its logits are no numbers. With one: works."""
 
@@ -117,15 +94,23 @@ class FailsWithoutGraph(Healthy):
         return logits_BTV
 
 
-class Everything(RunsOutOfMemory):
-    """The faults of both, each at its own context."""
+class Everything(FailsWithoutGraph):
+    """At contexts of 32 and more it takes memory too: without a graph until there is none, with one nearly as much.
+
+    What it takes is address space, never touched, so that the machine itself has memory left: 64 MiB a chunk.
+    """
+
+    chunks_until_the_end = 0
 
     def before_forward(self) -> None:
-        FailsWithoutGraph.before_forward(self)  # type: ignore[arg-type]
         super().before_forward()
-
-    def after_forward(self, logits_BTV: Tensor) -> Tensor:
-        return FailsWithoutGraph.after_forward(self, logits_BTV)  # type: ignore[arg-type]
+        held: list[Tensor] = []
+        if self.config.context_length >= 32 and torch.is_grad_enabled():
+            torch.empty((self.chunks_until_the_end - 2) * 2**26, dtype=torch.uint8)
+        elif self.config.context_length >= 32:
+            while True:
+                Everything.chunks_until_the_end = len(held)
+                held.append(torch.empty(2**26, dtype=torch.uint8))
 
 
 class OutOfMemoryOnRequest(Healthy):

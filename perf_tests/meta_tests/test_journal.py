@@ -91,13 +91,6 @@ def test_a_reopened_journal_goes_on_after_its_last_whole_line(journal: Journal) 
     assert [row["fullname"] for row in contents_of(journal.path).benchmarks] == [FORWARD, BACKWARD]
 
 
-def test_the_journal_of_a_run_that_is_still_going_is_not_reopened(journal: Journal) -> None:
-    before = journal.path.read_bytes()
-
-    assert Journal.reopen(journal.path) is None
-    assert journal.path.read_bytes() == before
-
-
 def test_a_journal_that_its_own_run_has_just_completed_is_not_reopened(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,25 +123,6 @@ def test_a_journal_damaged_in_the_middle_is_told_apart(journal: Journal, line: b
 
     with pytest.raises(ValueError, match="is no journal of this suite, or is damaged"):
         read_journal(journal.path)
-
-
-def test_a_folder_that_cannot_be_made_is_an_error_of_the_operating_system(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-
-    with pytest.raises(OSError, match="file"):
-        Journal.create(tmp_path / "file" / "machine", HEADER)
-
-
-def test_a_line_that_a_full_disk_refuses_costs_no_line_before_it(journal: Journal) -> None:
-    """/dev/full refuses like a full disk; closing afterwards, with the line still in the buffer, raises nothing."""
-    journal.benchmark(timed(FORWARD))
-    refused = Journal(journal.path, open("/dev/full", "wb"))  # noqa: SIM115  # closed by the journal
-
-    with pytest.raises(OSError, match="No space left"):
-        refused.benchmark(timed(BACKWARD))
-    refused.close()
-
-    assert contents_of(journal.path).finished_ids == {FORWARD}
 
 
 def test_interrupted_runs_are_listed_newest_first(tmp_path: Path) -> None:

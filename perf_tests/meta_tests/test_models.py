@@ -82,12 +82,6 @@ def test_the_weights_are_those_of_the_seed() -> None:
     assert not same(first, other)
 
 
-def test_a_model_that_was_not_trained_is_not_built_again(shelf: ModelShelf) -> None:
-    for _ in range(2):
-        shelf.lend(FOREIGN, "loop")
-    assert shelf.builds == 1
-
-
 def test_the_old_model_is_gone_before_the_next_is_built(shelf: ModelShelf, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or two of them would have to fit at once."""
     old = weakref.ref(shelf.lend(language_model_case(), "loop").model)

@@ -1,9 +1,10 @@
 """Predicted seconds follow the roofline and the launches, and name what bounds them."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
 import pytest
 
+from perf_tests.counting.case_counters import KernelGroup
 from perf_tests.limits.ceilings import (
     BACKWARD_LAUNCH_SECONDS,
     CARDS_WITH_64_LANES,
@@ -26,22 +27,13 @@ MACHINE = replace(
 )
 
 
-@dataclass(frozen=True)
-class Group:
-    name: str
-    calls: int
-    flops: int
-    bytes: int
-    rate: str
-
-
-PRODUCT = Group("aten.mm", calls=2, flops=10**12, bytes=10**6, rate="fp32")
+PRODUCT = KernelGroup("aten.mm", calls=2, flops=10**12, bytes=10**6, rate="fp32")
 """A second each, bound by arithmetic."""
-SUM = Group("aten.add", calls=3, flops=0, bytes=10**9, rate="")
+SUM = KernelGroup("aten.add", calls=3, flops=0, bytes=10**9, rate="")
 """A second each, bound by memory."""
 
 
-THIN = Group("aten.mm", calls=1, flops=10**12, bytes=4 * 10**9, rate="fp32")
+THIN = KernelGroup("aten.mm", calls=1, flops=10**12, bytes=4 * 10**9, rate="fp32")
 
 
 @pytest.mark.parametrize(
