@@ -1,4 +1,4 @@
-"""The rooms are ordered: a file imports from its own room or an earlier one, and some rooms never load torch."""
+"""`docs/architecture.md` orders the rooms: a file imports from its own or an earlier one, and some never load torch."""
 
 import ast
 import subprocess
@@ -8,38 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.meta_tests.documents import ROOT
+from perf_tests.meta_tests.documents import ROOT, page
 
-ROOMS = (
-    "model",
-    "phases",
-    "identity",
-    "limits",
-    "records",
-    "traces",
-    "audit",
-    "gate",
-    "views",
-    "instruments",
-    "options",
-    "cases",
-    "checks",
-    "counting",
-    "prediction",
-    "bench",
-    "measures",
-    "workers",
-    "passes",
-    "paired",
-    "run",
-    "plugin",
-    "conftest",
-    "tests",
-    "verbs",
-    "proofs",
-    "meta_tests",
-)
-"""From what is measured to what tests the tools; `docs/architecture.md` shows the same order."""
+ROWS = [line for line in page("architecture").splitlines() if line.startswith("| `")]
+ROOMS = [line.split("`")[1] for line in ROWS]
+"""From what is measured to what tests the tools."""
 
 WITHOUT_TORCH = ("phases", "identity", "limits", "records", "traces", "audit", "gate", "views", "verbs")
 
@@ -100,6 +73,10 @@ def test_every_folder_is_a_room() -> None:
     folders = {path.name for path in (ROOT / "perf_tests").iterdir() if (path / "__init__.py").exists()}
     files = {"phases", "identity", "options", "cases", "checks", "plugin", "conftest", "tests", "model"}
     assert folders == set(ROOMS) - files
+
+
+def test_the_rooms_without_torch_are_marked() -> None:
+    assert [room for room, line in zip(ROOMS, ROWS, strict=True) if "*no torch*" in line] == list(WITHOUT_TORCH)
 
 
 @pytest.mark.parametrize("room", WITHOUT_TORCH)

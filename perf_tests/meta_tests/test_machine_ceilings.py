@@ -51,9 +51,15 @@ def test_what_a_busy_machine_measured_is_said_to_be_so_and_not_kept(
     assert ceilings_here(CPU) == measurements[1]
 
 
+def edited(cached: bytes, name: str, value: Any) -> bytes:
+    data = json.loads(cached)
+    return json.dumps({**data, name: {**data[name], **value} if isinstance(value, dict) else value}).encode()
+
+
 @pytest.mark.parametrize(
-    "change",
+    "edit",
     [
+        *(b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000),
         {"identity": {"cpu": "another"}},
         {"identity": {"torch": "1.0"}},
         {"identity": {"threads": 99}},
@@ -66,25 +72,14 @@ def test_what_a_busy_machine_measured_is_said_to_be_so_and_not_kept(
         {"ceilings": {"matmul_flops_per_second": {"fp32": 0}}},
     ],
 )
-def test_a_cache_of_another_machine_or_without_sense_is_measured_over(
-    measurements: list[Ceilings], change: dict[str, Any]
+def test_a_cache_that_is_corrupt_of_another_machine_or_without_sense_is_measured_over(
+    measurements: list[Ceilings], edit: bytes | dict[str, Any]
 ) -> None:
     ceilings_here(CPU)
     path = cache_path(CPU.torch_device)
-    cached = json.loads(path.read_bytes())
-    ((name, value),) = change.items()
-    path.write_text(json.dumps({**cached, name: {**cached[name], **value} if isinstance(value, dict) else value}))
+    path.write_bytes(edit if isinstance(edit, bytes) else edited(path.read_bytes(), *next(iter(edit.items()))))
     assert ceilings_here(CPU) == measurements[1]
     assert ceilings_here(CPU) == measurements[1]
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000])
-def test_a_corrupt_cache_is_measured_over(measurements: list[Ceilings], content: bytes) -> None:
-    path = cache_path(CPU.torch_device)
-    path.parent.mkdir(parents=True)
-    path.write_bytes(content)
-    assert ceilings_here(CPU) == measurements[0]
-    assert ceilings_here(CPU) == measurements[0]
 
 
 def test_a_folder_that_cannot_be_written_costs_the_cache_and_nothing_else(

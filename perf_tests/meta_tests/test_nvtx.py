@@ -35,16 +35,11 @@ def told(domain: Mock) -> list[str]:
     return [" ".join([name.removesuffix("_range"), *arguments]) for name, arguments in ranges]
 
 
-def test_regions_become_nested_ranges_of_the_suites_domain(domain: Mock) -> None:
-    with regions_opened_by(NvtxRanges()), region("attention"), region("softmax"):
-        pass
-    assert told(domain) == ["push attention", "push softmax", "pop", "pop"]
-
-
-def test_a_range_ends_when_its_region_fails(domain: Mock) -> None:
-    with pytest.raises(RuntimeError, match="planted"), regions_opened_by(NvtxRanges()), region("softmax"):
+def test_regions_become_nested_ranges_that_end_also_when_the_regions_fail(domain: Mock) -> None:
+    opened = regions_opened_by(NvtxRanges())
+    with pytest.raises(RuntimeError, match="planted"), opened, region("attention"), region("softmax"):
         raise RuntimeError("planted")
-    assert told(domain) == ["push softmax", "pop"]
+    assert told(domain) == ["push attention", "push softmax", "pop", "pop"]
 
 
 def test_each_name_is_registered_once_however_many_layers_bear_it(domain: Mock) -> None:
@@ -53,6 +48,7 @@ def test_each_name_is_registered_once_however_many_layers_bear_it(domain: Mock) 
     registered = [call.kwargs["message"] for call in domain.get_event_attributes.call_args_list]
     assert len(registered) == len(set(registered)) > 5
     assert told(domain).count("push softmax") == 2
+    assert told(domain).count("pop") * 2 == len(told(domain))
 
 
 def test_compiled_code_holds_no_ranges(domain: Mock) -> None:

@@ -190,22 +190,6 @@ def test_neither_side_is_let_go_before_the_other(tmp_path: Path) -> None:
     assert samples.relaunches == outcomes(samples) == []
 
 
-@pytest.mark.parametrize(
-    ("round_seconds", "thrown_away"), [(0.9 * PRIMED_BELOW_SECONDS, SETTLING_QUADRUPLES), (PRIMED_BELOW_SECONDS, 0)]
-)
-def test_the_first_quadruples_of_short_rounds_are_thrown_away(
-    tmp_path: Path, round_seconds: float, thrown_away: int
-) -> None:
-    behaviour = {"round_seconds": round_seconds}
-    with measuring(tmp_path, behaviour, behaviour) as run:
-        run.measure_pair(1, 0, [CASES])
-        kept = read_samples(tmp_path / "samples.jsonl").measurements
-        worked = [(folder / "worked.txt").read_text().splitlines() for folder in (run.trees.base, run.trees.head)]
-    turns_taken = sum(len(lines) for lines in worked)
-    of_sentinels = 3 * len(SENTINELS) * len(CASES)
-    assert turns_taken - of_sentinels == sum(3 * (len(line.orders) + thrown_away) for line in kept)
-
-
 def test_a_worker_that_dies_once_is_launched_again_and_no_case_is_lost(tmp_path: Path) -> None:
     samples = measured(tmp_path, head={"faults": {"two": "dies once"}})
 
@@ -306,7 +290,18 @@ def test_short_rounds_get_more_quadruples_within_limits_and_each_order_its_count
     assert all(count % 2 == 0 for count in counts)
 
 
-@pytest.mark.parametrize("round_seconds, rounds", [(0.9 * PRIMED_BELOW_SECONDS, 7), (1.1 * PRIMED_BELOW_SECONDS, 4)])
-def test_unmeasured_rounds_count_as_time_of_their_case(tmp_path: Path, round_seconds: float, rounds: int) -> None:
-    samples = measured(tmp_path, {"round_seconds": round_seconds}, {"round_seconds": round_seconds})
-    assert {len(line.orders) for line in samples.measurements} == {quadruple_count(rounds * round_seconds)}
+@pytest.mark.parametrize(
+    "round_seconds, thrown_away, rounds",
+    [(0.9 * PRIMED_BELOW_SECONDS, SETTLING_QUADRUPLES, 7), (PRIMED_BELOW_SECONDS, 0, 4)],
+)
+def test_the_first_quadruples_of_short_rounds_are_thrown_away_and_count_as_time_of_their_case(
+    tmp_path: Path, round_seconds: float, thrown_away: int, rounds: int
+) -> None:
+    behaviour = {"round_seconds": round_seconds}
+    with measuring(tmp_path, behaviour, behaviour) as run:
+        run.measure_pair(1, 0, [CASES])
+        worked = [(folder / "worked.txt").read_text().splitlines() for folder in (run.trees.base, run.trees.head)]
+    orders = [len(line.orders) for line in read_samples(tmp_path / "samples.jsonl").measurements]
+    assert set(orders) == {quadruple_count(rounds * round_seconds)}
+    of_sentinels = 3 * len(SENTINELS) * len(CASES)
+    assert sum(map(len, worked)) - of_sentinels == sum(3 * (count + thrown_away) for count in orders)

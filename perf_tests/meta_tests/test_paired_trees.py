@@ -5,6 +5,7 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -213,9 +214,6 @@ def test_a_disk_without_room_is_told_before_anything_is_copied(
 def test_a_disk_that_fills_up_on_the_way_is_told_and_nothing_is_left(
     clone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*arguments: object, **options: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(shutil, "copy2", full)
+    monkeypatch.setattr(shutil, "copy2", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(TreeError, match="No space left on device; set TMPDIR"), planted(clone, None):
         pytest.fail("planted although the disk was full")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perf_tests.phases import PHASES, PHASES_OF_OTHERS, Phase, label_of, phase_named, place_of
+from perf_tests.phases import PHASES, PHASES_OF_OTHERS, label_of, phase_named, place_of
 
 FORWARD_MULTIPLES = {
     "inference": 1, "forward": 1, "backward": 2, "forward_backward": 3, "optimizer": None, "full_step": 3,
@@ -38,8 +38,3 @@ def test_a_name_without_a_row_is_shown_as_it_is_and_last() -> None:
     assert label_of("warm restart") == "warm restart"
     assert phase_named("warm restart") is None
     assert place_of("warm restart") > max(map(place_of, PHASES))
-
-
-def test_a_loss_alone_has_no_matrix_product() -> None:
-    loss = Phase("loss", "language model", setup=("forward",), timed=("loss",))
-    assert (loss.forward_multiple, loss.main_parts, loss.parts) == (None, (), ("forward", "loss"))
