@@ -32,7 +32,6 @@ def test_what_was_written_is_read_back_with_how_often_each_case_began(journal: J
     journal.benchmark(timed(FORWARD))
     journal.outcome(untimed(BACKWARD))
     journal.extra_pass(passed(FULL_STEP))
-
     assert contents_of(journal.path) == JournalContents(
         HEADER, [timed(FORWARD)], [untimed(BACKWARD)], [passed(FULL_STEP)], {FORWARD: 1, BACKWARD: 2}
     )
@@ -45,16 +44,13 @@ def test_a_finished_case_has_left_the_process_when_the_call_returns(
     """Safe against a kill, for it can be read elsewhere, and against a power cut, for it was synchronised."""
     sizes_on_disk = []
     monkeypatch.setattr(os, "fsync", lambda number: sizes_on_disk.append(os.fstat(number).st_size))
-
     journal.benchmark(timed(FORWARD))
-
     assert contents_of(journal.path).finished_ids == {FORWARD}
     assert sizes_on_disk == [journal.path.stat().st_size]
 
 
 def test_a_number_that_json_does_not_know_is_null_in_the_journal(journal: Journal) -> None:
     journal.benchmark(timed(FORWARD, peak_allocated_bytes=math.nan))
-
     assert contents_of(journal.path).benchmarks[0]["extra_info"]["peak_allocated_bytes"] is None
     assert b"NaN" not in journal.path.read_bytes()
 
@@ -64,7 +60,6 @@ def test_a_line_torn_anywhere_is_dropped_and_the_lines_before_survive(journal: J
     whole = journal.path.read_bytes()
     journal.benchmark(timed(BACKWARD))
     longer = journal.path.read_bytes()
-
     for length in range(len(whole), len(longer)):
         journal.path.write_bytes(longer[:length])
         assert contents_of(journal.path).finished_ids == {FORWARD}, f"torn after {length} of {len(longer)} bytes"
@@ -72,7 +67,6 @@ def test_a_line_torn_anywhere_is_dropped_and_the_lines_before_survive(journal: J
 
 def test_a_journal_torn_inside_its_header_holds_nothing(journal: Journal) -> None:
     journal.path.write_bytes(journal.path.read_bytes()[:-1])
-
     assert read_journal(journal.path) is None
 
 
@@ -81,13 +75,11 @@ def test_a_reopened_journal_goes_on_after_its_last_whole_line(journal: Journal) 
     journal.close()
     with journal.path.open("ab") as file:
         file.write(b'{"benchmark": {"fulln' + b"." * 9999)
-
     reopened = Journal.reopen(journal.path)
     assert reopened is not None
     reopened.started(BACKWARD)
     reopened.benchmark(timed(BACKWARD))
     reopened.close()
-
     assert [row["fullname"] for row in contents_of(journal.path).benchmarks] == [FORWARD, BACKWARD]
 
 
@@ -98,7 +90,6 @@ def test_a_journal_that_its_own_run_has_just_completed_is_not_reopened(
     file = journal.path.open("r+b")
     journal.discard()
     monkeypatch.setattr(Path, "open", lambda path, mode: file)
-
     assert Journal.reopen(journal.path) is None
 
 
@@ -108,7 +99,6 @@ def test_a_journal_that_its_own_run_has_just_completed_is_not_reopened(
 def test_a_foreign_file_under_a_journals_name_is_told_apart_and_left_alone(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "journal-foreign.jsonl"
     path.write_bytes(content)
-
     with pytest.raises(ValueError, match="is no journal of this suite, or is damaged"):
         read_journal(path)
     assert path.read_bytes() == content
@@ -120,7 +110,6 @@ def test_a_journal_damaged_in_the_middle_is_told_apart(journal: Journal, line: b
     last_line = journal.path.read_bytes().splitlines()[-1]
     with journal.path.open("ab") as file:
         file.write(line + b"\n" + last_line + b"\n")
-
     with pytest.raises(ValueError, match="is no journal of this suite, or is damaged"):
         read_journal(journal.path)
 
@@ -130,5 +119,4 @@ def test_interrupted_runs_are_listed_newest_first(tmp_path: Path) -> None:
     (tmp_path / "machine").mkdir()
     for name in names:
         (tmp_path / "machine" / name).touch()
-
     assert [path.name for path in unfinished_journals(tmp_path)] == [names[1], names[0], names[2]]

@@ -33,11 +33,9 @@ def values() -> Json:
 
 
 def test_launches_and_times_are_those_of_one_round(values: Json) -> None:
+    """The busy share counts copies too, and no overlap twice."""
     assert (values["launches"], values["on_gpu"]) == (9, True)
     assert (values["wall_seconds"], values["kernel_seconds"]) == pytest.approx((900e-6, 170e-6))
-
-
-def test_the_busy_share_counts_copies_and_no_overlap_twice(values: Json) -> None:
     assert values["busy_share"] == pytest.approx(175 / 900)
 
 
@@ -154,9 +152,9 @@ def test_each_planted_contradiction_is_told(values: Json, plant: Callable[[Json]
 
 @pytest.mark.parametrize("of_step, told", [(0.5, 0), (0.7, 1)])
 def test_products_must_take_less_of_a_full_step_than_of_a_forward_pass(of_step: float, told: int) -> None:
-    of_forward, of_step_ = ({"matrix_products": {"share_of_kernel_time": share}} for share in (0.66, of_step))
-    step = passed(FULL_STEP, values=of_step_, phase="full_step", optimizer="loop")
-    assert len(product_shares_that_do_not_fall([passed(FORWARD, values=of_forward), step])) == told
+    forward, full_step = ({"matrix_products": {"share_of_kernel_time": share}} for share in (0.66, of_step))
+    step = passed(FULL_STEP, values=full_step, phase="full_step", optimizer="loop")
+    assert len(product_shares_that_do_not_fall([passed(FORWARD, values=forward), step])) == told
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ def test_base_is_the_revision_and_head_the_working_tree_as_it_is(clone: Path) ->
     (clone / "model/marker.py").write_text("SIDE = 'head, not committed'\n")
     (clone / "model/untracked.py").touch()
     (clone / "model/sizes.py").unlink()
-
     with planted(clone, find_commit(clone, "HEAD")) as found:
         base, head = snapshot(found.base), snapshot(found.head)
     assert base["model/marker.py"] == b"SIDE = 'base'\n"
@@ -48,7 +47,6 @@ def test_both_sides_measure_with_the_benchmark_code_of_head(clone: Path) -> None
     commit(clone)
     (clone / "perf_tests/only_at_base.py").unlink()
     (clone / "perf_tests/test_forward.py").write_text("# changed\n")
-
     with planted(clone, find_commit(clone, "HEAD")) as found:
         assert snapshot(found.base / "perf_tests") == snapshot(found.head / "perf_tests")
         assert (found.base / "perf_tests/test_forward.py").read_text() == "# changed\n"
@@ -130,7 +128,6 @@ def test_the_repository_is_not_touched(clone: Path) -> None:
     git(clone, "add", "model/sizes.py")
     (clone / "model/sizes.py").write_text("# staged, then changed again\n")
     before = snapshot(clone)
-
     with planted(clone, find_commit(clone, "main")) as found:
         folder = found.folder
     assert snapshot(clone) == before
@@ -143,7 +140,6 @@ def test_a_suite_below_the_top_of_its_repository_is_found(tmp_path: Path) -> Non
         (tmp_path / "deep/down" / name).parent.mkdir(parents=True)
         (tmp_path / "deep/down" / name).touch()
     commit(tmp_path)
-
     with planted(tmp_path / "deep/down", find_commit(tmp_path / "deep/down", "HEAD")) as found:
         assert snapshot(found.base).keys() == snapshot(found.head).keys() == {"model/a.py", "perf_tests/b.py"}
 
@@ -205,7 +201,6 @@ def test_a_disk_without_room_is_told_before_anything_is_copied(
         file.truncate(1 << 42)  # a hole, which takes no room until it is copied
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = list(tmp_path.iterdir())
-
     with pytest.raises(TreeError, match="MiB are free; make room, or set TMPDIR"), planted(clone, None):
         pytest.fail("planted although there was no room")
     assert list(tmp_path.iterdir()) == before
