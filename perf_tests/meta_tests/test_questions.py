@@ -15,17 +15,7 @@ from perf_tests.__main__ import main
 from perf_tests.counting.case_counters import counters_of
 from perf_tests.meta_tests.example_cases import language_model_case
 from perf_tests.options import add_options
-from perf_tests.proofs.synthetic import (
-    BACKWARD,
-    FORWARD,
-    FULL_STEP,
-    attention_identity,
-    record,
-    remembered,
-    timed,
-    traced,
-    warmed,
-)
+from perf_tests.proofs.synthetic import BACKWARD, FORWARD, FULL_STEP, record, remembered, timed, traced, warmed
 from perf_tests.records.record import Json
 from perf_tests.views.writeup.memory import crossover, squares_saved
 from perf_tests.views.writeup.page import QUESTIONS, UNANSWERED, answers, questions_page
@@ -92,9 +82,10 @@ def test_every_question_is_answered_by_a_record_with_every_pass(root: Path) -> N
         for name in ("fp32", "bf16") for kind in ("naive", "sdpa")
     ]  # fmt: skip
     rows += [
-        {**timed(f"a-{name}", (seconds,) * 6), "extra_info": {**attention_identity(attention=name), "flags": []}}
-        for name, seconds in (("naive", 0.04), ("sdpa", 0.01))
-    ]
+        {**row, "extra_info": {"phase": "attention_forward", "head_dim": 16, "sequence_length": 256, "batch_size": 8,
+                               "precision": "fp32", "attention": name, "device": "cpu", "flags": []}}
+        for name, row in (("naive", timed("a-naive", (0.04,) * 6)), ("sdpa", timed("a-sdpa", (0.01,) * 6)))
+    ]  # fmt: skip
     passes = [traced(FORWARD), traced(BACKWARD, phase="backward"), traced(FULL_STEP, phase="full_step"),
               remembered(), warmed()]  # fmt: skip
     sources = with_record(root, {**record(rows), "passes": passes})
