@@ -13,7 +13,7 @@ from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
 from perf_tests.views.tables.flat_figures import COLUMNS, as_csv, as_jsonl, flat_figures
 from perf_tests.views.tables.formats import latex, markdown, typst
 from perf_tests.views.tables.record import tables_of
-from perf_tests.views.tables.timing import Table
+from perf_tests.views.tables.table import Table
 
 FORMATS: dict[str, tuple[str, Callable[[Sequence[Table]], str]]] = {
     "markdown": ("md", markdown),

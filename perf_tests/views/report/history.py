@@ -7,7 +7,7 @@ from perf_tests.views.report.figure import Figure, Point, Series
 from perf_tests.views.report.run import MachineRuns
 from perf_tests.views.screens.lines import DASH, case_name
 from perf_tests.views.tables.digits import significant
-from perf_tests.views.tables.timing import Table
+from perf_tests.views.tables.table import Table
 
 NOTE = "medians of launches of their own: launches of one code differ by more than their rounds do"
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from perf_tests.views.screens.lines import printable
 from perf_tests.views.tables.flat_figures import as_csv
-from perf_tests.views.tables.timing import Table
+from perf_tests.views.tables.table import Table
 
 WORDS = "reading"
 """The column that holds sentences."""

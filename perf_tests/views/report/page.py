@@ -29,6 +29,7 @@ from perf_tests.views.tables import timing as tables
 from perf_tests.views.tables.cells import Cell, distinct, order
 from perf_tests.views.tables.memory import MEMORY_TABLES
 from perf_tests.views.tables.pass_cells import lost_lines
+from perf_tests.views.tables.table import Table
 from perf_tests.views.tables.warmup import WARMUP_TABLES
 
 HERE = Path(__file__).parent
@@ -117,7 +118,7 @@ def _what_ran(machines: Sequence[MachineRuns], left_out: Sequence[str]) -> str:
     lines = [f"machine {place}: {machine.newest.conditions}" for place, machine in enumerate(machines, 1)]
     if len(machines) > 1:
         lines.append(f"{len(machines)} machines, builds or settings are kept apart: times of two do not compare")
-    content = table(tables.Table("runs", "Recorded runs", header, 5, rows, tuple(lines)), "runs")
+    content = table(Table("runs", "Recorded runs", header, 5, rows, tuple(lines)), "runs")
     return content + "".join(paragraph(f"Left out: {sentence}", "warning") for sentence in left_out)
 
 
@@ -160,7 +161,7 @@ def _add_run(page: Page, run: RecordedRun) -> None:
         page.add(Section(f"{start}-{anchor}", title, page.drawn(figures) + text_below))
 
 
-TableOf = Callable[[Sequence[Cell]], tables.Table | None]
+TableOf = Callable[[Sequence[Cell]], Table | None]
 
 
 def _of_pass(builders: Sequence[TableOf], run: RecordedRun, name: str) -> str:

@@ -8,6 +8,7 @@ from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.screens.lines import case_name
 from perf_tests.views.tables.cells import Cell, distinct, pairs_along
 from perf_tests.views.tables.conditions import rounds_line
+from perf_tests.views.tables.table import Table
 from perf_tests.views.tables.timing import (
     BASE_PRECISION,
     BATCH,
@@ -16,7 +17,6 @@ from perf_tests.views.tables.timing import (
     PRECISION,
     RATIO_NOTE,
     SIZE,
-    Table,
     ratio,
 )
 

@@ -10,7 +10,7 @@ from perf_tests.views.screens.comparison import Reading, reading
 from perf_tests.views.screens.lines import DASH, case_name
 from perf_tests.views.tables.cells import Cell, order
 from perf_tests.views.tables.digits import significant
-from perf_tests.views.tables.timing import Table
+from perf_tests.views.tables.table import Table
 
 ONE_MACHINE = "one launch of each: launches differ by more than their rounds do, so a reading of them is no verdict"
 TWO_MACHINES = "two machines, builds or settings: ratios without a verdict"

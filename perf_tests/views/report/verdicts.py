@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from perf_tests.gate.recorded_sides import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAUNCHES
 from perf_tests.records.store import StoredRecord
 from perf_tests.views.report.run import MachineRuns, RecordedRun
-from perf_tests.views.tables.timing import Table
+from perf_tests.views.tables.table import Table
 
 
 def verdict_table(machine: MachineRuns) -> Table | None:

@@ -7,8 +7,7 @@ import sys
 from perf_tests.views.screens.comparison import ScreenLine, Tone
 
 WIDTH_OF_A_FILE = 120
-"""Where there is no terminal to ask; COLUMNS in the environment says otherwise."""
-
+"""Without a terminal; COLUMNS in the environment overrides it."""
 CODES = {Tone.BAD: "31", Tone.GOOD: "32"}
 
 
@@ -22,6 +21,5 @@ def has_colours() -> bool:
 
 
 def painted(line: ScreenLine) -> str:
-    """The line, in red or green where a terminal shows colours."""
     code = CODES.get(line.tone)
     return f"\x1b[{code}m{line.text}\x1b[0m" if code and has_colours() else line.text

@@ -1,4 +1,4 @@
-"""A record as cells: every case with its labels and its figure, or with the word for why it has none."""
+"""A record as cells: every case with its labels, and its rounds or the reason for having none."""
 
 import math
 from collections.abc import Iterable
@@ -11,12 +11,12 @@ from perf_tests.phases import label_of, place_of
 from perf_tests.records.record import OUTCOMES, Json, identity_of, timing_outcomes
 
 SHORT_OUTCOMES = {**OUTCOMES, "out_of_memory": "OOM"}
-"""What stands in a cell whose neighbours are figures."""
+"""For a cell between figures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One case of one run; `rounds` holds seconds and is empty where the case has no valid timing."""
+    """One case of one run; `rounds` are seconds, empty for a case without a valid timing."""
 
     id: str
     identity: Json
@@ -27,7 +27,6 @@ class Cell:
 
     @property
     def is_attention(self) -> bool:
-        """Whether attention alone was measured, and no model."""
         return is_attention(self.identity)
 
     @property
@@ -51,12 +50,12 @@ class Cell:
         return math.sqrt(math.fsum((seconds - mean) ** 2 for seconds in self.rounds) / (len(self.rounds) - 1))
 
     def label(self, name: str) -> str:
-        """An identity field in words; empty where it is null or missing."""
+        """An identity field as text; empty where it is null or missing."""
         value = self.identity.get(name)
         return "" if value is None else str(value)
 
     def number(self, name: str) -> float | None:
-        """A finite number from the identity or from what was written down beside the timing; else None."""
+        """A finite number of the identity or the row's other fields; else None."""
         return finite(self.identity.get(name, self.info.get(name)))
 
     @property
@@ -71,14 +70,13 @@ class Cell:
 
     @property
     def implementation(self) -> str:
-        """How the same function is computed: attention, and where they are not the default, the other axes."""
+        """How the same function is computed: attention, and the other axes where they are not the default."""
         parts = [self.label("attention")]
-        if self.label("execution") not in ("", "eager"):
-            parts.append(f"{self.label('execution')} model")
-        if self.label("checkpoint") not in ("", "none"):
-            parts.append(f"checkpoint {self.label('checkpoint')}")
-        if self.label("model") not in ("", "ours"):
-            parts.append(self.label("model"))
+        for name, default, words in (
+            ("execution", "eager", "{} model"), ("checkpoint", "none", "checkpoint {}"), ("model", "ours", "{}")
+        ):  # fmt: skip
+            if self.label(name) not in ("", default):
+                parts.append(words.format(self.label(name)))
         return ", ".join(part for part in parts if part)
 
 
@@ -87,10 +85,9 @@ def finite(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        number = float(value)
+        return float(value) if math.isfinite(value) else None
     except OverflowError:
         return None
-    return number if math.isfinite(number) else None
 
 
 def cells_of(record: Json) -> list[Cell]:
@@ -111,24 +108,17 @@ def _order(cell: Cell) -> tuple[Any, ...]:
         place: tuple[Any, ...] = (order(cell.identity.get("head_dim")), order(cell.identity.get("sequence_length")))
     else:
         place = (size_order(cell), order(cell.identity.get("context_length")))
-    implementation = (cell.implementation != "naive", cell.implementation)
-    return (
-        cell.is_attention,
-        place,
-        implementation,
-        precision_order(cell.label("precision")),
-        phase_order(cell),
-        cell.id,
-    )
+    names = (cell.implementation != "naive", cell.implementation), precision_order(cell.label("precision"))
+    return cell.is_attention, place, *names, phase_order(cell), cell.id
 
 
 def phase_order(cell: Cell) -> tuple[tuple[bool, int], str]:
-    """Phases as they follow each other in a training step, then whatever else there is."""
+    """Phases in the order of a training step, then all others."""
     return place_of(cell.phase), cell.phase
 
 
 def order(value: object) -> tuple[int, float, str]:
-    """A key that puts numbers before words, and takes anything."""
+    """A sort key of any value: numbers before words."""
     number = finite(value)
     return (0, number, "") if number is not None else (1, 0.0, str(value))
 
@@ -147,7 +137,7 @@ def precision_order(precision: str) -> tuple[bool, str]:
 
 
 def distinct(values: Iterable[str]) -> list[str]:
-    """Each value once, in the order in which it first comes."""
+    """Each value once, in order of first appearance."""
     return list(dict.fromkeys(values))
 
 

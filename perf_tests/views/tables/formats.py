@@ -1,15 +1,15 @@
-"""A table as Markdown, LaTeX or Typst. Whatever a cell holds stays text in each of them."""
+"""A table as Markdown, LaTeX or Typst. A cell's content stays text in all of them."""
 
 import re
 from collections.abc import Iterable, Sequence
 
 from perf_tests.views.screens.lines import printable
-from perf_tests.views.tables.timing import Table
+from perf_tests.views.tables.table import Table
 
 
 def markdown(tables: Sequence[Table]) -> str:
     """Pipe tables, the title above and the conditions below."""
-    return "\n".join(_markdown(table) for table in tables)
+    return "\n".join(map(_markdown, tables))
 
 
 def _markdown(table: Table) -> str:
@@ -25,7 +25,7 @@ def pipe_table(header: Sequence[str], rows: Iterable[Sequence[str]], label_colum
 
 
 def in_markdown(text: str) -> str:
-    """Text as text, in one line: ids, reasons and labels may hold anything."""
+    """Text on one line, with every character of markup escaped."""
     return re.sub(r"([\\`*_{}\[\]<>&|~$#!@])", r"\\\1", _one_line(text))
 
 
@@ -34,7 +34,6 @@ LATEX = {
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "|": r"\textbar{}", '"': r"\textquotedbl{}", "±": r"$\pm$",
 }  # fmt: skip
-"""What LaTeX would not print as it is written."""
 
 
 def latex(tables: Sequence[Table]) -> str:

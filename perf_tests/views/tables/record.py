@@ -1,4 +1,4 @@
-"""Every table that one record has something for, each with the conditions of the record below it."""
+"""Every table that one record has rows for, with the record's conditions below."""
 
 from dataclasses import replace
 
@@ -8,8 +8,8 @@ from perf_tests.views.tables.conditions import commit_of, date_of, machine_line
 from perf_tests.views.tables.kernels import KERNEL_TABLES
 from perf_tests.views.tables.memory import MEMORY_TABLES
 from perf_tests.views.tables.pass_cells import pass_cells
+from perf_tests.views.tables.table import Table
 from perf_tests.views.tables.timing import (
-    Table,
     attention_memory_table,
     attention_table,
     memory_table,

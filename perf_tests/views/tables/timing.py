@@ -8,6 +8,7 @@ from perf_tests.views.tables.cells import SHORT_OUTCOMES, Cell, distinct, pairs_
 from perf_tests.views.tables.conditions import rounds_line
 from perf_tests.views.tables.digits import GIB, MIB, ratio_spread, significant, with_spread
 from perf_tests.views.tables.pass_cells import lost_lines
+from perf_tests.views.tables.table import Table
 
 GIB_FROM_BYTES = GIB / 8
 """A table of peaks from this size on is in GiB, one with a smaller peak in MiB."""
@@ -15,22 +16,6 @@ GIB_FROM_BYTES = GIB / 8
 BASE_PRECISION = "fp32"
 SPREAD_NOTE = "mean ± standard deviation of the measured rounds"
 RATIO_NOTE = f"{SPREAD_NOTE}; the ratio is of means, its ± from those of both"
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table in words: the first `label_columns` say what a row is, the others hold figures."""
-
-    name: str
-    title: str
-    header: tuple[str, ...]
-    label_columns: int
-    rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...]
-
-    def or_none(self) -> "Table | None":
-        """None for a table without rows."""
-        return self if self.rows else None
 
 
 @dataclass(frozen=True)
