@@ -1,4 +1,4 @@
-"""What a profiler saw, whichever it was: rounds, kernels with what launched them, copies, and calls of the host.
+"""A profiler's trace, of PyTorch or Nsight Systems: rounds, kernels with their launches, copies, calls of the host.
 
 Times are microseconds of one clock.
 """
@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Span:
-    """From one moment to another."""
-
     start_us: float
     end_us: float
 
@@ -34,18 +32,17 @@ class TracedKernel(Span):
     kind: str
     """One of `KINDS` in kernel_kinds.py."""
     operator: str = ""
-    """The PyTorch operation that launched it; empty where it is not known."""
+    """The PyTorch operation that launched it; empty if unknown."""
     shapes: str = ""
-    """Shapes of the operation's tensors."""
     regions: tuple[str, ...] = ()
-    """The model's regions around it, outermost first; going back, those of the operation it is the derivative of."""
+    """The model's regions around it, outermost first; in the backward pass, those of the forward operation."""
     is_backward: bool = False
     launch: Span | None = None
     """The host's call; None on a CPU, where the operation is its own call."""
     is_first_of_operation: bool = True
     flops: int = 0
     bytes_touched: int | None = None
-    """Inputs read once and outputs written once, of the whole operation; None where its shapes do not tell."""
+    """Inputs read once and outputs written once, of the whole operation; None if its shapes do not tell."""
 
     @property
     def issued_us(self) -> float:
@@ -72,14 +69,14 @@ class Call(Span):
 
 @dataclass(frozen=True)
 class Region(Span):
-    """One of the model's regions as the host went through it; `path` names those around it too, outermost first."""
+    """One of the model's regions as the host ran it; `path` has those around it too, outermost first."""
 
     path: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Everything of one capture; `is_on_gpu` says whether kernels run beside the host or are the host's own work."""
+    """One capture; without `is_on_gpu`, kernels are the host's own work."""
 
     is_on_gpu: bool
     rounds: Sequence[Span]
@@ -89,6 +86,6 @@ class Trace:
     regions: Sequence[Region] = field(default_factory=tuple)
 
     def round_at(self, *moments_us: float) -> int | None:
-        """The number of the round that holds all of these moments; None where no round does."""
+        """The number of the round that holds all of these moments, else None."""
         holding = (place for place, span in enumerate(self.rounds) if all(map(span.holds, moments_us)))
         return next(holding, None)

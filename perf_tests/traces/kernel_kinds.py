@@ -1,4 +1,4 @@
-"""What sort of work a kernel does, from the name of the operation or of the kernel."""
+"""The kind of work of a kernel, from the name of its operation or its own."""
 
 import re
 
@@ -36,15 +36,11 @@ _INDEXING_KERNEL = re.compile(r"index|gather|scatter|embedding", re.IGNORECASE)
 
 def kind_of(kernel: str, operator: str = "", dtypes: tuple[str, ...] = ()) -> str:
     """One of `KINDS`; `dtypes` are those of the operation's tensors, and `kernel` is its own name on a CPU."""
-    if operator:
-        known = _kind_of_operator(operator, dtypes)
-        if known is not None:
-            return known
-    return _kind_of_kernel(kernel)
+    return (operator and _kind_of_operator(operator, dtypes)) or _kind_of_kernel(kernel)
 
 
 def _kind_of_operator(operator: str, dtypes: tuple[str, ...]) -> str | None:
-    """None where the name tells nothing, as that of an elementwise or a generated one does not."""
+    """None for elementwise and generated operations, whose names tell nothing."""
     name = operator.rpartition("::")[2]
     if operator in PRODUCTS:
         return "matrix product"

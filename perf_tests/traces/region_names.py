@@ -1,10 +1,8 @@
-"""The model's regions as rows of a table: layers taken together, phases left out."""
+"""The model's regions as rows of a table: all layers together, without phases."""
 
 PHASES = ("full_step", "forward", "backward")
-"""Regions that say when, not what; each kernel has its direction beside."""
-
 ELSEWHERE = "elsewhere"
-"""What runs in no region but a phase."""
+"""In no region but a phase."""
 
 
 def layer_of(path: tuple[str, ...]) -> str | None:
@@ -13,8 +11,7 @@ def layer_of(path: tuple[str, ...]) -> str | None:
 
 
 def label(path: tuple[str, ...]) -> list[str]:
-    """`("forward", "block 3", "attention", "softmax")` to `["attention", "attention / softmax"]`: itself and each
-    region around it."""
+    """`("forward", "block 3", "attention", "softmax")` to `["attention", "attention / softmax"]`."""
     names = [name for name in path if name not in PHASES and not name.startswith("block ")]
     if not names:
         return ["residual" if layer_of(path) else ELSEWHERE]

@@ -3,28 +3,26 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from perf_tests.views.report.figure import Figure, Point, Series, bars, markers, tags_of
+from perf_tests.views.report.figure import Figure, Point, Series, markers, phase_bars, tags_of
 from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.tables.cells import Cell, distinct, finite, phase_order
 from perf_tests.views.tables.kernels import TRACED_NOTE
-from perf_tests.views.tables.pass_cells import last_phases, name_of, rows_in, without_phase
+from perf_tests.views.tables.pass_cells import last_phases, name_of, rows_in
 
 SIDES = {"device_seconds": "device", "host_seconds": "host"}
 
 
 def kernel_shares(run: RecordedRun) -> list[Figure]:
-    """What share of the kernel time each kind of kernel takes, a bar for each phase; a reader picks what was traced."""
-    cells = run.passes.get("kernels", [])
-    kinds = distinct(str(row.get("kind")) for cell in cells for row in rows_in(cell.info, "kinds"))
-    series = bars(
+    """Each kind's share of the kernel time, a bar for each phase; a reader picks the configuration."""
+    cells = run.passed("kernels")
+    rows = [(cell, str(row.get("kind")), row) for cell in cells for row in rows_in(cell.info, "kinds")]
+    series = phase_bars(
         (
-            (without_phase(cell), kind, Point(cell.phase, share * 100, kind, tags_of(cell)))
-            for cell in cells
-            for row in rows_in(cell.info, "kinds")
+            (cell, kind, share * 100)
+            for cell, kind, row in rows
             if (share := finite(row.get("share_of_kernel_time"))) is not None
-            for kind in (str(row.get("kind")),)
         ),
-        kinds.index,
+        distinct(kind for _, kind, _ in rows).index,
     )
     phases = distinct(cell.phase for cell in sorted(cells, key=phase_order))
     return run.figures(
@@ -35,7 +33,7 @@ def kernel_shares(run: RecordedRun) -> list[Figure]:
 
 def attention_layer(run: RecordedRun) -> list[Figure]:
     """Device time beside host time of each part of one attention layer; a reader picks the traced case."""
-    series = [one for cell in last_phases(run.passes.get("kernels", [])) for one in _sides(cell)]
+    series = [one for cell in last_phases(run.passed("kernels")) for one in _sides(cell)]
     parts = distinct(str(point.x) for one in series for point in one.points)
     return run.figures(
         "layer", "One attention layer: the device's time and the host's", ("part", "time (us)"), series, [TRACED_NOTE],
@@ -44,16 +42,16 @@ def attention_layer(run: RecordedRun) -> list[Figure]:
 
 
 def attention_lanes(run: RecordedRun) -> list[Figure]:
-    """When host and device worked on one attention layer, each on a lane of its own; a reader picks the traced case."""
+    """When host and device worked on one attention layer, a lane each; a reader picks the traced case."""
     series = [
-        Series(part, points, colour=place, look="lane", group=f"{name_of(cell)}, going {way}")
-        for cell in last_phases(run.passes.get("kernels", []))
+        Series(part, points, colour=place, look="lane", group=f"{name_of(cell)}, {way}")
+        for cell in last_phases(run.passed("kernels"))
         for way in ("forward", "backward")
         for place, (part, points) in enumerate(_lane_points(cell, way).items())
     ]
-    note = "host: its way through each part, or its calls that launch; device: each kernel; on a CPU both are one"
+    note = "host: each part's region, or the calls that launch; device: each kernel; on a CPU both are one"
     return run.figures(
-        "lanes", "One attention layer from moment to moment", ("time (us)", ""), series, [note, TRACED_NOTE],
+        "lanes", "One attention layer over time", ("time (us)", ""), series, [note, TRACED_NOTE],
         x_log=False, y_log=False, picks_one=True, x_values=("device", "host"),
     )  # fmt: skip
 

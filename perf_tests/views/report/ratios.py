@@ -1,4 +1,4 @@
-"""What a lower precision gains, and what a backward pass costs: ratios of two cases of one run."""
+"""Speed-up of lower precisions, and backward over forward: ratios of two cases of one run."""
 
 from collections.abc import Iterable
 
@@ -21,7 +21,7 @@ from perf_tests.views.tables.timing import (
 )
 
 Pair = tuple[Cell, Cell]
-INTERVAL_NOTE = "ratio of medians with an interval that holds it at 95 % within this launch"
+INTERVAL_NOTE = "ratio of medians with its 95 % interval within this launch"
 
 
 def speed_up(run: RecordedRun) -> list[Figure]:
@@ -36,7 +36,7 @@ def speed_up(run: RecordedRun) -> list[Figure]:
 
 
 def backward_over_forward(run: RecordedRun) -> list[Figure]:
-    """Backward over forward; 2 is what the arithmetic of a model asks for."""
+    """Backward over forward; a model's arithmetic gives 2."""
     figures = []
     for alone, name, place, line in (
         (False, "model", "size, context", (2.0, "twice the arithmetic")),
@@ -69,7 +69,7 @@ def passes(run: RecordedRun) -> list[Pair]:
 
 
 def _pairs(run: RecordedRun, axis: str, base: str) -> list[Pair]:
-    return pairs_along((cell for cell in run.cells or [] if cell.is_timed), axis, base)
+    return pairs_along((cell for cell in run.cells if cell.is_timed), axis, base)
 
 
 def _point(over: Cell, under: Cell) -> Point:
@@ -79,7 +79,7 @@ def _point(over: Cell, under: Cell) -> Point:
 
 
 def _places(pairs: Iterable[Pair]) -> list[str]:
-    """In the order of sizes and lengths, which no single series need have in full."""
+    """In the order of sizes and lengths; a single series may lack some."""
     return distinct(place_of(over) for over, _ in pairs)
 
 

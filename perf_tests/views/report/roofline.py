@@ -1,4 +1,4 @@
-"""Work done over bytes moved: which cases arithmetic bounds, and which memory."""
+"""FLOPs over bytes moved: which cases are compute-bound, and which memory-bound."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from perf_tests.views.tables.conditions import rounds_line
 def roofline(run: RecordedRun) -> list[Figure]:
     """TFLOP/s over FLOP per byte, where a record counts both."""
     chosen = []
-    for cell in run.cells or []:
+    for cell in run.cells:
         flops = cell.number("executed_flops") or cell.number("model_flops")
         moved = cell.number("bytes_touched")
         if cell.is_timed and flops and moved and flops > 0 and moved > 0:
@@ -26,9 +26,9 @@ def roofline(run: RecordedRun) -> list[Figure]:
 
 
 def _roofs(cells: Sequence[Cell], intensities: Sequence[float]) -> list[Series]:
-    """For each precision whose products were timed in this run: what memory allows, up to what they reached.
+    """For each precision whose products were timed: the memory's slope up to their best rate.
 
-    Level alone where the record does not hold the traffic that this machine manages.
+    Only the level part where the record lacks this machine's memory bandwidth.
     """
     best: dict[str, float] = {}
     for cell in cells:

@@ -1,10 +1,9 @@
 """Warm-up: the rounds of fresh processes one by one, after each number of rounds that were not measured."""
 
-from perf_tests.records.record import Json
-from perf_tests.views.report.figure import Figure, Point, Series, bars, tags_of
+from perf_tests.views.report.figure import Figure, Point, Series, phase_bars, tags_of
 from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.tables.cells import Cell, distinct, phase_order
-from perf_tests.views.tables.pass_cells import name_of, rows_in, without_phase
+from perf_tests.views.tables.pass_cells import name_of, rows_in
 from perf_tests.views.tables.warmup import (
     FIRST_ROUND_NOTE,
     WARMUP_NOTE,
@@ -17,7 +16,7 @@ from perf_tests.views.tables.warmup import (
 
 def warmup_series(run: RecordedRun) -> list[Figure]:
     """Time of each round since its process began; a reader picks the case."""
-    series = [one for cell in run.passes.get("warmup", []) for one in _lines(cell)]
+    series = [one for cell in run.passed("warmup") for one in _lines(cell)]
     note = "the first rounds of a line are its warm-up, as many as its name says"
     return run.figures(
         "warmup", "Rounds of fresh processes", ("round of the process", "time (ms)"), series, [note, WARMUP_NOTE],
@@ -26,9 +25,9 @@ def warmup_series(run: RecordedRun) -> list[Figure]:
 
 
 def _lines(cell: Cell) -> list[Series]:
-    """A line for each process: its warm-up rounds, as many as its name says, then those that were measured.
+    """A line for each process: its warm-up rounds, as many as its name says, then the measured ones.
 
-    Rounds of a warm-up that leaves the timed phase out are of another kind, and are counted but not drawn.
+    Warm-up rounds that leave out the timed phase are counted but not drawn.
     """
     series = []
     for place, row in enumerate(rows_in(cell.info, "series")):
@@ -43,21 +42,17 @@ def _lines(cell: Cell) -> list[Series]:
 
 
 def first_rounds(run: RecordedRun) -> list[Figure]:
-    """What the first round of a process is spent on, a stacked bar for each phase; a reader picks the configuration."""
-    cells = sorted(run.passes.get("warmup", []), key=phase_order)
-    known: list[tuple[Cell, Json]] = [(cell, first_round_parts(cell.info)) for cell in cells]
-    names = distinct(name for _, parts in known for name in parts)
-    series = bars(
-        (
-            (without_phase(cell), part_name(name), Point(cell.phase, seconds * 1e3, part_name(name), tags_of(cell)))
-            for cell, parts in known
-            for name, seconds in parts.items()
-            if seconds > 0
-        ),
-        [part_name(name) for name in names].index,
+    """The parts of a process' first round, a stacked bar for each phase; a reader picks the configuration."""
+    cells = sorted(run.passed("warmup"), key=phase_order)
+    known = [
+        (cell, part_name(name), seconds) for cell in cells for name, seconds in first_round_parts(cell.info).items()
+    ]
+    series = phase_bars(
+        ((cell, name, seconds * 1e3) for cell, name, seconds in known if seconds > 0),
+        distinct(name for _, name, _ in known).index,
     )
     return run.figures(
         "first-rounds", "What the first round of a process is spent on", ("phase", "time (ms)"), series,
         [FIRST_ROUND_NOTE], x_log=False, y_log=False, picks_one=True,
-        x_values=distinct(cell.phase for cell, parts in known if parts),
+        x_values=distinct(cell.phase for cell, _, _ in known),
     )  # fmt: skip

@@ -41,7 +41,7 @@ def attention_fits(passes: Sequence[Json]) -> list[Fit]:
         if is_attention(row["identity"]):
             by_implementation[row["identity"]["attention"], row["identity"]["precision"]].append(row)
     return [
-        Fit(quantity, *names, *_fitted(cells), len(cells))
+        _fit(quantity, *names, cells)
         for names, rows in by_implementation.items()
         for quantity, cells in _quantities(rows)
         if len({length for length, _, _ in cells}) >= 2
@@ -67,13 +67,12 @@ def _cell(identity: Json, found: int | list[Json]) -> Cell:
     return identity["sequence_length"], identity["head_dim"], count / (identity["batch_size"] * FLOAT32_BYTES)
 
 
-def _fitted(cells: Sequence[Cell]) -> tuple[int, float, float]:
-    """k, c and the largest remainder: of all k with a c that is not negative, the one with the smallest remainder."""
+def _fit(quantity: str, implementation: str, precision: str, cells: Sequence[Cell]) -> Fit:
+    """Of all k with a c that is not negative, the one with the smallest remainder."""
     candidates = [(squares, _tensors(cells, squares)) for squares in range(MOST_SQUARES + 1)]
-    fits = [
-        (squares, tensors, _worst_remainder(cells, squares, tensors)) for squares, tensors in candidates if tensors >= 0
-    ]
-    return min(fits, key=lambda fit: fit[2])
+    fits = [(_worst_remainder(cells, *found), *found) for found in candidates if found[1] >= 0]
+    remainder, squares, tensors = min(fits, key=lambda fit: fit[0])
+    return Fit(quantity, implementation, precision, squares, tensors, remainder, len(cells))
 
 
 def _tensors(cells: Sequence[Cell], squares: int) -> float:

@@ -1,6 +1,7 @@
 """Where memory goes, as tables: peaks beside predictions, their parts, what is saved, the largest blocks."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from perf_tests.records.record import Json
 from perf_tests.views.screens.lines import DASH, shown
@@ -82,7 +83,7 @@ def _held(values: Json) -> Json:
 
 
 def _mebibytes(names: Sequence[str]) -> Columns:
-    return {f"{name} (MiB)": lambda row, name=name: mebibytes_in(row, name) for name in names}
+    return {f"{name} (MiB)": partial(mebibytes_in, name=name) for name in names}
 
 
 def _saved_rows(values: Json) -> list[Json]:

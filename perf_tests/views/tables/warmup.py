@@ -1,6 +1,7 @@
 """What warm-up rounds do, as tables: times after so many of them, and what the first round is spent on."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from perf_tests.records.record import Json
 from perf_tests.views.screens.lines import DASH, shown
@@ -21,8 +22,7 @@ def warmup_table(cells: Sequence[Cell]) -> Table | None:
     series = [(cell, {series_name(row): row for row in rows_in(cell.info, "series")}) for cell in cells]
     rows = [(cell, {**cell.info, "by_name": of}) for cell, of in series if of or cell.outcome]
     columns: Columns = {
-        f"after {name} (ms)": lambda row, name=name: _mean(row["by_name"].get(name, {}))
-        for name in distinct(name for _, of in series for name in of)
+        f"after {name} (ms)": partial(_mean, name) for name in distinct(name for _, of in series for name in of)
     }
     columns |= {
         "first round (ms)": lambda row: _first_round(row["by_name"].get("0", {})),
@@ -46,8 +46,9 @@ def seconds_of(series: Json, name: str) -> list[float]:
     return [value for value in values if value is not None and value > 0]
 
 
-def _mean(series: Json) -> str:
+def _mean(name: str, row: Json) -> str:
     """Mean and spread of the measured rounds, with the places of the outliers among them."""
+    series = row["by_name"].get(name, {})
     mean, spread = finite(series.get("mean_seconds")), finite(series.get("std_seconds"))
     if mean is None:
         return DASH
@@ -80,7 +81,7 @@ def first_round_table(cells: Sequence[Cell]) -> Table | None:
     """What the very first round of a process is spent on."""
     rows = [(cell, parts) for cell in cells if (parts := first_round_parts(cell.info))]
     columns: Columns = {
-        f"{part_name(name)} (ms)": lambda row, name=name: figure_in(row, name, 1e3)
+        f"{part_name(name)} (ms)": partial(figure_in, name=name, factor=1e3)
         for name in distinct(name for _, parts in rows for name in parts)
     }
     title = "What the first round of a process is spent on"

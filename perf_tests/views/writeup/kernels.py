@@ -5,8 +5,7 @@ from statistics import median
 from perf_tests.records.record import Json
 from perf_tests.views.tables.cells import Cell, finite
 from perf_tests.views.tables.pass_cells import inside, name_of, rows_in
-from perf_tests.views.writeup.question import Question
-from perf_tests.views.writeup.sources import Answer, Source, Sources
+from perf_tests.views.writeup.sources import Answer, Question, Source, Sources
 
 TOLD_KINDS = 4
 NAME_CHARACTERS = 60
@@ -85,7 +84,7 @@ def softmax_against_products(sources: Sources) -> Answer | None:
         return None
     return found.says(
         f"The softmax of one attention layer takes {', '.join(said)}. It reads and writes every score several times "
-        "and computes next to nothing, so memory bounds it.",
+        "with few FLOPs, so it is memory-bound.",
     )
 
 
@@ -99,9 +98,9 @@ def profiler_and_clock(sources: Sources) -> Answer | None:
     if not ratios:
         return None
     return found.says(
-        f"A round under the profiler takes {median(ratios):.2f} x the same round by the clock without it, in the "
-        f"middle of {len(ratios)} cases, {min(ratios):.2f} to {max(ratios):.2f} x in all. What a profiler adds, it "
-        "adds to each launch; so shares are taken from it, and times from the clock.",
+        f"A round under the profiler takes {median(ratios):.2f} x the same round by the clock without it (median of "
+        f"{len(ratios)} cases; {min(ratios):.2f} to {max(ratios):.2f} x in all). The profiler adds its overhead to "
+        "each launch, so take shares from it and times from the clock.",
     )
 
 
