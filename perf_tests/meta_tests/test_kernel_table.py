@@ -23,9 +23,8 @@ from perf_tests.meta_tests.kernel_traces import DIV, SGEMM, HandWritten, forward
 from perf_tests.proofs.synthetic import FORWARD, FULL_STEP, identity, passed
 from perf_tests.records.record import Json, without_nan
 from perf_tests.traces.chrome_trace import read_chrome_trace
-from perf_tests.traces.kernel_kinds import kind_of
+from perf_tests.traces.kernel_kinds import bytes_of, flops_of, kind_of
 from perf_tests.traces.kernel_table import expected_products, kernel_values
-from perf_tests.traces.operator_cost import bytes_of, flops_of
 from perf_tests.views.screens.kernels import detail_lines, summary_lines
 
 

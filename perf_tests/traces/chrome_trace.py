@@ -12,8 +12,7 @@ from typing import Any
 
 from perf_tests.records.record import Json
 from perf_tests.traces.kernel_events import Call, MemoryOperation, Region, Span, Trace, TracedKernel
-from perf_tests.traces.kernel_kinds import kind_of
-from perf_tests.traces.operator_cost import bytes_of, flops_of, tensors_of
+from perf_tests.traces.kernel_kinds import bytes_of, flops_of, kind_of, tensors_of
 
 ROUND, SET_UP = "round", "set-up"
 """The suite's annotations around each round and each set-up."""

@@ -9,8 +9,7 @@ from typing import Any
 
 from perf_tests.records.record import Json
 from perf_tests.views.screens.lines import printable
-from perf_tests.views.tables.cells import Cell
-from perf_tests.views.tables.pass_cells import labels_of, without_phase
+from perf_tests.views.tables.cells import Cell, labels_of, without_phase
 
 # Distinct on white and on black; markers and dashes tell series apart without colours too.
 COLOURS = ("#3b82c4", "#e07b00", "#2a9d6f", "#c44e9b", "#8a6fd1", "#b8860b", "#d1495b", "#4fa3a5")

@@ -5,9 +5,8 @@ from dataclasses import replace
 
 from perf_tests.views.report.figure import Figure, Point, Series, markers, phase_bars, tags_of
 from perf_tests.views.report.run import RecordedRun
-from perf_tests.views.tables.cells import Cell, distinct, finite, phase_order
+from perf_tests.views.tables.cells import Cell, distinct, finite, last_phases, name_of, phase_order, rows_in
 from perf_tests.views.tables.kernels import TRACED_NOTE
-from perf_tests.views.tables.pass_cells import last_phases, name_of, rows_in
 
 SIDES = {"device_seconds": "device", "host_seconds": "host"}
 

@@ -7,11 +7,20 @@ from perf_tests.records.record import Json
 from perf_tests.views.report.figure import Figure, Point, Series, phase_bars, place_of, tags_of
 from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.screens.lines import case_name
-from perf_tests.views.tables.cells import Cell, distinct, finite, phase_order
+from perf_tests.views.tables.cells import (
+    Cell,
+    distinct,
+    finite,
+    inside,
+    last_phases,
+    name_of,
+    phase_order,
+    rows_in,
+    without_phase,
+)
 from perf_tests.views.tables.conditions import rounds_line
 from perf_tests.views.tables.digits import MIB
 from perf_tests.views.tables.memory import MEMORY_NOTE
-from perf_tests.views.tables.pass_cells import inside, last_phases, name_of, rows_in, without_phase
 
 TIMELINE_VALUES = 20_000
 """In all timelines of a page; more would make it slow to open, and no screen is that wide."""

@@ -15,10 +15,9 @@ from perf_tests.views.report.run import MachineRuns, RecordedRun
 from perf_tests.views.report.timings import timings
 from perf_tests.views.tables import kernels as kernel_tables
 from perf_tests.views.tables import timing as tables
-from perf_tests.views.tables.cells import Cell, distinct, order
+from perf_tests.views.tables.cells import Cell, distinct, lost_lines, order
 from perf_tests.views.tables.conditions import date_of
 from perf_tests.views.tables.memory import MEMORY_TABLES
-from perf_tests.views.tables.pass_cells import lost_lines
 from perf_tests.views.tables.table import Table
 from perf_tests.views.tables.warmup import WARMUP_TABLES
 

@@ -9,9 +9,8 @@ from typing import Any
 from perf_tests.records.record import Json, identity_of, machine_differences, timing_outcomes
 from perf_tests.records.store import StoredRecord
 from perf_tests.views.report.figure import Figure, Series
-from perf_tests.views.tables.cells import Cell, cells_of
+from perf_tests.views.tables.cells import Cell, cells_of, pass_cells
 from perf_tests.views.tables.conditions import commit_of, machine_line, machine_name
-from perf_tests.views.tables.pass_cells import pass_cells
 
 FULL_RUNS_OF_A_MACHINE = 2
 """The newest is shown in full and compared with the one before; the history needs only medians of older ones."""

@@ -8,10 +8,9 @@ from perf_tests.records.record import OUTCOMES
 from perf_tests.views.report.figure import Figure, Point, Series, tags_of
 from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.screens.lines import case_name
-from perf_tests.views.tables.cells import Cell, distinct, phase_order
+from perf_tests.views.tables.cells import Cell, distinct, lost_lines, phase_order
 from perf_tests.views.tables.conditions import rounds_line
 from perf_tests.views.tables.digits import MIB
-from perf_tests.views.tables.pass_cells import lost_lines
 
 FLOORS = {
     "roofline": "minimum time by arithmetic and memory traffic",

@@ -2,8 +2,7 @@
 
 from perf_tests.views.report.figure import Figure, Point, Series, phase_bars, tags_of
 from perf_tests.views.report.run import RecordedRun
-from perf_tests.views.tables.cells import Cell, distinct, phase_order
-from perf_tests.views.tables.pass_cells import name_of, rows_in
+from perf_tests.views.tables.cells import Cell, distinct, name_of, phase_order, rows_in
 from perf_tests.views.tables.warmup import (
     FIRST_ROUND_NOTE,
     WARMUP_NOTE,

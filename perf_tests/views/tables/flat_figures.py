@@ -1,4 +1,4 @@
-"""A record's figures one to a line, with the columns that published collections of such figures use."""
+"""A record's figures one to a line, in the columns of published collections of such figures."""
 
 import csv
 import io
@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from perf_tests.phases import PHASES
 from perf_tests.records.record import Json
 from perf_tests.views.screens.lines import DASH
-from perf_tests.views.tables.cells import Cell, cells_of, finite
+from perf_tests.views.tables.cells import Cell, cells_of, finite, pass_cells, rows_in
 from perf_tests.views.tables.conditions import machine_name
 from perf_tests.views.tables.digits import MIB
-from perf_tests.views.tables.pass_cells import pass_cells, rows_in
 from perf_tests.views.tables.warmup import seconds_of
 
 MODEL_TIMING_COLUMNS = (
@@ -44,15 +43,15 @@ COLUMNS = {
     "kernels": KERNEL_COLUMNS,
     "warmup": WARMUP_COLUMNS,
 }
-"""The columns of each kind of table. What others have no column for stands at the end."""
+"""The columns of each kind of table, those that published collections lack at the end."""
 
 PRECISIONS = {"bf16": "bf16_amp", "fp16": "fp16_amp", "fp16-unscaled": "fp16_amp(unscaled)"}
 FORWARD_PEAKS = {"inference": "forward_peak(no_grad)", "forward": "forward_peak(with grad)"}
-"""What others call these precisions and these peaks."""
+"""Their names in published collections."""
 
 
 def flat_figures(record: Json, name: str) -> dict[str, list[Json]]:
-    """Rows of each kind, by the kind's columns; values that are not known are empty."""
+    """Rows of each kind, by the kind's columns; unknown values are empty."""
     passes = {extra_pass: pass_cells(record, extra_pass) for extra_pass in ("kernels", "memory", "warmup")}
     return flat_rows(cells_of(record), name, machine_name(record), passes)
 
@@ -60,10 +59,10 @@ def flat_figures(record: Json, name: str) -> dict[str, list[Json]]:
 def flat_rows(
     cells: Sequence[Cell], name: str, machine: str, passes: Mapping[str, Sequence[Cell]]
 ) -> dict[str, list[Json]]:
-    """The same of cells and of what extra passes found, with the names of their record and of its machine."""
-    found = {
-        "timing": [(cell, _timing(cell)) for cell in cells if not cell.is_attention],
-        "attention": [(cell, {"causal_mask": "yes"}) for cell in cells if cell.is_attention],
+    """The same of cells and of extra passes, with the names of their record and its machine."""
+    found: dict[str, list[tuple[Cell, Json]]] = {
+        "timing": [(cell, {}) for cell in cells if not cell.is_attention],
+        "attention": [(cell, {}) for cell in cells if cell.is_attention],
         "memory": [(cell, row) for cell in (*cells, *passes.get("memory", ())) for row in _amounts(cell)],
         "kernels": [(cell, row) for cell in passes.get("kernels", ()) for row in _kernels(cell)],
         "warmup": [(cell, row) for cell in passes.get("warmup", ()) for row in _warmups(cell)],
@@ -73,7 +72,7 @@ def flat_rows(
 
 
 def _common(cell: Cell, name: str, machine: str) -> Json:
-    """Columns that mean the same in every kind."""
+    """Every column that no kind fills itself; each kind takes those that it has."""
     precision = cell.label("precision")
     return {
         "source": name,
@@ -93,6 +92,14 @@ def _common(cell: Cell, name: str, machine: str) -> Json:
         "attention": cell.label("attention"),
         "execution": cell.label("execution"),
         "checkpoint": cell.label("checkpoint"),
+        "optimizer": cell.label("optimizer"),
+        "d_ff": cell.label("d_ff"),
+        "n_heads": cell.label("num_heads"),
+        "vocab": cell.label("vocab_size"),
+        "context_basis": "stated",
+        "causal_mask": "yes",
+        "warmup": _or_empty(cell.number("warmup_rounds")),
+        "sync": "yes",
         **_times(cell),
     }
 
@@ -103,7 +110,7 @@ def _published(phase: str) -> str:
 
 
 def _compiled(cell: Cell) -> str:
-    """yes or no; fused attention is said to be, since its time is not that of the same operations."""
+    """yes or no, with the name of fused attention, whose operations are not the same."""
     if "compiled" in (cell.label("attention"), cell.label("execution")):
         return "yes"
     return "no" if cell.label("attention") == "naive" else f"no ({cell.label('attention')})"
@@ -120,18 +127,8 @@ def _times(cell: Cell) -> Json:
     }
 
 
-def _timing(cell: Cell) -> Json:
-    return {
-        **{name: cell.label(field) for name, field in SHAPE.items()},
-        "context_basis": "stated",
-        "optimizer": cell.label("optimizer"),
-        "warmup": _or_empty(cell.number("warmup_rounds")),
-        "sync": "yes",
-    }
-
-
 def _amounts(cell: Cell) -> list[Json]:
-    """Peak and what was allocated before the backward pass; a case that ran out of memory has a row without them."""
+    """Peak, and bytes before the backward pass; a case out of memory has a row without a value."""
     place = {
         "object": "attention" if cell.is_attention else "model",
         "unit": "MiB",
@@ -150,7 +147,6 @@ def _amounts(cell: Cell) -> list[Json]:
 
 
 def _kernels(cell: Cell) -> list[Json]:
-    """The kernels that take most of one round."""
     return [
         {
             "scope": cell.phase,
@@ -166,11 +162,9 @@ def _kernels(cell: Cell) -> list[Json]:
 
 
 def _warmups(cell: Cell) -> list[Json]:
-    """One process a row; a note says where its warm-up left out what was timed."""
-    shape = {name: cell.label(field) for name, field in SHAPE.items()}
+    """One process per row; a note marks warm-ups without the timed phase."""
     return [
         {
-            **shape,
             "warmup": _or_empty(row.get("warmup_rounds")),
             "mean_ms": _or_empty(row.get("mean_seconds"), 1e3),
             "std_ms": _or_empty(row.get("std_seconds"), 1e3),
@@ -184,11 +178,7 @@ def _warmups(cell: Cell) -> list[Json]:
     ]
 
 
-SHAPE = {"d_ff": "d_ff", "n_heads": "num_heads", "vocab": "vocab_size"}
-
-
 def _or_empty(found: object, factor: float | None = None) -> float | str:
-    """The figure in the column's unit, a count as it is."""
     value = finite(found)
     if value is None:
         return ""
@@ -196,7 +186,7 @@ def _or_empty(found: object, factor: float | None = None) -> float | str:
 
 
 def as_csv(rows: Sequence[Json], columns: Sequence[str]) -> str:
-    """A header and a line for each row, quoted where needed; what no encoding knows becomes a question mark."""
+    """A header and a line for each row, quoted where needed; lone surrogates become question marks."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(map(_plain, columns))
@@ -205,13 +195,13 @@ def as_csv(rows: Sequence[Json], columns: Sequence[str]) -> str:
 
 
 def as_jsonl(rows: Sequence[Json]) -> str:
-    """One JSON object to a line; what is not known is null."""
+    """One JSON object per line; unknown values are null."""
     return "".join(
         json.dumps({name: None if value == "" else value for name, value in row.items()}) + "\n" for row in rows
     )
 
 
 def _plain(value: object) -> object:
-    """Text that a spreadsheet does not take for a formula."""
+    """Text that a spreadsheet does not read as a formula."""
     starts_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
     return f"'{value}" if starts_formula and value != DASH else value

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 from perf_tests.records.record import Json
 from perf_tests.views.screens.lines import DASH
-from perf_tests.views.tables.cells import Cell, finite
+from perf_tests.views.tables.cells import Cell, finite, inside, lost_lines, rows_in
 from perf_tests.views.tables.digits import count_in, figure_in, percent_in, with_spread
-from perf_tests.views.tables.pass_cells import inside, lost_lines, rows_in
 from perf_tests.views.tables.table import Columns, Table, pass_table
 
 TOP_KERNELS = 10

@@ -5,9 +5,8 @@ from functools import partial
 
 from perf_tests.records.record import Json
 from perf_tests.views.screens.lines import DASH, shown
-from perf_tests.views.tables.cells import Cell, distinct, finite
+from perf_tests.views.tables.cells import Cell, distinct, finite, inside, last_phases, lost_lines, rows_in
 from perf_tests.views.tables.digits import MIB, mebibytes_in, significant
-from perf_tests.views.tables.pass_cells import inside, last_phases, lost_lines, rows_in
 from perf_tests.views.tables.table import Columns, Table, pass_table
 
 MEMORY_NOTE = "each case in its own process, apart from the timings; 1 MiB = 1,048,576 bytes"

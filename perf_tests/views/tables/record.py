@@ -3,11 +3,10 @@
 from dataclasses import replace
 
 from perf_tests.records.record import Json
-from perf_tests.views.tables.cells import cells_of
+from perf_tests.views.tables.cells import cells_of, pass_cells
 from perf_tests.views.tables.conditions import commit_of, date_of, machine_line
 from perf_tests.views.tables.kernels import KERNEL_TABLES
 from perf_tests.views.tables.memory import MEMORY_TABLES
-from perf_tests.views.tables.pass_cells import pass_cells
 from perf_tests.views.tables.table import Table
 from perf_tests.views.tables.timing import (
     attention_memory_table,

@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from perf_tests.records.record import Json
-from perf_tests.views.tables.cells import Cell
-from perf_tests.views.tables.pass_cells import LABELS, labels_of, lost_row
+from perf_tests.views.tables.cells import LABELS, Cell, labels_of, lost_row
 
 Columns = dict[str, Callable[[Json], str]]
 """Each column's heading, and what it shows of a row's values."""

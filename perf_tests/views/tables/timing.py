@@ -4,10 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from perf_tests.views.screens.lines import DASH
-from perf_tests.views.tables.cells import SHORT_OUTCOMES, Cell, distinct, pairs_along, phase_order
+from perf_tests.views.tables.cells import SHORT_OUTCOMES, Cell, distinct, lost_lines, pairs_along, phase_order
 from perf_tests.views.tables.conditions import rounds_line
 from perf_tests.views.tables.digits import GIB, MIB, ratio_spread, significant, with_spread
-from perf_tests.views.tables.pass_cells import lost_lines
 from perf_tests.views.tables.table import Table
 
 GIB_FROM_BYTES = GIB / 8

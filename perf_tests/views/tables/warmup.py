@@ -5,9 +5,8 @@ from functools import partial
 
 from perf_tests.records.record import Json
 from perf_tests.views.screens.lines import DASH, shown
-from perf_tests.views.tables.cells import Cell, distinct, finite
+from perf_tests.views.tables.cells import Cell, distinct, finite, inside, lost_lines, name_of, rows_in
 from perf_tests.views.tables.digits import count_in, figure_in, significant, with_spread
-from perf_tests.views.tables.pass_cells import inside, lost_lines, name_of, rows_in
 from perf_tests.views.tables.table import Columns, Table, pass_table
 
 WARMUP_NOTE = (

@@ -3,8 +3,7 @@
 from statistics import median
 
 from perf_tests.records.record import Json
-from perf_tests.views.tables.cells import Cell, finite
-from perf_tests.views.tables.pass_cells import inside, name_of, rows_in
+from perf_tests.views.tables.cells import Cell, finite, inside, name_of, rows_in
 from perf_tests.views.writeup.sources import Answer, Question, Source, Sources
 
 TOLD_KINDS = 4

@@ -1,8 +1,7 @@
 """What exact counters and memory passes answer: peaks, what mixed precision costs, the largest tensors, attention."""
 
-from perf_tests.views.tables.cells import finite
+from perf_tests.views.tables.cells import finite, name_of
 from perf_tests.views.tables.digits import GIB, MIB
-from perf_tests.views.tables.pass_cells import name_of
 from perf_tests.views.writeup.sources import Answer, Question, Shape, Sources
 
 BATCH, ATTENTION_BATCH = 4, 8

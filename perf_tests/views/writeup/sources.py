@@ -9,9 +9,8 @@ from pathlib import Path
 
 from perf_tests.records.ledger import LedgerKey, read_ledger
 from perf_tests.records.store import StoredRecord, each_readable
-from perf_tests.views.tables.cells import Cell, cells_of
+from perf_tests.views.tables.cells import Cell, cells_of, pass_cells
 from perf_tests.views.tables.conditions import machine_line
-from perf_tests.views.tables.pass_cells import pass_cells
 
 ROOT = Path(__file__).parents[3]
 LEDGER = "perf_tests/counting/counters"

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from perf_tests.views.screens.lines import case_name, duration
-from perf_tests.views.tables.cells import Cell, finite, pairs_along
-from perf_tests.views.tables.pass_cells import inside, name_of, rows_in
+from perf_tests.views.tables.cells import Cell, finite, inside, name_of, pairs_along, rows_in
 from perf_tests.views.tables.warmup import first_round_parts, part_name, seconds_of, series_name
 from perf_tests.views.writeup.sources import Answer, Question, Sources
 
