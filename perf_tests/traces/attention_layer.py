@@ -164,7 +164,6 @@ def _lanes(cells: dict[str, Layers], layers: Layers, spans: dict[str, dict[Cell,
 
 
 def _softmax_over_products(cells: dict[str, Layers]) -> Json:
-    """The softmax against the products alone, without the scaling and the copies beside them."""
     softmax = cells["softmax"].values()
     products = [
         [kernel for kernel in group if kernel.kind == "matrix product"]

@@ -51,8 +51,6 @@ class TracedKernel(Span):
 
 @dataclass(frozen=True)
 class MemoryOperation(Span):
-    """A copy or a memset that the device runs without a kernel."""
-
     kind: str
     """`host-to-device`, `device-to-host`, `device-to-device` or `memset`."""
     bytes_moved: int
@@ -61,8 +59,6 @@ class MemoryOperation(Span):
 
 @dataclass(frozen=True)
 class Call(Span):
-    """A call of the host to the device's runtime."""
-
     name: str
     thread: object
 

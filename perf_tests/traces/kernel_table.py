@@ -130,7 +130,6 @@ def _is_a_product(kernel: TracedKernel) -> bool:
 
 
 def _top_kernels(kernels: Sequence[TracedKernel], rounds: _Rounds) -> Json:
-    """The kernels with the most time, and all others in one row."""
     groups = _longest_first(kernels, lambda kernel: kernel.name)
     left = [kernel for _, group in groups[TOP_KERNELS:] for kernel in group]
     return {

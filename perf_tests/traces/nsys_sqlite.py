@@ -87,7 +87,6 @@ class _Database:
         yield from self.database.execute(f"SELECT {chosen} FROM {_quoted(table)}").fetchall()
 
     def events(self) -> Iterator[Json]:
-        """Every row as Kineto writes it."""
         yield from self._ranges()
         for name_id, times, thread, key in self._activities(CALLS, "globalTid", "nameId"):
             yield _event("cuda_runtime", self._text(name_id[0]), *times, thread, correlation=key)

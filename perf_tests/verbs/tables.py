@@ -1,13 +1,12 @@
-"""`tables [RUN ...]`: a record's figures as tables for a paper, or one to a line; without RUN, of the newest record."""
+"""`tables [RUN ...]`: a record's figures as tables for a paper, or one per line; without RUN, of the newest record."""
 
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from perf_tests.records.chosen import chosen_paths, newest
-from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord, each_readable, write_whole
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
 from perf_tests.views.tables.flat_figures import COLUMNS, as_csv, as_jsonl, flat_figures
@@ -15,11 +14,7 @@ from perf_tests.views.tables.formats import latex, markdown, typst
 from perf_tests.views.tables.record import tables_of
 from perf_tests.views.tables.table import Table
 
-FORMATS: dict[str, tuple[str, Callable[[Sequence[Table]], str]]] = {
-    "markdown": ("md", markdown),
-    "latex": ("tex", latex),
-    "typst": ("typ", typst),
-}
+FORMATS = {"markdown": ("md", markdown), "latex": ("tex", latex), "typst": ("typ", typst)}
 FLAT_FORMATS = ("csv", "jsonl")
 NAMES = (
     "timing", "precision", "memory", "attention", "attention_memory", "kernel_shares", "kernels", "attention_parts",
@@ -28,10 +23,12 @@ NAMES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="path, folder, or beginning of a record's name")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="path, folder, or start of a record's name")
     parser.add_argument("--format", choices=[*FORMATS, *FLAT_FORMATS], default="markdown")
-    parser.add_argument("--only", choices=NAMES, help="this table alone; csv and jsonl have " + ", ".join(COLUMNS))
-    parser.add_argument("-o", "--output", type=Path, metavar="FOLDER", help="one file for each table, instead of print")
+    parser.add_argument("--only", choices=NAMES, help="only this table; csv and jsonl have " + ", ".join(COLUMNS))
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FOLDER", help="one file for each table instead of printing"
+    )
     parser.add_argument("--storage", type=Path, default=Path(".benchmarks"), help="where records are (.benchmarks)")
 
 
@@ -51,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         return FINDINGS if left_out else FINE
     texts = _texts(records, arguments.format, arguments.only)
     if not texts:
-        print(f"{', '.join(record.name for record in records)}: no figures for such a table.", file=sys.stderr)
+        print(f"{', '.join(record.name for record in records)}: no figures for this table.", file=sys.stderr)
         return FINDINGS
     try:
         _deliver(texts, arguments.output)
@@ -70,7 +67,7 @@ def _records(storage: Path, asked: Sequence[str], left_out: list[str]) -> list[S
 
 
 def _texts(records: Sequence[StoredRecord], chosen_format: str, only: str | None) -> dict[str, str]:
-    """File name and content of each table that has rows, the runs below each other."""
+    """Content by file name of each table that has rows, the runs below each other."""
     if chosen_format in FLAT_FORMATS:
         return _flat_texts(records, chosen_format, only)
     suffix, write = FORMATS[chosen_format]
@@ -82,11 +79,8 @@ def _texts(records: Sequence[StoredRecord], chosen_format: str, only: str | None
 
 
 def _flat_texts(records: Sequence[StoredRecord], chosen_format: str, only: str | None) -> dict[str, str]:
-    rows: dict[str, list[Json]] = {kind: [] for kind in COLUMNS if only in (None, kind)}
-    for record in records:
-        figures = flat_figures(record.data, record.name)
-        for kind, collected in rows.items():
-            collected += figures[kind]
+    figures = [flat_figures(record.data, record.name) for record in records]
+    rows = {kind: [row for found in figures for row in found[kind]] for kind in COLUMNS if only in (None, kind)}
     return {
         f"{kind}.{chosen_format}": as_csv(found, COLUMNS[kind]) if chosen_format == "csv" else as_jsonl(found)
         for kind, found in rows.items()
@@ -95,7 +89,6 @@ def _flat_texts(records: Sequence[StoredRecord], chosen_format: str, only: str |
 
 
 def _deliver(texts: dict[str, str], folder: Path | None) -> None:
-    """To files, or to the screen with an empty line between tables."""
     if folder is None:
         print("\n".join(texts.values()), end="")
         return

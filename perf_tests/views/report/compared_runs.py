@@ -54,7 +54,6 @@ def history_figure(found: Sequence[History], machine: MachineRuns, name: str) ->
 
 
 def history_table(found: Sequence[History], machine: MachineRuns) -> Table:
-    """First, lowest, highest, previous and newest median of each case."""
     header = ("Case", "runs", "first (ms)", "lowest (ms)", "highest (ms)", "previous (ms)", "newest (ms)",
               "newest / previous")  # fmt: skip
     return Table(

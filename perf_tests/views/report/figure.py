@@ -81,7 +81,6 @@ class Figure:
 
 
 def place_of(cell: Cell) -> str:
-    """Size and context, or width and length, as a name on an axis."""
     return ", ".join(labels_of(cell)[:2])
 
 

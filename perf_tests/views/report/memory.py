@@ -170,7 +170,6 @@ def _timeline(cell: Cell, categories: dict[str, list[float]], most: int) -> list
 
 
 def _parts(cell: Cell, highest: float, count: int, group: str) -> list[Series]:
-    """The name of each part above the moment at which it begins."""
     names: dict[float, str] = {}
     for part in rows_in(cell.info, "timeline", "parts"):
         first, before = finite(part.get("first")), max(names, default=None)

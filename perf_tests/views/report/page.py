@@ -7,10 +7,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from perf_tests.records.record import Json
-from perf_tests.views.report import compared_runs, kernels, memory, ratios, scaling, warmup
+from perf_tests.views.report import compared_runs, memory, passes, ratios, scaling
 from perf_tests.views.report.figure import Figure, plotly_of, tags_of, with_shared_looks
 from perf_tests.views.report.markup import notes, paragraph, table, text
-from perf_tests.views.report.roofline import roofline
 from perf_tests.views.report.run import MachineRuns, RecordedRun
 from perf_tests.views.report.timings import timings
 from perf_tests.views.tables import kernels as kernel_tables
@@ -104,7 +103,7 @@ def _what_ran(machines: Sequence[MachineRuns], left_out: Sequence[str]) -> str:
 def _add_run(page: Page, run: RecordedRun) -> None:
     start = f"run{run.number}"
     page.add(start, f"Run {run.number}: {run.name}", paragraph(f"{run.conditions}; {date_of(run.record)}"))
-    passes = ratios.passes_table(run)
+    backward = ratios.passes_table(run)
     for anchor, title, figures, text_below in (
         ("timings", "Timings", [], timings(run) if run.cells else ""),
         ("by-size", "By size and context", [], _of_cells(run, tables.timing_table)),
@@ -113,7 +112,7 @@ def _add_run(page: Page, run: RecordedRun) -> None:
         ("precision", "Precision", ratios.speed_up(run), _of_cells(run, tables.precision_table)),
         (
             "passes", "Backward over forward", ratios.backward_over_forward(run),
-            "" if passes is None else table(passes, f"{start}-passes"),
+            "" if backward is None else table(backward, f"{start}-passes"),
         ),
         (
             "memory", "Memory", [*memory.peaks(run), *memory.memory_categories(run), *memory.timelines(run)],
@@ -123,17 +122,17 @@ def _add_run(page: Page, run: RecordedRun) -> None:
             "attention", "Attention alone", [*scaling.attention_time(run), *scaling.attention_memory(run)],
             _of_cells(run, tables.attention_table, tables.attention_memory_table),
         ),
-        ("roofline", "Roofline", roofline(run), ""),
+        ("roofline", "Roofline", scaling.roofline(run), ""),
         (
-            "kernels", "Where the device time goes", kernels.kernel_shares(run),
+            "kernels", "Where the device time goes", passes.kernel_shares(run),
             _of_pass((kernel_tables.share_table, kernel_tables.kernel_table), run, "kernels"),
         ),
         (
-            "kernels-layer", "One attention layer", [*kernels.attention_lanes(run), *kernels.attention_layer(run)],
+            "kernels-layer", "One attention layer", [*passes.attention_lanes(run), *passes.attention_layer(run)],
             _of_pass((kernel_tables.attention_part_table,), run, "kernels"),
         ),
         (
-            "warmup", "Warm-up", [*warmup.warmup_series(run), *warmup.first_rounds(run)],
+            "warmup", "Warm-up", [*passes.warmup_series(run), *passes.first_rounds(run)],
             _of_pass(WARMUP_TABLES, run, "warmup"),
         ),
     ):  # fmt: skip
@@ -199,8 +198,8 @@ def _filters(shown: Sequence[RecordedRun]) -> str:
 
 
 def _document(page: Page, filters: str) -> str:
-    title = "Recorded runs"
-    drawing = f"<script>{_plotly()}</script>" if page.figures else ""
+    title, plotly = "Recorded runs", _plotly()
+    drawing = f"<script>{plotly}</script>" if page.figures else ""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

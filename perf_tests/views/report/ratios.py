@@ -53,7 +53,6 @@ def backward_over_forward(run: RecordedRun) -> list[Figure]:
 
 
 def passes_table(run: RecordedRun) -> Table | None:
-    """Backward over forward as text."""
     pairs = [(backward, forward) for backward, forward in passes(run) if not forward.is_attention]
     if not pairs:
         return None
@@ -79,7 +78,6 @@ def _point(over: Cell, under: Cell) -> Point:
 
 
 def _places(pairs: Iterable[Pair]) -> list[str]:
-    """In the order of sizes and lengths; a single series may lack some."""
     return distinct(place_of(over) for over, _ in pairs)
 
 

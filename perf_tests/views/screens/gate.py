@@ -82,7 +82,6 @@ def _case_sentence(row: CaseResult, header: Json, rules: Rules) -> str:
 
 
 def effect_words(row: CaseResult, effect: Effect) -> str:
-    """The measured effect; the bracket that holds the interval stays open."""
     words = "faster" if effect.effect < 0 else "slower"
     clock = CLOCKS[row.clock or "wall"]
     return f"head is {abs(effect.effect):.1%} {words} by {clock} ({interval_words(effect)} at 95 %"
@@ -188,7 +187,6 @@ def verdict_sentence(result: GateResult) -> str:
 
 
 def tally(cases: Iterable[CaseResult]) -> str:
-    """How many cases have each verdict."""
     counts = Counter(row.verdict for row in cases)
     return ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])
 

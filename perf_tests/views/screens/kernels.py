@@ -65,7 +65,6 @@ def _left_out(values: Json) -> list[str]:
 
 
 def detail_lines(values: Json) -> list[str]:
-    """Every table of one pass."""
     products = values["matrix_products"]
     expected = products.get("expected_count")
     kind: Columns = {"kind": lambda row: str(row["kind"]), **SHARES}

@@ -70,7 +70,6 @@ def _rounds_kept(outcome: Json) -> str:
 
 
 def time_line(seconds: dict[str, float]) -> str:
-    """Where the time of a run went, as shares of the whole."""
     total = seconds["total"] or 1.0
     counting, passes = seconds.get("counting", 0.0), seconds.get("passes", 0.0)
     rest = total - seconds["rounds"] - seconds["building"] - counting - passes

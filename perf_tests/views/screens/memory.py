@@ -52,7 +52,6 @@ def summary_lines(passes: Sequence[Json]) -> list[str]:
 
 
 def _flag_lines(passes: Sequence[Json]) -> list[str]:
-    """Each flag once, with its cases."""
     cases: dict[str, list[str]] = defaultdict(list)
     for row in passes:
         for flag in row["values"]["flags"]:
@@ -96,7 +95,6 @@ def _one_block(parts: Sequence[Json]) -> dict[str, int]:
 
 
 def _largest_lines(passes: Sequence[Json]) -> list[str]:
-    """The largest blocks of the case with the highest peak."""
     if not passes:
         return []
     row = max(passes, key=lambda row: row["values"]["peak_allocated_bytes"])

@@ -38,12 +38,10 @@ def recorded_lines(result: RecordedResult, rules: Rules, base_name: str) -> list
 
 
 def recorded_findings(result: RecordedResult, rules: Rules) -> list[str]:
-    """One sentence for each case that is not OK."""
     return [_sentence(row, rules) for row in result.cases if row.verdict != Verdict.OK]
 
 
 def failure_sentences(result: RecordedResult, rules: Rules) -> list[str]:
-    """One sentence for each case that fails."""
     return [printable(_sentence(row, rules)) for row in result.cases if row.is_failure]
 
 
@@ -83,7 +81,6 @@ def recorded_verdict(result: RecordedResult) -> str:
 
 
 def recorded_markdown(result: RecordedResult, rules: Rules) -> str:
-    """A summary for a pull request."""
     parts = [f"### {in_markdown(recorded_verdict(result))}", ""]
     parts += [f"* {in_markdown(sentence)}" for sentence in recorded_findings(result, rules)]
     parts += ["", *pipe_table(RECORDED_HEADER, map(case_row, result.cases)), ""]

@@ -32,7 +32,6 @@ def warmup_lines(passes: Sequence[Json]) -> list[str]:
 
 
 def machine_line(passes: Sequence[Json]) -> str:
-    """How many warm-up rounds cover every case of the study."""
     needed = {row["id"]: row["values"]["recommended_warmup_rounds"] for row in passes}
     most = max(needed, key=lambda case_id: needed[case_id])
     configured = max(row["values"]["configured_warmup_rounds"] for row in passes)
@@ -41,7 +40,6 @@ def machine_line(passes: Sequence[Json]) -> str:
 
 
 def _after(row: Json, rounds: int) -> Json:
-    """The process with that many warm-up rounds."""
     found = (one for one in row["values"]["series"] if not one["leaves_out_timed_phase"])
     return next(one for one in found if one["warmup_rounds"] == rounds)
 
@@ -52,7 +50,6 @@ def _steady(row: Json) -> str:
 
 
 def _mostly(parts: Json) -> str:
-    """The largest part of the first round's extra time, with its share."""
     grown = {name: seconds for name, seconds in parts.items() if name != STEADY and seconds > 0}
     if not grown:
         return DASH

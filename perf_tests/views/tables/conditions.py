@@ -19,7 +19,6 @@ def machine_name(record: Json) -> str:
 
 
 def machine_line(record: Json) -> str:
-    """Machine, build and settings."""
     facts = record["machine_info"].get("torch") or {}
     parts = [machine_name(record)]
     if facts.get("torch"):
@@ -46,7 +45,6 @@ def commit_of(record: Json) -> str:
 
 
 def date_of(record: Json) -> str:
-    """Date and time to the minute, as written."""
     return str(record.get("datetime") or "")[:16].replace("T", " ")
 
 

@@ -42,7 +42,6 @@ ATTENTION_PART: Columns = {
 
 
 def kernel_table(cells: Sequence[Cell]) -> Table | None:
-    """The kernels with the most time, for each traced case."""
     title = f"Kernels that take most, up to {TOP_KERNELS} of a case"
     rows = [(cell, row) for cell in cells for row in list(rows_in(cell.info, "kernels"))[:TOP_KERNELS]]
     return pass_table("kernels", title, KERNEL, rows, [TRACED_NOTE], words=1)
@@ -56,7 +55,6 @@ def share_table(cells: Sequence[Cell]) -> Table | None:
 
 
 def attention_part_table(cells: Sequence[Cell]) -> Table | None:
-    """Device and host time of each part of one attention layer."""
     rows = [
         (cell, {"way": way, **part})
         for cell in cells

@@ -42,14 +42,12 @@ def memory_pass_table(cells: Sequence[Cell]) -> Table | None:
 
 
 def memory_part_table(cells: Sequence[Cell]) -> Table | None:
-    """The peak within each part of a round."""
     columns: Columns = {"Part": lambda row: str(row.get("phase")), **PEAK}
     rows = [(cell, part) for cell in cells for part in rows_in(cell.info, "parts")]
     return pass_table("memory_parts", "Peak memory by part of a round", columns, rows, _notes(cells), words=1)
 
 
 def memory_category_table(cells: Sequence[Cell]) -> Table | None:
-    """What the peak is made of."""
     rows = [(cell, held) for cell in cells if (held := inside(cell.info, "peak_by_category_bytes"))]
     columns = _mebibytes(distinct(name for _, held in rows for name in held))
     return pass_table("memory_categories", "What is held at the peak", columns, rows, _notes(cells))
@@ -62,7 +60,6 @@ def saved_table(cells: Sequence[Cell]) -> Table | None:
 
 
 def largest_table(cells: Sequence[Cell]) -> Table | None:
-    """The largest blocks of memory, with the line that allocated them."""
     rows = [
         (cell, block)
         for cell in last_phases(cells)
@@ -72,7 +69,6 @@ def largest_table(cells: Sequence[Cell]) -> Table | None:
 
 
 def _measured_over_predicted(row: Json) -> str:
-    """To a hundred-thousandth."""
     measured, predicted = (finite(row.get(name)) for name in ("peak_allocated_bytes", "predicted_peak_bytes"))
     return shown(measured / predicted if measured and predicted else None, ".5f")
 

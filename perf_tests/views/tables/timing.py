@@ -43,14 +43,12 @@ Entry = tuple[Cell, str, str]
 
 
 def timing_table(cells: Sequence[Cell]) -> Table | None:
-    """Times of a model's phases by size and context."""
     chosen = [cell for cell in cells if not cell.is_attention]
     entries = [(cell, f"{cell.phase} (ms)", milliseconds(cell)) for cell in chosen]
     return _table("timing", "Time by size and context", chosen, MODEL_LABELS, entries, SPREAD_NOTE)
 
 
 def precision_table(cells: Sequence[Cell]) -> Table | None:
-    """fp32 beside every other precision, with the speed-up."""
     labels = (SIZE, CONTEXT, PHASE, IMPLEMENTATION, BATCH)
     entries: list[Entry] = []
     chosen: list[Cell] = []
@@ -66,20 +64,17 @@ def precision_table(cells: Sequence[Cell]) -> Table | None:
 
 
 def memory_table(cells: Sequence[Cell]) -> Table | None:
-    """Peak of allocated memory by phase, and beside it the peak that was predicted where there is one."""
     chosen = [cell for cell in cells if not cell.is_attention]
     return _memory("memory", "Peak memory by size and context", chosen, MODEL_LABELS, lambda cell: cell.phase)
 
 
 def attention_table(cells: Sequence[Cell]) -> Table | None:
-    """Times of attention alone, each implementation beside the others."""
     chosen = [cell for cell in cells if cell.is_attention]
     entries = [(cell, f"{cell.implementation} {cell.phase} (ms)", milliseconds(cell)) for cell in chosen]
     return _table("attention", "Attention alone", chosen, ATTENTION_LABELS, entries, SPREAD_NOTE)
 
 
 def attention_memory_table(cells: Sequence[Cell]) -> Table | None:
-    """Peaks of attention alone, each implementation beside the others."""
     chosen = [cell for cell in cells if cell.is_attention]
     title = "Peak memory of attention alone"
     return _memory("attention_memory", title, chosen, ATTENTION_LABELS, lambda c: f"{c.implementation} {c.phase}")

@@ -17,7 +17,6 @@ FIRST_ROUND_NOTE = "one profiled process: extra time of its first round over a s
 
 
 def warmup_table(cells: Sequence[Cell]) -> Table | None:
-    """Mean and spread after each number of warm-up rounds, and how many this machine needs."""
     series = [(cell, {series_name(row): row for row in rows_in(cell.info, "series")}) for cell in cells]
     rows = [(cell, {**cell.info, "by_name": of}) for cell, of in series if of or cell.outcome]
     columns: Columns = {
@@ -77,7 +76,6 @@ def _recommendations(cells: Sequence[Cell]) -> list[str]:
 
 
 def first_round_table(cells: Sequence[Cell]) -> Table | None:
-    """What the very first round of a process is spent on."""
     rows = [(cell, parts) for cell in cells if (parts := first_round_parts(cell.info))]
     columns: Columns = {
         f"{part_name(name)} (ms)": partial(figure_in, name=name, factor=1e3)

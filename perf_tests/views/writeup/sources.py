@@ -81,7 +81,6 @@ class Sources:
 
     @cached_property
     def ledger_name(self) -> str:
-        """The newest version's, as a path below the root."""
         versions = sorted(
             (self.root / LEDGER).glob("torch-*.csv"), key=lambda path: [int(n) for n in re.findall(r"\d+", path.stem)]
         )

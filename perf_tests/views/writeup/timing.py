@@ -29,7 +29,6 @@ def warm_up(sources: Sources) -> Answer | None:
 
 
 def _warm_up_study(sources: Sources) -> Answer | None:
-    """From fresh processes with each number of warm-up rounds."""
     found = sources.passed("warmup")
     cells = found.cells
     first = [(ratio, cell) for cell in cells if (ratio := _first_over_others(cell, "0")) is not None]
@@ -83,7 +82,6 @@ def _left_out(cells: Sequence[Cell]) -> str:
 
 
 def _first_rounds(sources: Sources) -> Answer | None:
-    """From what a timing keeps of its own first warm-up round."""
     found = sources.timed()
     ratios = [
         (first / cell.median_seconds, cell)
