@@ -43,9 +43,6 @@ _LAUNCHES_NOTHING = {
     )
 }  # fmt: skip
 
-# Computes even when called by another operation, as by `where` for a number: on a GPU it is its own launch.
-_FILLS_A_NUMBER = "aten::scalar_tensor"
-
 _GENERATED = re.compile(r"^(graph_\d+_)?(cpp_fused|triton)_")
 _COPY_KINDS = {"HtoD": "host-to-device", "DtoH": "device-to-host", "DtoD": "device-to-device"}
 
@@ -95,9 +92,7 @@ class _Reader:
     def _around(self, moment_us: float) -> _Frame:
         """For a thread without regions, such as autograd's: the regions in which the thread of the rounds waits."""
         frames = self.stacks.get(self.thread_of_rounds, [])
-        innermost = next((frame for frame in reversed(frames) if frame.end_us > moment_us), None)
-        if innermost is None:
-            return _Frame(float("inf"))
+        innermost = next((frame for frame in reversed(frames) if frame.end_us > moment_us), _Frame(0.0))
         return _Frame(float("inf"), innermost.regions, innermost.is_backward)
 
     def _read_annotation(self, event: Json, frame: _Frame) -> None:
@@ -119,7 +114,8 @@ class _Reader:
             return
         if number >= 0 and not arguments.get("Fwd thread id"):
             self.regions_of_node[number] = frame.regions  # of several, the last one made the node
-        if name == _FILLS_A_NUMBER or (frame.operation is None and _computes(name)):
+        # `where` calls scalar_tensor for a number: on a GPU it is its own launch.
+        if name == "aten::scalar_tensor" or (frame.operation is None and _computes(name)):
             frame.operation = event
             if name not in _LAUNCHES_NOTHING:
                 self.operations.append((event, frame))

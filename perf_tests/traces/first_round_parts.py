@@ -25,9 +25,13 @@ STEADY, UNEXPLAINED = "steady_round_seconds", "unexplained_seconds"
 PRODUCTS_OF_LIBRARIES = re.compile(r"^aten::_?(scaled_dot_product|flash_attention|efficient_attention|fused_sdp)")
 LOADING = re.compile(r"^import of |^cu(da)?(Module|Library)(Load|Get)|^cuda(FuncGetAttributes|GetFuncBySymbol)")
 COMPILING = re.compile(r"\(dynamo_timed\)$")
-ALLOCATING = re.compile(r"^cuda(Malloc|HostAlloc|Free|HostRegister)|^cuMem(Alloc|Create|Map|SetAccess|AddressReserve)")
-LAUNCHING = re.compile(r"^cu(da)?(Launch|GraphLaunch|OccupancyMax)")
-WAITING = re.compile(r"^cu(da)?(Device|Ctx|Stream|Event)Synchronize")
+CALLS = {
+    re.compile(
+        r"^cuda(Malloc|HostAlloc|Free|HostRegister)|^cuMem(Alloc|Create|Map|SetAccess|AddressReserve)"
+    ): ALLOCATOR,
+    re.compile(r"^cu(da)?(Launch|GraphLaunch|OccupancyMax)"): LAUNCHES,
+    re.compile(r"^cu(da)?(Device|Ctx|Stream|Event)Synchronize"): None,
+}
 LARGEST = 5
 TICK_SECONDS = 0.01
 """Of the clock that tells the kernel's share of CPU time (proc(5), sysconf(_SC_CLK_TCK) on Linux)."""
@@ -117,7 +121,7 @@ def _part_of(event: Json, around: str | None) -> str | None:
         return MODULE_LOADING
     if around == COMPILATION or COMPILING.search(name):
         return COMPILATION
-    for pattern, part in ((ALLOCATING, ALLOCATOR), (LAUNCHING, LAUNCHES), (WAITING, None)):
+    for pattern, part in CALLS.items():
         if pattern.match(name):
             return part
     if event["cat"] != "cpu_op":

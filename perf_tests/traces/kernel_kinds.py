@@ -33,19 +33,24 @@ _ELEMENT_BYTES = {
 
 Dims = list[Any]
 
-# Kernels of cuBLAS, CUTLASS, cuBLASLt and Triton's templates. The reduction of a split product is part of it.
-_PRODUCT_KERNEL = re.compile(r"gemm|gemv|xmma|cutlass|nvjet|splitk|triton_tem.*mm|_mm_|wgmma", re.IGNORECASE)
-_ATTENTION_KERNEL = re.compile(r"flash|fmha|mem_eff|attention_kernel|triton_tem.*attention|sdpa", re.IGNORECASE)
-_REDUCTION_KERNEL = re.compile(r"reduce|softmax|norm|triton_(red|per)_|argm(ax|in)", re.IGNORECASE)
-_CAST_KERNEL = re.compile(r"(bfloat16|float16|half|float8)_?copy|tofloat32|LoadWithCast|StoreWithCast", re.IGNORECASE)
-_COPY_KERNEL = re.compile(r"copy|CatArray|transpose", re.IGNORECASE)
-_FILL_KERNEL = re.compile(r"FillFunctor|memset", re.IGNORECASE)
-_INDEXING_KERNEL = re.compile(r"index|gather|scatter|embedding", re.IGNORECASE)
+# Of a kernel's own name, the first that matches. Products are kernels of cuBLAS, CUTLASS, cuBLASLt and Triton's
+# templates; the reduction of a split product is part of it.
+_KERNELS = {
+    "fused attention": r"flash|fmha|mem_eff|attention_kernel|triton_tem.*attention|sdpa",
+    "matrix product": r"gemm|gemv|xmma|cutlass|nvjet|splitk|triton_tem.*mm|_mm_|wgmma",
+    "cast": r"(bfloat16|float16|half|float8)_?copy|tofloat32|LoadWithCast|StoreWithCast",
+    "memset": r"FillFunctor|memset",
+    "reduction": r"reduce|softmax|norm|triton_(red|per)_|argm(ax|in)",
+    "indexing": r"index|gather|scatter|embedding",
+    "copy": r"copy|CatArray|transpose",
+}
 
 
 def kind_of(kernel: str, operator: str = "", dtypes: tuple[str, ...] = ()) -> str:
     """One of `KINDS`; `dtypes` are those of the operation's tensors, and `kernel` is its own name on a CPU."""
-    return (operator and _kind_of_operator(operator, dtypes)) or _kind_of_kernel(kernel)
+    return (operator and _kind_of_operator(operator, dtypes)) or next(
+        (kind for kind, pattern in _KERNELS.items() if re.search(pattern, kernel, re.IGNORECASE)), "elementwise"
+    )
 
 
 def _kind_of_operator(operator: str, dtypes: tuple[str, ...]) -> str | None:
@@ -61,21 +66,6 @@ def _kind_of_operator(operator: str, dtypes: tuple[str, ...]) -> str | None:
         if name in names:
             return kind
     return None
-
-
-def _kind_of_kernel(kernel: str) -> str:
-    for pattern, kind in (
-        (_ATTENTION_KERNEL, "fused attention"),
-        (_PRODUCT_KERNEL, "matrix product"),
-        (_CAST_KERNEL, "cast"),
-        (_FILL_KERNEL, "memset"),
-        (_REDUCTION_KERNEL, "reduction"),
-        (_INDEXING_KERNEL, "indexing"),
-        (_COPY_KERNEL, "copy"),
-    ):
-        if pattern.search(kernel):
-            return kind
-    return "elementwise"
 
 
 def tensors_of(dims: Dims, dtypes: list[str]) -> list[tuple[tuple[int, ...], str]]:

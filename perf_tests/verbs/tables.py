@@ -35,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     left_out: list[str] = []
     try:
-        records = _records(arguments.storage, arguments.runs, left_out)
+        readable = each_readable(chosen_paths(arguments.storage, arguments.runs), left_out)
+        latest = None if arguments.runs else newest(readable)
+        records = list(readable) if arguments.runs else [latest] if latest else []
     except ValueError as error:
         print(error, file=sys.stderr)
         return UNREADABLE
@@ -56,14 +58,6 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"The tables cannot be written to {arguments.output}: {error}; name another folder.", file=sys.stderr)
         return USAGE
     return FINDINGS if left_out else FINE
-
-
-def _records(storage: Path, asked: Sequence[str], left_out: list[str]) -> list[StoredRecord]:
-    readable = each_readable(chosen_paths(storage, asked), left_out)
-    if asked:
-        return list(readable)
-    latest = newest(readable)
-    return [] if latest is None else [latest]
 
 
 def _texts(records: Sequence[StoredRecord], chosen_format: str, only: str | None) -> dict[str, str]:

@@ -65,18 +65,17 @@ def comparison_lines(rows: Sequence[ComparedCase], width: int) -> list[ScreenLin
     """A tally, the lost cases, the ratios from the worst on, and the cases that only one run has."""
     width = min(max(width, NARROWEST), WIDEST)
     lost = sorted((row for row in rows if row.status in FIRST), key=lambda row: FIRST.index(Status(row.status)))
-    measured = sorted((row for row in rows if row.ratio is not None), key=_worst_first)
+    # Significant changes first; among equals, the largest first.
+    measured = sorted(
+        (row for row in rows if row.ratio is not None),
+        key=lambda row: (list(Reading).index(reading(row)), -abs(log(row.ratio or 1.0))),
+    )
     others = [row for row in rows if row.ratio is None and row.status not in FIRST]
     lines = [ScreenLine(_tally(rows))] if rows else []
     lines += [ScreenLine(_in_words(row), Tone.BAD if row.is_failure else Tone.PLAIN) for row in lost]
     if measured:
         lines += [*_table(measured, width), ScreenLine(NOTE)]
     return lines + [ScreenLine(_in_words(row)) for row in others]
-
-
-def _worst_first(row: ComparedCase) -> tuple[int, float]:
-    """Significant changes first; among equals, the largest first."""
-    return list(Reading).index(reading(row)), -abs(log(row.ratio or 1.0))
 
 
 def _tally(rows: Sequence[ComparedCase]) -> str:

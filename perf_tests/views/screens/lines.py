@@ -18,15 +18,13 @@ def result_lines(record: Json) -> list[str]:
     """One row for each case: median, spread, throughput; then the cases without a timing, with their reasons."""
     lines = _result_table(record["benchmarks"]) if record["benchmarks"] else []
     for row in record["benchmarks"]:
-        flags = row["extra_info"].get("flags", ())
-        lines += [
-            f"{case_name(row['fullname'])}: {FLAGS[flag].sentence}{_next_step(flag, row['extra_info'])}"
-            for flag in flags
-        ]
-    lines += [
-        f"{case_name(row['id'])}: {OUTCOMES[row['outcome']]}: {row['reason']}{_rounds_kept(row)}"
-        for row in record["outcomes"]
-    ]
+        for flag in row["extra_info"].get("flags", ()):
+            rounds = row["extra_info"].get("suggested_warmup_rounds") if flag == "short_warmup" else None
+            advice = "" if rounds is None else f"; set --warmup-rounds {rounds}"
+            lines.append(f"{case_name(row['fullname'])}: {FLAGS[flag].sentence}{advice}")
+    for row in record["outcomes"]:
+        kept = f" ({len(row['rounds'])} rounds kept)" if row.get("rounds") else ""
+        lines.append(f"{case_name(row['id'])}: {OUTCOMES[row['outcome']]}: {row['reason']}{kept}")
     return lines
 
 
@@ -57,16 +55,6 @@ _NOTES = {
     "of ceiling": "ceiling: the best square product in this precision here",
     "roofline": "roofline: least time of its kernels here over median",
 }
-
-
-def _next_step(flag: str, info: Json) -> str:
-    rounds = info.get("suggested_warmup_rounds")
-    return f"; set --warmup-rounds {rounds}" if flag == "short_warmup" and rounds is not None else ""
-
-
-def _rounds_kept(outcome: Json) -> str:
-    count = len(outcome.get("rounds") or ())
-    return f" ({count} rounds kept)" if count else ""
 
 
 def time_line(seconds: dict[str, float]) -> str:

@@ -48,15 +48,11 @@ def summary_lines(passes: Sequence[Json]) -> list[str]:
     lines += [
         f"{_name(row)}: {row['values']['snapshot_reason']}" for row in passes if row["values"].get("snapshot_reason")
     ]
-    return [*lines, *_flag_lines(passes)]
-
-
-def _flag_lines(passes: Sequence[Json]) -> list[str]:
-    cases: dict[str, list[str]] = defaultdict(list)
+    flagged: dict[str, list[str]] = defaultdict(list)
     for row in passes:
         for flag in row["values"]["flags"]:
-            cases[flag].append(_name(row))
-    return [f"{FLAGS[flag].sentence}: {', '.join(names)}" for flag, names in cases.items()]
+            flagged[flag].append(_name(row))
+    return lines + [f"{FLAGS[flag].sentence}: {', '.join(names)}" for flag, names in flagged.items()]
 
 
 def _name(row: Json) -> str:

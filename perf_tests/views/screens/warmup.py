@@ -13,7 +13,9 @@ COLUMNS: dict[str, Callable[[Json], str]] = {
     "mean after 0": lambda row: _mean(_after(row, 0)),
     "after 1": lambda row: _mean(_after(row, 1)),
     "after 5": lambda row: _mean(_after(row, 5)),
-    "steady from": lambda row: _steady(row),
+    "steady from": lambda row: (
+        f"round {steady}" if (steady := _after(row, 0)["steady_from_round"]) is not None else DASH
+    ),
     "enough": lambda row: f"{row['values']['recommended_warmup_rounds']}",
 }
 
@@ -42,11 +44,6 @@ def machine_line(passes: Sequence[Json]) -> str:
 def _after(row: Json, rounds: int) -> Json:
     found = (one for one in row["values"]["series"] if not one["leaves_out_timed_phase"])
     return next(one for one in found if one["warmup_rounds"] == rounds)
-
-
-def _steady(row: Json) -> str:
-    steady = _after(row, 0)["steady_from_round"]
-    return DASH if steady is None else f"round {steady}"
 
 
 def _mostly(parts: Json) -> str:

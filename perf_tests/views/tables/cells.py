@@ -113,7 +113,10 @@ def _order(cell: Cell) -> tuple[Any, ...]:
         place: tuple[Any, ...] = (order(cell.identity.get("head_dim")), order(cell.identity.get("sequence_length")))
     else:
         place = (size_order(cell), order(cell.identity.get("context_length")))
-    names = (cell.implementation != "naive", cell.implementation), precision_order(cell.label("precision"))
+    names = (
+        (cell.implementation != "naive", cell.implementation),
+        (cell.label("precision") != "fp32", cell.label("precision")),
+    )
     return cell.is_attention, place, *names, phase_order(cell), cell.id
 
 
@@ -135,10 +138,6 @@ def size_order(cell: Cell) -> tuple[float, str]:
         return math.inf, cell.label("size")
     d_model, d_ff, num_layers = (value or 0.0 for value in shape)
     return num_layers * (4 * d_model * d_model + 3 * d_model * d_ff), cell.label("size")
-
-
-def precision_order(precision: str) -> tuple[bool, str]:
-    return precision != "fp32", precision
 
 
 def distinct(values: Iterable[str]) -> list[str]:

@@ -13,36 +13,30 @@ from perf_tests.views.tables.conditions import machine_name
 from perf_tests.views.tables.digits import MIB
 from perf_tests.views.tables.warmup import seconds_of
 
-MODEL_TIMING_COLUMNS = (
-    "source", "gpu", "gpu_basis", "edition", "size", "d_model", "d_ff", "n_layers", "n_heads", "vocab", "batch",
-    "context", "context_basis", "precision", "compiled", "phase", "mean_ms", "std_ms", "n_measured", "warmup", "sync",
-    "status", "note", "attention", "execution", "checkpoint", "optimizer", "median_ms",
-)  # fmt: skip
-ATTENTION_TIMING_COLUMNS = (
-    "source", "gpu", "gpu_basis", "batch", "d_model", "seq_len", "causal_mask", "precision", "compiled", "phase",
-    "mean_ms", "std_ms", "n_measured", "status", "note", "attention", "median_ms",
-)  # fmt: skip
-MEMORY_COLUMNS = (
-    "source", "gpu", "gpu_basis", "object", "size", "d_model", "n_layers", "batch", "context", "precision", "compiled",
-    "mode", "value", "unit", "status", "note", "attention", "execution", "checkpoint", "predicted",
-)  # fmt: skip
-KERNEL_COLUMNS = (
-    "source", "gpu", "gpu_basis", "edition", "size", "context", "scope", "kernel", "calls", "total_ms", "avg_us",
-    "std_us", "pct_of_gpu_time", "note", "precision", "attention",
-)  # fmt: skip
-WARMUP_COLUMNS = (
-    "source", "gpu", "size", "context", "phase", "warmup", "mean_ms", "std_ms", "note", "gpu_basis", "d_model", "d_ff",
-    "n_layers", "n_heads", "vocab", "batch", "precision", "compiled", "n_measured", "attention", "first_ms",
-    "steady_from_round",
-)  # fmt: skip
-
 COLUMNS = {
-    "timing": MODEL_TIMING_COLUMNS,
-    "attention": ATTENTION_TIMING_COLUMNS,
-    "memory": MEMORY_COLUMNS,
-    "kernels": KERNEL_COLUMNS,
-    "warmup": WARMUP_COLUMNS,
-}
+    "timing": (
+        "source", "gpu", "gpu_basis", "edition", "size", "d_model", "d_ff", "n_layers", "n_heads", "vocab", "batch",
+        "context", "context_basis", "precision", "compiled", "phase", "mean_ms", "std_ms", "n_measured", "warmup",
+        "sync", "status", "note", "attention", "execution", "checkpoint", "optimizer", "median_ms",
+    ),
+    "attention": (
+        "source", "gpu", "gpu_basis", "batch", "d_model", "seq_len", "causal_mask", "precision", "compiled", "phase",
+        "mean_ms", "std_ms", "n_measured", "status", "note", "attention", "median_ms",
+    ),
+    "memory": (
+        "source", "gpu", "gpu_basis", "object", "size", "d_model", "n_layers", "batch", "context", "precision",
+        "compiled", "mode", "value", "unit", "status", "note", "attention", "execution", "checkpoint", "predicted",
+    ),
+    "kernels": (
+        "source", "gpu", "gpu_basis", "edition", "size", "context", "scope", "kernel", "calls", "total_ms", "avg_us",
+        "std_us", "pct_of_gpu_time", "note", "precision", "attention",
+    ),
+    "warmup": (
+        "source", "gpu", "size", "context", "phase", "warmup", "mean_ms", "std_ms", "note", "gpu_basis", "d_model",
+        "d_ff", "n_layers", "n_heads", "vocab", "batch", "precision", "compiled", "n_measured", "attention", "first_ms",
+        "steady_from_round",
+    ),
+}  # fmt: skip
 """The columns of each kind of table, those that published collections lack at the end."""
 
 PRECISIONS = {"bf16": "bf16_amp", "fp16": "fp16_amp", "fp16-unscaled": "fp16_amp(unscaled)"}
@@ -74,6 +68,8 @@ def flat_rows(
 def _common(cell: Cell, name: str, machine: str) -> Json:
     """Every column that no kind fills itself; each kind takes those that it has."""
     precision = cell.label("precision")
+    compiled = "compiled" in (cell.label("attention"), cell.label("execution"))
+    other = "" if cell.label("attention") == "naive" else f" ({cell.label('attention')})"
     return {
         "source": name,
         "gpu": machine,
@@ -85,7 +81,7 @@ def _common(cell: Cell, name: str, machine: str) -> Json:
         "seq_len": cell.label("sequence_length"),
         "batch": cell.label("batch_size"),
         "precision": PRECISIONS.get(precision, precision),
-        "compiled": _compiled(cell),
+        "compiled": "yes" if compiled else f"no{other}",
         "phase": _published(cell.phase),
         "status": "ok" if not cell.outcome else "OOM" if cell.outcome == "out_of_memory" else cell.outcome,
         "note": cell.reason,
@@ -107,13 +103,6 @@ def _common(cell: Cell, name: str, machine: str) -> Json:
 def _published(phase: str) -> str:
     row = PHASES.get(phase)
     return row.published_as or phase if row else phase
-
-
-def _compiled(cell: Cell) -> str:
-    """yes or no, with the name of fused attention, whose operations are not the same."""
-    if "compiled" in (cell.label("attention"), cell.label("execution")):
-        return "yes"
-    return "no" if cell.label("attention") == "naive" else f"no ({cell.label('attention')})"
 
 
 def _times(cell: Cell) -> Json:

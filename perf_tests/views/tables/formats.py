@@ -9,12 +9,11 @@ from perf_tests.views.tables.table import Table
 
 def markdown(tables: Sequence[Table]) -> str:
     """Pipe tables, the title above and the conditions below."""
-    return "\n".join(map(_markdown, tables))
-
-
-def _markdown(table: Table) -> str:
-    lines = [f"**{in_markdown(table.title)}**", "", *pipe_table(table.header, table.rows, table.label_columns)]
-    return "\n".join([*lines, "", *(f"- {in_markdown(note)}" for note in table.notes), ""])
+    lines: list[str] = []
+    for table in tables:
+        lines += [f"**{in_markdown(table.title)}**", "", *pipe_table(table.header, table.rows, table.label_columns)]
+        lines += ["", *(f"- {in_markdown(note)}" for note in table.notes), ""]
+    return "\n".join(lines)
 
 
 def pipe_table(header: Sequence[str], rows: Iterable[Sequence[str]], label_columns: int = 1) -> list[str]:

@@ -35,9 +35,11 @@ BLOCK: Columns = {
 
 def memory_pass_table(cells: Sequence[Cell]) -> Table | None:
     """The peak of each case beside the predicted one, and what was held between the parts of a round."""
-    marks = distinct(str(mark.get("name")) for cell in cells for mark in rows_in(cell.info, "marks"))
-    columns = PEAK | _mebibytes(marks)
-    rows = [(cell, {**cell.info, **_held(cell.info)}) for cell in cells]
+    held = [
+        {str(mark.get("name")): mark.get("allocated_bytes") for mark in rows_in(cell.info, "marks")} for cell in cells
+    ]
+    columns = PEAK | _mebibytes(distinct(name for marks in held for name in marks))
+    rows = [(cell, {**cell.info, **marks}) for cell, marks in zip(cells, held, strict=True)]
     return pass_table("memory_pass", "Peak of allocated memory beside the predicted one", columns, rows, _notes(cells))
 
 
@@ -71,10 +73,6 @@ def largest_table(cells: Sequence[Cell]) -> Table | None:
 def _measured_over_predicted(row: Json) -> str:
     measured, predicted = (finite(row.get(name)) for name in ("peak_allocated_bytes", "predicted_peak_bytes"))
     return shown(measured / predicted if measured and predicted else None, ".5f")
-
-
-def _held(values: Json) -> Json:
-    return {str(mark.get("name")): mark.get("allocated_bytes") for mark in rows_in(values, "marks")}
 
 
 def _mebibytes(names: Sequence[str]) -> Columns:
