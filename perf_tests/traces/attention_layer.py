@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean, median, pstdev
 
 from perf_tests.records.record import Json
-from perf_tests.traces.kernel_events import Region, Span, Trace, TracedKernel, total_us
-from perf_tests.traces.region_names import layer_of
+from perf_tests.traces.kernel_events import Region, Span, Trace, TracedKernel, layer_of, total_us
 
 PARTS = ("scores", "mask", "softmax", "value_product")
 PRODUCTS = ("scores", "value_product")

@@ -6,6 +6,10 @@ Times are microseconds of one clock.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+PHASES = ("full_step", "forward", "backward")
+ELSEWHERE = "elsewhere"
+"""In no region but a phase."""
+
 
 @dataclass(frozen=True)
 class Span:
@@ -85,3 +89,16 @@ class Trace:
         """The number of the round that holds all of these moments, else None."""
         holding = (place for place, span in enumerate(self.rounds) if all(map(span.holds, moments_us)))
         return next(holding, None)
+
+
+def layer_of(path: tuple[str, ...]) -> str | None:
+    """The region of the layer on the path, `block 3`; None outside of all."""
+    return next((name for name in path if name.startswith("block ")), None)
+
+
+def label(path: tuple[str, ...]) -> list[str]:
+    """`("forward", "block 3", "attention", "softmax")` to `["attention", "attention / softmax"]`."""
+    names = [name for name in path if name not in PHASES and not name.startswith("block ")]
+    if not names:
+        return ["residual" if layer_of(path) else ELSEWHERE]
+    return [" / ".join(names[: depth + 1]) for depth in range(len(names))]

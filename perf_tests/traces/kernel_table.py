@@ -10,9 +10,8 @@ from typing import TypeVar
 from perf_tests.phases import LANGUAGE_MODEL, phase_named
 from perf_tests.records.record import Json
 from perf_tests.traces.attention_layer import attention_values
-from perf_tests.traces.kernel_events import MemoryOperation, Span, Trace, TracedKernel, total_us
+from perf_tests.traces.kernel_events import MemoryOperation, Span, Trace, TracedKernel, label, total_us
 from perf_tests.traces.kernel_kinds import KINDS, PRODUCTS
-from perf_tests.traces.region_names import label
 
 TOP_KERNELS = 12
 TOP_SHAPES = 6

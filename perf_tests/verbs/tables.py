@@ -10,9 +10,8 @@ from perf_tests.records.chosen import chosen_paths, newest
 from perf_tests.records.store import StoredRecord, each_readable, write_whole
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
 from perf_tests.views.tables.flat_figures import COLUMNS, as_csv, as_jsonl, flat_figures
-from perf_tests.views.tables.formats import latex, markdown, typst
 from perf_tests.views.tables.record import tables_of
-from perf_tests.views.tables.table import Table
+from perf_tests.views.tables.table import Table, latex, markdown, typst
 
 FORMATS = {"markdown": ("md", markdown), "latex": ("tex", latex), "typst": ("typ", typst)}
 FLAT_FORMATS = ("csv", "jsonl")

@@ -96,7 +96,12 @@ def memory_categories(run: RecordedRun) -> list[Figure]:
         place_in_stack,
     )
     for group in groups:
-        series += _predicted([cell for cell in cells if without_phase(cell) == group], group)
+        predicted = [(cell, cell.number(PREDICTED)) for cell in cells if without_phase(cell) == group]
+        points = [Point(c.phase, amount / MIB, "predicted peak", tags_of(c)) for c, amount in predicted if amount]
+        circles = Series(
+            "predicted peak", points, mode="markers", symbol="circle-open", is_background=True, group=group
+        )
+        series += [circles] if points else []
     phases = distinct(cell.phase for cell in sorted(cells, key=phase_order))
     return run.figures(
         "memory-categories", "What is held at the peak, by phase", ("phase", "MiB"), series,
@@ -112,17 +117,6 @@ def stacked(names: Iterable[str]) -> list[str]:
 def place_in_stack(name: str) -> int:
     """Also the colour, the same in every figure."""
     return CATEGORIES.index(name) if name in CATEGORIES else len(CATEGORIES)
-
-
-def _predicted(cells: Sequence[Cell], group: str) -> list[Series]:
-    points = [
-        Point(cell.phase, amount / MIB, "predicted peak", tags_of(cell))
-        for cell in cells
-        if (amount := cell.number("predicted_peak_bytes"))
-    ]
-    if not points:
-        return []
-    return [Series("predicted peak", points, mode="markers", symbol="circle-open", is_background=True, group=group)]
 
 
 def timelines(run: RecordedRun) -> list[Figure]:
@@ -162,7 +156,7 @@ def _timeline(cell: Cell, categories: dict[str, list[float]], most: int) -> list
         for name in stacked(categories)
         if any(held := categories[name])
     ]  # fmt: skip
-    predicted = cell.number("predicted_peak_bytes")
+    predicted = cell.number(PREDICTED)
     if predicted:
         ends = [Point(end, predicted / MIB, "predicted peak", tags) for end in (0, len(totals) - 1)]
         series.append(Series("predicted peak", ends, dash=1, mode="lines", is_background=True, group=group))

@@ -15,7 +15,7 @@ from perf_tests.gate.suite import Shift
 from perf_tests.gate.verdicts import CaseResult, Effect, ExactResult, Verdict
 from perf_tests.records.record import Json, without_nan
 from perf_tests.views.screens.lines import DASH, case_name, duration, printable, table
-from perf_tests.views.tables.formats import in_markdown, pipe_table
+from perf_tests.views.tables.table import in_markdown, pipe_table
 
 CLOCKS = {"wall": "wall time", "cpu": "CPU time of the process"}
 
@@ -108,9 +108,8 @@ def _base_revision(header: Json) -> str:
 
 
 def _suite_sentence(suite: Shift, result: GateResult) -> str:
-    cause = "no sentinels ran, so the cause is unknown"
-    if result.sentinels:
-        cause = "the sentinels did not change, so the cause is the code"
+    unchanged = "the sentinels did not change, so the cause is the code"
+    cause = unchanged if result.sentinels else "no sentinels ran, so the cause is unknown"
     return (
         f"SLOWER: the suite as a whole by {suite.effect:.1%} ({interval_words(suite)} at 95 %): "
         f"{cause}{_because(result.suite_accepted)}."

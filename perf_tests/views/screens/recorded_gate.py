@@ -21,7 +21,7 @@ from perf_tests.views.screens.gate import (
     why_undecided,
 )
 from perf_tests.views.screens.lines import case_name, printable, table
-from perf_tests.views.tables.formats import in_markdown, pipe_table
+from perf_tests.views.tables.table import in_markdown, pipe_table
 
 RECORDED_HEADER = (*HEADER[:-1], "launches of head")
 

@@ -25,8 +25,7 @@ def top_kernel(sources: Sources) -> Answer | None:
         name = str(kernel.get("name"))[:NAME_CHARACTERS]
         said.append(f"in {name_of(cell)} `{name}`, {calls:g} calls a round, {share:.0%} of the kernel time")
     same = tops["forward"][1].get("name") == tops["backward"][1].get("name")
-    verdict = "Yes, it is the same" if same else "No, they differ"
-    return found.says(f"{verdict}: {'; '.join(said)}.")
+    return found.says(f"{'Yes, it is the same' if same else 'No, they differ'}: {'; '.join(said)}.")
 
 
 def beside_products(sources: Sources) -> Answer | None:

@@ -1,6 +1,7 @@
 """What timings answer: how sure they are, warm-up, precision, backward against forward, fused attention, depth."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from statistics import median
 
 from perf_tests.views.screens.lines import case_name, duration
@@ -66,13 +67,8 @@ def _mostly(cells: Sequence[Cell]) -> str:
 def _left_out(cells: Sequence[Cell]) -> str:
     """The first round after a warm-up that leaves out the timed phase."""
     names = {series_name(row) for cell in cells for row in rows_in(cell.info, "series")}
-    ratios = [
-        ratio
-        for name in sorted(names)
-        if "without" in name
-        for cell in cells
-        if (ratio := _first_over_others(cell, name)) is not None
-    ]
+    without = [_first_over_others(cell, name) for name in names if "without" in name for cell in cells]
+    ratios = [ratio for ratio in without if ratio is not None]
     if not ratios:
         return ""
     return (
@@ -166,10 +162,10 @@ def depth(sources: Sources) -> Answer | None:
     shapes = sources.shapes
     launches = [sources.counted("forward", f"{size}-ctx512-bf16-naive", "kernel_launches") for size in (deep, wide)]
     flops = [sources.counted("forward", f"{size}-ctx512-bf16-naive", "model_flops") for size in (deep, wide)]
-    pairs = list(_slower_though_smaller(sources, deep, wide))
+    pairs = _slower_though_smaller(sources, deep, wide)
     if not pairs:
         return None
-    source, gpu, context, precision, times = pairs[0]
+    (source, gpu, context, precision, _), *times = pairs[0]
     return Answer(
         f"It has more layers to launch. `{deep}` ({shapes[deep].num_layers} layers) has {flops[0] / flops[1]:.2f} x "
         f"the FLOPs of `{wide}` ({shapes[wide].num_layers} layers) and {launches[0] / launches[1]:.2f} x the launches: "
@@ -180,18 +176,15 @@ def depth(sources: Sources) -> Answer | None:
     )
 
 
-def _slower_though_smaller(
-    sources: Sources, deep: str, wide: str
-) -> Iterator[tuple[str, str, str, str, tuple[float, float]]]:
-    """Correctly labelled eager forward passes of one source, measured after a warm-up."""
+def _slower_though_smaller(sources: Sources, deep: str, wide: str) -> list[tuple[tuple[str, ...], float, float]]:
+    """Correctly labelled eager forward passes of one source, measured after a warm-up: their labels and times in ms."""
     cells: dict[tuple[str, ...], dict[str, float]] = {}
     for row in sources.published("e2e_timing.csv"):
         if _is_plain_forward(row):
             key = row["source"], row["gpu"], row["context"], row["precision"], row["batch"]
             cells.setdefault(key, {}).setdefault(row["size"], float(row["mean_ms"]))
-    for (source, gpu, context, precision, _), times in sorted(cells.items()):
-        if deep in times and wide in times and times[deep] > times[wide]:
-            yield source, gpu, context, precision, (times[deep], times[wide])
+    found = ((key, times.get(deep, 0.0), times.get(wide, math.inf)) for key, times in sorted(cells.items()))
+    return [pair for pair in found if pair[1] > pair[2]]
 
 
 def _is_plain_forward(row: dict[str, str]) -> bool:
