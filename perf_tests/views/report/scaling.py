@@ -130,7 +130,7 @@ def attention_time(run: RecordedRun) -> list[Figure]:
 
 
 def attention_memory(run: RecordedRun) -> list[Figure]:
-    """Peak over sequence length, one figure for each pass; and what is held before the backward pass."""
+    """Peak over sequence length, one figure for each pass; and memory before the backward pass."""
     timed, passed = run.cells, run.passed("memory")
     cells = timed if any(map(_mebibytes, timed)) else passed
     peaks = _attention_figures(run, cells, "memory", "peak of allocated memory (MiB)", _mebibytes)

@@ -146,7 +146,7 @@ def distinct(values: Iterable[str]) -> list[str]:
 
 
 def pairs_along(cells: Iterable[Cell], axis: str, base: str) -> list[tuple[Cell, Cell]]:
-    """(cell at `base`, other cell) that differ along `axis` alone."""
+    """Each (cell at `base`, other cell) that differ only along `axis`."""
     follow = (axis, *OF_A_PHASE) if axis == "phase" else (axis,)
     groups: dict[tuple[str, ...], dict[str, Cell]] = {}
     for cell in cells:

@@ -22,7 +22,7 @@ OF_PASSES = {"kernels": KERNEL_TABLES, "memory": MEMORY_TABLES, "warmup": WARMUP
 
 
 def tables_of(record: Json, name: str) -> list[Table]:
-    """In the order of the text; `name` is what people call the record."""
+    """In the order of a write-up; `name` is the record's."""
     cells = cells_of(record)
     built = [build(cells) for build in OF_CELLS]
     for extra_pass, builders in OF_PASSES.items():

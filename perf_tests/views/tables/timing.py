@@ -1,4 +1,4 @@
-"""The tables that people write up: times, precisions, peak memory and attention, out of one record."""
+"""The tables of a write-up: times, precisions, peak memory and attention, from one record."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from perf_tests.views.tables.digits import GIB, MIB, ratio_spread, significant, 
 from perf_tests.views.tables.table import Table
 
 GIB_FROM_BYTES = GIB / 8
-"""A table of peaks from this size on is in GiB, one with a smaller peak in MiB."""
+"""From this size on, a table of peaks is in GiB, else in MiB."""
 
 BASE_PRECISION = "fp32"
 SPREAD_NOTE = "mean ± standard deviation of the measured rounds"
@@ -19,7 +19,7 @@ RATIO_NOTE = f"{SPREAD_NOTE}; the ratio is of means, its ± from those of both"
 
 @dataclass(frozen=True)
 class Label:
-    """What rows are told apart by. One that never changes is said once, in the title, unless it is `always` shown."""
+    """A column that names rows; one with a single value moves to the title unless `always` shown."""
 
     name: str
     of: Callable[[Cell], str]
@@ -39,7 +39,7 @@ MODEL_LABELS = (SIZE, CONTEXT, IMPLEMENTATION, PRECISION, BATCH)
 ATTENTION_LABELS = (HEAD_DIM, SEQUENCE, PRECISION, BATCH)
 
 Entry = tuple[Cell, str, str]
-"""The cell that names the row, the column, and what stands there."""
+"""The cell that names the row, the column, and the text."""
 
 
 def timing_table(cells: Sequence[Cell]) -> Table | None:
@@ -81,7 +81,7 @@ def attention_memory_table(cells: Sequence[Cell]) -> Table | None:
 
 
 def milliseconds(cell: Cell) -> str:
-    """Mean and spread in ms, or why there is none."""
+    """Mean and spread in ms, or the outcome of a case without a timing."""
     if not cell.is_timed:
         return SHORT_OUTCOMES[cell.outcome]
     return with_spread(cell.mean_seconds * 1e3, cell.std_seconds and cell.std_seconds * 1e3)
@@ -130,7 +130,7 @@ def _table(
     for cell, column, text in entries:
         key = tuple(label.of(cell) for label in shown)
         laid.setdefault(key, {}).setdefault(column, []).append(text)
-    # A record may hold one case twice, and none of its figures may be lost.
+    # A record may hold a case twice; show both figures.
     rows = tuple((*key, *(" / ".join(row.get(column, [DASH])) for column in columns)) for key, row in laid.items())
     header = (*(label.name for label in shown), *columns)
     notes = (note, *([line] if (line := rounds_line(list(cells))) else []), *lost_lines(cells))

@@ -32,13 +32,13 @@ def warmup_table(cells: Sequence[Cell]) -> Table | None:
 
 
 def series_name(series: Json) -> str:
-    """How many rounds came first, and whether what is timed was among them."""
+    """The number of warm-up rounds, and whether they left out the timed phase."""
     name = shown(finite(series.get("warmup_rounds")), ".0f")
     return f"{name} without the timed phase" if series.get("leaves_out_timed_phase") is True else name
 
 
 def seconds_of(series: Json, name: str) -> list[float]:
-    """The rounds under that name, those that are numbers."""
+    """The positive finite rounds under that name."""
     found = series.get(name)
     values = map(finite, found if isinstance(found, list) else [])
     return [value for value in values if value is not None and value > 0]
