@@ -9,7 +9,7 @@ from perf_tests.cases import AttentionCase, Case
 from perf_tests.instruments.memory_holders import Held, Regions
 from perf_tests.instruments.round_memory import Mark, RoundMemory
 from perf_tests.records.record import Json
-from perf_tests.traces.region_names import PHASES, layer_of
+from perf_tests.traces.kernel_events import PHASES, layer_of
 
 MARKS = ("after forward", "before backward", "before optimizer", "after optimizer")
 MOST_MOMENTS = 1000

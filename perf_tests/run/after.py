@@ -17,10 +17,9 @@ from perf_tests.records.compare import ComparedCase, compare
 from perf_tests.records.record import Json, identity_of, ids_of
 from perf_tests.records.store import encoded, write_whole
 from perf_tests.run import recorded_verdict
-from perf_tests.views.screens.comparison import Tone, comparison_lines
+from perf_tests.views.screens.comparison import Tone, comparison_lines, width
 from perf_tests.views.screens.lines import result_lines, time_line
 from perf_tests.views.screens.passes import pass_lines
-from perf_tests.views.screens.terminal import width
 
 
 def outcome_of_error(item: pytest.Item, error: Exception) -> Outcome | None:
