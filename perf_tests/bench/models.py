@@ -1,4 +1,4 @@
-"""The model under test: built once for all cases that share it, in the same state for each of them."""
+"""The model under test: built once for the cases that share it, and reset before each."""
 
 import gc
 import importlib
@@ -21,11 +21,11 @@ from perf_tests.instruments.device import Device
 
 
 class ForeignModelError(Exception):
-    """The factory that --model names does not make a language model; the message is one sentence."""
+    """The factory given with --model makes no language model; the message is one sentence."""
 
 
 class ModelShelf:
-    """Holds one model at a time and lends it out, with fresh weights, as a `Training`."""
+    """Holds one model at a time and lends it, with fresh weights, as a `Training`."""
 
     def __init__(self, device: Device, seed: int) -> None:
         self.builds = 0
@@ -36,7 +36,7 @@ class ModelShelf:
         self._weights_are_fresh = False
 
     def lend(self, case: LanguageModelCase, optimizer: str) -> Training:
-        """A model for `case` in its first state: same weights, no gradients, no optimizer state, nothing compiled."""
+        """A model for `case` with its initial weights, and no gradients, optimizer state or compiled code."""
         if self._built_from != case.built_from:
             self.clear()
         torch.manual_seed(self._seed)
@@ -58,12 +58,12 @@ class ModelShelf:
         forget(self._device)
 
     def leave_memory_to_others(self) -> None:
-        """Free the model, and hand to other processes what this one keeps of it and of earlier cases."""
+        """Free the model, and return to the system what this process keeps of earlier cases."""
         self.clear()
         heap.give_back()
 
     def _renew_weights(self) -> None:
-        """Redraw the weights where the model can; a model without `reset_parameters` is built again."""
+        """A model without `reset_parameters` is built again."""
         assert self._model is not None
         reset = getattr(self._model, "reset_parameters", None)
         if callable(reset):
@@ -84,7 +84,7 @@ class ModelShelf:
 
 
 def forget(device: Device) -> None:
-    """Leave nothing of the last case behind: garbage, compiled graphs, cached memory."""
+    """Free what the last case left: garbage, compiled graphs, cached memory."""
     gc.collect()
     forget_compiled()
     device.release_memory()
@@ -93,9 +93,9 @@ def forget(device: Device) -> None:
 def build_foreign_model(name: str, config: ModelConfig) -> nn.Module:
     """What `MODULE:FACTORY` makes of `config`. Raises ForeignModelError with one sentence."""
     module_name, _, factory_name = name.partition(":")
-    with _told_in_one_sentence(f"--model {name} cannot be imported"):
+    with _as_foreign_model_error(f"--model {name} cannot be imported"):
         factory: ModelFactory = getattr(importlib.import_module(module_name), factory_name)
-    with _told_in_one_sentence(f"--model {name} builds no model of {config}"):
+    with _as_foreign_model_error(f"--model {name} builds no model of {config}"):
         model = factory(config)
     if not isinstance(model, nn.Module):
         raise ForeignModelError(f"--model {name} returned a {type(model).__name__}; it must return an nn.Module.")
@@ -103,8 +103,8 @@ def build_foreign_model(name: str, config: ModelConfig) -> nn.Module:
 
 
 @contextmanager
-def _told_in_one_sentence(what: str) -> Iterator[None]:
-    """Whatever somebody else's code raises, but for running out of memory, which is an outcome of the case."""
+def _as_foreign_model_error(what: str) -> Iterator[None]:
+    """Any error of the user's code but running out of memory, which is an outcome of the case."""
     try:
         yield
     except Exception as error:
@@ -115,9 +115,9 @@ def _told_in_one_sentence(what: str) -> Iterator[None]:
 
 @torch.no_grad()
 def check_foreign_model(model: nn.Module, case: LanguageModelCase, device: torch.device) -> None:
-    """Whether the model is a language model of the case's shape that reads its context; else ForeignModelError."""
+    """Raises ForeignModelError unless the model is a language model of the case's shape that reads its context."""
     tokens_BT = torch.randint(case.config.vocab_size, (1, case.context_length), device=device)
-    with _told_in_one_sentence(f"--model {case.model} fails on tokens of shape {(1, case.context_length)}"):
+    with _as_foreign_model_error(f"--model {case.model} fails on tokens of shape {(1, case.context_length)}"):
         logits_BTV = model(tokens_BT)
     wanted = (1, case.context_length, case.config.vocab_size)
     if not isinstance(logits_BTV, Tensor) or tuple(logits_BTV.shape) != wanted:
@@ -132,6 +132,6 @@ def check_foreign_model(model: nn.Module, case: LanguageModelCase, device: torch
     changed_BT[:, -1] = tokens_BT[:, -1]
     if torch.equal(model(changed_BT)[:, -1], logits_BTV[:, -1]):
         raise ForeignModelError(
-            f"--model {case.model} ignores its context: the last logits stay the same whatever tokens come before; "
-            "a figure for this context length would be wrong."
+            f"--model {case.model} ignores its context: the last logits do not depend on earlier tokens, "
+            "so a figure for this context length would be wrong."
         )

@@ -1,4 +1,4 @@
-"""`--benchmark-compare` with launches enough: verdicts from recorded runs, in the place of ratios without one."""
+"""`--benchmark-compare` with enough recorded launches: verdicts instead of bare ratios."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from perf_tests.records.store import StoredRecord, list_records
 
 
 def judge(run: Run, storage: Path, is_asked: bool) -> None:
-    """Add to `run` what recorded launches say of this one, or why they say nothing; nothing without a baseline."""
+    """Add to `run` the verdicts that its recorded launches allow, or why they allow none."""
     if run.record is None or run.baseline is None or not run.record["benchmarks"]:
         return
     now = StoredRecord(storage / "now" / "this run.json", run.record)
@@ -16,7 +16,7 @@ def judge(run: Run, storage: Path, is_asked: bool) -> None:
     if sides.why_no_verdict:
         run.notes.append(sides.why_no_verdict)
         return
-    # Only here: these statistics take scipy, which would slow every other run.
+    # Imported late: these statistics load scipy, which would slow every other run.
     from perf_tests.gate.recorded import RULES, conclude_recorded
     from perf_tests.views.screens.recorded_gate import failure_sentences, recorded_lines
 
