@@ -169,19 +169,15 @@ def _conditions(case: Case, workbench: Workbench) -> Json:
         "parameters": case.config.parameters if isinstance(case, LanguageModelCase) else 0,
     }
     if case.attention == "sdpa":
-        conditions["sdpa_backend"] = _sdpa_backend(case, workbench)
+        conditions["sdpa_backend"] = _sdpa_backend(case, workbench.device.torch_device)
     return conditions
 
 
-def _sdpa_backend(case: Case, workbench: Workbench) -> str | None:
+def _sdpa_backend(case: Case, device: torch.device) -> str | None:
+    shape: tuple[int, ...]
     if isinstance(case, AttentionCase):
-        shape: tuple[int, ...] = (case.batch_size, case.sequence_length, case.head_dim)
+        shape = (case.batch_size, case.sequence_length, case.head_dim)
     else:
         shape = (case.batch_size, case.config.num_heads, case.context_length, case.config.head_dim)
-    return sdpa_backend_for_shape(
-        ATTENTION["sdpa"].build(),
-        shape,
-        PRECISIONS[case.precision].autocast_dtype or torch.float32,
-        workbench.device.torch_device,
-        records_graph=case.row.records_graph,
-    )
+    attention, dtype = ATTENTION["sdpa"].build(), PRECISIONS[case.precision].autocast_dtype or torch.float32
+    return sdpa_backend_for_shape(attention, shape, dtype, device, records_graph=case.row.records_graph)

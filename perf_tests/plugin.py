@@ -9,22 +9,11 @@ import pytest
 
 from model.device import why_gpu_is_passed_over
 from model.precision import PRECISIONS
+from perf_tests import cases
 from perf_tests.bench import benchmark_options
 from perf_tests.bench.against import read_against
 from perf_tests.bench.outcomes import ImpossibleError, Outcome, is_out_of_memory, out_of_memory
 from perf_tests.bench.stash import AGAINST, CASE, OUTCOME, PASS, SAVING, SETTINGS, WORKBENCH
-from perf_tests.cases import (
-    ATTENTION_AXES,
-    LANGUAGE_MODEL_AXES,
-    AttentionCase,
-    attention_case,
-    attention_grid,
-    attention_id,
-    chosen_phases,
-    language_model_case,
-    language_model_grid,
-    language_model_id,
-)
 from perf_tests.identity import is_attention
 from perf_tests.options import PASSES, add_options, read_settings
 from perf_tests.phases import place_of
@@ -79,7 +68,7 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, obj: Any) -> list[pyt
     marks = {mark.name: mark.args[0] for mark in getattr(obj, "pytestmark", ()) if mark.args}
     if "phase" not in marks:
         return None
-    is_chosen = marks["phase"] in chosen_phases(settings) and marks.get("extra_pass") in (None, *settings.passes)
+    is_chosen = marks["phase"] in cases.chosen_phases(settings) and marks.get("extra_pass") in (None, *settings.passes)
     return None if is_chosen else []
 
 
@@ -88,8 +77,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if _marked(metafunc.definition, "phase") is None:
         return
     is_alone = "model_size" not in metafunc.fixturenames
-    axes, make_id = (ATTENTION_AXES, attention_id) if is_alone else (LANGUAGE_MODEL_AXES, language_model_id)
-    values = (attention_grid if is_alone else language_model_grid)(metafunc.config.stash[SETTINGS])
+    axes = cases.ATTENTION_AXES if is_alone else cases.LANGUAGE_MODEL_AXES
+    make_id = cases.attention_id if is_alone else cases.language_model_id
+    values = (cases.attention_grid if is_alone else cases.language_model_grid)(metafunc.config.stash[SETTINGS])
     metafunc.parametrize(",".join(axes), values, ids=[make_id(value) for value in values], indirect=True)
 
 
@@ -99,7 +89,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     for item in items:
         if phase := _marked(item, "phase"):
             axes = item.callspec.params  # type: ignore[attr-defined]  # public on every parametrized pytest.Function
-            make = attention_case if is_attention(axes) else language_model_case
+            make = cases.attention_case if is_attention(axes) else cases.language_model_case
             item.stash[CASE] = make(phase, axes, config.stash[SETTINGS])
             item.stash[PASS] = _marked(item, "extra_pass")
     others = [item for item in items if CASE not in item.stash]
@@ -117,8 +107,7 @@ def _marked(item: Any, name: str) -> str | None:
 
 def _side_by_side(benchmarks: list[pytest.Item]) -> list[pytest.Item]:
     """Timings before extra passes; within each by model, language models first, then by precision and phase."""
-    cases = [item.stash[CASE] for item in benchmarks]
-    alone_last = sorted(cases, key=lambda case: isinstance(case, AttentionCase))
+    alone_last = sorted((item.stash[CASE] for item in benchmarks), key=lambda c: isinstance(c, cases.AttentionCase))
     models = {built: place for place, built in enumerate(dict.fromkeys(case.built_from for case in alone_last))}
     precisions, passes = list(PRECISIONS), [None, *PASSES]
 

@@ -7,7 +7,7 @@ pytest-benchmark keeps its table, columns, groups and histograms.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import pytest
 
@@ -100,9 +100,3 @@ def regressions(record: Json, baseline: Json, checks: Sequence[RegressionCheck])
         for check in checks
         if (failure := check.fails(row["stats"], before["stats"]))
     ]
-
-
-def row_of(benchmark: Any) -> Json:
-    """The benchmark's row in the record, with its raw rounds, as pytest-benchmark writes it."""
-    row: Json = benchmark.stats.as_dict(include_data=True)
-    return row

@@ -4,6 +4,7 @@ import gc
 import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -24,24 +25,28 @@ class ForeignModelError(Exception):
     """The factory given with --model makes no language model; the message is one sentence."""
 
 
+@dataclass
 class ModelShelf:
     """Holds one model at a time and lends it, with fresh weights, as a `Training`."""
 
-    def __init__(self, device: Device, seed: int) -> None:
-        self.builds = 0
-        self._device = device
-        self._seed = seed
-        self._built_from: tuple[object, ...] | None = None
-        self._model: nn.Module | None = None
-        self._weights_are_fresh = False
+    device: Device
+    seed: int
+    builds: int = 0
+    _built_from: tuple[object, ...] | None = None
+    _model: nn.Module | None = None
+    _weights_are_fresh: bool = False
 
     def lend(self, case: LanguageModelCase, optimizer: str) -> Training:
         """A model for `case` with its initial weights, and no gradients, optimizer state or compiled code."""
         if self._built_from != case.built_from:
             self.clear()
-        torch.manual_seed(self._seed)
+        torch.manual_seed(self.seed)
         if self._model is not None and not self._weights_are_fresh:
-            self._renew_weights()
+            reset = getattr(self._model, "reset_parameters", None)
+            if callable(reset):
+                reset()
+            else:
+                self.clear()
         if self._model is None:
             self._model = self._build(case)
             self._built_from = case.built_from
@@ -49,37 +54,26 @@ class ModelShelf:
         precision = PRECISIONS[case.precision]
         precision.apply()
         module = compiled(self._model) if case.execution == "compiled" else self._model
-        return Training(module, precision, self._device.torch_device, optimizer)
+        return Training(module, precision, self.device.torch_device, optimizer)
 
     def clear(self) -> None:
         """Free the model."""
-        self._model = None
-        self._built_from = None
-        forget(self._device)
+        self._model = self._built_from = None
+        forget(self.device)
 
     def leave_memory_to_others(self) -> None:
         """Free the model, and return to the system what this process keeps of earlier cases."""
         self.clear()
         heap.give_back()
 
-    def _renew_weights(self) -> None:
-        """A model without `reset_parameters` is built again."""
-        assert self._model is not None
-        reset = getattr(self._model, "reset_parameters", None)
-        if callable(reset):
-            reset()
-        else:
-            self._model = None
-            forget(self._device)
-
     def _build(self, case: LanguageModelCase) -> nn.Module:
         self.builds += 1
-        with self._device.torch_device:
+        with self.device.torch_device:
             if case.model == "ours":
                 return TransformerLM(case.config, ATTENTION[case.attention].build(), case.checkpoint)
             model = build_foreign_model(case.model, case.config)
-        model = model.to(self._device.torch_device)
-        check_foreign_model(model, case, self._device.torch_device)
+        model = model.to(self.device.torch_device)
+        check_foreign_model(model, case, self.device.torch_device)
         return model
 
 

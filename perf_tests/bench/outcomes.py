@@ -60,23 +60,17 @@ def why_unsupported(case: Case, device: torch.device) -> Outcome | None:
 def why_too_large(case: Case, budget_bytes: int, earlier: Sequence[Json]) -> Outcome | None:
     """None where the case may fit the budget and no smaller case of its family in `earlier` failed to."""
     needed = needed_bytes(case)
-    if needed > budget_bytes:
-        return Outcome(
-            "would_not_fit",
-            f"needs at least {gib(needed)}, and {gib(budget_bytes)} may be used; "
-            "choose a smaller batch, context or size, or raise --memory-budget.",
-            needed,
-            budget_bytes,
-        )
     smaller = next((row for row in earlier if row["outcome"] in DOES_NOT_FIT and _is_smaller(row, case)), None)
-    if smaller:
-        return Outcome(
-            "would_not_fit",
-            f"not tried: the smaller {smaller['id'].rpartition('::')[2]} is {OUTCOMES[smaller['outcome']]}.",
-            needed,
-            budget_bytes,
+    if needed > budget_bytes:
+        reason = (
+            f"needs at least {gib(needed)}, and {gib(budget_bytes)} may be used; "
+            "choose a smaller batch, context or size, or raise --memory-budget."
         )
-    return None
+    elif smaller is not None:
+        reason = f"not tried: the smaller {smaller['id'].rpartition('::')[2]} is {OUTCOMES[smaller['outcome']]}."
+    else:
+        return None
+    return Outcome("would_not_fit", reason, needed, budget_bytes)
 
 
 def _is_smaller(row: Json, case: Case) -> bool:

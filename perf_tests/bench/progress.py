@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import pytest
 
@@ -15,17 +14,9 @@ from perf_tests.phases import FORWARD_PASSES
 _FORWARD_PASSES_OF_PART = {**FORWARD_PASSES, "optimizer": 0.5}
 
 
-class Line(Protocol):
-    """A line of the terminal."""
-
-    def rewrite(self, line: str, **markup: bool) -> None: ...
-
-    def ensure_newline(self) -> None: ...
-
-
 @dataclass(frozen=True)
-class WatchedLine:
-    """Writes through pytest's capture, which keeps what is written while a test runs."""
+class Line:
+    """A line of the terminal, written past pytest's capture."""
 
     terminal: pytest.TerminalReporter
     uncaptured: Callable[[], AbstractContextManager[None]]

@@ -1,15 +1,12 @@
 """One run from its first case to its record: the journal, and the rows of each case."""
 
-import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 
 from perf_tests.bench.outcomes import Outcome
 from perf_tests.bench.progress import Progress
 from perf_tests.cases import Case
-from perf_tests.options import Settings
 from perf_tests.records.journal import Journal, JournalContents, read_journal, unfinished_journals
 from perf_tests.records.record import OUTCOMES, Json, build_record, machine_differences
 from perf_tests.records.store import own_folder, save_record
@@ -39,12 +36,7 @@ class MeasuringSession:
         self.progress.end(row["fullname"], f"{case_name(row['fullname'])}  {duration(row['stats']['median'])}")
 
     def not_measured(
-        self,
-        case_id: str,
-        case: Case,
-        outcome: Outcome,
-        rounds: Sequence[float] = (),
-        extra_pass: str | None = None,
+        self, case_id: str, case: Case, outcome: Outcome, rounds: Sequence[float] = (), extra_pass: str | None = None
     ) -> None:
         row = outcome.as_row(case_id, case, rounds)
         if extra_pass is not None:
@@ -91,23 +83,6 @@ class MeasuringSession:
         return path
 
 
-def journal_header(
-    settings: Settings, selection: Sequence[str], machine_info: Json, commit_info: Json, source: str, command: str
-) -> Json:
-    """What two calls must share to be one run. `source` is a digest of the code that runs."""
-    return {
-        "settings": {
-            name: list(value) if isinstance(value, tuple) else value for name, value in asdict(settings).items()
-        },
-        "selection": list(selection),
-        "machine_info": machine_info,
-        "commit_info": commit_info,
-        "source": source,
-        "command": command,
-        "started": datetime.now(UTC).isoformat(),
-    }
-
-
 def open_journal(storage: Path, header: Json, resume: bool) -> tuple[Journal, JournalContents]:
     """A new journal, or with `resume` that of this machine's newest interrupted run, if there is one.
 
@@ -152,9 +127,3 @@ def _difference(interrupted: Json, now: Json) -> str:
     if interrupted["source"] != now["source"]:
         return "its code, which has changed since"
     return ""
-
-
-def command_line(arguments: Sequence[str]) -> str:
-    """How to resume this run."""
-    words = ["pytest", *arguments]
-    return shlex.join(words if "--resume" in words else [*words, "--resume"])

@@ -58,6 +58,5 @@ CASE = pytest.StashKey[Case]()
 PASS = pytest.StashKey[str | None]()
 """The name of the extra pass; None on a timing."""
 PASS_VALUES = pytest.StashKey[Json]()
-"""What the extra pass found."""
 OUTCOME = pytest.StashKey[Outcome]()
 """Why the case has no timing."""

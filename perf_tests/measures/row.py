@@ -35,10 +35,8 @@ class Timing:
     """Graphs compiled after the first warm-up round."""
     loss_scales: list[float]
     """Before each measured round, and after the last."""
-    before: Json
-    after: Json
-    """What drifts on a machine: clocks, temperature, load."""
-    health: Json
+    drift: Json
+    """`before` and `after` the rounds: clocks, temperature, load; and the GPU's health in between."""
     peak_allocated_bytes: int | None
     peak_reserved_bytes: int | None
 
@@ -91,9 +89,7 @@ class Row:
             **self.conditions,
             **(first if timing.first_round_seconds is not None else {}),
             **(compilation if timing.compiled_graphs else {}),
-            "before": timing.before,
-            "after": timing.after,
-            **timing.health,
+            **timing.drift,
             "model_flops": self.case.model_flops,
             "device_seconds": timing.device_seconds or None,
             "cpu_seconds": timing.cpu_seconds,

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.device import Device
@@ -13,14 +12,10 @@ OneRound = Callable[[], tuple[float, float]]
 """Runs a round; its wall and CPU seconds."""
 
 
-class Server(Protocol):
-    def serve_rounds(self, case_id: str, one_round: OneRound, round_seconds: float) -> None: ...
-
-
 @dataclass
 class ServedMeasure(Measure):
-    server: Server
-    case_id: str
+    serve: Callable[[OneRound, float], None]
+    """Called once the case is warm, with the seconds of a round."""
     clock: Clock
     device: Device
     warmup_rounds: int
@@ -38,4 +33,4 @@ class ServedMeasure(Measure):
             warmup_seconds.append(time.perf_counter() - start)
         self.device.make_room()
         # The shortest was disturbed least, above all by the other side, which warms up at the same time.
-        self.server.serve_rounds(self.case_id, one_round, min(warmup_seconds))
+        self.serve(one_round, min(warmup_seconds))

@@ -87,9 +87,7 @@ class TimedMeasure(Measure):
             compile_cache=compiled.cache_state,
             recompiles=count_compilations().since(first_compilations).graphs,
             loss_scales=self._loss_scales[-self.rounds - 1 :],
-            before=before,
-            after=self._drifting_facts(),
-            health=self.health.facts(),
+            drift={"before": before, "after": self._drifting_facts(), **self.health.facts()},
             peak_allocated_bytes=self.device.peak_allocated_bytes(),
             peak_reserved_bytes=self.device.peak_reserved_bytes(),
         )

@@ -2,11 +2,14 @@
 
 import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from perf_tests.audit.notices import notice_lines, with_notices
-from perf_tests.bench.benchmark_options import SavingOptions, regressions, row_of
+from perf_tests.bench.benchmark_options import SavingOptions, regressions
 from perf_tests.bench.outcomes import outcome_of_report
 from perf_tests.bench.session import MeasuringSession
 from perf_tests.bench.stash import CASE, LEDGER_LINES, OUTCOME, PASS, PASS_VALUES, RUN, SAVING, SETTINGS, WORKBENCH, Run
@@ -26,10 +29,8 @@ from perf_tests.views.screens.terminal import width
 
 def note_start(item: pytest.Item, workbench: Workbench) -> None:
     assert workbench.session is not None
-    try:
+    with _or_stop(workbench.session):
         workbench.session.begin(item.nodeid, workbench.settings.warmup_rounds, workbench.rounds(item.stash[CASE]))
-    except OSError as error:
-        _stop_unkept(workbench.session, error)
 
 
 def note_report(item: pytest.Item, report: pytest.TestReport) -> None:
@@ -37,8 +38,8 @@ def note_report(item: pytest.Item, report: pytest.TestReport) -> None:
     workbench, case, extra_pass = item.config.stash[WORKBENCH], item.stash[CASE], item.stash[PASS]
     if workbench.session is None or report.when == "teardown":
         return
-    benchmark = getattr(item, "funcargs", {}).get("benchmark")
-    try:
+    benchmark: Any = getattr(item, "funcargs", {}).get("benchmark")
+    with _or_stop(workbench.session):
         if not report.passed:
             rounds = list(benchmark.stats["data"]) if benchmark is not None and benchmark.stats else []
             outcome = item.stash.get(OUTCOME, None) or outcome_of_report(report)
@@ -47,18 +48,20 @@ def note_report(item: pytest.Item, report: pytest.TestReport) -> None:
         elif report.when == "call" and extra_pass is not None:
             workbench.session.passed(item.nodeid, case, extra_pass, item.stash[PASS_VALUES])
         elif report.when == "call":
-            workbench.session.measured(row_of(benchmark))
+            workbench.session.measured(benchmark.stats.as_dict(include_data=True))
+
+
+@contextmanager
+def _or_stop(session: MeasuringSession) -> Iterator[None]:
+    """Measuring ends where the journal cannot be written."""
+    try:
+        yield
     except OSError as error:
-        _stop_unkept(workbench.session, error)
-
-
-def _stop_unkept(session: MeasuringSession, error: OSError) -> None:
-    """Measuring ends where the journal cannot keep its results."""
-    pytest.exit(
-        f"The journal {session.journal.path} cannot be written: {error}. Finished cases are kept; "
-        f"free disk space and resume with `{session.contents.header['command']}`.",
-        returncode=pytest.ExitCode.INTERNAL_ERROR,
-    )
+        pytest.exit(
+            f"The journal {session.journal.path} cannot be written: {error}. Finished cases are kept; "
+            f"free disk space and resume with `{session.contents.header['command']}`.",
+            returncode=pytest.ExitCode.INTERNAL_ERROR,
+        )
 
 
 def _leave_nothing(item: pytest.Item, workbench: Workbench) -> None:
@@ -165,7 +168,6 @@ def _show_run(terminal: pytest.TerminalReporter, run: Run) -> None:
 
 
 def _show(terminal: pytest.TerminalReporter, title: str, lines: list[str]) -> None:
-    """A section; nothing without lines."""
     if lines:
         terminal.section(title, sep="-")
     for line in lines:

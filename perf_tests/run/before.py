@@ -1,8 +1,11 @@
 """Before the first case: refuse what cannot run, choose the baseline, open the journal."""
 
 import os
+import shlex
 import sys
 from contextlib import nullcontext
+from dataclasses import asdict
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 
@@ -10,8 +13,8 @@ import pytest
 
 from perf_tests.bench.benchmark_options import SavingOptions, same_parameters, show_beside_baseline
 from perf_tests.bench.outcomes import Outcome
-from perf_tests.bench.progress import Line, Progress, WatchedLine, expected_work
-from perf_tests.bench.session import MeasuringSession, ResumeError, command_line, journal_header, open_journal
+from perf_tests.bench.progress import Line, Progress, expected_work
+from perf_tests.bench.session import MeasuringSession, ResumeError, open_journal
 from perf_tests.bench.stash import AGAINST, CASE, OTHER_MEASURE, PASS, RUN, SAVING, SETTINGS, WORKBENCH, Run
 from perf_tests.bench.workbench import Workbench, set_up
 from perf_tests.cases import ATTENTION_AXES, LANGUAGE_MODEL_AXES
@@ -33,12 +36,11 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
         )
     saving, settings = config.stash[SAVING], config.stash[SETTINGS]
     config.stash[WORKBENCH] = workbench = set_up(settings)
-    against = config.stash[AGAINST]
-    if against is not None:
+    if config.stash[AGAINST] is not None:
         # Imported late: its statistics load scipy, which would slow the start of every other run.
-        from perf_tests.run import gate as gating
+        from perf_tests.run import gate
 
-        gating.get_ready(config, benchmarks, against, workbench, _machine_info(config), terminal_line(config))
+        gate.get_ready(config, benchmarks, workbench)
         return benchmarks
     _mark(benchmarks, workbench)
     if settings.nvtx:
@@ -52,14 +54,14 @@ def _open_run(config: pytest.Config, benchmarks: list[pytest.Item], workbench: W
     run = Run(gone_counts=not _is_restricted(config))
     if workbench.why_no_health:
         run.notes.append(workbench.why_no_health)
-    machine_info = _machine_info(config)
+    machine_info = machine_info_of(config)
     try:
         for name in settings.passes:
             if name in ("kernels", "warmup"):
                 check_no_profiler(PASSES[name])
         timed = {item.nodeid for item in benchmarks if item.stash[PASS] is None}
         run.baseline = _baseline(run, saving, machine_info, timed)
-        run.accepted = _accepted(config.rootpath) if saving.compare else ()
+        run.accepted = accepted_slowdowns(config.rootpath) if saving.compare else ()
         header = _header(config, [item.nodeid for item in benchmarks], machine_info)
         journal, contents = open_journal(saving.storage, header, config.option.resume)
     except (BaselineError, ResumeError, ProfilerBusyError) as error:
@@ -98,15 +100,24 @@ def _expected_work(item: pytest.Item, workbench: Workbench) -> float:
 
 
 def _header(config: pytest.Config, selection: list[str], machine_info: Json) -> Json:
+    """What two calls must share to be one run, the command that resumes it, and when it started."""
     commit_info = config.hook.pytest_benchmark_generate_commit_info(config=config)
     config.hook.pytest_benchmark_update_commit_info(config=config, commit_info=commit_info)
-    source, command = _source_digest(config.rootpath), command_line(config.invocation_params.args)
-    return journal_header(config.stash[SETTINGS], selection, machine_info, commit_info, source, command)
+    words, settings = ["pytest", *config.invocation_params.args], asdict(config.stash[SETTINGS])
+    return {
+        "settings": {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()},
+        "selection": selection,
+        "machine_info": machine_info,
+        "commit_info": commit_info,
+        "source": _source_digest(config.rootpath),
+        "command": shlex.join(words if "--resume" in words else [*words, "--resume"]),
+        "started": datetime.now(UTC).isoformat(),
+    }
 
 
-def _machine_info(config: pytest.Config) -> Json:
-    machine_info: Json = config.hook.pytest_benchmark_generate_machine_info(config=config)
-    config.hook.pytest_benchmark_update_machine_info(config=config, machine_info=machine_info)
+def machine_info_of(config: pytest.Config) -> Json:
+    machine_info: Json = config.hook.pytest_benchmark_generatemachine_info_of(config=config)
+    config.hook.pytest_benchmark_updatemachine_info_of(config=config, machine_info=machine_info)
     return machine_info
 
 
@@ -163,12 +174,11 @@ def _baseline(run: Run, saving: SavingOptions, machine_info: Json, selection: se
     return baseline
 
 
-def _accepted(root: Path) -> list[Acceptance]:
-    """Raises BaselineError for a damaged file."""
+def accepted_slowdowns(root: Path) -> list[Acceptance]:
     try:
         return read_accepted(root / ".benchmarks" / FILE_NAME)
     except ValueError as error:
-        raise BaselineError(str(error)) from error
+        raise pytest.UsageError(str(error)) from error
 
 
 def _why_no_baseline(records: list[StoredRecord], machine_info: Json, storage: Path) -> str:
@@ -197,7 +207,7 @@ def terminal_line(config: pytest.Config) -> Line | None:
     if reporter is None or not is_terminal or os.environ.get("CI"):
         return None
     capture = config.pluginmanager.getplugin("capturemanager")
-    return WatchedLine(reporter, nullcontext if capture is None else capture.global_and_fixture_disabled)
+    return Line(reporter, nullcontext if capture is None else capture.global_and_fixture_disabled)
 
 
 def _without_killers(left: list[pytest.Item], session: MeasuringSession) -> list[pytest.Item]:

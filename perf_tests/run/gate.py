@@ -9,18 +9,17 @@ import pytest
 
 from perf_tests.bench.against import Against
 from perf_tests.bench.progress import Line
-from perf_tests.bench.stash import CASE, GATE_RULES, SAVING, SETTINGS
+from perf_tests.bench.stash import AGAINST, CASE, GATE_RULES, SAVING, SETTINGS
 from perf_tests.bench.workbench import Workbench
 from perf_tests.cases import ATTENTION_AXES, LANGUAGE_MODEL_AXES, AttentionCase, attention_id, language_model_id
-from perf_tests.gate.accepted import FILE_NAME, read_accepted
 from perf_tests.gate.conclusion import RunVerdict
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.verdicts import CaseResult, Verdict
 from perf_tests.paired.measuring import UnmeasurableError
 from perf_tests.paired.run import GatePlan, GateRun, run_gate
 from perf_tests.paired.trees import Commit, TreeError, find_commit
-from perf_tests.records.record import Json
 from perf_tests.records.store import write_whole
+from perf_tests.run.before import accepted_slowdowns, machine_info_of, terminal_line
 from perf_tests.views.screens.gate import finding_sentences, markdown, report_lines
 from perf_tests.views.screens.lines import case_name
 
@@ -28,15 +27,11 @@ VERDICT = "gate verdict"
 """The user property of a report that holds the verdict."""
 
 
-def get_ready(
-    config: pytest.Config,
-    benchmarks: Sequence[pytest.Item],
-    against: Against,
-    workbench: Workbench,
-    machine_info: Json,
-    line: Line | None,
-) -> None:
+def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item], workbench: Workbench) -> None:
     """Refuse before measuring whatever can be refused, and register the plugin that runs the benchmarks."""
+    against = config.stash[AGAINST]
+    assert against is not None
+    accepted_slowdowns(config.rootpath)
     # Base and head are in memory at the same time.
     workbench.budget_bytes //= 2
     refusals = [(item.nodeid, workbench.why_not(item.stash[CASE])) for item in benchmarks]
@@ -55,20 +50,19 @@ def get_ready(
         settings=replace(config.stash[SETTINGS], memory_budget_bytes=workbench.budget_bytes),
         cases={item.nodeid: item.stash[CASE] for item in items},
         ids_at_base={item.nodeid: _id_at_base(item, against) for item in items},
-        machine_info=machine_info,
+        machine_info=machine_info_of(config),
         rules=replace(config.stash.get(GATE_RULES, Rules()), undecided=against.undecided),
         options=shlex.join(word for word in config.invocation_params.args if word not in config.args),
     )
     terminal = config.pluginmanager.getplugin("terminalreporter")
-    watch = GateWatch(terminal, line, plan.rules.screen_pairs, plan.seconds)
+    watch = GateWatch(terminal, terminal_line(config), plan.rules.screen_pairs, plan.seconds)
     config.pluginmanager.register(GatePlugin(GateRun(plan), watch, unmeasured), "gate")
 
 
 def _base(config: pytest.Config, against: Against) -> Commit | None:
     try:
-        read_accepted(config.rootpath / ".benchmarks" / FILE_NAME)
         return None if against.revision is None else find_commit(config.rootpath, against.revision)
-    except (TreeError, ValueError) as error:
+    except TreeError as error:
         raise pytest.UsageError(str(error)) from error
 
 
@@ -121,8 +115,6 @@ class GateWatch:
 
 @dataclass(eq=False)  # pytest keeps its plugins in sets
 class GatePlugin:
-    """pytest's hooks of a gate run."""
-
     run: GateRun
     watch: GateWatch
     unmeasured: dict[str, str]

@@ -18,8 +18,6 @@ class SilentError(Exception):
 
 
 class Channel:
-    """One end of a conversation."""
-
     def __init__(self, read_descriptor: int, write_descriptor: int) -> None:
         self._read = read_descriptor
         self._write = write_descriptor

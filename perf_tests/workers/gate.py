@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
@@ -41,7 +42,8 @@ class GatePlugin(WorkerPlugin):
 
     def measure(self, item: pytest.Item, workbench: Workbench) -> Measure:
         self._clock = workbench.clock
-        return ServedMeasure(self, item.nodeid, workbench.clock, workbench.device, self.settings.warmup_rounds)
+        serve = partial(self.serve_rounds, item.nodeid)
+        return ServedMeasure(serve, workbench.clock, workbench.device, self.settings.warmup_rounds)
 
     def stopped(self, reason: str) -> None:
         self.channel.send({"cannot": reason})
