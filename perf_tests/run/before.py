@@ -116,8 +116,8 @@ def _header(config: pytest.Config, selection: list[str], machine_info: Json) -> 
 
 
 def machine_info_of(config: pytest.Config) -> Json:
-    machine_info: Json = config.hook.pytest_benchmark_generatemachine_info_of(config=config)
-    config.hook.pytest_benchmark_updatemachine_info_of(config=config, machine_info=machine_info)
+    machine_info: Json = config.hook.pytest_benchmark_generate_machine_info(config=config)
+    config.hook.pytest_benchmark_update_machine_info(config=config, machine_info=machine_info)
     return machine_info
 
 
