@@ -119,7 +119,7 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
         yield other_measure(request.node, workbench)
         return
     measure = TimedMeasure(
-        benchmark,  # type: ignore[arg-type]
+        benchmark,
         workbench.clock,
         workbench.device,
         workbench.rounds(case),
@@ -148,7 +148,6 @@ def _row(case: Case, workbench: Workbench) -> Row:
 
 @pytest.fixture
 def look(request: pytest.FixtureRequest, case: Case, workbench: Workbench) -> ExtraPass:
-    """The extra pass of this test."""
     return EVERY_PASS[request.node.stash[PASS]](request, case, workbench)
 
 

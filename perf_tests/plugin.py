@@ -100,7 +100,6 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 
 def _marked(item: Any, name: str) -> str | None:
-    """The argument of the item's marker."""
     marker = item.get_closest_marker(name)
     return None if marker is None else str(marker.args[0])
 

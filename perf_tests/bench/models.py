@@ -110,15 +110,15 @@ def _as_foreign_model_error(what: str) -> Iterator[None]:
 @torch.no_grad()
 def check_foreign_model(model: nn.Module, case: LanguageModelCase, device: torch.device) -> None:
     """Raises ForeignModelError unless the model is a language model of the case's shape that reads its context."""
-    tokens_BT = torch.randint(case.config.vocab_size, (1, case.context_length), device=device)
-    with _as_foreign_model_error(f"--model {case.model} fails on tokens of shape {(1, case.context_length)}"):
+    shape = (1, case.context_length)
+    wanted = (*shape, case.config.vocab_size)
+    tokens_BT = torch.randint(case.config.vocab_size, shape, device=device)
+    with _as_foreign_model_error(f"--model {case.model} fails on tokens of shape {shape}"):
         logits_BTV = model(tokens_BT)
-    wanted = (1, case.context_length, case.config.vocab_size)
     if not isinstance(logits_BTV, Tensor) or tuple(logits_BTV.shape) != wanted:
         got = tuple(logits_BTV.shape) if isinstance(logits_BTV, Tensor) else type(logits_BTV).__name__
         raise ForeignModelError(
-            f"--model {case.model} returned {got} for tokens of shape {(1, case.context_length)}; "
-            f"it must return logits of shape {wanted}."
+            f"--model {case.model} returned {got} for tokens of shape {shape}; it must return logits of shape {wanted}."
         )
     if case.context_length == 1:
         return

@@ -46,7 +46,6 @@ class MeasuringSession:
         self.progress.end(case_id, f"{case_name(case_id)}  {OUTCOMES[outcome.outcome]}")
 
     def passed(self, case_id: str, case: Case, extra_pass: str, values: Json) -> None:
-        """An extra pass over a case is done."""
         row = {"id": case_id, "identity": case.identity(), "pass": extra_pass, "values": values}
         self.journal.extra_pass(row)
         self.contents.passes.append(row)

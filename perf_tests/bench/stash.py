@@ -42,21 +42,15 @@ class Run:
 SAVING = pytest.StashKey[SavingOptions]()
 SETTINGS = pytest.StashKey[Settings]()
 AGAINST = pytest.StashKey[Against | None]()
-WORKBENCH = pytest.StashKey[Workbench]()
-"""Set once there is a benchmark to run."""
-RUN = pytest.StashKey[Run]()
-"""Set once there is a benchmark to measure."""
+WORKBENCH = pytest.StashKey[Workbench]()  # set once there is a benchmark to run
+RUN = pytest.StashKey[Run]()  # set once there is a benchmark to measure
 OTHER_MEASURE = pytest.StashKey[Callable[[pytest.Item, Workbench], Any]]()
 """In a run without timings: makes what a benchmark calls with its rounds."""
-GATE_RULES = pytest.StashKey[Rules]()
-"""Set by a plugin that replaces the gate's thresholds."""
-LEDGER_LINES = pytest.StashKey[list[str]]()
-"""What the ledger of exact counters says once it is closed."""
+GATE_RULES = pytest.StashKey[Rules]()  # set by a plugin that replaces the gate's thresholds
+LEDGER_LINES = pytest.StashKey[list[str]]()  # set once the ledger of exact counters is closed
 
 # On the item of a benchmark.
 CASE = pytest.StashKey[Case]()
-PASS = pytest.StashKey[str | None]()
-"""The name of the extra pass; None on a timing."""
+PASS = pytest.StashKey[str | None]()  # the name of the extra pass; None on a timing
 PASS_VALUES = pytest.StashKey[Json]()
-OUTCOME = pytest.StashKey[Outcome]()
-"""Why the case has no timing."""
+OUTCOME = pytest.StashKey[Outcome]()  # why the case has no timing

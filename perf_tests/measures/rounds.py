@@ -11,13 +11,16 @@ from perf_tests.records.record import Json
 Around = Callable[[], AbstractContextManager[object]]
 """Makes the context that half a round runs in."""
 
+SetUp = Callable[[], tuple[Any, ...] | None]
+"""Returns the arguments of the target."""
+
 
 @dataclass
 class Rounds:
     """`target(*setup())`, once per round; `result` is what the last round returned."""
 
     target: Callable[..., Any]
-    setup: Callable[[], tuple[Any, ...] | None] | None = None
+    setup: SetUp | None = None
     loss_scale: Callable[[], float] | None = None
     """When it falls between two rounds, the optimizer skipped a step."""
     result: Any = None
@@ -53,10 +56,7 @@ class Measure(ABC):
     """What `look` returned."""
 
     def __call__(
-        self,
-        target: Callable[..., Any],
-        setup: Callable[[], tuple[Any, ...] | None] | None = None,
-        loss_scale: Callable[[], float] | None = None,
+        self, target: Callable[..., Any], setup: SetUp | None = None, loss_scale: Callable[[], float] | None = None
     ) -> Any:
         """The result of the last round of `target(*setup())`; `loss_scale` is read before each round."""
         rounds = Rounds(target, setup, loss_scale)

@@ -4,7 +4,7 @@ import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.compilation import count_compilations
@@ -16,22 +16,12 @@ from perf_tests.measures.row import Row, Timing
 from perf_tests.records.record import Json
 
 
-class Benchmark(Protocol):
-    """pytest-benchmark's fixture, as far as it is used here."""
-
-    extra_info: dict[str, Any]
-    stats: Any
-
-    def pedantic(
-        self, target: Callable[..., Any], *, setup: Callable[[], Any], rounds: int, warmup_rounds: int
-    ) -> object: ...
-
-
 @dataclass
 class TimedMeasure(Measure):
     """Times the target alone, never its set-up; `timing` is set after the rounds."""
 
-    benchmark: Benchmark
+    benchmark: Any
+    """pytest-benchmark's fixture, whose class is not public."""
     clock: Clock
     device: Device
     rounds: int

@@ -4,6 +4,7 @@ import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +16,12 @@ from perf_tests.bench.session import MeasuringSession
 from perf_tests.bench.stash import CASE, LEDGER_LINES, OUTCOME, PASS, PASS_VALUES, RUN, SAVING, SETTINGS, WORKBENCH, Run
 from perf_tests.bench.workbench import Workbench
 from perf_tests.cases import is_inside, selectable_cases
+from perf_tests.gate.recorded_sides import sides_of
 from perf_tests.instruments.machine import seconds_since_process_start
 from perf_tests.options import Settings
 from perf_tests.records.compare import compare
 from perf_tests.records.record import Json, identity_of, ids_of
-from perf_tests.records.store import encoded, write_whole
-from perf_tests.run import recorded_verdict
+from perf_tests.records.store import StoredRecord, encoded, list_records, write_whole
 from perf_tests.views.screens.comparison import Tone, comparison_lines
 from perf_tests.views.screens.lines import result_lines, time_line
 from perf_tests.views.screens.passes import pass_lines
@@ -90,7 +91,7 @@ def finish(session: pytest.Session) -> None:
     _save(run, run.record, measuring, saving)
     if run.baseline is not None:
         _compare(run, run.record, run.baseline.data, stash[SETTINGS], saving)
-        recorded_verdict.judge(run, saving.storage, is_asked=saving.compare_with is not None)
+        judge(run, saving.storage, is_asked=saving.compare_with is not None)
     if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:  # every case of a resumed run was done
         session.exitstatus = pytest.ExitCode.OK
     if session.exitstatus == pytest.ExitCode.OK:
@@ -140,6 +141,27 @@ def _compare(run: Run, record: Json, baseline: Json, settings: Settings, saving:
     if not run.gone_counts:
         left_out = selectable_cases(settings) - len(ids)
         run.notes.append(f"{left_out} cases of these axes were not selected; they do not count as gone.")
+
+
+def judge(run: Run, storage: Path, is_asked: bool) -> None:
+    """Add to `run` the verdicts on times that recorded launches allow, or why they allow none."""
+    if run.record is None or run.baseline is None or not run.record["benchmarks"]:
+        return
+    now = StoredRecord(storage / "now" / "this run.json", run.record)
+    sides = sides_of(now, list_records(storage).records, run.baseline, is_asked)
+    if sides.why_no_verdict:
+        run.notes.append(sides.why_no_verdict)
+        return
+    # Imported late: these statistics load scipy, which would slow every other run.
+    from perf_tests.gate.recorded import RULES, conclude_recorded
+    from perf_tests.views.screens.recorded_gate import failure_sentences, recorded_lines
+
+    known = [entry for entry in run.accepted if entry.is_of(sides.base_name)]
+    result = conclude_recorded(sides.base, sides.head, RULES, known)
+    run.verdict_lines = recorded_lines(result, RULES, sides.base_name)
+    run.is_contaminated = bool(result.contaminated)
+    if not run.is_contaminated:
+        run.failures += failure_sentences(result, RULES)
 
 
 def show(terminal: pytest.TerminalReporter) -> None:

@@ -34,14 +34,14 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item], workbenc
     accepted_slowdowns(config.rootpath)
     # Base and head are in memory at the same time.
     workbench.budget_bytes //= 2
-    refusals = [(item.nodeid, workbench.why_not(item.stash[CASE])) for item in benchmarks]
-    # Base may support what head does not; only the two workers can tell.
-    unmeasured = {
-        case_id: refusal.in_words
-        for case_id, refusal in refusals
-        if refusal is not None and refusal.outcome != "unsupported"
-    }
-    items = [item for item in benchmarks if item.nodeid not in unmeasured]
+    items, unmeasured = [], {}
+    for item in benchmarks:
+        refusal = workbench.why_not(item.stash[CASE])
+        # Base may support what head does not; only the two workers can tell.
+        if refusal is None or refusal.outcome == "unsupported":
+            items.append(item)
+        else:
+            unmeasured[item.nodeid] = refusal.in_words
     plan = GatePlan(
         root=config.rootpath,
         storage=config.stash[SAVING].storage,

@@ -45,9 +45,7 @@ class Channel:
                 raise ClosedError
             self._received += content
         line, _, self._received = self._received.partition(b"\n")
-        message = json.loads(line)
-        if not isinstance(message, dict):
-            raise ClosedError
+        message: Json = json.loads(line)
         return message
 
     def close(self) -> None:

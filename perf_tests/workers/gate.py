@@ -36,13 +36,11 @@ class GatePlugin(WorkerPlugin):
 
     channel: Channel
     was_ready: bool = False
-    _clock: Clock | None = None
     _sentinels: dict[str, Callable[[], object]] = field(default_factory=dict)
     _cases: dict[str, Case] = field(default_factory=dict)
 
     def measure(self, item: pytest.Item, workbench: Workbench) -> Measure:
-        self._clock = workbench.clock
-        serve = partial(self.serve_rounds, item.nodeid)
+        serve = partial(self.serve_rounds, item.nodeid, workbench.clock)
         return ServedMeasure(serve, workbench.clock, workbench.device, self.settings.warmup_rounds)
 
     def stopped(self, reason: str) -> None:
@@ -84,9 +82,8 @@ class GatePlugin(WorkerPlugin):
         self.channel.send({"done": item.nodeid, "outcome": self.outcome})
         return result
 
-    def serve_rounds(self, case_id: str, one_round: OneRound, round_seconds: float) -> None:
+    def serve_rounds(self, case_id: str, clock: Clock, one_round: OneRound, round_seconds: float) -> None:
         """Say that the case is warm, then answer the gate's requests until it has enough."""
-        assert self._clock is not None
         answer: Json = {"warm": case_id, "round_seconds": round_seconds}
         while True:
             idle_start = time.process_time()
@@ -95,9 +92,9 @@ class GatePlugin(WorkerPlugin):
             idle_cpu_seconds = time.process_time() - idle_start
             if "enough" in request:
                 return
-            self._clock.forget()
+            clock.forget()
             if "sentinel" in request:
-                answer = {"seconds": self._time_sentinel(request["sentinel"], request["count"], self._clock)}
+                answer = {"seconds": self._time_sentinel(request["sentinel"], request["count"], clock)}
             else:
                 for _ in range(request["unmeasured"]):
                     one_round()

@@ -38,9 +38,8 @@ class WorkerPlugin(ABC):
     def measure(self, item: pytest.Item, workbench: Workbench) -> Measure:
         """What the benchmark of `item` calls with its rounds."""
 
-    def run(self, selection: Sequence[str]) -> None:
-        """Run files or node ids."""
-        pytest.main([*_ARGUMENTS, *selection], plugins=[self])
+    def run(self, files_or_ids: Sequence[str]) -> None:
+        pytest.main([*_ARGUMENTS, *files_or_ids], plugins=[self])
 
     def stopped(self, reason: str) -> None:
         """`pytest.exit` was called, for example because --model names no language model."""
