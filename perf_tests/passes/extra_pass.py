@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import pytest
 
@@ -28,6 +28,8 @@ class ExtraPass(ABC):
     request: pytest.FixtureRequest
     case: Case
     workbench: Workbench
+    uses_profiler: ClassVar[bool] = False
+    """Whether it needs PyTorch's profiler, which another profiler of the process would block."""
 
     @staticmethod
     @abstractmethod

@@ -11,6 +11,8 @@ from perf_tests.records.record import Json
 class KernelPass(ExtraPass):
     """Calls the timing with its own fixtures and another `measure`."""
 
+    uses_profiler = True
+
     @staticmethod
     def rounds_of(phase: str, rounds: int) -> int:
         return ALL_ROUNDS

@@ -10,6 +10,8 @@ from perf_tests.workers import study as worker
 class WarmupPass(ExtraPass):
     """Runs no round in this process."""
 
+    uses_profiler = True
+
     @staticmethod
     def rounds_of(phase: str, rounds: int) -> int:
         return study_rounds(phase, rounds)

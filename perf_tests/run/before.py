@@ -29,7 +29,7 @@ from perf_tests.records.store import BaselineError, StoredRecord, latest_baselin
 
 
 def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pytest.Item]:
-    """Refuse before measuring whatever can be refused; returns the cases still to be measured."""
+    """Refuse what cannot run before measuring; returns the cases still to be measured."""
     if not config.pluginmanager.hasplugin("benchmark"):
         raise pytest.UsageError(
             "perf_tests measures with pytest-benchmark, and -p no:benchmark switched it off; drop that option."
@@ -57,7 +57,7 @@ def _open_run(config: pytest.Config, benchmarks: list[pytest.Item], workbench: W
     machine_info = machine_info_of(config)
     try:
         for name in settings.passes:
-            if name in ("kernels", "warmup"):
+            if EVERY_PASS[name].uses_profiler:
                 check_no_profiler(PASSES[name])
         timed = {item.nodeid for item in benchmarks if item.stash[PASS] is None}
         run.baseline = _baseline(run, saving, machine_info, timed)

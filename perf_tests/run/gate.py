@@ -28,7 +28,7 @@ VERDICT = "gate verdict"
 
 
 def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item], workbench: Workbench) -> None:
-    """Refuse before measuring whatever can be refused, and register the plugin that runs the benchmarks."""
+    """Refuse what cannot run before measuring, and register the plugin that runs the benchmarks."""
     against = config.stash[AGAINST]
     assert against is not None
     accepted_slowdowns(config.rootpath)
