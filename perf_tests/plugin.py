@@ -51,7 +51,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     reason = why_gpu_is_passed_over(settings.device)
     lines = [f"device: {settings.device}, threads: {settings.threads}", *([reason] if reason else [])]
     if settings.nvtx:
-        lines.append("nvtx: rounds run inside ranges, so nothing is timed or saved")
+        lines.append("nvtx: rounds run inside ranges, so nothing is timed and nothing is saved")
     return lines
 
 
