@@ -132,7 +132,7 @@ def test_a_full_folder_costs_the_snapshot_and_not_the_row(monkeypatch: pytest.Mo
     assert values["peak_allocated_bytes"] > 0
     assert values["snapshot"] is None
     assert "No space left on device" in values["snapshot_reason"]
-    assert values["snapshot_reason"].endswith("make room and run again.")
+    assert values["snapshot_reason"].endswith("free disk space and run again.")
 
 
 def test_a_snapshot_holds_the_blocks_of_the_round(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from perf_tests.meta_tests.test_gate_recorded import launches
 from perf_tests.proofs.synthetic import FORWARD, machine, record, timed
 from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord, save_record
-from perf_tests.run.recorded_verdict import judge
+from perf_tests.run.after import judge
 
 BASE, HEAD = "b" * 40, "a" * 40
 
