@@ -7,8 +7,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from perf_tests.gate.events import Measurement
 from perf_tests.gate.rules import Clock, Rules
-from perf_tests.gate.samples import GateSamples, Measurement
+from perf_tests.gate.samples import GateSamples
 from perf_tests.gate.statistics import Floats, hodges_lehmann, robust_spread
 
 CPU_TIME_ADVANTAGE = 0.8

@@ -10,8 +10,9 @@ from enum import StrEnum
 from perf_tests.gate.accepted import SUITE, accepted_in
 from perf_tests.gate.clock import ClockDecision, pair_value
 from perf_tests.gate.course import Look, Screening, course_of, screening_of
+from perf_tests.gate.events import Uncounted
 from perf_tests.gate.rules import Rules
-from perf_tests.gate.samples import GateSamples, Uncounted
+from perf_tests.gate.samples import GateSamples
 from perf_tests.gate.suite import Shift, detectable_in, sentinel_shifts, shift_of_the_suite
 from perf_tests.gate.verdicts import CaseResult, ExactResult, Verdict, accepted_slowdown, case_results, exact_results
 

@@ -16,6 +16,7 @@ from scipy import stats
 
 from perf_tests.gate.accepted import Acceptance
 from perf_tests.gate.clock import CPU_TIME_ADVANTAGE
+from perf_tests.gate.events import ABSENT
 from perf_tests.gate.recorded_launches import (
     Records,
     launch_counts,
@@ -26,7 +27,6 @@ from perf_tests.gate.recorded_launches import (
 )
 from perf_tests.gate.recorded_sides import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAUNCHES
 from perf_tests.gate.rules import Clock, Rules
-from perf_tests.gate.samples import ABSENT
 from perf_tests.gate.statistics import Estimate, Flags, Floats, estimate, fit_prior, holm, mean_of_known, moderated
 from perf_tests.gate.verdicts import LOST, CaseResult, Effect, Verdict, with_acceptance
 from perf_tests.records.record import OUTCOMES

@@ -12,8 +12,9 @@ from scipy import stats
 from perf_tests.gate.accepted import Acceptance
 from perf_tests.gate.course import Course
 from perf_tests.gate.decisions import stage_two_estimate
+from perf_tests.gate.events import ABSENT, ExactFinding, Measurement, NoTiming
 from perf_tests.gate.rules import Clock, Rules
-from perf_tests.gate.samples import ABSENT, ExactFinding, GateSamples, Measurement, NoTiming
+from perf_tests.gate.samples import GateSamples
 from perf_tests.gate.statistics import FEWEST_PAIRS, Estimate, estimate, moderated
 from perf_tests.records.record import OUTCOMES
 

@@ -8,8 +8,9 @@ import pytest
 
 from perf_tests.gate.conclusion import GateResult, RunVerdict, conclude, look, next_step, pair_value, screen
 from perf_tests.gate.course import course_of
+from perf_tests.gate.events import Measurement
 from perf_tests.gate.rules import Rules, rules_from_settings
-from perf_tests.gate.samples import GateSamples, Measurement
+from perf_tests.gate.samples import GateSamples
 from perf_tests.gate.statistics import Floats
 from perf_tests.gate.suite import shift_of_the_suite
 from perf_tests.gate.verdicts import CaseResult, Verdict

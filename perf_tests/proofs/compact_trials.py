@@ -27,6 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from perf_tests.gate.clock import pair_values
+from perf_tests.gate.events import Relaunch, Sentinel
 from perf_tests.gate.rules import Clock
 from perf_tests.gate.samples import MOST_BYTES, GateSamples, read_content
 from perf_tests.gate.verdicts import median_seconds
@@ -130,9 +131,9 @@ def _clock_values(samples: GateSamples, clock: Clock) -> dict[str, Json | None]:
 def _events(raw: bytes) -> list[Json]:
     """All but what is only kept for the reader."""
     entries = [json.loads(line) for line in raw.splitlines()[1:]]
-    events = [entry for entry in entries if entry.get("event") not in (None, "relaunch")]
+    events = [entry for entry in entries if entry.get("event") not in (None, Relaunch.event)]
     for event in events:
-        if event["event"] == "sentinel":
+        if event["event"] == Sentinel.event:
             event["seconds"] = [round(float(np.median(event["seconds"])), DECIMALS)]
     return events
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from scipy import stats
 
-from perf_tests.gate.samples import GateSamples, Measurement
+from perf_tests.gate.events import Measurement
+from perf_tests.gate.samples import GateSamples
 from perf_tests.gate.statistics import Floats
 
 Rule = Callable[[Floats, Floats], bool]

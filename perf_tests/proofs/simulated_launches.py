@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from perf_tests.gate.conclusion import next_step
+from perf_tests.gate.events import ORDERS, End
 from perf_tests.gate.rules import Rules
-from perf_tests.gate.samples import ORDERS, GateSamples
+from perf_tests.gate.samples import GateSamples
 from perf_tests.gate.statistics import Floats
 from perf_tests.records.record import Json
 
@@ -100,5 +101,5 @@ def gate_run(
         for case in step.cases:
             samples.add(line(draw, by_id[case], step.stage, pair, quadruples, heavy_tails))
         pair += 1
-    samples.add({"event": "end", "reason": "finished" if step is None else "budget"})
+    samples.add(End("finished" if step is None else "budget").to_line())
     return samples
