@@ -1,9 +1,9 @@
 """The gate between two sets of recorded launches: a record is one launch of the suite in a process of its own.
 
-Launches recorded apart differ by far more than interleaved ones do, so this finds only what is large; it is for
-history, and for machines where base and head cannot run side by side. Each case is a logarithm of the lower quartile
-of its rounds in each launch. What the machine did to everything at once is taken out by the speed of the best square
-product, which is the same work in every launch; if that itself moved, nothing is said.
+Launches recorded apart differ by far more than interleaved ones, so this detects only large changes; it is for history,
+and for machines where base and head cannot run side by side. The value of a case in a launch is the logarithm of the
+lower quartile of its rounds. Drift of the whole machine is removed by the speed of the best square product, which is
+the same work in every launch; if that differs between the sides, there is no verdict.
 """
 
 import math
@@ -28,28 +28,28 @@ from perf_tests.gate.recorded_launches import (
 from perf_tests.gate.recorded_sides import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAUNCHES
 from perf_tests.gate.rules import Clock, Rules
 from perf_tests.gate.statistics import Estimate, Flags, Floats, estimate, fit_prior, holm, mean_of_known, moderated
-from perf_tests.gate.verdicts import LOST, CaseResult, Effect, Verdict, with_acceptance
+from perf_tests.gate.verdicts import LOST, CaseResult, Effect, Verdict, launches_needed, with_acceptance
 from perf_tests.records.record import OUTCOMES
 
 RULES = replace(Rules(), margin=0.01, matters=0.05)
-"""Recorded launches scatter more than interleaved ones, so what is called slower, and what matters, starts higher."""
+"""Recorded launches scatter more than interleaved ones, so both thresholds are higher."""
 
 MOST_SLOPE = 1.2
-"""How much more than the sentinel a case may be taken to follow the machine."""
+"""The most that a case's time may be assumed to follow the sentinel's; beyond is noise in the slope."""
 
 
 @dataclass(frozen=True)
 class RecordedResult:
-    """What two sets of launches say."""
+    """The verdicts between two sets of launches."""
 
     cases: list[CaseResult]
     clock: Clock
     spread: float
-    """The typical standard deviation between launches of one side, machine drift taken out."""
+    """The typical standard deviation between launches of one side, without machine drift."""
     slope: float
-    """How much the cases follow the sentinel: 1 is in step."""
+    """How much the cases follow the sentinel: 1 is in proportion."""
     contaminated: str
-    """Why nothing is said; empty if all is well."""
+    """Why there is no verdict; empty if there is one."""
     launches: tuple[int, int]
 
     @property
@@ -84,7 +84,7 @@ def conclude_recorded(
 
 
 def _verdicts(found: Estimate, guard: Estimate | None, enough: Flags, rules: Rules) -> list[Verdict]:
-    """One for each case; too few launches decide nothing, and are no hypotheses of Holm's."""
+    """One for each case; one with too few launches is undecided, and no hypothesis of Holm's."""
     slower, faster = judged(_only(found, enough), None if guard is None else _only(guard, enough), rules)
     clear = found.upper_limits(rules.clearing_level) < rules.log_matters
     return [
@@ -103,17 +103,21 @@ def _row(
     seconds = [[s for r in side for s in rounds_of(r, name, clock)] for side in (base, head)]
     if np.isnan(found.mean[place]):
         return CaseResult(name, verdict, explanation=too_few_launches(name, base, head))
-    limits = (found.mean[place], found.lower_limits(0.025)[place], found.upper_limits(0.025)[place])
-    effect, low, high = (math.expm1(float(limit)) for limit in limits)
-    undecided = verdict == Verdict.UNDECIDED
+    needed = None
+    if verdict == Verdict.UNDECIDED:
+        mean, variance = float(found.mean[place]), float(found.variance[place])
+        level = rules.alpha / len(found.mean)
+        needed = launches_needed(
+            mean, variance, level, rules.clearing_level, rules, FEWEST_HEAD_LAUNCHES, base=len(base)
+        )
     return CaseResult(
         name,
         verdict,
-        Effect(effect, low, high, sum(bool(rounds_of(r, name)) for r in head)),
+        Effect(*found.interval(place), sum(bool(rounds_of(r, name)) for r in head)),
         base_seconds=median(seconds[0]),
         head_seconds=median(seconds[1]),
         clock=clock,
-        launches_needed=launches_needed(found, place, len(base), rules) if undecided else None,
+        launches_needed=needed,
         explanation=too_few_launches(name, base, head),
     )
 
@@ -121,7 +125,7 @@ def _row(
 def _lost(
     row: CaseResult, base: Records, head: Records, outcomes: tuple[dict[str, str], dict[str, str]]
 ) -> CaseResult | None:
-    """What a case is that only one side ever timed; None where both did."""
+    """The row of a case that only one side timed; None where both did."""
     timed = [any(rounds_of(record, row.id) for record in side) for side in (base, head)]
     if all(timed):
         return None
@@ -131,10 +135,10 @@ def _lost(
 
 
 def compared(base: Floats, head: Floats, base_sentinel: Floats, head_sentinel: Floats) -> tuple[Estimate, float]:
-    """Head less base, (..., cases), from log times (..., cases, launches), the sentinel's drift taken out; the slope.
+    """Head less base, (..., cases), from log times (..., cases, launches), without the sentinel's drift; the slope.
 
-    The slope is that of all cases together against the sentinel within either side, so the difference between the
-    sides has no part in it.
+    The slope is that of all cases together against the sentinel within each side, so it is independent of the
+    difference between the sides.
     """
     slope = _slope(base, head, base_sentinel, head_sentinel)
     before = estimate(base - slope[..., None, None] * base_sentinel[..., None, :])
@@ -161,7 +165,7 @@ def _slope(base: Floats, head: Floats, base_sentinel: Floats, head_sentinel: Flo
 def judged(chosen: Estimate, wall: Estimate | None, rules: Rules) -> tuple[Flags, Flags]:
     """Which cases are slower and which are faster, by Holm over all of them: (..., cases) each.
 
-    Where CPU time decides, `wall` time has its own part of alpha: it sees waiting and lost parallelism.
+    Where CPU time decides, `wall` time has its own part of alpha, because CPU time misses waiting and lost parallelism.
     """
     hypotheses = np.sum(~np.isnan(chosen.mean), axis=-1)
     level = rules.alpha if wall is None else rules.alpha * (1 - rules.guard_share)
@@ -173,9 +177,9 @@ def judged(chosen: Estimate, wall: Estimate | None, rules: Rules) -> tuple[Flags
 
 
 def contamination(base: Floats, head: Floats, rules: Rules) -> str:
-    """Why the machine of one side was not that of the other, by a t test of the sentinel; empty if it was.
+    """Why the machine changed between the sides, by a t test of the sentinel; empty if it did not.
 
-    Up to what matters the slope takes it out; beyond, cases need not follow in step.
+    The slope removes shifts below `matters`; beyond, cases need not follow in proportion.
     """
     before, now = estimate(base), estimate(head)
     shift = float(now.mean - before.mean)
@@ -183,25 +187,14 @@ def contamination(base: Floats, head: Floats, rules: Rules) -> str:
     dof = float(np.minimum(before.dof, now.dof))
     if not abs(shift) - rules.log_matters > float(stats.t.isf(rules.contamination_level / 2, dof)) * error:
         return ""
-    return f"the best matrix product takes {math.expm1(shift):+.1%} longer on head's side, which is the machine"
+    return f"the best matrix product takes {math.expm1(shift):+.1%} longer in head's launches, so the machine changed"
 
 
 def _clock(wall: Estimate, cpu: Estimate, rules: Rules) -> Clock:
-    """The clock with less spread within the sides, which knows nothing of the difference between them."""
+    """The clock with less spread within the sides, which is independent of the difference between them."""
     if np.any(np.isnan(cpu.mean) & ~np.isnan(wall.mean)) or np.all(np.isnan(cpu.mean)):
         return "wall"
     if rules.clock != "auto":
         return rules.clock
     ratio = float(np.nanmedian(np.sqrt(cpu.variance / wall.variance)))
     return "cpu" if ratio < CPU_TIME_ADVANTAGE else "wall"
-
-
-def launches_needed(found: Estimate, place: int, base: int, rules: Rules, most: int = 1000) -> int | None:
-    """Head launches until a case would be called SLOWER or OK against `base` launches; None beyond `most`."""
-    head = np.arange(FEWEST_HEAD_LAUNCHES, most + 1)
-    error = np.sqrt(found.variance[place] * (1 / base + 1 / head))
-    dof = base + head - 2
-    is_slower = found.mean[place] - stats.t.isf(rules.alpha / len(found.mean), dof) * error > rules.log_margin
-    is_clear = found.mean[place] + stats.t.isf(rules.clearing_level, dof) * error < rules.log_matters
-    enough = head[is_slower | is_clear]
-    return int(enough[0]) if len(enough) else None

@@ -1,4 +1,4 @@
-"""Recorded launches of one side: log times of every case in each, and whether two sets may be compared at all."""
+"""Log times of recorded launches, and whether two sets of them are comparable."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from perf_tests.records.record import machine_differences
 from perf_tests.records.store import StoredRecord
 
 QUANTILE = 0.25
-"""Spikes are one-sided, and the minimum depends on the number of rounds."""
+"""Of a launch's rounds: spikes are one-sided, and the minimum depends on the number of rounds."""
 
 Records = Sequence[StoredRecord]
 
@@ -34,7 +34,7 @@ def why_incomparable(base: Records, head: Records) -> str:
     for record in (*base, *head):
         differences = machine_differences(record.data["machine_info"], first.data["machine_info"])
         if differences:
-            return f"{record.name} and {first.name} are of two machines, builds or settings: {'; '.join(differences)}."
+            return f"{record.name} and {first.name} differ in machine, build or settings: {'; '.join(differences)}."
     rows = {row["fullname"]: row for row in first.data["benchmarks"]}
     for record in (*base, *head):
         for row in record.data["benchmarks"]:
@@ -44,7 +44,7 @@ def why_incomparable(base: Records, head: Records) -> str:
     for side in (base, head):
         revisions = {str((r.data.get("commit_info") or {}).get("id")) for r in side}
         if len(revisions) > 1:
-            return f"{side[0].name} and its companions are of several commits ({', '.join(sorted(revisions))})."
+            return f"The records beside {side[0].name} are of several commits ({', '.join(sorted(revisions))})."
     return ""
 
 
@@ -75,7 +75,7 @@ def launch_counts(values: Floats) -> Floats:
 
 
 def rounds_of(record: StoredRecord, name: str, clock: Clock = "wall") -> list[float]:
-    """Times of the measured rounds of a case by this clock, in seconds; none where the record has none."""
+    """Seconds of a case's measured rounds by this clock; empty where the record has none."""
     row = next((row for row in record.data["benchmarks"] if row["fullname"] == name), None)
     if row is None:
         return []
@@ -83,7 +83,7 @@ def rounds_of(record: StoredRecord, name: str, clock: Clock = "wall") -> list[fl
 
 
 def outcomes_of(records: Records) -> dict[str, str]:
-    """Of each case without a timing, the last launch's outcome."""
+    """By case without a timing, from the last launch."""
     return {row["id"]: row["outcome"] for record in records for row in record.data["outcomes"]}
 
 
@@ -92,6 +92,6 @@ def too_few_launches(name: str, base: Records, head: Records) -> str:
     if counts[0] >= FEWEST_BASE_LAUNCHES and counts[1] >= FEWEST_HEAD_LAUNCHES:
         return ""
     return (
-        f"measured in {counts[0]} launches of base and {counts[1]} of head, and a verdict on time takes at least "
+        f"measured in {counts[0]} launches of base and {counts[1]} of head; a verdict needs at least "
         f"{FEWEST_BASE_LAUNCHES} and {FEWEST_HEAD_LAUNCHES}"
     )

@@ -7,7 +7,7 @@ raw samples, with the seconds of each launch pair, are kept and add up, as in `g
 import sys
 from statistics import median
 
-from perf_tests.gate.conclusion import screen
+from perf_tests.gate.course import screening_of
 from perf_tests.gate.rules import rules_from_settings
 from perf_tests.proofs.gate_false_alarms import NO_OP_CHANGES
 from perf_tests.proofs.gate_simulation import CLAIMED_CLEARED, CLAIMED_SPREAD
@@ -73,7 +73,7 @@ def screening_seconds(trial: Trial) -> float:
 def cleared_in(trial: Trial) -> int:
     """Benchmarks called OK after stage 1."""
     assert trial.samples is not None
-    return len(screen(trial.samples, rules_from_settings(trial.samples.header["settings"])).cleared)
+    return len(screening_of(trial.samples, rules_from_settings(trial.samples.header["settings"])).cleared)
 
 
 if __name__ == "__main__":
