@@ -1,4 +1,4 @@
-"""What a person sees of a gate run: a sentence for each finding, a table, Markdown for a pull request, JSON."""
+"""The output of a gate run: a sentence for each finding, a table, Markdown for a pull request, JSON."""
 
 import json
 import math
@@ -20,18 +20,20 @@ from perf_tests.views.tables.formats import in_markdown, pipe_table
 CLOCKS = {"wall": "wall time", "cpu": "CPU time of the process"}
 
 REASON = "WHY IT IS WORTH IT"
-"""Left for a person to write."""
+"""For the user to replace."""
 
 CLOCK_COLUMN = {"wall": "wall", "cpu": "CPU"}
 
-HOW_TO_ACCEPT = f"To accept what is so on purpose, add to .benchmarks/{FILE_NAME}, with the reason:"
+HOW_TO_ACCEPT = f"To accept an intended slowdown, add to .benchmarks/{FILE_NAME} with a reason:"
+
+FRESH_PAIRS = "fresh launch pairs"
 
 HEADER = ("case", "verdict", "clock", "base", "head", "effect", "95 % interval", "launch pairs")
 EXACT_HEADER = ("counter", "verdict", "base", "head")
 
 
 def report_lines(result: GateResult, header: Json, rules: Rules) -> list[str]:
-    """Everything for a terminal: table, findings, what they cost to accept, the conditions, the verdict last."""
+    """Everything for a terminal: table, findings, entries to accept them, conditions, the verdict last."""
     lines = table(HEADER, map(case_row, result.cases)) if result.cases else []
     if result.exact:
         changed = [row for row in result.exact if row.verdict != Verdict.SAME]
@@ -48,7 +50,7 @@ def report_lines(result: GateResult, header: Json, rules: Rules) -> list[str]:
 
 
 def finding_sentences(result: GateResult, header: Json, rules: Rules) -> list[str]:
-    """One sentence for each case or counter of which there is something to say."""
+    """One sentence for each case that is not OK and each risen counter."""
     sentences = [_suite_sentence(result)] if result.suite is not None and result.suite.is_significant else []
     sentences += [_case_sentence(row, header, rules) for row in result.cases if row.verdict != Verdict.OK]
     risen = [row for row in result.exact if row.verdict == Verdict.MORE]
@@ -61,7 +63,7 @@ def uncounted_sentences(result: GateResult) -> list[str]:
     """One for each reason why exact counters are not compared."""
     reasons = Counter((row.side, row.reason) for row in result.uncounted)
     return [
-        f"The exact counters of {count} {'case' if count == 1 else 'cases'} are not compared: {side} has none: "
+        f"Exact counters of {count} {'case' if count == 1 else 'cases'} are not compared, because {side} has none: "
         f"{reason.rstrip('.')}."
         for (side, reason), count in reasons.items()
     ]
@@ -73,34 +75,30 @@ def _case_sentence(row: CaseResult, header: Json, rules: Rules) -> str:
         return f"{row.verdict}: {name}: {row.explanation or 'too few launch pairs'}{_because(row.accepted)}."
     size = f"{effect_words(row, row.effect)}, {row.effect.pairs} launch pairs)"
     if row.verdict == Verdict.UNDECIDED:
-        needed = _what_pairs_would_take(row, rules)
-        return f"{row.verdict}: {name}: {size}; {needed}. Alone: {reproduce_command(row.id, header)}"
-    limit = f"; more than {rules.margin:.1%} is shown" if row.verdict == Verdict.SLOWER else ""
+        state = why_undecided(row, rules, FRESH_PAIRS)
+        return f"{row.verdict}: {name}: {size}; {state}. Alone: {reproduce_command(row.id, header)}"
+    limit = f"; a slowdown above {rules.margin:.1%} is significant" if row.verdict == Verdict.SLOWER else ""
     return f"{row.verdict}: {name}: {size}{limit}{_because(row.accepted)}. Again: {reproduce_command(row.id, header)}"
 
 
 def effect_words(row: CaseResult, effect: Effect) -> str:
-    """What was measured of a case; the bracket that holds the interval stays open."""
+    """A case's effect; the caller closes the bracket around the interval."""
     words = "faster" if effect.effect < 0 else "slower"
     clock = CLOCKS[row.clock or "wall"]
     return f"head is {abs(effect.effect):.1%} {words} by {clock} ({interval_words(effect)} at 95 %"
 
 
-def what_it_would_take(row: CaseResult, rules: Rules) -> str:
-    """Why a case is undecided, and how many launches more would decide."""
+def why_undecided(row: CaseResult, rules: Rules, launches: str) -> str:
+    """The state of an undecided case, and how many launches would decide it."""
+    state = f"a slowdown of {rules.matters:.1%} is neither confirmed nor excluded"
+    if launches == FRESH_PAIRS and row.effect is not None and row.effect.low > rules.margin:
+        state = "it needs confirmation by fresh launch pairs"
     needed = "more than a thousand" if row.launches_needed is None else f"about {row.launches_needed}"
-    return f"a slowdown of {rules.matters:.1%} is neither shown nor ruled out: it would take {needed}"
-
-
-def _what_pairs_would_take(row: CaseResult, rules: Rules) -> str:
-    state, _, needed = what_it_would_take(row, rules).partition(": ")
-    if row.effect is not None and row.effect.low > rules.margin:
-        state = "it is called so only once fresh launch pairs confirm it"
-    return f"{state}: {needed} fresh launch pairs"
+    return f"{state}; deciding would take {needed} {launches}"
 
 
 def reproduce_command(case_id: str, header: Json) -> str:
-    """What measures this one case again."""
+    """Measures this case alone."""
     options = header.get("options") or f"--against {_base_revision(header)}"
     return f"pytest {shlex.quote(case_id)} {options}"
 
@@ -111,15 +109,19 @@ def _base_revision(header: Json) -> str:
 
 def _suite_sentence(result: GateResult) -> str:
     assert result.suite is not None
-    flat = "no sentinel moved, so it is the code" if result.sentinels else "there were no sentinels to tell why"
+    cause = "no sentinels ran, so the cause is unknown"
+    if result.sentinels:
+        cause = "the sentinels did not change, so the cause is the code"
     return (
-        f"SLOWER: the suite as a whole by {result.suite.effect:.1%} ({interval_words(result.suite)} at 95 %): {flat}"
+        f"SLOWER: the suite as a whole by {result.suite.effect:.1%} ({interval_words(result.suite)} at 95 %): {cause}"
         f"{_because(result.suite_accepted)}."
     )
 
 
 def _exact_sentence(case: str, risen: list[ExactResult]) -> str:
-    return f"{Verdict.MORE}: {case_name(case)}: {', '.join(map(_rise, risen))}; this is exact, so any increase counts."
+    return (
+        f"{Verdict.MORE}: {case_name(case)}: {', '.join(map(_rise, risen))}; counters are exact, so any increase fails."
+    )
 
 
 def _rise(row: ExactResult) -> str:
@@ -133,7 +135,7 @@ def _because(accepted: str | None) -> str:
 
 
 def lines_to_accept(result: GateResult, header: Json) -> list[str]:
-    """The entries that would accept every slowdown and counter that fails, for a person to give reasons."""
+    """The entries that accept every failing slowdown and counter, with reasons left to the user."""
     revision = _base_revision(header)
     entries = slowdowns_to_accept(result.cases, revision)
     if result.suite is not None and result.suite.is_significant and result.suite_accepted is None:
@@ -152,30 +154,31 @@ def slowdowns_to_accept(cases: Iterable[CaseResult], revision: str) -> list[Acce
 
 
 def _limit(share: float) -> float:
-    """The upper end of the interval, rounded up to a hundredth: the same change measured again stays below it."""
+    """The upper end of the interval, rounded up to a hundredth, so that a repeated measurement stays below it."""
     return math.ceil(100 * (1 + share)) / 100
 
 
 def condition_lines(result: GateResult, header: Json, rules: Rules) -> list[str]:
-    """By what clock, out of how many launches, with what a run here can find."""
+    """The clock, the number of launches, and the slowdown that a run here detects."""
     clock = result.clock
-    spreads = f"a pair of launches scatters by {clock.wall_spread:.1%} in wall time"
+    spreads = f"launch pairs scatter by {clock.wall_spread:.1%} in wall time"
     if math.isnan(clock.wall_spread):
-        spreads = "too few to say how much a pair of launches scatters"
+        spreads = "too few launch pairs to estimate their scatter"
     elif clock.cpu_spread is not None:
         spreads += f" and by {clock.cpu_spread:.1%} in CPU time"
     lines = [
-        f"{header['base']['label']} against {header['head']['label']}: {result.pairs[0]} launch pairs of the suite, "
-        f"{result.pairs[1]} fresh ones of the suspects; {CLOCKS[clock.clock]} decides: {spreads}."
+        f"{header['base']['label']} against {header['head']['label']}: {result.pairs[0]} launch pairs of all "
+        f"cases, {result.pairs[1]} fresh pairs of the suspects; verdicts use {CLOCKS[clock.clock]}: {spreads}."
     ]
     if clock.guards:
-        lines += ["Wall time stands guard beside it, because CPU time does not see waiting or lost parallelism."]
+        lines += ["Wall time is checked too, because CPU time misses waiting and lost parallelism."]
     lines += [
-        f"SLOWER: more than {rules.margin:.1%} is shown; a run without such a case says it with a chance of at most "
-        f"{rules.alpha:.1%}. OK: {rules.matters:.1%} is ruled out at {1 - rules.clearing_level:.0%}."
+        f"SLOWER: a slowdown above {rules.margin:.1%} is significant; a run without one reports SLOWER with "
+        f"probability at most {rules.alpha:.1%}. OK: a slowdown of {rules.matters:.1%} is excluded at "
+        f"{1 - rules.clearing_level:.0%} confidence."
     ]
     if result.detectable is not None:
-        lines += [f"A run to its last look finds a slowdown of {result.detectable:.1%} four times of five here."]
+        lines += [f"A full run on this machine detects a {result.detectable:.1%} slowdown with 80 % power."]
     return lines
 
 
@@ -185,7 +188,7 @@ def verdict_sentence(result: GateResult) -> str:
     counted = tally(result.cases) + (f", {exact} counters rose" if exact else "")
     reason = f": {result.reason}" if result.reason else ""
     if result.verdict == RunVerdict.UNDECIDED:
-        reason = ": what is undecided is not to pass"
+        reason = ": --gate-undecided=fail"
     return f"gate: {result.verdict}{reason} ({counted or 'no cases'})"
 
 
@@ -221,7 +224,7 @@ def _number(value: float) -> str:
 
 
 def markdown(result: GateResult, header: Json, rules: Rules) -> str:
-    """A summary for a pull request: verdict, findings, the table of what is not OK, the whole table folded."""
+    """A summary for a pull request: verdict, findings, the cases that are not OK, the whole table folded."""
     loud = [row for row in result.cases if row.verdict != Verdict.OK]
     parts = [f"### {in_markdown(verdict_sentence(result))}", ""]
     parts += [f"* {in_markdown(sentence)}" for sentence in finding_sentences(result, header, rules)]
@@ -229,7 +232,7 @@ def markdown(result: GateResult, header: Json, rules: Rules) -> str:
         parts += ["", *pipe_table(HEADER, map(case_row, loud))]
     pasted = lines_to_accept(result, header)
     if pasted:
-        parts += ["", f"To accept what is so on purpose, add to `.benchmarks/{FILE_NAME}`, with the reason:", ""]
+        parts += ["", f"To accept an intended slowdown, add to `.benchmarks/{FILE_NAME}` with a reason:", ""]
         parts += _fenced(pasted)
     parts += ["", f"<details><summary>All {len(result.cases)} cases</summary>", ""]
     parts += [*pipe_table(HEADER, map(case_row, result.cases)), "", "</details>", ""]
@@ -239,11 +242,11 @@ def markdown(result: GateResult, header: Json, rules: Rules) -> str:
 
 
 def _markdown_of_counters(result: GateResult) -> list[str]:
-    """The counters that moved, folded; none where there are none."""
+    """The changed counters, folded."""
     moved = [row for row in result.exact if row.verdict != Verdict.SAME]
     if not result.exact:
         return []
-    summary = f"{len(moved)} of {len(result.exact)} exact counters moved"
+    summary = f"{len(moved)} of {len(result.exact)} exact counters changed"
     if not moved:
         return [f"{summary}.", ""]
     rows = pipe_table(EXACT_HEADER, map(_exact_row, moved))
@@ -258,7 +261,7 @@ def _fenced(lines: list[str]) -> list[str]:
 
 
 def as_json(result: GateResult, header: Json, rules: Rules) -> str:
-    """The same for machines; a number that is not known is null."""
+    """The same for machines; an unknown number is null."""
     data: Json = {
         "verdict": result.verdict,
         "exit_code": result.exit_code,
@@ -272,7 +275,7 @@ def as_json(result: GateResult, header: Json, rules: Rules) -> str:
 
 
 def judged_json(data: Json, **judged: Sequence[CaseResult | ExactResult]) -> str:
-    """JSON of a result in which each row of these lists says whether it is a failure."""
+    """JSON of a result, with `is_failure` in each row of these lists."""
     for name, rows in judged.items():
         for place, row in enumerate(rows):
             data[name][place]["is_failure"] = row.is_failure

@@ -1,4 +1,4 @@
-"""What a person sees of a gate between recorded launches: a table, a sentence for each finding, the conditions."""
+"""The output of a gate between recorded launches: a table, a sentence for each finding, the conditions."""
 
 import math
 from dataclasses import asdict
@@ -16,7 +16,7 @@ from perf_tests.views.screens.gate import (
     judged_json,
     slowdowns_to_accept,
     tally,
-    what_it_would_take,
+    why_undecided,
 )
 from perf_tests.views.screens.lines import case_name, printable, table
 from perf_tests.views.tables.formats import in_markdown, pipe_table
@@ -36,7 +36,7 @@ def recorded_lines(result: RecordedResult, rules: Rules, base_name: str) -> list
 
 
 def recorded_findings(result: RecordedResult, rules: Rules) -> list[str]:
-    """One sentence for each case of which there is something to say."""
+    """One sentence for each case that is not OK."""
     return [_sentence(row, rules) for row in result.cases if row.verdict != Verdict.OK]
 
 
@@ -51,27 +51,28 @@ def _sentence(row: CaseResult, rules: Rules) -> str:
         return f"{row.verdict}: {name}: {row.explanation}."
     size = effect_words(row, row.effect) + ")"
     if row.verdict == Verdict.UNDECIDED:
-        size += f"; {what_it_would_take(row, rules)} launches"
+        size += f"; {why_undecided(row, rules, 'launches')}"
     elif row.verdict == Verdict.SLOWER:
-        size += f"; more than {rules.margin:.1%} is shown"
+        size += f"; a slowdown above {rules.margin:.1%} is significant"
         size += "" if row.accepted is None else f"; accepted: {row.accepted}"
     return f"{row.verdict}: {name}: {size}."
 
 
 def recorded_conditions(result: RecordedResult, rules: Rules) -> list[str]:
-    """What the verdicts stand on, and what they cannot see."""
+    """The basis of the verdicts, and their limits."""
     lines = [f"{result.launches[0]} launches of base against {result.launches[1]} of head"]
     if not math.isnan(result.spread):
         lines[0] += (
-            f"; {CLOCKS[result.clock]} decides, one launch differs from the next by {result.spread:.1%}; "
-            f"cases follow the best matrix product of their launch by {result.slope:.2f}"
+            f"; verdicts use {CLOCKS[result.clock]}; launches differ by {result.spread:.1%}; "
+            f"case times follow their launch's matrix-product rate with slope {result.slope:.2f}"
         )
     lines[0] += "."
     return [
         *lines,
-        f"SLOWER: more than {rules.margin:.1%} is shown, at {rules.alpha:.1%} over all cases. OK: {rules.matters:.1%} "
-        f"is ruled out at {1 - rules.clearing_level:.0%}. What the machine did between the two sets, and the matrix "
-        "product did not see, looks like a change: measure side by side where you can.",
+        f"SLOWER: a slowdown above {rules.margin:.1%} is significant at {rules.alpha:.1%} over all cases. OK: a "
+        f"slowdown of {rules.matters:.1%} is excluded at {1 - rules.clearing_level:.0%} confidence. A change of the "
+        "machine between the two sets that the matrix product misses looks like a change of the code: prefer "
+        "--against.",
     ]
 
 
