@@ -49,7 +49,6 @@ def by(timings: Iterable[Timing], key: Callable[[Timing], Hashable]) -> Iterator
 
 
 def same_configuration(timing: Timing) -> tuple[Hashable, ...]:
-    """Shared by the phases of one configuration."""
     return (timing.series, timing.gpu, timing.work, timing.precision_label, timing.implementation)
 
 

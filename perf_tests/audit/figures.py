@@ -76,8 +76,6 @@ class Memory:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One line of a profiler's kernel table."""
-
     place: str
     series: str
     gpu: str

@@ -46,7 +46,6 @@ def calls_times_average(kernels: Sequence[Kernel]) -> Iterator[Finding]:
 
 
 def profiles(kernels: Sequence[Kernel]) -> list[list[Kernel]]:
-    """Rows of one profile."""
     groups: dict[tuple[object, ...], list[Kernel]] = defaultdict(list)
     for kernel in kernels:
         groups[(kernel.series, kernel.gpu, kernel.size, kernel.context_length, kernel.scope)].append(kernel)

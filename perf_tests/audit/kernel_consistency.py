@@ -11,7 +11,6 @@ TOLERANCE = 1e-6
 
 
 def inconsistencies(values: Json) -> list[str]:
-    """Of one pass."""
     return [*_counts(values), *_totals(values), *_shares(values), *_copies(values)]
 
 

@@ -79,7 +79,6 @@ def faster_than_arithmetic(timing: Timing, gpu: Gpu | None) -> Finding | None:
 
 
 def _peak(timing: Timing, gpu: Gpu | None) -> tuple[float | None, str]:
-    """The rate limit, also in words."""
     if timing.matmul_flops_per_second:
         peak = MEASURED_CEILING_MARGIN * timing.matmul_flops_per_second
         return peak, f"{peak / 1e12:.4g} TFLOP/s ({MEASURED_CEILING_MARGIN:g} x the best product measured there)"
@@ -125,7 +124,6 @@ def faster_than_memory(timing: Timing, gpu: Gpu | None) -> Finding | None:
 
 
 def larger_than_card(timing: Timing, gpu: Gpu | None) -> Finding | None:
-    """Weights and gradients larger than the card's memory."""
     if gpu is None or not timing.has_fp32_weights:
         return None
     assert timing.work is not None

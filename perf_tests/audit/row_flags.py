@@ -67,7 +67,6 @@ def waits_for_host(facts: RowFacts) -> bool:
 
 
 def parts_do_not_add_up(facts: RowFacts) -> bool:
-    """The sum of a step's parts differs from the step, round by round."""
     if not facts.part_seconds or not all(facts.part_seconds.values()):
         return False
     sums = [sum(parts) for parts in zip(*facts.part_seconds.values(), strict=True)]
@@ -78,7 +77,6 @@ def parts_do_not_add_up(facts: RowFacts) -> bool:
 
 
 def may_page(facts: RowFacts) -> bool:
-    """Rounds that scatter where memory is nearly full."""
     rounds, peak_bytes, available_bytes = facts.rounds_seconds, facts.predicted_peak_bytes, facts.available_bytes
     if peak_bytes is None or not available_bytes or len(rounds) < 2:
         return False
@@ -131,5 +129,4 @@ FLAGS = {
 
 
 def raised(facts: RowFacts) -> list[str]:
-    """Names of the flags whose rule the facts meet."""
     return [name for name, flag in FLAGS.items() if flag.rule(facts)]

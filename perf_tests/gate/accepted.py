@@ -15,6 +15,7 @@ import json
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from perf_tests.records.record import Json
@@ -26,8 +27,6 @@ SUITE = "suite"
 
 @dataclass(frozen=True)
 class Acceptance:
-    """One entry of the file."""
-
     id: str
     limit: float
     reason: str
@@ -94,14 +93,9 @@ def accepted_in(header: Json) -> list[Acceptance]:
 
 
 def toml_entry(entry: Acceptance) -> str:
-    """The lines to paste."""
-    lines = ["[[accepted]]", f"id = {_quoted(entry.id)}", f"limit = {entry.limit!r}"]
-    lines += [f"reason = {_quoted(entry.reason)}", f"revision = {_quoted(entry.revision)}"]
+    quoted = partial(json.dumps, ensure_ascii=False)  # a TOML basic string has the escapes of JSON
+    lines = ["[[accepted]]", f"id = {quoted(entry.id)}", f"limit = {entry.limit!r}"]
+    lines += [f"reason = {quoted(entry.reason)}", f"revision = {quoted(entry.revision)}"]
     if entry.counter is not None:
-        lines.append(f"counter = {_quoted(entry.counter)}")
+        lines.append(f"counter = {quoted(entry.counter)}")
     return "\n".join(lines)
-
-
-def _quoted(text: str) -> str:
-    """A TOML basic string has the escapes of JSON."""
-    return json.dumps(text, ensure_ascii=False)

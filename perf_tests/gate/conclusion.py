@@ -42,8 +42,6 @@ EXIT_CODES = {
 
 @dataclass(frozen=True)
 class GateResult:
-    """The verdict on a run and everything behind it."""
-
     verdict: RunVerdict
     reason: str
     """Of a contaminated, incomparable or interrupted run; empty otherwise."""
@@ -68,8 +66,6 @@ class GateResult:
 
 @dataclass(frozen=True)
 class Step:
-    """The next launch pair: its stage and its cases."""
-
     stage: int
     cases: tuple[str, ...]
 

@@ -104,7 +104,6 @@ def looks_due(samples: GateSamples, rules: Rules) -> list[tuple[int, float]]:
 
 
 def course_of(samples: GateSamples, rules: Rules) -> Course:
-    """Every decision in its order."""
     screening = screening_of(samples, rules)
     pairs = samples.pairs(2)
     values = pair_values(samples, 2, pairs, screening.clock.clock)

@@ -77,7 +77,6 @@ def screen_values(values: Floats, rules: Rules) -> Screened:
 
 
 def nothing_confirmed(screened: Screened) -> Confirmed:
-    """Before the first look."""
     nothing = np.zeros(screened.candidates.shape, dtype=bool)
     return Confirmed(nothing, nothing, nothing)
 

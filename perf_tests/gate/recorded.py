@@ -40,8 +40,6 @@ MOST_SLOPE = 1.2
 
 @dataclass(frozen=True)
 class RecordedResult:
-    """The verdicts between two sets of launches."""
-
     cases: list[CaseResult]
     clock: Clock
     spread: float

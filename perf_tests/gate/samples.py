@@ -71,7 +71,6 @@ class GateSamples:
 
     @property
     def cases(self) -> list[str]:
-        """The ids of the run in their order."""
         return [case["id"] for case in self.header["cases"]]
 
     def pairs(self, stage: int) -> list[int]:

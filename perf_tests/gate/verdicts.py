@@ -20,8 +20,6 @@ from perf_tests.records.record import OUTCOMES
 
 
 class Verdict(StrEnum):
-    """Of a case or a counter."""
-
     SLOWER = "SLOWER"
     FASTER = "FASTER"
     OK = "OK"
@@ -39,18 +37,6 @@ class Verdict(StrEnum):
     SAME = "SAME"
 
 
-FAILING = frozenset(
-    {
-        Verdict.SLOWER,
-        Verdict.GONE,
-        Verdict.NO_LONGER_FITS,
-        Verdict.IMPOSSIBLE,
-        Verdict.FAILED,
-        Verdict.NO_LONGER_SUPPORTED,
-        Verdict.MORE,
-    }
-)
-
 LOST = {
     "out_of_memory": Verdict.NO_LONGER_FITS,
     "would_not_fit": Verdict.NO_LONGER_FITS,
@@ -60,6 +46,8 @@ LOST = {
     ABSENT: Verdict.GONE,
 }
 """The verdict where head has this outcome and base a timing."""
+
+FAILING = frozenset({Verdict.SLOWER, Verdict.MORE, *LOST.values()})
 
 
 @dataclass(frozen=True)
@@ -99,8 +87,6 @@ class CaseResult:
 
 @dataclass(frozen=True)
 class ExactResult:
-    """A counter of one case, old and new."""
-
     id: str
     counter: str
     old: float
@@ -134,11 +120,8 @@ def exact_results(findings: list[ExactFinding], accepted: list[Acceptance]) -> l
 def _exact(finding: ExactFinding, accepted: list[Acceptance]) -> ExactResult:
     rise = finding.new - finding.old
     verdict = Verdict.MORE if rise > 0 else Verdict.LESS if rise < 0 else Verdict.SAME
-    reasons = [
-        entry.reason
-        for entry in accepted
-        if (entry.id, entry.counter) == (finding.case, finding.counter) and finding.new <= entry.limit
-    ]
+    key = (finding.case, finding.counter)
+    reasons = [row.reason for row in accepted if (row.id, row.counter) == key and finding.new <= row.limit]
     reason = reasons[0] if reasons and rise > 0 else None
     return ExactResult(finding.case, finding.counter, finding.old, finding.new, verdict, reason)
 

@@ -53,7 +53,6 @@ BACKWARD_LAUNCH_SECONDS = 29e-6
 
 
 def ceilings_of(gpu: Gpu) -> Ceilings:
-    """PyTorch's rates on a card that is not here."""
     rates = {precision: gpu.flops_per_second(precision) for precision in MATMUL_EFFICIENCY}
     return Ceilings(
         name=gpu.name,

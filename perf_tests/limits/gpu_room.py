@@ -26,8 +26,6 @@ _HOPPER = ("H100", "H200", "H800", "H20")
 
 @dataclass(frozen=True)
 class Room:
-    """The memory for tensors on one machine."""
-
     bytes: int
     explanation: str
 
@@ -39,12 +37,10 @@ class Room:
 
     @staticmethod
     def bytes_for(peak_bytes: int) -> int:
-        """A peak with fragmentation."""
         return round(peak_bytes * (1 + FRAGMENTATION_SHARE))
 
 
 def room_on(gpu: Gpu) -> Room:
-    """On an idle card that is not here."""
     in_line = 1 / 16 if gpu.name in CORRECTS_ERRORS_IN_LINE else 0.0
     kept_share = in_line + DRIVER_SHARE
     room_bytes = int(gpu.memory_bytes * (1 - kept_share)) - CONTEXT_BYTES

@@ -99,7 +99,6 @@ def predicted_time(parts: Iterable[Part], ceilings: Ceilings) -> PredictedTime:
 
 
 def _kernel_seconds(kernels: Iterable[Kernels], ceilings: Ceilings) -> tuple[float, float]:
-    """Of kernels bound by arithmetic, and of those bound by memory."""
     compute_seconds = memory_seconds = 0.0
     for kernel in kernels:
         arithmetic = kernel.flops / _rate(kernel.rate, ceilings) if kernel.flops else 0.0

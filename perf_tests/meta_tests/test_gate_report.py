@@ -58,7 +58,7 @@ def test_a_slowdown_is_one_sentence_with_all_one_needs(samples: GateSamples, res
 
 def test_an_undecided_case_says_what_it_would_take(samples: GateSamples, result: GateResult) -> None:
     needed = next(row for row in result.cases if row.id == NOISY).launches_needed
-    assert f"it would take about {needed} fresh launch pairs" in sentence_of(samples, result, "UNDECIDED")
+    assert f"deciding would take about {needed} fresh launch pairs" in sentence_of(samples, result, "UNDECIDED")
 
 
 @pytest.mark.parametrize(

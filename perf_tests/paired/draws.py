@@ -23,8 +23,6 @@ _MOST_PADDING_BYTES = 4096
 
 @dataclass(frozen=True)
 class Draw:
-    """The layout of one launch pair."""
-
     base_name: str
     head_name: str
     """Folder names of one length: the path of code affects where it lies in memory, and that its time."""

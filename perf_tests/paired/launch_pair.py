@@ -36,8 +36,6 @@ class WorkerError(Exception):
 
 @dataclass
 class Worker:
-    """One side's process."""
-
     side: Side
     worker: WorkerProcess
 

@@ -11,8 +11,6 @@ from perf_tests.records.record import OUTCOMES, Json, identity_of, timing_outcom
 
 
 class Status(StrEnum):
-    """Of one case between two runs."""
-
     MEASURED = "measured in both"
     NEW = "new"
     GONE = "gone"

@@ -20,8 +20,6 @@ HEADER = ("settings", "selection", "machine_info", "commit_info", "source", "com
 
 @dataclass
 class JournalContents:
-    """The contents of a journal, in the order of writing."""
-
     header: Json
     benchmarks: list[Json] = field(default_factory=list)
     outcomes: list[Json] = field(default_factory=list)

@@ -37,7 +37,6 @@ def timing_outcomes(record: Json) -> list[Json]:
 
 
 def build_record(header: Json, benchmarks: list[Json], outcomes: list[Json], passes: Sequence[Json] = ()) -> Json:
-    """A complete record from the contents of a journal."""
     return without_nan(
         {
             "machine_info": header["machine_info"],

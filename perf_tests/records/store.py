@@ -20,8 +20,6 @@ class BaselineError(Exception):
 
 @dataclass(frozen=True)
 class StoredRecord:
-    """One readable record and its file."""
-
     path: Path
     data: Json
 
@@ -74,7 +72,6 @@ def read_record(path: Path) -> StoredRecord:
 
 
 def encoded(record: Json) -> bytes:
-    """Strict JSON, as on disk."""
     return json.dumps(record, allow_nan=False, indent=1).encode()
 
 
