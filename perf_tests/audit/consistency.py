@@ -162,7 +162,7 @@ def attention_backward_over_forward(timings: Sequence[Timing]) -> Iterator[Findi
     for group in by(steady(timings), same_configuration):
         phases = phases_of(group)
         forward, backward = phases.get("attention_forward"), phases.get("attention_backward")
-        if not forward or not backward or not _is_long(forward[0]):
+        if not forward or not backward or _length(forward[0]) < LONG_SEQUENCE:
             continue
         ratio = figure(backward[0]) / figure(forward[0])
         low, high = 1.3, 4.0
@@ -176,10 +176,6 @@ def attention_backward_over_forward(timings: Sequence[Timing]) -> Iterator[Findi
             yield found(SUSPICIOUS, "attention backward", [backward[0]], shown, limit, why, cause)
 
 
-def _is_long(timing: Timing) -> bool:
-    return isinstance(timing.work, AttentionWork) and timing.work.sequence_length >= LONG_SEQUENCE
-
-
 def attention_exponent(timings: Sequence[Timing]) -> Iterator[Finding]:
     """Twice the sequence is four times the square: time grows with an exponent of 2 between long sequences."""
 
@@ -187,7 +183,9 @@ def attention_exponent(timings: Sequence[Timing]) -> Iterator[Finding]:
         assert isinstance(timing.work, AttentionWork)
         return (replace(timing.work, sequence_length=0), *same_configuration(replace(timing, work=None)), timing.phase)
 
-    for group in by((timing for timing in steady(timings) if _is_long(timing) and timing.is_eager), series):
+    for group in by(
+        (timing for timing in steady(timings) if _length(timing) >= LONG_SEQUENCE and timing.is_eager), series
+    ):
         ordered = sorted(group, key=_length)
         for shorter, longer in pairwise(ordered):
             if _length(shorter) < 2 * LONG_SEQUENCE or _length(longer) != 2 * _length(shorter):
@@ -202,8 +200,8 @@ def attention_exponent(timings: Sequence[Timing]) -> Iterator[Finding]:
 
 
 def _length(timing: Timing) -> int:
-    assert isinstance(timing.work, AttentionWork)
-    return timing.work.sequence_length
+    """Of attention alone; 0 for a model."""
+    return timing.work.sequence_length if isinstance(timing.work, AttentionWork) else 0
 
 
 def launch_bound_groups(timings: Sequence[Timing]) -> list[list[Timing]]:
@@ -218,21 +216,15 @@ def launch_bound_groups(timings: Sequence[Timing]) -> list[list[Timing]]:
     groups = []
     for group in by(forward, series):
         per_width = {timing.work.config.d_model: timing for timing in group if isinstance(timing.work, ModelWork)}
-        narrow_first = [per_width[width] for width in sorted(per_width)]
-        flat = _flat_prefix(narrow_first)
+        flat: list[Timing] = []
+        for _, timing in sorted(per_width.items(), key=lambda item: item[0]):
+            times = [_per_layer(one) for one in (*flat, timing)]
+            if max(times) > LAUNCH_BOUND_SPREAD * min(times):
+                break
+            flat.append(timing)
         if len(flat) >= 3:
             groups.append(flat)
     return groups
-
-
-def _flat_prefix(narrow_first: Sequence[Timing]) -> list[Timing]:
-    flat: list[Timing] = []
-    for timing in narrow_first:
-        times = [_per_layer(one) for one in (*flat, timing)]
-        if max(times) > LAUNCH_BOUND_SPREAD * min(times):
-            break
-        flat.append(timing)
-    return flat
 
 
 def _per_layer(timing: Timing) -> float:

@@ -26,29 +26,28 @@ def rule_out(timing: Timing, gpu_by_hand: Gpu | None = None) -> list[Finding | N
         why = "a pass takes time" if timing.seconds < 0 else "a pass takes time, and this was rounded away"
         shown = f"{timing.seconds * 1e3:g} ms"
         return [found(IMPOSSIBLE, "time", [timing], shown, "0 ms", why, "a wrong unit or sign")]
-    reason = _why_not_judged(timing, gpu_by_hand)
+    gpu = gpu_by_hand or _gpu_of(timing)
+    reason = _why_not_judged(timing, gpu)
     if reason:
         return [NotJudged(timing.place, reason)]
-    gpu = gpu_by_hand or _gpu_of(timing)
     checks = (faster_than_arithmetic(timing, gpu), faster_than_memory(timing, gpu), larger_than_card(timing, gpu))
     return [finding for finding in checks if finding]
 
 
-def _gpu_of(timing: Timing) -> Gpu | None:
+def _gpu_of(row: Timing | Memory) -> Gpu | None:
     try:
-        return gpu_named(timing.gpu)
+        return gpu_named(row.gpu)
     except ValueError:
         return None
 
 
-def _why_not_judged(timing: Timing, gpu_by_hand: Gpu | None) -> str:
+def _why_not_judged(timing: Timing, gpu: Gpu | None) -> str:
     if timing.work is None:
         return timing.without_work
     if timing.work.least_flops(timing.phase, False) is None:
         return f"phase {timing.phase!r} has no known arithmetic"
     if timing.matmul_flops_per_second:
         return ""
-    gpu = gpu_by_hand or _gpu_of(timing)
     if gpu is None:
         return f"GPU {timing.gpu!r} has no datasheet here" if timing.gpu else "no GPU stated"
     if timing.precision is None:
@@ -68,12 +67,11 @@ def faster_than_arithmetic(timing: Timing, gpu: Gpu | None) -> Finding | None:
         return None
     rate = flops / timing.seconds
     figure = f"{timing.seconds * 1e3:.4g} ms is {rate / 1e12:.4g} TFLOP/s"
+    cause = likely_cause(timing, rate, peak, gpu)
     if rate > peak:
-        cause = likely_cause(timing, rate, peak, gpu)
         return found(IMPOSSIBLE, "arithmetic", [timing], figure, limit, "no machine exceeds its peak rate", cause)
     if rate > NEAR_PEAK * peak and gpu is not None and not timing.matmul_flops_per_second:
         why = f"{rate / peak:.0%} of the peak, more than training passes reach"
-        cause = likely_cause(timing, rate, peak, gpu)
         return found(SUSPICIOUS, "near peak", [timing], figure, limit, why, cause)
     return None
 
@@ -176,9 +174,8 @@ def memory_beyond_card(memory: Memory) -> Finding | NotJudged | None:
     if memory.value_bytes < 0:
         why = "an amount of memory is not negative"
         return found(IMPOSSIBLE, "amount", [memory], figure, "0", why, "a wrong sign")
-    try:
-        gpu = gpu_named(memory.gpu)
-    except ValueError:
+    gpu = _gpu_of(memory)
+    if gpu is None:
         return NotJudged(memory.place, f"GPU {memory.gpu!r} has no datasheet here" if memory.gpu else "no GPU stated")
     if memory.value_bytes <= gpu.memory_bytes:
         return None

@@ -17,14 +17,7 @@ from scipy import stats
 from perf_tests.gate.accepted import Acceptance
 from perf_tests.gate.clock import CPU_TIME_ADVANTAGE
 from perf_tests.gate.events import ABSENT
-from perf_tests.gate.recorded_launches import (
-    Records,
-    launch_counts,
-    launches_of,
-    outcomes_of,
-    rounds_of,
-    too_few_launches,
-)
+from perf_tests.gate.recorded_launches import Launches, Records, launches_of
 from perf_tests.gate.recorded_sides import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAUNCHES
 from perf_tests.gate.rules import Clock, Rules
 from perf_tests.gate.statistics import Estimate, Flags, Floats, estimate, fit_prior, holm, mean_of_known, moderated
@@ -61,18 +54,18 @@ def conclude_recorded(
     """Verdicts for every case of either side; both sides have passed `why_incomparable`."""
     names = list(dict.fromkeys(row["fullname"] for r in (*base, *head) for row in r.data["benchmarks"]))
     before, now = launches_of(base, names), launches_of(head, names)
-    by_wall, wall_slope = compared(before.wall, now.wall, before.sentinel, now.sentinel)
-    by_cpu, cpu_slope = compared(before.cpu, now.cpu, before.sentinel, now.sentinel)
+    by_wall, wall_slope = compared(before.logs["wall"], now.logs["wall"], before.sentinel, now.sentinel)
+    by_cpu, cpu_slope = compared(before.logs["cpu"], now.logs["cpu"], before.sentinel, now.sentinel)
     clock = _clock(by_wall, by_cpu, rules)
     found, slope, guard = (by_cpu, cpu_slope, by_wall) if clock == "cpu" else (by_wall, wall_slope, None)
-    enough = (launch_counts(before.wall) >= FEWEST_BASE_LAUNCHES) & (launch_counts(now.wall) >= FEWEST_HEAD_LAUNCHES)
-    verdicts = _verdicts(found, guard, enough, rules)
-    outcomes = outcomes_of(base), outcomes_of(head)
-    rows = [_row(name, place, verdicts[place], found, clock, base, head, rules) for place, name in enumerate(names)]
-    rows = [_lost(row, base, head, outcomes) or row for row in rows]
+    enough = (before.counts >= FEWEST_BASE_LAUNCHES) & (now.counts >= FEWEST_HEAD_LAUNCHES)
+    rows = []
+    for place, (name, verdict) in enumerate(zip(names, _verdicts(found, guard, enough, rules), strict=True)):
+        row = CaseResult(name, verdict, explanation="" if enough[place] else _too_few(before, now, place))
+        rows.append(_lost(name, before, now) or _with_effect(row, place, found, clock, before, now, rules))
     rows += [
         CaseResult(name, Verdict.NOT_MEASURED, explanation=f"head {OUTCOMES[outcome]}")
-        for name, outcome in outcomes[1].items()
+        for name, outcome in now.outcomes.items()
         if name not in names
     ]
     rows = [with_acceptance(row, accepted) for row in rows]
@@ -95,41 +88,42 @@ def _only(found: Estimate, flags: Flags) -> Estimate:
     return replace(found, mean=np.where(flags, found.mean, np.nan))
 
 
-def _row(
-    name: str, place: int, verdict: Verdict, found: Estimate, clock: Clock, base: Records, head: Records, rules: Rules
-) -> CaseResult:
-    seconds = [[s for r in side for s in rounds_of(r, name, clock)] for side in (base, head)]
-    if np.isnan(found.mean[place]):
-        return CaseResult(name, verdict, explanation=too_few_launches(name, base, head))
-    needed = None
-    if verdict == Verdict.UNDECIDED:
-        mean, variance = float(found.mean[place]), float(found.variance[place])
-        level = rules.alpha / len(found.mean)
-        needed = launches_needed(
-            mean, variance, level, rules.clearing_level, rules, FEWEST_HEAD_LAUNCHES, base=len(base)
-        )
-    return CaseResult(
-        name,
-        verdict,
-        Effect(*found.interval(place), sum(bool(rounds_of(r, name)) for r in head)),
-        base_seconds=median(seconds[0]),
-        head_seconds=median(seconds[1]),
-        clock=clock,
-        launches_needed=needed,
-        explanation=too_few_launches(name, base, head),
+def _too_few(base: Launches, head: Launches, place: int) -> str:
+    return (
+        f"measured in {base.counts[place]} launches of base and {head.counts[place]} of head; a verdict needs at least "
+        f"{FEWEST_BASE_LAUNCHES} and {FEWEST_HEAD_LAUNCHES}"
     )
 
 
-def _lost(
-    row: CaseResult, base: Records, head: Records, outcomes: tuple[dict[str, str], dict[str, str]]
-) -> CaseResult | None:
+def _with_effect(
+    row: CaseResult, place: int, found: Estimate, clock: Clock, base: Launches, head: Launches, rules: Rules
+) -> CaseResult:
+    """The row with its effect, unless there are too few launches for one."""
+    mean, variance = float(found.mean[place]), float(found.variance[place])
+    if math.isnan(mean):
+        return row
+    needed = None
+    if row.verdict == Verdict.UNDECIDED:
+        levels = rules.alpha / len(found.mean), rules.clearing_level
+        needed = launches_needed(mean, variance, *levels, rules, FEWEST_HEAD_LAUNCHES, base=len(base.sentinel))
+    return replace(
+        row,
+        effect=Effect(*found.interval(place), int(head.counts[place])),
+        base_seconds=median(base.rounds[clock][row.id]),
+        head_seconds=median(head.rounds[clock][row.id]),
+        clock=clock,
+        launches_needed=needed,
+    )
+
+
+def _lost(name: str, base: Launches, head: Launches) -> CaseResult | None:
     """The row of a case that only one side timed; None where both did."""
-    timed = [any(rounds_of(record, row.id) for record in side) for side in (base, head)]
-    if all(timed):
+    if name in base.rounds["wall"] and name in head.rounds["wall"]:
         return None
-    side, outcome = ("base", outcomes[0].get(row.id)) if timed[1] else ("head", outcomes[1].get(row.id))
-    verdict = Verdict.NEW if timed[1] else LOST[outcome or ABSENT]
-    return CaseResult(row.id, verdict, explanation=f"{side} {OUTCOMES[outcome] if outcome else 'does not have it'}")
+    side, launches = ("base", base) if name in head.rounds["wall"] else ("head", head)
+    outcome = launches.outcomes.get(name)
+    verdict = Verdict.NEW if side == "base" else LOST[outcome or ABSENT]
+    return CaseResult(name, verdict, explanation=f"{side} {OUTCOMES[outcome] if outcome else 'does not have it'}")
 
 
 def compared(base: Floats, head: Floats, base_sentinel: Floats, head_sentinel: Floats) -> tuple[Estimate, float]:

@@ -25,7 +25,7 @@ import os
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from perf_tests.gate.events import (
     EVENTS,
@@ -103,13 +103,14 @@ class GateSamples:
         elif isinstance(event, End):
             self.end = event.reason
         else:
-            {
+            lists: dict[type[Event], list[Any]] = {
                 NoTiming: self.without_timing,
                 Sentinel: self.sentinels,
                 ExactFinding: self.exact,
                 Uncounted: self.uncounted,
                 Relaunch: self.relaunches,
-            }[type(event)].append(event)
+            }
+            lists[type(event)].append(event)
 
 
 class SamplesFile:
@@ -197,11 +198,8 @@ def _check_header(header: object) -> None:
 
 
 def _check_cases(cases: object) -> None:
-    if not isinstance(cases, list) or not all(_has_id(case) for case in cases):
+    ids = [case.get("id") for case in cases if isinstance(case, dict)] if isinstance(cases, list) else []
+    if not isinstance(cases, list) or len(ids) < len(cases) or not all(isinstance(name, str) and name for name in ids):
         raise ValueError("its 'cases' is not a list of cases with an id")
-    if len({case["id"] for case in cases}) < len(cases):
+    if len(set(ids)) < len(ids):
         raise ValueError("its 'cases' name one id twice")
-
-
-def _has_id(case: object) -> bool:
-    return isinstance(case, dict) and isinstance(case.get("id"), str) and bool(case["id"])

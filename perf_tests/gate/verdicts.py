@@ -143,19 +143,17 @@ def accepted_slowdown(case: str, effect: float, accepted: Sequence[Acceptance]) 
 
 
 def _untimed(case: str, base: NoTiming | None, head: NoTiming | None) -> CaseResult:
-    sides = [f"{row.side} {_outcome_words(row)}" for row in (base, head) if row is not None]
-    if base is not None and head is not None and _outcome_words(base) == _outcome_words(head):
-        sides = [f"on both sides {_outcome_words(base)}"]
-    if base is not None and head is not None:
-        verdict = Verdict.NOT_MEASURED
-    else:
+    words = {
+        row.side: f"{'does not have it' if row.outcome == ABSENT else OUTCOMES[row.outcome]}: {row.reason.rstrip('.')}"
+        for row in (base, head)
+        if row is not None
+    }
+    if base is None or head is None:
         verdict = Verdict.NEW if head is None else LOST[head.outcome]
-    return CaseResult(case, verdict, explanation="; ".join(sides))
-
-
-def _outcome_words(row: NoTiming) -> str:
-    words = "does not have it" if row.outcome == ABSENT else OUTCOMES[row.outcome]
-    return f"{words}: {row.reason.rstrip('.')}"
+        return CaseResult(case, verdict, explanation="; ".join(f"{side} {reason}" for side, reason in words.items()))
+    same = len(set(words.values())) == 1
+    explanation = f"on both sides {words['base']}" if same else f"base {words['base']}; head {words['head']}"
+    return CaseResult(case, Verdict.NOT_MEASURED, explanation=explanation)
 
 
 def _timed(samples: GateSamples, course: Course, rules: Rules, place: int) -> CaseResult:

@@ -112,17 +112,29 @@ _ROWS: tuple[_Row, ...] = (
 )  # fmt: skip
 
 
-def _tera(value: float | None) -> float | None:
-    return None if value is None else value * _TERA
-
-
-GPUS = {
-    name: Gpu(
-        name, int(memory * GIB), bandwidth * _GIGA, fp32 * _TERA, _tera(tf32), _tera(bf16), _tera(fp16),
-        int(l2 * 2**20), margin, source, tuple(aliases.split("|")),
+def _gpu(
+    name: str,
+    memory: float,
+    bandwidth: float,
+    fp32: float,
+    tf32: float | None,
+    bf16: float | None,
+    fp16: float | None,
+    l2: float | None,
+    margin: float,
+    source: str,
+    aliases: str,
+) -> Gpu:
+    """In the units of `_ROWS`."""
+    tf32, bf16, fp16 = (None if rate is None else rate * _TERA for rate in (tf32, bf16, fp16))
+    l2_bytes = None if l2 is None else int(l2 * 2**20)
+    words = tuple(aliases.split("|"))
+    return Gpu(
+        name, int(memory * GIB), bandwidth * _GIGA, fp32 * _TERA, tf32, bf16, fp16, l2_bytes, margin, source, words
     )
-    for name, memory, bandwidth, fp32, tf32, bf16, fp16, l2, margin, source, aliases in _ROWS
-}  # fmt: skip
+
+
+GPUS = {row[0]: _gpu(*row) for row in _ROWS}
 """Every card with a datasheet here. A name without a form factor means the faster one."""
 
 BY_HAND = "memory=24GiB,bandwidth=300GB/s,fp32=30.3,tf32=60,bf16=121,fp16=121"
@@ -172,8 +184,7 @@ def _by_hand(text: str) -> Gpu:
     missing = [name for name in ("memory", "bandwidth", "fp32") if name not in given]
     if missing:
         raise ValueError(f"GPU {text!r} lacks {' and '.join(missing)}; give at least memory, bandwidth and fp32.")
-    return Gpu(
-        text, int(given["memory"] * GIB), given["bandwidth"] * _GIGA, given["fp32"] * _TERA,
-        _tera(given.get("tf32")), _tera(given.get("bf16")), _tera(given.get("fp16")),
-        None, 1.0, "given by hand", (),
-    )  # fmt: skip
+    tf32, bf16, fp16 = (given.get(name) for name in ("tf32", "bf16", "fp16"))
+    return _gpu(
+        text, given["memory"], given["bandwidth"], given["fp32"], tf32, bf16, fp16, None, 1.0, "given by hand", ""
+    )

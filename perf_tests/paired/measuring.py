@@ -87,7 +87,8 @@ class Measuring:
                 part.measure()
             except WorkerError as error:
                 self._note_trouble(error, part)
-        part.write_sentinels()
+        for (name, side), times in part.sentinel_seconds.items():
+            self.samples_file.append(Sentinel(stage, pair, name, side, times).to_line())
         seconds = time.monotonic() - start - (self.counting_seconds - counting_seconds)
         self.samples_file.append(PairTime(stage, pair, round(seconds, 3)).to_line())
 
@@ -141,7 +142,7 @@ class _PairPart:
     left: list[str]
     draw: Draw
     at_hand: str | None = None
-    _sentinel_seconds: dict[tuple[str, Side], list[float]] = field(default_factory=dict)
+    sentinel_seconds: dict[tuple[str, Side], list[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         count = len(self.left)
@@ -192,12 +193,8 @@ class _PairPart:
     def _why_absent(self, case: str, identity: Json | None) -> str | None:
         if identity is None:
             return "its model/ does not know a value of this case"
-        difference = identity_difference(
-            *(
-                {name: value for name, value in fields.items() if name not in self.measuring.differing_fields}
-                for fields in (identity, self.measuring.identities[case])
-            )
-        )
+        on_purpose = dict.fromkeys(self.measuring.differing_fields)
+        difference = identity_difference({**identity, **on_purpose}, {**self.measuring.identities[case], **on_purpose})
         return f"under this id it measures something else: {difference}" if difference else None
 
     def _measure_case(self, case: str, workers: Mapping[Side, Worker]) -> None:
@@ -273,12 +270,7 @@ class _PairPart:
         for name in SENTINELS:
             for side, count in turns(order):
                 answer = workers[side].ask({"sentinel": name, "count": count}, self.measuring.answer_seconds)
-                self._sentinel_seconds.setdefault((name, side), []).extend(answer["seconds"])
-
-    def write_sentinels(self) -> None:
-        for (name, side), seconds in self._sentinel_seconds.items():
-            event = Sentinel(self.stage, self.pair, name, side, seconds)
-            self.measuring.samples_file.append(event.to_line())
+                self.sentinel_seconds.setdefault((name, side), []).extend(answer["seconds"])
 
 
 def turns(order: str) -> list[tuple[Side, int]]:

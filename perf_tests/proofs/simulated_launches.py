@@ -26,7 +26,7 @@ SPIKE_SIZE = 0.3
 
 @dataclass(frozen=True)
 class SimulatedCase:
-    """One benchmark; `slowdown` is that of head, as a share, and `pair_spread` the standard deviation of a pair value."""
+    """One benchmark; `slowdown` is that of head as a share, `pair_spread` the standard deviation of a pair value."""
 
     id: str
     seconds: float = 0.01
