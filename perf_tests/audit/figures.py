@@ -54,7 +54,6 @@ class Memory:
     place: str
     series: str
     gpu: str
-    gpu_is_inferred: bool
     kind: str
     """`model` or `attention`."""
     size: str

@@ -147,13 +147,12 @@ def _memory(row: Row) -> Memory:
     unit = row.text("unit")
     value = row.number("value")
     if value is not None and unit not in _UNIT_BYTES:
-        raise ValueError(f"{row.place}: unit is {unit!r}; the known ones are {', '.join(_UNIT_BYTES)}.")
+        raise ValueError(f"{row.place}: unit is {unit!r}; known: {', '.join(_UNIT_BYTES)}.")
     least, most = _UNIT_BYTES.get(unit, (math.nan, math.nan))
     return Memory(
         place=row.place,
         series=row.text("source"),
         gpu=row.text("gpu"),
-        gpu_is_inferred=row.is_inferred("gpu_basis"),
         kind="attention" if row.text("object") == "attention" else "model",
         size=row.text("size"),
         width=row.count("d_model"),
