@@ -64,7 +64,7 @@ REFUSALS = {
         "--benchmark-compare-fail=median:5%", "--benchmark-compare", says=("nothing to compare with", "no record")
     ),
     "a baseline that does not exist": refused(
-        "--benchmark-compare=0077", says=("--benchmark-compare=0077 fits no record", "recorded here: 0001_broken")
+        "--benchmark-compare=0077", says=("--benchmark-compare=0077 matches no record", "recorded here: 0001_broken")
     ),
     "a corrupt baseline": refused("--benchmark-compare=0001", says=("0001_broken.json cannot be read",)),
     "a foreign journal to resume": refused("--resume", says=("journal-foreign.jsonl is no journal", "Delete it")),

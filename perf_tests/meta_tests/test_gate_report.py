@@ -9,8 +9,9 @@ import pytest
 
 from perf_tests.gate.accepted import acceptance
 from perf_tests.gate.conclusion import GateResult, conclude
+from perf_tests.gate.events import ExactFinding, NoTiming, Side, Uncounted
 from perf_tests.gate.rules import Rules
-from perf_tests.gate.samples import ExactFinding, GateSamples, NoTiming, Side, Uncounted
+from perf_tests.gate.samples import GateSamples
 from perf_tests.gate.verdicts import Verdict
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
 from perf_tests.views.screens.gate import as_json, finding_sentences, lines_to_accept, markdown, report_lines

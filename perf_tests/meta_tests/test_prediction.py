@@ -190,7 +190,7 @@ STEP = {"--size": "tiny", "--context": "64", "--gpu": "T4"}
 @pytest.mark.parametrize(
     "changed, sentence",
     [
-        ({"--gpu": "Z9000"}, r"GPU 'Z9000' has no datasheet here; the known ones are .*A100.*given by hand.*memory="),
+        ({"--gpu": "Z9000"}, r"GPU 'Z9000' has no datasheet here; known: .*A100.*by its peaks.*memory="),
         ({"--gpu": "memory=24GiB"}, "lacks bandwidth and fp32"),
         ({"--gpu": "memory=24furlongs,bandwidth=1,fp32=1"}, "'memory=24furlongs', which is not of the form"),
         (

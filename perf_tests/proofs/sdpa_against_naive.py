@@ -25,7 +25,7 @@ SIDES = {"sdpa": sdpa_attention, "naive": naive_attention}
 
 
 class Step:
-    """A training step whose attention can be exchanged between two calls, so that all else is the same."""
+    """A training step whose attention can be exchanged between two calls, so that everything else is identical."""
 
     def __init__(self, config: ModelConfig) -> None:
         torch.manual_seed(0)
