@@ -4,7 +4,6 @@ Under `FakeTensorMode` nothing is computed and nothing allocated, and the counte
 In: code run inside `Counting`, cut into named parts. Out: a `PartCounters` for each part.
 """
 
-import gc
 import inspect
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from perf_tests.instruments.cuda_rules import CudaRules
+from perf_tests.instruments.garbage import no_collections
 from perf_tests.instruments.kernel_cost import (
     REUSES_FIRST_ARGUMENT,
     bytes_of,
@@ -121,7 +121,8 @@ class Counting(TorchDispatchMode):
     def __enter__(self) -> "Counting":
         if self.on_cuda:
             self._stack.enter_context(CudaRules())
-        self._stack.enter_context(_no_garbage_collection())
+        # A collection would free at a moment that depends on everything else in the process.
+        self._stack.enter_context(no_collections())
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -283,15 +284,3 @@ def _number_on_the_host(func: Any, args: tuple[Any, ...]) -> Any:
         return func(*args)
     except DataDependentOutputException:
         return 0 if not args[0].dtype.is_floating_point else 0.0
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """A collection would free at a moment that depends on everything else in the process."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -19,7 +19,7 @@ from model.transformer import TransformerLM
 from perf_tests.cases import LanguageModelCase
 from perf_tests.counting.case_counters import Counters, NotCountedError, counters_of
 from perf_tests.counting.fake_training import attention_passes, passes
-from perf_tests.instruments.allocator_peak import allocator_peak_bytes
+from perf_tests.instruments.allocator_trace import allocator_peak_bytes
 from perf_tests.instruments.counters import (
     GRADIENTS,
     INPUTS,
