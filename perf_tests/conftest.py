@@ -16,8 +16,8 @@ from perf_tests.bench.stash import CASE, OTHER_MEASURE, PASS, WORKBENCH
 from perf_tests.bench.workbench import Workbench
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
 from perf_tests.instruments.clock import Clock
-from perf_tests.instruments.round_health import RoundHealth
-from perf_tests.instruments.sdpa_backend import sdpa_backend_for_shape
+from perf_tests.instruments.gpu_health import RoundHealth
+from perf_tests.instruments.sdpa_backend import sdpa_backend
 from perf_tests.measures.rounds import Measure
 from perf_tests.measures.row import Row
 from perf_tests.measures.timed import TimedMeasure
@@ -181,7 +181,7 @@ def _sdpa_backend(case: Case, workbench: Workbench) -> str | None:
         shape: tuple[int, ...] = (case.batch_size, case.sequence_length, case.head_dim)
     else:
         shape = (case.batch_size, case.config.num_heads, case.context_length, case.config.head_dim)
-    return sdpa_backend_for_shape(
+    return sdpa_backend(
         ATTENTION["sdpa"].build(),
         shape,
         PRECISIONS[case.precision].autocast_dtype or torch.float32,

@@ -9,12 +9,11 @@ import torch
 
 from perf_tests.bench import workbench as workbench_module
 from perf_tests.bench.workbench import set_up
-from perf_tests.instruments import round_health
+from perf_tests.instruments import gpu_health
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.device import CpuDevice
-from perf_tests.instruments.gpu_health import GpuHealth, NoHealthError, open_gpu_health
+from perf_tests.instruments.gpu_health import GpuHealth, NoHealthError, RoundHealth, open_gpu_health
 from perf_tests.instruments.machine import drifting_facts
-from perf_tests.instruments.round_health import RoundHealth
 from perf_tests.measures.row import Row
 from perf_tests.measures.timed import TimedMeasure
 from perf_tests.meta_tests.example_cases import CPU, language_model_case
@@ -102,7 +101,7 @@ def test_a_card_is_found_by_what_it_is_and_not_by_its_number(nvml: FakeNvml, mon
 
 def test_a_slice_of_a_card_keeps_the_kind_of_its_uuid(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     sees(monkeypatch, uuid="MIG-2222")
-    with pytest.raises(NoHealthError, match="Not Found; see whether nvidia-smi lists it"):
+    with pytest.raises(NoHealthError, match="Not Found; check that nvidia-smi lists the GPU"):
         open_gpu_health(GPU)
     assert nvml.asked == ["MIG-2222"]
 
@@ -118,7 +117,7 @@ def test_what_a_card_does_not_tell_is_null_and_the_rest_is_read(nvml: FakeNvml) 
 def test_an_older_package_is_asked_by_the_older_name(nvml: FakeNvml) -> None:
     del nvml.nvmlDeviceGetCurrentClocksEventReasons
     setattr(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", lambda handle: POWER_CAP)  # noqa: B010
-    assert open_gpu_health(GPU).read().clock_events == ["power cap"]
+    assert open_gpu_health(GPU).read().facts()["clock_events"] == ["power cap"]
 
 
 @pytest.mark.parametrize("bits, is_throttled", [
@@ -186,7 +185,7 @@ def test_energy_is_that_of_one_round_and_none_where_its_counter_is_too_coarse(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, seconds_of_a_round: float, joules: float | None
 ) -> None:
     clock = Seconds()
-    monkeypatch.setattr(round_health, "time", clock)
+    monkeypatch.setattr(gpu_health, "time", clock)
     rounds = RoundHealth(open_gpu_health(GPU))
     rounds.begin()
     for _ in range(4):
