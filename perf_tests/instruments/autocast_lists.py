@@ -1,7 +1,4 @@
-"""What CUDA's autocast does to each operator, as the installed torch says it: no table of ours goes out of date.
-
-ATen/autocast_mode.h comes with every wheel and names, operator by operator, what CUDA's autocast casts to.
-"""
+"""What CUDA's autocast casts each operator to, read from ATen/autocast_mode.h of the installed torch."""
 
 import re
 from pathlib import Path
@@ -19,14 +16,14 @@ LISTS = {
 
 
 def op_lists(header: str) -> dict[str, list[str]]:
-    """The operators' names with their overload, such as `softmax.int`, by policy; ValueError where one is missing."""
+    """Operators with their overload, such as `softmax.int`, by policy; raises ValueError where a policy is missing."""
     # A line that ends in a backslash continues in the next.
     joined = header.replace("\\\n", " ")
     lists = {}
     for policy, macro in LISTS.items():
         found = re.search(rf"#define {macro}\(_\)(.*)", joined)
         if found is None:
-            raise ValueError(f"{HEADER} defines no {macro}; this torch lays its op lists out in another way.")
+            raise ValueError(f"{HEADER} defines no {macro}; this torch lists its operators in another way.")
         if policy == "append dtype":
             lists[policy] = re.findall(r'"([\w.]+)"', found[1])
         else:
@@ -35,5 +32,5 @@ def op_lists(header: str) -> dict[str, list[str]]:
 
 
 def cuda_lists() -> dict[str, list[str]]:
-    """The lists of the installed torch."""
+    """Those of the installed torch."""
     return op_lists(HEADER.read_text())
