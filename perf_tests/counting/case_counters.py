@@ -116,17 +116,11 @@ def counters_of(
     if reason is not None:
         raise NotCountedError(reason)
     if isinstance(case, AttentionCase):
-        return _counters(case, 0, _attention_parts(case))
+        counted = attention_passes(replace(case, phase="attention_forward"))
+        timed = {f"attention_{part}": part in case.row.timed for part in case.row.parts}
+        return _counters(case, 0, [_Part(name, counted[name], timed[name], Counter()) for name in timed])
     parts = _language_model_parts(case, zero_grad, first_step, all_layers)
     return _counters(case, case.config.parameters, parts)
-
-
-def _attention_parts(case: AttentionCase) -> list[_Part]:
-    counted = attention_passes(replace(case, phase="attention_forward"))
-    return [
-        _Part(f"attention_{part}", counted[f"attention_{part}"], part in case.row.timed, Counter())
-        for part in case.row.parts
-    ]
 
 
 def _language_model_parts(case: LanguageModelCase, zero_grad: str, first_step: bool, all_layers: bool) -> list[_Part]:

@@ -31,24 +31,6 @@ ENERGY_LEAST_SECONDS = 2.0
 """The counter advances every 20 to 100 ms, so over less time an energy would be off by more than 5 %."""
 
 
-@dataclass(frozen=True)
-class GpuReading:
-    """One moment; None where the card does not report a figure."""
-
-    sm_clock_mhz: int | None
-    memory_clock_mhz: int | None
-    temperature_celsius: int | None
-    power_watts: float | None
-    clock_event_bits: int | None
-
-    def facts(self) -> dict[str, Any]:
-        """As a record holds them."""
-        facts = {name: value for name, value in vars(self).items() if name != "clock_event_bits"}
-        bits = self.clock_event_bits
-        events = None if bits is None else [name for bit, name in REASONS.items() if bits & bit]
-        return {**facts, "clock_events": events}
-
-
 class GpuHealth:
     """One GPU. None of the calls waits for work on the device."""
 
@@ -56,16 +38,17 @@ class GpuHealth:
         self._nvml = nvml
         self._handle = handle
 
-    def read(self) -> GpuReading:
-        nvml = self._nvml
+    def facts(self) -> dict[str, Any]:
+        """The state now, as a record holds it; None for what the card does not report."""
+        nvml, bits = self._nvml, self.clock_event_bits()
         milliwatts = self._ask(nvml.nvmlDeviceGetPowerUsage)
-        return GpuReading(
-            sm_clock_mhz=self._ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM),
-            memory_clock_mhz=self._ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_MEM),
-            temperature_celsius=self._ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
-            power_watts=None if milliwatts is None else milliwatts / 1e3,
-            clock_event_bits=self.clock_event_bits(),
-        )
+        return {
+            "sm_clock_mhz": self._ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM),
+            "memory_clock_mhz": self._ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_MEM),
+            "temperature_celsius": self._ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
+            "power_watts": None if milliwatts is None else milliwatts / 1e3,
+            "clock_events": None if bits is None else [name for bit, name in REASONS.items() if bits & bit],
+        }
 
     def clock_event_bits(self) -> int | None:
         # The name until driver 535; newer releases of the package know both.

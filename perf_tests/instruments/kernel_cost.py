@@ -1,7 +1,6 @@
 """The cost of one operation on a device: launches, FLOPs and bytes, from its name and its tensors' shapes alone."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,24 +10,16 @@ MATRIX_PRODUCTS = {"aten.mm": 0, "aten.addmm": 1, "aten.bmm": 0, "aten.baddbmm":
 """The place of the left factor among the arguments."""
 
 
-@dataclass(frozen=True)
-class FusedAttention:
-    """What the FLOPs of a fused kernel depend on, and the places of its arguments."""
-
-    products: int
-    """T x T matrix products: forward scores and output; backward the scores again and four gradients."""
-    query_place: int
-    is_causal_place: int
-
-
 FUSED_ATTENTION = {
-    "aten._scaled_dot_product_flash_attention": FusedAttention(2, 0, 4),
-    "aten._scaled_dot_product_flash_attention_backward": FusedAttention(5, 1, 11),
-    "aten._scaled_dot_product_efficient_attention": FusedAttention(2, 0, 6),
-    "aten._scaled_dot_product_efficient_attention_backward": FusedAttention(5, 1, 11),
-    "aten._scaled_dot_product_flash_attention_for_cpu": FusedAttention(2, 0, 4),
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward": FusedAttention(5, 1, 7),
+    "aten._scaled_dot_product_flash_attention": (2, 0, 4),
+    "aten._scaled_dot_product_flash_attention_backward": (5, 1, 11),
+    "aten._scaled_dot_product_efficient_attention": (2, 0, 6),
+    "aten._scaled_dot_product_efficient_attention_backward": (5, 1, 11),
+    "aten._scaled_dot_product_flash_attention_for_cpu": (2, 0, 4),
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": (5, 1, 7),
 }
+"""Number of T x T matrix products (forward scores and output; backward the scores again and four gradients), and the
+places of query and `is_causal` among the arguments."""
 
 # Allocations without a kernel, views, and the copy of one number to the host.
 _LAUNCHES_NOTHING = {
@@ -115,18 +106,18 @@ def flops_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         left, right = args[place], args[place + 1]
         return 2 * left.numel() * right.shape[-1]
     if name in FUSED_ATTENTION:
-        return _fused_attention_flops(FUSED_ATTENTION[name], args, kwargs)
+        return _fused_attention_flops(*FUSED_ATTENTION[name], args, kwargs)
     return 0
 
 
-def _fused_attention_flops(kernel: FusedAttention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    query_BHTK: Tensor = args[kernel.query_place]
-    keys = args[kernel.query_place + 1].shape[-2]
-    batch, heads, queries, width = query_BHTK.shape
-    in_place = args[kernel.is_causal_place] if len(args) > kernel.is_causal_place else False
-    is_causal = kwargs.get("is_causal", in_place)
+def _fused_attention_flops(
+    products: int, query_place: int, is_causal_place: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> int:
+    batch, heads, queries, width = args[query_place].shape
+    keys = args[query_place + 1].shape[-2]
+    is_causal = kwargs.get("is_causal", args[is_causal_place] if len(args) > is_causal_place else False)
     pairs = queries * (queries + 1) // 2 if is_causal and queries == keys else queries * keys
-    return kernel.products * 2 * batch * heads * pairs * width
+    return products * 2 * batch * heads * pairs * int(width)
 
 
 def rate_of(name: str, args: tuple[Any, ...], float32_rate: str, on_cuda: bool) -> str:
@@ -138,7 +129,7 @@ def rate_of(name: str, args: tuple[Any, ...], float32_rate: str, on_cuda: bool) 
     if name in MATRIX_PRODUCTS:
         factor = args[MATRIX_PRODUCTS[name]]
     elif name in FUSED_ATTENTION:
-        factor = args[FUSED_ATTENTION[name].query_place]
+        factor = args[FUSED_ATTENTION[name][1]]
         float32_rate = "tf32" if on_cuda else float32_rate
     else:
         return ""

@@ -58,7 +58,7 @@ def _driver_version() -> str | None:
 def drifting_facts(device: torch.device, health: GpuHealth | None = None) -> dict[str, Any]:
     """Clock rates and load now, or the state of a GPU; None for what the machine does not report."""
     if device.type == "cuda":
-        return {"sm_clock_mhz": None} if health is None else health.read().facts()
+        return {"sm_clock_mhz": None} if health is None else health.facts()
     one_minute_load, _, _ = os.getloadavg()
     clocks = [float(value) for value in host_memory.proc_values("cpuinfo", "cpu MHz")]
     return {"cpu_clock_mhz": max(clocks, default=None), "load_average_1min": one_minute_load}

@@ -21,22 +21,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 # the public one, sees Python's calls alone.
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = [
-    "DataDependentOutputException",
-    "FakeTensor",
-    "FakeTensorMode",
-    "TorchDispatchMode",
-    "autograd_file",
-    "compiler_counters",
-    "cuda_memory_history",
-    "cuda_memory_snapshot",
-    "load_compiler",
-    "operator",
-    "profiler_is_active",
-    "wrappers_of_calls",
-]
-
-_COMPILER = "torch._dynamo"
+__all__ = ["DataDependentOutputException", "FakeTensor", "FakeTensorMode", "TorchDispatchMode"]
 
 
 def profiler_is_active() -> bool:
@@ -49,12 +34,12 @@ def compiler_counters() -> Mapping[str, Counter[str]] | None:
 
     Loading it would take longer than many cases.
     """
-    return getattr(sys.modules.get(f"{_COMPILER}.utils"), "counters", None)
+    return getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
 
 
 def load_compiler() -> None:
     """Import what torch.compile and AdamW import at first use; no public call does only that."""
-    importlib.import_module(_COMPILER)
+    importlib.import_module("torch._dynamo")
 
 
 def autograd_file() -> str:

@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.abc import Loader, MetaPathFinder
 from types import ModuleType
 from typing import Any
@@ -56,33 +56,26 @@ def traced_call(function: Callable[[], Any], device: Device) -> TracedCall:
                 device.synchronize()
             faults, kernel_seconds = page_faults() - before, system_seconds() - system_before
     events = json.loads(exported_trace(profiler))["traceEvents"]
-    return TracedCall(events, len(imports.modules), faults - imports.page_faults, kernel_seconds)
-
-
-@dataclass
-class Imports:
-    """Modules loaded so far, by name, and the pages that loading them touched first."""
-
-    modules: list[str] = field(default_factory=list)
-    page_faults: int = 0
+    return TracedCall(events, imports.modules_loaded, faults - imports.page_faults, kernel_seconds)
 
 
 @contextmanager
-def imports_as_ranges() -> Iterator[Imports]:
+def imports_as_ranges() -> Iterator["ImportRanges"]:
     """Open a range of the profiler around each outermost import; the yielded object counts them."""
-    finder = _RangeFinder()
+    finder = ImportRanges()
     sys.meta_path.insert(0, finder)
     try:
-        yield finder.imports
+        yield finder
     finally:
         sys.meta_path.remove(finder)
 
 
-class _RangeFinder(MetaPathFinder):
+class ImportRanges(MetaPathFinder):
     """Asks the other finders and makes the loader that they choose work inside a range."""
 
     def __init__(self) -> None:
-        self.imports = Imports()
+        self.modules_loaded = 0
+        self.page_faults = 0
         self._is_open = False
 
     def find_spec(
@@ -102,7 +95,7 @@ class _RangeFinder(MetaPathFinder):
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            self.imports.modules.append(name)
+            self.modules_loaded += 1
             if self._is_open:
                 execute(module)
                 return
@@ -112,7 +105,7 @@ class _RangeFinder(MetaPathFinder):
                     execute(module)
             finally:
                 self._is_open = False
-                self.imports.page_faults += page_faults() - before
+                self.page_faults += page_faults() - before
 
         # On this object alone, which loads this module and no other.
         loader.exec_module = exec_module  # type: ignore[method-assign]

@@ -81,10 +81,14 @@ REFUSALS = {
     "a gate option without a base": refused(
         "--gate-minutes=3", says=("--gate-minutes is for the gate", "--against REV")
     ),
-    "a gate of no time": refused("--against=HEAD", "--gate-minutes=0", says=("--gate-minutes '0' is no time",)),
-    "a gate of no number": refused("--against=HEAD", "--gate-minutes=nan", says=("--gate-minutes 'nan' is no time",)),
+    "a gate of no time": refused(
+        "--against=HEAD", "--gate-minutes=0", says=("--gate-minutes '0' is not a positive number of minutes",)
+    ),
+    "a gate of no number": refused(
+        "--against=HEAD", "--gate-minutes=nan", says=("--gate-minutes 'nan' is not a positive number of minutes",)
+    ),
     "an unknown word for undecided": refused(
-        "--against=HEAD", "--gate-undecided=maybe", says=("--gate-undecided 'maybe'", "choose among pass, fail")
+        "--against=HEAD", "--gate-undecided=maybe", says=("--gate-undecided 'maybe'", "choose from pass, fail")
     ),
     "a summary in no folder": refused("--against=HEAD", "--gate-summary=/nowhere/s.md", says=("there is no folder",)),
     "a gate with a study": refused("--against=HEAD", "--warmup-study", says=("does not go with --warmup-study",)),

@@ -120,7 +120,7 @@ def test_where_no_checkpoint_fits_the_exit_code_says_so(capsys: pytest.CaptureFi
         capsys, "--gpu", "memory=0.5GiB,bandwidth=300GB/s,fp32=10", "--checkpoint", "all", "--batch-size", "64"
     )
     assert code == 1
-    assert text.splitlines()[-1] == "fastest that fits: none of them fits"
+    assert text.splitlines()[-1] == "fastest that fits: none"
 
 
 def test_the_best_checkpoint_as_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,7 +84,7 @@ def sees(monkeypatch: pytest.MonkeyPatch, **properties: object) -> None:
 
 
 def test_a_reading_has_every_figure_in_its_unit(nvml: FakeNvml) -> None:
-    assert open_gpu_health(GPU).read().facts() == {
+    assert open_gpu_health(GPU).facts() == {
         "sm_clock_mhz": 1980, "memory_clock_mhz": 2619, "temperature_celsius": 41, "power_watts": 71.5,
         "clock_events": ["idle"],
     }  # fmt: skip
@@ -110,14 +110,14 @@ def test_what_a_card_does_not_tell_is_null_and_the_rest_is_read(nvml: FakeNvml) 
     nvml.lacking = {"nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage"}
     health = open_gpu_health(GPU)
     assert health.energy_joules() is None
-    assert health.read().power_watts is None
-    assert health.read().temperature_celsius == 41
+    assert health.facts()["power_watts"] is None
+    assert health.facts()["temperature_celsius"] == 41
 
 
 def test_an_older_package_is_asked_by_the_older_name(nvml: FakeNvml) -> None:
     del nvml.nvmlDeviceGetCurrentClocksEventReasons
     setattr(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", lambda handle: POWER_CAP)  # noqa: B010
-    assert open_gpu_health(GPU).read().facts()["clock_events"] == ["power cap"]
+    assert open_gpu_health(GPU).facts()["clock_events"] == ["power cap"]
 
 
 @pytest.mark.parametrize("bits, is_throttled", [
