@@ -250,12 +250,17 @@ def read_settings(config: pytest.Config) -> Settings:
         return typed_or(config, name, otherwise if on_gpu and otherwise is not None else on_cpu)
 
     native = tuple(name for name in ("fp32", "bf16") if PRECISIONS[name].why_unsupported(device) is None)
-    passes = _passes(config)
+    asked = {name for name, option in PASSES.items() if config.getoption(option)}
+    if config.getoption("--memory-snapshot"):
+        asked.add("memory")
+    passes = tuple(name for name in PASSES if name in asked)
+    is_gate = any(config.getoption(name) is not None for name in ("--against", "--against-option"))
     model = given("--model", None)
     attentions = given("--attention", ("naive",))
     return Settings(
         device=str(device),
-        sizes=given("--size", _cpu_sizes(config), GPU_SIZES),
+        # A gate measures each case dozens of times, and all of `small` would take it an hour on a CPU.
+        sizes=given("--size", ("small-2layers",) if is_gate else ("small",), GPU_SIZES),
         contexts=given("--context", (128,), CONTEXTS),
         precisions=given("--precision", native),
         # The attention inside a model of the user's own is not ours to choose.
@@ -282,20 +287,9 @@ def read_settings(config: pytest.Config) -> Settings:
     )
 
 
-def _cpu_sizes(config: pytest.Config) -> tuple[str, ...]:
-    """A gate measures each case dozens of times, and all of `small` would take it an hour on a CPU."""
-    is_gate = config.getoption("--against") is not None or config.getoption("--against-option") is not None
-    return ("small-2layers",) if is_gate else ("small",)
-
-
 def physical_cores() -> int:
     """How many physical cores this process may use."""
     return len(processor_of_each_core())
-
-
-def _passes(config: pytest.Config) -> tuple[str, ...]:
-    implied = {"memory"} if config.getoption("--memory-snapshot") else set()
-    return tuple(name for name, option in PASSES.items() if config.getoption(option) or name in implied)
 
 
 def _nvtx(config: pytest.Config, passes: Collection[str]) -> bool:

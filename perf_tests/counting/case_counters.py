@@ -76,10 +76,6 @@ class Counters:
     parts: tuple[PartPeak, ...]
     largest_allocations: tuple[Allocation, ...]
 
-    def peak_of(self, part: str) -> PartPeak:
-        """The peak of `forward`, `loss`, `backward`, `optimizer`, ..."""
-        return next(peak for peak in self.parts if peak.part == part)
-
 
 @dataclass(frozen=True)
 class _Part:

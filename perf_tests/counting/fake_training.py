@@ -99,7 +99,7 @@ def count_passes(case: LanguageModelCase) -> Parts:
 def _model_and_batch(case: LanguageModelCase, counting: Counting) -> tuple[Training, Tensor, Tensor]:
     training = fake_training(case.config, case.attention, case.checkpoint, case.precision, "loop", case.device)
     counting.claim(PARAMETERS)
-    tokens_BT, targets_BT = (fake_tokens(case.batch_size, case.context_length) for _ in range(2))
+    tokens_BT, targets_BT = (torch.zeros(case.batch_size, case.context_length, dtype=torch.int64) for _ in range(2))
     counting.claim(INPUTS)
     make_loss_scale(training)
     counting.claim(OPTIMIZER_STATE)
@@ -170,10 +170,6 @@ def fake_training(
             if isinstance(module, MultiHeadAttention):
                 follow_rules(module)
     return Training(model, PRECISIONS[precision], HOST, optimizer)
-
-
-def fake_tokens(batch_size: int, context_length: int) -> Tensor:
-    return torch.zeros(batch_size, context_length, dtype=torch.int64)
 
 
 def make_loss_scale(training: Training) -> None:

@@ -72,7 +72,7 @@ def traced_allocator(function: Callable[[], Result]) -> tuple[AllocatorTrace, Re
     """The trace and the result of `function()`. The profiler slows it down, so do not time the same run."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         result = function()
-    return read_allocator_trace(json.loads(exported_trace(profiler))["traceEvents"]), result
+    return read_allocator_trace(json.loads(exported_trace(profiler.export_chrome_trace))["traceEvents"]), result
 
 
 def allocator_peak_bytes(function: Callable[[], object]) -> int:

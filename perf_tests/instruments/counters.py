@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
+from traceback import walk_stack
 from typing import Any
 
 import torch
@@ -19,10 +20,10 @@ from torch import Tensor
 from perf_tests.instruments.cuda_rules import CudaRules
 from perf_tests.instruments.garbage import no_collections
 from perf_tests.instruments.kernel_cost import (
+    LAUNCHES_NOTHING,
     REUSES_FIRST_ARGUMENT,
     bytes_of,
     flops_of,
-    launches_nothing,
     launches_of,
     mutated_tensors,
     operator_name,
@@ -166,7 +167,7 @@ class Counting(TorchDispatchMode):
             self._current.host_reads += not self._all_on_host(list(args[:1]))
             return _number_on_the_host(func, args)
         result = func(*args, **kwargs)
-        nothing_launched = launches_nothing(func, name)
+        nothing_launched = func.is_view or name in LAUNCHES_NOTHING
         if nothing_launched and func.is_view and name != "aten.lift_fresh":
             return result
         inputs = list(tensors_in((*args, *kwargs.values())))
@@ -174,10 +175,14 @@ class Counting(TorchDispatchMode):
         on_host = name == "aten.lift_fresh" or self._all_on_host(inputs)
         for tensor in outputs:
             if not self.tracker.knows(tensor):
-                take_in(self.tracker, tensor, name, place_among(_running_lines(), self._source), inputs, on_host)
+                take_in(self.tracker, tensor, name, self._place(), inputs, on_host)
         if outputs and not nothing_launched and not on_host:
             self._count(name, args, kwargs, inputs, outputs)
         return result
+
+    def _place(self) -> str:
+        lines = walk_stack(inspect.currentframe())
+        return place_among(((frame.f_code.co_filename, line) for frame, line in lines), self._source)
 
     def _all_on_host(self, inputs: list[Tensor]) -> bool:
         return bool(inputs) and self.on_cuda and all(self.tracker.block_of(tensor).on_host for tensor in inputs)
@@ -263,13 +268,6 @@ def place_among(lines: Iterable[tuple[str, int]], source: str | None) -> str:
         if source is not None and file.startswith(source):
             return f"{Path(source).name}/{file.removeprefix(source)}:{line}"
     return ""
-
-
-def _running_lines() -> Iterator[tuple[str, int]]:
-    frame = inspect.currentframe()
-    while frame is not None:
-        yield frame.f_code.co_filename, frame.f_lineno
-        frame = frame.f_back
 
 
 def _number_on_the_host(func: Any, args: tuple[Any, ...]) -> Any:

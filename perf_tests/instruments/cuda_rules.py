@@ -4,8 +4,10 @@ Fake CUDA tensors abort a process whose torch has no CUDA. So GPU code is counte
 this mode corrects what CUDA does differently.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,13 +15,42 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from perf_tests.instruments.autocast_lists import cuda_lists
 from perf_tests.instruments.torch_private import operator
+
+HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
+LISTS = {
+    "low": "AT_FORALL_LOWER_PRECISION_FP",
+    "float32": "AT_FORALL_FP32",
+    "set dtype": "AT_FORALL_FP32_SET_OPT_DTYPE",
+    "append dtype": "AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE",
+    "widest": "AT_FORALL_PROMOTE",
+}
 
 _SIXTEEN_BIT = (torch.bfloat16, torch.float16)
 
 _PYTHON_NAMES = {"__pow__", "__rpow__", "cross_entropy"}
 """Calls of listed operators under other names, or made of listed ones that run out of sight of the mode."""
+
+
+def op_lists(header: str) -> dict[str, list[str]]:
+    """Operators with their overload, such as `softmax.int`, by policy; raises ValueError where a policy is missing."""
+    # A line that ends in a backslash continues in the next.
+    joined = header.replace("\\\n", " ")
+    lists = {}
+    for policy, macro in LISTS.items():
+        found = re.search(rf"#define {macro}\(_\)(.*)", joined)
+        if found is None:
+            raise ValueError(f"{HEADER} defines no {macro}; this torch lists its operators in another way.")
+        if policy == "append dtype":
+            lists[policy] = re.findall(r'"([\w.]+)"', found[1])
+        else:
+            lists[policy] = [".".join(filter(None, pair)) for pair in re.findall(r"_\((\w+)(?:,\s*(\w+))?\)", found[1])]
+    return lists
+
+
+def cuda_lists() -> dict[str, list[str]]:
+    """What CUDA's autocast casts each operator to, as ATen/autocast_mode.h of the installed torch says."""
+    return op_lists(HEADER.read_text())
 
 
 @cache

@@ -1,19 +1,13 @@
 """What a profiler of PyTorch saw, as a Chrome trace in memory."""
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 
-class Profiler(Protocol):
-    """Both `torch.profiler.profile` and the lighter `torch.autograd.profiler.profile`."""
-
-    def export_chrome_trace(self, path: str) -> None: ...
-
-
-def exported_trace(profiler: Profiler) -> bytes:
-    """JSON in Kineto's schema."""
+def exported_trace(export: Callable[[str], object]) -> bytes:
+    """JSON in Kineto's schema, from the method `export_chrome_trace` of either kind of PyTorch profiler."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
-        profiler.export_chrome_trace(str(path))
+        export(str(path))
         return path.read_bytes()

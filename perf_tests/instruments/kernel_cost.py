@@ -22,7 +22,7 @@ FUSED_ATTENTION = {
 places of query and `is_causal` among the arguments."""
 
 # Allocations without a kernel, views, and the copy of one number to the host.
-_LAUNCHES_NOTHING = {
+LAUNCHES_NOTHING = {
     "aten.empty", "aten.empty_like", "aten.empty_strided", "aten.empty_permuted", "aten.new_empty",
     "aten.new_empty_strided", "aten._unsafe_view", "aten._local_scalar_dense",
 }  # fmt: skip
@@ -51,10 +51,6 @@ _ELEMENTS_PER_BLOCK = 65536
 def operator_name(operator: Any) -> str:
     """`aten.mm` for each of its overloads."""
     return str(operator.overloadpacket)
-
-
-def launches_nothing(operator: Any, name: str) -> bool:
-    return operator.is_view or name in _LAUNCHES_NOTHING
 
 
 def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:

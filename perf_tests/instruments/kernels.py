@@ -60,7 +60,7 @@ def trace_rounds(play: PlayRound, device: Device) -> TracedRounds:
     with profile(
         activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])],
         schedule=schedule(wait=PLAIN_ROUNDS, warmup=WARMUP_ROUNDS, active=TRACED_ROUNDS),
-        on_trace_ready=lambda profiler: traces.append(exported_trace(profiler)),
+        on_trace_ready=lambda profiler: traces.append(exported_trace(profiler.export_chrome_trace)),
         record_shapes=True,
     ) as profiler:
         for number in range(ALL_ROUNDS):

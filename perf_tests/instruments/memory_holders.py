@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from traceback import walk_stack
 from typing import Any
 
 import torch
@@ -172,12 +172,13 @@ class HolderWatch:
 
     def _stack(self) -> tuple[Frame, ...]:
         """The running Python frames, innermost first, without this instrument's."""
-        frame: FrameType | None = inspect.currentframe()
         frames: list[Frame] = []
-        while frame is not None and frame.f_code.co_filename != self._outermost and len(frames) < DEEPEST_STACK:
-            if frames or not frame.f_code.co_filename.startswith(_INSTRUMENTS):
-                frames.append(Frame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
-            frame = frame.f_back
+        for frame, line in walk_stack(inspect.currentframe()):
+            code = frame.f_code
+            if code.co_filename == self._outermost or len(frames) == DEEPEST_STACK:
+                break
+            if frames or not code.co_filename.startswith(_INSTRUMENTS):
+                frames.append(Frame(code.co_filename, line, code.co_name))
         return tuple(frames)
 
 

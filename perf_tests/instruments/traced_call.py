@@ -55,7 +55,7 @@ def traced_call(function: Callable[[], Any], device: Device) -> TracedCall:
                 function()
                 device.synchronize()
             faults, kernel_seconds = page_faults() - before, system_seconds() - system_before
-    events = json.loads(exported_trace(profiler))["traceEvents"]
+    events = json.loads(exported_trace(profiler.export_chrome_trace))["traceEvents"]
     return TracedCall(events, imports.modules_loaded, faults - imports.page_faults, kernel_seconds)
 
 

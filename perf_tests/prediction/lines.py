@@ -5,8 +5,13 @@ from collections.abc import Iterable, Mapping
 from perf_tests.limits.gpu_room import FRAGMENTATION_SHARE, MAY_NOT_FIT
 from perf_tests.limits.predicted_time import COMPUTE, LAUNCH, MEMORY
 from perf_tests.phases import label_of
-from perf_tests.prediction.checkpoint_choice import CheckpointChoice
-from perf_tests.prediction.step import AttentionPrediction, PredictedCase, StepPrediction, TargetMachine
+from perf_tests.prediction.step import (
+    AttentionPrediction,
+    CheckpointChoice,
+    PredictedCase,
+    StepPrediction,
+    TargetMachine,
+)
 from perf_tests.records.record import Json
 from perf_tests.views.screens.lines import DASH, duration, table
 

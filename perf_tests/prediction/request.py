@@ -27,9 +27,8 @@ from perf_tests.options import (
     whole_numbers,
 )
 from perf_tests.phases import ATTENTION_ALONE, phases_of
-from perf_tests.prediction.checkpoint_choice import worthwhile_checkpoints
 from perf_tests.prediction.machine_ceilings import ceilings_here
-from perf_tests.prediction.step import TargetMachine
+from perf_tests.prediction.step import TargetMachine, worthwhile_checkpoints
 
 
 def requested_machine(text: str) -> TargetMachine:

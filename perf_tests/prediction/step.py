@@ -1,4 +1,4 @@
-"""Whether a training step or attention alone fits on a machine, how long it takes, and what would help."""
+"""Whether a training step or attention alone fits on a machine, how long it takes, and which checkpoint suits it."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -90,6 +90,29 @@ class AttentionPrediction:
         return self.smallest_that_does_not_fit is None
 
 
+@dataclass(frozen=True)
+class CheckpointChoice:
+    """One training step under several checkpoints, in the order asked for."""
+
+    machine: TargetMachine
+    steps: tuple[PredictedCase, ...]
+
+    @property
+    def smallest(self) -> PredictedCase:
+        """The smallest peak; of equal ones the fastest step."""
+        return min(self.steps, key=lambda step: (step.peak_bytes, step.time.seconds))
+
+    @property
+    def fastest_that_fits(self) -> PredictedCase | None:
+        """Of equally fast ones the smallest peak."""
+        fitting = [step for step in self.steps if step.fits]
+        return min(fitting, key=lambda step: (step.time.seconds, step.peak_bytes), default=None)
+
+    @property
+    def fits(self) -> bool:
+        return self.fastest_that_fits is not None
+
+
 def predict_step(case: LanguageModelCase, machine: TargetMachine) -> StepPrediction:
     """Predictions of all phases of `case`, whatever its own.
 
@@ -105,6 +128,21 @@ def predict_step(case: LanguageModelCase, machine: TargetMachine) -> StepPredict
 def predict_attention(cases: Iterable[AttentionCase], machine: TargetMachine) -> AttentionPrediction:
     """Predictions of attention alone, in the order of `cases`."""
     return AttentionPrediction(machine, tuple(predict_case(case, machine) for case in cases))
+
+
+def choose_checkpoint(case: LanguageModelCase, checkpoints: Sequence[str], machine: TargetMachine) -> CheckpointChoice:
+    """The full step of `case` under each of `checkpoints`; raises as `predict_step` does."""
+    step = replace(case, phase="full_step")
+    return CheckpointChoice(machine, tuple(predict_case(replace(step, checkpoint=one), machine) for one in checkpoints))
+
+
+def worthwhile_checkpoints(num_layers: int) -> list[str]:
+    """`none`, `attention`, `block` and, for each number of checkpoints, the fewest blocks that share one.
+
+    Other block counts need no less: they keep as many inputs, recompute all blocks too and hold more of them at once.
+    """
+    shared = sorted({-(-num_layers // checkpoints) for checkpoints in range(1, num_layers + 1)})
+    return ["none", "attention", "block", *(str(blocks) for blocks in shared if blocks > 1)]
 
 
 def predict_case(case: Case, machine: TargetMachine) -> PredictedCase:
