@@ -150,7 +150,12 @@ def _language_model_parts(case: LanguageModelCase, zero_grad: str, first_step: b
 
 def _counters(case: Case, parameters: int, parts: Sequence[_Part]) -> Counters:
     kernels = sum((part.counters.kernels for part in parts if part.is_timed), Counter[KernelCost]())
-    peaks = tuple(_part_peak(part) for part in parts)
+    peaks = []
+    for part in parts:
+        held = part.counters.held_at_peak + part.beside
+        peaks.append(PartPeak(part.name, part.is_timed, held.total(), dict(sorted(held.items()))))
+    made = sum((part.counters.allocations for part in parts), Counter[tuple[int, str, str]]())
+    largest = sorted(made.items(), key=lambda item: (-item[0][0], item[0][1:]))[:LARGEST_ALLOCATIONS]
     return Counters(
         parameters=parameters,
         model_flops=case.model_flops,
@@ -162,17 +167,6 @@ def _counters(case: Case, parameters: int, parts: Sequence[_Part]) -> Counters:
         peak_bytes=max(peak.peak_bytes for peak in peaks),
         host_reads=sum(part.counters.host_reads for part in parts if part.is_timed),
         kernels=tuple(KernelGroup(**vars(kernel), calls=calls) for kernel, calls in kernels.items()),
-        parts=peaks,
-        largest_allocations=_largest(parts),
+        parts=tuple(peaks),
+        largest_allocations=tuple(Allocation(size, count, *made_by) for (size, *made_by), count in largest),
     )
-
-
-def _part_peak(part: _Part) -> PartPeak:
-    held = part.counters.held_at_peak + part.beside
-    return PartPeak(part.name, part.is_timed, held.total(), dict(sorted(held.items())))
-
-
-def _largest(parts: Sequence[_Part]) -> tuple[Allocation, ...]:
-    made = sum((part.counters.allocations for part in parts), Counter[tuple[int, str, str]]())
-    largest = sorted(made.items(), key=lambda item: (-item[0][0], item[0][1:]))[:LARGEST_ALLOCATIONS]
-    return tuple(Allocation(size, count, operator, place) for (size, operator, place), count in largest)

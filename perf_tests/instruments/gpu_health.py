@@ -105,7 +105,7 @@ def _handle_of(nvml: ModuleType, device: torch.device) -> object:
         return nvml.nvmlDeviceGetHandleByUUID(text if text.startswith(("GPU-", "MIG-")) else f"GPU-{text}")
     bus = getattr(properties, "pci_bus_id", None)
     if bus is None:
-        raise LookupError(f"torch {torch.__version__} tells neither the UUID nor the PCI bus of {device}")
+        raise LookupError(f"torch {torch.__version__} reports neither the UUID nor the PCI bus of {device}")
     domain, number = getattr(properties, "pci_domain_id", 0), getattr(properties, "pci_device_id", 0)
     return nvml.nvmlDeviceGetHandleByPciBusId(f"{domain:08X}:{bus:02X}:{number:02X}.0")
 

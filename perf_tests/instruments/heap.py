@@ -14,8 +14,7 @@ _NEVER = -1
 _LARGEST_ARGUMENT = 2**31 - 1
 
 KEPT_BLOCKS_IN_BUDGET = 64
-"""The budget holds this many of the largest kept blocks, so that a few free places, each a little too small, cost no
-case its memory."""
+"""The budget holds this many of the largest kept blocks, so that a few free gaps cost no case its memory."""
 
 _largest_kept_bytes = 0
 _heap_bytes_with_room = 0

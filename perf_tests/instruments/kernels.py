@@ -48,11 +48,11 @@ class TracedRounds:
 Around = Callable[[], AbstractContextManager[object]]
 
 PlayRound = Callable[[Around, Around], None]
-"""Plays one round, its set-up inside the first context and its target inside the second."""
+"""Runs one round, its set-up inside the first context and its target inside the second."""
 
 
 def trace_rounds(play: PlayRound, device: Device) -> TracedRounds:
-    """Play a few rounds, the last of them traced. Raises ProfilerBusyError."""
+    """Run a few rounds and trace the last ones. Raises ProfilerBusyError."""
     check_no_profiler()
     plain_seconds = 0.0
     traces: list[bytes] = []

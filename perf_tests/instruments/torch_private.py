@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-# Tensors without content: `torch.empty(device="meta")` is public, but forgets which device it stands for.
+# Tensors without content: `torch.empty(device="meta")` is public, but forgets the device that it represents.
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 
 # What sees each operation as the dispatcher runs it, the backward pass included; torch.overrides.TorchFunctionMode,

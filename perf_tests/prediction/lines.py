@@ -87,7 +87,6 @@ def attention_lines(prediction: AttentionPrediction) -> list[str]:
 
 
 def verdict_lines(step: PredictedCase, machine: TargetMachine) -> list[str]:
-    """`fits on ...: peak against room`."""
     line = f"{step.verdict} on {machine.name}: its peak is {_gb(step.peak_bytes)}"
     if step.verdict == MAY_NOT_FIT:
         line += f", {_gb(machine.room.bytes_for(step.peak_bytes))} with {FRAGMENTATION_SHARE:.0%} for fragmentation"
