@@ -34,7 +34,7 @@ def with_model(factory: str) -> tuple[str, ...]:
 SIZES = "tiny, small-2layers, small, medium, large, xl, 2.7B, 10B"
 
 REFUSALS = {
-    "an unknown size": refused("--size=smal", says=("--size 'smal' is not known", SIZES)),
+    "an unknown size": refused("--size=smal", says=("--size 'smal' is unknown", SIZES)),
     "an unknown size among known ones": refused("--size=tiny,huge", says=("--size 'huge'", SIZES)),
     "an unknown precision": refused("--precision=fp64", says=("--precision 'fp64'", "fp32, tf32, bf16, fp16")),
     "an unknown attention": refused("--attention=flash", says=("--attention 'flash'", "naive, compiled, sdpa, flex")),

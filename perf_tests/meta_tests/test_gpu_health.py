@@ -143,7 +143,7 @@ def test_without_a_driver_the_reason_is_the_drivers_own(nvml: FakeNvml) -> None:
 
 def test_a_gpu_without_uuid_or_bus_is_refused(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     sees(monkeypatch)
-    with pytest.raises(NoHealthError, match="tells neither the UUID nor the PCI bus of cuda:0"):
+    with pytest.raises(NoHealthError, match="reports neither the UUID nor the PCI bus of cuda:0"):
         open_gpu_health(GPU)
 
 
