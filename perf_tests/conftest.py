@@ -15,8 +15,8 @@ from perf_tests.bench.stash import CASE, OTHER_MEASURE, PASS, WORKBENCH
 from perf_tests.bench.workbench import Workbench
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
 from perf_tests.instruments.clock import Clock
-from perf_tests.instruments.round_health import RoundHealth
-from perf_tests.instruments.sdpa_backend import sdpa_backend_for_shape
+from perf_tests.instruments.gpu_health import RoundHealth
+from perf_tests.instruments.sdpa_backend import sdpa_backend
 from perf_tests.measures.rounds import Measure
 from perf_tests.measures.row import Row
 from perf_tests.measures.timed import TimedMeasure
@@ -179,4 +179,4 @@ def _sdpa_backend(case: Case, device: torch.device) -> str | None:
     else:
         shape = (case.batch_size, case.config.num_heads, case.context_length, case.config.head_dim)
     attention, dtype = ATTENTION["sdpa"].build(), PRECISIONS[case.precision].autocast_dtype or torch.float32
-    return sdpa_backend_for_shape(attention, shape, dtype, device, records_graph=case.row.records_graph)
+    return sdpa_backend(attention, shape, dtype, device, records_graph=case.row.records_graph)

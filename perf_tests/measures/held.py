@@ -16,13 +16,7 @@ from model.training import Training
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
 from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS
 from perf_tests.instruments.memory_holders import Held, HolderWatch
-from perf_tests.instruments.memory_snapshot import (
-    Snapshot,
-    cuda_history,
-    cuda_snapshot,
-    snapshot_of_events,
-    snapshot_of_held,
-)
+from perf_tests.instruments.memory_snapshot import MOST_ENTRIES, Snapshot, snapshot_of_events, snapshot_of_held
 from perf_tests.instruments.round_memory import (
     OpenPart,
     Play,
@@ -30,6 +24,7 @@ from perf_tests.instruments.round_memory import (
     allocated_bytes,
     memory_of_round,
 )
+from perf_tests.instruments.torch_private import cuda_memory_history, cuda_memory_snapshot
 from perf_tests.measures.held_values import memory_values
 from perf_tests.measures.rounds import Measure, Rounds
 from perf_tests.records.record import Json
@@ -130,7 +125,7 @@ class HeldMeasure(Measure):
 
     def _snapshot(self, exact: RoundMemory, held: Held, play: Play) -> Snapshot:
         if self.device.type == "cuda":
-            with cuda_history():
+            with cuda_memory_history(MOST_ENTRIES):
                 play(lambda name: nullcontext())
-                return cuda_snapshot()
+                return cuda_memory_snapshot()
         return snapshot_of_held(held) if self._sees_operations else snapshot_of_events(exact.events)

@@ -9,8 +9,8 @@ from typing import Any
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.compilation import count_compilations
 from perf_tests.instruments.device import Device
+from perf_tests.instruments.gpu_health import RoundHealth
 from perf_tests.instruments.machine import drifting_facts
-from perf_tests.instruments.round_health import RoundHealth
 from perf_tests.measures.rounds import Measure, Rounds
 from perf_tests.measures.row import Row, Timing
 from perf_tests.records.record import Json

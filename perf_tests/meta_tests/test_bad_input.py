@@ -34,7 +34,7 @@ def with_model(factory: str) -> tuple[str, ...]:
 SIZES = "tiny, small-2layers, small, medium, large, xl, 2.7B, 10B"
 
 REFUSALS = {
-    "an unknown size": refused("--size=smal", says=("--size 'smal' is not known", SIZES)),
+    "an unknown size": refused("--size=smal", says=("--size 'smal' is unknown", SIZES)),
     "an unknown size among known ones": refused("--size=tiny,huge", says=("--size 'huge'", SIZES)),
     "an unknown precision": refused("--precision=fp64", says=("--precision 'fp64'", "fp32, tf32, bf16, fp16")),
     "an unknown attention": refused("--attention=flash", says=("--attention 'flash'", "naive, compiled, sdpa, flex")),
@@ -81,10 +81,14 @@ REFUSALS = {
     "a gate option without a base": refused(
         "--gate-minutes=3", says=("--gate-minutes is for the gate", "--against REV")
     ),
-    "a gate of no time": refused("--against=HEAD", "--gate-minutes=0", says=("--gate-minutes '0' is no time",)),
-    "a gate of no number": refused("--against=HEAD", "--gate-minutes=nan", says=("--gate-minutes 'nan' is no time",)),
+    "a gate of no time": refused(
+        "--against=HEAD", "--gate-minutes=0", says=("--gate-minutes '0' is not a positive number of minutes",)
+    ),
+    "a gate of no number": refused(
+        "--against=HEAD", "--gate-minutes=nan", says=("--gate-minutes 'nan' is not a positive number of minutes",)
+    ),
     "an unknown word for undecided": refused(
-        "--against=HEAD", "--gate-undecided=maybe", says=("--gate-undecided 'maybe'", "choose among pass, fail")
+        "--against=HEAD", "--gate-undecided=maybe", says=("--gate-undecided 'maybe'", "choose from pass, fail")
     ),
     "a summary in no folder": refused("--against=HEAD", "--gate-summary=/nowhere/s.md", says=("is not a folder",)),
     "a gate with a study": refused(

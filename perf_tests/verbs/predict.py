@@ -41,7 +41,7 @@ def _predict(arguments: argparse.Namespace) -> int:
     if alone == (arguments.size is not None):
         raise ValueError("give --size for a training step, or --head-dim and --sequence-length for attention alone.")
     # Only this verb counts a model's operations, which needs torch; the others start without it.
-    from perf_tests.prediction import checkpoint_choice, lines, request, step
+    from perf_tests.prediction import lines, request, step
 
     machine = request.requested_machine(arguments.gpu)
     if alone:
@@ -50,7 +50,7 @@ def _predict(arguments: argparse.Namespace) -> int:
     case = request.requested_step(arguments, machine)
     checkpoints = request.requested_checkpoints(arguments.checkpoint, case.config.num_layers)
     if len(checkpoints) > 1:
-        choice = checkpoint_choice.choose_checkpoint(case, checkpoints, machine)
+        choice = step.choose_checkpoint(case, checkpoints, machine)
         return _shown(lines.checkpoint_lines(choice), lines.checkpoint_json(choice), choice.fits, arguments.json)
     predicted = step.predict_step(case, machine)
     return _shown(lines.step_lines(predicted), lines.step_json(predicted), predicted.fits, arguments.json)
