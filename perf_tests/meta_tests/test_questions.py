@@ -19,14 +19,14 @@ from perf_tests.proofs.synthetic import BACKWARD, FORWARD, FULL_STEP, record, re
 from perf_tests.records.record import Json
 from perf_tests.views.writeup.memory import crossover, squares_saved
 from perf_tests.views.writeup.page import QUESTIONS, UNANSWERED, answers, questions_page
-from perf_tests.views.writeup.sources import LEDGER, PUBLISHED, ROOT, Shape, Sources
+from perf_tests.views.writeup.sources import LEDGER, ROOT, Shape, Sources
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """The repository's tables without its records."""
     (tmp_path / LEDGER).parent.mkdir(parents=True)
-    for name in (PUBLISHED, LEDGER):
+    for name in ("published", LEDGER):
         (tmp_path / name).symlink_to(ROOT / name)
     return tmp_path
 
@@ -99,7 +99,7 @@ def test_every_question_is_answered_by_a_record_with_every_pass(root: Path) -> N
     assert "0.50 of the products' time with 2.0% of their FLOPs" in answer(sources, "softmax")
     assert "The largest difference is 1,048,576 bytes of 1,074,790,400, 0.10%" in answer(sources, "measured peak")
     warm_up = answer(sources, "without a warm-up")
-    assert "75% of what it takes more is module loading" in warm_up
+    assert "75% of the extra time is module loading" in warm_up
     assert "A warm-up of 1 rounds is enough for all of them" in warm_up
     assert "the first measured round still takes" in warm_up
 
