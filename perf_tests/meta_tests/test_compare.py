@@ -5,6 +5,7 @@ from collections.abc import Callable
 from itertools import product
 from math import comb, exp
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -96,18 +97,12 @@ def test_every_case_of_either_run_has_exactly_one_row() -> None:
     assert sorted(ids) == list("abcdefgh")
 
 
-class SlowerThanBefore:
-    """A check as `--benchmark-compare-fail` makes it."""
-
-    def fails(self, current: Json, compared: Json) -> str | None:
-        return "slower" if current["median"] > compared["median"] else None
-
-
 def test_a_users_check_is_applied_to_comparable_cases_only() -> None:
+    slower = Mock(fails=lambda current, compared: "slower" if current["median"] > compared["median"] else None)
     before = record([timed("a", (1.0,)), timed("b", (1.0,), batch_size=2), timed("c", (3.0,))])
     now = record([timed(case_id, (2.0,)) for case_id in "abcd"])
 
-    assert regressions(now, before, [SlowerThanBefore()]) == ["a: slower"]
+    assert regressions(now, before, [slower]) == ["a: slower"]
 
 
 def test_the_table_shows_the_baselines_row_before_each_comparable_row() -> None:
@@ -115,12 +110,10 @@ def test_the_table_shows_the_baselines_row_before_each_comparable_row() -> None:
 
     show_beside_baseline(rows, record([timed("a", (1.0,)), timed("b", (1.0,), batch_size=2)]), "Linux/0007_name")
 
-    assert [(row["fullname"], row.get("source"), row["stats"]["median"]) for row in rows if "source" not in row] == [
-        ("b", None, 2.0)
-    ]
-    assert [(row["fullname"], row["source"], row.get("median")) for row in rows[:2]] == [
+    assert [(row["fullname"], row.get("source"), row.get("median")) for row in rows] == [
         ("a", "0007", 1.0),
         ("a", "NOW", None),
+        ("b", None, None),
     ]
 
 
@@ -147,46 +140,25 @@ def test_ten_rounds_leave_out_one_at_each_end_and_cover_the_median_as_the_binomi
     assert covering / 1024 == coverage(10, 1) == 0.978515625
 
 
-@pytest.mark.parametrize("count", range(7))
-def test_fewer_than_seven_rounds_give_no_interval(count: int) -> None:
-    assert ratio_interval([1.0] * count, TEN_ROUNDS) is None
-    assert ratio_interval(TEN_ROUNDS, [1.0] * count) is None
-
-
-def test_seven_rounds_give_an_interval() -> None:
+def test_seven_rounds_give_an_interval_and_fewer_none() -> None:
+    for few in (TEN_ROUNDS[:count] for count in range(7)):
+        assert ratio_interval(few, TEN_ROUNDS) is ratio_interval(TEN_ROUNDS, few) is None
     assert ratio_interval(TEN_ROUNDS[:7], TEN_ROUNDS[:7]) == (1.00 / 1.06, 1.06 / 1.00)
 
 
-def test_the_interval_is_of_now_over_before() -> None:
-    interval = ratio_interval([2 * seconds for seconds in TEN_ROUNDS], TEN_ROUNDS)
-
-    assert interval is not None
-    assert interval[0] < 2 < interval[1]
-
-
-def log_normal(source: random.Random) -> float:
-    return exp(source.gauss(0, 0.1))
-
-
-def exponential(source: random.Random) -> float:
-    return 1 + source.expovariate(1)
-
-
-def uniform_with_outliers(source: random.Random) -> float:
-    return source.uniform(1, 1.1) * (10 if source.random() < 0.1 else 1)
-
-
-def two_modes(source: random.Random) -> float:
-    return source.gauss(1.0, 0.01) if source.random() < 0.6 else source.gauss(1.5, 0.01)
+DRAWS: dict[str, Callable[[random.Random], float]] = {
+    "log-normal": lambda source: exp(source.gauss(0, 0.1)),
+    "exponential": lambda source: 1 + source.expovariate(1),
+    "uniform with outliers": lambda source: source.uniform(1, 1.1) * (10 if source.random() < 0.1 else 1),
+    "two modes": lambda source: source.gauss(1.0 if source.random() < 0.6 else 1.5, 0.01),
+}
 
 
 @pytest.mark.parametrize("rounds", [7, 10, 30])
-@pytest.mark.parametrize("draw", [log_normal, exponential, uniform_with_outliers, two_modes])
-def test_the_interval_covers_the_true_ratio_in_95_of_100_pairs_of_runs(
-    draw: Callable[[random.Random], float], rounds: int
-) -> None:
+@pytest.mark.parametrize("name", DRAWS)
+def test_the_interval_covers_the_true_ratio_in_95_of_100_pairs_of_runs(name: str, rounds: int) -> None:
     """Both runs draw from one distribution and the second is stretched, so the ratio of the medians is known."""
-    source = random.Random(2027)
+    source, draw = random.Random(2027), DRAWS[name]
     pairs, true_ratio, covered = 3000, 1.3, 0
     for _ in range(pairs):
         before = [draw(source) for _ in range(rounds)]
