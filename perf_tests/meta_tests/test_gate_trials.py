@@ -7,6 +7,7 @@ import shutil
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -18,6 +19,7 @@ from model.precision import PRECISIONS
 from perf_tests.gate.clock import ClockDecision
 from perf_tests.gate.conclusion import GateResult, RunVerdict, conclude
 from perf_tests.gate.rules import Rules
+from perf_tests.gate.samples import GateSamples
 from perf_tests.gate.verdicts import CaseResult, Effect, ExactResult, Verdict
 from perf_tests.meta_tests.launch import ROOT
 from perf_tests.proofs import gate_cost, gate_power, gate_trials
@@ -55,11 +57,6 @@ def changed_module(tree: Path, name: str) -> ModuleType:
     return module
 
 
-def inputs(sequence_length: int = 64) -> tuple[torch.Tensor, ...]:
-    generator = torch.Generator().manual_seed(3)
-    return tuple(torch.randn(8, sequence_length, 16, generator=generator) for _ in range(3))
-
-
 CHANGES = {**NO_OP_CHANGES, **{name: real.change for name, real in REAL_SLOWDOWNS.items()}}
 
 
@@ -72,7 +69,8 @@ def test_each_change_fits_the_code_and_leaves_the_result_as_it_was(name: str, tr
     assert bool(changed) == (name != "same-code")
     for path in changed:
         compile(path.read_text(), str(path), "exec")
-    torch.testing.assert_close(changed_module(tree, "attention").naive_attention(*inputs()), naive_attention(*inputs()))
+    q_k_v = torch.randn(3, 8, 64, 16)
+    torch.testing.assert_close(changed_module(tree, "attention").naive_attention(*q_k_v), naive_attention(*q_k_v))
 
 
 @pytest.fixture
@@ -110,24 +108,13 @@ def test_attention_works_on_in_the_shapes_planted_and_nowhere_else(tree: Path, w
 def test_each_phase_of_the_model_works_on_once(tree: Path, waits: list[float]) -> None:
     change, planted = slowed(random.Random(1))
     change(tree)
-    training = changed_module(tree, "training").Training(TinyModel(), PRECISIONS["fp32"], torch.device("cpu"))
+    model = torch.nn.Embedding(3, 3)
+    training = changed_module(tree, "training").Training(model, PRECISIONS["fp32"], torch.device("cpu"))
     tokens_BT = torch.zeros(1, 2, dtype=torch.long)
     loss = training.loss(training.forward(tokens_BT), tokens_BT)
     training.backward(loss)
     training.step(tokens_BT, tokens_BT)
     assert waits == [planted[f"test_{phase}[tiny-ctx32-fp32-sdpa]"] for phase in METHODS]
-
-
-class TinyModel(torch.nn.Module):
-    """Logits of three tokens."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = torch.nn.Embedding(3, 3)
-
-    def forward(self, tokens_BT: torch.Tensor) -> torch.Tensor:
-        logits_BTV: torch.Tensor = self.embedding(tokens_BT)
-        return logits_BTV
 
 
 def test_slowed_cases_are_drawn_anew_for_each_run_and_the_same_for_the_same_run() -> None:
@@ -159,18 +146,11 @@ def test_the_upper_limit_is_one_percent_where_the_tables_say(hits: int, trials: 
 def test_the_interval_of_a_share_is_the_exact_one() -> None:
     """8 of 20: 0.191 to 0.639, as printed in textbooks."""
     assert Share(8, 20).limits == pytest.approx((0.191, 0.639), abs=0.001)
-    assert Share(0, 10).limits[0] == 0.0
+    assert Share(0, 299).limits == (0.0, pytest.approx(1 - 0.025 ** (1 / 299)))
     assert Share(10, 10).limits[1] == 1.0
     assert str(Share(8, 20)) == "8 of 20, 40% (19% to 64%)"
     assert Share(8, 20).words(2) == "8 of 20, 40.00% (19.12% to 63.95%)"
     assert str(Share(0, 0)) == "0 of 0"
-
-
-def test_no_event_in_299_trials_is_limited_by_the_299th_root() -> None:
-    """One minus the 299th root of 0.025."""
-    low, high = Share(0, 299).limits
-    assert low == 0
-    assert high == pytest.approx(1 - 0.025 ** (1 / 299))
 
 
 def test_only_finished_trials_count(tmp_path: Path) -> None:
@@ -206,8 +186,23 @@ def test_a_run_that_says_nothing_ends_the_proof(
     ("name", "engine"), [("20261122T005959-item", 1), ("20261122T010000-item", 2), ("20300101T000000-item", 3)]
 )
 def test_the_engine_of_a_trial_is_the_one_of_its_time(name: str, engine: int) -> None:
-    assert Trial(name, {}, trial("item", RunVerdict.PASSED).result).engine == engine
+    assert trial(name).engine == engine
     assert list(ENGINES) == sorted(ENGINES)
+
+
+def trial(
+    change: str,
+    verdict: RunVerdict = RunVerdict.FAILED,
+    rows: Sequence[CaseResult] = (),
+    exact: Sequence[ExactResult] = (),
+    cpu_spread: float = 0.01,
+    detectable: float | None = None,
+    samples: GateSamples | None = None,
+    **truth: object,
+) -> Trial:
+    clock = ClockDecision("cpu", 0.1, cpu_spread)
+    result = GateResult(verdict, "", list(rows), list(exact), None, None, {}, clock, detectable, (6, 10))
+    return Trial(change, {"change": change, **truth}, result, samples)
 
 
 def power_trial(
@@ -217,9 +212,8 @@ def power_trial(
     verdict = Verdict.SLOWER if found else Verdict.UNDECIDED
     effect = Effect(slowdown + error, 0.0, 0.2, 10)
     rows = [CaseResult("a::slowed", verdict, effect), CaseResult("a::other", Verdict.OK, effect)]
-    clock = ClockDecision("cpu", 0.1, cpu_spread)
-    result = GateResult(RunVerdict.FAILED, "", rows, [], None, None, {}, clock, detectable, (6, 10))
-    return Trial("extra-work", {"change": "extra-work", "planted": {"slowed": slowdown}}, result, FINISHED)
+    about = {"cpu_spread": cpu_spread, "detectable": detectable, "planted": {"slowed": slowdown}}
+    return trial("extra-work", rows=rows, samples=FINISHED, **about)
 
 
 FINISHED = gate_run([SimulatedCase("a::slowed"), SimulatedCase("a::other")], Rules(), seed=1)
@@ -266,15 +260,12 @@ def real_trial(change: str, by_time: bool, by_counters: bool | None) -> Trial:
     """A run of a real slowdown of one benchmark beside another; None for one that counted nothing."""
     verdict = Verdict.SLOWER if by_time else Verdict.OK
     rows = [CaseResult("a::slowed", verdict), CaseResult("a::other", Verdict.SLOWER)]
-    clock = ClockDecision("cpu", 0.1, 0.01)
+    new, counted = (8, Verdict.MORE) if by_counters else (7, Verdict.SAME)
     exact = [
-        ExactResult(
-            "a::slowed", "kernel_launches", 7, 8 if by_counters else 7, Verdict.MORE if by_counters else Verdict.SAME
-        )
+        ExactResult("a::slowed", "kernel_launches", 7, new, counted),
+        ExactResult("a::other", "saved_bytes", 7, 8, Verdict.MORE),
     ]
-    exact = [] if by_counters is None else [*exact, ExactResult("a::other", "saved_bytes", 7, 8, Verdict.MORE)]
-    result = GateResult(RunVerdict.FAILED, "", rows, exact, None, None, {}, clock, None, (6, 10))
-    return Trial(change, {"change": change, "cases": ["slowed"]}, result)
+    return trial(change, rows=rows, exact=[] if by_counters is None else exact, cases=["slowed"])
 
 
 def test_real_slowdowns_stand_in_a_table_of_what_caught_them() -> None:
@@ -319,11 +310,6 @@ def test_cost_is_claimed_of_the_whole_suite_in_time_and_cleared(
 ) -> None:
     assert gate_cost.conclude_from([cost_trial(seconds, cleared, pair_spread)]) == exit_code
     assert f"6 launch pairs in {seconds} s" in capsys.readouterr().out
-
-
-def trial(change: str, verdict: RunVerdict) -> Trial:
-    clock = ClockDecision("cpu", 0.1, 0.01)
-    return Trial(change, {"change": change}, GateResult(verdict, "", [], [], None, None, {}, clock, None, (6, 0)))
 
 
 @pytest.mark.parametrize("alarms, runs, exit_code", [(0, 50, 0), (1, 60, 0), (4, 60, 1), (0, 10, 2), (10, 10, 1)])
