@@ -116,9 +116,3 @@ def test_the_best_checkpoint_as_json(capsys: pytest.CaptureFixture[str]) -> None
     assert (code, data["fastest_that_fits"]) == (0, "none")
     assert [row["identity"]["checkpoint"] for row in data["checkpoints"]] == ["none", "attention", "block", "2"]
     assert data["smallest_peak"] in ("none", "attention", "block", "2")
-
-
-def test_a_checkpoint_of_a_list_that_is_not_known_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    code, text = printed(capsys, "--checkpoint", "none,some")
-    assert code == 2
-    assert "checkpoint is 'some'; it must be none, attention, block or a number of blocks" in text
