@@ -20,14 +20,6 @@ def only_row(before: Json, now: Json) -> ComparedCase:
     return row
 
 
-def test_a_case_measured_twice_has_the_ratio_of_its_medians() -> None:
-    row = only_row(record([timed(seconds=(1.0, 2.0, 9.0))]), record([timed(seconds=(3.0, 1.0, 4.0, 8.0))]))
-
-    assert row.status is Status.MEASURED
-    assert (row.before_seconds, row.now_seconds, row.ratio) == (2.0, 3.5, 1.75)
-    assert not row.is_failure
-
-
 TOLD: dict[str, tuple[Json, Json, Status, bool, str]] = {
     "a case without a row before is new": (record(), record([timed()]), Status.NEW, False, ""),
     "a case without a row now is gone and a failure": (record([timed()]), record(), Status.GONE, True, ""),
@@ -86,15 +78,6 @@ def test_another_case_under_the_same_id_that_ran_out_of_memory_is_incomparable_t
 
     assert (row.status, row.is_failure) == (Status.INCOMPARABLE, False)
     assert row.explanation == "batch_size was 4, is 32"
-
-
-def test_every_case_of_either_run_has_exactly_one_row() -> None:
-    before = record([timed("a"), timed("b"), timed("c")], [untimed("d"), untimed("e"), untimed("f")])
-    now = record([timed("a"), timed("d"), timed("g")], [untimed("b"), untimed("e"), untimed("h")])
-
-    ids = [row.id for row in compare(before, now)]
-
-    assert sorted(ids) == list("abcdefgh")
 
 
 def test_a_users_check_is_applied_to_comparable_cases_only() -> None:
