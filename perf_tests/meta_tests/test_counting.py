@@ -44,17 +44,6 @@ def kind_of_tensors(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-def test_the_peak_is_the_most_held_at_one_time() -> None:
-    def hold_three_then_five() -> None:
-        first, second = block(1), block(2)
-        del first
-        third = block(3)
-        del second, third
-        block(4)
-
-    assert counted(hold_three_then_five).peak_bytes == 5 * KIB
-
-
 def test_views_share_one_block() -> None:
     def views() -> None:
         x = block(2)
