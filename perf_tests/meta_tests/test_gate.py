@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 
 from perf_tests.gate.conclusion import GateResult, RunVerdict, conclude, look, next_step, pair_value, screen
 from perf_tests.gate.course import course_of
@@ -29,9 +31,9 @@ def row(result: GateResult, case: str) -> CaseResult:
     return next(row for row in result.cases if row.id == case)
 
 
-def measurement(base: Sequence[Sequence[float]], head: Sequence[Sequence[float]]) -> Measurement:
-    orders = ("ABBA",) * len(base)
-    return Measurement(1, 0, "a", orders, np.array(base), np.array(head), None, None)
+def measurement(base: ArrayLike, head: ArrayLike) -> Measurement:
+    base, head = np.array(base), np.array(head)
+    return Measurement(1, 0, "a", ("ABBA",) * len(base), base, head, None, None)
 
 
 def screened_run(cases: Sequence[SimulatedCase], events: Sequence[Json] = (), rules: Rules = RULES) -> GateSamples:
@@ -68,10 +70,6 @@ def test_swapping_the_sides_flips_the_sign() -> None:
     assert pair_value(measurement(base, head), "wall") == pytest.approx(-pair_value(measurement(head, base), "wall"))
 
 
-def test_a_clock_that_was_not_read_gives_no_value() -> None:
-    assert np.isnan(pair_value(measurement([[1, 1]], [[1, 1]]), "cpu"))
-
-
 def test_slow_fast_and_unchanged_cases_get_their_verdicts() -> None:
     result = conclude(gate_run([*QUIET, SLOW, FAST], RULES, seed=1), RULES)
     assert verdicts(result) == dict.fromkeys((case.id for case in QUIET), Verdict.OK) | {
@@ -80,20 +78,6 @@ def test_slow_fast_and_unchanged_cases_get_their_verdicts() -> None:
     }
     assert (result.verdict, result.exit_code) == (RunVerdict.FAILED, 1)
     assert conclude(gate_run([*QUIET, FAST], RULES, seed=1), RULES).exit_code == 0
-
-
-def test_the_effect_is_what_was_planted_and_its_interval_holds_it() -> None:
-    effect = row(conclude(gate_run([*QUIET, SLOW], RULES, seed=2), RULES), "slow").effect
-    assert effect is not None
-    assert effect.effect == pytest.approx(0.05, abs=0.015)
-    assert effect.low < 0.05 < effect.high
-    assert effect.pairs == RULES.confirm_looks[0]
-
-
-def test_a_run_without_a_slow_case_passes_after_stage_one() -> None:
-    samples = gate_run(QUIET, RULES, seed=4)
-    result = conclude(samples, RULES)
-    assert (result.verdict, result.exit_code, result.pairs) == (RunVerdict.PASSED, 0, (6, 0))
 
 
 def test_only_suspects_are_launched_again() -> None:
@@ -116,18 +100,13 @@ def test_a_look_before_its_launches_is_refused() -> None:
         look(gate_run([*QUIET, SLOW], RULES, seed=1), RULES, 2)
 
 
-@pytest.mark.parametrize(
-    "undecided, verdict, code", [("pass", RunVerdict.PASSED, 0), ("fail", RunVerdict.UNDECIDED, 1)]
-)
-def test_a_noisy_case_ends_undecided_with_the_launches_it_would_take_and_fails_where_told_to(
-    undecided: str, verdict: RunVerdict, code: int
-) -> None:
-    rules = replace(RULES, undecided=undecided)
+@pytest.mark.parametrize("rules, code", [(RULES, 0), (replace(RULES, undecided="fail"), 1)], ids=["passes", "fails"])
+def test_a_noisy_case_ends_undecided_with_the_launches_it_would_take(rules: Rules, code: int) -> None:
     noisy = SimulatedCase("noisy", slowdown=0.03, pair_spread=0.1)
     result = conclude(gate_run([*QUIET, noisy], rules, seed=5), rules)
     assert row(result, "noisy").verdict == Verdict.UNDECIDED
     assert (row(result, "noisy").launches_needed or 0) > RULES.confirm_looks[-1]
-    assert (result.verdict, result.exit_code) == (verdict, code)
+    assert (result.verdict == RunVerdict.UNDECIDED, result.exit_code) == (bool(code), code)
 
 
 @pytest.mark.parametrize(
@@ -187,18 +166,8 @@ def test_sides_that_cannot_be_compared_are_refused() -> None:
     assert (result.verdict, result.exit_code, result.reason) == (RunVerdict.INCOMPARABLE, 4, "two builds")
 
 
-@pytest.mark.parametrize("reason", [None, "interrupted"])
-def test_an_interrupted_run_passes_nothing(reason: str | None) -> None:
-    samples = screened_run(QUIET)
-    if reason:
-        samples.add({"event": "end", "reason": reason})
-    assert conclude(samples, RULES).verdict == RunVerdict.INTERRUPTED
-
-
 @pytest.mark.parametrize(("end", "verdict"), [("budget", Verdict.SLOWER), ("interrupted", Verdict.UNDECIDED)])
-def test_a_budget_that_ends_between_two_looks_gets_a_last_one_and_an_interrupted_run_none(
-    end: str, verdict: Verdict
-) -> None:
+def test_only_a_budget_that_ends_between_two_looks_gets_a_last_one(end: Any, verdict: Verdict) -> None:
     samples = gate_run([*QUIET, replace(SLOW, slowdown=0.1)], RULES, seed=1, most_pairs=6 + 8)
     assert samples.end == "budget"
     samples.end = end
@@ -241,10 +210,6 @@ def test_launches_after_its_verdict_change_no_figure_of_a_case() -> None:
     assert row(conclude(samples, RULES), "slow").effect == before.effect
 
 
-def test_four_cases_are_no_suite() -> None:
-    assert conclude(screened_run(QUIET[:4]), RULES).suite is None
-
-
 NOISY_WALL = [SimulatedCase(f"c {place}", pair_spread=0.05, cpu_pair_spread=0.005) for place in range(10)]
 
 
@@ -256,7 +221,7 @@ HARDLY_LESS = [replace(case, cpu_pair_spread=0.045) for case in NOISY_WALL]
     [(QUIET, "auto", "wall"), (NOISY_WALL, "auto", "cpu"), (HARDLY_LESS, "auto", "wall"), (NOISY_WALL, "wall", "wall")],
     ids=["never read", "CPU time scatters less", "CPU time scatters hardly less", "wall time is asked for"],
 )
-def test_the_clock_that_scatters_less_decides(cases: list[SimulatedCase], asked: str, clock: str) -> None:
+def test_the_clock_that_scatters_less_decides(cases: list[SimulatedCase], asked: Any, clock: str) -> None:
     found = screen(screened_run(cases), replace(RULES, clock=asked)).clock
     assert found.clock == clock
     assert found.cpu_spread is None or found.cpu_spread < found.wall_spread
@@ -282,11 +247,13 @@ def test_a_run_cut_short_anywhere_is_still_concluded() -> None:
         next_step(part, RULES)
 
 
-@pytest.mark.parametrize("cases", [0, 1, 2])
-def test_a_tiny_suite_is_judged_too(cases: int) -> None:
+@pytest.mark.parametrize("cases", [0, 1, 2, 8])
+def test_a_suite_of_any_size_without_a_slow_case_passes_after_stage_one(cases: int) -> None:
     result = conclude(gate_run(QUIET[:cases], RULES, seed=1), RULES)
     assert set(verdicts(result).values()) <= {Verdict.OK}
-    assert result.exit_code == 0
+    assert (result.verdict, result.exit_code, result.pairs[1]) == (RunVerdict.PASSED, 0, 0)
+    assert (result.suite is None) == (cases < 8)
+    assert conclude(screened_run(QUIET[:4]), RULES).suite is None, "four cases are no suite"
 
 
 @pytest.mark.parametrize(("ratio", "verdict"), [(1.0, Verdict.OK), (1.1, Verdict.SLOWER)])
@@ -370,8 +337,3 @@ def test_rules_that_make_no_sense_are_refused_in_a_sentence(change: Json, words:
     with pytest.raises(ValueError, match="gate's") as raised:
         rules_from_settings(RULES.settings() | change)
     assert words in str(raised.value)
-
-
-def test_rules_come_back_from_the_settings_of_a_run() -> None:
-    rules = replace(RULES, alpha=0.02, confirm_looks=(5, 20), look_shares=(0.2, 0.8))
-    assert rules_from_settings(rules.settings() | {"minutes": 15}) == rules
