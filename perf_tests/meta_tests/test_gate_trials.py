@@ -39,6 +39,7 @@ from perf_tests.proofs.gate_trials import (
 )
 from perf_tests.proofs.share import Share
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
+from perf_tests.records.record import Json
 
 
 @pytest.fixture
@@ -146,7 +147,7 @@ def test_the_upper_limit_is_one_percent_where_the_tables_say(hits: int, trials: 
 def test_the_interval_of_a_share_is_the_exact_one() -> None:
     """8 of 20: 0.191 to 0.639, as printed in textbooks."""
     assert Share(8, 20).limits == pytest.approx((0.191, 0.639), abs=0.001)
-    assert Share(0, 299).limits == (0.0, pytest.approx(1 - 0.025 ** (1 / 299)))
+    assert Share(0, 299).limits == pytest.approx((0.0, 1 - 0.025 ** (1 / 299)))
     assert Share(10, 10).limits[1] == 1.0
     assert str(Share(8, 20)) == "8 of 20, 40% (19% to 64%)"
     assert Share(8, 20).words(2) == "8 of 20, 40.00% (19.12% to 63.95%)"
@@ -212,7 +213,7 @@ def power_trial(
     verdict = Verdict.SLOWER if found else Verdict.UNDECIDED
     effect = Effect(slowdown + error, 0.0, 0.2, 10)
     rows = [CaseResult("a::slowed", verdict, effect), CaseResult("a::other", Verdict.OK, effect)]
-    about = {"cpu_spread": cpu_spread, "detectable": detectable, "planted": {"slowed": slowdown}}
+    about: Json = {"cpu_spread": cpu_spread, "detectable": detectable, "planted": {"slowed": slowdown}}
     return trial("extra-work", rows=rows, samples=FINISHED, **about)
 
 
