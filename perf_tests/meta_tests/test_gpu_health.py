@@ -1,5 +1,6 @@
 """The state of a GPU is read through NVML, against a fake of it: figures, what a card lacks, and which card it is."""
 
+import re
 import sys
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
@@ -125,12 +126,6 @@ def test_power_and_heat_throttle_and_idling_does_not(nvml: FakeNvml, bits: int, 
     assert open_gpu_health(GPU).is_throttled() is is_throttled
 
 
-def test_without_the_package_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    with pytest.raises(NoHealthError, match="run `pip install nvidia-ml-py`"):
-        open_gpu_health(GPU)
-
-
 def test_without_a_driver_the_reason_is_the_drivers_own(nvml: FakeNvml) -> None:
     nvml.lacking = {"nvmlInit": "Driver Not Loaded"}
     with pytest.raises(NoHealthError, match="Driver Not Loaded"):
@@ -155,7 +150,7 @@ def test_a_gpu_without_the_package_is_measured_with_a_note(nvml: FakeNvml, monke
     monkeypatch.setattr(workbench_module, "open_device", lambda device: UncappedDevice(GPU))
     bench = set_up(SETTINGS)
     assert bench.health is None
-    assert "nvidia-ml-py is not installed" in (bench.why_no_health or "")
+    assert re.search("nvidia-ml-py is not installed.*run `pip install nvidia-ml-py`", bench.why_no_health or "")
     assert drifting_facts(GPU, bench.health) == {"sm_clock_mhz": None}
 
 
