@@ -7,9 +7,10 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -154,18 +155,12 @@ def test_the_interval_of_a_share_is_the_exact_one() -> None:
     assert str(Share(0, 0)) == "0 of 0"
 
 
-def test_only_finished_trials_count(tmp_path: Path) -> None:
+def test_power_is_tried_by_what_the_folder_lacks(tmp_path: Path) -> None:
     for stem in ("finished", "without-samples"):
         (tmp_path / f"{stem}.truth.json").write_text(json.dumps({"change": "item"}))
     (tmp_path / "finished.jsonl.gz").touch()
     (tmp_path / "without-truth.jsonl.gz").touch()
-    assert count_trials(tmp_path, "item") == 1
-    assert count_trials(tmp_path, "extra-copy") == 0
-
-
-def test_power_is_tried_by_what_the_folder_lacks(tmp_path: Path) -> None:
-    (tmp_path / "one.truth.json").write_text(json.dumps({"change": "item"}))
-    (tmp_path / "one.jsonl.gz").touch()
+    assert [count_trials(tmp_path, change) for change in ("item", "extra-copy")] == [1, 0]
     missing = list(gate_power.plans(tmp_path, 2, ["item", "extra-copy"]))
     assert [plan.truth["change"] for plan in missing] == ["extra-work", "extra-work", "extra-copy"]
     assert missing[0].truth["planted"] == slowed(random.Random("extra-work 0"))[1]
@@ -191,19 +186,13 @@ def test_the_engine_of_a_trial_is_the_one_of_its_time(name: str, engine: int) ->
     assert list(ENGINES) == sorted(ENGINES)
 
 
-def trial(
-    change: str,
-    verdict: RunVerdict = RunVerdict.FAILED,
-    rows: Sequence[CaseResult] = (),
-    exact: Sequence[ExactResult] = (),
-    cpu_spread: float = 0.01,
-    detectable: float | None = None,
-    samples: GateSamples | None = None,
-    **truth: object,
-) -> Trial:
-    clock = ClockDecision("cpu", 0.1, cpu_spread)
-    result = GateResult(verdict, "", list(rows), list(exact), None, None, {}, clock, detectable, (6, 10))
-    return Trial(change, {"change": change, **truth}, result, samples)
+CLOCK = ClockDecision("cpu", 0.1, 0.01)
+FAILED = GateResult(RunVerdict.FAILED, "", [], [], None, None, {}, CLOCK, None, (6, 10))
+
+
+def trial(change: str, truth: Json | None = None, samples: GateSamples | None = None, **result: Any) -> Trial:
+    """A finished run; `result` says what of it is not as in one that failed without any case."""
+    return Trial(change, {"change": change, **(truth or {})}, replace(FAILED, **result), samples)
 
 
 def power_trial(
@@ -213,8 +202,8 @@ def power_trial(
     verdict = Verdict.SLOWER if found else Verdict.UNDECIDED
     effect = Effect(slowdown + error, 0.0, 0.2, 10)
     rows = [CaseResult("a::slowed", verdict, effect), CaseResult("a::other", Verdict.OK, effect)]
-    about: Json = {"cpu_spread": cpu_spread, "detectable": detectable, "planted": {"slowed": slowdown}}
-    return trial("extra-work", rows=rows, samples=FINISHED, **about)
+    clock, truth = ClockDecision("cpu", 0.1, cpu_spread), {"planted": {"slowed": slowdown}}
+    return trial("extra-work", truth, FINISHED, cases=rows, clock=clock, detectable=detectable)
 
 
 FINISHED = gate_run([SimulatedCase("a::slowed"), SimulatedCase("a::other")], Rules(), seed=1)
@@ -266,7 +255,7 @@ def real_trial(change: str, by_time: bool, by_counters: bool | None) -> Trial:
         ExactResult("a::slowed", "kernel_launches", 7, new, counted),
         ExactResult("a::other", "saved_bytes", 7, 8, Verdict.MORE),
     ]
-    return trial(change, rows=rows, exact=[] if by_counters is None else exact, cases=["slowed"])
+    return trial(change, {"cases": ["slowed"]}, cases=rows, exact=[] if by_counters is None else exact)
 
 
 def test_real_slowdowns_stand_in_a_table_of_what_caught_them() -> None:
@@ -317,9 +306,9 @@ def test_cost_is_claimed_of_the_whole_suite_in_time_and_cleared(
 def test_false_alarms_are_counted_against_the_promised_rate(
     alarms: int, runs: int, exit_code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    contaminated = trial("comments", RunVerdict.CONTAMINATED)
-    failed = [trial("same-code", RunVerdict.FAILED)] * alarms
-    passed = [trial("comments", RunVerdict.PASSED)] * (runs - alarms)
+    contaminated = trial("comments", verdict=RunVerdict.CONTAMINATED)
+    failed = [trial("same-code")] * alarms
+    passed = [trial("comments", verdict=RunVerdict.PASSED)] * (runs - alarms)
 
     assert conclude_from([contaminated, *failed, *passed]) == exit_code
     output = capsys.readouterr().out
