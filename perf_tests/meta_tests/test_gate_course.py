@@ -1,7 +1,6 @@
 """A whole gate run, from its first launch pair to its exit code, with workers that need no torch and make up times."""
 
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from perf_tests.gate.samples import read_samples
 from perf_tests.gate.verdicts import Verdict
 from perf_tests.meta_tests.example_cases import attention_case
 from perf_tests.meta_tests.git_repository import commit, git
+from perf_tests.meta_tests.test_paired_measuring import tree
 from perf_tests.options import Settings
 from perf_tests.paired import run as run_module
 from perf_tests.paired.run import GatePlan, GateRun, run_gate
@@ -44,12 +44,7 @@ QUICK = Rules(screen_pairs=3, confirm_looks=(5, 8), look_shares=(0.5, 0.5), cloc
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A repository whose worker is the fake one; base is what is committed."""
-    folder = tmp_path / "project"
-    paired = folder / "perf_tests/paired"
-    paired.mkdir(parents=True)
-    for package in (paired, paired.parent):
-        (package / "__init__.py").touch()
-    shutil.copy(Path(__file__).with_name("fake_worker.py"), paired / "worker.py")
+    folder = tree(tmp_path / "project", {})
     git(folder, "init", "-q", "-b", "main")
     return folder
 
