@@ -82,15 +82,6 @@ def test_a_name_that_fits_several_records_is_refused_with_all_of_them(tmp_path: 
     assert "0002_other" in sentence
 
 
-def test_a_baseline_of_another_machine_is_refused_with_the_fields_that_differ(tmp_path: Path) -> None:
-    stored(tmp_path, record([timed()], brand_raw="Other CPU", threads=1))
-
-    sentence = refusal(tmp_path, "0001")
-
-    assert "cpu.brand_raw: 'Some CPU' here, 'Other CPU' there" in sentence
-    assert "threads: 4 here, 1 there" in sentence
-
-
 @pytest.mark.parametrize("asked", ["/nowhere/0001.json", "**", "a**", "[", "", ".", "..", "a/../..", "*"])
 def test_whatever_is_asked_for_ends_in_a_sentence(tmp_path: Path, asked: str) -> None:
     assert refusal(tmp_path, asked)
