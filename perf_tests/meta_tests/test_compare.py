@@ -47,10 +47,6 @@ def test_a_case_without_two_figures_is_told_for_what_it_is(claim: str) -> None:
     assert words in row.explanation
 
 
-def test_without_the_whole_selection_no_case_is_gone() -> None:
-    assert compare(record([timed()]), record(), gone_counts=False) == []
-
-
 @pytest.mark.parametrize("outcome", OUTCOMES)
 def test_a_case_that_no_longer_has_a_figure_is_a_failure_with_its_reason(outcome: str) -> None:
     row = only_row(record([timed()]), record([], [untimed(outcome=outcome, reason="the reason")]))
