@@ -27,17 +27,6 @@ from perf_tests.proofs import gate_cost, gate_power, gate_trials
 from perf_tests.proofs.gate_false_alarms import NO_OP_CHANGES, conclude_from
 from perf_tests.proofs.gate_simulation import CLAIMED_POWER
 from perf_tests.proofs.gate_slowdowns import METHODS, OTHER_SLOWDOWNS, REAL_SLOWDOWNS, SHAPES, slowed
-from perf_tests.proofs.gate_trials import (
-    ENGINES,
-    Change,
-    Plan,
-    Trial,
-    TrialError,
-    count_trials,
-    proof_arguments,
-    prove,
-    replaced,
-)
 from perf_tests.proofs.share import Share
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
 from perf_tests.records.record import Json
@@ -133,8 +122,8 @@ def test_every_run_has_four_benchmarks_of_each_slowdown_that_is_claimed(run: int
 
 
 def test_a_change_that_does_not_fit_is_refused(tree: Path) -> None:
-    change: Change = replaced("model/attention.py", "no such line", "")
-    with pytest.raises(TrialError, match=r"model/attention\.py has no 'no such line' to change"):
+    change: gate_trials.Change = gate_trials.replaced("model/attention.py", "no such line", "")
+    with pytest.raises(gate_trials.TrialError, match=r"model/attention\.py has no 'no such line' to change"):
         change(tree)
 
 
@@ -160,7 +149,7 @@ def test_power_is_tried_by_what_the_folder_lacks(tmp_path: Path) -> None:
         (tmp_path / f"{stem}.truth.json").write_text(json.dumps({"change": "item"}))
     (tmp_path / "finished.jsonl.gz").touch()
     (tmp_path / "without-truth.jsonl.gz").touch()
-    assert [count_trials(tmp_path, change) for change in ("item", "extra-copy")] == [1, 0]
+    assert [gate_trials.count_trials(tmp_path, change) for change in ("item", "extra-copy")] == [1, 0]
     missing = list(gate_power.plans(tmp_path, 2, ["item", "extra-copy"]))
     assert [plan.truth["change"] for plan in missing] == ["extra-work", "extra-work", "extra-copy"]
     assert missing[0].truth["planted"] == slowed(random.Random("extra-work 0"))[1]
@@ -169,12 +158,14 @@ def test_power_is_tried_by_what_the_folder_lacks(tmp_path: Path) -> None:
 def test_a_run_that_says_nothing_ends_the_proof(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(*arguments: object) -> Trial:
-        raise TrialError("no verdict")
+    def fails(*arguments: object) -> gate_trials.Trial:
+        raise gate_trials.TrialError("no verdict")
 
     monkeypatch.setattr(gate_trials, "run_trial", fails)
-    arguments = proof_arguments("about", "cost", runs=1, minutes=5).parse_args([f"--folder={tmp_path}"])
-    assert prove(arguments, [Plan({"change": "item"}, lambda tree: None, ())], conclude_from) == 2
+    arguments = gate_trials.proof_arguments("about", "cost", runs=1, minutes=5).parse_args([f"--folder={tmp_path}"])
+    assert (
+        gate_trials.prove(arguments, [gate_trials.Plan({"change": "item"}, lambda tree: None, ())], conclude_from) == 2
+    )
     assert capsys.readouterr().out.endswith("no verdict\n")
 
 
@@ -183,21 +174,23 @@ def test_a_run_that_says_nothing_ends_the_proof(
 )
 def test_the_engine_of_a_trial_is_the_one_of_its_time(name: str, engine: int) -> None:
     assert trial(name).engine == engine
-    assert list(ENGINES) == sorted(ENGINES)
+    assert list(gate_trials.ENGINES) == sorted(gate_trials.ENGINES)
 
 
 CLOCK = ClockDecision("cpu", 0.1, 0.01)
 FAILED = GateResult(RunVerdict.FAILED, "", [], [], None, None, {}, CLOCK, None, (6, 10))
 
 
-def trial(change: str, truth: Json | None = None, samples: GateSamples | None = None, **result: Any) -> Trial:
+def trial(
+    change: str, truth: Json | None = None, samples: GateSamples | None = None, **result: Any
+) -> gate_trials.Trial:
     """A finished run; `result` says what of it is not as in one that failed without any case."""
-    return Trial(change, {"change": change, **(truth or {})}, replace(FAILED, **result), samples)
+    return gate_trials.Trial(change, {"change": change, **(truth or {})}, replace(FAILED, **result), samples)
 
 
 def power_trial(
     slowdown: float, found: bool, cpu_spread: float = 0.01, detectable: float = 0.01, error: float = 0.001
-) -> Trial:
+) -> gate_trials.Trial:
     """A finished run of two benchmarks, of which the first is slowed."""
     verdict = Verdict.SLOWER if found else Verdict.UNDECIDED
     effect = Effect(slowdown + error, 0.0, 0.2, 10)
@@ -246,7 +239,7 @@ def test_what_a_noisy_run_says_it_finds_is_tried_where_it_says_so(
     assert f"): {said}" in output
 
 
-def real_trial(change: str, by_time: bool, by_counters: bool | None) -> Trial:
+def real_trial(change: str, by_time: bool, by_counters: bool | None) -> gate_trials.Trial:
     """A run of a real slowdown of one benchmark beside another; None for one that counted nothing."""
     verdict = Verdict.SLOWER if by_time else Verdict.OK
     rows = [CaseResult("a::slowed", verdict), CaseResult("a::other", Verdict.SLOWER)]
@@ -280,14 +273,14 @@ def test_a_real_slowdown_that_nothing_catches_refutes_the_claim(
     assert ("by time or by counters: does not hold" in capsys.readouterr().out) == (exit_code == 1)
 
 
-def cost_trial(screened_seconds: float, cleared: int, pair_spread: float = 0.01) -> Trial:
+def cost_trial(screened_seconds: float, cleared: int, pair_spread: float = 0.01) -> gate_trials.Trial:
     """Twenty unchanged benchmarks, of which all but `cleared` scatter wildly."""
     spreads = [pair_spread] * cleared + [0.3] * (20 - cleared)
     cases = [SimulatedCase(f"a::{place}", pair_spread=spread) for place, spread in enumerate(spreads)]
     samples = gate_run(cases, Rules(), seed=1, most_pairs=6)
     for pair in samples.pairs(1):
         samples.add({"event": "pair", "stage": 1, "pair": pair, "seconds": screened_seconds / 6})
-    return Trial("same-code", {"change": "same-code"}, conclude(samples, Rules()), samples)
+    return gate_trials.Trial("same-code", {"change": "same-code"}, conclude(samples, Rules()), samples)
 
 
 @pytest.mark.parametrize(
