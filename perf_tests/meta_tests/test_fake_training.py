@@ -8,21 +8,10 @@ import torch
 
 from model.sizes import SIZES, ModelConfig
 from perf_tests.counting import fake_training
-from perf_tests.counting.fake_training import (
-    AttentionShape,
-    PassShape,
-    UpdateShape,
-    attention_passes,
-    count_inference,
-    count_passes,
-    inference,
-    passes,
-    updates,
-)
 from perf_tests.instruments.counters import ACTIVATIONS, GRADIENTS, PartCounters
 from perf_tests.instruments.layer_extrapolation import NotOfEqualLayersError, extrapolated
 
-SHAPE = PassShape(
+SHAPE = fake_training.PassShape(
     ModelConfig(d_model=32, d_ff=48, num_layers=2, num_heads=4, vocab_size=51, context_length=24),
     context_length=24, batch_size=3, precision="fp32", attention="naive", checkpoint="none", target="cpu",
 )  # fmt: skip
@@ -38,13 +27,13 @@ def without_log(parts: dict[str, PartCounters]) -> dict[str, PartCounters]:
     return {name: replace(part, changes=()) for name, part in parts.items()}
 
 
-def count_all(shape: PassShape) -> dict[str, PartCounters]:
-    return {**count_inference(shape), **count_passes(shape)}
+def count_all(shape: fake_training.PassShape) -> dict[str, PartCounters]:
+    return {**fake_training.count_inference(shape), **fake_training.count_passes(shape)}
 
 
-def told(shape: PassShape) -> dict[str, PartCounters]:
+def told(shape: fake_training.PassShape) -> dict[str, PartCounters]:
     """As they are asked for: from a few layers where these tell."""
-    return {**inference(shape), **passes(shape)}
+    return {**fake_training.inference(shape), **fake_training.passes(shape)}
 
 
 @pytest.mark.parametrize("precision, checkpoint", [("fp32", "none"), ("bf16", "none"), ("fp16", "block")])
@@ -63,11 +52,11 @@ def test_passes_count_the_same_on_real_tensors(
 def test_updates_count_the_same_on_real_tensors(
     optimizer: str, scales_loss: bool, request: pytest.FixtureRequest
 ) -> None:
-    shape = UpdateShape(SHAPE.config, optimizer, scales_loss, "cuda")
-    on_fake = updates(shape)
+    shape = fake_training.UpdateShape(SHAPE.config, optimizer, scales_loss, "cuda")
+    on_fake = fake_training.updates(shape)
     request.getfixturevalue("real_tensors")
-    updates.cache_clear()
-    assert updates(shape) == on_fake
+    fake_training.updates.cache_clear()
+    assert fake_training.updates(shape) == on_fake
 
 
 @pytest.mark.parametrize("attention, target", [("naive", "cpu"), ("naive", "cuda"), ("sdpa", "cpu")])
@@ -75,11 +64,11 @@ def test_updates_count_the_same_on_real_tensors(
 def test_attention_alone_counts_the_same_on_real_tensors(
     attention: str, target: str, precision: str, request: pytest.FixtureRequest
 ) -> None:
-    shape = AttentionShape(16, 40, 3, precision, attention, target)
-    on_fake = attention_passes(shape)
+    shape = fake_training.AttentionShape(16, 40, 3, precision, attention, target)
+    on_fake = fake_training.attention_passes(shape)
     request.getfixturevalue("real_tensors")
-    attention_passes.cache_clear()
-    assert attention_passes(shape) == on_fake
+    fake_training.attention_passes.cache_clear()
+    assert fake_training.attention_passes(shape) == on_fake
 
 
 @pytest.mark.parametrize(
@@ -103,7 +92,7 @@ def test_a_few_layers_tell_of_five(precision: str, attention: str, checkpoint: s
 
 @pytest.mark.parametrize("size, context, precision", [("small", 128, "fp32"), ("large", 1024, "bf16")])
 def test_a_few_layers_tell_of_real_sizes(size: str, context: int, precision: str) -> None:
-    shape = PassShape(SIZES[size].at_context(context), context, 4, precision, "naive", "none", "cuda")
+    shape = fake_training.PassShape(SIZES[size].at_context(context), context, 4, precision, "naive", "none", "cuda")
     assert without_log(told(shape)) == without_log(count_all(shape))
 
 
@@ -111,22 +100,27 @@ def test_a_peak_that_wanders_with_the_depth_is_found() -> None:
     """Two layers peak at the end of the backward pass, at all gradients; many at its start, at all that was saved."""
     config = ModelConfig(d_model=64, d_ff=1024, num_layers=14, num_heads=1, vocab_size=4000, context_length=2)
     shape = replace(SHAPE, config=config, context_length=2, batch_size=19)
-    shallow, deep = count_passes(replace(shape, config=replace(config, num_layers=2))), count_passes(shape)
+    shallow, deep = (
+        fake_training.count_passes(replace(shape, config=replace(config, num_layers=2))),
+        fake_training.count_passes(shape),
+    )
     assert shallow["backward"].held_at_peak[ACTIVATIONS] == 0
     assert deep["backward"].held_at_peak[GRADIENTS] == 0
-    assert passes(shape)["backward"].peak_bytes == deep["backward"].peak_bytes
+    assert fake_training.passes(shape)["backward"].peak_bytes == deep["backward"].peak_bytes
 
 
 def test_layers_that_are_not_equal_are_refused() -> None:
-    one = count_passes(replace(SHAPE, config=replace(SHAPE.config, num_layers=1)))["forward"]
-    other = count_passes(replace(SHAPE, config=replace(SHAPE.config, d_ff=64)))["forward"]
+    one = fake_training.count_passes(replace(SHAPE, config=replace(SHAPE.config, num_layers=1)))["forward"]
+    other = fake_training.count_passes(replace(SHAPE, config=replace(SHAPE.config, d_ff=64)))["forward"]
     with pytest.raises(NotOfEqualLayersError):
         extrapolated(one, other, 6)
 
 
 def test_a_first_layer_unlike_the_others_is_not_told_from_it_alone() -> None:
     """Its caller still holds what goes in, where no graph does: so the log of one layer says nothing of the second."""
-    one, two = (count_inference(replace(SHAPE, config=replace(SHAPE.config, num_layers=n))) for n in (1, 2))
+    one, two = (
+        fake_training.count_inference(replace(SHAPE, config=replace(SHAPE.config, num_layers=n))) for n in (1, 2)
+    )
     with pytest.raises(NotOfEqualLayersError):
         extrapolated(one["inference"], two["inference"], 6)
 
@@ -142,9 +136,9 @@ def test_a_few_checkpoints_over_several_blocks_tell_of_all(blocks: int, precisio
 def test_checkpoints_over_two_blocks_are_told_from_fewer_than_all(monkeypatch: pytest.MonkeyPatch) -> None:
     depths = []
 
-    def counted(shape: PassShape) -> dict[str, PartCounters]:
+    def counted(shape: fake_training.PassShape) -> dict[str, PartCounters]:
         depths.append(shape.config.num_layers)
-        return count_passes(shape)
+        return fake_training.count_passes(shape)
 
     shape = replace(SHAPE, config=replace(SHAPE.config, num_layers=9), checkpoint="2")
     fake_training.from_few_layers(counted, shape, 1, all_layers=False)
@@ -153,4 +147,4 @@ def test_checkpoints_over_two_blocks_are_told_from_fewer_than_all(monkeypatch: p
 
 def test_counting_inside_autocast_is_refused() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(RuntimeError, match="leave it first"):
-        count_passes(SHAPE)
+        fake_training.count_passes(SHAPE)
