@@ -10,15 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from perf_tests.instruments.counters import (
-    ACTIVATIONS,
-    BACKWARD_PASS,
-    INPUTS,
-    PARAMETERS,
-    WEIGHT_COPIES,
-    Counting,
-    PartCounters,
-)
+from perf_tests.instruments import counters
 from perf_tests.instruments.storage_tracker import TEMPORARIES
 from perf_tests.instruments.torch_private import FakeTensorMode
 
@@ -29,8 +21,8 @@ def block(kibibytes: int) -> Tensor:
     return torch.empty(kibibytes * KIB, dtype=torch.uint8)
 
 
-def counted(function: Callable[[], object], target: str = "cpu", **registered: list[Tensor]) -> PartCounters:
-    with Counting(target, source=Path(__file__).parent) as counting:
+def counted(function: Callable[[], object], target: str = "cpu", **registered: list[Tensor]) -> counters.PartCounters:
+    with counters.Counting(target, source=Path(__file__).parent) as counting:
         for category, tensors in registered.items():
             counting.register(tensors, category)
         with counting.part("it"):
@@ -58,7 +50,7 @@ def test_views_share_one_block() -> None:
 def test_what_was_registered_counts_from_the_start_and_is_not_new_when_written() -> None:
     held = torch.zeros(KIB)
     part = counted(lambda: held.add_(1), inputs=[held])
-    assert part.held_at_start == Counter({INPUTS: 4 * KIB})
+    assert part.held_at_start == Counter({counters.INPUTS: 4 * KIB})
     assert part.peak_bytes == 4 * KIB
     assert part.allocations.total() == 0
 
@@ -91,13 +83,15 @@ def test_saved_are_the_tensors_that_autograd_keeps_each_block_once_and_no_parame
 
     part = counted(forward, parameters=[weight])
     assert part.saved_bytes == 4 * KIB
-    assert part.held_at_end == Counter({PARAMETERS: 4 * KIB, ACTIVATIONS: 4 * KIB, TEMPORARIES: 4 * KIB})
+    assert part.held_at_end == Counter(
+        {counters.PARAMETERS: 4 * KIB, counters.ACTIVATIONS: 4 * KIB, TEMPORARIES: 4 * KIB}
+    )
 
 
 def test_a_block_that_two_parts_save_counts_in_the_first() -> None:
     x = torch.zeros(KIB, requires_grad=True)
-    with Counting("cpu") as counting:
-        counting.register([x], INPUTS)
+    with counters.Counting("cpu") as counting:
+        counting.register([x], counters.INPUTS)
         with counting.part("first"):
             y = x.exp()
         with counting.part("second"):
@@ -110,8 +104,8 @@ def test_a_block_that_two_parts_save_counts_in_the_first() -> None:
 def test_what_autograd_adds_up_it_adds_in_place() -> None:
     """Two gradients of one tensor: without a mode looking on, the second goes into the first."""
     x = torch.zeros(KIB, requires_grad=True)
-    with Counting("cpu") as counting:
-        counting.register([x], INPUTS)
+    with counters.Counting("cpu") as counting:
+        counting.register([x], counters.INPUTS)
         y = x.exp()
         loss = (y.neg() + y.neg()).sum()
         with counting.part("backward"):
@@ -140,8 +134,10 @@ def test_autocasts_copies_of_weights_are_told_from_other_casts() -> None:
             kept.append(torch.nn.functional.linear(x, weight))
 
     part = counted(forward, parameters=[weight], inputs=[x])
-    assert part.held_at_end[WEIGHT_COPIES] == 0  # the product keeps the input's cast, whose gradient is the weight's
-    assert part.held_at_peak[WEIGHT_COPIES] == 64 * 64 * 2
+    assert (
+        part.held_at_end[counters.WEIGHT_COPIES] == 0
+    )  # the product keeps the input's cast, whose gradient is the weight's
+    assert part.held_at_peak[counters.WEIGHT_COPIES] == 64 * 64 * 2
 
 
 def test_a_block_is_named_by_the_line_that_made_it() -> None:
@@ -154,7 +150,7 @@ def test_a_block_is_named_by_the_line_that_made_it() -> None:
     made = counted(forward_and_backward, inputs=[x]).allocations
     places = {operator: place for _, operator, place in made}
     assert places["aten.exp"] == f"meta_tests/test_counting.py:{line}"
-    assert places["aten.mul"] == BACKWARD_PASS
+    assert places["aten.mul"] == counters.BACKWARD_PASS
 
 
 def test_an_error_inside_leaves_no_mode_behind() -> None:
