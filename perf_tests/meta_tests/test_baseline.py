@@ -5,19 +5,12 @@ from pathlib import Path
 import pytest
 
 from perf_tests.proofs.synthetic import BACKWARD, FORWARD, machine, record, timed, untimed
+from perf_tests.records import store
 from perf_tests.records.record import Json
-from perf_tests.records.store import (
-    BaselineError,
-    latest_baseline,
-    list_records,
-    numbered_baseline,
-    own_folder,
-    save_record,
-)
 
 
 def stored(storage: Path, data: Json, name: str = "run") -> Path:
-    return save_record(data, own_folder(storage), name)
+    return store.save_record(data, store.own_folder(storage), name)
 
 
 BOTH, ONE, NONE = record([timed(FORWARD), timed(BACKWARD)]), record([timed(FORWARD)]), record([timed("other")])
@@ -37,9 +30,7 @@ ELSEWHERE = record([timed(FORWARD), timed(BACKWARD)], brand_raw="Other CPU")
 )
 def test_the_baseline_is(by_date: list[Json], number: int | None, tmp_path: Path) -> None:
     paths = [stored(tmp_path, {**data, "datetime": f"2030-01-0{day}"}) for day, data in enumerate(by_date, 1)]
-
-    found = latest_baseline(list_records(tmp_path), machine(), {FORWARD, BACKWARD})
-
+    found = store.latest_baseline(store.list_records(tmp_path), machine(), {FORWARD, BACKWARD})
     assert (found.path if found else None) == (paths[number - 1] if number else None)
 
 
@@ -47,37 +38,32 @@ def test_the_baseline_is(by_date: list[Json], number: int | None, tmp_path: Path
 def test_a_baseline_is_found_by_its_number_or_the_beginning_of_its_name(tmp_path: Path, asked: str) -> None:
     for name in ("first", "second", "third"):
         stored(tmp_path, record([timed()]), name)
-
-    assert numbered_baseline(tmp_path, asked, machine()).path.stem == "0002_second"
+    assert store.numbered_baseline(tmp_path, asked, machine()).path.stem == "0002_second"
 
 
 def test_a_baseline_is_found_by_its_path(tmp_path: Path) -> None:
     path = stored(tmp_path, record([timed()]))
-
-    assert numbered_baseline(tmp_path / "elsewhere", str(path), machine()).path == path
+    assert store.numbered_baseline(tmp_path / "elsewhere", str(path), machine()).path == path
 
 
 def test_a_number_means_this_interpreters_folder_and_another_is_named_with_it(tmp_path: Path) -> None:
-    committed = save_record(record([timed()]), tmp_path / "named-machine", "run")
-    assert numbered_baseline(tmp_path, "0001", machine()).path == committed, "no other has this number"
-
+    committed = store.save_record(record([timed()]), tmp_path / "named-machine", "run")
+    assert store.numbered_baseline(tmp_path, "0001", machine()).path == committed, "no other has this number"
     own = stored(tmp_path, record([timed()]))
-    assert numbered_baseline(tmp_path, "0001", machine()).path == own
-    assert numbered_baseline(tmp_path, "named-machine/0001", machine()).path == committed
+    assert store.numbered_baseline(tmp_path, "0001", machine()).path == own
+    assert store.numbered_baseline(tmp_path, "named-machine/0001", machine()).path == committed
 
 
 def refusal(storage: Path, asked: str) -> str:
-    with pytest.raises(BaselineError) as caught:
-        numbered_baseline(storage, asked, machine())
+    with pytest.raises(store.BaselineError) as caught:
+        store.numbered_baseline(storage, asked, machine())
     return str(caught.value)
 
 
 def test_a_name_that_fits_several_records_is_refused_with_all_of_them(tmp_path: Path) -> None:
     stored(tmp_path, record([timed()]), "one")
     stored(tmp_path, record([timed()]), "other")
-
     sentence = refusal(tmp_path, "0*_o")
-
     assert "0001_one" in sentence
     assert "0002_other" in sentence
 
