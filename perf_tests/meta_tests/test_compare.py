@@ -42,7 +42,6 @@ TOLD: dict[str, tuple[Json, Json, Status, bool, str]] = {
 def test_a_case_without_two_figures_is_told_for_what_it_is(claim: str) -> None:
     before, now, status, is_failure, words = TOLD[claim]
     row = only_row(before, now)
-
     assert (row.id, row.status, row.ratio, row.is_failure) == (FORWARD, status, None, is_failure)
     assert words in row.explanation
 
@@ -50,7 +49,6 @@ def test_a_case_without_two_figures_is_told_for_what_it_is(claim: str) -> None:
 @pytest.mark.parametrize("outcome", OUTCOMES)
 def test_a_case_that_no_longer_has_a_figure_is_a_failure_with_its_reason(outcome: str) -> None:
     row = only_row(record([timed()]), record([], [untimed(outcome=outcome, reason="the reason")]))
-
     assert (row.status, row.is_failure) == (Status.NO_LONGER, True)
     assert row.explanation == f"now {OUTCOMES[outcome]}: the reason"
     assert row.before_seconds == 1.045
@@ -62,7 +60,6 @@ def test_a_case_that_no_longer_has_a_figure_is_a_failure_with_its_reason(outcome
 )
 def test_the_same_id_with_another_identity_is_incomparable_and_names_the_field(name: str, value: Any) -> None:
     row = only_row(record([timed()]), record([timed(**{name: value})]))
-
     assert (row.status, row.ratio, row.is_failure) == (Status.INCOMPARABLE, None, False)
     assert f"{name} was " in row.explanation
     assert f"is {value!r}" in row.explanation
@@ -71,7 +68,6 @@ def test_the_same_id_with_another_identity_is_incomparable_and_names_the_field(n
 def test_another_case_under_the_same_id_that_ran_out_of_memory_is_incomparable_too() -> None:
     """A batch eight times as large that does not fit says nothing about the smaller one."""
     row = only_row(record([timed(batch_size=4)]), record([], [untimed(batch_size=32)]))
-
     assert (row.status, row.is_failure) == (Status.INCOMPARABLE, False)
     assert row.explanation == "batch_size was 4, is 32"
 
@@ -80,15 +76,12 @@ def test_a_users_check_is_applied_to_comparable_cases_only() -> None:
     slower = Mock(fails=lambda current, compared: "slower" if current["median"] > compared["median"] else None)
     before = record([timed("a", (1.0,)), timed("b", (1.0,), batch_size=2), timed("c", (3.0,))])
     now = record([timed(case_id, (2.0,)) for case_id in "abcd"])
-
     assert regressions(now, before, [slower]) == ["a: slower"]
 
 
 def test_the_table_shows_the_baselines_row_before_each_comparable_row() -> None:
     rows = [timed("a", (2.0,)), timed("b", (2.0,))]
-
     show_beside_baseline(rows, record([timed("a", (1.0,)), timed("b", (1.0,), batch_size=2)]), "Linux/0007_name")
-
     assert [(row["fullname"], row.get("source"), row.get("median")) for row in rows] == [
         ("a", "0007", 1.0),
         ("a", "NOW", None),
@@ -106,16 +99,13 @@ def coverage(count: int, skipped: int) -> float:
 def test_the_interval_of_a_median_is_the_narrowest_that_covers_it(count: int, confidence: float) -> None:
     enclosed = median_interval(range(count), confidence)
     wide_enough = [skipped for skipped in range(count // 2) if coverage(count, skipped) >= confidence]
-
     assert enclosed == ((wide_enough[-1], count - 1 - wide_enough[-1]) if wide_enough else None)
 
 
 def test_ten_rounds_leave_out_one_at_each_end_and_cover_the_median_as_the_binomial_says() -> None:
     """Each of ten rounds falls below or above the median with the same chance: all 1024 ways are counted."""
     assert median_interval(TEN_ROUNDS, 0.975) == (TEN_ROUNDS[1], TEN_ROUNDS[8])
-
     covering = sum(2 <= sum(below) <= 8 for below in product((0, 1), repeat=10))
-
     assert covering / 1024 == coverage(10, 1) == 0.978515625
 
 
@@ -145,5 +135,4 @@ def test_the_interval_covers_the_true_ratio_in_95_of_100_pairs_of_runs(name: str
         interval = ratio_interval(now, before)
         assert interval is not None
         covered += interval[0] <= true_ratio <= interval[1]
-
     assert covered / pairs >= 0.95
