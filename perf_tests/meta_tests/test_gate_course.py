@@ -89,7 +89,6 @@ def verdicts(run: GateRun) -> set[Verdict]:
 
 def test_equal_sides_are_cleared_in_the_first_stage(project: Path) -> None:
     run = gated(project, {}, {"sentinel_seconds": 0.00201})
-
     assert verdicts(run) == {Verdict.OK}
     assert result_of(run).verdict == RunVerdict.PASSED
     assert result_of(run).exit_code == 0
@@ -98,7 +97,6 @@ def test_equal_sides_are_cleared_in_the_first_stage(project: Path) -> None:
 
 def test_a_slower_head_is_confirmed_on_fresh_launch_pairs_and_fails(project: Path) -> None:
     run = gated(project, {}, {"round_seconds": 0.11})
-
     assert verdicts(run) == {Verdict.SLOWER}
     assert result_of(run).exit_code == 1
     assert result_of(run).pairs in ((3, 5), (3, 8))
@@ -108,7 +106,6 @@ def test_a_slower_head_is_confirmed_on_fresh_launch_pairs_and_fails(project: Pat
 
 def test_a_run_whose_sentinels_moved_is_measured_again_and_then_refused(project: Path) -> None:
     run = gated(project, {}, {"sentinel_seconds": 0.003})
-
     assert len(run.paths) == 2
     assert result_of(run).verdict == RunVerdict.CONTAMINATED
     assert result_of(run).exit_code == 4
@@ -116,7 +113,6 @@ def test_a_run_whose_sentinels_moved_is_measured_again_and_then_refused(project:
 
 def test_a_budget_that_runs_out_ends_the_run_undecided(project: Path) -> None:
     run = gated(project, {}, {"round_seconds": 0.11}, minutes=1e-6)
-
     assert read_samples(run.paths[0]).end == "budget"
     assert result_of(run).pairs == (1, 0)
     assert verdicts(run) == {Verdict.UNDECIDED}
@@ -127,7 +123,6 @@ def test_a_budget_that_runs_out_ends_the_run_undecided(project: Path) -> None:
 def test_a_case_that_means_something_else_at_base_is_new_and_says_in_what(project: Path) -> None:
     other = {case_id: {**case.identity(), "batch_size": 4} for case_id, case in CASES.items()}
     run = gated(project, {"cases": other}, {})
-
     assert verdicts(run) == {Verdict.NEW}
     assert "batch_size was 4, is 8" in result_of(run).cases[0].explanation
 
@@ -135,7 +130,6 @@ def test_a_case_that_means_something_else_at_base_is_new_and_says_in_what(projec
 @pytest.mark.parametrize("idle_seconds, is_told", [(0.0002, False), (0.009, True)])
 def test_a_side_that_spins_while_it_waits_is_told(project: Path, idle_seconds: float, is_told: bool) -> None:
     run = gated(project, {}, {"idle_cpu_seconds": idle_seconds}, minutes=1e-6)
-
     assert any("spin" in note for note in run.notes) == is_told
 
 
@@ -148,7 +142,6 @@ def test_both_sides_share_cores_on_a_cpu_that_lets_them(
 ) -> None:
     monkeypatch.setattr(run_module, "can_bind", lambda: can_bind)
     run = gated(project, {}, {}, minutes=1e-6, device=device)
-
     lines = [json.loads(line) for line in run.paths[0].read_text().splitlines()]
     assert {line["cores"] is not None for line in lines if "orders" in line} == {shares_cores}
     assert any("bound to cores" in note for note in run.notes) == is_told
@@ -157,7 +150,6 @@ def test_both_sides_share_cores_on_a_cpu_that_lets_them(
 def test_the_samples_alone_say_what_the_run_said(project: Path) -> None:
     run = gated(project, {}, {"round_seconds": 0.11})
     samples = read_samples(run.paths[-1])
-
     assert conclude(samples, rules_from_settings(samples.header["settings"])) == result_of(run)
     assert samples.header["settings"]["layout_seed"] >= 0
     assert samples.header["head"]["changed_files"] == 1
