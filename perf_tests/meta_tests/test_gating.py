@@ -63,7 +63,6 @@ def test_a_verdict_is_the_result_of_its_test(
 ) -> None:
     found = plugin(row, verdict)
     shown = report(found)
-
     assert shown.outcome == outcome
     assert dict(shown.user_properties)[VERDICT] == words
     assert found.pytest_report_teststatus(shown) == (outcome, outcome[0].replace("f", "F").replace("p", "."), words)
@@ -74,7 +73,6 @@ SLOWER = CaseResult(CASE_ID, Verdict.SLOWER, EFFECT, clock="wall")
 
 def test_a_failed_test_says_by_how_much_and_how_to_see_it_again() -> None:
     text = report(plugin(SLOWER, RunVerdict.FAILED)).longreprtext
-
     assert "5.2% slower" in text
     assert "--against 0123456789ab" in text
 
