@@ -11,8 +11,8 @@ import pytest
 
 from perf_tests.bench.against import Against
 from perf_tests.cases import Case
-from perf_tests.gate.conclusion import GateResult, RunVerdict, conclude
-from perf_tests.gate.rules import Rules, rules_from_settings
+from perf_tests.gate.conclusion import GateResult, RunVerdict
+from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import read_samples
 from perf_tests.gate.verdicts import Verdict
 from perf_tests.meta_tests.example_cases import attention_case
@@ -87,16 +87,9 @@ def verdicts(run: GateRun) -> set[Verdict]:
     return {row.verdict for row in result_of(run).cases}
 
 
-def test_equal_sides_are_cleared_in_the_first_stage(project: Path) -> None:
-    run = gated(project, {}, {"sentinel_seconds": 0.00201})
-    assert verdicts(run) == {Verdict.OK}
-    assert result_of(run).verdict == RunVerdict.PASSED
-    assert result_of(run).exit_code == 0
-    assert result_of(run).pairs[0] == 3
-
-
 def test_a_slower_head_is_confirmed_on_fresh_launch_pairs_and_fails(project: Path) -> None:
     run = gated(project, {}, {"round_seconds": 0.11})
+    assert run.header["settings"]["layout_seed"] >= 0
     assert verdicts(run) == {Verdict.SLOWER}
     assert result_of(run).exit_code == 1
     assert result_of(run).pairs in ((3, 5), (3, 8))
@@ -145,12 +138,3 @@ def test_both_sides_share_cores_on_a_cpu_that_lets_them(
     lines = [json.loads(line) for line in run.paths[0].read_text().splitlines()]
     assert {line["cores"] is not None for line in lines if "orders" in line} == {shares_cores}
     assert any("bound to cores" in note for note in run.notes) == is_told
-
-
-def test_the_samples_alone_say_what_the_run_said(project: Path) -> None:
-    run = gated(project, {}, {"round_seconds": 0.11})
-    samples = read_samples(run.paths[-1])
-    assert conclude(samples, rules_from_settings(samples.header["settings"])) == result_of(run)
-    assert samples.header["settings"]["layout_seed"] >= 0
-    assert samples.header["head"]["changed_files"] == 1
-    assert any("uncommitted" in note for note in run.notes)
