@@ -45,7 +45,7 @@ def test_each_round_waits_twice_and_leaves_one_entry(device: QueueDevice) -> Non
     assert clock.cpu_seconds == [WORK / 2] * 3
 
 
-def test_the_parts_of_a_round_add_up_to_it(device: QueueDevice) -> None:
+def test_the_parts_of_a_round_add_up_to_it_and_wait_for_nothing(device: QueueDevice) -> None:
     clock = Clock(device)
     device.launch(LEFT_OVER)
     clock.begin_round()
@@ -56,14 +56,7 @@ def test_the_parts_of_a_round_add_up_to_it(device: QueueDevice) -> None:
     clock()
     assert clock.part_seconds == {"forward": [1.0], "backward": [2.0], "optimizer": [0.5]}
     assert clock.device_seconds == [3.5]
-
-
-def test_marking_a_part_does_not_wait(device: QueueDevice) -> None:
-    clock = Clock(device)
-    clock()
-    device.launch(WORK)
-    clock.mark("forward")
-    assert device.synchronisations == 1
+    assert device.synchronisations == 2
 
 
 def test_on_a_device_without_events_the_parts_are_wall_time(
