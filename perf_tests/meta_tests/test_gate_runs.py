@@ -61,7 +61,6 @@ def leftovers(clone: Path) -> list[Path]:
 def test_a_planted_slowdown_is_found_and_fails_the_run(clone: Path) -> None:
     change(clone, *TWICE_THE_WORK)
     ended = gate(clone, "--attention=naive", "--against=main", "--gate-summary=summary.md", "-v")
-
     assert ended.exit_code == 1, ended.output + ended.errors
     assert re.search(rf"{re.escape(NAIVE)} SLOWER \+\d+", ended.output)
     assert "main (" in ended.output
@@ -81,7 +80,6 @@ def test_a_planted_slowdown_is_found_and_fails_the_run(clone: Path) -> None:
 def test_a_launch_more_than_base_fails_although_no_clock_can_see_it(clone: Path) -> None:
     change(clone, "    scores_BHTT = q_BHTK @", "    q_BHTK.new_zeros(1)\n    scores_BHTT = q_BHTK @")
     ended = gate(clone, "--attention=naive", "--against=HEAD", "--gate-minutes=0.01")
-
     assert ended.exit_code == 1, ended.output + ended.errors
     assert re.search(r"MORE: .*: kernel_launches rose from 12 to 13", ended.output)
     assert 'counter = "kernel_launches"' in ended.output
@@ -91,7 +89,6 @@ def test_a_launch_more_than_base_fails_although_no_clock_can_see_it(clone: Path)
 def test_a_case_that_head_alone_no_longer_supports_fails(clone: Path) -> None:
     change(clone, "lambda: sdpa_attention, _anywhere", "lambda: sdpa_attention, lambda device, head_dim: 'not today'")
     ended = gate(clone, "--attention=sdpa", "--against=HEAD", "--gate-minutes=0.01")
-
     assert ended.exit_code == 1, ended.output + ended.errors
     assert re.search(r"NO LONGER SUPPORTED: .* head unsupported: not today\.", ended.output)
 
@@ -101,7 +98,6 @@ def test_the_same_code_on_both_sides_passes_and_is_replayed_to_the_same_verdict(
     (path,) = (ended.storage / "gate").glob("*.jsonl")
     command = [forked_python(), "-m", "perf_tests", "replay", str(path)]
     replayed = subprocess.run(command, cwd=clone, capture_output=True, text=True)
-
     assert ended.exit_code == 0, ended.output + ended.errors
     assert re.search(rf"{re.escape(NAIVE)} (OK|UNDECIDED|FASTER)", ended.output)
     assert "model/ is the same on both sides" in ended.output
@@ -116,7 +112,6 @@ def test_a_base_without_a_model_has_only_new_cases(clone: Path) -> None:
     commit(clone)
     shutil.move(kept, clone / "model")
     ended = gate(clone, "--attention=naive", "--against=HEAD", "-v")
-
     assert ended.exit_code == 0, ended.output + ended.errors
     assert f"{NAIVE} NEW" in ended.output
     assert "it has no model/" in ended.output
@@ -130,7 +125,6 @@ def test_a_base_with_another_interface_has_only_new_cases_with_the_reason(clone:
     commit(clone)
     git(clone, "checkout", "-q", "HEAD~1", "--", "model")
     ended = gate(clone, "--attention=naive", "--against=HEAD", "-v")
-
     assert ended.exit_code == 0, ended.output + ended.errors
     assert f"{NAIVE} NEW" in ended.output
     assert "cannot be used by these benchmarks: ImportError" in ended.output
@@ -138,7 +132,6 @@ def test_a_base_with_another_interface_has_only_new_cases_with_the_reason(clone:
 
 def test_two_implementations_of_one_revision_are_compared(clone: Path) -> None:
     ended = gate(clone, "--attention=sdpa", "--against-option=attention=naive", "--gate-minutes=0.01")
-
     assert ended.exit_code == 0, ended.output + ended.errors
     assert "with attention naive against working tree" in ended.output
     samples = samples_of(ended)
@@ -166,7 +159,6 @@ def test_a_run_that_is_ended_keeps_its_samples_and_leaves_no_tree_and_no_worker(
     process.send_signal(way_to_end)
     output, errors = process.communicate(timeout=120)
     ended = Launch(process.returncode, seen + output, errors, clone / ".benchmarks")
-
     assert ended.exit_code == 2, ended.output + ended.errors
     assert "replay" in ended.output
     samples = samples_of(ended)
@@ -193,6 +185,5 @@ def test_an_accepted_file_that_is_damaged_is_refused(clone: Path) -> None:
     (clone / ".benchmarks").mkdir()
     (clone / ".benchmarks/accepted.toml").write_text("[[accepted]]\nid = 'x'\n")
     ended = gate(clone, "--attention=naive", "--against=main")
-
     assert ended.exit_code == 4
     assert "accepted.toml" in ended.errors
