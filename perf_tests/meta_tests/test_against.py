@@ -72,5 +72,5 @@ def test_a_log_gets_a_line_for_each_launch_pair_and_none_for_a_case() -> None:
     watched(None, terminal)
     assert written(terminal.write_line) == [
         "launch pair 2 of 6: 30 cases, 0 s so far",
-        "launch pair 3 on what is unclear: 3 cases, 0 s so far",
+        "launch pair 3 of the undecided cases: 3 cases, 0 s so far",
     ]

@@ -2,7 +2,7 @@
 
 import torch
 
-from perf_tests.instruments.allocator_peak import allocator_peak_bytes
+from perf_tests.instruments.allocator_trace import allocator_peak_bytes
 
 MIB = 2**20
 

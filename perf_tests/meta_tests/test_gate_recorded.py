@@ -151,7 +151,7 @@ def test_the_verb_finds_the_runs_of_a_commit(tmp_path: Path, capsys: pytest.Capt
 def test_what_holds_no_records_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     written(tmp_path / "Some-machine", launches(1, 2))
     assert main(["gate", *words, "--storage", str(tmp_path)]) == 3
-    assert "nothing is no folder with records" in capsys.readouterr().out
+    assert "nothing is not a folder with records" in capsys.readouterr().out
 
 
 def test_a_machine_that_changed_is_incomparable_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

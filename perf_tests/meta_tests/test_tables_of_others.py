@@ -24,7 +24,7 @@ def refusal(path: Path) -> str:
 @pytest.mark.parametrize(
     "changes, said",
     [
-        ({"mean_ms": "35 ms"}, "line 2: mean_ms is '35 ms', which is no number; write the number alone"),
+        ({"mean_ms": "35 ms"}, "line 2: mean_ms is '35 ms', not a number; write the number without a unit"),
         ({"mean_ms": "nan"}, "must be finite"),
         ({"mean_ms": "1e400"}, "must be finite"),
         ({"mean_ms": "9" * 5000}, "must be finite"),
@@ -61,13 +61,13 @@ def test_a_file_that_is_no_table_is_refused(content: bytes, said: str, tmp_path:
 def test_a_head_without_rows_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, [model_row()])
     path.write_text(path.read_text().splitlines()[0] + "\n")
-    assert "has a head and no row" in refusal(path)
+    assert "has a header but no rows" in refusal(path)
 
 
 def test_a_line_with_too_few_values_is_named(tmp_path: Path) -> None:
     path = written(tmp_path, [model_row()])
     path.write_text(path.read_text() + "only,three,values\n")
-    assert "line 3 has 3 values, the head has 18 columns" in refusal(path)
+    assert "line 3 has 3 values, the header has 18 columns" in refusal(path)
 
 
 @pytest.mark.parametrize(
@@ -101,12 +101,12 @@ def test_a_table_of_our_own_tells_its_implementations_apart(kind: str, tmp_path:
         rows.append(alone if kind == "attention" else row)
     path = tmp_path / "ours.csv"
     path.write_text(as_csv(flat_figures(record(rows), "ours")[kind], COLUMNS[kind]))
-    figures = [figure for figure in read_table(path).figures if isinstance(figure, Timing)]
+    figures = [figure for figure in read_table(path)[1] if isinstance(figure, Timing)]
     assert [figure.implementation for figure in figures] == ["eager", "compiled", "sdpa eager"]
 
 
 @pytest.mark.parametrize("compiled, implementation", [("no", "eager"), ("yes", "compiled"), ("fused", "compiled")])
 def test_a_table_of_others_says_only_whether_it_compiled(compiled: str, implementation: str, tmp_path: Path) -> None:
-    (figure,) = read_table(written(tmp_path, [model_row(compiled=compiled)])).figures
+    _, (figure,) = read_table(written(tmp_path, [model_row(compiled=compiled)]))
     assert isinstance(figure, Timing)
     assert figure.implementation == implementation

@@ -24,9 +24,9 @@ from perf_tests.proofs.synthetic import passed
 from perf_tests.records.record import Json
 from perf_tests.views.screens.warmup import machine_line, warmup_lines
 from perf_tests.workers.channel import Channel
-from perf_tests.workers.process import WorkerProcess
+from perf_tests.workers.process import WorkerEndedError, WorkerProcess
 from perf_tests.workers.settings import received, sent
-from perf_tests.workers.study import FreshProcessError, in_fresh_process
+from perf_tests.workers.study import in_fresh_process
 
 FORWARD = "perf_tests/test_forward.py::test_forward[tiny-ctx8-fp32-naive]"
 BACKWARD = "perf_tests/test_backward.py::test_backward[tiny-ctx8-fp32-naive]"
@@ -73,7 +73,8 @@ def test_a_process_that_never_settles_is_counted_and_not_averaged_in() -> None:
     (drifting, *_), settled = series([], drift=0.05), series([5.0])[1:]
     values = warmup_values([drifting, *settled], FIRST_ROUND, 5)
     assert values["recommended_warmup_rounds"] == 1
-    assert values["recommendation"].startswith("1 warm-up round is enough in the 4 of 5 processes that settled; ")
+    words = "1 warm-up round is enough in 4 of 5 processes, those that became steady; "
+    assert values["recommendation"].startswith(words)
 
 
 def test_a_machine_that_drifts_is_told_that_no_warm_up_cures_it() -> None:
@@ -189,7 +190,7 @@ def test_a_case_that_does_not_fit_a_fresh_process_is_its_answer() -> None:
 
 
 def test_a_fresh_process_without_its_benchmark_says_so() -> None:
-    with pytest.raises(FreshProcessError, match=r"with 3 warm-up rounds ended with exit code 1: .*not found"):
+    with pytest.raises(WorkerEndedError, match=r"with 3 warm-up rounds failed: its process exited with 1: .*not found"):
         in_fresh_process(SETTINGS, FORWARD.replace("ctx8", "ctx9"), Study(3, 1), ROOT)
 
 
@@ -204,7 +205,7 @@ def test_a_fresh_process_that_is_killed_is_named_with_its_signal(monkeypatch: py
         return WorkerProcess(process, Channel(our_read, our_write), io.BytesIO())
 
     monkeypatch.setattr("perf_tests.workers.study.start_worker", killed_at_once)
-    with pytest.raises(FreshProcessError, match=r"was killed by SIGKILL: it said nothing\."):
+    with pytest.raises(WorkerEndedError, match=r"was killed by SIGKILL\."):
         in_fresh_process(SETTINGS, FORWARD, Study(0, 1), ROOT)
 
 
