@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,18 +18,10 @@ def settings(**typed: str) -> Settings:
     return read_settings(cast(pytest.Config, SimpleNamespace(getoption=options.get)))
 
 
-def test_a_gate_on_a_cpu_measures_a_small_model_of_two_layers_unless_told_otherwise() -> None:
-    assert settings().sizes == ("small",)
-    assert settings(against="main").sizes == ("small-2layers",)
-    assert settings(against_option="attention=sdpa").sizes == ("small-2layers",)
-    assert settings(against="main", size="small").sizes == ("small",)
-
-
-def test_a_gate_measures_the_same_grid_of_attention_alone_as_any_run() -> None:
-    plain, gate = settings(), settings(against="main")
-    assert gate.head_dims == plain.head_dims
-    assert gate.sequence_lengths == plain.sequence_lengths
-    assert gate.attention_alone_implementations == plain.attention_alone_implementations
+@pytest.mark.parametrize("typed", [{"against": "main"}, {"against_option": "attention=sdpa"}], ids=str)
+def test_a_gate_on_a_cpu_measures_what_any_run_does_but_of_a_model_of_two_layers(typed: dict[str, str]) -> None:
+    assert settings().sizes == settings(size="small", **typed).sizes == ("small",)
+    assert vars(settings(**typed)) == {**vars(settings()), "sizes": ("small-2layers",)}
 
 
 def test_the_sizes_apart_are_no_part_of_all() -> None:
@@ -54,44 +47,30 @@ def test_another_option_changes_its_axis_of_base_and_nothing_else(
     assert vars(base) == {**vars(head), **changed}
 
 
-class Screen:
-    """A line of a terminal, and what was written on it."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def rewrite(self, line: str, **markup: bool) -> None:
-        self.lines.append(line)
-
-    def write_line(self, line: str) -> None:
-        self.lines.append(line)
-
-    def ensure_newline(self) -> None:
-        return
-
-    def flush(self) -> None:
-        return
-
-
-def watched(line: Screen | None, terminal: Screen) -> None:
-    watch = GateWatch(cast(pytest.TerminalReporter, terminal), cast(Line | None, line), screen_pairs=6, seconds=900)
+def watched(line: Line | None, terminal: Mock) -> None:
+    watch = GateWatch(terminal, line, screen_pairs=6, seconds=900)
     watch.pair_begins(1, 1, 30)
     watch.case_begins("perf_tests/test_forward.py::test_forward[tiny-ctx8-fp32-naive]", 4)
     watch.pair_begins(2, 8, 3)
     watch.ends()
 
 
+def written(method: Mock) -> list[str]:
+    return [call.args[0] for call in method.call_args_list]
+
+
 def test_who_watches_sees_pair_case_and_time_left() -> None:
-    screen = Screen()
-    watched(screen, Screen())
-    assert screen.lines[0] == "launch pair 2 of 6  case 5 of 30  at most 15 min left  forward tiny-ctx8-fp32-naive"
-    assert screen.lines[-1] == ""
+    line = Mock()
+    watched(line, Mock())
+    shown = written(line.rewrite)
+    assert shown[0] == "launch pair 2 of 6  case 5 of 30  at most 15 min left  forward tiny-ctx8-fp32-naive"
+    assert shown[-1] == ""
 
 
 def test_a_log_gets_a_line_for_each_launch_pair_and_none_for_a_case() -> None:
-    screen = Screen()
-    watched(None, screen)
-    assert screen.lines == [
+    terminal = Mock()
+    watched(None, terminal)
+    assert written(terminal.write_line) == [
         "launch pair 2 of 6: 30 cases, 0 s so far",
         "launch pair 3 of the undecided cases: 3 cases, 0 s so far",
     ]

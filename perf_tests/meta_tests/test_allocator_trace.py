@@ -32,32 +32,26 @@ EVENTS = [
     memory(60, 20),
     memory(70, -7),
 ]
+FOUND = read_round(read_allocator_trace(EVENTS), held_at_end_bytes=120)  # of which the trace saw 20 come
 
 
 def test_what_stood_before_the_trace_is_part_of_every_figure() -> None:
-    """At the end 120 are held, of which the trace saw 20 come."""
-    found = read_round(read_allocator_trace(EVENTS), held_at_end_bytes=120)
-    assert found.peak_allocated_bytes == 127
-    assert found.allocated_before_bytes == 120
+    assert (FOUND.peak_allocated_bytes, FOUND.allocated_before_bytes) == (127, 120)
 
 
 def test_each_part_has_its_own_peak_and_its_marks() -> None:
-    found = read_round(read_allocator_trace(EVENTS), held_at_end_bytes=120)
-    assert [(part.name, part.peak_allocated_bytes) for part in found.parts] == [("forward", 112), ("backward", 127)]
-    assert {mark.name: mark.allocated_bytes for mark in found.marks} == {
+    assert [(part.name, part.peak_allocated_bytes) for part in FOUND.parts] == [("forward", 112), ("backward", 127)]
+    assert {mark.name: mark.allocated_bytes for mark in FOUND.marks} == {
         "before forward": 100, "after forward": 107, "before backward": 107, "after backward": 120
     }  # fmt: skip
 
 
 def test_a_cpu_reserves_nothing_and_has_no_fragmentation() -> None:
-    found = read_round(read_allocator_trace(EVENTS), held_at_end_bytes=120)
-    assert found.peak_reserved_bytes is None
-    assert found.fragmentation is None
+    assert (FOUND.peak_reserved_bytes, FOUND.fragmentation) == (None, None)
 
 
 def test_the_parts_of_an_earlier_round_are_left_out() -> None:
-    found = read_round(read_allocator_trace(EVENTS), held_at_end_bytes=120)
-    assert [event.bytes for event in found.events] == [-20, 7, 5, -5, 20, -7]
+    assert [event.bytes for event in FOUND.events] == [-20, 7, 5, -5, 20, -7]
 
 
 def test_a_peak_begins_with_what_is_held_when_the_stretch_does() -> None:

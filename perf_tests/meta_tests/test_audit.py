@@ -7,7 +7,7 @@ import pytest
 
 from perf_tests.__main__ import main
 from perf_tests.audit.files import Audit, audit_file
-from perf_tests.audit.finding import ACCUSING, IMPOSSIBLE, INCONSISTENT, NOTICE, SUSPICIOUS
+from perf_tests.audit.finding import IMPOSSIBLE, INCONSISTENT, NOTICE, SUSPICIOUS
 from perf_tests.limits.least_work import SIZES
 from perf_tests.meta_tests.foreign_tables import Row, attention_row, attention_table, model_row, model_table, written
 from perf_tests.proofs.synthetic import record, timed
@@ -156,12 +156,9 @@ def test_two_arms_bound_by_launches_are_not_comparable(tmp_path: Path) -> None:
 
 
 def test_a_constant_on_top_of_every_size_is_found(tmp_path: Path) -> None:
-    sizes = ("small", "medium", "large", "xl")
-    plain = [model_row(size) for size in sizes]
-    shifted = [
-        {**row, "source": "somebody/repository:profile.md", "mean_ms": str(float(row["mean_ms"]) + 70)} for row in plain
-    ]
-    assert (SUSPICIOUS, "constant offset") in rules(audited(tmp_path, plain + shifted))
+    rows = [model_row(size) for size in ("small", "medium", "large", "xl")]
+    shifted = [{**row, "source": "another", "mean_ms": str(float(row["mean_ms"]) + 70)} for row in rows]
+    assert (SUSPICIOUS, "constant offset") in rules(audited(tmp_path, rows + shifted))
 
 
 def memory_row(**changes: str) -> Row:
@@ -176,39 +173,12 @@ def memory_row(**changes: str) -> Row:
 ATTENTION_MEMORY = {"object": "attention", "d_model": "64", "batch": "8", "context": "8192", "mode": "before_backward"}
 
 
-@pytest.mark.parametrize(
-    "changes, verdict, rule",
-    [
-        ({"value": "90"}, IMPOSSIBLE, "card memory"),
-        ({"value": "-1"}, IMPOSSIBLE, "amount"),
-        ({"value": "9", "mode": "forward_peak"}, IMPOSSIBLE, "weights"),
-        ({"value": "26", "unit": "GB"}, SUSPICIOUS, "optimizer state"),
-        ({"value": "51.4"}, SUSPICIOUS, "saved tensors"),
-        ({**ATTENTION_MEMORY, "value": "3.06"}, SUSPICIOUS, "saved squares"),
-        ({**ATTENTION_MEMORY, "value": "0.06"}, SUSPICIOUS, "saved squares"),
-    ],
-)
-def test_memory_that_cannot_be_is_found(changes: Row, verdict: str, rule: str, tmp_path: Path) -> None:
-    assert rules(audited(tmp_path, [memory_row(**changes)])) == {(verdict, rule)}
-
-
-@pytest.mark.parametrize("changes", [{}, {"context": "128", "value": "51.4"}, {**ATTENTION_MEMORY, "value": "4.06"}])
-def test_memory_that_can_be_is_not(changes: Row, tmp_path: Path) -> None:
-    assert audited(tmp_path, [memory_row(**changes)]).findings == []
-
-
-def test_a_peak_that_shrinks_with_the_context_is_found(tmp_path: Path) -> None:
-    rows = [memory_row(), memory_row(context="1024", value="60")]
-    assert (INCONSISTENT, "shrinking peak") in rules(audited(tmp_path, rows))
-
-
-def kernel_row(name: str, calls: int, average: float, percent: float, **changes: str) -> Row:
-    row = {
+def kernel_row(name: str, calls: int, average: float, percent: float) -> Row:
+    return {
         "source": "somebody/repository:profile.md", "gpu": "A100-80GB", "size": "small", "context": "128",
         "scope": "forward", "kernel": name, "calls": str(calls), "total_ms": f"{calls * average / 1e3:.6g}",
         "avg_us": str(average), "std_us": "", "pct_of_gpu_time": str(percent),
     }  # fmt: skip
-    return {**row, **changes}
 
 
 PROFILE = [
@@ -218,33 +188,49 @@ PROFILE = [
 ]
 
 
-def test_an_honest_profile_is_accused_of_nothing(tmp_path: Path) -> None:
-    assert audited(tmp_path, PROFILE).findings == []
+def beside_profile(row: Row, **changes: str) -> list[Row]:
+    return [*PROFILE, {**row, **changes}]
 
 
-@pytest.mark.parametrize(
-    "row, rule",
-    [
-        ({**PROFILE[1], "avg_us": "64.9"}, "calls x average"),
-        ({**PROFILE[1], "pct_of_gpu_time": "23.1"}, "share"),
-        (kernel_row("copy", 20, 10.0, 10.0), "copied cell"),
-        (kernel_row("twice", 85, 100.0, 85.0), "sum of shares"),
-        ({**PROFILE[1], "pct_of_gpu_time": "-10"}, "amount"),
-    ],
-)
-def test_a_kernel_table_that_does_not_add_up_is_found(row: Row, rule: str, tmp_path: Path) -> None:
-    found = {finding.rule for finding in audited(tmp_path, [*PROFILE, row]).findings if finding.verdict in ACCUSING}
-    assert rule in found
+OVER_100_PERCENT = (INCONSISTENT, "sum of shares")
+
+MISTAKES: dict[str, tuple[list[Row], set[tuple[str, str]]]] = {
+    "more than the card holds": ([memory_row(value="90")], {(IMPOSSIBLE, "card memory")}),
+    "a negative amount": ([memory_row(value="-1")], {(IMPOSSIBLE, "amount")}),
+    "less than the weights": ([memory_row(value="9", mode="forward_peak")], {(IMPOSSIBLE, "weights")}),
+    "no optimizer state": ([memory_row(value="26", unit="GB")], {(SUSPICIOUS, "optimizer state")}),
+    "too little saved": ([memory_row(value="51.4")], {(SUSPICIOUS, "saved tensors")}),
+    "more than two squares": ([memory_row(**ATTENTION_MEMORY, value="3.06")], {(SUSPICIOUS, "saved squares")}),
+    "no square": ([memory_row(**ATTENTION_MEMORY, value="0.06")], {(SUSPICIOUS, "saved squares")}),
+    "a peak that shrinks with the context": (
+        [memory_row(), memory_row(context="1024", value="60")],
+        {(INCONSISTENT, "shrinking peak"), (SUSPICIOUS, "saved tensors")},
+    ),
+    "average": (beside_profile(PROFILE[1], avg_us="64.9"), {(INCONSISTENT, "calls x average"), OVER_100_PERCENT}),
+    "share": (beside_profile(PROFILE[1], pct_of_gpu_time="23.1"), {(INCONSISTENT, "share"), OVER_100_PERCENT}),
+    "a copied cell": (
+        beside_profile(kernel_row("copy", 20, 10.0, 10.0)),
+        {(INCONSISTENT, "copied cell"), (INCONSISTENT, "share"), OVER_100_PERCENT},
+    ),
+    "shares of more than all": (beside_profile(kernel_row("twice", 85, 100.0, 85.0)), {OVER_100_PERCENT}),
+    "a negative share": (beside_profile(PROFILE[1], pct_of_gpu_time="-10"), {(IMPOSSIBLE, "amount")}),
+    "lost products": ([{**PROFILE[0], "calls": "60", "total_ms": "6.0"}], {(SUSPICIOUS, "missing products")}),
+    "products faster than the card": ([kernel_row("sgemm", 85, 50.0, 85.0)], {(SUSPICIOUS, "matrix products")}),
+}
 
 
-def test_products_that_a_capture_lost_are_found(tmp_path: Path) -> None:
-    lost = [{**PROFILE[0], "calls": "60", "total_ms": "6.0"}]
-    assert rules(audited(tmp_path, lost)) == {(SUSPICIOUS, "missing products")}
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_memory_or_a_profile_is_found(mistake: str, tmp_path: Path) -> None:
+    rows, found = MISTAKES[mistake]
+    assert rules(audited(tmp_path, rows)) == found
 
 
-def test_products_faster_than_the_card_are_found(tmp_path: Path) -> None:
-    fast = [kernel_row("ampere_sgemm", 85, 50.0, 85.0)]
-    assert rules(audited(tmp_path, fast)) == {(SUSPICIOUS, "matrix products")}
+HONEST = [memory_row(context="128", value="51.4")], [memory_row(**ATTENTION_MEMORY, value="4.06")]
+
+
+@pytest.mark.parametrize("rows", [[memory_row()], *HONEST, PROFILE], ids=["step", "context", "attention", "profile"])
+def test_honest_memory_and_an_honest_profile_are_accused_of_nothing(rows: list[Row], tmp_path: Path) -> None:
+    assert audited(tmp_path, rows).findings == []
 
 
 def written_json(folder: Path, data: object) -> Path:

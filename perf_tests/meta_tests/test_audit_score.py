@@ -8,27 +8,17 @@ import pytest
 
 from perf_tests.audit.files import Audit, audit_file
 from perf_tests.audit.finding import ACCUSING, IMPOSSIBLE
-from perf_tests.proofs.audit_score import (
-    HELD_OUT,
-    PUBLISHED,
-    TABLES,
-    Score,
-    cells,
-    held_out_score,
-    known_cases_found,
-    print_held_out,
-    score,
-)
+from perf_tests.proofs import audit_score
 from perf_tests.proofs.held_out_attention import breaks_physics, least_bytes, least_flops
 
 
 @pytest.fixture(scope="module")
 def audit() -> Audit:
-    return audit_file(PUBLISHED / "e2e_timing.csv")
+    return audit_file(audit_score.PUBLISHED / "e2e_timing.csv")
 
 
-def scored(audit: Audit) -> Score:
-    return score(audit, cells("e2e_timing"), cells("judged_e2e_timing"))
+def scored(audit: Audit) -> audit_score.Score:
+    return audit_score.score(audit, audit_score.cells("e2e_timing"), audit_score.cells("judged_e2e_timing"))
 
 
 def test_every_cell_that_breaks_physics_is_found_and_no_right_one_accused(audit: Audit) -> None:
@@ -52,19 +42,19 @@ def test_a_right_cell_that_is_accused_counts(audit: Audit) -> None:
 
 
 def test_a_judgement_on_no_cell_is_refused(audit: Audit) -> None:
-    judged = [{**cells("judged_e2e_timing")[0], "mean_ms": "1"}]
+    judged = [{**audit_score.cells("judged_e2e_timing")[0], "mean_ms": "1"}]
     with pytest.raises(ValueError, match="1 judged cells are not in the table"):
-        score(audit, cells("e2e_timing"), judged)
+        audit_score.score(audit, audit_score.cells("e2e_timing"), judged)
 
 
 def test_every_known_case_is_found() -> None:
-    audits = {f"{name}.csv": audit_file(PUBLISHED / f"{name}.csv") for name in TABLES}
-    assert [case for case, is_found in known_cases_found(audits) if not is_found] == []
+    audits = {f"{name}.csv": audit_file(audit_score.PUBLISHED / f"{name}.csv") for name in audit_score.TABLES}
+    assert [case for case, is_found in audit_score.known_cases_found(audits) if not is_found] == []
 
 
-@pytest.mark.parametrize("path", sorted(PUBLISHED.glob("*.csv")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(audit_score.PUBLISHED.glob("*.csv")), ids=lambda path: path.name)
 def test_each_published_table_is_in_its_readme(path: Path) -> None:
-    assert f"`{path.name}`" in (PUBLISHED / "README.md").read_text()
+    assert f"`{path.name}`" in (audit_score.PUBLISHED / "README.md").read_text()
     with open(path, newline="") as file:
         assert all(None not in row and None not in row.values() for row in csv.DictReader(file))
 
@@ -95,19 +85,20 @@ def test_a_held_out_cell_is_judged_by_its_traffic() -> None:
     assert not breaks_physics({**long, "mean_ms": "1.0", "attention": "triton_fa2"})
 
 
-def test_the_held_out_table_has_cells_of_either_kind_and_no_hand_in_the_rest() -> None:
-    table = cells(HELD_OUT)
-    result = held_out_score(audit_file(PUBLISHED / f"{HELD_OUT}.csv"), table)
-    assert len(result.breaking) + len(result.right) == sum(bool(cell["mean_ms"]) for cell in table)
-    assert result.found
-    assert HELD_OUT not in TABLES
-    assert {cell["file"] for cell in cells("known_cases")}.isdisjoint({f"{HELD_OUT}.csv"})
+def test_the_held_out_table_has_no_hand_in_the_rest() -> None:
+    assert audit_score.HELD_OUT not in audit_score.TABLES
+    assert f"{audit_score.HELD_OUT}.csv" not in {cell["file"] for cell in audit_score.cells("known_cases")}
 
 
-def test_the_readme_says_what_is_missed_of_the_held_out_table_and_by_which_rules_it_is_wronged() -> None:
+def test_what_is_missed_of_the_held_out_table_and_by_which_rules_it_is_wronged() -> None:
     """Misses are backward passes with a product that the audit does not count; the rules are the two that it names."""
-    audit, table = audit_file(PUBLISHED / f"{HELD_OUT}.csv"), cells(HELD_OUT)
-    result = held_out_score(audit, table)
+    audit, table = (
+        audit_file(audit_score.PUBLISHED / f"{audit_score.HELD_OUT}.csv"),
+        audit_score.cells(audit_score.HELD_OUT),
+    )
+    result = audit_score.held_out_score(audit, table)
+    assert result.found
+    assert len(result.breaking) + len(result.right) == sum(bool(cell["mean_ms"]) for cell in table)
     missed = [table[int(line.removeprefix("line ")) - 2] for line in result.missed]
     assert {(cell["attention"], cell["phase"]) for cell in missed} <= {("triton_fa2", "backward")}
     wronging = {f.rule for f in audit.findings if f.verdict in ACCUSING and result.accused & set(f.places)}
@@ -117,8 +108,8 @@ def test_the_readme_says_what_is_missed_of_the_held_out_table_and_by_which_rules
 def test_what_is_missed_and_who_is_accused_on_the_held_out_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     table = [held_out_cell(mean_ms="0.5"), held_out_cell(d_model="128")]
     blind = Audit(kind="attention timing", places=[], findings=[], not_judged=[])
-    assert held_out_score(blind, table).missed == {"line 2"}
-    print_held_out(blind, table)
+    assert audit_score.held_out_score(blind, table).missed == {"line 2"}
+    audit_score.print_held_out(blind, table)
     said = capsys.readouterr().out
     assert "0 of 1 found" in said
     assert "missed 1: naive fp32 forward on A100-40GB" in said

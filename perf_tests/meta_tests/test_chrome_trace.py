@@ -1,10 +1,11 @@
 """A Chrome trace in Kineto's schema, as it comes from a GPU: kernels given back to their regions, copies apart."""
 
 import json
+from typing import Any
 
 import pytest
 
-from perf_tests.meta_tests.kernel_traces import CAST, DIV, SGEMM, HandWritten, forward_and_backward
+from perf_tests.meta_tests.kernel_traces import CAST, DIV, HOST_THREAD, SGEMM, HandWritten, forward_and_backward
 from perf_tests.traces.chrome_trace import read_chrome_trace
 from perf_tests.traces.kernel_events import Trace, TracedKernel
 
@@ -38,27 +39,32 @@ def test_a_backward_kernel_belongs_to_the_region_of_the_operation_it_derives(tra
     assert [kernel.operator for kernel in kernels_in(trace, "scores", is_backward=True)] == ["aten::bmm"]
 
 
-def test_a_number_that_several_operations_bear_belongs_to_the_last_of_them() -> None:
-    """An operation that makes no node, here an arange in the region before, reports the number of the next one."""
+def kernels_of(*spans: tuple[Any, ...]) -> list[TracedKernel]:
+    """Of a round of these on a CPU: name, start and end, of operations also thread, number and forward thread."""
     trace = HandWritten()
     trace.annotation("round", 0, 100)
-    trace.annotation("mask", 5, 20)
-    trace.operation("aten::arange", 6, 10, number=8)
-    trace.annotation("softmax", 25, 40)
-    trace.operation("aten::exp", 26, 30, number=8)
-    trace.operation("autograd::engine::evaluate_function: ExpBackward0", 50, 60, number=8, fwd=1)
-    trace.operation("aten::mul", 51, 59)
-    (backward,) = (kernel for kernel in read_chrome_trace(trace.text()).kernels if kernel.is_backward)
-    assert backward.regions == ("softmax",)
+    for name, start, end, *numbers in spans:
+        write = trace.operation if "::" in name else trace.annotation
+        write(name, start, end, *numbers)
+    return list(read_chrome_trace(trace.text()).kernels)
+
+
+def test_a_number_that_several_operations_bear_belongs_to_the_last_of_them() -> None:
+    """An operation that makes no node, here an arange in the region before, reports the number of the next one."""
+    kernels = kernels_of(
+        ("mask", 5, 20),
+        ("aten::arange", 6, 10, HOST_THREAD, 8),
+        ("softmax", 25, 40),
+        ("aten::exp", 26, 30, HOST_THREAD, 8),
+        ("autograd::engine::evaluate_function: ExpBackward0", 50, 60, HOST_THREAD, 8, 1),
+        ("aten::mul", 51, 59),
+    )
+    assert [kernel.regions for kernel in kernels if kernel.is_backward] == [("softmax",)]
 
 
 def test_what_is_recomputed_going_back_is_in_its_own_regions() -> None:
-    trace = HandWritten()
-    trace.annotation("round", 0, 100)
-    trace.operation("autograd::engine::evaluate_function: CheckpointBackward", 10, 60, number=1, fwd=1)
-    trace.annotation("feed_forward", 12, 40)
-    trace.operation("aten::mm", 15, 35, number=5)
-    (kernel,) = read_chrome_trace(trace.text()).kernels
+    checkpoint = ("autograd::engine::evaluate_function: CheckpointBackward", 10, 60, HOST_THREAD, 1, 1)
+    (kernel,) = kernels_of(checkpoint, ("feed_forward", 12, 40), ("aten::mm", 15, 35, HOST_THREAD, 5))
     assert (kernel.regions, kernel.is_backward) == (("feed_forward",), True)
 
 
@@ -83,44 +89,33 @@ def test_copies_and_memsets_are_no_kernels(trace: Trace) -> None:
 
 
 def test_pytorchs_own_annotations_are_no_regions() -> None:
-    trace = HandWritten()
-    trace.annotation("round", 0, 100)
-    trace.annotation("optimizer", 5, 50)
-    trace.annotation("Optimizer.step#AdamW.step", 10, 40)
-    trace.operation("aten::mul_", 15, 20)
-    (kernel,) = read_chrome_trace(trace.text()).kernels
+    (kernel,) = kernels_of(("optimizer", 5, 50), ("Optimizer.step#AdamW.step", 10, 40), ("aten::mul_", 15, 20))
     assert kernel.regions == ("optimizer",)
 
 
 def test_on_a_cpu_a_kernel_is_the_operation_that_computes_and_not_what_it_calls_or_is_called_by() -> None:
-    trace = HandWritten()
-    trace.annotation("round", 0, 100)
-    trace.operation("aten::linear", 1, 30)
-    trace.operation("aten::t", 2, 5)
-    trace.operation("aten::transpose", 3, 4)
-    trace.operation("aten::matmul", 6, 29)
-    trace.operation("aten::mm", 8, 28)
-    trace.operation("aten::resolve_conj", 9, 10)
-    trace.operation("aten::sum", 40, 60)
-    trace.operation("aten::fill_", 41, 45)
-    trace.operation("aten::zeros_like", 70, 90)
-    trace.operation("aten::empty_like", 71, 75)
-    trace.operation("aten::zero_", 76, 89)
-    trace.operation("aten::fill_", 77, 88)
-    read = read_chrome_trace(trace.text())
-    assert not read.is_on_gpu
-    assert [(kernel.name, kernel.start_us) for kernel in read.kernels] == [
+    kernels = kernels_of(
+        ("aten::linear", 1, 30),
+        ("aten::t", 2, 5),
+        ("aten::transpose", 3, 4),
+        ("aten::matmul", 6, 29),
+        ("aten::mm", 8, 28),
+        ("aten::resolve_conj", 9, 10),
+        ("aten::sum", 40, 60),
+        ("aten::fill_", 41, 45),
+        ("aten::zeros_like", 70, 90),
+        ("aten::empty_like", 71, 75),
+        ("aten::zero_", 76, 89),
+        ("aten::fill_", 77, 88),
+    )
+    assert [(kernel.name, kernel.start_us) for kernel in kernels] == [
         ("aten::mm", 8), ("aten::sum", 40), ("aten::zero_", 76)
     ]  # fmt: skip
 
 
 def test_a_number_that_is_made_a_tensor_is_a_launch_of_its_own_also_inside_another_operation() -> None:
-    trace = HandWritten()
-    trace.annotation("round", 0, 100)
-    trace.operation("aten::where", 1, 30)
-    trace.operation("aten::scalar_tensor", 2, 5)
-    trace.operation("aten::where", 6, 29)
-    assert [kernel.name for kernel in read_chrome_trace(trace.text()).kernels] == ["aten::where", "aten::scalar_tensor"]
+    kernels = kernels_of(("aten::where", 1, 30), ("aten::scalar_tensor", 2, 5), ("aten::where", 6, 29))
+    assert [kernel.name for kernel in kernels] == ["aten::where", "aten::scalar_tensor"]
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b'{"traceEvents": 3}', json.dumps({"traceEvents": []}).encode()])

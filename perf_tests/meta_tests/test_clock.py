@@ -3,8 +3,6 @@
 import pytest
 
 from perf_tests.instruments.clock import Clock
-from perf_tests.instruments.device import CpuDevice
-from perf_tests.meta_tests.example_cases import CPU
 from perf_tests.meta_tests.fake_device import QueueDevice
 
 pytest_plugins = ("pytester",)
@@ -15,10 +13,7 @@ WORK = 2.0
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> QueueDevice:
-    return in_place_of_time(QueueDevice(), monkeypatch)
-
-
-def in_place_of_time(device: QueueDevice, monkeypatch: pytest.MonkeyPatch) -> QueueDevice:
+    device = QueueDevice()
     monkeypatch.setattr("perf_tests.instruments.clock.time", device)
     return device
 
@@ -32,42 +27,25 @@ def read_one_round(device: QueueDevice, clock: Clock) -> float:
     return clock() - start
 
 
-def test_a_round_is_its_own_work_and_nothing_else(device: QueueDevice) -> None:
-    assert read_one_round(device, Clock(device)) == WORK
-
-
-@pytest.mark.parametrize("deaf_to, reading", [(1, LEFT_OVER + WORK), (2, 0.0)], ids=["before", "after"])
-def test_without_either_wait_the_round_would_read_wrong(
-    deaf_to: int, reading: float, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("deaf_to, reading", [(None, WORK), (1, LEFT_OVER + WORK), (2, 0.0)])
+def test_a_round_is_its_own_work_and_nothing_else_by_either_of_its_two_waits(
+    device: QueueDevice, deaf_to: int | None, reading: float
 ) -> None:
-    """Each of the two synchronisations is one that the reading depends on."""
-    device = in_place_of_time(QueueDevice(deaf_to), monkeypatch)
+    device.deaf_to = deaf_to
     assert read_one_round(device, Clock(device)) == reading
 
 
-def test_every_round_waits_twice(device: QueueDevice) -> None:
+def test_each_round_waits_twice_and_leaves_one_entry(device: QueueDevice) -> None:
     clock = Clock(device)
     for _ in range(3):
         read_one_round(device, clock)
     assert device.synchronisations == 6
-
-
-def test_device_time_is_the_time_between_events(device: QueueDevice) -> None:
-    clock = Clock(device)
-    read_one_round(device, clock)
-    assert clock.device_seconds == [WORK]
-
-
-def test_each_round_leaves_one_entry(device: QueueDevice) -> None:
-    clock = Clock(device)
-    for _ in range(3):
-        read_one_round(device, clock)
     assert clock.device_seconds == [WORK] * 3
     # Half of the virtual time, by the fake's process_time.
     assert clock.cpu_seconds == [WORK / 2] * 3
 
 
-def test_the_parts_of_a_round_add_up_to_it(device: QueueDevice) -> None:
+def test_the_parts_of_a_round_add_up_to_it_and_wait_for_nothing(device: QueueDevice) -> None:
     clock = Clock(device)
     device.launch(LEFT_OVER)
     clock.begin_round()
@@ -78,18 +56,12 @@ def test_the_parts_of_a_round_add_up_to_it(device: QueueDevice) -> None:
     clock()
     assert clock.part_seconds == {"forward": [1.0], "backward": [2.0], "optimizer": [0.5]}
     assert clock.device_seconds == [3.5]
+    assert device.synchronisations == 2
 
 
-def test_marking_a_part_does_not_wait(device: QueueDevice) -> None:
-    clock = Clock(device)
-    clock()
-    device.launch(WORK)
-    clock.mark("forward")
-    assert device.synchronisations == 1
-
-
-def test_on_a_device_without_events_the_parts_are_wall_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = in_place_of_time(QueueDevice(), monkeypatch)
+def test_on_a_device_without_events_the_parts_are_wall_time(
+    device: QueueDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(device, "record_event", lambda: None)
     clock = Clock(device)
     clock()
@@ -115,12 +87,6 @@ def test_forgetting_drops_the_rounds_of_the_last_case(device: QueueDevice) -> No
     read_one_round(device, clock)
     clock.forget()
     assert (clock.device_seconds, clock.cpu_seconds, clock.part_seconds) == ([], [], {})
-
-
-def test_on_a_cpu_the_clock_runs_forward() -> None:
-    clock = Clock(CpuDevice(CPU))
-    assert clock() <= clock()
-    assert clock.device_seconds == []
 
 
 ROUNDS_OF_A_BENCHMARK = """

@@ -124,19 +124,15 @@ def test_a_pair_value_that_differs_is_seen(tmp_path: Path) -> None:
 
 
 def test_new_trials_join_those_whose_raw_samples_are_gone(tmp_path: Path) -> None:
-    keep(tmp_path / "cost", "20300101T000000-item")
-    add_raw_trials(tmp_path)
-    (tmp_path / "cost/20300101T000000-item.jsonl.gz").unlink()
-    keep(tmp_path / "cost", "20300102T000000-item", seed=2)
-    assert [add_raw_trials(tmp_path), add_raw_trials(tmp_path)] == [1, 0]
-    assert [trial.name[:8] for trial in trials_under(tmp_path)["cost"]] == ["20300101", "20300102"]
-
-
-def test_raw_trials_that_the_file_lacks_count_too(tmp_path: Path) -> None:
+    """And count before the file has them."""
     keep(tmp_path / "cost", "20300102T000000-item")
     add_raw_trials(tmp_path)
+    (tmp_path / "cost/20300102T000000-item.jsonl.gz").unlink()
     keep(tmp_path / "cost", "20300101T000000-item", seed=2)
-    assert [trial.name[:8] for trial in trials_under(tmp_path)["cost"]] == ["20300101", "20300102"]
+    before = [trial.name for trial in trials_under(tmp_path)["cost"]]
+    assert [add_raw_trials(tmp_path), add_raw_trials(tmp_path)] == [1, 0]
+    assert [trial.name for trial in trials_under(tmp_path)["cost"]] == before
+    assert before == ["20300101T000000-item", "20300102T000000-item"]
 
 
 @pytest.mark.parametrize(

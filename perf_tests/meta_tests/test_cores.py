@@ -37,17 +37,12 @@ def cores_of_threads(process_id: int) -> list[set[int]]:
 
 
 @several_cores
-def test_all_threads_share_the_one_core_they_are_given(process_id: int) -> None:
-    core = max(os.sched_getaffinity(0))
-    keep_on(process_id, [core])
-    assert cores_of_threads(process_id) == [{core}] * 3
-
-
-@several_cores
-def test_the_main_thread_has_the_first_core_to_itself(process_id: int) -> None:
+def test_the_main_thread_has_the_first_core_to_itself_and_all_threads_share_a_single_one(process_id: int) -> None:
     second, first = sorted(os.sched_getaffinity(0))[:2]
     keep_on(process_id, [first, second])
     assert cores_of_threads(process_id) == [{first}, {second}, {second}]
+    keep_on(process_id, [first])
+    assert cores_of_threads(process_id) == [{first}] * 3
 
 
 @several_cores

@@ -1,6 +1,7 @@
 """Choosing a GPU, and asking one for its memory and its health, against fakes of torch.cuda."""
 
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -17,18 +18,18 @@ class FakeCuda:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[str] = []
-        self.fraction: float | None = None
         self._monkeypatch = monkeypatch
-        self.sees(capability=(9, 0), built_for=WHEEL)
+        self.sees()
         self._replace("get_device_properties", SimpleNamespace(total_memory=TOTAL_BYTES))
         self._replace("mem_get_info", (TOTAL_BYTES // 2, TOTAL_BYTES))
         self._replace("max_memory_allocated", 300)
         self._replace("max_memory_reserved", 500)
         for name in ("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats"):
             self._replace(name, None)
-        monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", self._set_fraction)
+        self.limit = Mock()
+        monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", self.limit)
 
-    def sees(self, capability: tuple[int, int], built_for: list[str], count: int = 1) -> None:
+    def sees(self, capability: tuple[int, int] = (9, 0), built_for: list[str] = WHEEL, count: int = 1) -> None:
         self._replace("is_available", count > 0)
         self._replace("device_count", count)
         self._replace("get_device_capability", capability)
@@ -41,9 +42,6 @@ class FakeCuda:
             return answer
 
         self._monkeypatch.setattr(torch.cuda, name, fake)
-
-    def _set_fraction(self, fraction: float, device: torch.device) -> None:
-        self.fraction = fraction
 
 
 @pytest.fixture
@@ -62,7 +60,7 @@ def test_a_name_becomes_a_device(cuda: FakeCuda, text: str, name: str) -> None:
 
 
 def test_auto_is_the_cpu_where_the_build_has_no_kernels_for_the_gpu(cuda: FakeCuda) -> None:
-    cuda.sees(capability=(6, 1), built_for=WHEEL)
+    cuda.sees(capability=(6, 1))
     assert str(device_named("auto")) == "cpu"
     assert "6.1" in (why_gpu_is_passed_over("cpu") or "")
 
@@ -81,14 +79,14 @@ def test_auto_is_the_cpu_where_the_build_has_no_kernels_for_the_gpu(cuda: FakeCu
     ],
 )
 def test_another_name_is_refused_in_one_sentence(cuda: FakeCuda, text: str, count: int, words: str) -> None:
-    cuda.sees(capability=(9, 0), built_for=WHEEL, count=count)
+    cuda.sees(count=count)
     with pytest.raises(ValueError, match=words) as refusal:
         device_named(text)
     assert str(refusal.value).count(". ") == 0
 
 
 def test_a_gpu_without_kernels_is_refused_with_what_to_install(cuda: FakeCuda) -> None:
-    cuda.sees(capability=(6, 1), built_for=WHEEL)
+    cuda.sees(capability=(6, 1))
     with pytest.raises(ValueError, match=r"NVIDIA Example has compute capability 6\.1.*sm_70 .*install the wheel"):
         device_named("cuda")
 
@@ -128,19 +126,11 @@ def test_a_build_serves_the_gpus_that_cuda_says_it_does(
         (torch.OutOfMemoryError("CUDA out of memory."), True),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
     ],
-    ids=["fine", "out_of_memory", "illegal_access"],
 )
 def test_only_an_error_other_than_out_of_memory_means_that_the_gpu_is_gone(
     device: CudaDevice, monkeypatch: pytest.MonkeyPatch, error: Exception | None, alive: bool
 ) -> None:
-    on_cpu = torch.zeros(1)
-
-    def zeros(*_: object, **__: object) -> torch.Tensor:
-        if error is not None:
-            raise error
-        return on_cpu
-
-    monkeypatch.setattr(torch, "zeros", zeros)
+    monkeypatch.setattr(torch, "zeros", Mock(side_effect=error, return_value=torch.zeros(1)))
     assert device.is_alive() is alive
 
 
@@ -149,7 +139,7 @@ def test_a_budget_is_a_share_of_the_gpu_and_never_more_than_all(
     cuda: FakeCuda, device: CudaDevice, budget: int, fraction: float
 ) -> None:
     device.limit_memory(budget)
-    assert cuda.fraction == fraction
+    assert cuda.limit.call_args.args[0] == fraction
 
 
 def test_opening_a_gpu_makes_it_the_current_one(cuda: FakeCuda) -> None:
@@ -180,15 +170,13 @@ class FakeEvent:
     now = 0
 
     def __init__(self, enable_timing: bool) -> None:
-        self.has_clock = enable_timing
+        assert enable_timing
 
     def record(self) -> None:
         FakeEvent.now += 1
         self.at = FakeEvent.now
 
     def elapsed_time(self, later: "FakeEvent") -> float:
-        assert self.has_clock
-        assert later.has_clock
         return later.at - self.at
 
 

@@ -1,7 +1,5 @@
 """A card is known by the names that torch and people give it, and no other card passes for it."""
 
-import dataclasses
-
 import pytest
 
 from perf_tests.limits.datasheets import BY_HAND, GIB, GPUS, gpu_named
@@ -39,16 +37,7 @@ def test_each_card_answers_to_its_own_name(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "NVIDIA GeForce RTX 3090 Ti",
-        "NVIDIA GeForce RTX 4090 D",
-        "RTX 4060 / T4?",
-        "NVIDIA A10G",
-        "Apple M3",
-        "unknown",
-        "",
-    ],
+    "text", ["NVIDIA GeForce RTX 3090 Ti", "NVIDIA GeForce RTX 4090 D", "RTX 4060 / T4?", "NVIDIA A10G", "Apple M3", ""]
 )
 def test_a_card_without_a_datasheet_passes_for_no_other(text: str) -> None:
     with pytest.raises(ValueError, match=r"known: P100-PCIe.*by its peaks") as caught:
@@ -86,16 +75,3 @@ def test_peaks_by_hand_are_read_with_their_units() -> None:
     gpu = gpu_named(BY_HAND)
     assert (gpu.memory_bytes, gpu.bytes_per_second, gpu.fp32_flops_per_second) == (24 * GIB, 300e9, 30.3e12)
     assert gpu_named("memory=8,bandwidth=100,fp32=5").flops_per_second("bf16") is None
-
-
-@pytest.mark.parametrize(
-    "text", ["memory=24", "memory=24GB/s,bandwidth=3,fp32=1", "memory=x,bandwidth=3,fp32=1", "fp32=0"]
-)
-def test_peaks_by_hand_that_cannot_be_read_are_named(text: str) -> None:
-    with pytest.raises(ValueError, match=r"of the form of|lacks"):
-        gpu_named(text)
-
-
-def test_a_card_cannot_be_changed_in_place() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        GPUS["T4"].memory_bytes = 1  # type: ignore[misc]

@@ -9,14 +9,6 @@ import torch
 from model.sizes import SIZES, ModelConfig
 from perf_tests.cases import AttentionCase, LanguageModelCase
 from perf_tests.counting import fake_training
-from perf_tests.counting.fake_training import (
-    attention_passes,
-    count_inference,
-    count_passes,
-    inference,
-    passes,
-    updates,
-)
 from perf_tests.instruments.counters import ACTIVATIONS, GRADIENTS, PartCounters
 from perf_tests.instruments.layer_extrapolation import NotOfEqualLayersError, extrapolated
 
@@ -39,12 +31,12 @@ def without_log(parts: dict[str, PartCounters]) -> dict[str, PartCounters]:
 
 
 def count_all(case: LanguageModelCase) -> dict[str, PartCounters]:
-    return {**count_inference(case), **count_passes(case)}
+    return {**fake_training.count_inference(case), **fake_training.count_passes(case)}
 
 
 def told(case: LanguageModelCase) -> dict[str, PartCounters]:
     """As they are asked for: from a few layers where these tell."""
-    return {**inference(case), **passes(case)}
+    return {**fake_training.inference(case), **fake_training.passes(case)}
 
 
 @pytest.mark.parametrize("precision, checkpoint", [("fp32", "none"), ("bf16", "none"), ("fp16", "block")])
@@ -63,10 +55,10 @@ def test_passes_count_the_same_on_real_tensors(
 def test_updates_count_the_same_on_real_tensors(
     optimizer: str, scales_loss: bool, request: pytest.FixtureRequest
 ) -> None:
-    on_fake = updates(CASE.config, optimizer, scales_loss, "cuda")
+    on_fake = fake_training.updates(CASE.config, optimizer, scales_loss, "cuda")
     request.getfixturevalue("real_tensors")
-    updates.cache_clear()
-    assert updates(CASE.config, optimizer, scales_loss, "cuda") == on_fake
+    fake_training.updates.cache_clear()
+    assert fake_training.updates(CASE.config, optimizer, scales_loss, "cuda") == on_fake
 
 
 @pytest.mark.parametrize("attention, target", [("naive", "cpu"), ("naive", "cuda"), ("sdpa", "cpu")])
@@ -75,10 +67,10 @@ def test_attention_alone_counts_the_same_on_real_tensors(
     attention: str, target: str, precision: str, request: pytest.FixtureRequest
 ) -> None:
     case = AttentionCase("attention_forward", 16, 40, 3, precision, attention, target)
-    on_fake = attention_passes(case)
+    on_fake = fake_training.attention_passes(case)
     request.getfixturevalue("real_tensors")
-    attention_passes.cache_clear()
-    assert attention_passes(case) == on_fake
+    fake_training.attention_passes.cache_clear()
+    assert fake_training.attention_passes(case) == on_fake
 
 
 @pytest.mark.parametrize(
@@ -103,9 +95,7 @@ def test_a_few_layers_tell_of_five(precision: str, attention: str, checkpoint: s
 @pytest.mark.parametrize("size, context, precision", [("small", 128, "fp32"), ("large", 1024, "bf16")])
 def test_a_few_layers_tell_of_real_sizes(size: str, context: int, precision: str) -> None:
     config = SIZES[size].at_context(context)
-    case = replace(
-        CASE, config=config, context_length=context, batch_size=4, precision=precision, device="cuda"
-    )  # fmt: skip
+    case = replace(CASE, config=config, context_length=context, batch_size=4, precision=precision, device="cuda")
     assert without_log(told(case)) == without_log(count_all(case))
 
 
@@ -113,22 +103,25 @@ def test_a_peak_that_wanders_with_the_depth_is_found() -> None:
     """Two layers peak at the end of the backward pass, at all gradients; many at its start, at all that was saved."""
     config = ModelConfig(d_model=64, d_ff=1024, num_layers=14, num_heads=1, vocab_size=4000, context_length=2)
     case = replace(CASE, config=config, context_length=2, batch_size=19)
-    shallow, deep = count_passes(replace(case, config=replace(config, num_layers=2))), count_passes(case)
+    shallow, deep = (
+        fake_training.count_passes(replace(case, config=replace(config, num_layers=2))),
+        fake_training.count_passes(case),
+    )
     assert shallow["backward"].held_at_peak[ACTIVATIONS] == 0
     assert deep["backward"].held_at_peak[GRADIENTS] == 0
-    assert passes(case)["backward"].peak_bytes == deep["backward"].peak_bytes
+    assert fake_training.passes(case)["backward"].peak_bytes == deep["backward"].peak_bytes
 
 
 def test_layers_that_are_not_equal_are_refused() -> None:
-    one = count_passes(replace(CASE, config=replace(CASE.config, num_layers=1)))["forward"]
-    other = count_passes(replace(CASE, config=replace(CASE.config, d_ff=64)))["forward"]
+    one = fake_training.count_passes(replace(CASE, config=replace(CASE.config, num_layers=1)))["forward"]
+    other = fake_training.count_passes(replace(CASE, config=replace(CASE.config, d_ff=64)))["forward"]
     with pytest.raises(NotOfEqualLayersError):
         extrapolated(one, other, 6)
 
 
 def test_a_first_layer_unlike_the_others_is_not_told_from_it_alone() -> None:
     """Its caller still holds what goes in, where no graph does: so the log of one layer says nothing of the second."""
-    one, two = (count_inference(replace(CASE, config=replace(CASE.config, num_layers=n))) for n in (1, 2))
+    one, two = (fake_training.count_inference(replace(CASE, config=replace(CASE.config, num_layers=n))) for n in (1, 2))
     with pytest.raises(NotOfEqualLayersError):
         extrapolated(one["inference"], two["inference"], 6)
 
@@ -146,7 +139,7 @@ def test_checkpoints_over_two_blocks_are_told_from_fewer_than_all(monkeypatch: p
 
     def counted(case: LanguageModelCase) -> dict[str, PartCounters]:
         depths.append(case.config.num_layers)
-        return count_passes(case)
+        return fake_training.count_passes(case)
 
     case = replace(CASE, config=replace(CASE.config, num_layers=9), checkpoint="2")
     fake_training.from_few_layers(counted, case, 1, all_layers=False)
@@ -155,4 +148,4 @@ def test_checkpoints_over_two_blocks_are_told_from_fewer_than_all(monkeypatch: p
 
 def test_counting_inside_autocast_is_refused() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(RuntimeError, match="leave it first"):
-        count_passes(CASE)
+        fake_training.count_passes(CASE)

@@ -29,7 +29,11 @@ def round_of(ms: float, *events: Json, page_faults: int = 0, system_seconds: flo
 STEADY = round_of(10, event("aten::mm", 1, 6), event("aten::exp", 7, 2), system_seconds=0.0)
 
 
-def milliseconds(parts: dict[str, float]) -> dict[str, float]:
+def spent(first: TracedRound, seconds_per_page_fault: float | None = None, steady: TracedRound = STEADY) -> Json:
+    """Milliseconds of each part but the steady round, with which they sum to the first one."""
+    parts = first_round_parts(first, steady, seconds_per_page_fault)
+    assert sum(parts.values()) == pytest.approx(first.events[0]["dur"] / MS / 1e3)
+    assert parts.pop("steady_round_seconds") == 0.01
     return {name.removesuffix("_seconds"): round(1e3 * value, 6) for name, value in parts.items() if abs(value) > 1e-9}
 
 
@@ -41,15 +45,8 @@ def test_each_part_is_what_it_grew_by() -> None:
         event("aten::mm", 51, 16),
         event("aten::exp", 67, 5),
     )
-    assert milliseconds(first_round_parts(first, STEADY, None)) == {
-        "steady_round": 10, "module_loading": 20, "compilation": 30, "library_handles": 10, "other_operators": 3,
-        "unexplained": 27,
-    }  # fmt: skip
-
-
-def test_the_parts_sum_to_the_first_round() -> None:
-    first = round_of(50, event("aten::mm", 0, 40), event("aten::exp", 40, 9), page_faults=1000)
-    assert sum(first_round_parts(first, STEADY, 1e-6).values()) == pytest.approx(0.050)
+    grown = {"module_loading": 20, "compilation": 30, "library_handles": 10, "other_operators": 3, "unexplained": 27}
+    assert spent(first) == grown
 
 
 def test_what_a_load_or_a_compilation_calls_is_counted_once() -> None:
@@ -62,8 +59,7 @@ def test_what_a_load_or_a_compilation_calls_is_counted_once() -> None:
         event("aten::mm", 41, 6),
         event("aten::exp", 47, 2),
     )
-    parts = milliseconds(first_round_parts(first, STEADY, None))
-    assert parts == {"steady_round": 10, "module_loading": 10, "compilation": 30, "unexplained": 10}
+    assert spent(first) == {"module_loading": 10, "compilation": 30, "unexplained": 10}
 
 
 def test_calls_of_the_driver_are_told_apart_inside_the_operators_that_make_them() -> None:
@@ -76,44 +72,35 @@ def test_calls_of_the_driver_are_told_apart_inside_the_operators_that_make_them(
         event("aten::exp", 60, 2),
         event("cudaDeviceSynchronize", 70, 15, "cuda_runtime"),
     )
-    assert milliseconds(first_round_parts(first, STEADY, None)) == {
-        "steady_round": 10, "module_loading": 20, "allocator_growth": 7, "library_handles": 22, "first_launches": 5,
-        "unexplained": 26,
-    }  # fmt: skip
+    in_operators = {"module_loading": 20, "allocator_growth": 7, "library_handles": 22, "first_launches": 5}
+    assert spent(first) == {**in_operators, "unexplained": 26}
 
 
 def test_page_faults_are_taken_out_of_the_operators_that_ran_into_them() -> None:
     first = round_of(30, event("aten::mm", 0, 16), event("aten::exp", 16, 12), page_faults=12_000)
     steady = TracedRound(STEADY.events, 2_000, 0.0)
-    assert milliseconds(first_round_parts(first, steady, 1e-6)) == {
-        "steady_round": 10, "allocator_growth": 10, "library_handles": 5, "other_operators": 5
-    }  # fmt: skip
-    at_the_most = milliseconds(first_round_parts(first, steady, 1e-3))
-    assert at_the_most == {"steady_round": 10, "allocator_growth": 20}
+    assert spent(first, 1e-6, steady) == {"allocator_growth": 10, "library_handles": 5, "other_operators": 5}
+    assert spent(first, 1e-3, steady) == {"allocator_growth": 20}, "at most what they grew by"
 
 
 def test_page_faults_take_no_more_than_the_kernels_own_time() -> None:
     events = event("aten::mm", 0, 106), event("aten::exp", 106, 102)
     first = round_of(210, *events, page_faults=200_000, system_seconds=0.04)
-    assert milliseconds(first_round_parts(first, STEADY, 1e-6)) == {
-        "steady_round": 10, "allocator_growth": 50, "library_handles": 75, "other_operators": 75
-    }  # fmt: skip
+    assert spent(first, 1e-6) == {"allocator_growth": 50, "library_handles": 75, "other_operators": 75}
 
 
 def test_page_faults_of_a_compiler_are_not_laid_on_the_operators() -> None:
     first = round_of(40, event("inner (dynamo_timed)", 0, 20), event("aten::mm", 20, 16), page_faults=12_000)
-    assert milliseconds(first_round_parts(first, STEADY, 1e-6)) == {
-        "steady_round": 10, "compilation": 20, "library_handles": 10
-    }  # fmt: skip
+    assert spent(first, 1e-6) == {"compilation": 20, "library_handles": 10}
 
 
 def test_backward_on_another_thread_is_no_child_of_the_round() -> None:
     first = round_of(30, event("aten::mm", 2, 16, tid=7), event("aten::exp", 18, 2, tid=7))
-    assert milliseconds(first_round_parts(first, STEADY, None))["library_handles"] == 10
+    assert spent(first)["library_handles"] == 10
 
 
 def test_a_round_that_is_no_slower_is_spent_on_nothing() -> None:
-    assert milliseconds(first_round_parts(STEADY, STEADY, 1e-6)) == {"steady_round": 10}
+    assert spent(STEADY, 1e-6) == {}
 
 
 def test_what_grew_most_is_named() -> None:
@@ -144,12 +131,8 @@ def test_an_import_inside_a_traced_call_is_its_module_loading(tmp_path: Path, mo
     parts = first_round_parts(TracedRound(first.events, 0, 0.0), TracedRound(later.events, 0, 0.0), None)
     assert parts["module_loading_seconds"] >= 0.02
     assert first.page_faults < (8 << 20) // mmap.PAGESIZE  # those of the import are its own
-    assert sum(name == "import of planted_outer" for name in map(_name, first.events)) == 1
-    assert not any(name == "import of planted_inner" for name in map(_name, first.events))
-
-
-def _name(event: Json) -> str:
-    return str(event.get("name"))
+    imports = [event["name"] for event in first.events if event.get("name", "").startswith("import of planted")]
+    assert imports == ["import of planted_outer"]
 
 
 def test_the_finder_goes_when_the_ranges_end() -> None:
@@ -160,13 +143,13 @@ def test_the_finder_goes_when_the_ranges_end() -> None:
 
 
 def test_a_page_is_counted_when_it_is_touched_first() -> None:
+    pages = (1 << 20) // mmap.PAGESIZE
     with mmap.mmap(-1, 1 << 20) as memory:
         if hasattr(mmap, "MADV_NOHUGEPAGE"):
             memory.madvise(mmap.MADV_NOHUGEPAGE)
         before = page_faults()
-        memory[:: mmap.PAGESIZE] = b"\x01" * ((1 << 20) // mmap.PAGESIZE)
-        touched = page_faults() - before
-        memory[:: mmap.PAGESIZE] = b"\x02" * ((1 << 20) // mmap.PAGESIZE)
-        assert (1 << 20) // mmap.PAGESIZE <= touched < 2 * (1 << 20) // mmap.PAGESIZE
-        assert page_faults() - before < 2 * (1 << 20) // mmap.PAGESIZE
+        memory[:: mmap.PAGESIZE] = b"\x01" * pages
+        assert pages <= page_faults() - before < 2 * pages
+        memory[:: mmap.PAGESIZE] = b"\x02" * pages
+        assert page_faults() - before < 2 * pages
     assert seconds_per_page_fault() > 0

@@ -10,7 +10,6 @@ import pytest
 from perf_tests.audit.files import audit_file
 from perf_tests.proofs.synthetic import (
     BACKWARD,
-    FORWARD,
     attention_identity,
     record,
     remembered,
@@ -61,20 +60,17 @@ def test_a_timing_has_its_labels_and_its_figures() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes, compiled",
+    "changes, column, label",
     [
-        ({}, "no"),
-        ({"attention": "compiled"}, "yes"),
-        ({"execution": "compiled"}, "yes"),
-        ({"attention": "sdpa"}, "no (sdpa)"),
+        ({}, "compiled", "no"),
+        ({"attention": "compiled"}, "compiled", "yes"),
+        ({"execution": "compiled"}, "compiled", "yes"),
+        ({"attention": "sdpa"}, "compiled", "no (sdpa)"),
+        ({"precision": "bf16"}, "precision", "bf16_amp"),
     ],
 )
-def test_a_row_says_whether_it_was_compiled_or_fused(changes: Json, compiled: str) -> None:
-    assert rows(record([timed(**changes)]), "timing")[0]["compiled"] == compiled
-
-
-def test_a_mixed_precision_is_called_so() -> None:
-    assert rows(record([timed(precision="bf16")]), "timing")[0]["precision"] == "bf16_amp"
+def test_a_row_says_whether_it_was_compiled_fused_or_of_mixed_precision(changes: Json, column: str, label: str) -> None:
+    assert rows(record([timed(**changes)]), "timing")[0][column] == label
 
 
 @pytest.mark.parametrize("outcome, status", [("out_of_memory", "OOM"), ("would_not_fit", "would_not_fit")])
@@ -92,17 +88,15 @@ def test_attention_is_a_table_of_its_own() -> None:
 
 def test_a_peak_is_a_row_in_mebibytes_and_so_is_what_is_there_before_the_backward_pass() -> None:
     row = timed(phase="full_step", peak_allocated_bytes=3 * 2**20, bytes_before_backward=2**20)
-    assert [(row["mode"], float(row["value"]), row["unit"]) for row in rows(record([row]), "memory")] == [
-        ("full_step_peak", 3.0, "MiB"),
-        ("before_backward", 1.0, "MiB"),
-    ]
+    found = [(row["mode"], float(row["value"]), row["unit"]) for row in rows(record([row]), "memory")]
+    assert found == [("full_step_peak", 3.0, "MiB"), ("before_backward", 1.0, "MiB")]
     (row,) = rows(record([alone(peak_allocated_bytes=2**20)]), "memory")
     assert (row["object"], row["mode"]) == ("attention", "peak_forward")
 
 
-def test_running_out_of_memory_is_a_row_of_the_memory_table_too() -> None:
-    (row,) = rows(record([], [untimed()]), "memory")
-    assert (row["value"], row["status"]) == ("", "OOM")
+def test_running_out_of_memory_is_a_row_of_the_memory_table_too_and_a_reason_is_no_formula() -> None:
+    (row,) = rows(record([], [untimed(reason="=HYPERLINK(1)")]), "memory")
+    assert (row["value"], row["status"], row["note"]) == ("", "OOM", "'=HYPERLINK(1)")
 
 
 def test_json_lines_say_null_for_what_is_not_known() -> None:
@@ -110,17 +104,11 @@ def test_json_lines_say_null_for_what_is_not_known() -> None:
     assert json.loads(line)["mean_ms"] is None
 
 
-def test_a_reason_is_no_formula() -> None:
-    (row,) = rows(record([], [untimed(FORWARD, reason="=HYPERLINK(1)")]), "timing")
-    assert row["note"] == "'=HYPERLINK(1)"
-
-
 def test_a_kernel_is_a_row_in_the_published_units() -> None:
     first, _ = rows(with_passes(record([timed()]), traced()), "kernels")
     assert (first["kernel"], first["scope"], first["calls"], first["context"]) == ("gemm<float>", "forward", "10", "8")
-    assert [float(first[name]) for name in ("total_ms", "avg_us", "pct_of_gpu_time")] == pytest.approx(
-        [7.5, 750.0, 75.0]
-    )
+    figures = [float(first[name]) for name in ("total_ms", "avg_us", "pct_of_gpu_time")]
+    assert figures == pytest.approx([7.5, 750.0, 75.0])
 
 
 def test_a_process_of_a_warm_up_study_is_a_row() -> None:
@@ -134,13 +122,8 @@ def test_a_memory_pass_has_its_peak_and_what_is_held_before_the_backward_pass() 
     row = remembered(peak_bytes=2**21, phase="backward")
     row["values"]["memory_before_backward_bytes"] = 2**20
     peak, before = rows(with_passes(record([timed()]), row), "memory")
-    assert (peak["mode"], float(peak["value"]), float(peak["predicted"]), peak["status"]) == (
-        "backward_peak",
-        2,
-        3,
-        "ok",
-    )
-    assert (before["mode"], float(before["value"])) == ("before_backward", 1)
+    assert (peak["mode"], peak["status"], before["mode"]) == ("backward_peak", "ok", "before_backward")
+    assert [float(figure) for figure in (peak["value"], peak["predicted"], before["value"])] == [2, 3, 1]
 
 
 @pytest.mark.parametrize("kind, read_as", [("kernels", "kernels"), ("warmup", "model timing"), ("memory", "memory")])

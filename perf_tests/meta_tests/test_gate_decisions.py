@@ -5,16 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from perf_tests.gate import decisions
 from perf_tests.gate.course import course_of
-from perf_tests.gate.decisions import (
-    SIGN_FLIP_ALLOWANCE,
-    Screened,
-    confirm_values,
-    nothing_confirmed,
-    rejected_values,
-    screen_values,
-    stage_two_estimate,
-)
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.statistics import Estimate, Floats, Prior
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
@@ -29,22 +21,15 @@ def values_about(means: list[float], spread: float, pairs: int) -> Floats:
     return np.array(means)[:, None] + spread * shape / shape.std(ddof=1)
 
 
-def suspected(cases: int, faster: bool = False) -> Screened:
+def suspected(cases: int, faster: bool = False) -> decisions.Screened:
     """A screening that suspects every case."""
     flags, none = np.ones(cases, dtype=bool), np.zeros(cases, dtype=bool)
     empty = Estimate(*(np.full(cases, np.nan) for _ in range(4)))
-    return Screened(empty, NOTHING_LENT, none if faster else flags, flags if faster else none, none)
-
-
-def test_a_clear_slowdown_is_suspected_and_a_clear_case_is_not() -> None:
-    screened = screen_values(values_about([0.03, 0.0, 0.0, 0.0, -0.03], 0.005, 6), RULES)
-    assert screened.slower_suspects.tolist() == [True, False, False, False, False]
-    assert screened.faster_suspects.tolist() == [False, False, False, False, True]
-    assert not screened.too_noisy.any()
+    return decisions.Screened(empty, NOTHING_LENT, none if faster else flags, flags if faster else none, none)
 
 
 def test_a_case_that_hides_what_matters_behind_its_noise_goes_on() -> None:
-    screened = screen_values(values_about([0.0, 0.0, 0.0, 0.0], 0.06, 6), RULES)
+    screened = decisions.screen_values(values_about([0.0, 0.0, 0.0, 0.0], 0.06, 6), RULES)
     assert screened.too_noisy.all()
     assert not screened.slower_suspects.any()
 
@@ -52,31 +37,37 @@ def test_a_case_that_hides_what_matters_behind_its_noise_goes_on() -> None:
 def test_a_case_without_values_goes_nowhere() -> None:
     values = values_about([0.0, 0.0, 0.0, 0.0], 0.06, 6)
     values[0] = np.nan
-    assert screen_values(values, RULES).candidates.tolist() == [False, True, True, True]
+    assert decisions.screen_values(values, RULES).candidates.tolist() == [False, True, True, True]
 
 
 def test_every_suspect_makes_it_harder_for_each() -> None:
     values = values_about([0.02, 0.0], 0.01, 12)
-    found = stage_two_estimate(values, NOTHING_LENT)
+    found = decisions.stage_two_estimate(values, NOTHING_LENT)
     level = 1.5 * float(found.slower_p_values(RULES.log_margin)[0])
     both, none = np.array([True, True]), np.array([False, False])
-    assert rejected_values(values, found, np.array([True, False]), none, both, level, RULES).tolist() == [True, False]
-    assert rejected_values(values, found, both, none, both, level, RULES).tolist() == [False, False]
+    assert decisions.rejected_values(values, found, np.array([True, False]), none, both, level, RULES).tolist() == [
+        True,
+        False,
+    ]
+    assert decisions.rejected_values(values, found, both, none, both, level, RULES).tolist() == [False, False]
     # The other was rejected at an earlier look, and leaves the count.
-    assert rejected_values(values, found, both, np.array([False, True]), both, level, RULES).tolist() == [True, False]
+    assert decisions.rejected_values(values, found, both, np.array([False, True]), both, level, RULES).tolist() == [
+        True,
+        False,
+    ]
 
 
 def rejected_of_ten(values: Floats, level: float) -> int:
     """How many of ten cases that are all alike are called slower."""
-    found = stage_two_estimate(values, NOTHING_LENT)
+    found = decisions.stage_two_estimate(values, NOTHING_LENT)
     all_cases = np.ones(10, dtype=bool)
-    return int(rejected_values(values, found, all_cases, ~all_cases, all_cases, level, RULES).sum())
+    return int(decisions.rejected_values(values, found, all_cases, ~all_cases, all_cases, level, RULES).sum())
 
 
 def test_many_large_slowdowns_are_found_at_the_first_look() -> None:
     pairs = RULES.confirm_looks[0]
     level = 1.2 * 0.5**pairs
-    assert 0.5**pairs / SIGN_FLIP_ALLOWANCE > level / 10, "the exact test alone would hold them all up"
+    assert 0.5**pairs / decisions.SIGN_FLIP_ALLOWANCE > level / 10, "the exact test alone would hold them all up"
     assert rejected_of_ten(values_about([0.3] * 10, 0.01, pairs), level) == 10
 
 
@@ -93,33 +84,26 @@ def test_pairs_that_agree_say_too_little_when_they_are_few() -> None:
     assert rejected_of_ten(values_about([0.3] * 10, 0.0001, 5), 0.009) == 0
 
 
-def test_who_still_looks_slower_is_cleared_at_the_last_look_alone() -> None:
-    values = values_about([0.01], 0.01, 12)
-    screened = suspected(1)
-    for is_last in (False, True):
-        after = confirm_values(values, screened, nothing_confirmed(screened), 1e-4, RULES, is_last)
-        assert not after.slower[0]
-        assert after.cleared[0] == is_last
-
-
-def test_who_looks_like_nothing_is_cleared_at_once() -> None:
-    screened = suspected(1)
-    values = values_about([0.0], 0.01, 12)
-    assert confirm_values(values, screened, nothing_confirmed(screened), 1e-4, RULES, is_last=False).cleared[0]
+@pytest.mark.parametrize(
+    "mean, spread, at_an_earlier_look, at_the_last",
+    [(0.0, 0.01, True, True), (0.01, 0.01, False, True), (0.0, 0.2, False, False)],
+    ids=["looks like nothing", "still looks slower", "too noisy to tell"],
+)
+def test_a_suspect_is_cleared(mean: float, spread: float, at_an_earlier_look: bool, at_the_last: bool) -> None:
+    values, screened = values_about([mean], spread, 12), suspected(1)
+    for is_last, is_cleared in ((False, at_an_earlier_look), (True, at_the_last)):
+        after = decisions.confirm_values(values, screened, decisions.nothing_confirmed(screened), 1e-4, RULES, is_last)
+        assert (after.slower[0], after.cleared[0]) == (False, is_cleared)
 
 
 def test_who_may_be_faster_by_what_matters_is_measured_on() -> None:
     values = values_about([-0.03], 0.02, 12)
     for faster in (False, True):
         screened = suspected(1, faster)
-        after = confirm_values(values, screened, nothing_confirmed(screened), 1e-9, RULES, is_last=False)
+        after = decisions.confirm_values(
+            values, screened, decisions.nothing_confirmed(screened), 1e-9, RULES, is_last=False
+        )
         assert after.cleared[0] != faster
-
-
-def test_a_noisy_case_is_never_cleared_by_its_noise() -> None:
-    screened = suspected(1)
-    values = values_about([0.0], 0.2, 12)
-    assert not confirm_values(values, screened, nothing_confirmed(screened), 1e-4, RULES, is_last=True).cleared[0]
 
 
 def spent(cases: list[SimulatedCase], rules: Rules) -> float:

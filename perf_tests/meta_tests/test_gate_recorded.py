@@ -51,13 +51,10 @@ def test_a_large_slowdown_is_found_and_its_size_told() -> None:
     assert found.effect.effect == pytest.approx(0.1, abs=0.02)
 
 
-def test_a_large_speedup_is_found() -> None:
-    assert first_row(launches(1, 8), launches(2, 5, slowdown=-0.1)).verdict == Verdict.FASTER
-
-
-def test_unchanged_cases_are_ok_where_launches_agree() -> None:
-    result = conclude_recorded(stored(launches(1, 8)), stored(launches(2, 5)), RULES)
-    assert {row.verdict for row in result.cases} == {Verdict.OK}
+@pytest.mark.parametrize(("slowdown", "verdicts"), [(-0.1, {Verdict.FASTER, Verdict.OK}), (0.0, {Verdict.OK})])
+def test_a_large_speedup_is_found_and_unchanged_cases_are_ok(slowdown: float, verdicts: set[Verdict]) -> None:
+    result = conclude_recorded(stored(launches(1, 8)), stored(launches(2, 5, slowdown)), RULES)
+    assert {row.verdict for row in result.cases} == verdicts
 
 
 def test_launches_that_differ_decide_nothing() -> None:
@@ -72,12 +69,6 @@ def test_drift_that_the_matrix_product_saw_is_taken_out() -> None:
     assert result.slope == pytest.approx(1, abs=0.2)
 
 
-def test_a_machine_that_changed_between_the_sets_contaminates_them() -> None:
-    result = conclude_recorded(stored(launches(1, 8, drift=0.005)), stored(launches(2, 5, 0, drift=0.005,
-                               machine_slower=0.2)), RULES)  # fmt: skip
-    assert "the best matrix product takes +" in result.contaminated
-
-
 @pytest.mark.parametrize(("base", "head"), [(4, 5), (8, 2), (1, 1)])
 def test_too_few_launches_decide_nothing_and_say_so(base: int, head: int) -> None:
     found = first_row(launches(1, base), launches(2, head, slowdown=0.5))
@@ -88,9 +79,8 @@ def test_too_few_launches_decide_nothing_and_say_so(base: int, head: int) -> Non
 def test_a_case_of_one_side_alone_is_gone_or_new() -> None:
     base, head = launches(1, 8), launches(2, 5)
     for launch in head:
-        del launch["benchmarks"][0]
+        del launch["benchmarks"][:2]
         launch["outcomes"].append(untimed(CASES[1]))
-        del launch["benchmarks"][0]
     for launch in base:
         del launch["benchmarks"][9]
     verdicts = {r.id: r.verdict for r in conclude_recorded(stored(base), stored(head), RULES).cases}
@@ -158,9 +148,7 @@ def test_the_verb_finds_the_runs_of_a_commit(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("words", [["nothing", "nothing"], ["abc", "nothing"]])
-def test_records_that_are_not_there_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
+def test_what_holds_no_records_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     written(tmp_path / "Some-machine", launches(1, 2))
     assert main(["gate", *words, "--storage", str(tmp_path)]) == 3
     assert "nothing is not a folder with records" in capsys.readouterr().out
@@ -170,4 +158,6 @@ def test_a_machine_that_changed_is_incomparable_input(tmp_path: Path, capsys: py
     base = written(tmp_path / "base", launches(1, 8, drift=0.005))
     head = written(tmp_path / "head", launches(2, 5, drift=0.005, machine_slower=0.3))
     assert main(["gate", base, head]) == 3
-    assert "gate: CONTAMINATED" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "gate: CONTAMINATED" in out
+    assert "the best matrix product takes +" in out

@@ -41,6 +41,12 @@ def result(samples: GateSamples) -> GateResult:
     return conclude(samples, RULES)
 
 
+@pytest.fixture(scope="module")
+def lines(samples: GateSamples, result: GateResult) -> list[str]:
+    """As they are printed."""
+    return report_lines(result, samples.header, RULES)
+
+
 def sentence_of(samples: GateSamples, result: GateResult, words: str) -> str:
     (found,) = [line for line in finding_sentences(result, samples.header, RULES) if words in line]
     return found
@@ -78,9 +84,8 @@ def test_an_undecided_case_that_looks_slower_says_that_it_is_not_confirmed(
 
 
 def test_a_case_that_is_gone_says_why(samples: GateSamples, result: GateResult) -> None:
-    assert "GONE: backward small-ctx128-fp32-naive: head does not have it" in sentence_of(
-        samples, result, "model/ lost"
-    )
+    gone = "GONE: backward small-ctx128-fp32-naive: head does not have it"
+    assert gone in sentence_of(samples, result, "model/ lost")
 
 
 def test_a_case_that_neither_side_can_measure_says_why_once(samples: GateSamples) -> None:
@@ -90,16 +95,10 @@ def test_a_case_that_neither_side_can_measure_says_why_once(samples: GateSamples
     assert found == "NOT MEASURED: backward small-ctx128-fp32-naive: on both sides unsupported: no compiler here."
 
 
-def test_a_counter_that_rose_says_by_how_much(samples: GateSamples, result: GateResult) -> None:
-    found = sentence_of(samples, result, "MORE")
+def test_what_rose_in_one_case_is_one_sentence_that_says_by_how_much(samples: GateSamples) -> None:
+    risen = [ExactFinding(SLOW, "saved_bytes", 1000, 1100), ExactFinding(SLOW, "kernel_launches", 1, 2)]
+    found = sentence_of(samples, conclude(replace(samples, exact=risen), RULES), "MORE")
     assert "saved_bytes rose from 1,000 to 1,100 (+10.00%)" in found
-
-
-def test_what_rose_in_one_case_is_one_sentence(samples: GateSamples) -> None:
-    risen = [ExactFinding(SLOW, name, 1, 2) for name in ("saved_bytes", "kernel_launches")]
-    both = conclude(replace(samples, exact=risen), RULES)
-    found = sentence_of(samples, both, "MORE")
-    assert "saved_bytes rose from 1 to 2" in found
     assert "kernel_launches rose from 1 to 2" in found
 
 
@@ -134,25 +133,20 @@ def test_what_is_offered_to_paste_accepts_exactly_what_fails(samples: GateSample
     assert [entry.limit for entry in accepted if entry.counter] == [1100]
 
 
-def test_the_last_line_is_the_verdict(samples: GateSamples, result: GateResult) -> None:
-    assert report_lines(result, samples.header, RULES)[-1].startswith("gate: FAILED (1 SLOWER, ")
+def test_the_last_line_is_the_verdict(lines: list[str]) -> None:
+    assert lines[-1].startswith("gate: FAILED (1 SLOWER, ")
 
 
-def test_nothing_printed_can_move_the_cursor(samples: GateSamples, result: GateResult) -> None:
-    assert all(line.isprintable() for line in report_lines(result, samples.header, RULES))
+def test_nothing_printed_can_move_the_cursor(lines: list[str]) -> None:
+    assert all(line.isprintable() for line in lines)
 
 
-def test_the_table_has_every_case(samples: GateSamples, result: GateResult) -> None:
-    lines = report_lines(result, samples.header, RULES)
+def test_the_table_has_every_case(lines: list[str]) -> None:
     assert sum(line.startswith("quiet ") and " OK " in line for line in lines) == 8
 
 
-def test_a_machine_that_cannot_tell_says_what_it_can(samples: GateSamples, result: GateResult) -> None:
-    assert result.detectable is not None
-    assert any(
-        f"detects a {result.detectable:.1%} slowdown with 80 % power" in s
-        for s in report_lines(result, samples.header, RULES)
-    )
+def test_a_machine_that_cannot_tell_says_what_it_can(result: GateResult, lines: list[str]) -> None:
+    assert any(f"detects a {result.detectable:.1%} slowdown with 80 % power" in line for line in lines)
 
 
 def test_markdown_keeps_hostile_text_as_text(samples: GateSamples, result: GateResult) -> None:

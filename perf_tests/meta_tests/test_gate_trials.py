@@ -7,8 +7,10 @@ import shutil
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -18,25 +20,16 @@ from model.precision import PRECISIONS
 from perf_tests.gate.clock import ClockDecision
 from perf_tests.gate.conclusion import GateResult, RunVerdict, conclude
 from perf_tests.gate.rules import Rules
+from perf_tests.gate.samples import GateSamples
 from perf_tests.gate.verdicts import CaseResult, Effect, ExactResult, Verdict
 from perf_tests.meta_tests.launch import ROOT
 from perf_tests.proofs import gate_cost, gate_power, gate_trials
 from perf_tests.proofs.gate_false_alarms import NO_OP_CHANGES, conclude_from
 from perf_tests.proofs.gate_simulation import CLAIMED_POWER
 from perf_tests.proofs.gate_slowdowns import METHODS, OTHER_SLOWDOWNS, REAL_SLOWDOWNS, SHAPES, slowed
-from perf_tests.proofs.gate_trials import (
-    ENGINES,
-    Change,
-    Plan,
-    Trial,
-    TrialError,
-    count_trials,
-    proof_arguments,
-    prove,
-    replaced,
-)
 from perf_tests.proofs.share import Share
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
+from perf_tests.records.record import Json
 
 
 @pytest.fixture
@@ -55,11 +48,6 @@ def changed_module(tree: Path, name: str) -> ModuleType:
     return module
 
 
-def inputs(sequence_length: int = 64) -> tuple[torch.Tensor, ...]:
-    generator = torch.Generator().manual_seed(3)
-    return tuple(torch.randn(8, sequence_length, 16, generator=generator) for _ in range(3))
-
-
 CHANGES = {**NO_OP_CHANGES, **{name: real.change for name, real in REAL_SLOWDOWNS.items()}}
 
 
@@ -72,7 +60,8 @@ def test_each_change_fits_the_code_and_leaves_the_result_as_it_was(name: str, tr
     assert bool(changed) == (name != "same-code")
     for path in changed:
         compile(path.read_text(), str(path), "exec")
-    torch.testing.assert_close(changed_module(tree, "attention").naive_attention(*inputs()), naive_attention(*inputs()))
+    q_k_v = torch.randn(3, 8, 64, 16)
+    torch.testing.assert_close(changed_module(tree, "attention").naive_attention(*q_k_v), naive_attention(*q_k_v))
 
 
 @pytest.fixture
@@ -110,24 +99,13 @@ def test_attention_works_on_in_the_shapes_planted_and_nowhere_else(tree: Path, w
 def test_each_phase_of_the_model_works_on_once(tree: Path, waits: list[float]) -> None:
     change, planted = slowed(random.Random(1))
     change(tree)
-    training = changed_module(tree, "training").Training(TinyModel(), PRECISIONS["fp32"], torch.device("cpu"))
+    model = torch.nn.Embedding(3, 3)
+    training = changed_module(tree, "training").Training(model, PRECISIONS["fp32"], torch.device("cpu"))
     tokens_BT = torch.zeros(1, 2, dtype=torch.long)
     loss = training.loss(training.forward(tokens_BT), tokens_BT)
     training.backward(loss)
     training.step(tokens_BT, tokens_BT)
     assert waits == [planted[f"test_{phase}[tiny-ctx32-fp32-sdpa]"] for phase in METHODS]
-
-
-class TinyModel(torch.nn.Module):
-    """Logits of three tokens."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = torch.nn.Embedding(3, 3)
-
-    def forward(self, tokens_BT: torch.Tensor) -> torch.Tensor:
-        logits_BTV: torch.Tensor = self.embedding(tokens_BT)
-        return logits_BTV
 
 
 def test_slowed_cases_are_drawn_anew_for_each_run_and_the_same_for_the_same_run() -> None:
@@ -144,8 +122,8 @@ def test_every_run_has_four_benchmarks_of_each_slowdown_that_is_claimed(run: int
 
 
 def test_a_change_that_does_not_fit_is_refused(tree: Path) -> None:
-    change: Change = replaced("model/attention.py", "no such line", "")
-    with pytest.raises(TrialError, match=r"model/attention\.py has no 'no such line' to change"):
+    change: gate_trials.Change = gate_trials.replaced("model/attention.py", "no such line", "")
+    with pytest.raises(gate_trials.TrialError, match=r"model/attention\.py has no 'no such line' to change"):
         change(tree)
 
 
@@ -159,32 +137,19 @@ def test_the_upper_limit_is_one_percent_where_the_tables_say(hits: int, trials: 
 def test_the_interval_of_a_share_is_the_exact_one() -> None:
     """8 of 20: 0.191 to 0.639, as printed in textbooks."""
     assert Share(8, 20).limits == pytest.approx((0.191, 0.639), abs=0.001)
-    assert Share(0, 10).limits[0] == 0.0
+    assert Share(0, 299).limits == pytest.approx((0.0, 1 - 0.025 ** (1 / 299)))
     assert Share(10, 10).limits[1] == 1.0
     assert str(Share(8, 20)) == "8 of 20, 40% (19% to 64%)"
     assert Share(8, 20).words(2) == "8 of 20, 40.00% (19.12% to 63.95%)"
     assert str(Share(0, 0)) == "0 of 0"
 
 
-def test_no_event_in_299_trials_is_limited_by_the_299th_root() -> None:
-    """One minus the 299th root of 0.025."""
-    low, high = Share(0, 299).limits
-    assert low == 0
-    assert high == pytest.approx(1 - 0.025 ** (1 / 299))
-
-
-def test_only_finished_trials_count(tmp_path: Path) -> None:
+def test_power_is_tried_by_what_the_folder_lacks(tmp_path: Path) -> None:
     for stem in ("finished", "without-samples"):
         (tmp_path / f"{stem}.truth.json").write_text(json.dumps({"change": "item"}))
     (tmp_path / "finished.jsonl.gz").touch()
     (tmp_path / "without-truth.jsonl.gz").touch()
-    assert count_trials(tmp_path, "item") == 1
-    assert count_trials(tmp_path, "extra-copy") == 0
-
-
-def test_power_is_tried_by_what_the_folder_lacks(tmp_path: Path) -> None:
-    (tmp_path / "one.truth.json").write_text(json.dumps({"change": "item"}))
-    (tmp_path / "one.jsonl.gz").touch()
+    assert [gate_trials.count_trials(tmp_path, change) for change in ("item", "extra-copy")] == [1, 0]
     missing = list(gate_power.plans(tmp_path, 2, ["item", "extra-copy"]))
     assert [plan.truth["change"] for plan in missing] == ["extra-work", "extra-work", "extra-copy"]
     assert missing[0].truth["planted"] == slowed(random.Random("extra-work 0"))[1]
@@ -193,12 +158,14 @@ def test_power_is_tried_by_what_the_folder_lacks(tmp_path: Path) -> None:
 def test_a_run_that_says_nothing_ends_the_proof(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(*arguments: object) -> Trial:
-        raise TrialError("no verdict")
+    def fails(*arguments: object) -> gate_trials.Trial:
+        raise gate_trials.TrialError("no verdict")
 
     monkeypatch.setattr(gate_trials, "run_trial", fails)
-    arguments = proof_arguments("about", "cost", runs=1, minutes=5).parse_args([f"--folder={tmp_path}"])
-    assert prove(arguments, [Plan({"change": "item"}, lambda tree: None, ())], conclude_from) == 2
+    arguments = gate_trials.proof_arguments("about", "cost", runs=1, minutes=5).parse_args([f"--folder={tmp_path}"])
+    assert (
+        gate_trials.prove(arguments, [gate_trials.Plan({"change": "item"}, lambda tree: None, ())], conclude_from) == 2
+    )
     assert capsys.readouterr().out.endswith("no verdict\n")
 
 
@@ -206,20 +173,30 @@ def test_a_run_that_says_nothing_ends_the_proof(
     ("name", "engine"), [("20261122T005959-item", 1), ("20261122T010000-item", 2), ("20300101T000000-item", 3)]
 )
 def test_the_engine_of_a_trial_is_the_one_of_its_time(name: str, engine: int) -> None:
-    assert Trial(name, {}, trial("item", RunVerdict.PASSED).result).engine == engine
-    assert list(ENGINES) == sorted(ENGINES)
+    assert trial(name).engine == engine
+    assert list(gate_trials.ENGINES) == sorted(gate_trials.ENGINES)
+
+
+CLOCK = ClockDecision("cpu", 0.1, 0.01)
+FAILED = GateResult(RunVerdict.FAILED, "", [], [], None, None, {}, CLOCK, None, (6, 10))
+
+
+def trial(
+    change: str, truth: Json | None = None, samples: GateSamples | None = None, **result: Any
+) -> gate_trials.Trial:
+    """A finished run; `result` says what of it is not as in one that failed without any case."""
+    return gate_trials.Trial(change, {"change": change, **(truth or {})}, replace(FAILED, **result), samples)
 
 
 def power_trial(
     slowdown: float, found: bool, cpu_spread: float = 0.01, detectable: float = 0.01, error: float = 0.001
-) -> Trial:
+) -> gate_trials.Trial:
     """A finished run of two benchmarks, of which the first is slowed."""
     verdict = Verdict.SLOWER if found else Verdict.UNDECIDED
     effect = Effect(slowdown + error, 0.0, 0.2, 10)
     rows = [CaseResult("a::slowed", verdict, effect), CaseResult("a::other", Verdict.OK, effect)]
-    clock = ClockDecision("cpu", 0.1, cpu_spread)
-    result = GateResult(RunVerdict.FAILED, "", rows, [], None, None, {}, clock, detectable, (6, 10))
-    return Trial("extra-work", {"change": "extra-work", "planted": {"slowed": slowdown}}, result, FINISHED)
+    clock, truth = ClockDecision("cpu", 0.1, cpu_spread), {"planted": {"slowed": slowdown}}
+    return trial("extra-work", truth, FINISHED, cases=rows, clock=clock, detectable=detectable)
 
 
 FINISHED = gate_run([SimulatedCase("a::slowed"), SimulatedCase("a::other")], Rules(), seed=1)
@@ -262,19 +239,16 @@ def test_what_a_noisy_run_says_it_finds_is_tried_where_it_says_so(
     assert f"): {said}" in output
 
 
-def real_trial(change: str, by_time: bool, by_counters: bool | None) -> Trial:
+def real_trial(change: str, by_time: bool, by_counters: bool | None) -> gate_trials.Trial:
     """A run of a real slowdown of one benchmark beside another; None for one that counted nothing."""
     verdict = Verdict.SLOWER if by_time else Verdict.OK
     rows = [CaseResult("a::slowed", verdict), CaseResult("a::other", Verdict.SLOWER)]
-    clock = ClockDecision("cpu", 0.1, 0.01)
+    new, counted = (8, Verdict.MORE) if by_counters else (7, Verdict.SAME)
     exact = [
-        ExactResult(
-            "a::slowed", "kernel_launches", 7, 8 if by_counters else 7, Verdict.MORE if by_counters else Verdict.SAME
-        )
+        ExactResult("a::slowed", "kernel_launches", 7, new, counted),
+        ExactResult("a::other", "saved_bytes", 7, 8, Verdict.MORE),
     ]
-    exact = [] if by_counters is None else [*exact, ExactResult("a::other", "saved_bytes", 7, 8, Verdict.MORE)]
-    result = GateResult(RunVerdict.FAILED, "", rows, exact, None, None, {}, clock, None, (6, 10))
-    return Trial(change, {"change": change, "cases": ["slowed"]}, result)
+    return trial(change, {"cases": ["slowed"]}, cases=rows, exact=[] if by_counters is None else exact)
 
 
 def test_real_slowdowns_stand_in_a_table_of_what_caught_them() -> None:
@@ -299,14 +273,14 @@ def test_a_real_slowdown_that_nothing_catches_refutes_the_claim(
     assert ("by time or by counters: does not hold" in capsys.readouterr().out) == (exit_code == 1)
 
 
-def cost_trial(screened_seconds: float, cleared: int, pair_spread: float = 0.01) -> Trial:
+def cost_trial(screened_seconds: float, cleared: int, pair_spread: float = 0.01) -> gate_trials.Trial:
     """Twenty unchanged benchmarks, of which all but `cleared` scatter wildly."""
     spreads = [pair_spread] * cleared + [0.3] * (20 - cleared)
     cases = [SimulatedCase(f"a::{place}", pair_spread=spread) for place, spread in enumerate(spreads)]
     samples = gate_run(cases, Rules(), seed=1, most_pairs=6)
     for pair in samples.pairs(1):
         samples.add({"event": "pair", "stage": 1, "pair": pair, "seconds": screened_seconds / 6})
-    return Trial("same-code", {"change": "same-code"}, conclude(samples, Rules()), samples)
+    return gate_trials.Trial("same-code", {"change": "same-code"}, conclude(samples, Rules()), samples)
 
 
 @pytest.mark.parametrize(
@@ -321,18 +295,13 @@ def test_cost_is_claimed_of_the_whole_suite_in_time_and_cleared(
     assert f"6 launch pairs in {seconds} s" in capsys.readouterr().out
 
 
-def trial(change: str, verdict: RunVerdict) -> Trial:
-    clock = ClockDecision("cpu", 0.1, 0.01)
-    return Trial(change, {"change": change}, GateResult(verdict, "", [], [], None, None, {}, clock, None, (6, 0)))
-
-
 @pytest.mark.parametrize("alarms, runs, exit_code", [(0, 50, 0), (1, 60, 0), (4, 60, 1), (0, 10, 2), (10, 10, 1)])
 def test_false_alarms_are_counted_against_the_promised_rate(
     alarms: int, runs: int, exit_code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    contaminated = trial("comments", RunVerdict.CONTAMINATED)
-    failed = [trial("same-code", RunVerdict.FAILED)] * alarms
-    passed = [trial("comments", RunVerdict.PASSED)] * (runs - alarms)
+    contaminated = trial("comments", verdict=RunVerdict.CONTAMINATED)
+    failed = [trial("same-code")] * alarms
+    passed = [trial("comments", verdict=RunVerdict.PASSED)] * (runs - alarms)
 
     assert conclude_from([contaminated, *failed, *passed]) == exit_code
     output = capsys.readouterr().out

@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 from unittest.mock import Mock
 
 import pytest
@@ -22,15 +20,14 @@ CASE_ID = "perf_tests/test_attention.py::test_attention_forward[d16-seq256-fp32-
 EFFECT = Effect(0.052, 0.041, 0.063, 10)
 
 
-def plugin(row: CaseResult | None, verdict: RunVerdict, summary: Path | None = None, reason: str = "") -> GatePlugin:
+def plugin(row: CaseResult | None, verdict: RunVerdict, summary: Path | None = None) -> GatePlugin:
     """After a run with this outcome; without a row, its only case was not tried."""
-    rows = [] if row is None else [row]
     plan = Mock(spec=GatePlan, against=Against("main", None, 15.0, "pass", summary), rules=Rules())
-    run = GateRun(cast(GatePlan, plan))
+    run = GateRun(plan)
     run.header = {"base": {"label": "main", "revision": "0123456789abcdef"}, "head": {"label": "working tree"}}
-    run.result = GateResult(verdict, reason, rows, [], None, None, {}, ClockDecision("wall", 0.01, None), None, (6, 10))
-    unmeasured = {CASE_ID: "would not fit: too large"} if row is None else {}
-    found = GatePlugin(run, cast(GateWatch, Mock(spec=GateWatch)), unmeasured)
+    rows, clock = [row] if row else [], ClockDecision("wall", 0.01, None)
+    run.result = GateResult(verdict, "", rows, [], None, None, {}, clock, None, (6, 10))
+    found = GatePlugin(run, Mock(spec=GateWatch), {} if row else {CASE_ID: "would not fit: too large"})
     found.rows = {CASE_ID: row} if row else {}
     return found
 
@@ -38,12 +35,11 @@ def plugin(row: CaseResult | None, verdict: RunVerdict, summary: Path | None = N
 def report(found: GatePlugin) -> pytest.TestReport:
     stash = pytest.Stash()
     stash[CASE] = attention_case()
-    item = SimpleNamespace(
-        nodeid=CASE_ID, location=("test_attention.py", 3, "name"), keywords={}, stash=stash, path=Path("x.py"),
-        ihook=Mock(),
-    )  # fmt: skip
-    assert found.pytest_runtest_protocol(cast(pytest.Item, item)) is True
-    return cast(pytest.TestReport, item.ihook.pytest_runtest_logreport.call_args.kwargs["report"])
+    where = ("test_attention.py", 3, "name")
+    item = Mock(nodeid=CASE_ID, location=where, keywords={}, stash=stash, path=Path("x.py"))
+    assert found.pytest_runtest_protocol(item) is True
+    made: pytest.TestReport = item.ihook.pytest_runtest_logreport.call_args.kwargs["report"]
+    return made
 
 
 @pytest.mark.parametrize(
@@ -67,15 +63,16 @@ def test_a_verdict_is_the_result_of_its_test(
 ) -> None:
     found = plugin(row, verdict)
     shown = report(found)
-
     assert shown.outcome == outcome
     assert dict(shown.user_properties)[VERDICT] == words
     assert found.pytest_report_teststatus(shown) == (outcome, outcome[0].replace("f", "F").replace("p", "."), words)
 
 
-def test_a_failed_test_says_by_how_much_and_how_to_see_it_again() -> None:
-    text = report(plugin(CaseResult(CASE_ID, Verdict.SLOWER, EFFECT, clock="wall"), RunVerdict.FAILED)).longreprtext
+SLOWER = CaseResult(CASE_ID, Verdict.SLOWER, EFFECT, clock="wall")
 
+
+def test_a_failed_test_says_by_how_much_and_how_to_see_it_again() -> None:
+    text = report(plugin(SLOWER, RunVerdict.FAILED)).longreprtext
     assert "5.2% slower" in text
     assert "--against 0123456789ab" in text
 
@@ -91,19 +88,14 @@ def test_a_failed_test_says_by_how_much_and_how_to_see_it_again() -> None:
     ],
 )
 def test_the_run_ends_in_the_exit_code_of_its_verdict(verdict: RunVerdict, before: int, exit_code: int) -> None:
-    session = SimpleNamespace(exitstatus=before)
-    plugin(CaseResult(CASE_ID, Verdict.OK, EFFECT), verdict).pytest_sessionfinish(cast(pytest.Session, session))
+    session = Mock(exitstatus=before)
+    plugin(CaseResult(CASE_ID, Verdict.OK, EFFECT), verdict).pytest_sessionfinish(session)
     assert session.exitstatus == exit_code
 
 
-def test_the_summary_is_written_whole_or_its_failure_told(tmp_path: Path) -> None:
-    row = CaseResult(CASE_ID, Verdict.SLOWER, EFFECT, clock="wall")
-    session = cast(pytest.Session, SimpleNamespace(exitstatus=1))
-    plugin(row, RunVerdict.FAILED, tmp_path / "gate.md").pytest_sessionfinish(session)
-    assert "SLOWER" in (tmp_path / "gate.md").read_text()
-
-    found = plugin(row, RunVerdict.FAILED, tmp_path / "gone/gate.md")
-    found.pytest_sessionfinish(session)
+def test_a_summary_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    found = plugin(SLOWER, RunVerdict.FAILED, tmp_path / "gone/gate.md")
+    found.pytest_sessionfinish(Mock(exitstatus=1))
     assert any("gone/gate.md cannot be written" in note for note in found.run.notes)
 
 
@@ -119,8 +111,7 @@ def test_a_counter_that_rose_fails_its_case_however_fast_it_is() -> None:
 
 
 def test_other_tests_run_as_ever() -> None:
-    item = SimpleNamespace(stash=pytest.Stash())
-    assert plugin(None, RunVerdict.PASSED).pytest_runtest_protocol(cast(pytest.Item, item)) is None
+    assert plugin(None, RunVerdict.PASSED).pytest_runtest_protocol(Mock(stash=pytest.Stash())) is None
 
 
 def test_an_interrupted_run_names_its_samples_and_judges_nothing() -> None:
