@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from perf_tests.meta_tests.kernel_traces import CAST, DIV, HOST_THREAD, SGEMM, HandWritten, forward_and_backward
+from perf_tests.meta_tests.kernel_traces import CAST, DIV, HOST, SGEMM, HandWritten, forward_and_backward
 from perf_tests.traces.chrome_trace import read_chrome_trace
 from perf_tests.traces.kernel_events import Trace, TracedKernel
 
@@ -53,18 +53,18 @@ def test_a_number_that_several_operations_bear_belongs_to_the_last_of_them() -> 
     """An operation that makes no node, here an arange in the region before, reports the number of the next one."""
     kernels = kernels_of(
         ("mask", 5, 20),
-        ("aten::arange", 6, 10, HOST_THREAD, 8),
+        ("aten::arange", 6, 10, HOST, 8),
         ("softmax", 25, 40),
-        ("aten::exp", 26, 30, HOST_THREAD, 8),
-        ("autograd::engine::evaluate_function: ExpBackward0", 50, 60, HOST_THREAD, 8, 1),
+        ("aten::exp", 26, 30, HOST, 8),
+        ("autograd::engine::evaluate_function: ExpBackward0", 50, 60, HOST, 8, 1),
         ("aten::mul", 51, 59),
     )
     assert [kernel.regions for kernel in kernels if kernel.is_backward] == [("softmax",)]
 
 
 def test_what_is_recomputed_going_back_is_in_its_own_regions() -> None:
-    checkpoint = ("autograd::engine::evaluate_function: CheckpointBackward", 10, 60, HOST_THREAD, 1, 1)
-    (kernel,) = kernels_of(checkpoint, ("feed_forward", 12, 40), ("aten::mm", 15, 35, HOST_THREAD, 5))
+    checkpoint = ("autograd::engine::evaluate_function: CheckpointBackward", 10, 60, HOST, 1, 1)
+    (kernel,) = kernels_of(checkpoint, ("feed_forward", 12, 40), ("aten::mm", 15, 35, HOST, 5))
     assert (kernel.regions, kernel.is_backward) == (("feed_forward",), True)
 
 
