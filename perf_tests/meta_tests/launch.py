@@ -4,9 +4,11 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 from perf_tests.meta_tests.forked_python import forked_python
 from perf_tests.records.journal import read_journal
@@ -53,6 +55,11 @@ class Launch:
     def outcomes(self) -> dict[str, Json]:
         """By short name, `test_forward[tiny-ctx8-fp32-own]`."""
         return {short(row["id"]): row for row in self.record["outcomes"]}
+
+    @property
+    def passes(self) -> dict[str, Json]:
+        """What extra passes found, by short name."""
+        return {short(row["id"]): row for row in self.record["passes"]}
 
     @property
     def measured(self) -> dict[str, Json]:
@@ -114,3 +121,13 @@ def finish(process: subprocess.Popen[str], storage: Path) -> Launch:
 
 def launch(storage: Path, *arguments: str, **environment: str) -> Launch:
     return finish(start(storage, *arguments, **environment), storage)
+
+
+def launched_once(*arguments: str, **environment: str) -> Callable[[pytest.TempPathFactory], Launch]:
+    """A fixture: one launch for all tests of a module."""
+
+    @pytest.fixture(scope="module")
+    def launched(tmp_path_factory: pytest.TempPathFactory) -> Launch:
+        return launch(tmp_path_factory.mktemp("launched"), *arguments, **environment)
+
+    return launched

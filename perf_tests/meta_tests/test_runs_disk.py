@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.meta_tests.launch import ALL_THREE, MODELS, THREE_CASES, Launch, copied, finished, launch
+from perf_tests.meta_tests.launch import ALL_THREE, MODELS, THREE_CASES, Launch, copied, finished, launch, launched_once
 from perf_tests.records.journal import read_journal
 
 
@@ -37,11 +37,8 @@ def test_with_room_again_the_run_is_completed(disk_full: Launch, tmp_path: Path)
     assert completed.measured.keys() == ALL_THREE
 
 
-@pytest.fixture(scope="module")
-def read_only(tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    """The disk turns read-only while the cases run: the journal is open, but the record gets no name."""
-    arguments = (f"--model={MODELS}:DiskTurnsReadOnly", *THREE_CASES)
-    return launch(tmp_path_factory.mktemp("read_only"), *arguments, PLANTED_READ_ONLY="yes")
+# The disk turns read-only while the cases run: the journal is open, but the record gets no name.
+read_only = launched_once(f"--model={MODELS}:DiskTurnsReadOnly", *THREE_CASES, PLANTED_READ_ONLY="yes")
 
 
 def test_a_record_that_cannot_be_written_is_told_and_fails_the_run(read_only: Launch) -> None:

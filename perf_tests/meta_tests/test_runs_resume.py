@@ -17,6 +17,7 @@ from perf_tests.meta_tests.launch import (
     finish,
     finished,
     launch,
+    launched_once,
     short,
     start,
     start_command,
@@ -26,10 +27,8 @@ from perf_tests.records.journal import read_journal
 DIES_AT_16 = (f"--model={MODELS}:DiesAt16", *THREE_CASES)
 
 
-@pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    """Killed in the second of three cases."""
-    return launch(tmp_path_factory.mktemp("killed"), *DIES_AT_16, PLANTED_SIGNAL="SIGKILL")
+killed = launched_once(*DIES_AT_16, PLANTED_SIGNAL="SIGKILL")
+"""In the second of three cases."""
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +42,12 @@ def test_a_killed_run_loses_only_the_case_in_flight(killed: Launch) -> None:
     assert killed.records == []
 
 
-def test_a_resumed_run_ends_in_one_record_with_every_case_once(resumed: Launch) -> None:
+def test_a_resumed_run_ends_in_one_record_with_every_case_once_and_no_journal(resumed: Launch) -> None:
     assert resumed.exit_code == 0
     assert resumed.measured.keys() == ALL_THREE
     assert len(resumed.record["benchmarks"]) == 3
     assert resumed.record["outcomes"] == []
+    assert resumed.journals == []
 
 
 def test_a_resumed_run_keeps_the_rounds_that_were_measured_before(killed: Launch, resumed: Launch) -> None:
@@ -57,26 +57,18 @@ def test_a_resumed_run_keeps_the_rounds_that_were_measured_before(killed: Launch
     assert contents.benchmarks == [resumed.measured["test_forward[tiny-ctx8-fp32-own]"]]
 
 
-def test_a_complete_run_leaves_no_journal(resumed: Launch) -> None:
-    assert resumed.journals == []
-
-
 def test_a_resumed_run_says_how_much_was_done(resumed: Launch) -> None:
     assert "1 of 3 cases were done" in resumed.output
 
 
 def test_an_interrupted_run_is_not_gone_on_with_under_other_options(killed: Launch, tmp_path: Path) -> None:
-    storage = copied(killed, tmp_path)
-    journal = next(storage.glob("*/journal-*"))
-    before = journal.read_bytes()
-
-    refused = launch(storage, *DIES_AT_16, "--resume", "--rounds=3", "--batch-size=2")
+    refused = launch(copied(killed, tmp_path), *DIES_AT_16, "--resume", "--rounds=3", "--batch-size=2")
 
     assert refused.exit_code == 4
     assert "rounds (2 then, 3 now)" in refused.errors
     assert "batch_size (4 then, 2 now)" in refused.errors
     assert refused.records == []
-    assert journal.read_bytes() == before
+    assert [path.read_bytes() for path in refused.journals] == [path.read_bytes() for path in killed.journals]
 
 
 def test_a_case_that_kills_the_process_twice_is_given_up(killed: Launch, tmp_path: Path) -> None:
@@ -91,10 +83,8 @@ def test_a_case_that_kills_the_process_twice_is_given_up(killed: Launch, tmp_pat
     assert "died twice" in last.outcomes["test_forward[tiny-ctx16-fp32-own]"]["reason"]
 
 
-@pytest.fixture(scope="module")
-def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    """Ctrl-C in the second of three cases."""
-    return launch(tmp_path_factory.mktemp("interrupted"), *DIES_AT_16, PLANTED_SIGNAL="SIGINT")
+interrupted = launched_once(*DIES_AT_16, PLANTED_SIGNAL="SIGINT")
+"""Ctrl-C in the second of three cases."""
 
 
 def test_ctrl_c_keeps_what_was_measured(interrupted: Launch) -> None:

@@ -57,36 +57,46 @@ def without_timed_phase(slow: list[float]) -> Json:
     return {"warmup_rounds": 5, "leaves_out_timed_phase": True, "warmup_seconds": [0.5] * 5, "seconds": seconds}
 
 
-def test_as_many_rounds_are_enough_as_were_slow() -> None:
-    values = warmup_values(series([5.0, 2.0]), FIRST_ROUND, 5)
-    assert (values["recommended_warmup_rounds"], values["flags"]) == (2, [])
-    assert values["recommendation"] == "2 warm-up rounds are enough in all 5 processes; --warmup-rounds 5 covers that."
+@pytest.mark.parametrize(
+    "found, rounds, flags, said",
+    [
+        pytest.param(
+            series([5.0, 2.0]), 2, [],
+            "2 warm-up rounds are enough in all 5 processes; --warmup-rounds 5 covers that.",
+            id="as many rounds as were slow",
+        ),
+        pytest.param(
+            series([9.0, 7.0, 5.0, 3.0, 2.5, 2.0]), 6, ["short_warmup"],
+            "6 warm-up rounds are enough in all 5 processes; set --warmup-rounds 6.",
+            id="a warm-up that was too short",
+        ),
+        pytest.param(
+            [*series([], drift=0.05)[:1], *series([5.0])[1:]], 1, [],
+            "1 warm-up round is enough in the 4 of 5 processes that settled; ",
+            id="a process that never settles is counted and not averaged in",
+        ),
+        pytest.param(
+            series([], drift=0.05), max(STUDIED_WARMUP_ROUNDS), ["short_warmup"],
+            "No process became steady within 20 rounds",
+            id="a machine that drifts",
+        ),
+        pytest.param(series([2.0], rounds=2)[:1], 5, [], "give at least --rounds 5", id="too few rounds"),
+    ],
+)  # fmt: skip
+def test_what_is_recommended_follows_from_the_slow_rounds(
+    found: list[Json], rounds: int, flags: list[str], said: str
+) -> None:
+    values = warmup_values(found, FIRST_ROUND, 5)
+    assert (values["recommended_warmup_rounds"], values["flags"]) == (rounds, flags)
+    assert said in values["recommendation"]
 
 
-def test_a_warm_up_that_was_too_short_is_flagged_with_what_to_set() -> None:
-    values = warmup_values(series([9.0, 7.0, 5.0, 3.0, 2.5, 2.0]), FIRST_ROUND, 5)
-    assert values["flags"] == ["short_warmup"]
-    assert values["recommendation"] == "6 warm-up rounds are enough in all 5 processes; set --warmup-rounds 6."
 
 
-def test_a_process_that_never_settles_is_counted_and_not_averaged_in() -> None:
-    (drifting, *_), settled = series([], drift=0.05), series([5.0])[1:]
-    values = warmup_values([drifting, *settled], FIRST_ROUND, 5)
-    assert values["recommended_warmup_rounds"] == 1
-    assert values["recommendation"].startswith("1 warm-up round is enough in the 4 of 5 processes that settled; ")
 
 
-def test_a_machine_that_drifts_is_told_that_no_warm_up_cures_it() -> None:
-    values = warmup_values(series([], drift=0.05), FIRST_ROUND, 5)
-    assert values["recommended_warmup_rounds"] == max(STUDIED_WARMUP_ROUNDS)
-    assert "No process became steady within 20 rounds" in values["recommendation"]
 
 
-def test_too_few_rounds_recommend_nothing_new() -> None:
-    (first, *_) = series([2.0], rounds=2)
-    values = warmup_values([first], FIRST_ROUND, 5)
-    assert (values["recommended_warmup_rounds"], values["flags"]) == (5, [])
-    assert "give at least --rounds 5" in values["recommendation"]
 
 
 def test_rounds_are_numbered_through_the_whole_process() -> None:
