@@ -10,7 +10,7 @@ import pytest
 
 from perf_tests.__main__ import main
 from perf_tests.meta_tests.browser import DARK, LIGHT, chromium, opened
-from perf_tests.proofs.synthetic import timed
+from perf_tests.proofs.synthetic import timed, write_record
 from perf_tests.proofs.synthetic_grid import grid_record, with_every_pass
 from perf_tests.records.record import Json
 
@@ -24,7 +24,6 @@ HOSTILE = "<img src=x onerror=\"document.title='pwned'\"> <script>document.title
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs of a small grid, one case of which has a name that would like to be more."""
     folder = tmp_path_factory.mktemp("page")
-    (folder / "records" / "machine").mkdir(parents=True)
     for number in (1, 2):
         data = grid_record(number)
         data["benchmarks"] = [row for row in data["benchmarks"] if is_wanted(row["extra_info"])]
@@ -32,8 +31,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
             data["benchmarks"].append(
                 timed(f"test_forward[{HOSTILE}-{context}]", size=HOSTILE, context_length=context, parameters=1000)
             )
-        written = json.dumps(with_every_pass(data, moments=50))
-        (folder / "records" / "machine" / f"{number:04}_run.json").write_text(written)
+        write_record(folder / f"records/machine/{number:04}_run.json", with_every_pass(data, moments=50))
     assert main(["report", f"--storage={folder / 'records'}", f"--output={folder / 'page.html'}"]) == 0
     return folder / "page.html"
 

@@ -21,15 +21,12 @@ from perf_tests.proofs.synthetic import (
     with_passes,
 )
 from perf_tests.records.record import Json
-from perf_tests.views.report import page
 from perf_tests.views.report.memory import FEWEST_MOMENTS, thinned
 
 MIB = 2**20
 
 
-@pytest.fixture(autouse=True)
-def no_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "_plotly", lambda: "/* what draws */")
+pytestmark = pytest.mark.usefixtures("no_plotly")
 
 
 def traces(text: str, name: str) -> dict[str, Any]:

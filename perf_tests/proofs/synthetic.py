@@ -1,6 +1,8 @@
 """Small records as the suite writes them, with invented figures."""
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
@@ -139,6 +141,14 @@ def warmed(case_id: str = FORWARD, seconds: float = 0.01, **changes: Any) -> Jso
     return passed(case_id, "warmup", values, **changes)
 
 
+def timed_attention(seconds: Sequence[float] = TEN_ROUNDS, **changes: Any) -> Json:
+    """The row of attention alone; `changes` go to its identity and its id, other names to its `extra_info`."""
+    labels = attention_identity(**changes)
+    extra = {name: value for name, value in changes.items() if name not in labels}
+    row = timed(f"test_{labels['phase']}[{'-'.join(map(str, changes.values()))}]", seconds)
+    return {**row, "extra_info": {**labels, "flags": [], **extra}}
+
+
 def untimed(
     case_id: str = FORWARD, outcome: str = "out_of_memory", reason: str = "1.0 GiB asked, 0.5 GiB left", **changes: Any
 ) -> Json:
@@ -211,3 +221,10 @@ def record(
 def with_passes(data: Json, *passes: Json) -> Json:
     """The record with extra passes over its cases."""
     return {**data, "passes": list(passes)}
+
+
+def write_record(path: Path, data: Json | str) -> Path:
+    """The record as a file, and the folders above it; a string is what stands in the file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(data if isinstance(data, str) else json.dumps(data))
+    return path
