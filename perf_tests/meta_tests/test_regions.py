@@ -34,7 +34,7 @@ class Opener:
 
 
 class Dispatched(TorchDispatchMode):
-    """Writes down the operations that PyTorch dispatches."""
+    """Writes down the operations that PyTorch dispatches: `aten.mm.default`."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

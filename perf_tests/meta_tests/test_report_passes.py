@@ -229,8 +229,7 @@ def test_launches_of_its_kernels_are_a_floor_behind_each_line(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "traffic, corners, heights",
-    [(None, [1.0, 1000.0], [2.0, 2.0]), (100.0, [1.0, 20.0, 1000.0], [0.1, 2.0, 2.0])],
+    "traffic, corners, heights", [(None, [1.0, 1000.0], [2.0, 2.0]), (100.0, [1.0, 20.0, 1000.0], [0.1, 2.0, 2.0])]
 )
 def test_the_roof_is_what_memory_allows_up_to_the_best_product(
     traffic: float | None, corners: list[float], heights: list[float], tmp_path: Path

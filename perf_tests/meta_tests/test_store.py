@@ -8,13 +8,7 @@ from pathlib import Path
 import pytest
 
 from perf_tests.proofs.synthetic import BACKWARD, record, timed, untimed
-from perf_tests.records.store import (
-    encoded,
-    list_records,
-    read_record,
-    save_record,
-    write_whole,
-)
+from perf_tests.records.store import encoded, list_records, read_record, save_record, write_whole
 
 
 def refuse(number: int) -> object:
