@@ -25,9 +25,7 @@ def refuse_constant(name: str) -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_number_that_json_does_not_know_becomes_null(value: float) -> None:
     row = timed(peak_allocated_bytes=value, device_seconds=[0.1, value])
-
     data = json.loads(encoded(build_record(header(), [row], [])), parse_constant=refuse_constant)
-
     info = data["benchmarks"][0]["extra_info"]
     assert info["peak_allocated_bytes"] is None
     assert info["device_seconds"] == [0.1, None]
@@ -36,13 +34,11 @@ def test_a_number_that_json_does_not_know_becomes_null(value: float) -> None:
 def test_a_record_of_another_format_is_refused_with_both_versions() -> None:
     data = record([timed()])
     data["suite"]["format_version"] = 99
-
     assert why_not_a_record(data) == "its format version is 99, this suite reads 1"
 
 
 def test_pytest_benchmarks_own_file_is_no_record() -> None:
     own = {"machine_info": {}, "commit_info": {}, "benchmarks": [], "datetime": "2030-01-01", "version": "5.3.1"}
-
     assert why_not_a_record(own) == "it is no record of this suite"
 
 
@@ -85,7 +81,6 @@ def test_any_json_at_all_is_judged_and_never_raises(data: object) -> None:
 @given(st.sampled_from(list(places(GOOD))), JSON_VALUES | st.just(REMOVED))
 def test_a_record_damaged_anywhere_is_refused_or_can_be_compared_with(path: tuple[Any, ...], value: object) -> None:
     data = damaged(path, value)
-
     if why_not_a_record(data) is None:
         machine_differences(machine(), data["machine_info"])
         ids_of(data)
@@ -117,7 +112,6 @@ def test_what_changes_a_figure_is_named_with_both_values(name: str, value: objec
         there["torch"]["torch"] = value
     else:
         there = machine(**{name: value})
-
     assert named in machine_differences(machine(), there)
 
 
@@ -127,7 +121,6 @@ def test_identity_is_the_same_from_a_benchmark_and_from_an_outcome() -> None:
 
 def test_attention_alone_has_an_identity_of_its_own() -> None:
     row = {"extra_info": {"phase": "attention_forward", "head_dim": 64, "sequence_length": 256, "median": 1.0}}
-
     assert list(identity_of(row)) == [
         "phase", "head_dim", "sequence_length", "batch_size", "precision", "attention", "device",
     ]  # fmt: skip

@@ -225,11 +225,9 @@ def test_a_predicted_peak_is_a_circle_around_the_measured_one(tmp_path: Path) ->
 
 def test_attention_that_ran_out_of_memory_is_a_cross_above_all_figures(tmp_path: Path) -> None:
     lost = {**attention_identity(sequence_length=512), "id": "lost", "outcome": "out_of_memory", "reason": "6 GiB"}
-    line, cross = figures(page_over(tmp_path, record([timed_attention()], [lost])))["run1-attention-time-forward"][
-        "data"
-    ]
-    assert cross["marker"]["symbol"] == "x"
-    assert cross["x"] == [512]
+    text = page_over(tmp_path, record([timed_attention()], [lost]))
+    line, cross = figures(text)["run1-attention-time-forward"]["data"]
+    assert (cross["marker"]["symbol"], cross["x"]) == ("x", [512])
     assert cross["y"][0] > max(line["y"])
     assert cross["text"][0].endswith("out of memory: 6 GiB")
     assert cross["name"].endswith("out of memory")

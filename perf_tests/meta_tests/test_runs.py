@@ -41,7 +41,6 @@ def test_measuring_leaves_the_checkout_clean(from_below: Launch) -> None:
 
 def test_a_record_names_the_commit_it_measured(from_below: Launch) -> None:
     commit = git(from_below.storage.parent, "rev-parse", "HEAD")
-
     assert from_below.record["commit_info"]["id"] == commit
     assert from_below.record["commit_info"]["dirty"] is False
     assert record_files(from_below.storage)[0].name == f"0001_{commit[:12]}.json"
@@ -49,7 +48,6 @@ def test_a_record_names_the_commit_it_measured(from_below: Launch) -> None:
 
 def test_benchmarks_that_are_disabled_run_and_write_nothing(tmp_path: Path) -> None:
     disabled = launch(tmp_path / "storage", *ONE_CASE, "--benchmark-disable")
-
     assert disabled.exit_code == 0
     assert "1 passed" in disabled.output
     assert [path for path in disabled.storage.rglob("*") if path.is_file()] == []
@@ -75,7 +73,6 @@ def collections() -> list[list[str]]:
 
 def test_a_grid_has_one_order_however_it_is_asked_for(collections: list[list[str]]) -> None:
     first, *others = collections
-
     assert len(first) >= 48
     assert others == [first, first]
 
@@ -84,7 +81,6 @@ def test_cases_that_share_a_model_stand_side_by_side(collections: list[list[str]
     names = [short(case) for case in collections[0] if "attention_" not in case]
     models = ["-".join(name.partition("[")[2].split("-")[:2]) for name in names]
     changes = sum(here != there for here, there in pairwise(models))
-
     assert changes == len(set(models)) - 1
 
 
@@ -113,7 +109,6 @@ def watched(storage: Path, **environment: str) -> str:
 
 def test_a_person_who_watches_sees_the_case_the_round_and_the_time_left(tmp_path: Path) -> None:
     shown = watched(tmp_path)
-
     assert "\rcase 1 of 2  warm-up 1 of 1  test_forward[tiny-ctx8-fp32-naive]" in shown
     assert "\rcase 1 of 2  round 2 of 2  test_forward[tiny-ctx8-fp32-naive]" in shown
     assert re.search(r"\rcase 2 of 2  about \d+ s left  round 2 of 2  test_attention", shown)
@@ -121,6 +116,5 @@ def test_a_person_who_watches_sees_the_case_the_round_and_the_time_left(tmp_path
 
 def test_a_log_of_continuous_integration_shows_no_progress(tmp_path: Path) -> None:
     shown = watched(tmp_path, CI="true")
-
     assert "2 passed" in shown
     assert "round 2 of 2" not in shown

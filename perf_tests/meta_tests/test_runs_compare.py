@@ -80,7 +80,6 @@ def test_every_case_has_the_ratio_of_its_medians_and_an_interval_labelled_for_wh
 def test_pytest_benchmarks_own_table_shows_the_baseline_beside_the_run(again: Launch) -> None:
     """Grouped by an axis that one family lacks too."""
     table = again.output.partition("- results -")[0]
-
     assert "precision=fp32 head_dim=16" in table
     assert f"{FORWARD} (NOW)" in table
     assert f"{FORWARD} (0001" in table
@@ -88,7 +87,6 @@ def test_pytest_benchmarks_own_table_shows_the_baseline_beside_the_run(again: La
 
 def test_the_json_file_asked_for_is_the_whole_record(again: Launch) -> None:
     newest = max(again.records, key=lambda record: str(record["datetime"]))
-
     assert json.loads((again.storage / "whole.json").read_bytes()) == newest
 
 
@@ -98,7 +96,6 @@ def change_torch(data: Json) -> None:
 
 def test_a_baseline_of_another_machine_is_refused_before_measuring(baseline: Launch, tmp_path: Path) -> None:
     refused = launch_after(baseline, tmp_path, change_torch, "--benchmark-compare=0001")
-
     assert refused.exit_code == 4
     for named in ("torch: ", "'0.4.1' there", "threads: ", "999 there"):
         assert named in refused.errors
@@ -110,7 +107,6 @@ def test_without_a_number_a_record_of_another_machine_is_passed_over_and_named(
     baseline: Launch, tmp_path: Path
 ) -> None:
     first = launch_after(baseline, tmp_path, change_torch, "--benchmark-compare")
-
     assert first.exit_code == 0
     assert "torch: " in first.output
     assert "'0.4.1' there" in first.output
@@ -142,7 +138,6 @@ def test_a_case_that_no_longer_fits_fails_the_run(baseline: Launch, tmp_path: Pa
     compared = launch_after(
         baseline, tmp_path, lambda data: None, "--benchmark-compare", PLANTED_MEMORY="as much as there is"
     )
-
     assert compared.exit_code == 1
     line = line_with(compared, "forward tiny-ctx8")
     assert "no longer measured (" in line
@@ -209,7 +204,6 @@ def test_with_a_narrowed_selection_nothing_is_gone_and_the_rest_is_counted(narro
 @pytest.mark.parametrize("name", FOREIGN)
 def test_a_file_that_is_no_record_is_named_once_and_left_alone(narrowed: Launch, name: str) -> None:
     path = narrowed.storage / "another-machine" / name
-
     assert narrowed.output.count(str(path)) == 1
     assert path.read_text() == FOREIGN[name]
 
@@ -220,7 +214,6 @@ def test_a_case_that_the_baseline_lacks_is_new(narrowed: Launch) -> None:
 
 def test_the_same_name_with_another_identity_is_incomparable_and_names_the_fields(narrowed: Launch) -> None:
     line = line_with(narrowed, "forward tiny-ctx8")
-
     assert "incomparable" in line
     assert "batch_size was 64, is 4" in line
     assert "model was 'theirs:build'" in line
@@ -233,7 +226,6 @@ def test_a_regression_beyond_the_users_limit_fails_the_run_and_names_the_case(ba
 
     limit = ("--benchmark-compare=0001", "--benchmark-compare-fail=median:10000%")
     compared = launch_after(baseline, tmp_path, a_nanosecond, *limit)
-
     assert compared.exit_code == 1
     (told,) = (line for line in compared.output.splitlines() if "10000" in line and "test_" in line)
     assert FORWARD in told

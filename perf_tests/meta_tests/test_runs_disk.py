@@ -30,9 +30,7 @@ def test_a_full_disk_costs_no_case_that_was_finished(disk_full: Launch) -> None:
 
 def test_with_room_again_the_run_is_completed(disk_full: Launch, tmp_path: Path) -> None:
     storage = copied(disk_full, tmp_path)
-
     completed = launch(storage, f"--model={MODELS}:DiskFillsAt16", *THREE_CASES, "--resume")
-
     assert completed.exit_code == 0
     assert completed.measured.keys() == ALL_THREE
 
@@ -53,9 +51,7 @@ def test_a_complete_journal_becomes_the_record_without_measuring_again(read_only
     storage = copied(read_only, tmp_path)
     journalled = read_journal(read_only.journals[0])
     assert journalled is not None
-
     completed = launch(storage, f"--model={MODELS}:DiskTurnsReadOnly", *THREE_CASES, "--resume")
-
     assert completed.exit_code == 0
     assert completed.record["benchmarks"] == journalled.benchmarks
     assert completed.journals == []

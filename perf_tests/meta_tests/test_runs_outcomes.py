@@ -23,7 +23,6 @@ out_of_memory_alone = launched_once(*ONE_FAMILY, "--context=32", "--phase=infere
 
 def test_every_selected_case_is_exactly_once_a_row_of_the_record(grid: Launch) -> None:
     rows = [*grid.measured, *grid.outcomes]
-
     assert len(rows) == len(set(rows)) == len(grid.record["suite"]["selection"]) == 24
 
 
@@ -40,14 +39,12 @@ def test_a_case_that_fails_says_why_and_keeps_the_rounds_before(
     grid: Launch, context: int, outcome: str, reason: str, rounds_kept: int
 ) -> None:
     row = grid.outcomes[f"test_inference[tiny-ctx{context}-fp32-own]"]
-
     assert (row["outcome"], len(row["rounds"])) == (outcome, rounds_kept)
     assert reason in row["reason"]
 
 
 def test_a_case_that_runs_out_of_memory_says_what_it_needed_and_what_there_was(grid: Launch) -> None:
     row = grid.outcomes["test_inference[tiny-ctx32-fp32-own]"]
-
     assert 0 < row["needed_bytes"] <= row["available_bytes"] == BUDGET_BYTES
 
 
@@ -60,14 +57,12 @@ def test_after_a_case_ran_out_of_memory_another_family_is_tried_and_has_that_mem
 @pytest.mark.parametrize("phase", ["inference", "forward"])
 def test_a_case_that_cannot_fit_is_not_tried(grid: Launch, phase: str) -> None:
     row = grid.outcomes[f"test_{phase}[tiny-ctx100000000-fp32-own]"]
-
     assert row["outcome"] == "would_not_fit"
     assert row["needed_bytes"] > row["available_bytes"] == BUDGET_BYTES
 
 
 def test_a_precision_that_the_device_lacks_is_unsupported(grid: Launch) -> None:
     rows = [row for name, row in grid.outcomes.items() if "-tf32-" in name]
-
     assert len(rows) == 12
     assert {row["outcome"] for row in rows} == {"unsupported"}
     assert all(row["reason"] for row in rows)
@@ -86,7 +81,6 @@ def test_each_case_without_a_timing_is_told_with_its_reason(grid: Launch) -> Non
 
 def test_pytest_benchmarks_own_table_shows_no_case_without_a_timing(grid: Launch) -> None:
     table = grid.output[grid.output.index("- benchmark 'forward'") : grid.output.index("- results -")]
-
     assert all(name in table for name in grid.measured)
     assert not any(name in table for name in grid.outcomes)
 
@@ -149,7 +143,6 @@ def test_a_case_alone_starts_from_the_weights_it_has_in_the_middle_of_a_grid(
 ) -> None:
     name = "test_backward[tiny-ctx8-fp32-own]"
     alone = logged(tmp_path / "log", tmp_path / "storage", "--phase=backward")
-
     assert weights(tmp_path / "log") == {name: weights(logs / "all_phases")[name]}
     assert identity_of(alone.measured[name]) == identity_of(all_phases.measured[name])
 
@@ -157,7 +150,6 @@ def test_a_case_alone_starts_from_the_weights_it_has_in_the_middle_of_a_grid(
 def test_a_model_whose_weights_cannot_be_drawn_again_is_rebuilt_after_it_was_trained(tmp_path: Path) -> None:
     phases = "--phase=forward,backward,optimizer,full_step"
     logged(tmp_path / "log", tmp_path / "storage", phases, model="LoggedWithoutReset")
-
     assert builds(tmp_path / "log") == 2
     assert len(weights(tmp_path / "log")) == 4
     assert len(set(weights(tmp_path / "log").values())) == 1

@@ -53,7 +53,6 @@ def test_a_resumed_run_ends_in_one_record_with_every_case_once_and_no_journal(re
 def test_a_resumed_run_keeps_the_rounds_that_were_measured_before(killed: Launch, resumed: Launch) -> None:
     contents = read_journal(killed.journals[0])
     assert contents is not None
-
     assert contents.benchmarks == [resumed.measured["test_forward[tiny-ctx8-fp32-own]"]]
 
 
@@ -63,7 +62,6 @@ def test_a_resumed_run_says_how_much_was_done(resumed: Launch) -> None:
 
 def test_an_interrupted_run_is_not_gone_on_with_under_other_options(killed: Launch, tmp_path: Path) -> None:
     refused = launch(copied(killed, tmp_path), *DIES_AT_16, "--resume", "--rounds=3", "--batch-size=2")
-
     assert refused.exit_code == 4
     assert "rounds (2 then, 3 now)" in refused.errors
     assert "batch_size (4 then, 2 now)" in refused.errors
@@ -73,10 +71,8 @@ def test_an_interrupted_run_is_not_gone_on_with_under_other_options(killed: Laun
 
 def test_a_case_that_kills_the_process_twice_is_given_up(killed: Launch, tmp_path: Path) -> None:
     storage = copied(killed, tmp_path)
-
     again = launch(storage, *DIES_AT_16, "--resume", PLANTED_SIGNAL="SIGKILL")
     last = launch(storage, *DIES_AT_16, "--resume", PLANTED_SIGNAL="SIGKILL")
-
     assert again.exit_code == -signal.SIGKILL
     assert last.exit_code == 1
     assert last.measured.keys() | last.outcomes.keys() == ALL_THREE
@@ -96,9 +92,7 @@ def test_ctrl_c_keeps_what_was_measured(interrupted: Launch) -> None:
 def test_the_command_that_an_interrupted_run_prints_completes_it(interrupted: Launch) -> None:
     command = interrupted.output.partition("go on with `")[2].partition("`")[0]
     pytest_name, *arguments = shlex.split(command)
-
     completed = finish(start_command((sys.executable, "-m", pytest_name, *arguments)), interrupted.storage)
-
     assert completed.exit_code == 0
     assert completed.measured.keys() == ALL_THREE
     assert completed.journals == []
@@ -106,7 +100,6 @@ def test_the_command_that_an_interrupted_run_prints_completes_it(interrupted: La
 
 def test_a_run_that_stops_at_its_first_failure_keeps_its_journal(tmp_path: Path) -> None:
     stopped = launch(tmp_path, f"--model={MODELS}:FailsWithoutGraph", *THREE_CASES, "--phase=inference", "--exitfirst")
-
     assert stopped.exit_code == 1
     assert stopped.records == []
     assert finished(stopped) == {f"test_inference[tiny-ctx{context}-fp32-own]" for context in (8, 16)}
@@ -125,7 +118,6 @@ def test_two_runs_at_once_end_in_two_records(tmp_path: Path) -> None:
     finally:
         gate.touch()
         both = finish(first, tmp_path)
-
     assert (both.exit_code, second.exit_code) == (0, 0)
     assert "no interrupted run of this machine to go on with" in second.output
     assert len(journals_of_the_first) == 1

@@ -23,7 +23,6 @@ def test_each_measured_case_is_one_line_with_its_figures_in_straight_columns() -
 @pytest.mark.parametrize("outcome", OUTCOMES)
 def test_each_case_without_a_timing_is_one_line_with_its_reason(outcome: str) -> None:
     lines = result_lines(record([timed(FORWARD)], [untimed(BACKWARD, outcome, "because of this")]))
-
     assert naming(BACKWARD, lines) == [f"{case_name(BACKWARD)}: {OUTCOMES[outcome]}: because of this"]
 
 
@@ -39,13 +38,11 @@ def test_each_flag_is_told_in_its_sentence(flag: str) -> None:
 
 def test_a_short_warm_up_is_told_with_what_to_set() -> None:
     lines = result_lines(record([timed(FORWARD, flags=["short_warmup"], suggested_warmup_rounds=8)]))
-
     assert f"{case_name(FORWARD)}: {FLAGS['short_warmup'].sentence}; set --warmup-rounds 8" in lines
 
 
 def test_what_is_not_known_is_a_dash() -> None:
     row = timed(FORWARD, tokens_per_second=None, tflops_per_second=None, share_of_matmul_ceiling=None)
-
     assert naming(FORWARD, result_lines(record([row])))[0].split()[-3:] == ["-", "-", "-"]
 
 
@@ -58,7 +55,6 @@ def test_what_bounds_a_case_and_its_share_of_the_roofline_are_told() -> None:
 
 def test_a_record_that_knows_no_bound_has_no_column_for_it() -> None:
     header, _, notes = result_lines(record([timed(FORWARD)]))
-
     assert "bound" not in header
     assert "roofline" not in notes
 
@@ -67,7 +63,6 @@ def test_a_record_that_knows_no_bound_has_no_column_for_it() -> None:
 def test_long_names_push_out_columns_and_never_the_bound(length: int) -> None:
     name = "perf_tests/test_forward.py::test_forward[" + "x" * length + "]"
     header, row, notes = result_lines(record([timed(name, bound="compute", roofline_fraction=0.5)]))
-
     assert len(header) == len(row)
     assert len(header) <= WIDTH
     assert ("of ceiling" in header) == (length == 30) == ("ceiling" in notes)
@@ -80,7 +75,6 @@ def test_a_record_without_a_timing_has_no_empty_table() -> None:
 
 def test_columns_are_aligned_whatever_their_width() -> None:
     lines = table(("case", "a", "longer"), [("x", "12345", "1"), ("a long name", "1", "123456789")])
-
     assert lines == [
         "case             a     longer",
         "x            12345          1",
@@ -112,7 +106,6 @@ def test_a_case_is_called_by_its_phase_and_its_parameters() -> None:
 
 def test_the_shares_of_a_runs_time_add_up() -> None:
     line = time_line({"total": 10.0, "rounds": 6.0, "compiling": 1.0, "building": 1.0, "counting": 0.5})
-
     assert line.startswith("10 s: 60% in warm-up and measured rounds")
     assert "10% of all in first calls" in line
     assert "10% building models, 5% counting and ceilings, 25% start" in line
