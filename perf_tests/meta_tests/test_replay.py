@@ -61,12 +61,6 @@ def test_an_interrupted_run_is_no_base_for_a_verdict(tmp_path: Path, end: str | 
     assert main(["replay", str(path)]) == 3
 
 
-def test_a_file_that_holds_no_samples_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "other.json").write_text("{}\n")
-    assert main(["replay", str(tmp_path / "other.json")]) == 3
-    assert "other.json cannot be used" in capsys.readouterr().out
-
-
 def test_settings_that_make_no_sense_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, _ = recorded(tmp_path, QUIET)
     path.write_text(path.read_text().replace('"alpha": 0.01', '"alpha": 7'))

@@ -342,12 +342,6 @@ def test_the_same_records_make_the_same_bytes(tmp_path: Path) -> None:
     assert page_over(tmp_path / "a", *records) == page_over(tmp_path / "b", *backwards)
 
 
-def test_a_page_that_cannot_be_written_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    storage = store(tmp_path / "records", record([timed()]))
-    assert main(["report", f"--storage={storage}", f"--output={tmp_path}/missing/page.html"]) == 2
-    assert "cannot be written" in capsys.readouterr().err
-
-
 def test_a_missing_plotly_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,6 +53,11 @@ def shown_rows(dom: str, attribute: str) -> list[str]:
     return [row for row in re.findall(r"<tr ([^>]*)>", dom) if attribute in row and "hidden" not in row]
 
 
+def title(dom: str) -> str:
+    """What a driver said."""
+    return html.unescape(dom.partition("<title>")[2].partition("</title>")[0])
+
+
 def test_nothing_is_said_on_the_console(seen: tuple[str, list[str]]) -> None:
     assert seen[1] == []
 
@@ -83,9 +88,7 @@ def test_choosing_a_size_leaves_its_rows_and_its_points(page: Path) -> None:
     dom, console = opened(page, page.parent / "profile", driver=driver)
     assert not shown_rows(dom, 'data-size="small"')
     assert shown_rows(dom, 'data-size="medium"')
-    names = re.search("<title>(.*?)</title>", dom)
-    assert names
-    assert {name.partition(",")[0] for name in json.loads(names[1])} == {"roofline", "launch floor", "medium"}
+    assert {name.partition(",")[0] for name in json.loads(title(dom))} == {"roofline", "launch floor", "medium"}
     assert console == []
 
 
@@ -105,9 +108,7 @@ def test_bars_areas_and_chosen_cases_are_drawn(page: Path) -> None:
     look();"""
     dom, console = opened(page, page.parent / "profile", driver=driver)
     assert console == []
-    title = re.search("<title>(.*?)</title>", dom)
-    assert title
-    traces, bars, groups, chosen, rounds = json.loads(html.unescape(title[1]))
+    traces, bars, groups, chosen, rounds = json.loads(title(dom))
     assert (traces, bars, rounds) == (7, 5, 15)
     assert groups == chosen
 
@@ -119,9 +120,7 @@ def test_a_figures_data_is_downloaded_as_csv(page: Path) -> None:
       document.querySelector('button[data-figure=run2-context-forward]').click();
     }, 3000);"""
     dom, _ = opened(page, page.parent / "profile", driver=driver)
-    title = re.search("<title>(.*?)</title>", dom, re.DOTALL)
-    assert title
-    header, *rows = title[1].splitlines()
+    header, *rows = title(dom).splitlines()
     assert header == "series,tokens in a sequence,median of the rounds (ms),low,high,what,size,context,precision,phase"
     assert any(row.startswith('"small, fp32 naive",128,') and row.endswith(",small,128,fp32,forward") for row in rows)
 

@@ -22,15 +22,13 @@ def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_what_was_saved_is_read_back(tmp_path: Path) -> None:
-    data = record([timed()], [untimed(BACKWARD)])
-    assert read_record(save_record(data, tmp_path / "machine", "name")).data == data
-
-
-def test_records_are_numbered_one_after_the_other(tmp_path: Path) -> None:
+def test_records_are_numbered_one_after_the_other_and_no_number_is_given_again(tmp_path: Path) -> None:
+    """A comparison by number must not silently mean another run."""
     for name in ("first", "second", "third"):
         save_record(record([timed()]), tmp_path, name)
     assert files(tmp_path) == ["0001_first.json", "0002_second.json", "0003_third.json"]
+    (tmp_path / "0002_second.json").unlink()
+    assert save_record(record([timed()]), tmp_path, "fourth").name == "0004_fourth.json"
 
 
 def test_each_folder_counts_for_itself(tmp_path: Path) -> None:
@@ -39,20 +37,16 @@ def test_each_folder_counts_for_itself(tmp_path: Path) -> None:
     assert files(tmp_path / "one") == files(tmp_path / "other") == ["0001_name.json"]
 
 
-def test_a_file_system_without_links_holds_records_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "link", refuse(errno.EPERM))
-    data = record([timed()])
+@pytest.mark.parametrize("has_links", [True, False])
+def test_what_was_saved_is_read_back_with_and_without_links(
+    has_links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_links:
+        monkeypatch.setattr(os, "link", refuse(errno.EPERM))
+    data = record([timed()], [untimed(BACKWARD)])
     paths = [save_record(data, tmp_path, "name") for _ in range(2)]
     assert files(tmp_path) == ["0001_name.json", "0002_name.json"]
     assert [read_record(path).data for path in paths] == [data, data]
-
-
-def test_a_number_freed_in_the_middle_is_not_given_again(tmp_path: Path) -> None:
-    """A comparison by number must not silently mean another run."""
-    for name in ("first", "second", "third"):
-        save_record(record([timed()]), tmp_path, name)
-    (tmp_path / "0002_second.json").unlink()
-    assert save_record(record([timed()]), tmp_path, "fourth").name == "0004_fourth.json"
 
 
 def test_a_name_stays_inside_its_folder(tmp_path: Path) -> None:
@@ -125,10 +119,9 @@ def test_files_that_are_no_records_are_named_and_left_alone(tmp_path: Path) -> N
         "0005_no-text.json": b"\xff\xfe\x00",
         "0006_deep.json": b"[" * 100_000,
     }
+    (tmp_path / "machine/0007_folder.json").mkdir(parents=True)
     for name, content in foreign.items():
-        (tmp_path / "machine").mkdir(exist_ok=True)
         (tmp_path / "machine" / name).write_bytes(content)
-    (tmp_path / "machine" / "0007_folder.json").mkdir()
     save_record(record([timed()]), tmp_path / "machine", "good")
     listing = list_records(tmp_path)
     assert [stored.path.name for stored in listing.records] == ["0008_good.json"]

@@ -66,12 +66,9 @@ def test_each_size_and_context_is_a_row_and_each_phase_a_column() -> None:
     assert [row[:2] for row in found.rows] == [("small", "128"), ("small", "1024"), ("large", "128"), ("large", "1024")]
 
 
-def test_a_time_is_the_mean_and_the_standard_deviation_in_milliseconds() -> None:
-    assert column(table(record([case(seconds=(0.010, 0.011, 0.012))]), "timing"), "forward (ms)") == ["11.0 ± 1.0"]
-
-
-def test_a_single_round_has_no_spread() -> None:
-    assert column(table(record([case(seconds=(0.010,))]), "timing"), "forward (ms)") == ["10.00"]
+@pytest.mark.parametrize("seconds, cell", [((0.010, 0.011, 0.012), "11.0 ± 1.0"), ((0.010,), "10.00")])
+def test_a_time_is_the_mean_and_the_deviation_of_several_rounds(seconds: Sequence[float], cell: str) -> None:
+    assert column(table(record([case(seconds=seconds)]), "timing"), "forward (ms)") == [cell]
 
 
 def test_what_all_cases_share_is_said_once_in_the_title() -> None:
@@ -94,16 +91,12 @@ def test_two_shapes_of_one_name_are_both_shown() -> None:
     assert column(found, "forward (ms)") == ["11.0 ± 1.4 / 500.0"]
 
 
+@pytest.mark.parametrize("others", [[], [case()]], ids=["alone", "beside a timing"])
 @pytest.mark.parametrize("outcome", OUTCOMES)
-def test_a_case_without_a_timing_is_a_cell_and_a_reason(outcome: str) -> None:
-    found = table(record([case()], [lost("backward", outcome, "because of this")]), "timing")
-    (cell,) = column(found, "backward (ms)")
-    assert cell == ("OOM" if outcome == "out_of_memory" else OUTCOMES[outcome])
+def test_a_case_without_a_timing_is_a_cell_and_a_reason(outcome: str, others: list[Json]) -> None:
+    found = table(record(others, [lost("backward", outcome, "because of this")]), "timing")
+    assert column(found, "backward (ms)") == ["OOM" if outcome == "out_of_memory" else OUTCOMES[outcome]]
     assert any(note.endswith(f"{OUTCOMES[outcome]}: because of this") for note in found.notes)
-
-
-def test_a_record_of_outcomes_alone_is_a_table() -> None:
-    assert column(table(record([], [lost()]), "timing"), "forward (ms)") == ["OOM"]
 
 
 def test_what_was_not_selected_is_a_dash() -> None:

@@ -46,21 +46,32 @@ def test_records_of_two_machines_are_not_compared(tmp_path: Path, capsys: pytest
     assert "threads: 2 here, 4 there" in capsys.readouterr().out
 
 
-def test_a_file_that_is_no_record_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write_record(tmp_path / "torn.json", "{")
-    assert compare(path, path) == 3
-    assert str(path) in capsys.readouterr().out
+@pytest.fixture
+def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only record of the storage below the working folder."""
+    monkeypatch.chdir(tmp_path)
+    return write_record(tmp_path / ".benchmarks/machine/0001_x.json", record([timed()]))
 
 
 @pytest.mark.parametrize("words", [["tables"], ["report", "--output=page.html"]])
-def test_a_record_is_not_changed_by_looking_at_it(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    path = write_record(tmp_path / "records/machine/0001_x.json", record([timed()]))
-    before = (path.read_bytes(), path.stat().st_mtime_ns)
-    assert main([*words, "--storage=records"]) == 0
-    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+def test_a_record_is_not_changed_by_looking_at_it(words: list[str], stored: Path) -> None:
+    before = (stored.read_bytes(), stored.stat().st_mtime_ns)
+    assert main([*words, "--storage=.benchmarks"]) == 0
+    assert (stored.read_bytes(), stored.stat().st_mtime_ns) == before
+
+
+@pytest.mark.parametrize("words", ["tables --output={file}", "report --output=missing/page.html"])
+def test_what_cannot_be_written_is_one_sentence(words: str, stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words.format(file=stored).split(), "--storage=.benchmarks"]) == 2
+    assert len((said := capsys.readouterr().err).splitlines()) == 1
+    assert "cannot be written" in said
+
+
+@pytest.mark.parametrize("words", ["compare {file} {file}", "replay {file}", "report {file}", "tables {file}"])
+def test_a_file_that_is_no_record_is_named(words: str, stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored.write_text("{}\n")
+    assert main(words.format(file=stored).split()) == 3
+    assert f"{stored} cannot be" in "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize("words", [[], ["compare"], ["unknown"]])
