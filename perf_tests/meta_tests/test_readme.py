@@ -7,7 +7,6 @@ import io
 import re
 import shlex
 import subprocess
-import sys
 from contextlib import redirect_stdout
 from datetime import datetime
 from functools import cache
@@ -31,10 +30,12 @@ from perf_tests.meta_tests.documents import (
     commands,
     indented,
     is_shortened,
+    named,
     output,
     page,
     section,
 )
+from perf_tests.meta_tests.launch import launch_all
 from perf_tests.proofs import (
     against_llama,
     gate_cost,
@@ -54,28 +55,15 @@ from perf_tests.views.screens.lines import result_lines
 COMMANDS = list(dict.fromkeys(command for path in PAGES for command in commands(path.read_text())))
 PYTEST, MAKE, VERB, PROOF = "pytest ", "make ", "python -m perf_tests ", "python -m perf_tests.proofs."
 
-COLLECT = """
-import io, sys
-from contextlib import redirect_stdout
-import pytest
-for line in sys.stdin.read().splitlines():
-    printed = io.StringIO()
-    with redirect_stdout(printed):
-        code = pytest.main([*eval(line), "--collect-only", "-q", "-p", "no:cacheprovider"])
-    if code:
-        print(line, printed.getvalue()[-1000:])
-"""
-"""One process for all commands: starting torch takes longer than collecting."""
-
 
 def commands_that_begin(beginning: str) -> list[str]:
     return [command for command in COMMANDS if command.startswith(beginning)]
 
 
 def test_each_pytest_command_collects() -> None:
-    words = "".join(f"{shlex.split(command)[1:]}\n" for command in commands_that_begin(PYTEST))
-    ended = subprocess.run([sys.executable, "-c", COLLECT], cwd=ROOT, input=words, capture_output=True, text=True)
-    assert (ended.stdout, ended.returncode) == ("", 0), ended.stdout + ended.stderr[-2000:]
+    typed = commands_that_begin(PYTEST)
+    ends = launch_all([*shlex.split(words)[1:], "--collect-only", "-q", "-p", "no:cacheprovider"] for words in typed)
+    assert [(words, *end) for words, end in zip(typed, ends, strict=True) if end[0]] == []
 
 
 @pytest.mark.parametrize("command", commands_that_begin(MAKE))
@@ -152,8 +140,7 @@ def test_the_gate_is_described_with_its_own_numbers() -> None:
 @cache
 def said_of_the_samples() -> list[str]:
     """What the gate says of the samples that its page names."""
-    (name,) = re.findall(r"`(\.benchmarks/[^`]+\.jsonl(?:\.gz)?)`", block(page("gate"), "gate"))
-    samples = read_samples(ROOT / name)
+    samples = read_samples(named(block(page("gate"), "gate"), r"jsonl(?:\.gz)?"))
     rules = rules_from_settings(samples.header["settings"])
     return report_lines(conclude(samples, rules), samples.header, rules)
 
@@ -197,8 +184,7 @@ def test_the_prediction_is_what_its_command_prints(text: str) -> None:
 
 def test_the_results_are_those_of_the_record_they_name() -> None:
     text = block(README, "results")
-    (name,) = re.findall(r"`(\.benchmarks/[^`]+\.json)`", text)
-    record = read_record(ROOT / name).data
+    record = read_record(named(text, "json")).data
     assert is_shortened(output(text)[1:], [line.rstrip() for line in result_lines(record)])
     started, ended = (datetime.fromisoformat(time) for time in (record["suite"]["started"], record["datetime"]))
     minutes, seconds = divmod(round((ended - started).total_seconds()), 60)

@@ -1,6 +1,5 @@
 """What a launch leaves, shows and chooses, wherever and however it is started."""
 
-import json
 import os
 import pty
 import re
@@ -11,9 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.meta_tests.forked_python import forked_python
 from perf_tests.meta_tests.git_repository import git, make_repository
-from perf_tests.meta_tests.launch import ROOT, SMALL, Launch, finish, launch, record_files, short, start_command
+from perf_tests.meta_tests.launch import (
+    ROOT,
+    SMALL,
+    Launch,
+    finish,
+    inherited,
+    launch,
+    launch_all,
+    record_files,
+    short,
+    start_command,
+    suite,
+)
 
 ONE_CASE = ("--phase=forward", "-k=not attention")
 
@@ -58,16 +68,12 @@ def collections() -> list[list[str]]:
     """The cases of one grid in the order of collection, asked for in three ways."""
     files = [f"perf_tests/{name}.py" for name in ("test_forward", "test_backward", "test_full_step", "test_attention")]
     asked = [
-        (*files, "--size=tiny,small", "--context=8,16", "--precision=fp32,bf16", "--phase=all"),
-        (*reversed(files), "--size=small,tiny", "--context=16,8", "--precision=bf16,fp32", "--phase=all"),
-        ("perf_tests", "--size=small,tiny,small", "--context=16,8,16", "--precision=bf16,fp32", "--phase=all"),
+        (*files, "--size=tiny,small", "--context=8,16", "--precision=fp32,bf16"),
+        (*reversed(files), "--size=small,tiny", "--context=16,8", "--precision=bf16,fp32"),
+        ("perf_tests", "--size=small,tiny,small", "--context=16,8,16", "--precision=bf16,fp32"),
     ]
-    process = subprocess.run(
-        [forked_python(), "-m", "perf_tests.meta_tests.many_launches"],
-        input=json.dumps([["--collect-only", "-q", "-p", "no:cacheprovider", *arguments] for arguments in asked]),
-        cwd=ROOT, capture_output=True, text=True, check=True, timeout=300,
-    )  # fmt: skip
-    ends = json.loads(process.stdout)
+    collect = ("--phase=all", "--collect-only", "-q", "-p", "no:cacheprovider")
+    ends = launch_all([*arguments, *collect] for arguments in asked)
     return [[line for line in output.splitlines() if "::" in line] for _, output, _ in ends]
 
 
@@ -87,14 +93,9 @@ def test_cases_that_share_a_model_stand_side_by_side(collections: list[list[str]
 def watched(storage: Path, **environment: str) -> str:
     """What appears on the terminal of a person who watches."""
     terminal, inside = pty.openpty()
-    inherited = {name: value for name, value in os.environ.items() if name != "CI" and not name.startswith("PYTEST")}
-    command = (
-        *(forked_python(), "-m", "pytest", "perf_tests", "-p", "perf_tests.meta_tests.quick_ceiling"),
-        *("-p", "no:cacheprovider", *SMALL, "--phase=forward", f"--benchmark-storage=file://{storage}"),
-    )
-    process = subprocess.Popen(
-        command, cwd=ROOT, env={**inherited, "TERM": "xterm", **environment}, stdout=inside, stderr=inside
-    )
+    variables = inherited(TERM="xterm", **environment)
+    command = suite(storage, "--phase=forward")
+    process = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=inside, stderr=inside)
     os.close(inside)
     shown = b""
     while True:

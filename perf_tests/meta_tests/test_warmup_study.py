@@ -1,9 +1,7 @@
 """A study of warm-up: fresh processes that run a benchmark's own rounds, rows of the record, and what to set."""
 
-import io
 import json
-import os
-import subprocess
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,8 +21,7 @@ from perf_tests.meta_tests.test_gate_course import SETTINGS as GATE_SETTINGS
 from perf_tests.proofs.synthetic import passed
 from perf_tests.records.record import Json
 from perf_tests.views.screens.warmup import machine_line, warmup_lines
-from perf_tests.workers.channel import Channel
-from perf_tests.workers.process import WorkerProcess
+from perf_tests.workers.process import WorkerProcess, start_worker
 from perf_tests.workers.settings import received, sent
 from perf_tests.workers.study import FreshProcessError, in_fresh_process
 
@@ -188,14 +185,11 @@ def test_a_fresh_process_without_its_benchmark_says_so() -> None:
 
 
 def test_a_fresh_process_that_is_killed_is_named_with_its_signal(monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed_at_once(*_: object) -> WorkerProcess:
-        its_read, our_write = os.pipe()
-        our_read, its_write = os.pipe()
-        process = subprocess.Popen(["sleep", "60"], pass_fds=(its_read, its_write), process_group=0)
-        process.kill()
-        os.close(its_read)
-        os.close(its_write)
-        return WorkerProcess(process, Channel(our_read, our_write), io.BytesIO())
+    def killed_at_once(module: str, folder: Path, environment: Mapping[str, str]) -> WorkerProcess:
+        worker = start_worker(module, folder, environment)
+        worker.process.kill()
+        worker.process.wait()
+        return worker
 
     monkeypatch.setattr("perf_tests.workers.study.start_worker", killed_at_once)
     with pytest.raises(FreshProcessError, match=r"was killed by SIGKILL: it said nothing\."):
