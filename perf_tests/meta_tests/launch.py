@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 
 import pytest
 
@@ -31,7 +32,7 @@ ALL_THREE = {f"test_forward[tiny-ctx{context}-fp32-own]" for context in (8, 16, 
 
 @dataclass(frozen=True)
 class Launch:
-    """How a process ended, and what it said and left."""
+    """How a process ended, and what it said and left; cases by short name, `test_forward[tiny-ctx8-fp32-own]`."""
 
     exit_code: int
     output: str
@@ -53,17 +54,15 @@ class Launch:
 
     @property
     def outcomes(self) -> dict[str, Json]:
-        """By short name, `test_forward[tiny-ctx8-fp32-own]`."""
         return {short(row["id"]): row for row in self.record["outcomes"]}
 
     @property
     def passes(self) -> dict[str, Json]:
-        """What extra passes found, by short name."""
+        """What extra passes found."""
         return {short(row["id"]): row for row in self.record["passes"]}
 
     @property
     def measured(self) -> dict[str, Json]:
-        """By short name."""
         return {short(row["fullname"]): row for row in self.record["benchmarks"]}
 
 
@@ -110,15 +109,8 @@ def start(storage: Path, *arguments: str, **environment: str) -> subprocess.Pope
 def start_command(
     command: Sequence[str], cwd: Path = ROOT, root: Path = ROOT, **environment: str
 ) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command,
-        cwd=cwd,
-        env=inherited(PYTHONPATH=str(root), PYTHONUNBUFFERED="1", **environment),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    variables = inherited(PYTHONPATH=str(root), PYTHONUNBUFFERED="1", **environment)
+    return subprocess.Popen(command, cwd=cwd, env=variables, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True)
 
 
 def finish(process: subprocess.Popen[str], storage: Path) -> Launch:

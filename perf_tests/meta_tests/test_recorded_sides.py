@@ -133,8 +133,7 @@ def test_a_machine_that_changed_contaminates_the_run_and_fails_no_case(tmp_path:
 
 
 def test_a_run_without_a_baseline_is_not_judged(tmp_path: Path) -> None:
-    run = Run(gone_counts=True, record=record([timed(FORWARD)]))
-    judge(run, tmp_path, is_asked=False)
+    judge(run := Run(gone_counts=True, record=record([timed(FORWARD)])), tmp_path, is_asked=False)
     assert (run.notes, run.failures) == ([], [])
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from model.attention import naive_attention
 from model.precision import PRECISIONS
 from model.regions import region, regions_opened_by
 from model.training import Training
@@ -98,12 +97,6 @@ def test_an_opener_changes_no_operation_of_a_step() -> None:
     with Dispatched() as watched, regions_opened_by(Opener()):
         step.step(random_tokens(), random_tokens())
     assert watched.seen == plain.seen
-
-
-def test_naive_attention_still_compiles_into_one_graph() -> None:
-    q, k, v = torch.randn(3, 2, 5, 4).unbind()
-    compiled = torch.compile(naive_attention, fullgraph=True, backend="eager", dynamic=False)
-    assert torch.equal(compiled(q, k, v), naive_attention(q, k, v))
 
 
 def test_the_whole_model_still_compiles_into_one_graph() -> None:

@@ -85,12 +85,10 @@ def test_pytest_benchmarks_own_table_shows_no_case_without_a_timing(grid: Launch
     assert not any(name in table for name in grid.outcomes)
 
 
-def test_a_failed_case_fails_the_run(grid: Launch) -> None:
-    assert grid.exit_code == 1
-
-
-def test_cases_that_do_not_fit_alone_fail_nothing(out_of_memory_alone: Launch) -> None:
-    assert out_of_memory_alone.exit_code == 0
+def test_a_failed_case_fails_the_run_and_one_that_does_not_fit_fails_nothing(
+    grid: Launch, out_of_memory_alone: Launch
+) -> None:
+    assert (grid.exit_code, out_of_memory_alone.exit_code) == (1, 0)
 
 
 def test_a_case_has_the_same_outcome_alone_and_in_a_grid(grid: Launch, out_of_memory_alone: Launch) -> None:

@@ -25,6 +25,7 @@ def test_a_measured_case_carries_its_counters_and_what_follows_from_them(honest:
     assert info["bound"] in ("launch", "compute", "memory")
     assert (info["mfu"], info["counters_reason"]) == (None, None)
     assert isinstance(honest.record["notices"], list)
+    assert "counting and ceilings" in honest.output
 
 
 def test_a_case_faster_than_its_machine_fails_and_is_a_row_with_its_rounds(too_fast: Launch) -> None:
@@ -35,7 +36,3 @@ def test_a_case_faster_than_its_machine_fails_and_is_a_row_with_its_rounds(too_f
     assert "Most likely" in row["reason"]
     assert len(row["rounds"]) == 2
     assert "impossible: " in too_fast.output
-
-
-def test_a_run_says_what_counting_cost(honest: Launch) -> None:
-    assert "counting and ceilings" in honest.output

@@ -82,14 +82,10 @@ def test_releasing_frees_gradients_and_optimizer_state() -> None:
     assert [reference() for reference in freed] == [None] * len(freed)
 
 
-def test_a_step_marks_its_parts_in_order() -> None:
+def test_a_step_marks_its_parts_in_order_and_returns_a_loss_without_a_graph() -> None:
     marks: list[str] = []
-    toy_training().step(random_tokens(), random_tokens(), marks.append)
+    assert not toy_training().step(random_tokens(), random_tokens(), marks.append).requires_grad
     assert marks == ["zero_grad", "forward", "loss", "backward", "optimizer"]
-
-
-def test_a_step_returns_a_loss_without_a_graph() -> None:
-    assert not toy_training().step(random_tokens(), random_tokens()).requires_grad
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
