@@ -3,13 +3,10 @@
 import argparse
 import importlib
 import importlib.util
-import io
 import re
 import shlex
 import subprocess
-from contextlib import redirect_stdout
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from statistics import median
 
@@ -137,24 +134,16 @@ def test_the_gate_is_described_with_its_own_numbers() -> None:
     assert f"`--gate-minutes` ({limit})" in README
 
 
-@cache
-def said_of_the_samples() -> list[str]:
-    """What the gate says of the samples that its page names."""
+def test_the_gate_is_shown_as_a_replay_of_its_samples_says_it() -> None:
     samples = read_samples(named(block(page("gate"), "gate"), r"jsonl(?:\.gz)?"))
     rules = rules_from_settings(samples.header["settings"])
-    return report_lines(conclude(samples, rules), samples.header, rules)
-
-
-def test_the_gate_shows_what_a_replay_of_its_samples_says() -> None:
+    said = report_lines(conclude(samples, rules), samples.header, rules)
     shown = indented(block(page("gate"), "gate"))
     assert len(shown) > 5
-    assert [line for line in shown if line not in said_of_the_samples()] == []
-
-
-def test_the_readme_shows_the_same_of_the_gate() -> None:
+    assert [line for line in shown if line not in said] == []
     first, *shown = output(block(README, "gate"))
     assert first == OMITTED
-    assert is_shortened(shown, said_of_the_samples())
+    assert is_shortened(shown, said)
 
 
 def test_the_time_of_a_gate_run_is_that_of_the_kept_runs() -> None:
@@ -168,18 +157,11 @@ def test_there_are_commands_to_test(beginning: str, fewest: int) -> None:
     assert len(commands_that_begin(beginning)) >= fewest
 
 
-@cache
-def printed_by(command: str) -> list[str]:
-    printed = io.StringIO()
-    with redirect_stdout(printed):
-        main(shlex.split(command.removeprefix("$ " + VERB)))
-    return printed.getvalue().splitlines()
-
-
 @pytest.mark.parametrize("text", [README, page("predict")], ids=["readme", "predict"])
-def test_the_prediction_is_what_its_command_prints(text: str) -> None:
+def test_the_prediction_is_what_its_command_prints(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     command, *shown = indented(block(text, "predicted"))
-    assert is_shortened(shown, [line for line in printed_by(command) if line])
+    main(shlex.split(command.removeprefix("$ " + VERB)))
+    assert is_shortened(shown, filter(None, capsys.readouterr().out.splitlines()))
 
 
 def test_the_results_are_those_of_the_record_they_name() -> None:
@@ -248,16 +230,7 @@ def test_the_picture_is_of_sections_that_the_page_of_its_record_has(tmp_path: Pa
     assert len(anchors) == 3
 
 
-def links() -> list[tuple[Path, str]]:
-    """Each file with the files that it links to."""
-    return [(path, link) for path in PAGES for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text())]
-
-
-@pytest.mark.parametrize("path, link", links())
-def test_each_link_leads_to_a_file(path: Path, link: str) -> None:
-    assert (path.parent / link).exists()
-
-
-def test_the_readme_links_to_every_page() -> None:
-    linked = {link for path, link in links() if path.name == "README.md"}
-    assert {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} - linked == set()
+def test_each_link_leads_to_a_file_and_the_readme_links_to_every_page() -> None:
+    links = {path: re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text()) for path in PAGES}
+    assert [link for path in links for link in links[path] if not (path.parent / link).exists()] == []
+    assert {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} - set(links[ROOT / "README.md"]) == set()

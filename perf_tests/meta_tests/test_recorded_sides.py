@@ -45,14 +45,11 @@ def test_launches_of_the_baselines_commit_stand_against_those_of_this_one() -> N
     assert sides(data).why_no_verdict == ""
 
 
-def test_unasked_the_newest_commit_with_launches_enough_is_the_base() -> None:
+def test_the_commit_asked_for_is_the_base_and_unasked_the_newest_with_launches_enough() -> None:
     old, few = dated(launches(1, 5), "0" * 40, 0), dated(launches(2, 2), BASE, 10)
-    assert counts(sides([*old, *few, *dated(launches(3, 1), HEAD, 20)])) == ("0" * 12, 5, 1)
-
-
-def test_the_commit_asked_for_is_the_base_however_few_its_launches() -> None:
-    old, few = dated(launches(1, 5), "0" * 40, 0), dated(launches(2, 2), BASE, 10)
-    found = sides([*old, *few, *dated(launches(3, 1), HEAD, 20)], asked=5)
+    data = [*old, *few, *dated(launches(3, 1), HEAD, 20)]
+    assert counts(sides(data)) == ("0" * 12, 5, 1)
+    found = sides(data, asked=5)
     assert counts(found) == (BASE[:12], 2, 1)
     assert f"{BASE[:12]} has 2 comparable launches recorded and this code 1" in found.why_no_verdict
 

@@ -15,15 +15,12 @@ def disk_full(tmp_path_factory: pytest.TempPathFactory) -> Launch:
     return launch(storage, f"--model={MODELS}:DiskFillsAt16", *THREE_CASES, PLANTED_STORAGE=str(storage))
 
 
-def test_a_full_disk_stops_the_run_with_one_sentence(disk_full: Launch) -> None:
+def test_a_full_disk_stops_the_run_with_one_sentence_and_costs_no_case_that_was_finished(disk_full: Launch) -> None:
     assert disk_full.exit_code not in (0, 5)
     said = disk_full.output + disk_full.errors
     assert said.count(f"{disk_full.journals[0]} cannot be written") == 1
     assert "Traceback" not in said
     assert "Error" not in said.replace("[Errno", "")
-
-
-def test_a_full_disk_costs_no_case_that_was_finished(disk_full: Launch) -> None:
     assert finished(disk_full) == {"test_forward[tiny-ctx8-fp32-own]"}
     assert disk_full.records == []
 

@@ -27,8 +27,9 @@ from perf_tests.records.journal import read_journal
 DIES_AT_16 = (f"--model={MODELS}:DiesAt16", *THREE_CASES)
 
 
+# Both in the second of three cases.
 killed = launched_once(*DIES_AT_16, PLANTED_SIGNAL="SIGKILL")
-"""In the second of three cases."""
+interrupted = launched_once(*DIES_AT_16, PLANTED_SIGNAL="SIGINT")
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +37,11 @@ def resumed(killed: Launch, tmp_path_factory: pytest.TempPathFactory) -> Launch:
     return launch(copied(killed, tmp_path_factory.mktemp("resumed")), *DIES_AT_16, "--resume")
 
 
-def test_a_killed_run_loses_only_the_case_in_flight(killed: Launch) -> None:
-    assert killed.exit_code == -signal.SIGKILL
-    assert finished(killed) == {"test_forward[tiny-ctx8-fp32-own]"}
-    assert killed.records == []
+def test_a_run_that_is_killed_or_interrupted_loses_only_the_case_in_flight(killed: Launch, interrupted: Launch) -> None:
+    assert (killed.exit_code, interrupted.exit_code) == (-signal.SIGKILL, 2)
+    for ended in (killed, interrupted):
+        assert finished(ended) == {"test_forward[tiny-ctx8-fp32-own]"}
+        assert ended.records == []
 
 
 def test_a_resumed_run_ends_in_one_record_with_every_case_once_and_no_journal(resumed: Launch) -> None:
@@ -48,16 +50,13 @@ def test_a_resumed_run_ends_in_one_record_with_every_case_once_and_no_journal(re
     assert len(resumed.record["benchmarks"]) == 3
     assert resumed.record["outcomes"] == []
     assert resumed.journals == []
+    assert "1 of 3 cases were done" in resumed.output
 
 
 def test_a_resumed_run_keeps_the_rounds_that_were_measured_before(killed: Launch, resumed: Launch) -> None:
     contents = read_journal(killed.journals[0])
     assert contents is not None
     assert contents.benchmarks == [resumed.measured["test_forward[tiny-ctx8-fp32-own]"]]
-
-
-def test_a_resumed_run_says_how_much_was_done(resumed: Launch) -> None:
-    assert "1 of 3 cases were done" in resumed.output
 
 
 def test_an_interrupted_run_is_not_gone_on_with_under_other_options(killed: Launch, tmp_path: Path) -> None:
@@ -77,16 +76,6 @@ def test_a_case_that_kills_the_process_twice_is_given_up(killed: Launch, tmp_pat
     assert last.exit_code == 1
     assert last.measured.keys() | last.outcomes.keys() == ALL_THREE
     assert "died twice" in last.outcomes["test_forward[tiny-ctx16-fp32-own]"]["reason"]
-
-
-interrupted = launched_once(*DIES_AT_16, PLANTED_SIGNAL="SIGINT")
-"""Ctrl-C in the second of three cases."""
-
-
-def test_ctrl_c_keeps_what_was_measured(interrupted: Launch) -> None:
-    assert interrupted.exit_code == 2
-    assert finished(interrupted) == {"test_forward[tiny-ctx8-fp32-own]"}
-    assert interrupted.records == []
 
 
 def test_the_command_that_an_interrupted_run_prints_completes_it(interrupted: Launch) -> None:

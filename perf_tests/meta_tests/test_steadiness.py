@@ -62,18 +62,11 @@ def test_a_first_round_that_a_later_one_outdoes_is_not_slow() -> None:
     assert slow_first_rounds(rounds) == 0
 
 
-def test_slow_first_rounds_are_seen_beside_an_outlier() -> None:
-    rounds = [2.0, *noise(random.Random(5), 14)]
+@pytest.mark.parametrize("slow", [[], [2.0]])
+def test_an_outlier_in_the_middle_is_no_warm_up_and_hides_none(slow: list[float]) -> None:
+    rounds = [*slow, *noise(random.Random(5), 14)]
     rounds[9] = 7.0
-    assert slow_first_rounds(rounds) == 1
-    assert steady_from(rounds) == 2
-    assert outlier_places(rounds) == [10]
-
-
-def test_an_outlier_in_the_middle_is_no_warm_up() -> None:
-    rounds = noise(random.Random(6), 12)
-    rounds[4] = 5.0
-    assert (slow_first_rounds(rounds), steady_from(rounds), outlier_places(rounds)) == (0, 1, [5])
+    assert (slow_first_rounds(rounds), steady_from(rounds), outlier_places(rounds)) == (len(slow), 1 + len(slow), [10])
 
 
 def test_a_series_that_moves_on_is_steady_from_no_round() -> None:

@@ -31,12 +31,6 @@ def test_records_are_numbered_one_after_the_other_and_no_number_is_given_again(t
     assert save_record(record([timed()]), tmp_path, "fourth").name == "0004_fourth.json"
 
 
-def test_each_folder_counts_for_itself(tmp_path: Path) -> None:
-    save_record(record([timed()]), tmp_path / "one", "name")
-    save_record(record([timed()]), tmp_path / "other", "name")
-    assert files(tmp_path / "one") == files(tmp_path / "other") == ["0001_name.json"]
-
-
 @pytest.mark.parametrize("has_links", [True, False])
 def test_what_was_saved_is_read_back_with_and_without_links(
     has_links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -49,10 +43,11 @@ def test_what_was_saved_is_read_back_with_and_without_links(
     assert [read_record(path).data for path in paths] == [data, data]
 
 
-def test_a_name_stays_inside_its_folder(tmp_path: Path) -> None:
-    path = save_record(record([timed()]), tmp_path / "machine", "../a b/c")
-    assert path.parent == tmp_path / "machine"
-    assert path.name == "0001_..-a-b-c.json"
+def test_each_folder_counts_for_itself_and_a_name_stays_inside(tmp_path: Path) -> None:
+    for folder in ("one", "other"):
+        save_record(record([timed()]), tmp_path / folder, "../a b/c")
+    assert files(tmp_path) == ["one", "other"]
+    assert files(tmp_path / "one") == files(tmp_path / "other") == ["0001_..-a-b-c.json"]
 
 
 def test_runs_that_save_at_once_do_not_overwrite_each_other(tmp_path: Path) -> None:
@@ -105,10 +100,6 @@ def test_a_file_that_cannot_be_replaced_stays_as_it_was(
     assert (tmp_path / "out.json").read_text() == "old"
 
 
-def test_a_storage_without_a_folder_holds_nothing(tmp_path: Path) -> None:
-    assert list_records(tmp_path / "nowhere").records == []
-
-
 def test_files_that_are_no_records_are_named_and_left_alone(tmp_path: Path) -> None:
     whole = encoded(record([timed()]))
     foreign = {
@@ -135,3 +126,4 @@ def test_records_of_several_folders_are_listed_by_date(tmp_path: Path) -> None:
     for folder, date in (("a", "2030-01-02"), ("b", "2030-01-03"), ("c", "2030-01-01")):
         save_record(record([timed()], written=date), tmp_path / folder, "name")
     assert [found.path.parent.name for found in list_records(tmp_path).records] == ["c", "a", "b"]
+    assert list_records(tmp_path / "nowhere").records == []

@@ -78,9 +78,10 @@ def test_it_is_recommended(what: str) -> None:
     assert said in values["recommendation"]
 
 
-def test_rounds_are_numbered_through_the_whole_process() -> None:
+def test_rounds_are_numbered_through_the_process_and_the_first_has_its_parts_where_none_warmed_up() -> None:
     rows = warmup_values([*series([5.0, 2.0]), without_timed_phase([3.0])], FIRST_ROUND, 5)["series"]
     assert [row["steady_from_round"] for row in rows] == [3, 3, 3, 3, 3, 7]
+    assert [bool(row["first_round_parts"]) for row in rows] == [True, *[False] * 5]
 
 
 @pytest.mark.parametrize("process", [series([])[STUDIED_WARMUP_ROUNDS.index(5)], without_timed_phase([])])
@@ -97,11 +98,6 @@ def test_what_a_warm_up_without_the_timed_phase_leaves_slow_is_said() -> None:
     )
     assert slow.endswith("After a warm-up without the timed phase, 1 measured round was slow.")
     assert "without the timed phase" not in quick
-
-
-def test_the_parts_of_the_first_round_belong_to_the_process_without_a_warm_up() -> None:
-    rows = warmup_values(series([5.0]), FIRST_ROUND, 5)["series"]
-    assert [bool(row["first_round_parts"]) for row in rows] == [True, False, False, False, False]
 
 
 def test_the_screen_has_a_row_for_each_case_and_one_line_for_the_machine() -> None:
