@@ -103,7 +103,7 @@ def inherited(**environment: str) -> dict[str, str]:
 
 def start(storage: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     """`environment` reaches planted models, which read it when they run."""
-    return start_command(suite(storage, *arguments), **environment)
+    return start_command(suite(storage, *arguments), ROOT, ROOT, **environment)
 
 
 def start_command(

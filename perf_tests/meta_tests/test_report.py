@@ -115,11 +115,8 @@ def test_the_grid_has_every_section_and_every_kind_of_figure(two_grids: str) -> 
     assert {"runs", "history1", "run1-run2"} <= set(sections(two_grids))
 
 
-def test_sections_without_data_are_absent(tmp_path: Path) -> None:
+def test_sections_and_figures_without_data_are_absent(tmp_path: Path) -> None:
     assert sections(page_over(tmp_path, record([timed()]))) == ["runs", "run1", "run1-timings", "run1-by-size"]
-
-
-def test_a_record_of_outcomes_alone_is_a_page(tmp_path: Path) -> None:
     text = page_over(tmp_path, record([], [untimed(reason="because of this")]))
     assert "<strong>out of memory</strong>: because of this" in text
     assert figures(text) == {}

@@ -58,11 +58,8 @@ def title(dom: str) -> str:
     return html.unescape(dom.partition("<title>")[2].partition("</title>")[0])
 
 
-def test_nothing_is_said_on_the_console(seen: tuple[str, list[str]]) -> None:
+def test_every_figure_is_drawn_and_nothing_said_on_the_console(seen: tuple[str, list[str]]) -> None:
     assert seen[1] == []
-
-
-def test_every_figure_is_drawn(seen: tuple[str, list[str]]) -> None:
     places = re.findall(r'<div class="plot[^"]*" id="([^"]+)"', seen[0])
     assert len(places) > 10
     assert len(re.findall(r'<div class="plot js-plotly-plot"', seen[0])) == len(places)

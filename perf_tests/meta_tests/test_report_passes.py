@@ -39,21 +39,14 @@ def traces(text: str, name: str) -> dict[str, Any]:
     return {trace["name"]: trace for trace in figures(text)[name]["data"]}
 
 
-def test_memory_is_a_bar_for_each_phase_stacked_by_category_with_its_prediction(tmp_path: Path) -> None:
-    both = remembered(FORWARD, 10 * MIB), remembered(BACKWARD, 20 * MIB, phase="backward")
-    found = traces(page_with(tmp_path, *both), "run1-memory-categories")
+def test_memory_is_tables_and_a_bar_for_each_phase_stacked_by_category_with_its_prediction(tmp_path: Path) -> None:
+    text = page_with(tmp_path, remembered(FORWARD, 10 * MIB), remembered(BACKWARD, 20 * MIB, phase="backward"))
+    assert all(said in text for said in ("model/attention.py:48", "softmax", "75.0", "after init (MiB)"))
+    found = traces(text, "run1-memory-categories")
     assert (found["parameters"]["type"], found["parameters"]["x"]) == ("bar", ["forward", "backward"])
     assert found["parameters"]["y"] == [3.0, 6.0]
     assert sum(found[name]["y"][1] for name in found if name != "predicted peak") == 20.0
     assert found["predicted peak"]["y"] == [11.0, 21.0]
-
-
-def test_bars_and_areas_are_told_apart_without_colour(tmp_path: Path) -> None:
-    text = page_with(tmp_path, remembered())
-    bars = [trace for trace in traces(text, "run1-memory-categories").values() if trace["type"] == "bar"]
-    areas = [trace for trace in traces(text, "run1-timeline").values() if "stackgroup" in trace]
-    for patterns in ([bar["marker"]["pattern"] for bar in bars], [area["fillpattern"] for area in areas]):
-        assert len({pattern["shape"] for pattern in patterns}) == len(patterns) == 5
 
 
 def test_the_timeline_of_a_step_has_its_parts_its_peak_and_its_prediction(tmp_path: Path) -> None:
@@ -72,7 +65,7 @@ def test_parts_that_begin_close_to_each_other_share_their_mark(tmp_path: Path) -
     assert (found["x"], found["text"]) == ([0, 50], ["forward", "loss, backward"])
 
 
-def test_a_category_has_one_place_and_one_colour_in_every_figure(tmp_path: Path) -> None:
+def test_a_category_has_one_place_and_one_colour_in_every_figure_and_a_pattern_of_its_own(tmp_path: Path) -> None:
     step = remembered(phase="full_step")
     timeline = step["values"]["timeline"]
     timeline["category_bytes"] = dict(sorted(timeline["category_bytes"].items()))
@@ -81,6 +74,8 @@ def test_a_category_has_one_place_and_one_colour_in_every_figure(tmp_path: Path)
     stacked = ["parameters", "optimizer state", "gradients", "activations", "temporaries"]
     assert [name for name in bars if name in stacked] == [name for name in areas if name in stacked] == stacked
     assert all(bars[name]["marker"]["color"] == areas[name]["fillcolor"] for name in stacked)
+    assert len({bars[name]["marker"]["pattern"]["shape"] for name in stacked}) == len(stacked)
+    assert len({areas[name]["fillpattern"]["shape"] for name in stacked}) == len(stacked)
 
 
 def test_measured_peaks_of_a_pass_are_drawn_where_timings_have_only_predictions(tmp_path: Path) -> None:
@@ -96,12 +91,6 @@ def test_a_long_timeline_keeps_its_peak_and_its_trough() -> None:
     assert {0, 1234, 8765, 9999} <= set(kept)
     assert len(kept) <= FEWEST_MOMENTS + 4
     assert thinned(totals[:5], FEWEST_MOMENTS) == [0, 1, 2, 3, 4]
-
-
-def test_the_tables_of_memory_are_on_the_page(tmp_path: Path) -> None:
-    text = page_with(tmp_path, remembered())
-    for said in ("0.99902", "model/attention.py:48", "softmax", "75.0", "after init (MiB)"):
-        assert said in text
 
 
 def test_attention_memory_over_length_comes_from_the_pass_where_timings_have_none(tmp_path: Path) -> None:
@@ -133,18 +122,14 @@ def test_a_pass_that_lost_every_case_is_a_table_of_outcomes(name: str, tmp_path:
     assert "needs 3 GiB" in shown
 
 
-def test_warm_up_is_a_line_for_each_process_with_the_rounds_that_it_warmed_up_with(tmp_path: Path) -> None:
-    found = traces(page_with(tmp_path, warmed(seconds=0.01)), "run1-warmup")
+def test_warm_up_is_a_line_for_each_process_and_what_its_first_round_is_spent_on_a_stacked_bar(tmp_path: Path) -> None:
+    text = page_with(tmp_path, warmed(seconds=0.01))
+    found, bars = traces(text, "run1-warmup"), traces(text, "run1-first-rounds")
     assert list(found) == ["after 0", "after 1", "after 2", "after 5", "after 10", "after 5 without the timed phase"]
     assert found["after 5"]["x"] == list(range(1, 16))
     assert found["after 5"]["y"][0] == 50.0
     assert found["after 5 without the timed phase"]["x"][0] == 6, "rounds of another kind are not drawn"
-
-
-def test_what_the_first_round_is_spent_on_is_a_stacked_bar(tmp_path: Path) -> None:
-    text = page_with(tmp_path, warmed(seconds=0.01))
-    found = traces(text, "run1-first-rounds")
-    assert {name: trace["y"] for name, trace in found.items()} == {"module loading": [30.0], "allocator growth": [10.0]}
+    assert {name: bar["y"] for name, bar in bars.items()} == {"module loading": [30.0], "allocator growth": [10.0]}
     assert "for this machine: --warmup-rounds 1, which tiny 8 forward fp32 naive needs" in text
 
 

@@ -72,8 +72,7 @@ def test_a_time_is_the_mean_and_the_deviation_of_several_rounds(seconds: Sequenc
 
 
 def test_what_all_cases_share_is_said_once_in_the_title() -> None:
-    found = table(record([case()]), "timing")
-    assert found.title.endswith(": naive, fp32, batch 4")
+    assert table(record([case()]), "timing").title.endswith(": naive, fp32, batch 4")
     both = table(record([case(), case(precision="bf16")]), "timing")
     assert column(both, "Precision") == ["fp32", "bf16"]
     assert "fp32" not in both.title

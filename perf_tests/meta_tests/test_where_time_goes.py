@@ -58,17 +58,13 @@ def traced(phase: str, precision: str, layers: int) -> Json:
 
 @pytest.mark.parametrize("phase, figures", formulas())
 @pytest.mark.parametrize("layers", LAYERS)
-def test_the_launches_are_those_of_a_traced_step(phase: str, figures: list[tuple[int, int]], layers: int) -> None:
-    for precision, (of_layer, beside) in zip(("fp32", "bf16"), figures, strict=False):
-        assert traced(phase, precision, layers)["launches"] == of_layer * layers + beside
-
-
-@pytest.mark.parametrize("phase, figures", formulas())
-@pytest.mark.parametrize("layers", LAYERS)
-def test_the_products_are_counted_and_expected(phase: str, figures: list[tuple[int, int]], layers: int) -> None:
-    of_layer, beside = figures[2]
-    products = traced(phase, "fp32", layers)["matrix_products"]
-    assert products["count"] == products["expected_count"] == of_layer * layers + beside
+def test_launches_and_products_are_those_of_a_traced_step(
+    phase: str, figures: list[tuple[int, int]], layers: int
+) -> None:
+    fp32, bf16, products = (of_layer * layers + beside for of_layer, beside in figures)
+    assert [traced(phase, precision, layers)["launches"] for precision in ("fp32", "bf16")] == [fp32, bf16]
+    counted = traced(phase, "fp32", layers)["matrix_products"]
+    assert counted["count"] == counted["expected_count"] == products
     assert expected_products(language_model_case(phase=phase, attention="sdpa").identity()) is None
 
 

@@ -154,7 +154,7 @@ def machine(**changes: Any) -> Json:
     """A machine as a record describes it; `changes` replace facts of `cpu` and `torch` or the others by name."""
     cpu = {"brand_raw": "Some CPU", "arch": "X86_64", "count": 8, "hz_actual": [2_400_000_000, 0]}
     build = {"torch": "2.13.0+cpu", "torch_git": "abc", "cuda": None, "deterministic_algorithms": False}
-    device = {"device": "cpu", "gpu": None, "memory_gib": 16, "threads": 4, "environment": {}}
+    device: Json = {"device": "cpu", "gpu": None, "memory_gib": 16, "threads": 4, "environment": {}}
     system = {"node": "host-1", "system": "Linux", "release": "6.1.0", "python_version": "3.11.7"}
     facts: Json = {**system, "processor": "x86_64", "machine": "x86_64", "cpu": cpu, "torch": {**device, **build}}
     for name, value in changes.items():
