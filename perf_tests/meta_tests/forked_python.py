@@ -163,7 +163,7 @@ def main(address: str) -> None:
     import torch
 
     if torch.version.cuda is None:
-        # Imports the compiler, as AdamW does; a build with CUDA may ask the driver meanwhile, and no fork survives that.
+        # Imports the compiler, as AdamW does. A build with CUDA may ask the driver meanwhile, which no fork survives.
         torch.compile(print, backend="eager")
     gc.freeze()
     assert len(os.listdir("/proc/self/task")) == 1, "an import started a thread, which a fork would not take along"

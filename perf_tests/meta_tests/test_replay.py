@@ -39,17 +39,12 @@ def test_a_replay_says_what_the_run_said(tmp_path: Path, capsys: pytest.CaptureF
     assert json.loads(capsys.readouterr().out) == json.loads(said)
 
 
-def test_a_replay_of_an_unchanged_suite_is_fine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, _ = recorded(tmp_path, QUIET)
-    assert main(["replay", str(path)]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "gate: PASSED (6 OK)"
-
-
-def test_the_summary_is_written_whole_or_said_to_be_impossible(
+def test_a_replay_of_an_unchanged_suite_is_fine_and_writes_its_summary(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, _ = recorded(tmp_path, QUIET)
     assert main(["replay", str(path), "--summary", str(tmp_path / "summary.md")]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "gate: PASSED (6 OK)"
     assert (tmp_path / "summary.md").read_text().startswith("### gate: PASSED")
     assert main(["replay", str(path), "--summary", str(tmp_path / "none/summary.md")]) == 3
     assert "cannot be written" in capsys.readouterr().out
