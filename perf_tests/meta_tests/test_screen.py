@@ -79,26 +79,17 @@ def test_columns_are_aligned_whatever_their_width() -> None:
     ]
 
 
-DURATIONS = {
-    "123.5 s": 123.456,
-    "1 s": 1.0,
-    "999.9 ms": 0.9999,
-    "1.234 ms": 0.0012345,
-    "12.5 us": 12.5e-6,
-    "3 ns": 3e-9,
-}
+TIMES = {"123.5 s": 123.456, "1 s": 1.0, "999.9 ms": 0.9999, "1.234 ms": 0.0012345, "12.5 us": 12.5e-6, "3 ns": 3e-9}
 
 
-@pytest.mark.parametrize("text", DURATIONS)
+@pytest.mark.parametrize("text", TIMES)
 def test_a_duration_has_four_digits_and_a_unit(text: str) -> None:
-    assert duration(DURATIONS[text]) == text
+    assert duration(TIMES[text]) == text
 
 
 def test_a_case_is_called_by_its_phase_and_its_parameters() -> None:
     assert case_name(FORWARD) == "forward tiny-ctx8-fp32-naive"
-    assert case_name("perf_tests/test_attention.py::test_attention_forward[d16-seq256-fp32-naive]") == (
-        "attention_forward d16-seq256-fp32-naive"
-    )
+    assert case_name("test_attention.py::test_attention_forward[d16-fp32]") == "attention_forward d16-fp32"
 
 
 def test_the_shares_of_a_runs_time_add_up() -> None:
