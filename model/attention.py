@@ -1,4 +1,4 @@
-"""Every attention implementation, behind one signature and one table.
+"""Every attention implementation, with one signature and in one table.
 
 Shapes: B batch, H heads (1, or absent, in attention alone), T tokens, K head width.
 """
@@ -26,9 +26,9 @@ class Attention:
 
     about: str
     build: Callable[[], AttentionFunction]
-    """Makes the function afresh, with no compiled graph left over from an earlier case."""
+    """Makes a new function, without compiled graphs of earlier cases."""
     why_unavailable: Callable[[torch.device, int], str | None]
-    """Given device and head width K: None where it runs, forward and backward, else a sentence that says why not."""
+    """Given device and head width K: None if it runs, forward and backward, else one sentence why not."""
     is_compiled: bool = False
 
 
@@ -41,7 +41,7 @@ def softmax(x: Tensor) -> Tensor:
 
 
 def causal_mask(num_tokens: int, device: torch.device) -> Tensor:
-    """Which keys (columns) each query (row) may look at; bool, (T, T)."""
+    """Which keys (columns) each query (row) may attend to; bool, (T, T)."""
     position_T = torch.arange(num_tokens, device=device)
     return position_T[:, None] >= position_T[None, :]
 
@@ -62,7 +62,7 @@ def naive_attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor) -> Tensor:
 def sdpa_attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor) -> Tensor:
     """PyTorch's fused attention."""
     if q_BHTK.ndim == 3:
-        # Without a head dimension the fused kernels are passed over in silence for the slow math path.
+        # Without a head dimension PyTorch silently takes the slow math path instead of a fused kernel.
         return sdpa_attention(q_BHTK[:, None], k_BHTK[:, None], v_BHTK[:, None])[:, 0]
     return F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, is_causal=True)
 
@@ -72,14 +72,14 @@ def _build_flex() -> AttentionFunction:
 
     @cache
     def block_mask(num_tokens: int, device_type: str) -> BlockMask:
-        """Which blocks to skip is worked out once, as its users do; it takes longer than the attention itself."""
+        """Computed once, as users of flex_attention do; it takes longer than the attention itself."""
         return create_block_mask(_is_causal, None, None, num_tokens, num_tokens, device=device_type)
 
     def flex(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor) -> Tensor:
         if q_BHTK.ndim == 3:
             return flex(q_BHTK[:, None], k_BHTK[:, None], v_BHTK[:, None])[:, 0]
         mask = block_mask(q_BHTK.shape[-2], q_BHTK.device.type)
-        # Rotary embedding leaves queries and keys in float32 under autocast; flex wants one dtype.
+        # Rotary embedding leaves queries and keys in float32 under autocast; flex needs one dtype.
         return attend(q_BHTK.to(v_BHTK.dtype), k_BHTK.to(v_BHTK.dtype), v_BHTK, block_mask=mask)
 
     return flex

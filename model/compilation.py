@@ -13,18 +13,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def compiled(function: F) -> F:
-    """`function` under torch.compile with static shapes: a sweep must not turn a dimension dynamic half-way."""
+    """`function` under torch.compile with static shapes, so that no dimension turns dynamic during a sweep."""
     return cast(F, torch.compile(function, dynamic=False))
 
 
 def forget_compiled() -> None:
-    """Drop every compiled graph of this process, so that a case is the same alone or after others."""
+    """Drop every compiled graph of this process, so that a case runs alike alone and after others."""
     if "torch._dynamo" in sys.modules:  # else nothing was compiled, and the import takes seconds
         torch.compiler.reset()
 
 
 def why_cannot_compile(device: torch.device) -> str | None:
-    """None where torch.compile can generate code for `device`, else a sentence that says what is missing."""
+    """None if torch.compile can generate code for `device`, else one sentence that names what is missing."""
     if device.type == "cuda":
         if importlib.util.find_spec("triton") is None:
             return "torch.compile needs triton on a GPU, and it is not installed; run `pip install triton`."

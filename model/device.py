@@ -1,4 +1,4 @@
-"""The device a suite runs on, from what a user typed."""
+"""The device that a suite runs on, from the user's text."""
 
 import torch
 
@@ -11,7 +11,7 @@ def device_named(text: str) -> torch.device:
         return torch.device("cpu")
     kind, _, number = text.partition(":")
     if kind != "cuda" or (number and not number.isdecimal()) or text.endswith(":"):
-        raise ValueError(f"device {text!r} is not known; choose auto, cpu, cuda or cuda:N.")
+        raise ValueError(f"device {text!r} is unknown; choose auto, cpu, cuda or cuda:N.")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count == 0:
         raise ValueError(f"device {text!r} needs an NVIDIA GPU, and torch {torch.__version__} sees none; use cpu.")
@@ -25,12 +25,12 @@ def device_named(text: str) -> torch.device:
 
 
 def why_gpu_is_passed_over(device: str) -> str | None:
-    """A sentence where `auto` chose the CPU although there is a GPU, else None."""
+    """One sentence why `auto` chose the CPU despite a GPU, else None."""
     return why_gpu_cannot_run(0) if device == "cpu" and torch.cuda.is_available() else None
 
 
 def why_gpu_cannot_run(index: int) -> str | None:
-    """None where this torch build holds kernels for the GPU, else a sentence that names a wheel which does."""
+    """None if this torch build has kernels for the GPU, else one sentence with the next step."""
     capability = torch.cuda.get_device_capability(index)
     built_for = torch.cuda.get_arch_list()
     if any(_runs_on(architecture, capability) for architecture in built_for):
@@ -52,4 +52,4 @@ def _runs_on(architecture: str, capability: tuple[int, int]) -> bool:
         return built_for == capability
     if kind == "sm" or name.endswith("f"):  # machine code, and code for a family, run on later minor revisions
         return built_for[0] == capability[0] and built_for[1] <= capability[1]
-    return built_for <= capability  # PTX is translated for whatever came later
+    return built_for <= capability  # PTX is translated for later architectures

@@ -1,4 +1,4 @@
-"""Precision as a value: what is cast where, and whether a device computes in it natively."""
+"""Precisions: what is cast where, and whether a device computes in them natively."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ import torch
 
 @dataclass(frozen=True)
 class Precision:
-    """How a training step computes; parameters, gradients and optimizer state are float32 in all of them."""
+    """How a training step computes; parameters, gradients and optimizer state are always float32."""
 
     name: str
     autocast_dtype: torch.dtype | None = None
-    """What `torch.autocast` casts matrix products to; None enters no autocast at all."""
+    """What `torch.autocast` casts matrix products to; None means no autocast."""
     float32_matmul_precision: str = "highest"
     """Argument of `torch.set_float32_matmul_precision`: "high" lets float32 products run as TF32."""
     scales_loss: bool = False
@@ -25,11 +25,11 @@ class Precision:
         return torch.autocast(device.type, dtype=self.autocast_dtype)
 
     def apply(self) -> None:
-        """Set the process-wide float32 matrix product mode; the only place that does."""
+        """Set the process-wide mode of float32 matrix products; no other place does."""
         torch.set_float32_matmul_precision(self.float32_matmul_precision)
 
     def why_unsupported(self, device: torch.device) -> str | None:
-        """None where `device` computes in this precision natively, else a sentence that says what is missing."""
+        """None if `device` computes in this precision natively, else one sentence that names what is missing."""
         if device.type == "cuda":
             return _why_unsupported_on_cuda(self, torch.cuda.get_device_capability(device))
         return _why_unsupported_on_cpu(self, cpu_capabilities())
@@ -44,7 +44,7 @@ PRECISIONS = {
 }
 
 # NVIDIA, CUDA C++ Programming Guide, "Arithmetic Instructions" and "Tensor Cores": float16 tensor cores
-# since compute capability 7.0, TF32 and bfloat16 since 8.0. What runs below that is emulated or slower than float32.
+# since compute capability 7.0, TF32 and bfloat16 since 8.0. Below that they are emulated or slower than float32.
 _CUDA_CAPABILITY_NEEDED = {torch.float16: (7, 0), torch.bfloat16: (8, 0)}
 
 
@@ -72,12 +72,12 @@ def _why_unsupported_on_cpu(precision: Precision, capabilities: dict[str, bool])
         return None
     return (
         f"{precision.name} needs a CPU with {' or '.join(needed)}; this one only emulates it, "
-        "so its time would say nothing; measure fp32 here."
+        "so its time would be meaningless; measure fp32 here."
     )
 
 
 def cpu_capabilities() -> dict[str, bool]:
-    """Which of the 16-bit instruction sets this CPU has, as Linux lists them; empty where it lists none."""
+    """Which 16-bit instruction sets this CPU has according to Linux; empty if it does not say."""
     try:
         with open("/proc/cpuinfo") as lines:
             flags = {flag for line in lines if line.startswith(("flags", "Features")) for flag in line.split()}

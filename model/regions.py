@@ -1,18 +1,18 @@
-"""Named regions of a model and its training step: nothing at all, until an instrument says what to do at their ends.
+"""Named regions of a model and its training step, which do nothing until an instrument opens them.
 
     with region("softmax"):
         ...
 
-Regions nest. Their names are part of what the suite prints, so a renamed one is a renamed row.
+Regions nest. The suite prints their names, so renaming a region renames a row.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 OpenRegion = Callable[[str], AbstractContextManager[object]]
-"""Makes of a region's name the context that the region runs in."""
+"""From a region's name to the context that it runs in."""
 
-# One object for all, of the one class that torch.compile can enter as a global.
+# One shared object, of the only class that torch.compile can enter as a global.
 _NOTHING = nullcontext()
 
 
@@ -30,7 +30,7 @@ def region(name: str) -> AbstractContextManager[object]:
 
 @contextmanager
 def regions_opened_by(open_region: OpenRegion) -> Iterator[None]:
-    """Until this context ends, `open_region` is called for every region; then what was there before."""
+    """Inside this context, `open_region` is called for every region."""
     global _open
     before, _open = _open, open_region
     try:

@@ -1,14 +1,11 @@
-"""The model sizes, with parameter count and FLOPs as closed forms. In: a name. Out: a `ModelConfig`."""
+"""The model sizes by name, with closed forms of parameter count and FLOPs."""
 
 from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The shape of a language model; the shape, never its name, is what two runs compare by.
-
-    Raises ValueError when no model has this shape.
-    """
+    """The shape of a language model, by which runs are compared, never by name. Raises ValueError if impossible."""
 
     d_model: int
     d_ff: int
@@ -56,7 +53,7 @@ class ModelConfig:
         return linear + self.forward_attention_flops(batch_size, context_length)
 
     def forward_attention_flops(self, batch_size: int, context_length: int) -> int:
-        """The part of them that multiplies over the T x T square; a causal mask lets half of it be left out."""
+        """The part of them over the T x T square, of which a causal mask makes half unnecessary."""
         return 4 * batch_size * context_length**2 * self.d_model * self.num_layers
 
     def at_context(self, context_length: int) -> "ModelConfig":

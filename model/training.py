@@ -12,20 +12,20 @@ from model.precision import Precision
 from model.regions import region
 
 OPTIMIZERS = ("default", "loop", "foreach", "fused")
-"""How AdamW's update is issued; `default` leaves the choice to PyTorch, by device."""
+"""Implementations of AdamW's update; `default` is PyTorch's choice for the device."""
 
 MAX_GRADIENT_NORM = 1.0
 
 Mark = Callable[[str], None]
-"""Called with the name of the part of a training step that has just been issued."""
+"""Called with the name of each part of a training step once it is issued."""
 
 
 def ignore_mark(part: str) -> None:
-    """Nobody is watching."""
+    """The mark of a step that is not observed."""
 
 
 def cross_entropy(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
-    """Mean negative log-likelihood in nats, a scalar, computed in float32 and written out op by op."""
+    """Mean negative log-likelihood in nats, a scalar, in float32 and op by op."""
     logits_BTV = logits_BTV.float()
     shifted_BTV = logits_BTV - logits_BTV.max(dim=-1, keepdim=True).values
     log_probabilities_BTV = shifted_BTV - shifted_BTV.exp().sum(dim=-1, keepdim=True).log()
@@ -35,7 +35,7 @@ def cross_entropy(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
 class Training:
     """A model in training: what each benchmarked phase calls.
 
-    Parameters stay in float32; `precision` says what a forward pass casts and whether the loss is scaled.
+    Parameters stay in float32; `precision` determines what a forward pass casts and whether the loss is scaled.
     """
 
     def __init__(self, model: nn.Module, precision: Precision, device: torch.device, optimizer: str = "default"):
@@ -51,7 +51,7 @@ class Training:
         )
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
-        """Logits (B, T, V). Autocast is entered here and left before anything else happens."""
+        """Logits (B, T, V). Autocast covers this pass alone."""
         with region("forward"), self.precision.autocast(self.device):
             return self.model(tokens_BT)
 
@@ -60,7 +60,7 @@ class Training:
             return cross_entropy(logits_BTV, targets_BT)
 
     def backward(self, loss: Tensor) -> None:
-        """Fill the gradients; with a scaler they are multiplied by its scale until `update` divides them again."""
+        """Compute the gradients; a scaler multiplies them by its scale until `update` divides them again."""
         with region("backward"):
             self.scaler.scale(loss).backward()
 
@@ -82,7 +82,7 @@ class Training:
             self.optimizer.zero_grad(set_to_none=True)
 
     def create_optimizer_state(self) -> None:
-        """Make AdamW's moments, which it makes only in its first step, by a step that moves no weight."""
+        """Make AdamW's moments, which usually appear in its first step, by a step with learning rate 0."""
         for parameter in self.model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         for group in self.optimizer.param_groups:
@@ -93,7 +93,7 @@ class Training:
         self.clear_gradients()
 
     def step(self, tokens_BT: Tensor, targets_BT: Tensor, mark: Mark = ignore_mark) -> Tensor:
-        """One whole training step; returns the loss. `mark` is called after each part with its name."""
+        """One training step; returns the loss."""
         with region("full_step"):
             self.clear_gradients()
             mark("zero_grad")
@@ -108,7 +108,7 @@ class Training:
             return loss.detach()
 
     def loss_scale(self) -> float:
-        """The scaler's factor, 1 without a scaler; it falls when a step was skipped. Waits for the device."""
+        """The scaler's factor, 1 without a scaler; it falls when a step is skipped. Waits for the device."""
         return float(self.scaler.get_scale())
 
     def release(self) -> None:

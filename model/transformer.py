@@ -1,7 +1,7 @@
-"""A decoder-only Transformer language model, written op by op so that every kernel it launches can be named.
+"""A decoder-only Transformer language model, written op by op so that each of its kernels can be named.
 
 Pre-norm blocks, RMSNorm, rotary embedding, causal multi-head attention, SwiGLU, untied head, no biases.
-Left out: dropout, weight tying, key-value caching, anything fused (fused attention comes in as an argument).
+Left out: dropout, weight tying, key-value caching and fused operations (fused attention is an argument).
 
 Shapes: B batch, T tokens, D model width, H heads, K head width, F feed-forward width, V vocabulary, P = K / 2 pairs.
 """
@@ -20,8 +20,8 @@ from model.sizes import ModelConfig
 class TransformerLM(nn.Module):
     """int64 tokens (B, T) to logits (B, T, V).
 
-    `checkpoint` says which activations are recomputed in the backward pass instead of kept: "none", "attention",
-    "block", or the number of consecutive blocks that share one checkpoint. Raises ValueError for anything else.
+    `checkpoint` selects the activations that the backward pass recomputes: "none", "attention", "block", or the number
+    of consecutive blocks that share one checkpoint. Raises ValueError for anything else.
     """
 
     def __init__(self, config: ModelConfig, attention: AttentionFunction, checkpoint: str = "none") -> None:
@@ -57,7 +57,7 @@ class TransformerLM(nn.Module):
 
 
 def blocks_per_checkpoint(checkpoint: str) -> int:
-    """How many blocks share one checkpoint; 0 where none is checkpointed whole. Raises ValueError."""
+    """How many blocks share one checkpoint; 0 if no whole block is checkpointed. Raises ValueError."""
     if checkpoint in ("none", "attention"):
         return 0
     if checkpoint == "block":
@@ -154,7 +154,7 @@ class RotaryEmbedding(nn.Module):
 
 
 def interleaved(first: Tensor, second: Tensor) -> Tensor:
-    """(..., P) twice to (..., 2P): the features of either in turns."""
+    """(..., P) twice to (..., 2P): features of both alternate."""
     return torch.stack((first, second), dim=-1).flatten(start_dim=-2)
 
 
@@ -175,7 +175,7 @@ class SwiGLU(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """Zhang and Sennrich, 2019 (arXiv:1910.07467), equation 4, in float32 whatever comes in; out goes what came in."""
+    """Zhang and Sennrich, 2019 (arXiv:1910.07467), equation 4, in float32; the output has the input's dtype."""
 
     def __init__(self, width: int, eps: float = 1e-5) -> None:
         super().__init__()

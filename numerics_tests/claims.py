@@ -20,13 +20,13 @@ from numerics_tests.profiles import PROFILES
 
 @dataclass(frozen=True)
 class Claim:
-    """What must hold for every good implementation, and for no faulty one."""
+    """What must hold for every correct implementation and for no faulty one."""
 
     name: str
     argument: str
     """Name of the parameter that takes the implementation."""
     references: Mapping[str, Any]
-    """The implementations it must hold for."""
+    """The implementations for which it must hold."""
     strategies: Mapping[str, SearchStrategy[Any]]
     check: Callable[..., None]
     cost: int
@@ -42,7 +42,7 @@ class Claim:
     def judge(self, implementation: object, device: torch.device) -> None:
         """Raise what the claim raises for `implementation`.
 
-        As many examples as `quick` draws, whatever the profile, because that is what must be enough to see a fault;
+        Draws as many examples as `quick` under every profile, because these must be enough to see a fault;
         always the same ones, unshrunk and from no database.
         """
         arguments = {self.argument: implementation, "device": device}
@@ -98,7 +98,7 @@ def claim(
 
 
 def all_claims() -> dict[str, Claim]:
-    """`CLAIMS` once every test file beside this one has been imported, whatever pytest has collected so far."""
+    """`CLAIMS` with every test file beside this one imported, also those that pytest has not collected."""
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
         # The kill matrix itself asks for this, and makes no claims.
         if module.name.startswith("test_") and module.name != "test_kill_matrix":

@@ -1,4 +1,4 @@
-"""Wiring of the numerics suite: profile, device, pinned flags. What it wires stands in the modules it imports."""
+"""Wiring of the numerics suite: profile, device, pinned flags. The modules that it imports hold what it wires."""
 
 from collections.abc import Generator, Iterator
 
@@ -15,7 +15,7 @@ TORCH_GENERATOR = profiles.TorchGenerator()
 DEVICE = pytest.StashKey[torch.device]()
 
 
-# First, so that an unknown profile meets our sentence before Hypothesis's own traceback.
+# First, so that an unknown profile gets our sentence instead of Hypothesis's traceback.
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     # Also beats the `ci` profile that Hypothesis loads by itself where the variable CI is set.
@@ -58,7 +58,7 @@ def attention(request: pytest.FixtureRequest, device: torch.device) -> Attention
 
 @pytest.fixture(params=cuda_autocast.RULES)
 def rules(request: pytest.FixtureRequest, device: torch.device) -> Iterator[str]:
-    """Whose autocast rules are in force: those of the device, and on a CPU also CUDA's from the header."""
+    """The autocast rules in force: the device's own, and on a CPU also CUDA's from the header."""
     if device.type == "cuda" and request.param == "cpu":
         pytest.skip("the CPU's rules are checked in a run with --device cpu.")
     with cuda_autocast.in_force(request.param, device):

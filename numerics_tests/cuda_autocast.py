@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from perf_tests.instruments.autocast_lists import cuda_lists
+from perf_tests.instruments.cuda_rules import cuda_lists
 
 RULES = ("cpu", "cuda")
 BANNED = "binary_cross_entropy"
@@ -38,7 +38,7 @@ def _tensors(values: tuple[Any, ...]) -> Iterator[Tensor]:
 
 
 def _kernel(policy: str, op: Any) -> Callable[..., Any]:
-    """What autocast does before it calls `op` with itself switched off, as the templates of the header say it."""
+    """What autocast does before it calls `op` with autocast off, as in the templates of the header."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         low = torch.get_autocast_dtype("cpu")
@@ -55,7 +55,7 @@ def _kernel(policy: str, op: Any) -> Callable[..., Any]:
 
 
 def _with_float32(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`op` told to compute in float32, unless the call names a dtype itself."""
+    """`op` with dtype=float32, unless the call names a dtype."""
     if any(isinstance(value, torch.dtype) for value in (*args, *kwargs.values())):
         return op(*args, **kwargs)
     return op(*args, **{**kwargs, "dtype": torch.float32})
@@ -93,16 +93,16 @@ def on_the_cpu() -> Iterator[None]:
     library = torch.library.Library("aten", "IMPL")
     try:
         with warnings.catch_warnings():
-            # torch says that a kernel of its own is overridden, which is the purpose.
+            # torch warns that one of its kernels is overridden, which is the purpose.
             warnings.filterwarnings("ignore", message="(?s).*[Oo]verriding a previously registered kernel.*")
             for name, policy in listed.items():
                 library.impl(name, _kernel(policy, _resolve(name)), "AutocastCPU")
             library.impl(BANNED, _banned, "AutocastCPU")
         yield
     finally:
-        del library  # a library that nobody holds takes its registrations back
+        del library  # a library without references removes its registrations
 
 
 def in_force(rules: str, device: torch.device) -> AbstractContextManager[None]:
-    """The rules called `rules` on `device`: its own are there already, CUDA's on a CPU are put there."""
+    """The rules called `rules` on `device`: its own are in force already, CUDA's on a CPU are registered."""
     return on_the_cpu() if (rules, device.type) == ("cuda", "cpu") else nullcontext()

@@ -21,10 +21,10 @@ class Flag:
     read: Callable[[], Any]
     write: Callable[[Any], object]
     torch_default: Any = None
-    """What PyTorch itself starts with, where that is something else, which is not reported."""
+    """PyTorch's default where it differs; it is not reported."""
 
     def set(self, value: Any) -> None:
-        """Write only what differs: setting deterministic_algorithms imports all of Inductor, to whatever value."""
+        """Write only what differs: setting deterministic_algorithms to any value imports all of Inductor."""
         if self.read() != value:
             self.write(value)
 
@@ -37,7 +37,7 @@ def _backend_flag(backend: Any, name: str) -> Flag:
 
 @dataclass(frozen=True)
 class MixedPrecisions:
-    """What float32 products are computed in, set for one backend alone, which torch's one getter refuses to sum up."""
+    """The precision of float32 products by backend; torch's single getter raises where the backends differ."""
 
     mkldnn: str
     cuda: str
@@ -47,7 +47,7 @@ def _read_matmul_precision() -> str | MixedPrecisions:
     try:
         return torch.get_float32_matmul_precision()
     except RuntimeError:
-        # Raised where the setting of a single backend was used; then each is asked for itself.
+        # Raised where a single backend was set; then each is asked.
         # The stubs of torch do not know mkldnn.matmul.
         matmuls = torch.backends.mkldnn.matmul, torch.backends.cuda.matmul  # type: ignore[attr-defined]
         return MixedPrecisions(*(matmul.fp32_precision for matmul in matmuls))
@@ -72,7 +72,7 @@ FLAGS = (
     ),
     Flag("grad_enabled", True, torch.is_grad_enabled, torch.set_grad_enabled),
     _backend_flag(torch.backends.cudnn, "cudnn.allow_tf32"),
-    # Partial sums of a split product rounded to 16 bits; with that, bounds.sum_in_float32 is no bound.
+    # It rounds partial sums of a split product to 16 bits, and then bounds.sum_in_float32 does not hold.
     _backend_flag(torch.backends.cuda.matmul, "cuda.matmul.allow_fp16_reduced_precision_reduction"),
     _backend_flag(torch.backends.cuda.matmul, "cuda.matmul.allow_bf16_reduced_precision_reduction"),
 )
@@ -86,7 +86,7 @@ VARIABLES = {
 
 
 def changed(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """One sentence for each flag or variable that is set otherwise than these tests need."""
+    """One sentence for each flag or variable with a value that these tests cannot use."""
     sentences = []
     for flag in FLAGS:
         value = flag.read()
@@ -100,7 +100,7 @@ def changed(environment: Mapping[str, str] = os.environ) -> list[str]:
 
 @contextmanager
 def pinned() -> Iterator[None]:
-    """Every flag at its pinned value, and what was there before afterwards, whatever happens inside."""
+    """Every flag at its pinned value inside, and restored afterwards, also after an error."""
     before = [(flag, flag.read()) for flag in FLAGS]
     try:
         for flag in FLAGS:

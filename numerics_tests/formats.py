@@ -17,7 +17,7 @@ class Format:
     precision: int
     """Bits of the significand, the hidden one included."""
     min_exponent: int
-    """Of the smallest normal number."""
+    """Exponent of the smallest normal number."""
     max_exponent: int
 
     @property

@@ -1,4 +1,4 @@
-"""Each part of the model once more, in float64 and straight from its definition; what results are compared with.
+"""Each part of the model in float64, straight from its definition: the reference for every comparison.
 
 Nothing here is imported from model/: an error there must not appear on both sides. The same formulas in float32,
 where `dtype` says so, are the yardstick of the rule "at most twice the error of the same precision".

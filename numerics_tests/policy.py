@@ -15,7 +15,7 @@ from numerics_tests.autocast_ops import GROUP_OF, NEEDS_FLOAT32
 
 
 class Rule(Enum):
-    """What happens to the inputs, and so to the result."""
+    """What autocast does to the inputs, and so to the result."""
 
     LOW = "cast to the autocast dtype"
     FLOAT32 = "cast to float32"
@@ -91,13 +91,13 @@ def expected_dtype(
 ) -> torch.dtype | str | None:
     """dtype of the result of `op`, RAISES, or None where the table is silent; autocast dtype None is no autocast."""
     row = row_for(device, op, version)
-    # Whether CUDA has 16-bit kernels for these was not looked at.
+    # Not checked: whether CUDA has 16-bit kernels for these.
     is_unknown = device == "cuda" and autocast_dtype is None and op in NEEDS_FLOAT32
     if row is None or is_unknown:
         return None
     rule = row.rule if autocast_dtype else _rule_without_autocast(row.rule, op)
     if input_dtype == torch.float64 and rule not in (Rule.COMPLEX, Rule.EXPLICIT):
-        # Autocast leaves float64 alone (HEADER, is_eligible). Ops that want one dtype then raise, as they always do.
+        # Autocast leaves float64 alone (HEADER, is_eligible). Ops that need one dtype then raise, as without autocast.
         is_silent = rule in (Rule.RAISES, Rule.RAISES_UNLESS_FLOAT32) or GROUP_OF[op] == "promoted on cuda"
         return None if is_silent else torch.float64
     return {
@@ -113,7 +113,7 @@ def expected_dtype(
 
 
 def _rule_without_autocast(rule: Rule, op: str) -> Rule:
-    """Without autocast an op computes in what comes in, or raises where it has no kernel for that."""
+    """Without autocast an op computes in the dtype of its inputs, or raises where it has no kernel for it."""
     if op in NEEDS_FLOAT32 or GROUP_OF[op] == "promoted on cuda":
         return Rule.RAISES_UNLESS_FLOAT32
     return Rule.UNCHANGED if rule in (Rule.LOW, Rule.FLOAT32, Rule.RAISES) else rule

@@ -1,4 +1,4 @@
-"""How many examples Hypothesis draws: `quick` while working, `ci` repeatable, `deep` at night."""
+"""How many examples Hypothesis draws: `quick` by default, `ci` repeatable, `deep` at night."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ DEFAULT = "quick"
 
 
 def load(name: str) -> None:
-    """Make our profiles known and `name` the one in force; raises UsageError that lists the known ones."""
+    """Register our profiles and load `name`; raises UsageError that lists the known ones."""
     for known, profile in PROFILES.items():
         settings.register_profile(known, profile)
     if name not in PROFILES:
@@ -33,8 +33,8 @@ class TorchGenerator:
     """torch's global generator, as hypothesis.register_random wants it, so that every example starts from one seed."""
 
     def seed(self, seed: int) -> None:
-        # Not torch.manual_seed: it writes down a stack trace for each backend that is not there, which took 40 % of
-        # the suite's time, twice an example.
+        # Not torch.manual_seed: it records a stack trace for each missing backend, and called twice per example it
+        # took 40 % of the suite's time.
         torch.default_generator.manual_seed(seed)
         if torch.cuda.is_available():
             torch.cuda.manual_seed_all(seed)

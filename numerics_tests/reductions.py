@@ -27,7 +27,7 @@ PRODUCTS: dict[str, Product] = {
 
 
 def _mean(x: Tensor) -> Tensor:
-    # Filled up with zeros to a power of two, by which dividing and multiplying is exact.
+    # Padded with zeros to a power of two, so that dividing and multiplying by it is exact.
     length = 1 << (len(x) - 1).bit_length()
     return F.pad(x, (0, length - len(x))).mean() * length
 
@@ -122,7 +122,7 @@ IN_INPUT_DTYPE = {
         *("index_add", "index_put(accumulate)", "gradient of an embedding", "gradient of an indexing"),
         *("gradient of a layer norm's bias", ".grad over microbatches", "Python loop"),
     },
-    # Atomic additions, and what a Python loop does anywhere.
+    # Atomic additions, and a Python loop on any device.
     "cuda": {"index_add", "index_put(accumulate)", "scatter_add", ".grad over microbatches", "Python loop"},
 }
 """Which sums keep their running total in the dtype of their input.

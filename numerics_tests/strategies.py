@@ -1,4 +1,4 @@
-"""What goes in: tensors drawn as short recipes, so that any size costs one draw and shrinks to a readable line.
+"""Inputs: tensors drawn as short recipes, so that any size costs one draw and shrinks to a readable line.
 
 A recipe is a seed, a base exponent, a spread of exponents and up to three planted values. It is evaluated in
 float64 and rounded once to its dtype; its repr is Python.
@@ -26,7 +26,7 @@ ADVERSARIAL = (
 
 @dataclass(frozen=True)
 class Recipe:
-    """A tensor, as the few numbers it is made of. `device` comes last because only a test knows it."""
+    """The few numbers that a tensor is made from. `device` comes last because only a test knows it."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -36,7 +36,7 @@ class Recipe:
     spread: int = 0
     """Each element's exponent is off by up to this many, either way."""
     planted: tuple[tuple[int, float], ...] = ()
-    """(position, value): positions count through the flattened tensor, from the start again when past its end."""
+    """(position, value): positions in the flattened tensor, modulo its size."""
     positive: bool = False
 
     def exact(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""Summation algorithms carried out in one format, last dimension, so that their errors can be told apart.
+"""Summation algorithms over the last dimension in one format, so that their errors can be compared.
 
 Every intermediate sum is rounded to the dtype of the input. Sources: Higham, ASNA 2e, sections 4.1 to 4.3;
 Kahan, Comm. ACM 8 (1965); Blanchard, Higham and Mary, SISC 42 (2020), for the blocked one.
@@ -19,7 +19,7 @@ def sequential(x: Tensor) -> Tensor:
 
 
 def pairwise(x: Tensor) -> Tensor:
-    """Neighbours, then neighbours of those; an odd one waits for the next round."""
+    """Neighbours, then neighbours of those; an odd one is kept for the next round."""
     while x.shape[-1] > 1:
         even = x.shape[-1] // 2 * 2
         pairs = x[..., 0:even:2] + x[..., 1:even:2]
@@ -33,7 +33,7 @@ def blocked(x: Tensor) -> Tensor:
 
 
 def kahan(x: Tensor) -> Tensor:
-    """A running sum that carries its own rounding error along."""
+    """A running sum with a running correction of its rounding error."""
     total = torch.zeros_like(x[..., 0])
     correction = torch.zeros_like(total)
     for term in x.unbind(-1):

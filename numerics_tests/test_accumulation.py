@@ -1,4 +1,4 @@
-"""Adding 0.01 a thousand times: which error is of the number, which of the adding, and where adding stops."""
+"""Adding 0.01 a thousand times: the error of the number, the error of the additions, and where the sum stops."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -62,7 +62,7 @@ def test_first_five_partial_sums() -> None:
     ids=["fp16", "bf16", "fp32"],
 )
 def test_representation_error_of_a_hundredth(a_format: Format, numerator: int, exponent: int) -> None:
-    """0.01 is in no binary format; what stands for it is off by at most u, before anything is added."""
+    """0.01 is in no binary format; its nearest number is off by at most u, before any addition."""
     stored = Fraction(torch.tensor(0.01, dtype=a_format.dtype).item())
     assert stored == numerator * Fraction(2) ** exponent
     assert 0 < abs(stored - Fraction(1, 100)) <= Fraction(a_format.unit_roundoff) / 100
@@ -72,7 +72,7 @@ def test_representation_error_of_a_hundredth(a_format: Format, numerator: int, e
 def test_representation_and_accumulation_error_are_told_apart(name: str) -> None:
     """float32 adds 1000 x fp16(0.01) without any error: all of its 0.0021 is 0.01 being stored in float16.
 
-    In float16 the same representation error is there, and accumulation puts -0.049 on top.
+    float16 has the same representation error, and accumulation adds -0.049.
     """
     accumulator, addend, _ = LOOPS[name]
     total = Fraction(running_sums(addend, 1000, accumulator)[-1])
@@ -136,7 +136,7 @@ def test_float32_sums_of_one_16_bit_value_are_exact_to_a_limit(a_format: Format,
 
 
 def stops_at(addend: float, precision: int) -> float:
-    """The first power of two 2^e with addend <= 2^(e - p): there half a unit is at least what is added.
+    """The first power of two 2^e with addend <= 2^(e - p): there half a unit is at least the addend.
 
     Round to nearest, ties to even: at 2^e the distance to the next number is 2^(e - p + 1), and 2^e is even.
     """
@@ -166,7 +166,7 @@ def test_sums_in_the_format_stop_growing(running_sum: RunningSum, mantissas: lis
     ids=["fp16-0.01", "bf16-0.01", "fp16-1", "bf16-1"],
 )
 def test_stagnation_point_of_known_loops(addend: float, a_format: Format, level: float) -> None:
-    """The rule gives the levels that people meet in practice."""
+    """The rule gives the levels known from practice."""
     stored = torch.tensor(float(addend), dtype=a_format.dtype).item()
     assert stops_at(stored, a_format.precision) == level
 

@@ -21,7 +21,7 @@ def times_ones(name: str) -> Total:
     return lambda x: PRODUCTS[name](x, torch.ones_like(x))
 
 
-# No scatter_add: on a GPU it adds in whatever order its threads arrive.
+# No scatter_add: on a GPU it adds in the order in which its threads arrive.
 KERNELS: dict[str, Total] = {
     **{name: SUMS[name] for name in ("sum", "sum(dim 0)", "cumsum", "gradient of a bias")},
     **{name: times_ones(name) for name in PRODUCTS},
@@ -77,7 +77,7 @@ def test_order_of_a_known_algorithm_is_recovered(
 
 @claim("total", KERNELS)
 def test_order_of_a_kernel_is_a_tree_that_never_changes(total: Total, device: torch.device) -> None:
-    """Every term is added once, and twice asked the kernel adds alike; arXiv:2411.00442."""
+    """Every term is added once, and a second call adds in the same order; arXiv:2411.00442."""
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         try:
             first, second = (tree_of(total, LENGTH, dtype, device) for _ in range(2))

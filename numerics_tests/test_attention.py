@@ -123,7 +123,7 @@ def test_attention_gradients_are_those_of_float64(
 def test_attention_is_linear_in_the_values(
     attention: AttentionFunction, recipe: Recipe, power: int, device: torch.device
 ) -> None:
-    """Powers of two pass through v bit for bit; moved from k to q they change nothing: IEEE 754-2019, section 4.3."""
+    """Powers of two pass through v bit for bit; moved from k to q they cancel: IEEE 754-2019, section 4.3."""
     q, k, v = triple(recipe, device)
     result = attention(q, k, v)
     assert_same_bits(attention(q, k, v * 2.0**power), result * 2.0**power, "exponents alone", recipe, power)
@@ -148,6 +148,6 @@ def test_attention_runs_in_a_region_as_its_dtypes_say(attention: AttentionFuncti
 
 @pytest.mark.parametrize("name", ATTENTION)
 def test_every_implementation_runs_or_says_why_not(name: str, device: torch.device) -> None:
-    """A skip must be a sentence; an implementation that silently falls out would look tested."""
+    """A skip must give its reason; an implementation that is silently left out would look tested."""
     reason = ATTENTION[name].why_unavailable(device, WIDTH)
     assert reason is None or reason.endswith(".")

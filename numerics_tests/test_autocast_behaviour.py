@@ -82,7 +82,7 @@ def test_error_inside_leaves_no_region_behind(
     with pytest.raises(KeyError, match="planted"):
         fail(depth)
     after = (torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type))
-    # Whatever leaked must not reach the next test.
+    # A leaked state must not reach the next test.
     torch.set_autocast_enabled(device.type, before[0])
     assert_true(after == before, f"autocast was {before} before the error and {after} after", low, depth)
 
@@ -153,7 +153,7 @@ def test_custom_function_needs_the_amp_decorators(device: torch.device) -> None:
 
 
 def test_cuda_region_without_a_gpu_only_warns() -> None:
-    """torch.autocast("cuda") on a machine without one is switched off with a warning: ask whether it is enabled."""
+    """torch.autocast("cuda") on a machine without one is disabled with a warning: check whether it is enabled."""
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here.")
     with pytest.warns(UserWarning, match="CUDA is not available"), torch.autocast("cuda", dtype=torch.float16):

@@ -18,7 +18,7 @@ from numerics_tests.autocast_ops import GROUP_OF, OPS, why_missing
 from numerics_tests.checks import assert_same_bits, assert_true
 from numerics_tests.claims import claim
 from numerics_tests.strategies import Recipe, alike, low_dtypes, recipes
-from perf_tests.instruments.autocast_lists import cuda_lists, op_lists
+from perf_tests.instruments.cuda_rules import cuda_lists, op_lists
 
 Region = Callable[..., AbstractContextManager[Any]]
 """Makes a region as torch.autocast does: device type, dtype=, enabled=."""
@@ -34,7 +34,7 @@ def inputs(dtype: torch.dtype, device: torch.device, rows: int = 4, columns: int
 
 
 def found_dtype(op: str, a: Tensor, b: Tensor) -> torch.dtype | str:
-    """dtype of the result or RAISES; an op that this torch lacks skips the test with words."""
+    """dtype of the result, or RAISES; an op that this torch lacks skips the test with its reason."""
     try:
         return OPS[op](a, b).dtype
     except AttributeError as error:
@@ -47,7 +47,7 @@ def found_dtype(op: str, a: Tensor, b: Tensor) -> torch.dtype | str:
 
 
 def wrong_dtypes(op: str, rules: str, device: torch.device) -> list[str]:
-    """A line for each dtype, with and without autocast, that comes out otherwise than the table says."""
+    """A line for each dtype, with and without autocast, whose result differs from the table."""
     wrong = []
     for low in LOW_DTYPES:
         for autocast_dtype in (low, None):
@@ -63,7 +63,7 @@ def wrong_dtypes(op: str, rules: str, device: torch.device) -> list[str]:
 
 @pytest.mark.parametrize("op", OPS)
 def test_op_has_the_dtype_of_the_table(op: str, rules: str, device: torch.device) -> None:
-    """Each op, float32, 16 bits and float64 in, inside and outside a region; sources stand in policy.TABLE."""
+    """Each op on float32, 16-bit and float64 inputs, inside and outside a region; policy.TABLE names the sources."""
     if policy.row_for(rules, op, VERSION) is None:
         pytest.skip(f"no source says what autocast does to {op} under the rules of {rules}.")
     assert not wrong_dtypes(op, rules, device)
@@ -120,7 +120,7 @@ ONE_OPERAND = sorted(
     and GROUP_OF[op] not in (*SEVERAL_OPERANDS, "banned on cuda")
     and op not in ("cosine_similarity", "cdist", "layer_norm(weight)", "rms_norm(weight)", "normalize", "dropout")
 )
-"""Ops that read `a` once: then one cast by hand is the cast of the region, also on the way back. dropout draws."""
+"""Ops that read `a` once, so that one cast by hand equals the region's, in both passes; no dropout, which draws."""
 
 
 def in_region(call: Callable[..., Tensor], low: torch.dtype, *operands: Tensor) -> Tensor:
@@ -208,7 +208,7 @@ def test_header_and_table_agree() -> None:
 
 
 def test_header_without_the_lists_is_refused() -> None:
-    """A header laid out in another way ends in a sentence, not in empty lists that would pass everything."""
+    """A header with another layout raises one sentence; empty lists would pass every check."""
     with pytest.raises(ValueError, match="AT_FORALL_LOWER_PRECISION_FP"):
         op_lists("#define SOMETHING_ELSE(_) _(linear)")
 

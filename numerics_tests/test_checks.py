@@ -1,4 +1,4 @@
-"""The checks themselves: what they refuse, and that their messages can be pasted."""
+"""The checks themselves: what they reject, and that their messages can be pasted."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A wrong option, and flags that were changed, are named in one sentence instead of spoiling results."""
+"""A wrong option and changed flags are named in one sentence instead of spoiling results."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from numerics_tests import environment, profiles
 
 
 def start(*options: str) -> int:
-    """pytest as a user starts it, with its exit code; in this process, since importing torch takes most of a run."""
+    """pytest as a user starts it, with its exit code; in this process, because importing torch takes most of a run."""
     return pytest.main([str(Path(__file__)), "-q", "-p", "no:cacheprovider", "-k", "profile_in_force", *options])
 
 
@@ -73,7 +73,7 @@ def test_nothing_is_reported_where_nobody_changed_anything() -> None:
 
 
 def test_changed_matmul_precision_is_named_and_reset() -> None:
-    """What the environment of a user sets is reported, pinned inside and back outside."""
+    """What the user's environment sets is reported, pinned inside and restored outside."""
     torch.set_float32_matmul_precision("medium")
     assert any("float32_matmul_precision is 'medium'" in sentence for sentence in environment.changed({}))
     with environment.pinned():
@@ -82,7 +82,7 @@ def test_changed_matmul_precision_is_named_and_reset() -> None:
 
 
 def test_precision_set_for_one_backend_is_named_and_reset() -> None:
-    """torch's getter raises after that; here it is one more thing that was changed."""
+    """torch's getter raises after that; here it is reported as one more change."""
     matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     matmul.fp32_precision = "bf16"
     try:
@@ -95,7 +95,7 @@ def test_precision_set_for_one_backend_is_named_and_reset() -> None:
 
 
 def test_variable_that_forces_tf32_is_named() -> None:
-    """A variable that only cuBLAS reads cannot be undone from here, so it is said."""
+    """A variable that only cuBLAS reads cannot be reset here, so it is reported."""
     sentences = environment.changed({"NVIDIA_TF32_OVERRIDE": "1"})
     assert sentences == [
         "NVIDIA_TF32_OVERRIDE=1 is set: it forces TF32 inside cuBLAS and cuDNN, out of reach of PyTorch; unset it."

@@ -37,7 +37,7 @@ def operands(recipe: Recipe, device: torch.device) -> tuple[Tensor, Tensor, Tens
 
 
 def running_bound(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
-    """Running error analysis, ASNA 2e, section 3.3: what each step adds to what it was given."""
+    """Running error analysis, ASNA 2e, section 3.3: the error that each step adds to that of its input."""
     x, gate, up, down = (tensor.double() for tensor in (x, gate, up, down))
     g, h = x @ gate.T, x @ up.T
     error_g, error_h = (gamma(x.shape[-1]) * (x.abs() @ weight.abs().T) for weight in (gate, up))

@@ -26,7 +26,7 @@ def why_not_a_fault_here(fault: Fault, device: torch.device) -> str | None:
 
 @pytest.fixture(scope="module")
 def table() -> Iterator[list[str]]:
-    """A row for each fault that was caught, printed once all have been."""
+    """A row per caught fault, printed after the last."""
     rows: list[str] = []
     yield rows
     print("\n" + "\n".join(rows))
@@ -55,7 +55,7 @@ def test_kill_matrix_claim_holds_for_its_reference(claim: Claim, device: torch.d
 
 
 def test_kill_matrix_covers_every_claim() -> None:
-    """A claim that no fault is planted for could pass whatever happens."""
+    """A claim without a planted fault might never fail."""
     unguarded = set(CLAIMS) - {fault.claim.name for fault in FAULTS}
     assert not unguarded, f"no fault is planted for {', '.join(sorted(unguarded))}"
 

@@ -1,4 +1,4 @@
-"""Cross-entropy: float32 whatever the logits are, exact to an absolute bound, its gradient as well."""
+"""Cross-entropy: float32 for logits of any dtype, exact to an absolute bound, and so is its gradient."""
 
 import math
 from collections.abc import Callable
@@ -61,7 +61,7 @@ def test_loss_is_float32_and_not_negative(loss: Loss, recipe: Recipe, device: to
 def test_loss_of_equal_logits_is_the_log_of_their_number(
     loss: Loss, height: float, vocabulary: int, device: torch.device
 ) -> None:
-    """ln V whatever the common value: nobody knows anything; within bounds.cross_entropy."""
+    """Equal logits give ln V at any value, within bounds.cross_entropy."""
     logits = torch.full((3, vocabulary), height, device=device)
     exact = torch.tensor(math.log(vocabulary), dtype=torch.float64, device=device)
     targets = torch.zeros(3, dtype=torch.int64, device=device)

@@ -1,4 +1,4 @@
-"""RMSNorm and LayerNorm, in float32 whatever comes in: what they survive, how exact they are, what their gradients are.
+"""RMSNorm and LayerNorm, in float32 for inputs of any dtype: range, accuracy, gradients.
 
 Does bfloat16 still need a float32 norm? Yes: nothing overflows, and the error is still many times the bound.
 """
@@ -104,7 +104,7 @@ def test_rms_norm_survives_squares_that_underflow(
 def test_rms_norm_ignores_scale(rms_norm: RMS, recipe: Recipe, k: int, device: torch.device) -> None:
     """RMS(2^k x, 4^k eps) = RMS(x, eps) bit for bit: scaling by a power of two moves exponents alone."""
     x, weight = recipe.tensor(device), weights_like(recipe).to(device)
-    x = torch.where(x.abs() > 2.0**-10, x, 0)  # 2^-3 of what is left is still a normal number of float16
+    x = torch.where(x.abs() > 2.0**-10, x, 0)  # 2^-3 of the rest is still a normal number of float16
     eps = 2.0**-16  # near the model's 1e-5, and a power of two, so that 4^k eps is exact
     assert_same_bits(
         rms_norm(x * 2.0**k, weight, eps * 4.0**k), rms_norm(x, weight, eps), "IEEE 754-2019, 4.3", recipe, k

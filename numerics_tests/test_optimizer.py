@@ -21,7 +21,7 @@ Clip = Callable[[list[Tensor], float], Tensor]
 """(gradients, largest norm) to the norm before; the gradients are clipped in place."""
 
 RATE, BETAS, EPS, DECAY = 1e-3, (0.9, 0.999), 1e-8, 1e-2
-"""The defaults of torch.optim.AdamW, which the model's training takes."""
+"""The defaults of torch.optim.AdamW, which the model's training uses."""
 
 
 def stepping(implementation: str) -> Steps:
@@ -59,13 +59,13 @@ def test_adamw_is_within_its_bound(adamw: Steps, recipe: Recipe, steps: int, dev
 def test_first_step_of_adamw_is_the_sign_of_the_gradient(
     adamw: Steps, recipe: Recipe, power: int, device: torch.device
 ) -> None:
-    """m / sqrt(v) is g / |g| after one step, whatever the scale of g, as long as |g| >> eps: Kingma and Ba, sec. 2.1.
+    """m / sqrt(v) is g / |g| after one step at any scale of g with |g| >> eps: Kingma and Ba, sec. 2.1.
 
     g / (|g| + eps) differs from the sign by eps / |g|.
     """
     parameter = recipe.tensor(device)
     gradient = (alike(recipe, 1, exponent=0, spread=2).tensor(device) + 0.0) * 2.0**power
-    # So that eps / |g| is at most 5e-6, and the sign what is left of the gradient.
+    # So that eps / |g| is at most 5e-6 and only the sign of the gradient matters.
     gradient = torch.where(gradient.abs() < 2.0**-9, 2.0**-9, gradient)
     decayed = parameter.double() * (1 - RATE * DECAY)
     exact = decayed - RATE * gradient.sign().double()
@@ -167,7 +167,7 @@ def test_clipping_float16_gradients_loses_them_all() -> None:
 
 
 def test_optimizer_state_is_float32(device: torch.device) -> None:
-    """Moments follow their parameter's dtype, so float32 parameters keep float32 moments whatever autocast does."""
+    """Moments follow their parameter's dtype, so float32 parameters keep float32 moments under autocast."""
     layer = nn.Linear(3, 3).to(device)
     training = Training(layer, PRECISIONS["bf16"], device)
     with torch.autocast(device.type, dtype=torch.bfloat16):
@@ -180,7 +180,7 @@ def test_optimizer_state_is_float32(device: torch.device) -> None:
 
 @pytest.mark.parametrize("implementation", ADAMWS)
 def test_training_takes_torchs_defaults(implementation: str, device: torch.device) -> None:
-    """The constants above are what the bounds assume; should torch's defaults change, this says so first."""
+    """The constants above are what the bounds assume; if torch's defaults change, this test fails first."""
     training = Training(nn.Linear(2, 2).to(device), PRECISIONS["fp32"], device, implementation)
     group = training.optimizer.param_groups[0]
     assert (group["lr"], group["betas"], group["eps"], group["weight_decay"]) == (RATE, BETAS, EPS, DECAY)

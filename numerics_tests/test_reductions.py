@@ -1,4 +1,4 @@
-"""Every reduction of PyTorch that a Transformer uses, held to the bound of what it should accumulate in."""
+"""Every reduction of PyTorch that a Transformer uses, checked against the bound of its accumulator's format."""
 
 import pytest
 import torch
@@ -84,7 +84,7 @@ def test_powers_of_two_pass_through_products(
 ) -> None:
     """Scaling by 2^k changes exponents alone, so it commutes bit for bit while nothing over- or underflows."""
     x, y = recipe.tensor(device), alike(recipe, 1).tensor(device)
-    # Bigger than what rounding could push below the smallest normal number of float16.
+    # Large enough that rounding cannot reach below the smallest normal number of float16.
     keep = (x.abs() > 2.0**-5) & (y.abs() > 2.0**-5)
     x, y = torch.where(keep, x, 1), torch.where(keep, y, 1)
     result = product(x, y)
@@ -111,6 +111,6 @@ def test_number_of_threads_moves_a_long_sum_within_its_bound(name: str) -> None:
 
 
 def test_void_bound_is_refused() -> None:
-    """gamma_n says nothing from n u = 1 on, and says so."""
+    """gamma_n is void from n u = 1 on, and raises."""
     with pytest.raises(ValueError, match="gamma_256 is void"):
         bounds.gamma(256, LOW[1].unit_roundoff)

@@ -61,7 +61,7 @@ def test_rotary_holds_far_out(rotate: Rotate, recipe: Recipe, device: torch.devi
 
 @claim("rotate", ROTARIES, recipe=ROWS)
 def test_rotary_leaves_the_first_position_alone(rotate: Rotate, recipe: Recipe, device: torch.device) -> None:
-    """Position 0 turns by nothing: cos 0 = 1 and sin 0 = 0 exactly, so the row comes back to the bit."""
+    """Position 0 turns by 0: cos 0 = 1 and sin 0 = 0 exactly, so the row comes back to the bit."""
     x = recipe.tensor(device)
     # A zero may change its sign: 1 * -0 - 0 * 0 is 0.
     assert_same_bits(rotate(x)[0] + 0.0, x[0].to(rotate(x).dtype) + 0.0, "cos 0 = 1, sin 0 = 0", recipe)

@@ -1,4 +1,4 @@
-"""How fast errors grow is decided by the algorithm: sequential, pairwise, blocked, Kahan, or PyTorch's own."""
+"""The algorithm decides how fast errors grow: sequential, pairwise, blocked, Kahan, or PyTorch's own."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The classic exercise: which dtype each part of a small model has under mixed precision, on a CPU and on CUDA."""
+"""The classic exercise: the dtype of each part of a small model under mixed precision, on a CPU and on CUDA."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ RULES_WITH_RMS_NORM_IN_FLOAT32 = (2, 12)
 
 
 class ToyModel(nn.Module):
-    """fc1, ReLU, norm, fc2, as in Stanford CS336, assignment 2, "Mixed Precision"; it remembers what it computed."""
+    """fc1, ReLU, norm, fc2, as in Stanford CS336, assignment 2, "Mixed Precision"; it keeps each result."""
 
     def __init__(self, norm: nn.Module) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ FLOAT32_INSIDE: Losses = {
     total: ("cuda",),
     average: (),
 }
-"""Under whose rules each loss is float32 inside a region; outside each has the dtype of the logits.
+"""The rules under which each loss is float32 inside a region; outside each has the dtype of the logits.
 
 Published with float32 losses (cross-entropy, and a sum on CUDA) and with a float16 one, taken outside.
 """
@@ -67,14 +67,14 @@ def make(norm: str, device: torch.device) -> ToyModel:
 
 
 def norm_dtype(norm: str, rules: str, low: torch.dtype, version: policy.Version) -> torch.dtype:
-    """float32 on CUDA, whatever comes in on a CPU; RMSNorm joined CUDA's list with torch 2.12."""
+    """float32 on CUDA, the input's dtype on a CPU; RMSNorm joined CUDA's list with torch 2.12."""
     if rules == "cpu" or (norm == "rms" and version < RULES_WITH_RMS_NORM_IN_FLOAT32):
         return low
     return torch.float32
 
 
 @pytest.mark.filterwarnings(
-    # A float32 weight beside a 16-bit input makes rms_norm take its composite path, and say so; that path is meant.
+    # A float32 weight beside a 16-bit input makes rms_norm warn and take its composite path, which is tested here.
     "ignore:Mismatch dtype between input and weight:UserWarning"
 )
 @pytest.mark.parametrize("low", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])

@@ -136,7 +136,7 @@ def test_every_attention_gives_the_same_model(attention: AttentionFunction, devi
 def test_step_keeps_parameters_gradients_and_moments_in_float32(
     make: MakeTraining, seed: int, precision: str, device: torch.device
 ) -> None:
-    """Mixed precision is a matter of the forward pass: what is kept between steps is float32, finite, complete."""
+    """Mixed precision covers the forward pass only: what is kept between steps is float32, finite, complete."""
     training = make(tiny.model(device, seed), PRECISIONS[precision], device)
     tokens = tiny.tokens(device, seed)
     # From a scale of 2^16 the first float16 steps may be skipped, by design; the eighth is at 2^8.
@@ -153,7 +153,7 @@ def test_step_keeps_parameters_gradients_and_moments_in_float32(
 def test_step_forgets_earlier_gradients_and_repeats(
     make: MakeTraining, seed: int, precision: str, device: torch.device
 ) -> None:
-    """Two steps from one state are equal to the bit, also when the second starts with rubbish in .grad."""
+    """Two steps from one state are equal to the bit, also when the second starts with arbitrary values in .grad."""
     tokens, results = tiny.tokens(device, seed), []
     for rubbish in (False, True):
         training = make(tiny.model(device, seed), PRECISIONS[precision], device)

@@ -1,4 +1,4 @@
-"""Why mixed precision is done the way it is: each practice, and what happens without it.
+"""The practices of mixed precision, and what happens without each.
 
 Read top to bottom: master weights, loss scaling, float32 norms and losses, what rounding errors are, what they add to.
 """
@@ -58,7 +58,7 @@ def mixed_update(master: Tensor, change: float, steps: int, low: torch.dtype) ->
 
 @claim("update", {"master": mixed_update}, power=st.integers(-16, -10), steps=st.integers(1, 200))
 def test_copy_follows_its_master(update: Update, power: int, steps: int, device: torch.device) -> None:
-    """The 16-bit copy is the master rounded once, however many updates there were: |copy - master| <= u |master|."""
+    """The 16-bit copy is the master rounded once, after any number of updates: |copy - master| <= u |master|."""
     start = torch.full((4,), 3.0, device=device)
     for a_format in LOW:
         master, copy = update(start, 2.0**power, steps, a_format.dtype)

@@ -1,4 +1,4 @@
-"""A language model small enough to train in milliseconds, and what its tests need around it."""
+"""A language model small enough to train in milliseconds, and helpers for its tests."""
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ BATCH = 3
 def model(
     device: torch.device, seed: int = 0, attention: AttentionFunction = naive_attention, config: ModelConfig = CONFIG
 ) -> TransformerLM:
-    """Parameters drawn from `seed`, the same on every device; norm weights away from 1, where they would hide."""
+    """Parameters drawn from `seed`, the same on every device; norm weights away from 1, which would hide them."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed is slow, see profiles.py
         made = TransformerLM(config, attention)

@@ -1,4 +1,4 @@
-"""`python -m perf_tests VERB`: look at saved records. `--json` prints for machines what a table says to people."""
+"""`python -m perf_tests VERB`: read saved records. `--json` prints the figures of a table for machines."""
 
 import argparse
 import os
@@ -15,7 +15,7 @@ def main(words: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if words is None else words
     parser = argparse.ArgumentParser(prog="python -m perf_tests", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    # The others stay unread, since some take libraries that cost most of a second; without a verb, help lists all.
+    # Import the verb asked for alone, because some load libraries for most of a second; help lists all.
     asked = [name for name in VERBS if name in words[:1]] or VERBS
     modules = {name: import_module(f"perf_tests.verbs.{name}") for name in asked}
     for name, module in modules.items():
@@ -27,7 +27,7 @@ def main(words: Sequence[str] | None = None) -> int:
         exit_code: int = modules[arguments.verb].run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever reads has seen enough, as in `| head`; what is still to be written goes nowhere.
+        # The reader has closed the pipe, as `| head` does; discard the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINE
     return exit_code

@@ -1,4 +1,4 @@
-"""What one benchmark measures: a frozen case with its id and identity, and the grids that the options choose."""
+"""What one benchmark measures: a frozen case with id and identity, and the grids that the options select."""
 
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
@@ -24,10 +24,14 @@ class _OfAPhase(ABC):
 
     phase: str
 
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """Every field that two rows must share to be comparable, flat."""
+
     @property
     @abstractmethod
     def forward_flops(self) -> int:
-        """2mnk of every product of one forward pass, the full T x T square counted."""
+        """2mnk of every product of one forward pass, over the full T x T square."""
 
     @property
     def row(self) -> Phase:
@@ -35,7 +39,7 @@ class _OfAPhase(ABC):
 
     @property
     def model_flops(self) -> int | None:
-        """Model FLOPs of one round, the full T x T square counted; None where the phase has no matrix products."""
+        """Model FLOPs of one round, over the full T x T square; None for a phase without matrix products."""
         multiple = self.row.forward_multiple
         return None if multiple is None else multiple * self.forward_flops
 
@@ -63,7 +67,6 @@ class LanguageModelCase(_OfAPhase):
     model: str
 
     def identity(self) -> dict[str, Any]:
-        """Every field that two rows must share to be compared, flat."""
         return identity_from(LanguageModelIdentity, self, self.config)
 
     @property
@@ -80,7 +83,7 @@ class LanguageModelCase(_OfAPhase):
 
     @property
     def built_from(self) -> tuple[Any, ...]:
-        """Cases that agree in this share one model."""
+        """Cases with equal values share one model."""
         return (self.model, self.config, self.attention, self.execution, self.checkpoint, self.device)
 
 
@@ -89,7 +92,6 @@ class AttentionCase(AttentionIdentity, _OfAPhase):
     """Causal attention alone, without heads: query, key and value of shape (8, sequence, head width)."""
 
     def identity(self) -> dict[str, Any]:
-        """Every field that two rows must share to be compared, flat."""
         return asdict(self)
 
     @property
@@ -102,7 +104,7 @@ class AttentionCase(AttentionIdentity, _OfAPhase):
 
     @property
     def built_from(self) -> tuple[Any, ...]:
-        """Cases that agree in this are measured side by side."""
+        """Cases with equal values are measured side by side."""
         return (self.head_dim, self.sequence_length, self.attention, self.device)
 
 
@@ -116,32 +118,25 @@ ATTENTION_AXES = {
     "head_dim": "head_dims", "sequence_length": "sequence_lengths", "precision": "attention_alone_precisions",
     "attention": "attention_alone_implementations",
 }  # fmt: skip
-"""What a benchmark is spread over, and the fields of `Settings` that hold the values."""
-
-
-def _values(axes: dict[str, str], settings: Settings) -> list[tuple[str | int, ...]]:
-    return [getattr(settings, name) for name in axes.values()]
+"""The axes of a benchmark, and the fields of `Settings` that hold their values."""
 
 
 def language_model_grid(settings: Settings) -> list[tuple[str | int, ...]]:
-    """Values of `LANGUAGE_MODEL_AXES`, smallest model first; a compiled model has no compiled part of its own."""
-
-    def is_compiled_twice(attention: str | int, execution: str | int) -> bool:
-        return execution == "compiled" and attention in ATTENTION and ATTENTION[str(attention)].is_compiled
-
-    grid = product(*_values(LANGUAGE_MODEL_AXES, settings))
-    return [values for values in grid if not is_compiled_twice(values[3], values[4])]
+    """Values of `LANGUAGE_MODEL_AXES`, smallest model first; a compiled model has no attention compiled by itself."""
+    compiled = {("compiled", name) for name, attention in ATTENTION.items() if attention.is_compiled}
+    grid = product(*(getattr(settings, name) for name in LANGUAGE_MODEL_AXES.values()))
+    return [values for values in grid if (values[4], values[3]) not in compiled]
 
 
 def attention_grid(settings: Settings) -> list[tuple[str | int, ...]]:
     """Values of `ATTENTION_AXES`, smallest cell first."""
-    return list(product(*_values(ATTENTION_AXES, settings)))
+    return list(product(*(getattr(settings, name) for name in ATTENTION_AXES.values())))
 
 
 def language_model_id(values: tuple[str | int, ...]) -> str:
     """`small-ctx128-bf16-naive`; an axis at its default adds nothing, so that a new axis renames no old case.
 
-    The id joins a case to its row in older records: change it and every comparison loses the case.
+    The id joins a case to its rows in older records: a changed id breaks every comparison of the case.
     """
     size, context, precision, attention, execution, checkpoint = values
     parts = [str(size), f"ctx{context}", str(precision), str(attention)]
@@ -159,10 +154,8 @@ def attention_id(values: tuple[str | int, ...]) -> str:
 
 
 def language_model_case(phase: str, axes: dict[str, Any], settings: Settings) -> LanguageModelCase:
-    """The case of one parametrized test, from its `LANGUAGE_MODEL_AXES`."""
-    optimizer = None
-    if PHASES[phase].trains:
-        optimizer = optimizer_that_runs(settings.optimizer, torch.device(settings.device))
+    """The case of one parametrized test from its `LANGUAGE_MODEL_AXES`."""
+    optimizer = optimizer_that_runs(settings.optimizer, torch.device(settings.device))
     return LanguageModelCase(
         phase=phase,
         size=axes["model_size"],
@@ -173,25 +166,25 @@ def language_model_case(phase: str, axes: dict[str, Any], settings: Settings) ->
         attention=axes["attention"],
         execution=axes["execution"],
         checkpoint=axes["checkpoint"],
-        optimizer=optimizer,
+        optimizer=optimizer if PHASES[phase].trains else None,
         device=settings.device_type,
         model=settings.model or "ours",
     )
 
 
 def attention_case(phase: str, axes: dict[str, Any], settings: Settings) -> AttentionCase:
-    """The case of one parametrized test, from its `ATTENTION_AXES`."""
+    """The case of one parametrized test from its `ATTENTION_AXES`."""
     values = {name: axes[name] for name in ATTENTION_AXES}
     return AttentionCase(phase=phase, batch_size=ATTENTION_BATCH_SIZE, device=settings.device_type, **values)
 
 
 def chosen_phases(settings: Settings) -> set[str]:
-    """`--phase` applies to both families."""
+    """Names of the phases of both families that `--phase` selects."""
     return {phase.name for phase in PHASES.values() if phase.label in settings.phases}
 
 
 def is_inside(identity: dict[str, Any], settings: Settings) -> bool:
-    """Whether the axes of this run hold the case that an older row speaks of."""
+    """Whether the axes of this run contain the case of an older row."""
     if identity.get("phase") not in chosen_phases(settings) or identity.get("device") != settings.device_type:
         return False
     if is_attention(identity):
@@ -205,7 +198,5 @@ def is_inside(identity: dict[str, Any], settings: Settings) -> bool:
 def selectable_cases(settings: Settings) -> int:
     """How many cases the axes span."""
     phases = chosen_phases(settings)
-    models, alone = (
-        sum(phase.name in phases for phase in phases_of(family)) for family in (LANGUAGE_MODEL, ATTENTION_ALONE)
-    )
-    return models * len(language_model_grid(settings)) + alone * len(attention_grid(settings))
+    grids = {LANGUAGE_MODEL: language_model_grid(settings), ATTENTION_ALONE: attention_grid(settings)}
+    return sum(len(grid) for family, grid in grids.items() for phase in phases_of(family) if phase.name in phases)

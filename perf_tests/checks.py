@@ -1,4 +1,4 @@
-"""Facts about the output of a benchmark, asserted after timing, so that every benchmark is also a test."""
+"""Checks of a benchmark's output after timing, so that every benchmark is also a test."""
 
 from torch import Tensor
 
@@ -9,28 +9,28 @@ from perf_tests.cases import LanguageModelCase
 def check_logits(logits_BTV: Tensor, case: LanguageModelCase) -> None:
     wanted = (case.batch_size, case.context_length, case.config.vocab_size)
     assert tuple(logits_BTV.shape) == wanted, f"logits have the shape {tuple(logits_BTV.shape)}, not {wanted}"
-    assert logits_BTV.isfinite().all(), f"{_not_finite(logits_BTV)} of the logits are not finite"
+    _check_finite(logits_BTV, "logits")
 
 
 def check_gradients(training: Training) -> None:
-    """Every parameter has a gradient; without a loss scale, which may overflow and then skip, a finite one."""
+    """Every parameter has a gradient, finite unless the loss is scaled: a scaled one may overflow."""
     for name, parameter in training.model.named_parameters():
         assert parameter.grad is not None, f"{name} has no gradient"
         if not training.precision.scales_loss:
-            assert parameter.grad.isfinite().all(), f"{_not_finite(parameter.grad)} gradients of {name} are not finite"
+            _check_finite(parameter.grad, f"gradients of {name}")
 
 
 def check_update(training: Training) -> None:
-    """AdamW has state for every parameter, and none of the parameters was lost to overflow."""
+    """AdamW has state for every parameter, and all parameters are finite."""
     for name, parameter in training.model.named_parameters():
         assert training.optimizer.state.get(parameter), f"{name} has no optimizer state"
-        assert parameter.isfinite().all(), f"{_not_finite(parameter)} weights of {name} are not finite"
+        _check_finite(parameter, f"weights of {name}")
 
 
 def check_attention_output(output_BTK: Tensor, v_BTK: Tensor) -> None:
-    """The shape is kept; the first token sees only itself, so its output is its value."""
+    """The shape is kept, and the first token, which sees only itself, has its value as output."""
     assert output_BTK.shape == v_BTK.shape, f"the output has the shape {tuple(output_BTK.shape)}, not {v_BTK.shape}"
-    assert output_BTK.isfinite().all(), f"{_not_finite(output_BTK)} of the outputs are not finite"
+    _check_finite(output_BTK, "outputs")
     first, wanted = output_BTK[:, 0], v_BTK[:, 0].to(output_BTK.dtype)
     assert first.allclose(wanted), "the first token attends to later ones"
 
@@ -38,8 +38,9 @@ def check_attention_output(output_BTK: Tensor, v_BTK: Tensor) -> None:
 def check_attention_gradients(*leaves: Tensor) -> None:
     for name, leaf in zip(("query", "key", "value"), leaves, strict=True):
         assert leaf.grad is not None, f"{name} has no gradient"
-        assert leaf.grad.isfinite().all(), f"{_not_finite(leaf.grad)} gradients of {name} are not finite"
+        _check_finite(leaf.grad, f"gradients of {name}")
 
 
-def _not_finite(values: Tensor) -> str:
-    return f"{int((~values.isfinite()).sum())} of {values.numel()}"
+def _check_finite(values: Tensor, what: str) -> None:
+    is_finite = values.isfinite()
+    assert is_finite.all(), f"{int((~is_finite).sum())} of {values.numel()} {what} are not finite"

@@ -1,6 +1,5 @@
-"""The fixtures of a benchmark: its case, its model and inputs, and the means to measure it."""
+"""The fixtures of a benchmark: its case, its model and inputs, and its measure."""
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -16,8 +15,8 @@ from perf_tests.bench.stash import CASE, OTHER_MEASURE, PASS, WORKBENCH
 from perf_tests.bench.workbench import Workbench
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
 from perf_tests.instruments.clock import Clock
-from perf_tests.instruments.round_health import RoundHealth
-from perf_tests.instruments.sdpa_backend import sdpa_backend_for_shape
+from perf_tests.instruments.gpu_health import RoundHealth
+from perf_tests.instruments.sdpa_backend import sdpa_backend
 from perf_tests.measures.rounds import Measure
 from perf_tests.measures.row import Row
 from perf_tests.measures.timed import TimedMeasure
@@ -57,7 +56,7 @@ def case(
     execution: str,
     checkpoint: str,
 ) -> Case:
-    """What the axes describe; the plugin made it, to sort by, from the same values."""
+    """What the axes describe; the plugin made it from the same values."""
     return request.node.stash[CASE]
 
 
@@ -68,14 +67,12 @@ def clock(workbench: Workbench) -> Clock:
 
 @pytest.fixture
 def training(case: LanguageModelCase, workbench: Workbench, shelf: ModelShelf) -> Iterator[Training]:
-    start = time.perf_counter()
-    try:
-        training = shelf.lend(case, workbench.settings.optimizer)
-    except ForeignModelError as error:
-        # What --model names is no language model, and so it is for every further case.
-        pytest.exit(str(error), returncode=pytest.ExitCode.USAGE_ERROR)
-    workbench.device.synchronize()
-    workbench.time_spent.builds_seconds += time.perf_counter() - start
+    with workbench.spending("building"):
+        try:
+            training = shelf.lend(case, workbench.settings.optimizer)
+        except ForeignModelError as error:  # which every further case would meet too
+            pytest.exit(str(error), returncode=pytest.ExitCode.USAGE_ERROR)
+        workbench.device.synchronize()
     yield training
     training.release()
     del training
@@ -122,7 +119,7 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
         yield other_measure(request.node, workbench)
         return
     measure = TimedMeasure(
-        benchmark,  # type: ignore[arg-type]
+        benchmark,
         workbench.clock,
         workbench.device,
         workbench.rounds(case),
@@ -133,8 +130,8 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
     )
     yield measure
     if measure.timing is not None:
-        workbench.time_spent.rounds_seconds += measure.timing.rounds_seconds
-        workbench.time_spent.first_compiled_calls_seconds += measure.timing.first_compiled_seconds
+        workbench.spent_seconds["rounds"] += measure.timing.rounds_seconds
+        workbench.spent_seconds["compiling"] += measure.timing.first_compiled_seconds
 
 
 def _row(case: Case, workbench: Workbench) -> Row:
@@ -151,7 +148,6 @@ def _row(case: Case, workbench: Workbench) -> Row:
 
 @pytest.fixture
 def look(request: pytest.FixtureRequest, case: Case, workbench: Workbench) -> ExtraPass:
-    """What the test's extra pass does with the benchmark that it repeats."""
     return EVERY_PASS[request.node.stash[PASS]](request, case, workbench)
 
 
@@ -163,28 +159,24 @@ def memory_worker() -> Iterator[MemoryWorker]:
 
 
 def _conditions(case: Case, workbench: Workbench) -> Json:
-    """What a figure depends on beside the identity of its case."""
+    """What a figure depends on besides the identity of its case."""
     conditions: Json = {
         "seed": workbench.settings.seed,
         "warmup_rounds": workbench.settings.warmup_rounds,
         "records_graph": case.row.records_graph,
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "parameters": case.config.parameters if isinstance(case, LanguageModelCase) else 0,
     }
-    conditions["parameters"] = case.config.parameters if isinstance(case, LanguageModelCase) else 0
     if case.attention == "sdpa":
-        conditions["sdpa_backend"] = _sdpa_backend(case, workbench)
+        conditions["sdpa_backend"] = _sdpa_backend(case, workbench.device.torch_device)
     return conditions
 
 
-def _sdpa_backend(case: Case, workbench: Workbench) -> str | None:
+def _sdpa_backend(case: Case, device: torch.device) -> str | None:
+    shape: tuple[int, ...]
     if isinstance(case, AttentionCase):
-        shape: tuple[int, ...] = (case.batch_size, case.sequence_length, case.head_dim)
+        shape = (case.batch_size, case.sequence_length, case.head_dim)
     else:
         shape = (case.batch_size, case.config.num_heads, case.context_length, case.config.head_dim)
-    return sdpa_backend_for_shape(
-        ATTENTION["sdpa"].build(),
-        shape,
-        PRECISIONS[case.precision].autocast_dtype or torch.float32,
-        workbench.device.torch_device,
-        records_graph=case.row.records_graph,
-    )
+    attention, dtype = ATTENTION["sdpa"].build(), PRECISIONS[case.precision].autocast_dtype or torch.float32
+    return sdpa_backend(attention, shape, dtype, device, records_graph=case.row.records_graph)

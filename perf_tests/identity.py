@@ -1,7 +1,7 @@
-"""The fields that two rows must share to be compared, one dataclass for each family of cases. No torch.
+"""The fields that two rows must share to be comparable, one dataclass for each family of cases. No torch.
 
-The order of the fields is the record's. A new field goes to the end, is null at its default, and stays null in the rows
-of older records, so that they still join.
+Fields have the record's order. A new field goes to the end and defaults to null, as in the rows of older records, which
+therefore still join.
 """
 
 from collections.abc import Mapping
@@ -28,9 +28,9 @@ class LanguageModelIdentity:
     execution: str
     checkpoint: str
     optimizer: str | None
-    """How AdamW runs; None in phases without it."""
+    """AdamW's implementation; None in phases without it."""
     zero_grad_policy: str | None
-    """When a step clears the old gradients; None in phases that do not time it."""
+    """When a step clears the old gradients; None in phases that do not time this."""
     device: str
 
 
@@ -51,14 +51,14 @@ Identity = type[LanguageModelIdentity] | type[AttentionIdentity]
 
 DIMENSIONS = {field.name for family in (LanguageModelIdentity, AttentionIdentity) for field in fields(family)
               if field.type is int}  # fmt: skip
-"""Fields of which a smaller value needs no more memory."""
+"""Fields whose smaller values need no more memory."""
 
 OF_A_PHASE = ("phase", "optimizer", "zero_grad_policy")
 """Fields that may differ between the phases of one configuration."""
 
 
 def is_attention(values: Mapping[str, Any]) -> bool:
-    """Whether a row's values, or a benchmark's axes, are those of attention alone."""
+    """Whether a row's values or a benchmark's axes are of attention alone."""
     return "head_dim" in values
 
 
@@ -67,17 +67,17 @@ def family_of(values: Mapping[str, Any]) -> Identity:
 
 
 def identity_in(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The identity among a row's values; a field that the row lacks is at its default."""
+    """The identity among a row's values; missing fields are null."""
     return {field.name: values.get(field.name) for field in fields(family_of(values))}
 
 
 def has_identity(values: Mapping[str, Any]) -> bool:
-    """Whether every field is there that has been there from the start."""
+    """Whether all fields without a default are there."""
     return all(field.name in values for field in fields(family_of(values)) if field.default is MISSING)
 
 
 def identity_from(family: Identity, *sources: object) -> dict[str, Any]:
-    """Each field from the first of `sources` that has it; null where none does."""
+    """Each field from the first of `sources` that has it, else null."""
     return {
         field.name: next((getattr(source, field.name) for source in sources if hasattr(source, field.name)), None)
         for field in fields(family)

@@ -1,14 +1,14 @@
-"""The phases, one row each: what its set-up runs, what is timed, and what follows from that. No torch."""
+"""The phases, one row each: what its set-up runs, what is timed, and what follows. No torch."""
 
 from dataclasses import dataclass
 
 LANGUAGE_MODEL, ATTENTION_ALONE = "language model", "attention alone"
 
 FORWARD_PASSES = {"inference": 1, "forward": 1, "backward": 2}
-"""FLOPs of a part over those of a forward pass: going back, each product costs one for each of its two inputs."""
+"""FLOPs of a part over those of a forward pass: backward, each product costs one product for each of its inputs."""
 
 SHORT_PARTS = ("zero_grad", "loss")
-"""Parts that take little of a step's time."""
+"""Parts with little of a step's time."""
 
 
 @dataclass(frozen=True)
@@ -21,26 +21,26 @@ class Phase:
     """Parts that run before the clock starts, in every round."""
     timed: tuple[str, ...]
     published_as: str = ""
-    """What others call it, where that is not `label`."""
+    """Its name in published tables, if not `label`."""
 
     @property
     def label(self) -> str:
-        """What `--phase` and tables call it, in either family."""
+        """Its name in `--phase` and in tables, the same for both families."""
         return self.name.removeprefix("attention_")
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Everything a round computes; its peak is the highest of theirs."""
+        """Everything that a round computes; the round's peak is the highest of theirs."""
         return tuple(part for part in (*self.setup, *self.timed) if part != "zero_grad")
 
     @property
     def main_parts(self) -> tuple[str, ...]:
-        """Timed parts that take most of the time."""
+        """Timed parts with most of the time."""
         return tuple(part for part in self.timed if part not in SHORT_PARTS)
 
     @property
     def forward_multiple(self) -> int | None:
-        """FLOPs of what is timed over those of a forward pass; None without a matrix product."""
+        """FLOPs of the timed parts over those of a forward pass; None without matrix products."""
         return sum(FORWARD_PASSES.get(part, 0) for part in self.timed) or None
 
     @property
@@ -53,22 +53,22 @@ class Phase:
 
     @property
     def is_backward(self) -> bool:
-        """Whether nothing but a backward pass is timed, which another thread launches."""
+        """Whether only a backward pass is timed, which another thread launches."""
         return self.timed == ("backward",)
 
     @property
     def holds_logits(self) -> bool:
-        """Whether the logits live until the end of the round; a set-up that returns lets go of them."""
+        """Whether the logits live until the end of the round; those of a set-up are freed when it returns."""
         return "forward" in self.timed and "backward" in self.timed
 
     @property
     def trains(self) -> bool:
-        """Whether a round changes the weights, which takes an optimizer."""
+        """Whether a round updates the weights."""
         return "optimizer" in self.parts
 
     @property
     def setup_computes(self) -> bool:
-        """Whether a round without what is timed still does something."""
+        """Whether the set-up does more than clear gradients."""
         return any(part != "zero_grad" for part in self.setup)
 
 
@@ -91,15 +91,12 @@ PHASES = {
 """What is measured, by name, in the order of a training step."""
 
 PHASES_OF_OTHERS = {
-    phase.name: phase
-    for phase in (
-        Phase(
-            "backward_and_optimizer", LANGUAGE_MODEL, ("zero_grad", *_FORWARD), ("backward", "optimizer"),
-            published_as="backward+optimizer",
-        ),
+    "backward_and_optimizer": Phase(
+        "backward_and_optimizer", LANGUAGE_MODEL, ("zero_grad", *_FORWARD), ("backward", "optimizer"),
+        published_as="backward+optimizer",
     )
 }  # fmt: skip
-"""What others measured and this suite does not."""
+"""Phases of published tables that this suite does not measure."""
 
 
 def phases_of(family: str) -> tuple[Phase, ...]:
@@ -107,17 +104,17 @@ def phases_of(family: str) -> tuple[Phase, ...]:
 
 
 def phase_named(name: str) -> Phase | None:
-    """The row of a name in a table, of others too; None where it has none."""
+    """The phase of this name, published ones included; None if there is none."""
     return PHASES.get(name) or PHASES_OF_OTHERS.get(name)
 
 
 def label_of(name: str) -> str:
-    """`forward` for attention's forward pass too; a name without a row as it is."""
+    """The label of a phase; an unknown name unchanged."""
     return PHASES[name].label if name in PHASES else name
 
 
 def place_of(name: str) -> tuple[bool, int]:
-    """Sorts phases as they are measured and shown: those that leave the weights alone first, what has no row last."""
+    """Sort key of measuring and showing: phases that leave the weights alone first, unknown ones last."""
     if name not in PHASES:
         return True, len(PHASES)
     return PHASES[name].trains, list(PHASES).index(name)

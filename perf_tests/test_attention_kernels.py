@@ -1,4 +1,4 @@
-"""The same for attention alone (`--kernels`)."""
+"""The kernels of attention alone (`--kernels`)."""
 
 from perf_tests import test_attention
 from perf_tests.passes.extra_pass import repeated

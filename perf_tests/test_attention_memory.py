@@ -1,4 +1,4 @@
-"""The same for attention alone (`--memory`): what grows with the square of the sequence, and what with its length."""
+"""The memory of attention alone (`--memory`): what grows with the sequence length, and what with its square."""
 
 from perf_tests import test_attention
 from perf_tests.passes.extra_pass import repeated

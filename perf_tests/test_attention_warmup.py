@@ -1,4 +1,4 @@
-"""The same for attention alone (`--warmup-study`)."""
+"""The warm-up study of attention alone (`--warmup-study`)."""
 
 from perf_tests import test_attention
 from perf_tests.passes.extra_pass import repeated

@@ -1,4 +1,4 @@
-"""Time of the backward pass, alone and with the forward pass before it. Never timed: clearing old gradients."""
+"""Time of the backward pass, alone and after a forward pass. Not timed: clearing old gradients."""
 
 import pytest
 from torch import Tensor
@@ -13,7 +13,7 @@ from perf_tests.measures.rounds import Measure
 
 @pytest.mark.phase("backward")
 def test_backward(case: LanguageModelCase, training: Training, batch: Batch, measure: Measure) -> None:
-    """`loss.backward()` alone; each round has a graph of its own, made in its set-up."""
+    """`loss.backward()` alone, on a graph made in each round's set-up."""
 
     def forward_and_loss() -> tuple[Tensor]:
         training.clear_gradients()

@@ -1,6 +1,6 @@
-"""The exact counters of every case of the grid are those of the ledger, to the last byte. Needs no GPU.
+"""The exact counters of every case of the grid equal those of the ledger. Needs no GPU.
 
-Collected only where it is named or `--update-counters` is given: it measures nothing, and takes a minute.
+Collected only when it is named or with `--update-counters`: it measures nothing and takes a minute.
 """
 
 from collections.abc import Iterator

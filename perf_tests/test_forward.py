@@ -12,7 +12,7 @@ from perf_tests.measures.rounds import Measure
 
 @pytest.mark.phase("inference")
 def test_inference(case: LanguageModelCase, training: Training, batch: Batch, measure: Measure) -> None:
-    """Without a graph: nothing is kept for a backward pass."""
+    """Without a graph: nothing is saved for a backward pass."""
     with torch.no_grad():
         logits_BTV = measure(lambda: training.forward(batch.tokens_BT))
     check_logits(logits_BTV, case)
@@ -21,7 +21,7 @@ def test_inference(case: LanguageModelCase, training: Training, batch: Batch, me
 
 @pytest.mark.phase("forward")
 def test_forward(case: LanguageModelCase, training: Training, batch: Batch, measure: Measure) -> None:
-    """With the graph recorded: what training pays."""
+    """With the graph recorded, as in training."""
     logits_BTV = measure(lambda: training.forward(batch.tokens_BT))
     check_logits(logits_BTV, case)
     assert logits_BTV.grad_fn is not None

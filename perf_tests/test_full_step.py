@@ -25,7 +25,7 @@ def test_optimizer(case: LanguageModelCase, training: Training, batch: Batch, me
 
 @pytest.mark.phase("full_step")
 def test_full_step(case: LanguageModelCase, training: Training, batch: Batch, measure: Measure, clock: Clock) -> None:
-    """zero_grad, forward, loss, backward, clipping, AdamW step; the time of each part is kept beside."""
+    """zero_grad, forward, loss, backward, clipping, AdamW step; the time of each part is recorded too."""
     training.create_optimizer_state()
     loss = measure(lambda: training.step(batch.tokens_BT, batch.targets_BT, clock.mark), loss_scale=training.loss_scale)
     assert loss.isfinite(), f"the loss after the last round is {loss.item()}"

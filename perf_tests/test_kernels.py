@@ -1,4 +1,4 @@
-"""Where the time of each phase goes, kernel by kernel (`--kernels`): the benchmarks of the timings, traced."""
+"""Where the time of each phase goes, kernel by kernel (`--kernels`): the timed benchmarks, traced."""
 
 from perf_tests import test_backward, test_forward, test_full_step
 from perf_tests.passes.extra_pass import repeated

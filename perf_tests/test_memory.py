@@ -1,4 +1,4 @@
-"""Where the memory of each phase goes (`--memory`): the rounds of the timings, each case in a process of its own."""
+"""Where the memory of each phase goes (`--memory`): the timed benchmarks, each case in a process of its own."""
 
 from perf_tests import test_backward, test_forward, test_full_step
 from perf_tests.passes.extra_pass import repeated

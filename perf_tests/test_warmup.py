@@ -1,4 +1,4 @@
-"""How many warm-up rounds each phase needs on this machine, and what its first round is spent on (`--warmup-study`)."""
+"""How many warm-up rounds each phase needs on this machine, and where its first round goes (`--warmup-study`)."""
 
 from perf_tests import test_backward, test_forward, test_full_step
 from perf_tests.passes.extra_pass import repeated

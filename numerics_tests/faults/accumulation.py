@@ -15,7 +15,7 @@ def truncated_to_bfloat16(x: Tensor) -> Tensor:
 
 
 def half_up_to_bfloat16(x: Tensor) -> Tensor:
-    """Adds half a unit in integers, as a kernel without the tie rule does; infinities and NaN are spared."""
+    """Adds half a unit in integers, as a kernel without the tie rule does; infinities and NaN are left alone."""
     rounded = ((x.view(torch.int32) + 0x8000) & -0x10000).view(torch.float32)
     return torch.where(x.isfinite(), rounded, x).to(torch.bfloat16)
 
@@ -84,7 +84,7 @@ def products_rounded_first(x: Tensor, y: Tensor) -> Tensor:
 
 
 def operands_in_ten_bits(x: Tensor, y: Tensor) -> Tensor:
-    """TF32 without saying so: the last 13 bits of float32 are cut off."""
+    """Silent TF32: the last 13 bits of float32 are cut off."""
     cut_x, cut_y = ((z.float().view(torch.int32) & -0x2000).view(torch.float32) for z in (x, y))
     return torch.dot(cut_x, cut_y).to(x.dtype)
 

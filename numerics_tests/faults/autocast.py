@@ -1,4 +1,4 @@
-"""Faults in the region: what it casts, what it forgets, what it leaves behind."""
+"""Faults in the region: its casts, its cache, the state that it leaves."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -29,7 +29,7 @@ def switched_off(device: str, dtype: torch.dtype, enabled: bool = True) -> Abstr
 
 @contextmanager
 def without_cleaning_up(device: str, dtype: torch.dtype, enabled: bool = True) -> Iterator[None]:
-    """Restores what was there before only where nothing went wrong."""
+    """Restores the earlier state only without an error."""
     before = torch.is_autocast_enabled(device)
     torch.set_autocast_enabled(device, enabled)
     yield

@@ -76,7 +76,7 @@ def mask_after_softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def mask_with_a_large_number(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """-10 instead of minus infinity: the future gets a little weight."""
+    """-10 instead of minus infinity: future tokens get a small weight."""
     scores = _scores(q, k)
     return softmax(torch.where(causal_mask(scores.shape[-1], q.device), scores, -10.0)) @ v
 

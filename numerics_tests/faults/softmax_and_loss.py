@@ -90,7 +90,7 @@ def mean_over_all_tokens(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def gradient_in_ignored_rows(logits: Tensor, targets: Tensor) -> Tensor:
-    """The value is right and the gradient is not: ignored rows are pulled along."""
+    """The value is right, but ignored rows get a gradient."""
     pull = 1e-3 * (logits.float() - logits.detach().float())
     return F.cross_entropy(logits.float(), targets, ignore_index=-100) + pull.mean()
 

@@ -27,7 +27,7 @@ def adamw(
     betas: tuple[float, float] = BETAS,
     keep_second: Callable[[Tensor], Tensor] = ROUND_NOTHING,
 ) -> Callable[[Tensor, list[Tensor]], Tensor]:
-    """AdamW in float64, so that the one thing changed is the only error."""
+    """AdamW in float64, so that the planted change is the only error."""
 
     def steps(parameter: Tensor, gradients: list[Tensor]) -> Tensor:
         p = parameter.double()
@@ -111,7 +111,7 @@ class NeverClears(Training):
 
 
 class NeverUpdates(Training):
-    """A detached step: the optimizer holds copies, so the model stays where it was."""
+    """A detached step: the optimizer holds copies, so the model does not change."""
 
     def update(self) -> None:
         before = [parameter.detach().clone() for parameter in self.model.parameters()]
@@ -147,7 +147,7 @@ def built(
 
 
 def change_output(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[TransformerLM], object]:
-    """Lets `change` at what the submodule called `name` gives."""
+    """Applies `change` to the output of the submodule `name`."""
     return lambda model: model.get_submodule(name).register_forward_hook(lambda module, inputs, output: change(output))
 
 
@@ -193,7 +193,7 @@ def rounded_to_nearest(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def rounded_by_a_coin(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Up or down with even chances, whatever lies nearer."""
+    """Up or down with probability 1/2 each, regardless of the nearer neighbour."""
     up = torch.randint(0, 2, x.shape, generator=generator, dtype=torch.int32) * 0xFFFF
     return ((x.view(torch.int32) + up) & -0x10000).view(torch.float32).bfloat16()
 

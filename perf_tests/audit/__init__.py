@@ -1,1 +1,1 @@
-"""Is a figure possible, consistent, steady: of our rows and of anybody's tables; never imports torch."""
+"""Is a figure possible, consistent, steady: our rows and published tables; never imports torch."""

@@ -1,4 +1,4 @@
-"""The timings of a pytest-benchmark file as labelled figures: ours with their identity, others' without one."""
+"""The timings of a pytest-benchmark file as labelled figures; only ours have an identity."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from perf_tests.identity import has_identity, is_attention
 from perf_tests.limits.least_work import AttentionWork, ModelConfig, ModelWork, Work
 from perf_tests.records.record import Json
 
-NO_IDENTITY = "no identity: neither phase nor shape of what was timed"
+_AXES = (("attention", None), ("execution", "eager"), ("checkpoint", "none"), ("model", "ours"))
 
 
 def read_benchmarks(path: Path) -> list[Timing]:
@@ -30,18 +30,17 @@ def read_benchmarks(path: Path) -> list[Timing]:
 
 def timings_of(record: Json) -> list[Timing]:
     """One timing for each benchmark, by the median of its rounds. Raises ValueError for a row without a timing."""
-    machine = record.get("machine_info")
-    facts = machine.get("torch") if isinstance(machine, dict) else None
-    gpu = facts.get("gpu") if isinstance(facts, dict) else None
-    name = str(gpu.get("name")) if isinstance(gpu, dict) else ""
-    return [_timing(row, name) for row in record["benchmarks"]]
+    gpu: Any = record
+    for name in ("machine_info", "torch", "gpu", "name"):
+        gpu = gpu.get(name) if isinstance(gpu, dict) else None
+    return [_timing(row, str(gpu or "")) for row in record["benchmarks"]]
 
 
 def _timing(row: Json, gpu: str) -> Timing:
     place = str(row.get("fullname") or row.get("name"))
     rounds = rounds_of(row, place)
-    found = row.get("extra_info")
-    info = found if isinstance(found, dict) else {}
+    info = row.get("extra_info")
+    info = info if isinstance(info, dict) else {}
     work, why = _work(info)
     precision = str(info.get("precision") or "precision not stated")
     ceiling = info.get("matmul_ceiling_tflops_per_second")
@@ -55,25 +54,20 @@ def _timing(row: Json, gpu: str) -> Timing:
         precision=labelled_precision(precision),
         precision_label=precision,
         has_fp32_weights=work is not None,
-        implementation=implementation_named(
-            str(info.get("attention")),
-            str(info.get("execution", "eager")),
-            str(info.get("checkpoint", "none")),
-            str(info.get("model", "ours")),
-        ),
+        implementation=implementation_named(*(str(info.get(name, default)) for name, default in _AXES)),
         phase=str(info.get("phase")),
         seconds=median(rounds),
         std_seconds=pstdev(rounds),
         rounds=len(rounds),
         warmup_rounds=info.get("warmup_rounds"),
-        # A datasheet's peak says more than a product measured in the same noise, so the latter serves CPUs.
         peak_bytes=info.get("peak_allocated_bytes"),
+        # For CPUs; on a GPU the datasheet's peak is better than a product measured in the same noise.
         matmul_flops_per_second=ceiling * 1e12 if isinstance(ceiling, float) and not gpu else None,
     )
 
 
 def rounds_of(row: Json, place: str) -> list[float]:
-    """Seconds of each round, or the mean alone where the file keeps no rounds."""
+    """Seconds of each round, or the mean alone where the file has no rounds."""
     stats = row.get("stats")
     rounds = (stats.get("data") or [stats.get("mean")]) if isinstance(stats, dict) else None
     if not rounds or not all(isinstance(value, int | float) and value == value for value in rounds):
@@ -82,9 +76,9 @@ def rounds_of(row: Json, place: str) -> list[float]:
 
 
 def _work(info: dict[str, Any]) -> tuple[Work | None, str]:
-    """The shape that the identity tells of, or why there is none."""
+    """The shape in the identity, or why there is none."""
     if not has_identity(info):
-        return None, NO_IDENTITY
+        return None, "no identity: neither phase nor shape of what was timed"
     try:
         if is_attention(info):
             return AttentionWork(int(info["batch_size"]), int(info["sequence_length"]), int(info["head_dim"])), ""

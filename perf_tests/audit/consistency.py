@@ -1,4 +1,4 @@
-"""What figures of one table say of each other: each rule takes all timings and returns what it found."""
+"""Rules between the figures of one table: each takes all timings and yields findings."""
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -8,31 +8,27 @@ from math import log2
 from statistics import mean
 
 from perf_tests.audit.figures import Timing
-from perf_tests.audit.finding import IMPOSSIBLE, INCONSISTENT, NOTICE, SUSPICIOUS, Finding
+from perf_tests.audit.finding import IMPOSSIBLE, INCONSISTENT, NOTICE, SUSPICIOUS, Finding, found
 from perf_tests.audit.plausibility import OUTLIER_SHARE
 from perf_tests.limits.datasheets import gpu_named
 from perf_tests.limits.least_work import AttentionWork, ModelWork, Work
-from perf_tests.phases import PHASES, Phase, phase_named
+from perf_tests.phases import PHASES, phase_named
 
 SAME_CELL_TOLERANCE = 1.25
 PARTS_TOLERANCE = 1.10
 MODEL_BACKWARD_OVER_FORWARD = (1.5, 2.9)
-ATTENTION_BACKWARD_OVER_FORWARD = (1.3, 4.0)
 PAGING_BACKWARD_OVER_FORWARD = 4.0
-ATTENTION_EXPONENT = (1.8, 2.2)
-COMPUTE_BOUND_SHARE = 0.3
 LAUNCH_BOUND_SPREAD = 1.15
 OPTIMIZER_TOLERANCE = 1.10
-COMPILED_DID_NOTHING = (0.98, 1.02)
 COMPARABLE_SPEED_UP = 1.05
 LONG_SEQUENCE = 4096
-"""From here on attention alone is bound by its kernels, not by launching them."""
+"""From here on attention alone is bound by its kernels, not by their launches."""
 
 Rule = Callable[[Sequence[Timing]], Iterator[Finding]]
 
 
 def steady(timings: Iterable[Timing]) -> list[Timing]:
-    """Those with a figure that no slow round has moved."""
+    """Those whose figure no slow round dominates."""
     return [
         timing
         for timing in timings
@@ -52,8 +48,7 @@ def by(timings: Iterable[Timing], key: Callable[[Timing], Hashable]) -> Iterator
     return iter(groups.values())
 
 
-def same_configuration(timing: Timing) -> Hashable:
-    """What the phases of one configuration share."""
+def same_configuration(timing: Timing) -> tuple[Hashable, ...]:
     return (timing.series, timing.gpu, timing.work, timing.precision_label, timing.implementation)
 
 
@@ -73,33 +68,20 @@ def milliseconds(timings: Iterable[Timing]) -> str:
     return ", ".join(f"{figure(timing) * 1e3:.4g}" for timing in timings) + " ms"
 
 
-def found(
-    verdict: str, rule: str, accused: Sequence[Timing], shown: str, limit: str, why: str, likely_cause: str
-) -> Finding:
-    places = tuple(timing.place for timing in accused)
-    return Finding(verdict, rule, places, accused[0].describe(), shown, limit, why, likely_cause)
-
-
 def same_cell_twice(timings: Sequence[Timing]) -> Iterator[Finding]:
     """One configuration and phase of one repository with two times. Which of them is wrong cannot be told."""
-
-    def cell(timing: Timing) -> Hashable:
-        same = (repository(timing), timing.gpu, timing.work, timing.precision_label)
-        return (*same, timing.implementation, timing.phase)
-
-    for group in by(steady(timings), cell):
+    for group in by(steady(timings), lambda t: (repository(t), *same_configuration(t)[1:], t.phase)):
         ordered = sorted(group, key=figure)
         ratio = figure(ordered[-1]) / figure(ordered[0])
         if ratio > SAME_CELL_TOLERANCE:
             why = f"the same labels are {ratio:.2f} apart"
             cause = "two precisions, one of them not waited for, or a profiler running, under one label"
-            yield found(
-                SUSPICIOUS, "same cell twice", ordered, milliseconds(ordered), f"{SAME_CELL_TOLERANCE:g}", why, cause
-            )
+            limit = f"{SAME_CELL_TOLERANCE:g}"
+            yield found(SUSPICIOUS, "same cell twice", ordered, milliseconds(ordered), limit, why, cause)
 
 
 def parts_and_whole(timings: Sequence[Timing]) -> Iterator[Finding]:
-    """Phases that do not add up to the step they make, read in the way that favours the table most."""
+    """Phases that do not add up to their step, even in the reading that favours the table most."""
     for group in by(steady(timings), same_configuration):
         phases = phases_of(group)
         for whole, parts in ((row.name, row.main_parts) for row in PHASES.values() if row.name in phases):
@@ -107,19 +89,17 @@ def parts_and_whole(timings: Sequence[Timing]) -> Iterator[Finding]:
                 continue
             spread = 1 + max((timing.std_seconds or 0) / figure(timing) for timing in group)
             longest, shortest = spread * max(map(figure, phases[whole])), min(map(figure, phases[whole])) / spread
-            for part in _inside(PHASES[whole]):
+            row = PHASES[whole]
+            inside = (
+                p for p in PHASES.values() if p != row and p.family == row.family and set(p.timed) <= set(row.timed)
+            )
+            for part in (p.name for p in inside):
                 if part in phases and min(map(figure, phases[part])) > longest * PARTS_TOLERANCE:
                     shown = f"{milliseconds(phases[part])} of {milliseconds(phases[whole])}"
                     why, cause = "a part takes longer than the whole", "times of two configurations under one label"
                     yield found(INCONSISTENT, "part and whole", phases[part] + phases[whole], shown, "1", why, cause)
             if all(part in phases for part in parts):
                 yield from _sum_of_parts(phases, whole, parts, longest, shortest)
-
-
-def _inside(whole: Phase) -> list[str]:
-    """Phases of which everything that is timed is timed in `whole` too."""
-    inside = (row for row in PHASES.values() if row.family == whole.family and row != whole)
-    return [row.name for row in inside if set(row.timed) <= set(whole.timed)]
 
 
 def _sum_of_parts(
@@ -137,7 +117,7 @@ def _sum_of_parts(
 
 
 def backward_over_forward(timings: Sequence[Timing]) -> Iterator[Finding]:
-    """A backward pass does twice the arithmetic; once arithmetic decides, its time says so."""
+    """A backward pass does twice the arithmetic, and takes twice the time where arithmetic bounds it."""
     for group in by(steady(timings), same_configuration):
         phases = phases_of(group)
         for forward, backward, ratio in _backward_ratios(phases):
@@ -148,8 +128,8 @@ def backward_over_forward(timings: Sequence[Timing]) -> Iterator[Finding]:
                 cause = "paging to host memory, or code generated inside the timed rounds"
                 limit = f"{PAGING_BACKWARD_OVER_FORWARD:g}"
                 yield found(SUSPICIOUS, "paging", [backward], shown, limit, why, cause)
-            elif COMPUTE_BOUND_SHARE < _share_of_fp32_peak(forward) <= 1 and not low <= ratio <= high:
-                why = "the forward pass is bound by arithmetic, and going back costs twice as much of it"
+            elif 0.3 < _share_of_fp32_peak(forward) <= 1 and not low <= ratio <= high:
+                why = "the forward pass is compute-bound, and the backward pass needs twice its arithmetic"
                 cause = "a forward pass that was not waited for" if ratio > high else "a pass that kept no gradient"
                 limit = f"{low:g} to {high:g}"
                 yield found(SUSPICIOUS, "backward / forward", [forward, backward], shown, limit, why, cause)
@@ -166,16 +146,15 @@ def _backward_ratios(phases: dict[str, list[Timing]]) -> Iterator[tuple[Timing, 
 
 
 def _share_of_fp32_peak(timing: Timing) -> float:
-    """0 where it is not known, or where another peak than that of fp32 decides."""
+    """0 where it is not known, or where another precision's peak applies."""
     flops = timing.work.least_flops(timing.phase, False) if timing.work else None
     if flops is None or not timing.is_eager or timing.precision != "fp32":
         return 0.0
-    if timing.matmul_flops_per_second:
-        return flops / figure(timing) / timing.matmul_flops_per_second
     try:
-        return flops / figure(timing) / gpu_named(timing.gpu).fp32_flops_per_second
+        peak = timing.matmul_flops_per_second or gpu_named(timing.gpu).fp32_flops_per_second
     except ValueError:
         return 0.0
+    return flops / figure(timing) / peak
 
 
 def attention_backward_over_forward(timings: Sequence[Timing]) -> Iterator[Finding]:
@@ -183,22 +162,18 @@ def attention_backward_over_forward(timings: Sequence[Timing]) -> Iterator[Findi
     for group in by(steady(timings), same_configuration):
         phases = phases_of(group)
         forward, backward = phases.get("attention_forward"), phases.get("attention_backward")
-        if not forward or not backward or not _is_long(forward[0]):
+        if not forward or not backward or _length(forward[0]) < LONG_SEQUENCE:
             continue
         ratio = figure(backward[0]) / figure(forward[0])
-        low, high = ATTENTION_BACKWARD_OVER_FORWARD
+        low, high = 1.3, 4.0
         shown, limit = f"backward / forward {ratio:.2f}", f"{low:g} to {high:g}"
         if ratio < 1:
             why = "a backward pass is not shorter than its forward pass"
             cause = "query, key and value that require no gradient, so that the backward pass leaves attention out"
             yield found(INCONSISTENT, "attention backward", [backward[0]], shown, limit, why, cause)
         elif not low <= ratio <= high:
-            why, cause = "outside of what attention has been seen to take", "code generated in the timed rounds"
+            why, cause = "outside of the range seen for attention", "code generated in the timed rounds"
             yield found(SUSPICIOUS, "attention backward", [backward[0]], shown, limit, why, cause)
-
-
-def _is_long(timing: Timing) -> bool:
-    return isinstance(timing.work, AttentionWork) and timing.work.sequence_length >= LONG_SEQUENCE
 
 
 def attention_exponent(timings: Sequence[Timing]) -> Iterator[Finding]:
@@ -206,27 +181,27 @@ def attention_exponent(timings: Sequence[Timing]) -> Iterator[Finding]:
 
     def series(timing: Timing) -> Hashable:
         assert isinstance(timing.work, AttentionWork)
-        work = (timing.work.batch_size, timing.work.head_dim)
-        return (timing.series, timing.gpu, work, timing.precision_label, timing.phase)
+        return (replace(timing.work, sequence_length=0), *same_configuration(replace(timing, work=None)), timing.phase)
 
-    long = [timing for timing in steady(timings) if _is_long(timing) and timing.is_eager]
-    for group in by(long, series):
+    for group in by(
+        (timing for timing in steady(timings) if _length(timing) >= LONG_SEQUENCE and timing.is_eager), series
+    ):
         ordered = sorted(group, key=_length)
         for shorter, longer in pairwise(ordered):
             if _length(shorter) < 2 * LONG_SEQUENCE or _length(longer) != 2 * _length(shorter):
                 continue
             exponent = log2(figure(longer) / figure(shorter))
-            low, high = ATTENTION_EXPONENT
+            low, high = 1.8, 2.2
             if not low <= exponent <= high:
                 why = f"{milliseconds([shorter])} grew to {milliseconds([longer])} over twice the sequence"
-                cause = "something else than attention in the timed pass, or no gradient through it"
+                cause = "other work in the timed pass, or no gradient through attention"
                 shown, limit = f"exponent {exponent:.2f}", f"{low:g} to {high:g}"
                 yield found(INCONSISTENT, "attention exponent", [longer], shown, limit, why, cause)
 
 
 def _length(timing: Timing) -> int:
-    assert isinstance(timing.work, AttentionWork)
-    return timing.work.sequence_length
+    """Of attention alone; 0 for a model."""
+    return timing.work.sequence_length if isinstance(timing.work, AttentionWork) else 0
 
 
 def launch_bound_groups(timings: Sequence[Timing]) -> list[list[Timing]]:
@@ -241,21 +216,15 @@ def launch_bound_groups(timings: Sequence[Timing]) -> list[list[Timing]]:
     groups = []
     for group in by(forward, series):
         per_width = {timing.work.config.d_model: timing for timing in group if isinstance(timing.work, ModelWork)}
-        narrow_first = [per_width[width] for width in sorted(per_width)]
-        flat = _flat_prefix(narrow_first)
+        flat: list[Timing] = []
+        for _, timing in sorted(per_width.items(), key=lambda item: item[0]):
+            times = [_per_layer(one) for one in (*flat, timing)]
+            if max(times) > LAUNCH_BOUND_SPREAD * min(times):
+                break
+            flat.append(timing)
         if len(flat) >= 3:
             groups.append(flat)
     return groups
-
-
-def _flat_prefix(narrow_first: Sequence[Timing]) -> list[Timing]:
-    flat: list[Timing] = []
-    for timing in narrow_first:
-        times = [_per_layer(one) for one in (*flat, timing)]
-        if max(times) > LAUNCH_BOUND_SPREAD * min(times):
-            break
-        flat.append(timing)
-    return flat
 
 
 def _per_layer(timing: Timing) -> float:
@@ -267,14 +236,14 @@ def launch_bound(timings: Sequence[Timing]) -> Iterator[Finding]:
     """Time per layer that does not grow with the layer is the host's time for launching it."""
     for group in launch_bound_groups(timings):
         per_layer = mean(map(_per_layer, group)) * 1e3
-        why = f"{len(group)} widths take the same time per layer, so the host sets it and not the device"
+        why = f"{len(group)} widths take the same time per layer, so the host limits them, not the device"
         shown, limit = f"{per_layer:.3g} ms per layer", f"{LAUNCH_BOUND_SPREAD - 1:.0%} apart"
         cause = "launching kernels takes longer than running them: this says nothing of the device or the precision"
         yield found(NOTICE, "launch-bound", group, shown, limit, why, cause)
 
 
 def mixed_precision_arms(timings: Sequence[Timing]) -> Iterator[Finding]:
-    """Two precisions, both bound by launches: the device had no part in the difference, so something else differed."""
+    """Two precisions, both bound by launches: the device does not explain a difference between them."""
     bound = [timing for group in launch_bound_groups(timings) for timing in group]
     for group in by(bound, lambda timing: (repository(timing), timing.gpu, timing.work, timing.implementation)):
         full = [timing for timing in group if timing.precision == "fp32"]
@@ -290,7 +259,7 @@ def mixed_precision_arms(timings: Sequence[Timing]) -> Iterator[Finding]:
 
 
 def optimizer_and_precision(timings: Sequence[Timing]) -> Iterator[Finding]:
-    """AdamW updates fp32 weights under every precision, so it takes the same time."""
+    """AdamW updates fp32 weights under every precision, so its time is the same."""
     updates = [timing for timing in steady(timings) if timing.phase == "optimizer" and timing.has_fp32_weights]
     for group in by(updates, lambda timing: (timing.series, timing.gpu, timing.work)):
         ordered = sorted(group, key=figure)
@@ -303,8 +272,8 @@ def optimizer_and_precision(timings: Sequence[Timing]) -> Iterator[Finding]:
 
 
 def compiled_did_nothing(timings: Sequence[Timing]) -> Iterator[Finding]:
-    """Compiled and eager alike in every phase measured both ways, and there are two or more of them."""
-    low, high = COMPILED_DID_NOTHING
+    """Compiled and eager times equal in every phase measured both ways, of which there are two or more."""
+    low, high = 0.98, 1.02
     for group in by(steady(timings), lambda t: (repository(t), t.gpu, t.work, t.precision_label)):
         eager, compiled = (phases_of(t for t in group if t.implementation == way) for way in ("eager", "compiled"))
         phases = [phase for phase in compiled if phase in eager]
@@ -325,7 +294,7 @@ def _peaks_differ(one: Timing, other: Timing) -> bool:
 
 
 def constant_offset(timings: Sequence[Timing]) -> Iterator[Finding]:
-    """Two series of one card that differ by the same time at every size: something constant is inside one range."""
+    """Two series of one card that differ by the same time at every size, as by constant work inside one range."""
     forward = [t for t in steady(timings) if isinstance(t.work, ModelWork) and t.phase == "forward" and t.is_eager]
     for group in by(forward, lambda t: (t.gpu, t.precision_label)):
         series: dict[str, dict[Work | None, Timing]] = defaultdict(dict)
@@ -358,11 +327,10 @@ RULES: tuple[Rule, ...] = (
     constant_offset,
     launch_bound,
 )
-"""Every rule between timings."""
 
 
 def with_neighbours(finding: Finding, timings: Sequence[Timing]) -> Finding:
-    """The same finding with the cause that the other phases of its configuration point to."""
+    """The same finding, with the cause that other phases of its configuration suggest."""
     accused = next((timing for timing in timings if timing.place == finding.places[0]), None)
     if finding.verdict != IMPOSSIBLE or finding.rule != "arithmetic" or accused is None or accused.work is None:
         return finding

@@ -1,4 +1,4 @@
-"""One labelled figure of a table, whoever measured it: what its labels say, and nothing else."""
+"""Labelled figures of tables, ours and published ones."""
 
 from dataclasses import dataclass
 
@@ -10,21 +10,21 @@ class Timing:
     """A time with its labels. None where the table leaves a label out; units are SI."""
 
     place: str
-    """Where it stands, `line 7` or a benchmark's name."""
+    """`line 7` or a benchmark's name."""
     series: str
-    """Which source the figure comes from; figures of one series were measured together."""
+    """The figure's source; figures of one series were measured together."""
     gpu: str
     gpu_is_inferred: bool
     work: Work | None
-    """None with the reason in `without_work`."""
     without_work: str
+    """The reason where `work` is None."""
     precision: str | None
-    """fp32, tf32, bf16, fp16; None where the label names none of them for certain."""
+    """fp32, tf32, bf16, fp16; None where the label is none of them for certain."""
     precision_label: str
     has_fp32_weights: bool
-    """Whether weights are kept in fp32, as they are under autocast."""
+    """True under autocast too."""
     implementation: str
-    """`eager`, `compiled`, or what else computes the pass, in the table's words."""
+    """`eager`, `compiled`, or another in the table's words."""
     phase: str
     """A name in `phases.PHASES` or `PHASES_OF_OTHERS`, or the table's own word."""
     seconds: float | None
@@ -33,13 +33,12 @@ class Timing:
     rounds: int | None
     warmup_rounds: int | None
     matmul_flops_per_second: float | None = None
-    """The best product that the same machine managed, where a record holds it."""
+    """Of the best product measured on the same machine, where a record holds it."""
     peak_bytes: int | None = None
-    """Device memory at the most, where a record holds it."""
 
     @property
     def is_eager(self) -> bool:
-        """Whether every product over the T x T square is really done: no compiler, no fused attention."""
+        """Whether every product over the T x T square is computed: no compiler, no fused attention."""
         return self.implementation == "eager"
 
     def describe(self) -> str:
@@ -55,7 +54,6 @@ class Memory:
     place: str
     series: str
     gpu: str
-    gpu_is_inferred: bool
     kind: str
     """`model` or `attention`."""
     size: str
@@ -77,8 +75,6 @@ class Memory:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One line of a profiler's kernel table."""
-
     place: str
     series: str
     gpu: str

@@ -1,13 +1,14 @@
-"""All rules over one file: what is impossible or inconsistent in it, and what could not be judged."""
+"""All rules over one file."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from perf_tests.audit import consistency, kernel_checks, memory_checks
 from perf_tests.audit.benchmark_figures import read_benchmarks
 from perf_tests.audit.figures import Kernel, Memory, Timing
-from perf_tests.audit.finding import VERDICTS, Finding, NotJudged
+from perf_tests.audit.finding import VERDICTS, Finding, LabelledFigure, NotJudged
 from perf_tests.audit.plausibility import memory_beyond_card, one_outlier, rule_out
 from perf_tests.audit.tables_of_others import read_table
 from perf_tests.limits.datasheets import Gpu
@@ -15,7 +16,7 @@ from perf_tests.limits.datasheets import Gpu
 
 @dataclass(frozen=True)
 class Audit:
-    """What was said of a file. `places` are those of its figures, in its own order."""
+    """The findings on a file. `places` are those of its figures, in their order."""
 
     kind: str
     places: list[str]
@@ -44,56 +45,43 @@ class Audit:
 
 
 def audit_file(path: Path, gpu: Gpu | None = None) -> Audit:
-    """`gpu` stands for the card of rows that name none. Raises ValueError with one sentence for an unreadable file."""
+    """`gpu` is the card of rows that name none. Raises ValueError with one sentence for an unreadable file."""
     if path.suffix.casefold() == ".json":
         return audit_timings("pytest-benchmark", read_benchmarks(path), gpu)
-    table = read_table(path)
-    timings = [figure for figure in table.figures if isinstance(figure, Timing)]
-    if timings:
-        return audit_timings(table.kind, timings, gpu)
-    memories = [figure for figure in table.figures if isinstance(figure, Memory)]
-    if memories:
-        return audit_memory(memories)
-    return audit_kernels([figure for figure in table.figures if isinstance(figure, Kernel)])
+    kind, figures = read_table(path)
+    if isinstance(figures[0], Timing):
+        return audit_timings(kind, [figure for figure in figures if isinstance(figure, Timing)], gpu)
+    if isinstance(figures[0], Memory):
+        return audit_memory([figure for figure in figures if isinstance(figure, Memory)])
+    return audit_kernels([figure for figure in figures if isinstance(figure, Kernel)])
 
 
 def audit_timings(kind: str, timings: list[Timing], gpu: Gpu | None = None) -> Audit:
-    findings: list[Finding] = []
-    not_judged: list[NotJudged] = []
-    for timing in timings:
-        for said in rule_out(timing, None if timing.gpu else gpu):
-            if isinstance(said, NotJudged):
-                not_judged.append(said)
-            else:
-                findings.append(consistency.with_neighbours(said, timings))
-        outlier = one_outlier(timing)
-        if outlier:
-            findings.append(outlier)
-    for rule in consistency.RULES:
-        findings.extend(rule(timings))
-    return Audit(kind, [timing.place for timing in timings], _gravest_first(findings), not_judged)
+    said = [one for timing in timings for one in (*rule_out(timing, None if timing.gpu else gpu), one_outlier(timing))]
+    said = [consistency.with_neighbours(one, timings) if isinstance(one, Finding) else one for one in said]
+    said += [finding for rule in consistency.RULES for finding in rule(timings)]
+    return _audit(kind, timings, said)
 
 
 def audit_memory(memories: list[Memory]) -> Audit:
     said = [memory_beyond_card(memory) for memory in memories]
-    findings = [one for one in said if isinstance(one, Finding)]
-    for rule in memory_checks.RULES:
-        findings.extend(rule(memories))
-    not_judged = [one for one in said if isinstance(one, NotJudged)]
-    return Audit("memory", [memory.place for memory in memories], _gravest_first(findings), not_judged)
+    said += [finding for rule in memory_checks.RULES for finding in rule(memories)]
+    return _audit("memory", memories, said)
 
 
 def audit_kernels(kernels: list[Kernel]) -> Audit:
-    findings = [finding for rule in kernel_checks.RULES for finding in rule(kernels)]
-    partial = "neither a share nor both of calls and average: nothing to hold it against"
-    not_judged = [
+    said: list[Finding | NotJudged | None] = [finding for rule in kernel_checks.RULES for finding in rule(kernels)]
+    partial = "has neither a share nor both calls and average, so nothing to check it against"
+    said += [
         NotJudged(kernel.place, partial)
         for kernel in kernels
         if kernel.percent is None and (kernel_checks.total_of(kernel) is None or kernel.average_seconds is None)
     ]
-    return Audit("kernels", [kernel.place for kernel in kernels], _gravest_first(findings), not_judged)
+    return _audit("kernels", kernels, said)
 
 
-def _gravest_first(findings: list[Finding]) -> list[Finding]:
+def _audit(kind: str, rows: Sequence[LabelledFigure], said: Sequence[Finding | NotJudged | None]) -> Audit:
+    """Findings gravest first."""
     order = list(VERDICTS)
-    return sorted(findings, key=lambda finding: order.index(finding.verdict))
+    findings = sorted((one for one in said if isinstance(one, Finding)), key=lambda one: order.index(one.verdict))
+    return Audit(kind, [row.place for row in rows], findings, [one for one in said if isinstance(one, NotJudged)])

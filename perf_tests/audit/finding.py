@@ -1,6 +1,8 @@
-"""What an audit says of a figure."""
+"""The findings of an audit."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 IMPOSSIBLE = "impossible"
 INCONSISTENT = "inconsistent"
@@ -10,9 +12,10 @@ NOTICE = "notice"
 VERDICTS = {
     IMPOSSIBLE: "breaks physics under its own labels",
     INCONSISTENT: "contradicts other figures of the same table",
-    SUSPICIOUS: "may be right, and looks like a known mistake",
-    NOTICE: "is right as a figure, and says less than it seems to",
+    SUSPICIOUS: "may be right, but resembles a known mistake",
+    NOTICE: "is correct, but shows less than it seems to",
 }
+"""Gravest first."""
 
 ACCUSING = (IMPOSSIBLE, INCONSISTENT)
 """Verdicts that call a figure wrong."""
@@ -42,7 +45,24 @@ class Finding:
 
 @dataclass(frozen=True)
 class NotJudged:
-    """A figure that the physics of one row could not be held against."""
+    """A figure that could not be judged by the physics of its row."""
 
     place: str
     reason: str
+
+
+class LabelledFigure(Protocol):
+    """A row of `figures.py`."""
+
+    @property
+    def place(self) -> str: ...
+
+    def describe(self) -> str: ...
+
+
+def found(
+    verdict: str, rule: str, rows: Sequence[LabelledFigure], figure: str, limit: str, why: str, likely_cause: str
+) -> Finding:
+    """A finding on these rows, described by the first."""
+    places = tuple(row.place for row in rows)
+    return Finding(verdict, rule, places, rows[0].describe(), figure, limit, why, likely_cause)

@@ -1,23 +1,22 @@
-"""What amounts of memory say of each other and of the model whose peak they are."""
+"""Rules between amounts of memory, and against the model whose peak they are."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from perf_tests.audit.figures import Memory
-from perf_tests.audit.finding import IMPOSSIBLE, INCONSISTENT, SUSPICIOUS, Finding
+from perf_tests.audit.finding import IMPOSSIBLE, INCONSISTENT, SUSPICIOUS, Finding, found
 from perf_tests.limits.least_work import FLOAT32_BYTES, SIZES, ModelConfig
 
 GIB = 2**30
 ADAMW_BYTES_PER_PARAMETER = 16
 """fp32 weight, gradient and two moments."""
-SAVED_SQUARES_TOLERANCE = 0.1
 LONG_SEQUENCE = 8192
-GROWTH_TOLERANCE = 0.95
+"""From here on the T x T matrices dominate attention's memory."""
 
 
 def below_weights(figures: Sequence[Memory]) -> Iterator[Finding]:
-    """A peak below the weights alone, or a training step's below what AdamW keeps for each parameter."""
+    """A peak below the weights alone, or a training step's below AdamW's state."""
     for memory in figures:
         config = _config(memory)
         if config is None or "peak" not in memory.mode or memory.most_bytes is None or memory.most_bytes < 0:
@@ -34,7 +33,7 @@ def below_weights(figures: Sequence[Memory]) -> Iterator[Finding]:
 
 
 def _config(memory: Memory) -> ModelConfig | None:
-    """The known shape with this width and depth; a block alone or a shard of the state is no model."""
+    """The known shape with this width and depth; None for a block alone or a shard of the state."""
     if memory.kind != "model" or "block" in memory.size:
         return None
     shapes = [c for c in SIZES.values() if (c.d_model, c.num_layers) == (memory.width, memory.layers)]
@@ -42,7 +41,7 @@ def _config(memory: Memory) -> ModelConfig | None:
 
 
 def flat_over_context(figures: Sequence[Memory]) -> Iterator[Finding]:
-    """A step's peak that stays while what the forward pass saves outgrows the room that the optimizer leaves."""
+    """A step's peak below weights, moments and the tensors that its forward pass saves."""
     for memory in figures:
         config = _config(memory)
         is_step = memory.mode == "full_step_peak" and not memory.is_compiled
@@ -52,18 +51,18 @@ def flat_over_context(figures: Sequence[Memory]) -> Iterator[Finding]:
             continue
         trained = ADAMW_BYTES_PER_PARAMETER * config.parameters
         needed = trained - FLOAT32_BYTES * config.parameters + _saved_bytes(config, memory.batch_size, memory.length)
-        if 0.98 * trained <= memory.most_bytes < GROWTH_TOLERANCE * needed:
+        if 0.98 * trained <= memory.most_bytes < 0.95 * needed:
             why = "weights, moments and what autograd keeps of an eager pass are larger at this context"
-            cause = "a figure of another context, or one read off a picture"
+            cause = "a figure of another context, or one read off a plot"
             yield _found(SUSPICIOUS, "saved tensors", memory, needed, why, cause)
 
 
 def _saved_bytes(config: ModelConfig, batch_size: int, length: int) -> int:
-    """fp32 tensors that autograd keeps of an eager pass however it is written, one T x T matrix a head among them.
+    """fp32 tensors that autograd keeps of any eager pass.
 
-    By block, in the width of the model: the inputs of both norms, of the products before and after attention and
-    of the feed-forward, and query, key and value. In that of the feed-forward: gate, its activation, up projection
-    and their product.
+    By block: a T x T matrix per head; in the width of the model the inputs of both norms, of the products before and
+    after attention and of the feed-forward, and query, key and value; in that of the feed-forward the gate, its
+    activation, the up projection and their product.
     """
     square = batch_size * config.num_heads * length**2
     rows = batch_size * length * (8 * config.d_model + 4 * config.d_ff)
@@ -72,10 +71,8 @@ def _saved_bytes(config: ModelConfig, batch_size: int, length: int) -> int:
 
 def saved_squares(figures: Sequence[Memory]) -> Iterator[Finding]:
     """Before its backward pass eager attention holds a whole number of T x T matrices beside its inputs."""
-    inputs: dict[tuple[object, ...], float] = {}
-    for memory in figures:
-        if memory.mode == "after_inputs" and memory.value_bytes is not None:
-            inputs[_attention_key(memory)] = memory.value_bytes
+    after_inputs = [memory for memory in figures if memory.mode == "after_inputs"]
+    inputs = {_attention_key(memory): memory.value_bytes for memory in after_inputs if memory.value_bytes is not None}
     for memory in figures:
         is_long = memory.length is not None and memory.length >= LONG_SEQUENCE
         if memory.kind != "attention" or memory.mode != "before_backward" or not is_long or memory.is_compiled:
@@ -86,7 +83,7 @@ def saved_squares(figures: Sequence[Memory]) -> Iterator[Finding]:
         square = memory.batch_size * memory.length**2 * FLOAT32_BYTES
         rest = memory.value_bytes - inputs.get(_attention_key(memory), 4 * tensor)
         count = rest / square
-        if abs(count - round(count)) > SAVED_SQUARES_TOLERANCE + 4 * tensor / square or round(count) not in (1, 2, 3):
+        if abs(count - round(count)) > 0.1 + 4 * tensor / square or round(count) not in (1, 2, 3):
             why = f"{count:.2f} matrices of {square / GIB:.3g} GiB are held, not 1, 2 or 3"
             cause = "another batch than stated, inputs that require no gradient, or a fused kernel"
             yield _found(SUSPICIOUS, "saved squares", memory, square, why, cause)
@@ -113,9 +110,8 @@ def shrinking_peaks(figures: Sequence[Memory]) -> Iterator[Finding]:
 
 
 def _found(verdict: str, rule: str, memory: Memory, limit_bytes: float, why: str, cause: str) -> Finding:
-    figure = f"{(memory.value_bytes or 0) / GIB:.4g} GiB"
-    limit = f"{limit_bytes / GIB:.4g} GiB"
-    return Finding(verdict, rule, (memory.place,), memory.describe(), figure, limit, why, cause)
+    figure, limit = f"{(memory.value_bytes or 0) / GIB:.4g} GiB", f"{limit_bytes / GIB:.4g} GiB"
+    return found(verdict, rule, [memory], figure, limit, why, cause)
 
 
 RULES = (below_weights, flat_over_context, saved_squares, shrinking_peaks)

@@ -1,4 +1,4 @@
-"""What the cases of one run say of each other, as sentences below its table. None of them fails a run."""
+"""Findings between the cases of one run, as sentences below its table. None of them fails a run."""
 
 from dataclasses import asdict
 
@@ -8,7 +8,7 @@ from perf_tests.records.record import Json
 
 
 def with_notices(record: Json) -> Json:
-    """The record with `notices`: one for each rule between cases that fired, as `Finding` has them."""
+    """The record with `notices`: one for each finding between cases."""
     timings = timings_of(record)
     notices = [{**asdict(finding), "sentence": finding.sentence()} for rule in RULES for finding in rule(timings)]
     return {**record, "notices": notices}

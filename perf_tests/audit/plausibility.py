@@ -1,53 +1,53 @@
-"""The physics of one figure: nothing is faster than its arithmetic and its traffic, or larger than the card."""
+"""The physics of one figure: no time below that of its arithmetic and traffic, no memory beyond the card."""
 
 import math
 
 from perf_tests.audit.figures import Memory, Timing
-from perf_tests.audit.finding import IMPOSSIBLE, SUSPICIOUS, Finding, NotJudged
+from perf_tests.audit.finding import IMPOSSIBLE, SUSPICIOUS, Finding, NotJudged, found
 from perf_tests.limits.datasheets import Gpu, gpu_named
 
 NEAR_PEAK = 0.92
-"""Share of a datasheet peak that no eager training pass has been seen to pass: worth a second look."""
+"""Share of a datasheet peak above which no eager training pass has been seen: suspicious."""
 
 MEASURED_CEILING_MARGIN = 1.25
-"""By how much a measured ceiling may be too low: it was taken in the same noise as the figure."""
+"""By how much a measured ceiling may be too low, because it carries the same noise as the figure."""
 
 OUTLIER_SHARE = 0.25
-"""Standard deviation over mean from which one slow round is the simplest reading."""
+"""Standard deviation over mean above which one slow round is the simplest explanation."""
 
 GIB = 2**30
 
 
 def rule_out(timing: Timing, gpu_by_hand: Gpu | None = None) -> list[Finding | NotJudged]:
-    """Every way in which the time of one row cannot be, or why that could not be said."""
+    """Every way in which the time of one row is impossible, or why it cannot be judged."""
     if timing.seconds is None:
         return [NotJudged(timing.place, "no figure")]
     if timing.seconds <= 0:
         why = "a pass takes time" if timing.seconds < 0 else "a pass takes time, and this was rounded away"
-        return [_impossible(timing, "time", f"{timing.seconds * 1e3:g} ms", "0 ms", why, "a wrong unit or sign")]
-    reason = _why_not_judged(timing, gpu_by_hand)
+        shown = f"{timing.seconds * 1e3:g} ms"
+        return [found(IMPOSSIBLE, "time", [timing], shown, "0 ms", why, "a wrong unit or sign")]
+    gpu = gpu_by_hand or _gpu_of(timing)
+    reason = _why_not_judged(timing, gpu)
     if reason:
         return [NotJudged(timing.place, reason)]
-    gpu = gpu_by_hand or _gpu_of(timing)
     checks = (faster_than_arithmetic(timing, gpu), faster_than_memory(timing, gpu), larger_than_card(timing, gpu))
     return [finding for finding in checks if finding]
 
 
-def _gpu_of(timing: Timing) -> Gpu | None:
+def _gpu_of(row: Timing | Memory) -> Gpu | None:
     try:
-        return gpu_named(timing.gpu)
+        return gpu_named(row.gpu)
     except ValueError:
         return None
 
 
-def _why_not_judged(timing: Timing, gpu_by_hand: Gpu | None) -> str:
+def _why_not_judged(timing: Timing, gpu: Gpu | None) -> str:
     if timing.work is None:
         return timing.without_work
     if timing.work.least_flops(timing.phase, False) is None:
         return f"phase {timing.phase!r} has no known arithmetic"
     if timing.matmul_flops_per_second:
         return ""
-    gpu = gpu_by_hand or _gpu_of(timing)
     if gpu is None:
         return f"GPU {timing.gpu!r} has no datasheet here" if timing.gpu else "no GPU stated"
     if timing.precision is None:
@@ -58,7 +58,7 @@ def _why_not_judged(timing: Timing, gpu_by_hand: Gpu | None) -> str:
 
 
 def faster_than_arithmetic(timing: Timing, gpu: Gpu | None) -> Finding | None:
-    """Matrix products at a rate beyond the peak of the precision that the label names."""
+    """Matrix products above the peak rate of the labelled precision."""
     assert timing.work is not None
     assert timing.seconds is not None
     flops = timing.work.least_flops(timing.phase, leaves_masked_half=not timing.is_eager)
@@ -67,18 +67,16 @@ def faster_than_arithmetic(timing: Timing, gpu: Gpu | None) -> Finding | None:
         return None
     rate = flops / timing.seconds
     figure = f"{timing.seconds * 1e3:.4g} ms is {rate / 1e12:.4g} TFLOP/s"
+    cause = likely_cause(timing, rate, peak, gpu)
     if rate > peak:
-        cause = likely_cause(timing, rate, peak, gpu)
-        return _impossible(timing, "arithmetic", figure, limit, "no machine multiplies faster than its peak", cause)
+        return found(IMPOSSIBLE, "arithmetic", [timing], figure, limit, "no machine exceeds its peak rate", cause)
     if rate > NEAR_PEAK * peak and gpu is not None and not timing.matmul_flops_per_second:
         why = f"{rate / peak:.0%} of the peak, more than training passes reach"
-        cause = likely_cause(timing, rate, peak, gpu)
-        return Finding(SUSPICIOUS, "near peak", (timing.place,), timing.describe(), figure, limit, why, cause)
+        return found(SUSPICIOUS, "near peak", [timing], figure, limit, why, cause)
     return None
 
 
 def _peak(timing: Timing, gpu: Gpu | None) -> tuple[float | None, str]:
-    """The rate that the figure is held against, and in words."""
     if timing.matmul_flops_per_second:
         peak = MEASURED_CEILING_MARGIN * timing.matmul_flops_per_second
         return peak, f"{peak / 1e12:.4g} TFLOP/s ({MEASURED_CEILING_MARGIN:g} x the best product measured there)"
@@ -87,13 +85,13 @@ def _peak(timing: Timing, gpu: Gpu | None) -> tuple[float | None, str]:
     rated = gpu.flops_per_second(timing.precision)
     if rated is None:
         return None, ""
-    inferred = ", a GPU that is inferred and not stated" if timing.gpu_is_inferred else ""
+    inferred = ", GPU inferred, not stated" if timing.gpu_is_inferred else ""
     margin = f" x {gpu.clock_margin:g} for its clock" if gpu.clock_margin > 1 else ""
     return rated * gpu.clock_margin, f"{rated / 1e12:.4g} TFLOP/s{margin} ({timing.precision} on {gpu.name}{inferred})"
 
 
 def likely_cause(timing: Timing, rate: float, peak: float, gpu: Gpu | None) -> str:
-    """What mistake most often makes a figure as fast as this, as far as one row can tell."""
+    """The most frequent mistake behind such a figure, as far as one row can tell."""
     if rate > 20 * peak:
         return f"a wrong unit: as seconds it would be {rate / 1e15:.3g} TFLOP/s"
     if timing.precision == "fp32" and gpu is not None:
@@ -107,7 +105,7 @@ def likely_cause(timing: Timing, rate: float, peak: float, gpu: Gpu | None) -> s
 
 
 def faster_than_memory(timing: Timing, gpu: Gpu | None) -> Finding | None:
-    """More traffic than the card's memory carries, for what an unfused pass must move and no cache can hold."""
+    """More traffic than the card's bandwidth, counting only what an unfused pass must move past the cache."""
     if gpu is None or gpu.l2_cache_bytes is None or not timing.is_eager or timing.precision is None:
         return None
     assert timing.work is not None
@@ -120,11 +118,10 @@ def faster_than_memory(timing: Timing, gpu: Gpu | None) -> Finding | None:
     limit = f"{gpu.bytes_per_second / 1e9:.4g} GB/s ({gpu.name})"
     why = "the scores do not fit into the cache and must go through memory"
     cause = "a pass that kept no gradient, a fused kernel under the name of an unfused one, or a wrong unit"
-    return _impossible(timing, "traffic", figure, limit, why, cause)
+    return found(IMPOSSIBLE, "traffic", [timing], figure, limit, why, cause)
 
 
 def larger_than_card(timing: Timing, gpu: Gpu | None) -> Finding | None:
-    """Weights and gradients alone beyond the card's memory."""
     if gpu is None or not timing.has_fp32_weights:
         return None
     assert timing.work is not None
@@ -133,13 +130,15 @@ def larger_than_card(timing: Timing, gpu: Gpu | None) -> Finding | None:
         return None
     figure, limit = f"{needed / GIB:.4g} GiB must be resident", f"{gpu.memory_bytes / GIB:.4g} GiB ({gpu.name})"
     why = "weights and gradients in fp32 do not fit"
-    return _impossible(timing, "memory", figure, limit, why, "weights in half precision, or paging to host memory")
+    return found(
+        IMPOSSIBLE, "memory", [timing], figure, limit, why, "weights in half precision, or paging to host memory"
+    )
 
 
 def slow_round(mean: float, std: float, rounds: int) -> tuple[float, float] | None:
-    """The usual round and the slow one, if one of `rounds` is slow and the others agree; None if that cannot be.
+    """The usual round and the slow one, if one of `rounds` is slow and the others equal; None if that is impossible.
 
-    With one round apart by `gap`, the mean moves by gap / n and the population's deviation is gap x sqrt(n - 1) / n.
+    One round slower by `gap` adds gap / n to the mean and makes the population's deviation gap x sqrt(n - 1) / n.
     """
     if rounds < 3 or mean <= 0 or std <= 0:
         return None
@@ -160,31 +159,26 @@ def one_outlier(timing: Timing) -> Finding | None:
     if pair is None:
         why, cause = "no set of times has this mean and spread with one slow round", "several slow rounds"
     else:
-        why = f"one round of {pair[1] * 1e3:.4g} ms among {timing.rounds - 1} of {pair[0] * 1e3:.4g} ms reads the same"
+        others = f"{timing.rounds - 1} rounds of {pair[0] * 1e3:.4g} ms"
+        why = f"one round of {pair[1] * 1e3:.4g} ms among {others} gives the same mean and spread"
         cause = "a first round that was not warmed up, or code generated inside the timed rounds"
     limit = f"{OUTLIER_SHARE:.0%} of the mean"
-    return Finding(SUSPICIOUS, "outlier", (timing.place,), timing.describe(), figure, limit, why, cause)
+    return found(SUSPICIOUS, "outlier", [timing], figure, limit, why, cause)
 
 
 def memory_beyond_card(memory: Memory) -> Finding | NotJudged | None:
-    """An amount that the card does not have, or that is no amount."""
+    """An amount that is negative or beyond the card."""
     if memory.value_bytes is None:
         return NotJudged(memory.place, "no figure")
     figure = f"{memory.value_bytes / GIB:.4g} GiB"
-    cell = memory.describe()
     if memory.value_bytes < 0:
         why = "an amount of memory is not negative"
-        return Finding(IMPOSSIBLE, "amount", (memory.place,), cell, figure, "0", why, "a wrong sign")
-    try:
-        gpu = gpu_named(memory.gpu)
-    except ValueError:
+        return found(IMPOSSIBLE, "amount", [memory], figure, "0", why, "a wrong sign")
+    gpu = _gpu_of(memory)
+    if gpu is None:
         return NotJudged(memory.place, f"GPU {memory.gpu!r} has no datasheet here" if memory.gpu else "no GPU stated")
     if memory.value_bytes <= gpu.memory_bytes:
         return None
     limit, why = f"{gpu.memory_bytes / GIB:.4g} GiB ({gpu.name})", "no more is allocated than the card has"
     cause = "paging to host memory, or a wrong unit"
-    return Finding(IMPOSSIBLE, "card memory", (memory.place,), cell, figure, limit, why, cause)
-
-
-def _impossible(timing: Timing, rule: str, figure: str, limit: str, why: str, cause: str) -> Finding:
-    return Finding(IMPOSSIBLE, rule, (timing.place,), timing.describe(), figure, limit, why, cause)
+    return found(IMPOSSIBLE, "card memory", [memory], figure, limit, why, cause)

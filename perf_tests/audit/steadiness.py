@@ -1,4 +1,4 @@
-"""From which round on the times of one process are steady: a rule whose false alarms are known.
+"""The round from which the times of one process are steady: a rule with a known false-alarm rate.
 
 In: seconds of rounds in order. Out: counts and places of rounds.
 """
@@ -10,16 +10,16 @@ from statistics import fmean, median, stdev
 from perf_tests.audit.row_flags import has_outlier, has_trend
 
 LEVEL = 0.01
-"""How often steady rounds with normal noise are taken for slow first ones, at the most."""
+"""Highest rate at which steady rounds with normal noise are taken for slow first ones."""
 
 LEAST_EXCESS = 0.05
-"""A first round that is slower by less moves no mean by as much as launches differ."""
+"""A first round slower by less shifts the mean by less than launches differ."""
 
 FEWEST_REST = 4
-"""Rounds that the first ones are held against, at the least."""
+"""With which the first ones are compared."""
 
 MOST_SLOW = 20
-"""First rounds that are tried for; beyond that a series is not warming up but moving, which is a trend."""
+"""First rounds that are tried; a longer change is a trend, not a warm-up."""
 
 
 def slow_first_rounds(seconds: Sequence[float]) -> int:
@@ -28,15 +28,15 @@ def slow_first_rounds(seconds: Sequence[float]) -> int:
     The first k rounds are slow if each is slower than all later rounds, by 5 % of their median, and if the fastest of
     the k lies beyond the prediction interval of one more round like the later ones (Hahn, "Factors for Calculating
     Two-Sided Prediction Intervals for Samples from a Normal Distribution", JASA 64, 1969) at level 1 % / 2^k. The
-    levels sum to 1 %, which bounds false alarms on normal noise. Whatever the noise, the order alone bounds them by
-    `most_false_alarms`. One outlier among the later rounds is left out; it is told of by itself.
+    levels sum to 1 %, which bounds false alarms on normal noise; for any noise `most_false_alarms` bounds them. One
+    outlier among the later rounds is left out; it has its own flag.
     """
     most = min(len(seconds) // 2, len(seconds) - FEWEST_REST, MOST_SLOW)
     return max((count for count in range(1, most + 1) if _are_slow(seconds[:count], seconds[count:])), default=0)
 
 
 def _are_slow(first: Sequence[float], rest: Sequence[float]) -> bool:
-    rest = _without_outlier(rest)
+    rest = sorted(rest)[:-1] if has_outlier(rest) else rest
     fastest = min(first)
     if fastest <= max(rest) or fastest < (1 + LEAST_EXCESS) * median(rest):
         return False
@@ -45,12 +45,8 @@ def _are_slow(first: Sequence[float], rest: Sequence[float]) -> bool:
     return student_tail(deviations, len(rest) - 1) <= LEVEL / 2 ** len(first)
 
 
-def _without_outlier(seconds: Sequence[float]) -> Sequence[float]:
-    return sorted(seconds)[:-1] if has_outlier(seconds) else seconds
-
-
 def most_false_alarms(rounds: int) -> float:
-    """How often steady rounds are taken for slow first ones at the most, if all orders of them are alike.
+    """Highest rate at which steady rounds are taken for slow first ones, if all their orders are equally likely.
 
     Of the C(n, k) choices, k + 1 put the first k of n above all others but one, the outlier that may be left out.
     """
@@ -73,7 +69,7 @@ def student_tail(deviations: float, degrees: int) -> float:
 
 
 def steady_from(seconds: Sequence[float]) -> int | None:
-    """The round, counted from 1, from which a series is steady; None where it moves on, or is too short to tell."""
+    """The round, counted from 1, from which a series is steady; None with a trend or too few rounds."""
     if len(seconds) < FEWEST_REST:
         return None
     slow = slow_first_rounds(seconds)
@@ -81,20 +77,18 @@ def steady_from(seconds: Sequence[float]) -> int | None:
 
 
 def outlier_places(seconds: Sequence[float]) -> list[int]:
-    """The round, counted from 1, that alone makes the spread, slow first rounds left aside; [] without one."""
+    """The round, counted from 1, that causes the spread of those after slow first ones; [] without one."""
     slow = slow_first_rounds(seconds)
     rest = list(seconds[slow:])
     return [slow + 1 + rest.index(max(rest))] if has_outlier(rest) else []
 
 
 def suggested_warmup_rounds(seconds: Sequence[float], configured: int) -> int | None:
-    """What to warm up with instead; None where the warm-up was long enough.
-
-    As many more as were slow, and twice as many where the rounds got faster to the end.
-    """
+    """As many more as were slow, or twice as many where rounds got faster to the end; None if that is not needed."""
     if not had_short_warmup(seconds):
         return None
-    return configured + slow_first_rounds(seconds) if slow_first_rounds(seconds) else 2 * max(1, configured)
+    slow = slow_first_rounds(seconds)
+    return configured + slow if slow else 2 * max(1, configured)
 
 
 def had_short_warmup(seconds: Sequence[float]) -> bool:

@@ -1,6 +1,6 @@
-"""Tables that anybody may have measured, as labelled figures. In: a CSV. Out: `Timing`, `Memory` or `Kernel` rows.
+"""Published tables as labelled figures. In: a CSV. Out: `Timing`, `Memory` or `Kernel` rows.
 
-Read are the labels and the figures. Columns that comment on a row (`note`, `status`, `sync`) are never looked at.
+Labels and figures are read. Columns that comment on a row (`note`, `status`, `sync`) are ignored.
 """
 
 import csv
@@ -15,21 +15,11 @@ from perf_tests.audit.figures import Kernel, Memory, Timing, implementation_name
 from perf_tests.limits.least_work import AttentionWork, ModelConfig, ModelWork
 from perf_tests.phases import PHASES, PHASES_OF_OTHERS
 
-Figures = list[Timing] | list[Memory] | list[Kernel]
-
 GIB = 2**30
 
 
-@dataclass(frozen=True)
-class TableOfOthers:
-    """A table that could be read; `kind` is a key of `KINDS`."""
-
-    kind: str
-    figures: Figures
-
-
 class Row:
-    """One line, its values by column; each reader raises ValueError with one sentence that names line and column."""
+    """One line, its values by column; readers raise ValueError with one sentence that names line and column."""
 
     def __init__(self, line: int, values: dict[str, str]) -> None:
         self.place = f"line {line}"
@@ -46,8 +36,7 @@ class Row:
             value = float(text)
         except ValueError:
             raise ValueError(
-                f"{self.place}: {column} is {text[:40]!r}, which is no number; write the number alone, "
-                "the unit is that of the column."
+                f"{self.place}: {column} is {text[:40]!r}, not a number; write the number without a unit."
             ) from None
         if not abs(value) < 1e15:
             raise ValueError(f"{self.place}: {column} is {text[:40]!r}; a figure must be finite and below 1e15.")
@@ -83,7 +72,7 @@ class Row:
 
 
 def label_of(text: str) -> str:
-    """What the author calls it: `fp32` of `tf32(labelled fp32)`."""
+    """The author's label: `fp32` of `tf32(labelled fp32)`."""
     named = re.search(r"labelled (\w+)", text)
     return named[1] if named else text
 
@@ -102,10 +91,13 @@ _OTHER_NAMES = {
 
 def _model_timing(row: Row) -> Timing:
     config, batch, context = row.config(), row.count("batch"), row.count("context")
-    why = config if isinstance(config, str) else "" if batch and context else f"no {'context' if batch else 'batch'}"
-    work = None
-    if not why and not isinstance(config, str) and batch and context:
+    work, why = None, ""
+    if isinstance(config, str):
+        why = config
+    elif batch and context:
         work = ModelWork(row.text("size"), config, batch, context)
+    else:
+        why = f"no {'context' if batch else 'batch'}"
     phase = row.text("phase")
     return _timing(row, work, why, _OTHER_NAMES.get(phase, phase))
 
@@ -141,10 +133,9 @@ def _timing(row: Row, work: ModelWork | AttentionWork | None, why: str, phase: s
 
 def _implementation(row: Row) -> str:
     """By the suite's own axes where the table has them; others say only whether they compiled."""
-    if row.text("attention"):
-        return implementation_named(
-            row.text("attention"), row.text("execution") or "eager", row.text("checkpoint") or "none"
-        )
+    attention, execution, checkpoint = (row.text(name) for name in ("attention", "execution", "checkpoint"))
+    if attention:
+        return implementation_named(attention, execution or "eager", checkpoint or "none")
     return "eager" if row.text("compiled").casefold() in ("no", "false", "0") else "compiled"
 
 
@@ -156,13 +147,12 @@ def _memory(row: Row) -> Memory:
     unit = row.text("unit")
     value = row.number("value")
     if value is not None and unit not in _UNIT_BYTES:
-        raise ValueError(f"{row.place}: unit is {unit!r}; the known ones are {', '.join(_UNIT_BYTES)}.")
+        raise ValueError(f"{row.place}: unit is {unit!r}; known: {', '.join(_UNIT_BYTES)}.")
     least, most = _UNIT_BYTES.get(unit, (math.nan, math.nan))
     return Memory(
         place=row.place,
         series=row.text("source"),
         gpu=row.text("gpu"),
-        gpu_is_inferred=row.is_inferred("gpu_basis"),
         kind="attention" if row.text("object") == "attention" else "model",
         size=row.text("size"),
         width=row.count("d_model"),
@@ -196,44 +186,27 @@ def _kernel(row: Row) -> Kernel:
 
 @dataclass(frozen=True)
 class Kind:
-    """One layout of table: the columns that it cannot do without, and what reads a line of it."""
+    """One layout of table: the columns that it needs, the one that only it has, and the reader of a line."""
 
     columns: tuple[str, ...]
+    signature: str
     read: Callable[[Row], Timing | Memory | Kernel]
 
 
+_MODEL = "gpu d_model d_ff n_layers vocab batch context precision compiled phase mean_ms"
+_ATTENTION = "gpu batch d_model seq_len precision compiled phase mean_ms"
+_MEMORY = "gpu object d_model batch context precision compiled mode value unit"
+_KERNELS = "gpu scope kernel calls total_ms avg_us pct_of_gpu_time"
 KINDS = {
-    "model timing": Kind(
-        (
-            "gpu",
-            "d_model",
-            "d_ff",
-            "n_layers",
-            "vocab",
-            "batch",
-            "context",
-            "precision",
-            "compiled",
-            "phase",
-            "mean_ms",
-        ),
-        _model_timing,
-    ),
-    "attention timing": Kind(
-        ("gpu", "batch", "d_model", "seq_len", "precision", "compiled", "phase", "mean_ms"), _attention_timing
-    ),
-    "memory": Kind(
-        ("gpu", "object", "d_model", "batch", "context", "precision", "compiled", "mode", "value", "unit"), _memory
-    ),
-    "kernels": Kind(("gpu", "scope", "kernel", "calls", "total_ms", "avg_us", "pct_of_gpu_time"), _kernel),
+    "model timing": Kind(tuple(_MODEL.split()), "d_ff", _model_timing),
+    "attention timing": Kind(tuple(_ATTENTION.split()), "seq_len", _attention_timing),
+    "memory": Kind(tuple(_MEMORY.split()), "mode", _memory),
+    "kernels": Kind(tuple(_KERNELS.split()), "kernel", _kernel),
 }
 
-# What only one kind of table has.
-_SIGNATURES = {"kernels": "kernel", "memory": "mode", "attention timing": "seq_len", "model timing": "d_ff"}
 
-
-def read_table(path: Path) -> TableOfOthers:
-    """The figures of a CSV. Raises ValueError with one sentence when it is none of `KINDS` or cannot be read."""
+def read_table(path: Path) -> tuple[str, list[Timing | Memory | Kernel]]:
+    """A key of `KINDS` and the CSV's figures, all of its type. Raises ValueError with one sentence for other files."""
     try:
         with open(path, newline="", encoding="utf-8") as file:
             lines = csv.reader(file, strict=True)
@@ -245,14 +218,14 @@ def read_table(path: Path) -> TableOfOthers:
     except ValueError as error:
         raise ValueError(f"{path}: {error}" if str(path) not in str(error) else str(error)) from error
     if not figures:
-        raise ValueError(f"{path} has a head and no row.")
-    return TableOfOthers(kind, figures)  # type: ignore[arg-type]
+        raise ValueError(f"{path} has a header but no rows.")
+    return kind, figures
 
 
 def _rows(lines: Any, header: list[str]) -> Iterator[Row]:
     for values in lines:
         if values and len(values) != len(header):
-            raise ValueError(f"line {lines.line_num} has {len(values)} values, the head has {len(header)} columns.")
+            raise ValueError(f"line {lines.line_num} has {len(values)} values, the header has {len(header)} columns.")
         if values:
             yield Row(lines.line_num, dict(zip(header, values, strict=True)))
 
@@ -261,7 +234,7 @@ def _kind_of(path: Path, header: list[str]) -> str:
     if not any(header):
         raise ValueError(f"{path} is empty.")
     by_columns = max(KINDS, key=lambda name: len(set(KINDS[name].columns) & set(header)))
-    kind = next((kind for kind, column in _SIGNATURES.items() if column in header), by_columns)
+    kind = next((name for name in reversed(KINDS) if KINDS[name].signature in header), by_columns)
     missing = [column for column in KINDS[kind].columns if column not in header]
     if missing:
         raise ValueError(f"{path} lacks the columns {', '.join(missing)}, read as a table of {kind}.")

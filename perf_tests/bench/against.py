@@ -1,4 +1,4 @@
-"""What the user asked the gate: options in, one frozen `Against` out, or None where nobody asked for a gate."""
+"""The gate's options, checked once: what was typed in, one frozen `Against` out."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -12,25 +12,19 @@ from model.precision import PRECISIONS
 from model.training import OPTIMIZERS
 from model.transformer import blocks_per_checkpoint
 from perf_tests.bench.benchmark_options import SavingOptions
-from perf_tests.options import EXECUTIONS, PASSES, Settings, typed_or
+from perf_tests.cases import ATTENTION_AXES, LANGUAGE_MODEL_AXES
+from perf_tests.options import EXECUTIONS, PASSES, Settings, one_of, typed_or
 
 DEFAULT_MINUTES = 15.0
 
-SETTINGS_OF_AXIS = {
-    "attention": ("attentions", "attention_alone_implementations"),
-    "precision": ("precisions", "attention_alone_precisions"),
-    "execution": ("executions",),
-    "checkpoint": ("checkpoints",),
-    "optimizer": ("optimizer",),
-}
-"""What `--against-option` may set, and the fields of `Settings` that hold it."""
-
-_KNOWN: dict[str, Collection[str]] = {
+OTHER_VALUES: dict[str, Collection[str] | None] = {
     "attention": ATTENTION,
     "precision": PRECISIONS,
     "execution": EXECUTIONS,
+    "checkpoint": None,
     "optimizer": OPTIMIZERS,
 }
+"""The axes of `--against-option` and their values; a checkpoint may be a number too."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +36,16 @@ class OtherOption:
 
     def applied_to(self, settings: Settings) -> Settings:
         """The settings of base."""
-        fields = SETTINGS_OF_AXIS[self.axis]
         values: dict[str, Any] = {
-            name: self.value if isinstance(getattr(settings, name), str) else (self.value,) for name in fields
+            name: self.value if isinstance(getattr(settings, name), str) else (self.value,)
+            for name in _fields_of(self.axis)
         }
         return replace(settings, **values)
+
+
+def _fields_of(axis: str) -> list[str]:
+    """The fields of `Settings` that hold an axis."""
+    return [axes[axis] for axes in (LANGUAGE_MODEL_AXES, ATTENTION_AXES) if axis in axes] or [axis]
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Against:
     """One gate run. At least one of `revision` and `other_option` is given."""
 
     revision: str | None
-    """As typed; None measures two settings of the working tree."""
+    """As typed; None compares two settings of the working tree."""
     other_option: OtherOption | None
     minutes: float
     undecided: Literal["pass", "fail"]
@@ -65,22 +64,11 @@ class Against:
 
 
 def read_against(config: pytest.Config, settings: Settings, saving: SavingOptions) -> Against | None:
-    """What the options say; raises pytest.UsageError with one sentence for what makes no sense together."""
-    try:
-        return _read_against(config, settings, saving)
-    except ValueError as error:
-        raise pytest.UsageError(str(error)) from error
-
-
-def _read_against(config: pytest.Config, settings: Settings, saving: SavingOptions) -> Against | None:
+    """None without a gate. Raises ValueError with one sentence for options that cannot be combined."""
     option = config.option
-    given = {
-        "--gate-minutes": option.gate_minutes, "--gate-undecided": option.gate_undecided,
-        "--gate-summary": option.gate_summary,
-    }  # fmt: skip
     if option.against is None and option.against_option is None:
-        for name, value in given.items():
-            if value is not None:
+        for name in ("--gate-minutes", "--gate-undecided", "--gate-summary"):
+            if config.getoption(name) is not None:
                 raise ValueError(f"{name} is for the gate; add --against REV.")
         return None
     _refuse_recording(option, settings, saving)
@@ -94,7 +82,7 @@ def _read_against(config: pytest.Config, settings: Settings, saving: SavingOptio
 
 
 def _refuse_recording(option: Any, settings: Settings, saving: SavingOptions) -> None:
-    """A gate run saves its samples and no record, and takes its base from git and not from a record."""
+    """A gate run takes its base from git, not from a record."""
     asked = {
         "--resume": option.resume, "--benchmark-compare": saving.compare, "--benchmark-save": saving.save_name,
         "--benchmark-json": saving.json_path, "--benchmark-compare-fail": saving.compare_fail,
@@ -103,31 +91,30 @@ def _refuse_recording(option: Any, settings: Settings, saving: SavingOptions) ->
     }  # fmt: skip
     for name, value in asked.items():
         if value:
-            raise ValueError(f"--against measures two sides in turns and makes no record; it does not go with {name}.")
+            raise ValueError(f"--against writes samples and no record; it cannot be combined with {name}.")
 
 
 def _other_option(text: str, settings: Settings) -> OtherOption:
     axis, _, value = text.partition("=")
-    if axis not in SETTINGS_OF_AXIS or not value:
+    if axis not in OTHER_VALUES or not value:
         raise ValueError(
-            f"--against-option {text!r} is not known; write AXIS=VALUE with one of {', '.join(SETTINGS_OF_AXIS)}."
+            f"--against-option {text!r} is not known; write AXIS=VALUE with one of {', '.join(OTHER_VALUES)}."
         )
-    if axis == "checkpoint":
+    known = OTHER_VALUES[axis]
+    if known is None:
         blocks_per_checkpoint(value)
-    elif value not in _KNOWN[axis]:
-        raise ValueError(f"--against-option {text!r}: {value!r} is not known; choose among {', '.join(_KNOWN[axis])}.")
-    for name in SETTINGS_OF_AXIS[axis]:
+    else:
+        one_of(known, f"--against-option {axis}", value)
+    for name in _fields_of(axis):
         chosen = getattr(settings, name)
         values = (chosen,) if isinstance(chosen, str) else chosen
         if len(values) != 1 or "own" in values:
             raise ValueError(
-                f"--against-option {text} needs one {axis} of head to set it against, and this run has "
-                f"{', '.join(values)}; give one with --{axis}."
+                f"--against-option {text} compares with one {axis} of head, and this run has {', '.join(values)}; "
+                f"choose one with --{axis}."
             )
         if values == (value,):
-            raise ValueError(
-                f"--against-option {text} is what head runs with; give another value, or another --{axis}."
-            )
+            raise ValueError(f"--against-option {text} is head's own value; give another value, or another --{axis}.")
     return OtherOption(axis, value)
 
 
@@ -136,7 +123,5 @@ def _summary(text: str | None, folder: Path) -> Path | None:
         return None
     path = folder / text
     if path.is_dir() or not path.parent.is_dir():
-        raise ValueError(
-            f"--gate-summary {text} cannot be written: there is no folder {path.parent}, or it is one itself."
-        )
+        raise ValueError(f"--gate-summary {text} cannot be written: {path.parent} is not a folder, or {text} is one.")
     return path

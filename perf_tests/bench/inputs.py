@@ -1,4 +1,4 @@
-"""What a benchmark is fed: tokens, or query, key and value; and the fixtures of its axes."""
+"""The inputs of a benchmark: tokens, or query, key and value; and the fixtures of its axes."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +30,7 @@ class AttentionInputs:
 
 
 def axis(name: str) -> Any:
-    """A fixture that hands on the value which the plugin chose for this axis."""
+    """A fixture with the value of this axis that the plugin parametrized."""
 
     @pytest.fixture(name=name)
     def value(request: pytest.FixtureRequest) -> str | int:

@@ -1,9 +1,10 @@
-"""The model under test: built once for all cases that share it, in the same state for each of them."""
+"""The model under test: built once for the cases that share it, and reset before each."""
 
 import gc
 import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -21,27 +22,31 @@ from perf_tests.instruments.device import Device
 
 
 class ForeignModelError(Exception):
-    """The factory that --model names does not make a language model; the message is one sentence."""
+    """The factory given with --model makes no language model; the message is one sentence."""
 
 
+@dataclass
 class ModelShelf:
-    """Holds one model at a time and lends it out, with fresh weights, as a `Training`."""
+    """Holds one model at a time and lends it, with fresh weights, as a `Training`."""
 
-    def __init__(self, device: Device, seed: int) -> None:
-        self.builds = 0
-        self._device = device
-        self._seed = seed
-        self._built_from: tuple[object, ...] | None = None
-        self._model: nn.Module | None = None
-        self._weights_are_fresh = False
+    device: Device
+    seed: int
+    builds: int = 0
+    _built_from: tuple[object, ...] | None = None
+    _model: nn.Module | None = None
+    _weights_are_fresh: bool = False
 
     def lend(self, case: LanguageModelCase, optimizer: str) -> Training:
-        """A model for `case` in its first state: same weights, no gradients, no optimizer state, nothing compiled."""
+        """A model for `case` with its initial weights, and no gradients, optimizer state or compiled code."""
         if self._built_from != case.built_from:
             self.clear()
-        torch.manual_seed(self._seed)
+        torch.manual_seed(self.seed)
         if self._model is not None and not self._weights_are_fresh:
-            self._renew_weights()
+            reset = getattr(self._model, "reset_parameters", None)
+            if callable(reset):
+                reset()
+            else:
+                self.clear()
         if self._model is None:
             self._model = self._build(case)
             self._built_from = case.built_from
@@ -49,42 +54,31 @@ class ModelShelf:
         precision = PRECISIONS[case.precision]
         precision.apply()
         module = compiled(self._model) if case.execution == "compiled" else self._model
-        return Training(module, precision, self._device.torch_device, optimizer)
+        return Training(module, precision, self.device.torch_device, optimizer)
 
     def clear(self) -> None:
         """Free the model."""
-        self._model = None
-        self._built_from = None
-        forget(self._device)
+        self._model = self._built_from = None
+        forget(self.device)
 
     def leave_memory_to_others(self) -> None:
-        """Free the model, and hand to other processes what this one keeps of it and of earlier cases."""
+        """Free the model, and return to the system what this process keeps of earlier cases."""
         self.clear()
         heap.give_back()
 
-    def _renew_weights(self) -> None:
-        """Redraw the weights where the model can; a model without `reset_parameters` is built again."""
-        assert self._model is not None
-        reset = getattr(self._model, "reset_parameters", None)
-        if callable(reset):
-            reset()
-        else:
-            self._model = None
-            forget(self._device)
-
     def _build(self, case: LanguageModelCase) -> nn.Module:
         self.builds += 1
-        with self._device.torch_device:
+        with self.device.torch_device:
             if case.model == "ours":
                 return TransformerLM(case.config, ATTENTION[case.attention].build(), case.checkpoint)
             model = build_foreign_model(case.model, case.config)
-        model = model.to(self._device.torch_device)
-        check_foreign_model(model, case, self._device.torch_device)
+        model = model.to(self.device.torch_device)
+        check_foreign_model(model, case, self.device.torch_device)
         return model
 
 
 def forget(device: Device) -> None:
-    """Leave nothing of the last case behind: garbage, compiled graphs, cached memory."""
+    """Free what the last case left: garbage, compiled graphs, cached memory."""
     gc.collect()
     forget_compiled()
     device.release_memory()
@@ -93,9 +87,9 @@ def forget(device: Device) -> None:
 def build_foreign_model(name: str, config: ModelConfig) -> nn.Module:
     """What `MODULE:FACTORY` makes of `config`. Raises ForeignModelError with one sentence."""
     module_name, _, factory_name = name.partition(":")
-    with _told_in_one_sentence(f"--model {name} cannot be imported"):
+    with _as_foreign_model_error(f"--model {name} cannot be imported"):
         factory: ModelFactory = getattr(importlib.import_module(module_name), factory_name)
-    with _told_in_one_sentence(f"--model {name} builds no model of {config}"):
+    with _as_foreign_model_error(f"--model {name} builds no model of {config}"):
         model = factory(config)
     if not isinstance(model, nn.Module):
         raise ForeignModelError(f"--model {name} returned a {type(model).__name__}; it must return an nn.Module.")
@@ -103,8 +97,8 @@ def build_foreign_model(name: str, config: ModelConfig) -> nn.Module:
 
 
 @contextmanager
-def _told_in_one_sentence(what: str) -> Iterator[None]:
-    """Whatever somebody else's code raises, but for running out of memory, which is an outcome of the case."""
+def _as_foreign_model_error(what: str) -> Iterator[None]:
+    """Any error of the user's code but running out of memory, which is an outcome of the case."""
     try:
         yield
     except Exception as error:
@@ -115,16 +109,16 @@ def _told_in_one_sentence(what: str) -> Iterator[None]:
 
 @torch.no_grad()
 def check_foreign_model(model: nn.Module, case: LanguageModelCase, device: torch.device) -> None:
-    """Whether the model is a language model of the case's shape that reads its context; else ForeignModelError."""
-    tokens_BT = torch.randint(case.config.vocab_size, (1, case.context_length), device=device)
-    with _told_in_one_sentence(f"--model {case.model} fails on tokens of shape {(1, case.context_length)}"):
+    """Raises ForeignModelError unless the model is a language model of the case's shape that reads its context."""
+    shape = (1, case.context_length)
+    wanted = (*shape, case.config.vocab_size)
+    tokens_BT = torch.randint(case.config.vocab_size, shape, device=device)
+    with _as_foreign_model_error(f"--model {case.model} fails on tokens of shape {shape}"):
         logits_BTV = model(tokens_BT)
-    wanted = (1, case.context_length, case.config.vocab_size)
     if not isinstance(logits_BTV, Tensor) or tuple(logits_BTV.shape) != wanted:
         got = tuple(logits_BTV.shape) if isinstance(logits_BTV, Tensor) else type(logits_BTV).__name__
         raise ForeignModelError(
-            f"--model {case.model} returned {got} for tokens of shape {(1, case.context_length)}; "
-            f"it must return logits of shape {wanted}."
+            f"--model {case.model} returned {got} for tokens of shape {shape}; it must return logits of shape {wanted}."
         )
     if case.context_length == 1:
         return
@@ -132,6 +126,6 @@ def check_foreign_model(model: nn.Module, case: LanguageModelCase, device: torch
     changed_BT[:, -1] = tokens_BT[:, -1]
     if torch.equal(model(changed_BT)[:, -1], logits_BTV[:, -1]):
         raise ForeignModelError(
-            f"--model {case.model} ignores its context: the last logits stay the same whatever tokens come before; "
-            "a figure for this context length would be wrong."
+            f"--model {case.model} ignores its context: the last logits do not depend on earlier tokens, "
+            "so a figure for this context length would be wrong."
         )

@@ -1,4 +1,4 @@
-"""Why a case has no timing: judged before it is tried, or read off the error that ended it."""
+"""Why a case has no timing: judged before it is tried, or read from the error that ended it."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -18,12 +18,12 @@ DOES_NOT_FIT = ("out_of_memory", "would_not_fit")
 
 
 class ImpossibleError(Exception):
-    """A case was measured faster than its machine can be; the message says why and what most likely happened."""
+    """A case was measured faster than its machine can be; the message gives the limit and the likely cause."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A case without a timing, and the reason in words."""
+    """Why a case has no timing."""
 
     outcome: str
     reason: str
@@ -44,42 +44,37 @@ class Outcome:
 
 
 def why_unsupported(case: Case, device: torch.device) -> Outcome | None:
-    """None where `device` can run the case, else what is missing."""
+    """What the device or the model lacks; None where nothing."""
     reason = PRECISIONS[case.precision].why_unsupported(device)
     if reason is None and case.attention in ATTENTION:
         head_dim = case.head_dim if isinstance(case, AttentionCase) else case.config.head_dim
         reason = ATTENTION[case.attention].why_unavailable(device, head_dim)
-    if reason is None and isinstance(case, LanguageModelCase) and case.execution == "compiled":
-        reason = why_cannot_compile(device)
-    if reason is None and isinstance(case, LanguageModelCase) and case.model != "ours" and case.checkpoint != "none":
-        reason = f"checkpoint {case.checkpoint} is a property of our model; --model chooses its own."
+    if reason is None and isinstance(case, LanguageModelCase):
+        if case.execution == "compiled":
+            reason = why_cannot_compile(device)
+        if reason is None and case.model != "ours" and case.checkpoint != "none":
+            reason = f"--checkpoint {case.checkpoint} applies to the suite's model only; --model chooses its own."
     return None if reason is None else Outcome("unsupported", reason)
 
 
 def why_too_large(case: Case, budget_bytes: int, earlier: Sequence[Json]) -> Outcome | None:
-    """None where the case may fit the budget and no smaller case of its family failed to, as far as `earlier` tells."""
+    """None where the case may fit the budget and no smaller case of its family in `earlier` failed to."""
     needed = needed_bytes(case)
-    if needed > budget_bytes:
-        return Outcome(
-            "would_not_fit",
-            f"needs at least {gib(needed)}, and {gib(budget_bytes)} may be used; "
-            "choose a smaller batch, context or size, or raise --memory-budget.",
-            needed,
-            budget_bytes,
-        )
     smaller = next((row for row in earlier if row["outcome"] in DOES_NOT_FIT and _is_smaller(row, case)), None)
-    if smaller:
-        return Outcome(
-            "would_not_fit",
-            f"not tried: the smaller {smaller['id'].rpartition('::')[2]} is {OUTCOMES[smaller['outcome']]}.",
-            needed,
-            budget_bytes,
+    if needed > budget_bytes:
+        reason = (
+            f"needs at least {gib(needed)}, and {gib(budget_bytes)} may be used; "
+            "choose a smaller batch, context or size, or raise --memory-budget."
         )
-    return None
+    elif smaller is not None:
+        reason = f"not tried: the smaller {smaller['id'].rpartition('::')[2]} is {OUTCOMES[smaller['outcome']]}."
+    else:
+        return None
+    return Outcome("would_not_fit", reason, needed, budget_bytes)
 
 
 def _is_smaller(row: Json, case: Case) -> bool:
-    """Whether the row belongs to the case's family and no dimension of it is larger."""
+    """Whether the row is of the case's family and none of its dimensions is larger."""
     there, here = identity_of(row), case.identity()
     if there.keys() != here.keys():
         return False
@@ -91,7 +86,7 @@ def _is_smaller(row: Json, case: Case) -> bool:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that memory ran out, on the GPU or, through the capped address space, on the host."""
+    """Whether memory ran out: on the GPU or, through the limited address space, on the host."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     text = str(error)
@@ -110,7 +105,7 @@ def gib(count: float) -> str:
 
 
 def outcome_of_report(report: pytest.TestReport) -> Outcome:
-    """What pytest's own report says of a case that was skipped or failed."""
+    """The outcome in pytest's report of a case that was skipped or failed."""
     if report.skipped:
         _, _, reason = report.longrepr if isinstance(report.longrepr, tuple) else ("", 0, str(report.longrepr))
         return Outcome("unsupported", reason.removeprefix("Skipped: "))

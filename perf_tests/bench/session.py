@@ -1,16 +1,12 @@
-"""One run from its first case to its record: what was measured, what was not, and what it is compared with."""
+"""One run from its first case to its record: the journal, and the rows of each case."""
 
-import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 
 from perf_tests.bench.outcomes import Outcome
 from perf_tests.bench.progress import Progress
 from perf_tests.cases import Case
-from perf_tests.instruments.machine import seconds_since_process_start
-from perf_tests.options import Settings
 from perf_tests.records.journal import Journal, JournalContents, read_journal, unfinished_journals
 from perf_tests.records.record import OUTCOMES, Json, build_record, machine_differences
 from perf_tests.records.store import own_folder, save_record
@@ -18,42 +14,16 @@ from perf_tests.views.screens.lines import case_name, duration
 
 
 class ResumeError(Exception):
-    """The interrupted run cannot be gone on with; the message is one sentence."""
-
-
-@dataclass
-class TimeSpent:
-    """Where the seconds of a run went."""
-
-    rounds_seconds: float = 0.0
-    """Warm-up and measured rounds with their set-up."""
-    first_compiled_calls_seconds: float = 0.0
-    """The part of it in which torch.compile generated code."""
-    builds_seconds: float = 0.0
-    passes_seconds: float = 0.0
-    """Extra passes over the cases, after the timings."""
-    counting_seconds: float = 0.0
-    """Exact counters and the machine's ceilings."""
-
-    def parts(self) -> dict[str, float]:
-        """Seconds so far, in all since the process began, and by kind."""
-        return {
-            "total": seconds_since_process_start(),
-            "rounds": self.rounds_seconds,
-            "compiling": self.first_compiled_calls_seconds,
-            "building": self.builds_seconds,
-            "passes": self.passes_seconds,
-            "counting": self.counting_seconds,
-        }
+    """The interrupted run cannot be resumed; the message is one sentence."""
 
 
 @dataclass
 class MeasuringSession:
-    """Keeps the journal of one run and turns it into a record."""
+    """Keeps the journal of one run and builds its record."""
 
     journal: Journal
     contents: JournalContents
-    """What the journal holds, the cases of an interrupted run included."""
+    """What the journal holds, with the cases of an interrupted run."""
     progress: Progress
 
     def begin(self, case_id: str, warmup_rounds: int, rounds: int) -> None:
@@ -66,12 +36,7 @@ class MeasuringSession:
         self.progress.end(row["fullname"], f"{case_name(row['fullname'])}  {duration(row['stats']['median'])}")
 
     def not_measured(
-        self,
-        case_id: str,
-        case: Case,
-        outcome: Outcome,
-        rounds: Sequence[float] = (),
-        extra_pass: str | None = None,
+        self, case_id: str, case: Case, outcome: Outcome, rounds: Sequence[float] = (), extra_pass: str | None = None
     ) -> None:
         row = outcome.as_row(case_id, case, rounds)
         if extra_pass is not None:
@@ -81,60 +46,46 @@ class MeasuringSession:
         self.progress.end(case_id, f"{case_name(case_id)}  {OUTCOMES[outcome.outcome]}")
 
     def passed(self, case_id: str, case: Case, extra_pass: str, values: Json) -> None:
-        """An extra pass over a case found `values`."""
         row = {"id": case_id, "identity": case.identity(), "pass": extra_pass, "values": values}
         self.journal.extra_pass(row)
         self.contents.passes.append(row)
         self.progress.end(case_id, f"{case_name(case_id)}  done")
 
-    def side_folder(self) -> Path:
-        """Where files too large for the record lie, beside it: one folder for each run, the same when it is resumed."""
+    def side_file(self, case_id: str, suffix: str) -> Path:
+        """The path of a file too large for the record, in the run's folder beside it. Raises OSError."""
         folder = self.journal.path.with_name(self.journal.path.stem.replace("journal", "files", 1))
         folder.mkdir(exist_ok=True)
-        return folder
+        return folder / f"{case_name(case_id).replace(' ', '-')}.{suffix}"
 
     @property
     def is_complete(self) -> bool:
         return set(self.contents.header["selection"]) <= self.contents.finished_ids
 
     def record(self) -> Json:
-        """The run in the order of its selection, whatever order several calls finished it in."""
+        """The run in the order of its selection, also where several calls finished it."""
         place = {case_id: number for number, case_id in enumerate(self.contents.header["selection"])}
+
+        def in_order(rows: list[Json], name: str) -> list[Json]:
+            return sorted(rows, key=lambda row: place.get(row[name], len(place)))
+
         return build_record(
             self.contents.header,
-            sorted(self.contents.benchmarks, key=lambda row: place.get(row["fullname"], len(place))),
-            sorted(self.contents.outcomes, key=lambda row: place.get(row["id"], len(place))),
-            sorted(self.contents.passes, key=lambda row: place.get(row["id"], len(place))),
+            in_order(self.contents.benchmarks, "fullname"),
+            in_order(self.contents.outcomes, "id"),
+            in_order(self.contents.passes, "id"),
         )
 
     def save(self, record: Json, storage: Path, name: str) -> Path:
-        """Write the run's record and let the journal go; raises OSError, and then the journal stays."""
+        """Write the run's record, then delete the journal; raises OSError, and then the journal stays."""
         path = save_record(record, own_folder(storage), name)
         self.journal.discard()
         return path
 
 
-def journal_header(
-    settings: Settings, selection: Sequence[str], machine_info: Json, commit_info: Json, source: str, command: str
-) -> Json:
-    """Everything that two calls must share to be one run. `source` is a digest of the code that runs."""
-    return {
-        "settings": {
-            name: list(value) if isinstance(value, tuple) else value for name, value in asdict(settings).items()
-        },
-        "selection": list(selection),
-        "machine_info": machine_info,
-        "commit_info": commit_info,
-        "source": source,
-        "command": command,
-        "started": datetime.now(UTC).isoformat(),
-    }
-
-
 def open_journal(storage: Path, header: Json, resume: bool) -> tuple[Journal, JournalContents]:
-    """A new journal, or with `resume` that of the newest interrupted run of this machine, if there is one.
+    """A new journal, or with `resume` that of this machine's newest interrupted run, if there is one.
 
-    Raises ResumeError when that run was another one, OSError when the journal cannot be written.
+    Raises ResumeError when that run differs from this one, OSError when the journal cannot be written.
     """
     if resume:
         for path in unfinished_journals(storage):
@@ -143,38 +94,35 @@ def open_journal(storage: Path, header: Json, resume: bool) -> tuple[Journal, Jo
             except FileNotFoundError:  # that run has just become complete
                 continue
             except ValueError as error:
-                raise ResumeError(f"{error} Delete it to begin anew.") from error
+                raise ResumeError(f"{error} Delete it to start over.") from error
             if contents is None or machine_differences(header["machine_info"], contents.header["machine_info"]):
                 continue
             journal = Journal.reopen(path)
-            if journal is None:  # that run is still going
+            if journal is None:  # that run is still running
                 continue
             difference = _difference(contents.header, header)
             if difference:
                 journal.close()
                 raise ResumeError(
                     f"The interrupted run {path.name} differs from this one in {difference}; "
-                    f"go on with `{contents.header['command']}`, or delete {path} to begin anew."
+                    f"resume it with `{contents.header['command']}`, or delete {path} to start over."
                 )
             return journal, contents
     return Journal.create(own_folder(storage), header), JournalContents(header)
 
 
 def _difference(interrupted: Json, now: Json) -> str:
-    """In what two headers tell of different runs; empty if they are one."""
-    names = [name for name, value in now["settings"].items() if interrupted["settings"].get(name) != value]
-    if names:
-        return ", ".join(
-            f"{name} ({interrupted['settings'].get(name)!r} then, {now['settings'][name]!r} now)" for name in names
-        )
+    """What makes two headers different runs; empty if they are one."""
+    before = interrupted["settings"]
+    changed = [
+        f"{name} ({before.get(name)!r} then, {value!r} now)"
+        for name, value in now["settings"].items()
+        if before.get(name) != value
+    ]
+    if changed:
+        return ", ".join(changed)
     if interrupted["selection"] != now["selection"]:
         return f"its selection ({len(interrupted['selection'])} cases then, {len(now['selection'])} now)"
     if interrupted["source"] != now["source"]:
         return "its code, which has changed since"
     return ""
-
-
-def command_line(arguments: Sequence[str]) -> str:
-    """How to go on with this run."""
-    words = ["pytest", *arguments]
-    return shlex.join(words if "--resume" in words else [*words, "--resume"])

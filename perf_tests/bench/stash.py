@@ -1,4 +1,4 @@
-"""What the suite keeps on pytest's own objects."""
+"""What the suite keeps on pytest's config and items."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,55 +21,36 @@ from perf_tests.records.store import StoredRecord
 
 @dataclass
 class Run:
-    """What is to be said when a measuring run is over."""
+    """What the result screen of a measuring run shows."""
 
     gone_counts: bool
-    """Whether a case of the baseline that this run lacks is missed, or was left out on purpose."""
+    """Whether a case of the baseline that this run lacks fails it; not where the user left cases out."""
     baseline: StoredRecord | None = None
     notes: list[str] = field(default_factory=list)
     record: Json | None = None
     rows: list[ComparedCase] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     accepted: Sequence[Acceptance] = ()
-    """Slowdowns that are so on purpose, as they stood before measuring."""
+    """Intended slowdowns, read before measuring."""
     verdict_lines: list[str] = field(default_factory=list)
-    """What recorded launches say of times, where there are enough of them."""
+    """Verdicts on times, where enough launches are recorded."""
     is_contaminated: bool = False
-    """Whether the machine was another one than in the baseline's launches, so that they say nothing."""
+    """Whether the machine changed between the baseline's launches and this one, so that times do not compare."""
 
 
+# On the config.
 SAVING = pytest.StashKey[SavingOptions]()
-"""On the config: what pytest-benchmark was asked to keep and to compare with."""
-
 SETTINGS = pytest.StashKey[Settings]()
-"""On the config: what the user asked for."""
-
-WORKBENCH = pytest.StashKey[Workbench]()
-"""On the config, once there is something to run."""
-
-RUN = pytest.StashKey[Run]()
-"""On the config, once there is something to measure."""
-
-CASE = pytest.StashKey[Case]()
-"""On an item that is a benchmark."""
-
-PASS = pytest.StashKey[str]()
-"""On an item that is an extra pass over its case: the name of the pass."""
-
-PASS_VALUES = pytest.StashKey[Json]()
-"""On an item that is an extra pass, once it has found something."""
-
-OUTCOME = pytest.StashKey[Outcome]()
-"""On an item whose case got no timing."""
-
-OTHER_MEASURE = pytest.StashKey[Callable[[pytest.Item, Workbench], Any]]()
-"""On the config of a run that times nothing: makes what a benchmark calls with its rounds instead."""
-
 AGAINST = pytest.StashKey[Against | None]()
-"""On the config: what the user asked the gate, if anything."""
+WORKBENCH = pytest.StashKey[Workbench]()  # set once there is a benchmark to run
+RUN = pytest.StashKey[Run]()  # set once there is a benchmark to measure
+OTHER_MEASURE = pytest.StashKey[Callable[[pytest.Item, Workbench], Any]]()
+"""In a run without timings: makes what a benchmark calls with its rounds."""
+GATE_RULES = pytest.StashKey[Rules]()  # set by a plugin that replaces the gate's thresholds
+LEDGER_LINES = pytest.StashKey[list[str]]()  # set once the ledger of exact counters is closed
 
-GATE_RULES = pytest.StashKey[Rules]()
-"""On the config, where a plugin wants the gate to decide by other thresholds."""
-
-LEDGER_LINES = pytest.StashKey[list[str]]()
-"""On the config, once the ledger of exact counters is closed: what to tell of it."""
+# On the item of a benchmark.
+CASE = pytest.StashKey[Case]()
+PASS = pytest.StashKey[str | None]()  # the name of the extra pass; None on a timing
+PASS_VALUES = pytest.StashKey[Json]()
+OUTCOME = pytest.StashKey[Outcome]()  # why the case has no timing

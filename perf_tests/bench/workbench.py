@@ -1,13 +1,16 @@
-"""What all benchmarks of one run share: the device, the clock, the memory budget, the run's session."""
+"""What all benchmarks of one run share: device, clock, memory budget, session, ceilings."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 
 from model.precision import PRECISIONS
 from perf_tests.bench.outcomes import Outcome, is_out_of_memory, why_too_large, why_unsupported
-from perf_tests.bench.session import MeasuringSession, TimeSpent
+from perf_tests.bench.session import MeasuringSession
 from perf_tests.cases import AttentionCase, Case
 from perf_tests.instruments import matmul_rate as roofline
 from perf_tests.instruments.clock import Clock
@@ -19,23 +22,24 @@ from perf_tests.options import Settings
 from perf_tests.prediction import machine_ceilings
 from perf_tests.prediction.expectation import Expectation, expect
 
+WORK = ("rounds", "compiling", "building", "counting", "passes")
+
 
 @dataclass
 class Workbench:
-    """Made once a run, before anything is built. `session` is None where nothing is measured."""
+    """Made once per run, before any model. `session` is None where nothing is measured."""
 
     settings: Settings
     device: Device
     clock: Clock
     budget_bytes: int
-    time_spent: TimeSpent = field(default_factory=TimeSpent)
+    spent_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(WORK, 0.0))
+    """By kind of work; `compiling`, first rounds that generated code, is part of `rounds`."""
     session: MeasuringSession | None = None
     health: GpuHealth | None = None
     why_no_health: str | None = None
-    """A sentence where there is a GPU whose state cannot be read."""
+    """A sentence where the state of a GPU cannot be read."""
     _ceilings: dict[str, float] = field(default_factory=dict)
-    _machine: list[Ceilings | None] = field(default_factory=list)
-    """Asked for once, at the first case; no element before."""
 
     @property
     def disabled(self) -> bool:
@@ -43,50 +47,54 @@ class Workbench:
         return self.session is None
 
     def why_not(self, case: Case) -> Outcome | None:
-        """Why the case is not tried; None if it is."""
+        """Why the case is not tried; None where it is."""
         earlier = self.session.contents.outcomes if self.session else []
         return why_unsupported(case, self.device.torch_device) or why_too_large(case, self.budget_bytes, earlier)
 
     def ceiling(self, precision: str) -> float:
-        """Matrix product rate of this machine in FLOP/s, measured at the first case that asks."""
-        if precision not in self._ceilings:
-            self._ceilings[precision] = roofline.matmul_flops_per_second(PRECISIONS[precision], self.device)
-            self.device.release_memory()
-        return self._ceilings[precision]
+        """Matrix-product rate of this machine in FLOP/s, measured at the first call."""
+        return self._ceilings.get(precision) or self.measure_ceiling_again(precision)
 
     def measure_ceiling_again(self, precision: str) -> float:
-        """The matrix product rate of this moment; the best so far is kept."""
+        """The best rate so far, with one more measurement."""
         rate = roofline.matmul_flops_per_second(PRECISIONS[precision], self.device)
         self.device.release_memory()
         self._ceilings[precision] = max(rate, self._ceilings.get(precision, 0.0))
         return self._ceilings[precision]
 
     def expect(self, case: Case) -> Expectation:
-        """The case's exact counters and the machine's ceilings, and what they cost to know noted."""
+        """The case's exact counters and the machine's ceilings."""
+        with self.spending("counting"):
+            return expect(case, self._ceilings_for(case.precision), self._gpu)
+
+    @contextmanager
+    def spending(self, kind: str) -> Iterator[None]:
+        """Adds the time inside to `spent_seconds`."""
         start = time.perf_counter()
-        expectation = expect(case, self._ceilings_for(case.precision), self._datasheet())
-        self.time_spent.counting_seconds += time.perf_counter() - start
-        return expectation
+        yield
+        self.spent_seconds[kind] += time.perf_counter() - start
 
     def _ceilings_for(self, precision: str) -> Ceilings | None:
-        """This machine's, with the better of the rates measured earlier and in this run; None without the memory."""
-        if not self._machine:
-            try:
-                self._machine.append(machine_ceilings.ceilings_here(self.device))
-            except (MemoryError, RuntimeError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                self._machine.append(None)
-        machine = self._machine[0]
-        if machine is None:
+        """This machine's, with the better of the rates measured earlier and in this run."""
+        if self._machine is None:
             return None
-        rates, name = machine.matmul_flops_per_second, precision.removesuffix("-unscaled")
-        return replace(
-            machine, matmul_flops_per_second={**rates, name: max(rates.get(name, 0.0), self.ceiling(precision))}
-        )
+        rates, name = self._machine.matmul_flops_per_second, precision.removesuffix("-unscaled")
+        best = max(rates.get(name, 0.0), self.ceiling(precision))
+        return replace(self._machine, matmul_flops_per_second={**rates, name: best})
 
-    def _datasheet(self) -> Gpu | None:
-        """Of the GPU that is here; None on a CPU, and for a card that is not known."""
+    @cached_property
+    def _machine(self) -> Ceilings | None:
+        """Measured or read at the first case; None without the memory to measure them."""
+        try:
+            return machine_ceilings.ceilings_here(self.device)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return None
+
+    @property
+    def _gpu(self) -> Gpu | None:
+        """The datasheet of this GPU; None on a CPU, and for an unknown card."""
         if self.device.torch_device.type != "cuda":
             return None
         try:
@@ -104,7 +112,7 @@ class Workbench:
 
 
 def set_up(settings: Settings) -> Workbench:
-    """Prepare this process: device, threads, and a cap that makes running out of memory an error."""
+    """Prepare this process: device, threads, and a limit that makes running out of memory an error."""
     torch.set_num_threads(settings.threads)
     device = open_device(torch.device(settings.device))
     available_bytes = device.available_bytes()

@@ -1,40 +1,31 @@
-"""The exact counters of a case, without running it: what its phase launches, computes, touches, saves and holds.
+"""Exact counters of a case without running it: what its phase launches, computes, touches, saves and holds.
 
-Counted on fake tensors by the rules of the case's device type. Not known here, and so not in the counts: the device's
-own context, a matrix product's workspace, what the caching allocator loses by not splitting a block, and traffic beyond
-the least.
+Counted on fake tensors by the rules of the case's device type. Not counted: the device's context, workspaces of matrix
+products, what the caching allocator loses in blocks that it does not split, and traffic beyond the minimum.
 """
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from model.precision import PRECISIONS
 from model.training import optimizer_that_runs
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
-from perf_tests.counting.fake_training import (
-    AttentionShape,
-    PassShape,
-    UpdateShape,
-    attention_passes,
-    inference,
-    passes,
-    updates,
-)
+from perf_tests.counting.fake_training import attention_passes, inference, passes, updates
 from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, KernelCost, PartCounters
 from perf_tests.instruments.kernel_cost import MATRIX_PRODUCTS
 
 ZERO_GRAD_POLICIES = ("before_forward", "after_forward", "before_step")
-"""When a training step clears the old gradients. Before the step it clears those just made: nothing is updated."""
+"""When a training step clears the gradients; `before_step` clears the new ones, so nothing is updated."""
 
 COUNTED_ATTENTION = ("naive", "sdpa")
 LARGEST_ALLOCATIONS = 8
 
 
 class NotCountedError(Exception):
-    """The case has no exact counters; the message says why in one sentence."""
+    """The case has no exact counters; the message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +37,7 @@ class KernelGroup(KernelCost):
 
 @dataclass(frozen=True)
 class PartPeak:
-    """The most that is held in one part of a round, everything resident included."""
+    """Peak of one part of a round, everything resident included."""
 
     part: str
     is_timed: bool
@@ -62,7 +53,7 @@ class Allocation:
     count: int
     operator: str
     place: str
-    """`model/attention.py:48`, or `backward pass`; empty where no line of the model made it."""
+    """`model/attention.py:48` or `backward pass`; empty where no line of the model made it."""
 
 
 @dataclass(frozen=True)
@@ -76,24 +67,19 @@ class Counters:
     kernel_launches: int
     bytes_touched: int
     saved_bytes: int
-    """Saved for the backward pass by what is timed and what its set-up runs, each storage once; without what was there
-    before, as parameters and inputs."""
+    """Saved for the backward pass by set-up and timed parts, each storage once, without parameters and inputs."""
     peak_bytes: int
-    """Of a whole round, its set-up included, as an allocator's own peak is read."""
+    """Of a whole round, its set-up included, as an allocator reports it."""
     host_reads: int
-    """Values that the host waited for in what is timed, as `.item()` does."""
+    """Values that the host waits for in timed parts, as `.item()` does."""
     kernels: tuple[KernelGroup, ...]
     parts: tuple[PartPeak, ...]
     largest_allocations: tuple[Allocation, ...]
 
-    def peak_of(self, part: str) -> PartPeak:
-        """The peak of `forward`, `loss`, `backward`, `optimizer`, ..."""
-        return next(peak for peak in self.parts if peak.part == part)
-
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of a round, and what is held beside it from other parts."""
+    """A part of a round, and what other parts hold meanwhile."""
 
     name: str
     counters: PartCounters
@@ -102,24 +88,23 @@ class _Part:
 
 
 def why_not_counted(case: Case) -> str | None:
-    """None where the case has exact counters, else a sentence that says why it has none."""
+    """None where the case has exact counters, else one sentence why not."""
     if isinstance(case, LanguageModelCase):
         if case.model != "ours":
-            return f"the operations of {case.model} are its own; exact counters are for the suite's model."
+            return f"exact counters cover only the suite's model, not {case.model}."
         if case.execution != "eager":
-            return "what a compiled model fuses is known only after compiling it for its device."
+            return "what a compiled model fuses is unknown until it is compiled for its device."
     if case.attention not in COUNTED_ATTENTION:
-        return f"what {case.attention} attention fuses is known only after compiling it for its device."
+        return f"what {case.attention} attention fuses is unknown until it is compiled for its device."
     return None
 
 
 def counters_of(
     case: Case, *, zero_grad: str = "before_forward", first_step: bool = False, all_layers: bool = False
 ) -> Counters:
-    """Counters of one measured round of `case`, or with `first_step` of one without optimizer state yet.
+    """Counters of one measured round of `case`, or with `first_step` of the first one, which makes the optimizer state.
 
-    `all_layers` runs every layer where otherwise a few are enough. Raises NotCountedError, and ValueError for
-    an unknown policy.
+    `all_layers` counts every layer instead of a few. Raises NotCountedError, and ValueError for an unknown policy.
     """
     if zero_grad not in ZERO_GRAD_POLICIES:
         raise ValueError(f"zero_grad is {zero_grad!r}; it must be one of {', '.join(ZERO_GRAD_POLICIES)}.")
@@ -127,28 +112,19 @@ def counters_of(
     if reason is not None:
         raise NotCountedError(reason)
     if isinstance(case, AttentionCase):
-        return _counters(case, 0, _attention_parts(case))
+        counted = attention_passes(replace(case, phase="attention_forward"))
+        timed = {f"attention_{part}": part in case.row.timed for part in case.row.parts}
+        return _counters(case, 0, [_Part(name, counted[name], timed[name], Counter()) for name in timed])
     parts = _language_model_parts(case, zero_grad, first_step, all_layers)
     return _counters(case, case.config.parameters, parts)
 
 
-def _attention_parts(case: AttentionCase) -> list[_Part]:
-    shape = AttentionShape(
-        case.head_dim, case.sequence_length, case.batch_size, case.precision, case.attention, case.device
-    )
-    counted = attention_passes(shape)
-    return [
-        _Part(name, counted[name], part in case.row.timed, Counter())
-        for part, name in ((part, f"attention_{part}") for part in case.row.parts)
-    ]
-
-
 def _language_model_parts(case: LanguageModelCase, zero_grad: str, first_step: bool, all_layers: bool) -> list[_Part]:
     names, timed = case.row.parts, case.row.timed
-    shape = PassShape(
-        case.config, case.context_length, case.batch_size, case.precision, case.attention, case.checkpoint, case.device
+    # One count serves every phase of these passes.
+    counted = (passes if case.row.records_graph else inference)(
+        replace(case, phase=names[0], optimizer=None), all_layers
     )
-    counted = (passes if case.row.records_graph else inference)(shape, all_layers)
     clears = "zero_grad" in timed
     is_updated = case.row.trains and not (clears and zero_grad == "before_step")
     beside = {name: Counter[str]() for name in names}
@@ -160,8 +136,8 @@ def _language_model_parts(case: LanguageModelCase, zero_grad: str, first_step: b
         beside["loss"] += old_gradients
     if is_updated:
         optimizer = optimizer_that_runs(case.optimizer or "default", torch.device(case.device))
-        update = UpdateShape(case.config, optimizer, PRECISIONS[case.precision].scales_loss, case.device)
-        updating = updates(update)["first_update" if first_step else "update"]
+        counted_updates = updates(case.config, optimizer, PRECISIONS[case.precision].scales_loss, case.device)
+        updating = counted_updates["first_update" if first_step else "update"]
         state = (updating.held_at_start - counted["forward"].held_at_start)[OPTIMIZER_STATE]
         for name in ("forward", "loss", "backward"):
             beside[name] += Counter({OPTIMIZER_STATE: state})
@@ -174,7 +150,12 @@ def _language_model_parts(case: LanguageModelCase, zero_grad: str, first_step: b
 
 def _counters(case: Case, parameters: int, parts: Sequence[_Part]) -> Counters:
     kernels = sum((part.counters.kernels for part in parts if part.is_timed), Counter[KernelCost]())
-    peaks = tuple(_part_peak(part) for part in parts)
+    peaks = []
+    for part in parts:
+        held = part.counters.held_at_peak + part.beside
+        peaks.append(PartPeak(part.name, part.is_timed, held.total(), dict(sorted(held.items()))))
+    made = sum((part.counters.allocations for part in parts), Counter[tuple[int, str, str]]())
+    largest = sorted(made.items(), key=lambda item: (-item[0][0], item[0][1:]))[:LARGEST_ALLOCATIONS]
     return Counters(
         parameters=parameters,
         model_flops=case.model_flops,
@@ -186,17 +167,6 @@ def _counters(case: Case, parameters: int, parts: Sequence[_Part]) -> Counters:
         peak_bytes=max(peak.peak_bytes for peak in peaks),
         host_reads=sum(part.counters.host_reads for part in parts if part.is_timed),
         kernels=tuple(KernelGroup(**vars(kernel), calls=calls) for kernel, calls in kernels.items()),
-        parts=peaks,
-        largest_allocations=_largest(parts),
+        parts=tuple(peaks),
+        largest_allocations=tuple(Allocation(size, count, *made_by) for (size, *made_by), count in largest),
     )
-
-
-def _part_peak(part: _Part) -> PartPeak:
-    held = part.counters.held_at_peak + part.beside
-    return PartPeak(part.name, part.is_timed, held.total(), dict(sorted(held.items())))
-
-
-def _largest(parts: Sequence[_Part]) -> tuple[Allocation, ...]:
-    made = sum((part.counters.allocations for part in parts), Counter[tuple[int, str, str]]())
-    largest = sorted(made.items(), key=lambda item: (-item[0][0], item[0][1:]))[:LARGEST_ALLOCATIONS]
-    return tuple(Allocation(size, count, operator, place) for (size, operator, place), count in largest)

@@ -1,4 +1,4 @@
-"""The grid whose exact counters the repository keeps: every size, context and phase, on an imaginary GPU."""
+"""The grid of the ledger of exact counters: every size, context and phase, on an imaginary GPU."""
 
 from itertools import product
 
@@ -13,12 +13,12 @@ from perf_tests.cases import (
 )
 from perf_tests.counting.case_counters import Counters
 from perf_tests.options import CONTEXTS, HEAD_DIMS, SEQUENCE_LENGTHS, SIZES_APART
-from perf_tests.phases import ATTENTION_ALONE, LANGUAGE_MODEL, Phase, phases_of
+from perf_tests.phases import ATTENTION_ALONE, LANGUAGE_MODEL, phases_of
 from perf_tests.records.ledger import COUNTERS
 
 BATCH_SIZE = 4
 DEVICE = "cuda"
-"""What the sizes are made for. CUDA's rules are played on the CPU, so it needs no GPU."""
+"""Its rules are applied on the CPU, so no GPU is needed."""
 
 OPTIMIZER = "foreach"
 """AdamW's default on a GPU."""
@@ -28,36 +28,25 @@ ATTENTIONS = ("naive", "sdpa")
 
 
 def counted_grid() -> dict[str, list[Case]]:
-    """Id to the cases that differ in their phase alone, smallest first; they share one count."""
-    return {**_language_models(), **_attention_alone()}
-
-
-def _language_models() -> dict[str, list[Case]]:
+    """From id to the cases that differ only in their phase and share one count, smallest first."""
     sizes = [size for size in SIZES if size not in SIZES_APART]
-    return {
+    grid: dict[str, list[Case]] = {
         language_model_id((size, context, precision, attention, "eager", "none")): [
-            _language_model_case(phase, size, context, precision, attention) for phase in phases_of(LANGUAGE_MODEL)
+            LanguageModelCase(
+                phase=phase.name, size=size, config=SIZES[size].at_context(context), context_length=context,
+                batch_size=BATCH_SIZE, precision=precision, attention=attention, execution="eager", checkpoint="none",
+                optimizer=OPTIMIZER if phase.trains else None, device=DEVICE, model="ours",
+            )
+            for phase in phases_of(LANGUAGE_MODEL)
         ]
         for size, context, attention, precision in product(sizes, CONTEXTS, ATTENTIONS, PRECISIONS)
-    }
-
-
-def _language_model_case(phase: Phase, size: str, context: int, precision: str, attention: str) -> Case:
-    return LanguageModelCase(
-        phase=phase.name, size=size, config=SIZES[size].at_context(context), context_length=context,
-        batch_size=BATCH_SIZE, precision=precision, attention=attention, execution="eager", checkpoint="none",
-        optimizer=OPTIMIZER if phase.trains else None, device=DEVICE, model="ours",
-    )  # fmt: skip
-
-
-def _attention_alone() -> dict[str, list[Case]]:
-    return {
-        attention_id((head_dim, sequence_length, "fp32", attention)): [
+    }  # fmt: skip
+    for head_dim, sequence_length, attention in product(HEAD_DIMS, SEQUENCE_LENGTHS, ATTENTIONS):
+        grid[attention_id((head_dim, sequence_length, "fp32", attention))] = [
             AttentionCase(phase.name, head_dim, sequence_length, ATTENTION_BATCH_SIZE, "fp32", attention, DEVICE)
             for phase in phases_of(ATTENTION_ALONE)
         ]
-        for head_dim, sequence_length, attention in product(HEAD_DIMS, SEQUENCE_LENGTHS, ATTENTIONS)
-    }
+    return grid
 
 
 def line_of(counters: Counters) -> dict[str, int | None]:

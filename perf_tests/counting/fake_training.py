@@ -1,8 +1,8 @@
-"""A case's training step played on fake tensors: each of its parts counted once, whichever phases are made of them."""
+"""Training steps run on fake tensors: each part is counted once, for every phase that contains it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from model.precision import PRECISIONS
 from model.sizes import ModelConfig
 from model.training import Training
 from model.transformer import MultiHeadAttention, TransformerLM, blocks_per_checkpoint
+from perf_tests.cases import AttentionCase, LanguageModelCase
 from perf_tests.instruments.counters import (
     GRADIENTS,
     INPUTS,
@@ -33,88 +34,57 @@ HOST = torch.device("cpu")
 Parts = dict[str, PartCounters]
 
 
-@dataclass(frozen=True)
-class PassShape:
-    """What the passes through a language model depend on."""
+@lru_cache(maxsize=256)
+def inference(case: LanguageModelCase, all_layers: bool = False) -> Parts:
+    """Counters of `inference`, from a few layers unless all are asked for; weights and batch are there at the start.
 
-    config: ModelConfig
-    context_length: int
-    batch_size: int
-    precision: str
-    attention: str
-    checkpoint: str
-    target: str
-    """Device type whose rules are played, "cuda" or "cpu"."""
-
-
-@dataclass(frozen=True)
-class UpdateShape:
-    """What an update depends on: no input, no context."""
-
-    config: ModelConfig
-    optimizer: str
-    scales_loss: bool
-    target: str
-
-
-@dataclass(frozen=True)
-class AttentionShape:
-    """What attention alone depends on."""
-
-    head_dim: int
-    sequence_length: int
-    batch_size: int
-    precision: str
-    attention: str
-    target: str
+    Here and in `passes`, what is counted depends on neither the phase nor the optimizer of `case`.
+    """
+    return from_few_layers(count_inference, case, 2, all_layers)
 
 
 @lru_cache(maxsize=256)
-def inference(shape: PassShape, all_layers: bool = False) -> Parts:
-    """Counters of `inference`, from a few layers unless all are asked for; weights and batch are there at the start."""
-    return from_few_layers(count_inference, shape, 2, all_layers)
-
-
-@lru_cache(maxsize=256)
-def passes(shape: PassShape, all_layers: bool = False) -> Parts:
+def passes(case: LanguageModelCase, all_layers: bool = False) -> Parts:
     """Counters of `forward`, `loss` and `backward`, from a few layers unless all are asked for.
 
-    Nothing is held beside weights and batch at the start; the logits are let go of after the loss.
+    Only weights and batch are held at the start; the logits are freed after the loss.
     """
-    return from_few_layers(count_passes, shape, 1, all_layers)
+    return from_few_layers(count_passes, case, 1, all_layers)
 
 
-def from_few_layers(count: Callable[[PassShape], Parts], shape: PassShape, few: int, all_layers: bool) -> Parts:
-    """What `count` finds at the shape's depth, from `few` layers and one more.
+def from_few_layers(
+    count: Callable[[LanguageModelCase], Parts], case: LanguageModelCase, few: int, all_layers: bool
+) -> Parts:
+    """What `count` finds for all layers, extrapolated from `few` layers and one more.
 
-    The first layer of an inference differs: the caller still holds what went into it. So that needs at least two.
-    Blocks that share a checkpoint count as one layer; those left over stay behind them, as the model has them.
+    The first layer of an inference differs, because the caller still holds its input: an inference needs two at least.
+    Blocks that share a checkpoint count as one layer; those left over follow them, as in the model.
     """
-    blocks = max(1, blocks_per_checkpoint(shape.checkpoint))
-    layers, left_over = divmod(shape.config.num_layers, blocks)
+    blocks = max(1, blocks_per_checkpoint(case.checkpoint))
+    layers, left_over = divmod(case.config.num_layers, blocks)
     if all_layers or layers <= few + 1:
-        return count(shape)
+        return count(case)
     depths = (few * blocks + left_over, (few + 1) * blocks + left_over)
-    less, more = (count(replace(shape, config=replace(shape.config, num_layers=depth))) for depth in depths)
+    less, more = (count(replace(case, config=replace(case.config, num_layers=depth))) for depth in depths)
     try:
         return {name: extrapolated(less[name], more[name], layers - few) for name in less}
     except NotOfEqualLayersError:
-        return count(shape)
+        return count(case)
 
 
-def count_inference(shape: PassShape) -> Parts:
-    """`inference`, with every layer of the shape."""
-    with playing(shape.target, shape.precision) as counting:
-        training, tokens_BT, _ = _model_and_batch(shape, counting)
+def count_inference(case: LanguageModelCase) -> Parts:
+    """`inference`, with every layer."""
+    with playing(case.device, case.precision) as counting:
+        training, tokens_BT, _ = _model_and_batch(case, counting)
         with counting.part("inference"), torch.no_grad():
             training.forward(tokens_BT)
         return counting.finished()
 
 
-def count_passes(shape: PassShape) -> Parts:
-    """`forward`, `loss` and `backward`, with every layer of the shape."""
-    with playing(shape.target, shape.precision) as counting:
-        training, tokens_BT, targets_BT = _model_and_batch(shape, counting)
+def count_passes(case: LanguageModelCase) -> Parts:
+    """`forward`, `loss` and `backward`, with every layer."""
+    with playing(case.device, case.precision) as counting:
+        training, tokens_BT, targets_BT = _model_and_batch(case, counting)
         with counting.part("forward"):
             logits_BTV = training.forward(tokens_BT)
         with counting.part("loss"):
@@ -126,10 +96,10 @@ def count_passes(shape: PassShape) -> Parts:
         return counting.finished()
 
 
-def _model_and_batch(shape: PassShape, counting: Counting) -> tuple[Training, Tensor, Tensor]:
-    training = fake_training(shape.config, shape.attention, shape.checkpoint, shape.precision, "loop", shape.target)
+def _model_and_batch(case: LanguageModelCase, counting: Counting) -> tuple[Training, Tensor, Tensor]:
+    training = fake_training(case.config, case.attention, case.checkpoint, case.precision, "loop", case.device)
     counting.claim(PARAMETERS)
-    tokens_BT, targets_BT = (fake_tokens(shape.batch_size, shape.context_length) for _ in range(2))
+    tokens_BT, targets_BT = (torch.zeros(case.batch_size, case.context_length, dtype=torch.int64) for _ in range(2))
     counting.claim(INPUTS)
     make_loss_scale(training)
     counting.claim(OPTIMIZER_STATE)
@@ -137,14 +107,14 @@ def _model_and_batch(shape: PassShape, counting: Counting) -> tuple[Training, Te
 
 
 @lru_cache(maxsize=256)
-def updates(shape: UpdateShape) -> Parts:
+def updates(config: ModelConfig, optimizer: str, scales_loss: bool, device: str) -> Parts:
     """Counters of `first_update`, which makes the optimizer's state, and of `update`, which finds it there.
 
-    Nothing is held beside weights, gradients and state.
+    Only weights, gradients and state are held.
     """
-    precision = "fp16" if shape.scales_loss else "fp32"
-    with playing(shape.target, precision) as counting:
-        training = fake_training(shape.config, "naive", "none", precision, shape.optimizer, shape.target)
+    precision = "fp16" if scales_loss else "fp32"
+    with playing(device, precision) as counting:
+        training = fake_training(config, "naive", "none", precision, optimizer, device)
         counting.claim(PARAMETERS)
         make_loss_scale(training)
         counting.claim(OPTIMIZER_STATE)
@@ -160,16 +130,15 @@ def updates(shape: UpdateShape) -> Parts:
 
 
 @lru_cache(maxsize=256)
-def attention_passes(shape: AttentionShape) -> Parts:
-    """Counters of `attention_forward` and `attention_backward`; query, key, value and output gradient are there."""
-    precision = PRECISIONS[shape.precision]
-    with playing(shape.target, shape.precision) as counting:
-        size = (shape.batch_size, shape.sequence_length, shape.head_dim)
+def attention_passes(case: AttentionCase) -> Parts:
+    """Counters of both phases of attention alone, by phase; query, key, value and output gradient are there."""
+    with playing(case.device, case.precision) as counting:
+        size = (case.batch_size, case.sequence_length, case.head_dim)
         leaves = [torch.zeros(size).requires_grad_() for _ in range(3)]
         gradient_BTK = torch.zeros(size)
         counting.claim(INPUTS)
-        attention = ATTENTION[shape.attention].build()
-        with counting.part("attention_forward"), precision.autocast(HOST):
+        attention = ATTENTION[case.attention].build()
+        with counting.part("attention_forward"), PRECISIONS[case.precision].autocast(HOST):
             output_BTK = attention(*leaves)
         cast_gradient_BTK = gradient_BTK.to(output_BTK.dtype)
         with counting.part("attention_backward"):
@@ -179,36 +148,32 @@ def attention_passes(shape: AttentionShape) -> Parts:
 
 
 @contextmanager
-def playing(target: str, precision: str) -> Iterator[Counting]:
-    """Fake tensors that are counted by the rules of `target`, with a graph even where the caller records none.
+def playing(device: str, precision: str) -> Iterator[Counting]:
+    """Count fake tensors by the rules of a device type, "cuda" or "cpu", recording a graph.
 
-    Raises RuntimeError inside of autocast, whose copies of the weights would outlive the passes counted.
+    Raises RuntimeError inside autocast, whose weight copies would outlive the passes counted.
     """
     if torch.is_autocast_enabled("cpu"):
-        raise RuntimeError("counters cannot be taken inside of torch.autocast; leave it first.")
+        raise RuntimeError("counters cannot be taken inside torch.autocast; leave it first.")
     float32_rate = "fp32" if PRECISIONS[precision].float32_matmul_precision == "highest" else "tf32"
-    with torch.enable_grad(), FakeTensorMode(), Counting(target, float32_rate, MODEL_SOURCE) as counting:
+    with torch.enable_grad(), FakeTensorMode(), Counting(device, float32_rate, MODEL_SOURCE) as counting:
         yield counting
 
 
 def fake_training(
-    config: ModelConfig, attention: str, checkpoint: str, precision: str, optimizer: str, target: str
+    config: ModelConfig, attention: str, checkpoint: str, precision: str, optimizer: str, device: str
 ) -> Training:
-    """A model in training on the host, to be played by the rules of `target`."""
+    """A model in training on the host, to run by the rules of a device type."""
     model = TransformerLM(config, ATTENTION[attention].build(), checkpoint)
-    if target == "cuda" and checkpoint != "none":
+    if device == "cuda" and checkpoint != "none":
         for module in model.modules():
             if isinstance(module, MultiHeadAttention):
                 follow_rules(module)
     return Training(model, PRECISIONS[precision], HOST, optimizer)
 
 
-def fake_tokens(batch_size: int, context_length: int) -> Tensor:
-    return torch.zeros(batch_size, context_length, dtype=torch.int64)
-
-
 def make_loss_scale(training: Training) -> None:
-    """A scaler makes its scale when it is first used."""
+    """A scaler makes its scale at its first use."""
     training.scaler.scale(torch.zeros(()))
 
 

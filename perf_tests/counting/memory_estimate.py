@@ -1,30 +1,27 @@
-"""How many bytes a case needs at least, as closed forms, so that what cannot fit is not tried.
+"""A lower bound of the bytes that a case needs, in closed form, so that cases that cannot fit are not tried.
 
-Only what certainly exists is counted: weights, gradients, optimizer state and the tensors that autograd keeps. The
-largest of these moments is a lower bound of the peak; temporaries come on top, and running into them is caught.
+It counts only what certainly exists: weights, gradients, optimizer state and the tensors that autograd saves, at the
+moment with most of them. Temporaries come on top; running out of memory because of them is caught.
 """
 
 from model.precision import PRECISIONS
 from model.transformer import blocks_per_checkpoint
-from perf_tests.cases import AttentionCase, Case, LanguageModelCase
+from perf_tests.cases import Case, LanguageModelCase
 
 FLOAT32_BYTES = 4
 ADAMW_STATE_BYTES_PER_PARAMETER = 8
 
-# T x T matrices that autograd keeps: naive keeps the exponentials and the probabilities.
+# T x T matrices that autograd saves: naive saves the exponentials and the probabilities.
 SAVED_SQUARES = {"naive": 2, "compiled": 0, "sdpa": 0, "flex": 0, "own": 0}
 
 
 def needed_bytes(case: Case) -> int:
-    """Least peak memory of one round of `case`, everything that must be resident included."""
-    return _attention_bytes(case) if isinstance(case, AttentionCase) else _language_model_bytes(case)
-
-
-def _attention_bytes(case: AttentionCase) -> int:
-    element_bytes = _element_bytes(case.precision)
+    """Least peak memory of one round of `case`, including everything resident."""
+    if isinstance(case, LanguageModelCase):
+        return _language_model_bytes(case)
     tensor = case.batch_size * case.sequence_length * case.head_dim * FLOAT32_BYTES
-    square = case.batch_size * case.sequence_length**2 * element_bytes
-    # Query, key, value and output; going back, the gradients of all four.
+    square = case.batch_size * case.sequence_length**2 * _element_bytes(case.precision)
+    # Query, key, value and output; backward, the gradients of all four.
     tensors = 8 if case.has_backward else 4
     return tensors * tensor + SAVED_SQUARES[case.attention] * square
 
@@ -43,11 +40,10 @@ def _language_model_bytes(case: LanguageModelCase) -> int:
 
 
 def saved_bytes(case: LanguageModelCase) -> int:
-    """What a forward pass keeps for the backward pass, weights apart.
+    """What a forward pass saves for the backward pass, without weights.
 
-    For an eager model of ours these are the tensors of `model/transformer.py`, line by line, without those of one
-    number per row. Of a compiled model only the inputs of its matrix products are certain, of a model of the user's
-    not even those.
+    For the suite's eager model these are the tensors of `model/transformer.py`, line by line, without those of one
+    number per row. Of a compiled model only the inputs of its products are certain, of a user's model nothing.
     """
     if case.model != "ours":
         return 0
@@ -57,7 +53,7 @@ def saved_bytes(case: LanguageModelCase) -> int:
 
 
 def _recomputing_bytes(case: LanguageModelCase) -> int:
-    """The inputs of all checkpointed groups and the inside of the one that is recomputed first, going back."""
+    """The inputs of all checkpointed groups, and the inside of the last, which is recomputed first."""
     groups = _checkpointed_groups(case)
     if not groups or case.model != "ours":
         return 0
@@ -80,7 +76,7 @@ def _block_bytes(case: LanguageModelCase) -> int:
     width, feed_forward = case.tokens * case.config.d_model, case.tokens * case.config.d_ff
     if case.execution == "compiled":
         return (3 * width + feed_forward) * _element_bytes(case.precision)
-    # The two norms keep their input and the normalised rows. A checkpoint keeps what the first of them gives.
+    # The two norms save their input and the normalised rows. A checkpoint saves the output of the first.
     norms = 4 * _width_bytes(case)
     attention = _width_bytes(case) if case.checkpoint == "attention" else _attention_part_bytes(case)
     return norms + attention + _feed_forward_part_bytes(case)
@@ -88,7 +84,7 @@ def _block_bytes(case: LanguageModelCase) -> int:
 
 def _attention_part_bytes(case: LanguageModelCase) -> int:
     config, element_bytes = case.config, _element_bytes(case.precision)
-    # Query, key, value and what they attend to, which the CPU's fused kernel leaves in an order that has to be copied.
+    # Query, key, value and the output, which the CPU's fused kernel leaves in a layout that must be copied.
     widths = 5 if case.attention == "sdpa" and case.device == "cpu" else 4
     squares = SAVED_SQUARES[case.attention] * case.tokens * config.num_heads * case.context_length
     inputs_and_weights = _product_bytes(case, products=3, matrices=4 * config.d_model**2)
@@ -110,7 +106,7 @@ def _head_bytes(case: LanguageModelCase) -> int:
 
 
 def _product_bytes(case: LanguageModelCase, products: int, matrices: int) -> int:
-    """The normed rows that `products` read, once for all. Autocast casts them for each product, and the weights too."""
+    """The normed rows that `products` share; under autocast, a copy of them for each product and of the weights."""
     element_bytes = _element_bytes(case.precision)
     if element_bytes == FLOAT32_BYTES:
         return _width_bytes(case)

@@ -7,7 +7,7 @@
     revision = "3adf61e"      # the base that it was measured against
     counter = "saved_bytes"   # only where a counter rose, not a time
 
-An entry counts in the change that brings it. Once the base holds it too, it is spent: the slowdown is in the base.
+An entry counts in the change that adds it. It expires once the base holds it too, because the base is then as slow.
 Between recorded runs it counts where `revision` is the base.
 """
 
@@ -15,6 +15,7 @@ import json
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from perf_tests.records.record import Json
@@ -26,8 +27,6 @@ SUITE = "suite"
 
 @dataclass(frozen=True)
 class Acceptance:
-    """One entry of the file."""
-
     id: str
     limit: float
     reason: str
@@ -35,7 +34,7 @@ class Acceptance:
     counter: str | None = None
 
     def is_of(self, revision: str) -> bool:
-        """Whether it was measured against this revision, of which either may give the beginning alone."""
+        """Whether it was measured against this revision; either may be abbreviated."""
         return self.revision.startswith(revision) or (len(self.revision) >= 7 and revision.startswith(self.revision))
 
 
@@ -66,12 +65,10 @@ def acceptance(entry: object) -> Acceptance:
         raise ValueError(f"The accepted entry of {entry['id']} has unknown keys ({names}); known: {', '.join(known)}.")
     for name in ("reason", "revision"):
         if not isinstance(entry.get(name), str) or not entry[name].strip():
-            raise ValueError(
-                f"The accepted entry of {entry['id']} has no {name}; write one, it is there to be reviewed."
-            )
+            raise ValueError(f"The accepted entry of {entry['id']} has no {name}; add one for the reviewer.")
     counter, limit = entry.get("counter"), entry.get("limit")
     if counter is not None and not isinstance(counter, str):
-        raise ValueError(f"The accepted entry of {entry['id']} has a counter that is no text: {counter!r}.")
+        raise ValueError(f"The accepted entry of {entry['id']} has a counter that is not a string: {counter!r}.")
     if not isinstance(limit, int | float) or isinstance(limit, bool) or not limit < float("inf"):
         raise ValueError(f"The accepted entry of {entry['id']} has no limit; write a number like 1.08.")
     if counter is None and limit <= 1:
@@ -80,30 +77,25 @@ def acceptance(entry: object) -> Acceptance:
 
 
 def effective(head: Sequence[Acceptance], base: Sequence[Acceptance]) -> tuple[list[Acceptance], list[str]]:
-    """The entries that count in this run, and a sentence for each that the base holds as well and is spent."""
-    spent = [entry for entry in head if entry in base]
+    """The entries that count in this run, and a sentence for each expired one, which the base holds too."""
     sentences = [
-        f"The accepted entry of {entry.id} (measured against {entry.revision}) is spent, the base holds it already: "
-        f"remove it from {FILE_NAME}."
-        for entry in spent
+        f"The accepted entry of {entry.id} (measured against {entry.revision}) has expired, because the base already "
+        f"contains the change: remove it from {FILE_NAME}."
+        for entry in head
+        if entry in base
     ]
     return [entry for entry in head if entry not in base], sentences
 
 
 def accepted_in(header: Json) -> list[Acceptance]:
-    """The entries that a run was judged with, out of the header of its samples; raises ValueError for a damaged one."""
+    """The entries in the header of a run's samples; raises ValueError for a damaged one."""
     return [acceptance(entry) for entry in header.get("accepted", [])]
 
 
 def toml_entry(entry: Acceptance) -> str:
-    """The lines to paste."""
-    lines = ["[[accepted]]", f"id = {_quoted(entry.id)}", f"limit = {entry.limit!r}"]
-    lines += [f"reason = {_quoted(entry.reason)}", f"revision = {_quoted(entry.revision)}"]
+    quoted = partial(json.dumps, ensure_ascii=False)  # a TOML basic string has the escapes of JSON
+    lines = ["[[accepted]]", f"id = {quoted(entry.id)}", f"limit = {entry.limit!r}"]
+    lines += [f"reason = {quoted(entry.reason)}", f"revision = {quoted(entry.revision)}"]
     if entry.counter is not None:
-        lines.append(f"counter = {_quoted(entry.counter)}")
+        lines.append(f"counter = {quoted(entry.counter)}")
     return "\n".join(lines)
-
-
-def _quoted(text: str) -> str:
-    """A TOML basic string has the escapes of JSON."""
-    return json.dumps(text, ensure_ascii=False)

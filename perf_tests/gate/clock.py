@@ -1,4 +1,4 @@
-"""Pair values, and by which clock: wall time, or the CPU time of the process, which a busy neighbour hardly moves."""
+"""Pair values, and their clock: wall time, or the CPU time of the process, which a busy neighbour hardly affects."""
 
 import math
 from collections.abc import Sequence
@@ -7,17 +7,18 @@ from functools import lru_cache
 
 import numpy as np
 
+from perf_tests.gate.events import Measurement
 from perf_tests.gate.rules import Clock, Rules
-from perf_tests.gate.samples import GateSamples, Measurement
+from perf_tests.gate.samples import GateSamples
 from perf_tests.gate.statistics import Floats, hodges_lehmann, robust_spread
 
 CPU_TIME_ADVANTAGE = 0.8
-"""CPU time decides only where it scatters this much less than wall time, which is what a user waits for."""
+"""CPU time decides only where its spread is below this fraction of wall time's, because users wait in wall time."""
 
 
 @dataclass(frozen=True)
 class ClockDecision:
-    """The clock that decides, and what speaks for it: the typical spread of a case's pair values by each clock."""
+    """The clock that decides, with the typical spread of a case's pair values by each clock."""
 
     clock: Clock
     wall_spread: float
@@ -26,13 +27,13 @@ class ClockDecision:
 
     @property
     def guards(self) -> bool:
-        """Whether wall time stands guard: CPU time does not see work that merely waits, or runs on fewer threads."""
+        """Whether wall time is checked too, because CPU time misses waiting and lost parallelism."""
         return self.clock == "cpu"
 
 
-@lru_cache(maxsize=2**16)  # the engine asks anew after each launch pair
+@lru_cache(maxsize=2**16)  # the engine asks again after each launch pair
 def pair_value(line: Measurement, clock: Clock) -> float:
-    """The log ratio, head over base, of one case in one launch pair: what all inference takes as one value.
+    """The log ratio, head over base, of one case in one launch pair: the unit of all inference.
 
     The Hodges-Lehmann centre over the quadruples of 1/2 [(ln h1 + ln h2) - (ln b1 + ln b2)], in which a steady drift
     cancels. NaN where the clock was not read.
@@ -60,9 +61,8 @@ def pair_values(samples: GateSamples, stage: int, pairs: Sequence[int], clock: C
 def decide_clock(samples: GateSamples, rules: Rules) -> ClockDecision:
     """The clock by which the whole suite scatters less in stage 1, unless the rules name one.
 
-    The choice biases no test: those of single cases use stage 2, whose launches are fresh, and the suite-wide one,
-    which uses stage 1, shares its level between the clocks that could have been chosen. Raises ValueError when the
-    rules name CPU time and it was not read.
+    The choice biases no test: those of single cases use the fresh launches of stage 2, and the suite-wide one splits
+    its level between the clocks. Raises ValueError when the rules name CPU time and it was not read.
     """
     pairs = samples.pairs(1)
     wall, cpu = (_typical_spread(pair_values(samples, 1, pairs, clock)) for clock in ("wall", "cpu"))
@@ -71,7 +71,7 @@ def decide_clock(samples: GateSamples, rules: Rules) -> ClockDecision:
         line.base_cpu_seconds is not None and line.head_cpu_seconds is not None for line in screening
     )
     if rules.clock == "cpu" and screening and not has_cpu:
-        raise ValueError("CPU time was to decide, and was not read for every case: choose the clock wall or auto.")
+        raise ValueError("The gate's clock is cpu, but some cases have no CPU time: choose wall or auto.")
     better = has_cpu and cpu < CPU_TIME_ADVANTAGE * wall
     clock: Clock = "cpu" if rules.clock == "cpu" or (rules.clock == "auto" and better) else "wall"
     return ClockDecision(clock, wall, cpu if has_cpu else None)

@@ -1,4 +1,4 @@
-"""The course of a run, replayed from its samples: the screening, then each look at the fresh launches of stage 2."""
+"""The stages of a run, replayed from its samples: the screening, then each look at the fresh launches of stage 2."""
 
 from dataclasses import dataclass, replace
 
@@ -38,20 +38,8 @@ class Screening:
         return self.names(self.screened.candidates)
 
     @property
-    def slower_suspects(self) -> tuple[str, ...]:
-        return self.names(self.screened.slower_suspects)
-
-    @property
-    def faster_suspects(self) -> tuple[str, ...]:
-        return self.names(self.screened.faster_suspects)
-
-    @property
-    def too_noisy(self) -> tuple[str, ...]:
-        return self.names(self.screened.too_noisy)
-
-    @property
     def cleared(self) -> tuple[str, ...]:
-        """The cases that are OK already."""
+        """The cases that are OK after stage 1."""
         return self.names(~self.screened.candidates & (self.screened.estimate.count >= FEWEST_PAIRS))
 
     def names(self, flags: Flags) -> tuple[str, ...]:
@@ -60,7 +48,7 @@ class Screening:
 
 @dataclass(frozen=True)
 class Look:
-    """Where the run stands after a look; `goes_on` are the candidates to measure further."""
+    """The state after a look; `undecided` are the candidates to measure further."""
 
     number: int
     pairs: int
@@ -68,12 +56,12 @@ class Look:
     slower: tuple[str, ...]
     faster: tuple[str, ...]
     cleared: tuple[str, ...]
-    goes_on: tuple[str, ...]
+    undecided: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Course:
-    """Screening, and every look that the samples allow. `by_wall_time` are cases that the guard called SLOWER."""
+    """Screening, and every look that the samples allow. `by_wall_time` are cases that wall time alone called SLOWER."""
 
     screening: Screening
     confirmed: Confirmed
@@ -82,21 +70,20 @@ class Course:
     """Pair values of stage 2, (cases, pairs), by the clock that decides."""
     wall_values: Floats
     pairs_used: NDArray[np.int_]
-    """How many launch pairs of stage 2 a case was judged by, (cases,)."""
+    """Launch pairs of stage 2 up to a case's verdict, (cases,)."""
     looks: tuple[Look, ...]
 
 
 def screening_of(samples: GateSamples, rules: Rules) -> Screening:
-    """Stage 1 as far as it went; raises ValueError when the rules name a clock that was not read."""
+    """Stage 1 so far; raises ValueError when the rules name a clock that was not read."""
     clock = decide_clock(samples, rules)
     pairs = samples.pairs(1)
     values = pair_values(samples, 1, pairs, clock.clock)
     wall_values = pair_values(samples, 1, pairs, "wall")
     screened, guard = screen_values(values, rules), None
     if clock.guards:
-        # As strict as on the faster side: wall time is there for what cannot be missed.
-        strict = replace(rules, screen_level=rules.faster_screen_level)
-        guard = screen_values(wall_values, strict)
+        # As strict as on the faster side: wall time is there for large effects that CPU time misses.
+        guard = screen_values(wall_values, replace(rules, screen_level=rules.faster_screen_level))
         screened = replace(screened, slower_suspects=screened.slower_suspects | guard.slower_suspects)
     return Screening(tuple(samples.cases), clock, values, wall_values, screened, guard)
 
@@ -104,12 +91,11 @@ def screening_of(samples: GateSamples, rules: Rules) -> Screening:
 def looks_due(samples: GateSamples, rules: Rules) -> list[tuple[int, float]]:
     """Launch pairs and share of alpha of every look that can be taken.
 
-    When the time is up between two looks, a last one spends what is left: the clock ended the run and not the
-    figures, so it is as good as planned. After Ctrl-C there is none, because somebody may have read the figures.
+    When the time is up between two looks, a last one spends the rest of alpha, because the stop did not depend on the
+    figures. After Ctrl-C there is none, because the user may have read the figures.
     """
     measured = len(samples.pairs(2))
-    due = [(pairs, share) for pairs, share in zip(rules.confirm_looks, rules.look_shares, strict=True)]
-    due = [(pairs, share) for pairs, share in due if pairs <= measured]
+    due = [look for look in zip(rules.confirm_looks, rules.look_shares, strict=True) if look[0] <= measured]
     left = 1 - sum(share for _, share in due)
     looked_at = due[-1][0] if due else FEWEST_PAIRS - 1
     if samples.end == "budget" and measured > looked_at and left > 0:
@@ -117,8 +103,7 @@ def looks_due(samples: GateSamples, rules: Rules) -> list[tuple[int, float]]:
     return due
 
 
-def course_of(samples: GateSamples, rules: Rules, looks: int | None = None) -> Course:
-    """Every decision in its order, or only the first `looks` looks."""
+def course_of(samples: GateSamples, rules: Rules) -> Course:
     screening = screening_of(samples, rules)
     pairs = samples.pairs(2)
     values = pair_values(samples, 2, pairs, screening.clock.clock)
@@ -128,7 +113,7 @@ def course_of(samples: GateSamples, rules: Rules, looks: int | None = None) -> C
     used = np.full(len(screening.cases), len(pairs))
     taken: list[Look] = []
     due = looks_due(samples, rules)
-    for number, (count, share) in enumerate(due[:looks], start=1):
+    for number, (count, share) in enumerate(due, start=1):
         level = rules.alpha * (1 - rules.suite_share) * share
         before = state
         if screening.guard is not None:
@@ -140,7 +125,8 @@ def course_of(samples: GateSamples, rules: Rules, looks: int | None = None) -> C
         after = _held_back(after, before, wall_values[:, :count], screening, rules)
         used = np.where(after.decided & ~state.decided, count, used)
         state = after
-        taken.append(_look(number, count, level, screening, state))
+        flags = (state.slower, state.faster, state.cleared, screening.screened.candidates & ~state.decided)
+        taken.append(Look(number, count, level, *map(screening.names, flags)))
     return Course(screening, state, by_wall_time, values, wall_values, used, tuple(taken))
 
 
@@ -152,16 +138,10 @@ def _slower_by_wall_time(values: Floats, screening: Screening, state: Confirmed,
 
 
 def _held_back(after: Confirmed, before: Confirmed, wall: Floats, screening: Screening, rules: Rules) -> Confirmed:
-    """A case that wall time suspects is neither OK nor FASTER before wall time rules a slowdown out as well."""
+    """A case that wall time suspects is neither OK nor FASTER before wall time excludes a slowdown too."""
     if screening.guard is None:
         return after
     found = stage_two_estimate(wall, screening.guard.prior)
     held = screening.guard.slower_suspects & ~(found.upper_limits(rules.look_clearing_level) < rules.log_matters)
     free = ~held | before.decided
     return Confirmed(after.slower, after.faster & free, after.cleared & free)
-
-
-def _look(number: int, pairs: int, level: float, screening: Screening, state: Confirmed) -> Look:
-    goes_on = screening.screened.candidates & ~state.decided
-    groups = (screening.names(flags) for flags in (state.slower, state.faster, state.cleared, goes_on))
-    return Look(number, pairs, level, *groups)

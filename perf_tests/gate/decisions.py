@@ -1,10 +1,10 @@
 """The two stages of the gate on arrays of pair values: screen the whole suite, confirm the suspects on fresh launches.
 
-Why a run that changed nothing says SLOWER with a chance of at most alpha, whatever the cases have in common: given
+A run without a change reports SLOWER with probability at most alpha, however the cases depend on each other: given
 stage 1, the set of suspects is fixed, and the launches of stage 2 are fresh, so the p-values of a case that is not
 slower by more than the margin are valid there. Holm's procedure over all suspects holds each look to its share of
-alpha, and the shares add up to alpha. A case that was cleared stays in Holm's count; one that was rejected leaves it,
-as in the sequentially rejective procedures of Maurer and Bretz (2013). Stage 1 only chooses, so its own level is free.
+alpha, and the shares add up to alpha. A cleared case stays in Holm's count; a rejected one leaves it, as in the
+sequentially rejective procedures of Maurer and Bretz (2013). Stage 1 only selects, so its own level is free.
 """
 
 from dataclasses import dataclass, replace
@@ -26,22 +26,25 @@ from perf_tests.gate.statistics import (
 )
 
 SIGN_FLIP_ALLOWANCE = 5
-"""The exact test must agree at five times the level: it is there to catch what is far from any t distribution."""
+"""The exact test must agree at this multiple of the level; it catches values far from a t distribution."""
 
 TRIMMED_SHARE = 0.2
+"""At either end of the cases of a pair: the usual choice of a trimmed mean."""
+
 FEWEST_CASES_OF_A_SUITE = 5
+"""So that trimming leaves out a case at either end."""
 
 
 @dataclass(frozen=True)
 class Screened:
-    """What stage 1 says; flags are (..., cases)."""
+    """The result of stage 1; flags are (..., cases)."""
 
     estimate: Estimate
     prior: Prior
     slower_suspects: Flags
     faster_suspects: Flags
     too_noisy: Flags
-    """Not suspected, and yet a slowdown that matters cannot be ruled out."""
+    """Not suspected, but a slowdown that matters is not excluded."""
 
     @property
     def candidates(self) -> Flags:
@@ -51,7 +54,7 @@ class Screened:
 
 @dataclass(frozen=True)
 class Confirmed:
-    """What stage 2 has decided so far; flags are (..., cases)."""
+    """Decisions of stage 2 so far; flags are (..., cases)."""
 
     slower: Flags
     faster: Flags
@@ -63,7 +66,7 @@ class Confirmed:
 
 
 def screen_values(values: Floats, rules: Rules) -> Screened:
-    """Stage 1 on pair values (..., cases, pairs): whom to suspect, and who is too noisy to clear."""
+    """Stage 1 on pair values (..., cases, pairs)."""
     plain = estimate(values)
     prior = fit_prior(plain)
     found = moderated(plain, prior)
@@ -74,7 +77,6 @@ def screen_values(values: Floats, rules: Rules) -> Screened:
 
 
 def nothing_confirmed(screened: Screened) -> Confirmed:
-    """Before the first look."""
     nothing = np.zeros(screened.candidates.shape, dtype=bool)
     return Confirmed(nothing, nothing, nothing)
 
@@ -84,7 +86,7 @@ def confirm_values(
 ) -> Confirmed:
     """One look at pair values of stage 2 alone, (..., cases, pairs), which spends `level` on either side.
 
-    Before the last look nobody is cleared who still looks slower: a slowdown below what matters is worth finding too.
+    Before the last look no case is cleared that still looks slower, to detect slowdowns below `matters` too.
     """
     undecided = screened.candidates & ~before.decided
     found = stage_two_estimate(values, screened.prior)
@@ -107,11 +109,11 @@ def rejected_values(
 ) -> Flags:
     """Which undecided cases are slower than the margin, by Holm over all candidates that are not rejected yet.
 
-    The smallest value of the exact test is 2 ** -pairs, which many suspects can put out of Holm's reach. Where every
-    pair shows a slowdown that matters, and so many alike are rarer than `level`, it has said all that it can say.
+    The smallest p-value of the exact test is 2 ** -pairs, too large for Holm with many suspects. It is waived where
+    every pair shows a slowdown that matters and as many pairs alike are rarer than `level`.
     """
     p_values = np.where(undecided, found.slower_p_values(rules.log_margin), np.nan)
-    # The exact test is dear, and can only turn down what the t test lets through.
+    # The exact test is slow, and can only refuse cases that pass the t test.
     for place in zip(*np.nonzero(p_values <= level), strict=True):
         if 0.5 ** found.count[place] > level or np.nanmin(values[place]) < rules.log_matters:
             exact = sign_flip_p_value(values[place] - rules.log_margin)
@@ -123,6 +125,6 @@ def rejected_values(
 def suite_shift(values: Floats) -> Estimate:
     """The shift that all cases share, from pair values of stage 1 (..., cases, pairs): arrays (..., 1).
 
-    A trimmed mean over the cases of each pair, so that no single case makes it, then an estimate over the pairs.
+    A trimmed mean over the cases of each pair, which no single case dominates, then an estimate over the pairs.
     """
     return estimate(trimmed_means(values, TRIMMED_SHARE)[..., None, :])

@@ -1,11 +1,11 @@
-"""The exact counters of a case on both sides of a gate: what moved, as lines of its samples.
+"""The exact counters of a case on both sides of a gate, as lines of its samples.
 
-They are functions of the program and scatter by nothing, so one count of either side is enough and any rise is real.
+They depend on the program alone, so one count of either side is enough and any rise is real.
 """
 
 from collections.abc import Mapping
 
-from perf_tests.gate.samples import Side
+from perf_tests.gate.events import ExactFinding, Side, Uncounted
 from perf_tests.records.record import Json
 
 COUNTERS = {
@@ -18,21 +18,21 @@ COUNTERS = {
     "predicted_peak_bytes": "peak_bytes",
     "host_reads": "host_reads",
 }
-"""What the gate compares, as a record names it, to its name among the case's counters."""
+"""What the gate compares: a record's name of each counter to its name among the case's counters."""
 
 
-def exact_events(case: str, answers: Mapping[Side, Json]) -> list[Json]:
-    """A line for each counter that both sides know, or one that says which side has none and why.
+def exact_events(case: str, answers: Mapping[Side, Json]) -> list[ExactFinding] | list[Uncounted]:
+    """A finding for each counter that both sides know, or which side has none and why.
 
     `answers` are base's and head's: `counters`, null with a `reason` where there are none.
     """
     sides: tuple[Side, Side] = ("head", "base")
     for side in sides:
         if answers[side]["counters"] is None:
-            return [{"event": "uncounted", "case": case, "side": side, "reason": str(answers[side]["reason"])}]
+            return [Uncounted(case, side, str(answers[side]["reason"]))]
     new, old = (answers[side]["counters"] for side in sides)
     return [
-        {"event": "exact", "case": case, "counter": name, "old": old[name], "new": new[name]}
+        ExactFinding(case, name, old[name], new[name])
         for name in COUNTERS
         if old.get(name) is not None and new.get(name) is not None
     ]

@@ -1,9 +1,9 @@
 """The gate between two sets of recorded launches: a record is one launch of the suite in a process of its own.
 
-Launches recorded apart differ by far more than interleaved ones do, so this finds only what is large; it is for
-history, and for machines where base and head cannot run side by side. Each case is a logarithm of the lower quartile
-of its rounds in each launch. What the machine did to everything at once is taken out by the speed of the best square
-product, which is the same work in every launch; if that itself moved, nothing is said.
+Launches recorded apart differ by far more than interleaved ones, so this detects only large changes; it is for history,
+and for machines where base and head cannot run side by side. The value of a case in a launch is the logarithm of the
+lower quartile of its rounds. Drift of the whole machine is removed by the speed of the best square product, which is
+the same work in every launch; if that differs between the sides, there is no verdict.
 """
 
 import math
@@ -16,40 +16,31 @@ from scipy import stats
 
 from perf_tests.gate.accepted import Acceptance
 from perf_tests.gate.clock import CPU_TIME_ADVANTAGE
-from perf_tests.gate.recorded_launches import (
-    Records,
-    launch_counts,
-    launches_of,
-    outcomes_of,
-    rounds_of,
-    too_few_launches,
-)
+from perf_tests.gate.events import ABSENT
+from perf_tests.gate.recorded_launches import Launches, Records, launches_of
 from perf_tests.gate.recorded_sides import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAUNCHES
 from perf_tests.gate.rules import Clock, Rules
-from perf_tests.gate.samples import ABSENT
 from perf_tests.gate.statistics import Estimate, Flags, Floats, estimate, fit_prior, holm, mean_of_known, moderated
-from perf_tests.gate.verdicts import LOST, CaseResult, Effect, Verdict, with_acceptance
+from perf_tests.gate.verdicts import LOST, CaseResult, Effect, Verdict, launches_needed, with_acceptance
 from perf_tests.records.record import OUTCOMES
 
 RULES = replace(Rules(), margin=0.01, matters=0.05)
-"""Recorded launches scatter more than interleaved ones, so what is called slower, and what matters, starts higher."""
+"""Recorded launches scatter more than interleaved ones, so both thresholds are higher."""
 
 MOST_SLOPE = 1.2
-"""How much more than the sentinel a case may be taken to follow the machine."""
+"""The most that a case's time may be assumed to follow the sentinel's; beyond is noise in the slope."""
 
 
 @dataclass(frozen=True)
 class RecordedResult:
-    """What two sets of launches say."""
-
     cases: list[CaseResult]
     clock: Clock
     spread: float
-    """The typical standard deviation between launches of one side, machine drift taken out."""
+    """The typical standard deviation between launches of one side, without machine drift."""
     slope: float
-    """How much the cases follow the sentinel: 1 is in step."""
+    """How much the cases follow the sentinel: 1 is in proportion."""
     contaminated: str
-    """Why nothing is said; empty if all is well."""
+    """Why there is no verdict; empty if there is one."""
     launches: tuple[int, int]
 
     @property
@@ -63,18 +54,18 @@ def conclude_recorded(
     """Verdicts for every case of either side; both sides have passed `why_incomparable`."""
     names = list(dict.fromkeys(row["fullname"] for r in (*base, *head) for row in r.data["benchmarks"]))
     before, now = launches_of(base, names), launches_of(head, names)
-    by_wall, wall_slope = compared(before.wall, now.wall, before.sentinel, now.sentinel)
-    by_cpu, cpu_slope = compared(before.cpu, now.cpu, before.sentinel, now.sentinel)
+    by_wall, wall_slope = compared(before.logs["wall"], now.logs["wall"], before.sentinel, now.sentinel)
+    by_cpu, cpu_slope = compared(before.logs["cpu"], now.logs["cpu"], before.sentinel, now.sentinel)
     clock = _clock(by_wall, by_cpu, rules)
     found, slope, guard = (by_cpu, cpu_slope, by_wall) if clock == "cpu" else (by_wall, wall_slope, None)
-    enough = (launch_counts(before.wall) >= FEWEST_BASE_LAUNCHES) & (launch_counts(now.wall) >= FEWEST_HEAD_LAUNCHES)
-    verdicts = _verdicts(found, guard, enough, rules)
-    outcomes = outcomes_of(base), outcomes_of(head)
-    rows = [_row(name, place, verdicts[place], found, clock, base, head, rules) for place, name in enumerate(names)]
-    rows = [_lost(row, base, head, outcomes) or row for row in rows]
+    enough = (before.counts >= FEWEST_BASE_LAUNCHES) & (now.counts >= FEWEST_HEAD_LAUNCHES)
+    rows = []
+    for place, (name, verdict) in enumerate(zip(names, _verdicts(found, guard, enough, rules), strict=True)):
+        row = CaseResult(name, verdict, explanation="" if enough[place] else _too_few(before, now, place))
+        rows.append(_lost(name, before, now) or _with_effect(row, place, found, clock, before, now, rules))
     rows += [
         CaseResult(name, Verdict.NOT_MEASURED, explanation=f"head {OUTCOMES[outcome]}")
-        for name, outcome in outcomes[1].items()
+        for name, outcome in now.outcomes.items()
         if name not in names
     ]
     rows = [with_acceptance(row, accepted) for row in rows]
@@ -84,7 +75,7 @@ def conclude_recorded(
 
 
 def _verdicts(found: Estimate, guard: Estimate | None, enough: Flags, rules: Rules) -> list[Verdict]:
-    """One for each case; too few launches decide nothing, and are no hypotheses of Holm's."""
+    """One for each case; one with too few launches is undecided, and no hypothesis of Holm's."""
     slower, faster = judged(_only(found, enough), None if guard is None else _only(guard, enough), rules)
     clear = found.upper_limits(rules.clearing_level) < rules.log_matters
     return [
@@ -97,44 +88,49 @@ def _only(found: Estimate, flags: Flags) -> Estimate:
     return replace(found, mean=np.where(flags, found.mean, np.nan))
 
 
-def _row(
-    name: str, place: int, verdict: Verdict, found: Estimate, clock: Clock, base: Records, head: Records, rules: Rules
-) -> CaseResult:
-    seconds = [[s for r in side for s in rounds_of(r, name, clock)] for side in (base, head)]
-    if np.isnan(found.mean[place]):
-        return CaseResult(name, verdict, explanation=too_few_launches(name, base, head))
-    limits = (found.mean[place], found.lower_limits(0.025)[place], found.upper_limits(0.025)[place])
-    effect, low, high = (math.expm1(float(limit)) for limit in limits)
-    undecided = verdict == Verdict.UNDECIDED
-    return CaseResult(
-        name,
-        verdict,
-        Effect(effect, low, high, sum(bool(rounds_of(r, name)) for r in head)),
-        base_seconds=median(seconds[0]),
-        head_seconds=median(seconds[1]),
-        clock=clock,
-        launches_needed=launches_needed(found, place, len(base), rules) if undecided else None,
-        explanation=too_few_launches(name, base, head),
+def _too_few(base: Launches, head: Launches, place: int) -> str:
+    return (
+        f"measured in {base.counts[place]} launches of base and {head.counts[place]} of head; a verdict needs at least "
+        f"{FEWEST_BASE_LAUNCHES} and {FEWEST_HEAD_LAUNCHES}"
     )
 
 
-def _lost(
-    row: CaseResult, base: Records, head: Records, outcomes: tuple[dict[str, str], dict[str, str]]
-) -> CaseResult | None:
-    """What a case is that only one side ever timed; None where both did."""
-    timed = [any(rounds_of(record, row.id) for record in side) for side in (base, head)]
-    if all(timed):
+def _with_effect(
+    row: CaseResult, place: int, found: Estimate, clock: Clock, base: Launches, head: Launches, rules: Rules
+) -> CaseResult:
+    """The row with its effect, unless there are too few launches for one."""
+    mean, variance = float(found.mean[place]), float(found.variance[place])
+    if math.isnan(mean):
+        return row
+    needed = None
+    if row.verdict == Verdict.UNDECIDED:
+        levels = rules.alpha / len(found.mean), rules.clearing_level
+        needed = launches_needed(mean, variance, *levels, rules, FEWEST_HEAD_LAUNCHES, base=len(base.sentinel))
+    return replace(
+        row,
+        effect=Effect(*found.interval(place), int(head.counts[place])),
+        base_seconds=median(base.rounds[clock][row.id]),
+        head_seconds=median(head.rounds[clock][row.id]),
+        clock=clock,
+        launches_needed=needed,
+    )
+
+
+def _lost(name: str, base: Launches, head: Launches) -> CaseResult | None:
+    """The row of a case that only one side timed; None where both did."""
+    if name in base.rounds["wall"] and name in head.rounds["wall"]:
         return None
-    side, outcome = ("base", outcomes[0].get(row.id)) if timed[1] else ("head", outcomes[1].get(row.id))
-    verdict = Verdict.NEW if timed[1] else LOST[outcome or ABSENT]
-    return CaseResult(row.id, verdict, explanation=f"{side} {OUTCOMES[outcome] if outcome else 'does not have it'}")
+    side, launches = ("base", base) if name in head.rounds["wall"] else ("head", head)
+    outcome = launches.outcomes.get(name)
+    verdict = Verdict.NEW if side == "base" else LOST[outcome or ABSENT]
+    return CaseResult(name, verdict, explanation=f"{side} {OUTCOMES[outcome] if outcome else 'does not have it'}")
 
 
 def compared(base: Floats, head: Floats, base_sentinel: Floats, head_sentinel: Floats) -> tuple[Estimate, float]:
-    """Head less base, (..., cases), from log times (..., cases, launches), the sentinel's drift taken out; the slope.
+    """Head less base, (..., cases), from log times (..., cases, launches), without the sentinel's drift; the slope.
 
-    The slope is that of all cases together against the sentinel within either side, so the difference between the
-    sides has no part in it.
+    The slope is that of all cases together against the sentinel within each side, so it is independent of the
+    difference between the sides.
     """
     slope = _slope(base, head, base_sentinel, head_sentinel)
     before = estimate(base - slope[..., None, None] * base_sentinel[..., None, :])
@@ -161,7 +157,7 @@ def _slope(base: Floats, head: Floats, base_sentinel: Floats, head_sentinel: Flo
 def judged(chosen: Estimate, wall: Estimate | None, rules: Rules) -> tuple[Flags, Flags]:
     """Which cases are slower and which are faster, by Holm over all of them: (..., cases) each.
 
-    Where CPU time decides, `wall` time has its own part of alpha: it sees waiting and lost parallelism.
+    Where CPU time decides, `wall` time has its own part of alpha, because CPU time misses waiting and lost parallelism.
     """
     hypotheses = np.sum(~np.isnan(chosen.mean), axis=-1)
     level = rules.alpha if wall is None else rules.alpha * (1 - rules.guard_share)
@@ -173,9 +169,9 @@ def judged(chosen: Estimate, wall: Estimate | None, rules: Rules) -> tuple[Flags
 
 
 def contamination(base: Floats, head: Floats, rules: Rules) -> str:
-    """Why the machine of one side was not that of the other, by a t test of the sentinel; empty if it was.
+    """Why the machine changed between the sides, by a t test of the sentinel; empty if it did not.
 
-    Up to what matters the slope takes it out; beyond, cases need not follow in step.
+    The slope removes shifts below `matters`; beyond, cases need not follow in proportion.
     """
     before, now = estimate(base), estimate(head)
     shift = float(now.mean - before.mean)
@@ -183,25 +179,14 @@ def contamination(base: Floats, head: Floats, rules: Rules) -> str:
     dof = float(np.minimum(before.dof, now.dof))
     if not abs(shift) - rules.log_matters > float(stats.t.isf(rules.contamination_level / 2, dof)) * error:
         return ""
-    return f"the best matrix product takes {math.expm1(shift):+.1%} longer on head's side, which is the machine"
+    return f"the best matrix product takes {math.expm1(shift):+.1%} longer in head's launches, so the machine changed"
 
 
 def _clock(wall: Estimate, cpu: Estimate, rules: Rules) -> Clock:
-    """The clock with less spread within the sides, which knows nothing of the difference between them."""
+    """The clock with less spread within the sides, which is independent of the difference between them."""
     if np.any(np.isnan(cpu.mean) & ~np.isnan(wall.mean)) or np.all(np.isnan(cpu.mean)):
         return "wall"
     if rules.clock != "auto":
         return rules.clock
     ratio = float(np.nanmedian(np.sqrt(cpu.variance / wall.variance)))
     return "cpu" if ratio < CPU_TIME_ADVANTAGE else "wall"
-
-
-def launches_needed(found: Estimate, place: int, base: int, rules: Rules, most: int = 1000) -> int | None:
-    """Head launches until a case would be called SLOWER or OK against `base` launches; None beyond `most`."""
-    head = np.arange(FEWEST_HEAD_LAUNCHES, most + 1)
-    error = np.sqrt(found.variance[place] * (1 / base + 1 / head))
-    dof = base + head - 2
-    is_slower = found.mean[place] - stats.t.isf(rules.alpha / len(found.mean), dof) * error > rules.log_margin
-    is_clear = found.mean[place] + stats.t.isf(rules.clearing_level, dof) * error < rules.log_matters
-    enough = head[is_slower | is_clear]
-    return int(enough[0]) if len(enough) else None

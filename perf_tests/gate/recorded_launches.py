@@ -1,12 +1,14 @@
-"""Recorded launches of one side: log times of every case in each, and whether two sets may be compared at all."""
+"""Log times of recorded launches, and whether two sets of them are comparable."""
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
-from perf_tests.gate.recorded_sides import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAUNCHES
 from perf_tests.gate.rules import Clock
 from perf_tests.gate.statistics import Floats
 from perf_tests.records.compare import identity_difference
@@ -14,18 +16,26 @@ from perf_tests.records.record import machine_differences
 from perf_tests.records.store import StoredRecord
 
 QUANTILE = 0.25
-"""Spikes are one-sided, and the minimum depends on the number of rounds."""
+"""Of a launch's rounds: spikes are one-sided, and the minimum depends on the number of rounds."""
 
 Records = Sequence[StoredRecord]
 
 
 @dataclass(frozen=True)
 class Launches:
-    """Log times of one side by both clocks, (cases, launches), and log times of the sentinel, (launches,)."""
+    """One side: log times by clock, (cases, launches), and of the sentinel, (launches,)."""
 
-    wall: Floats
-    cpu: Floats
+    logs: dict[Clock, Floats]
     sentinel: Floats
+    rounds: dict[Clock, dict[str, list[float]]]
+    """By clock and case, of all launches together."""
+    outcomes: dict[str, str]
+    """Of each case without a timing, from the last launch."""
+
+    @property
+    def counts(self) -> NDArray[np.int_]:
+        """Launches with a timing, (cases,)."""
+        return np.sum(~np.isnan(self.logs["wall"]), axis=-1)
 
 
 def why_incomparable(base: Records, head: Records) -> str:
@@ -34,7 +44,7 @@ def why_incomparable(base: Records, head: Records) -> str:
     for record in (*base, *head):
         differences = machine_differences(record.data["machine_info"], first.data["machine_info"])
         if differences:
-            return f"{record.name} and {first.name} are of two machines, builds or settings: {'; '.join(differences)}."
+            return f"{record.name} and {first.name} differ in machine, build or settings: {'; '.join(differences)}."
     rows = {row["fullname"]: row for row in first.data["benchmarks"]}
     for record in (*base, *head):
         for row in record.data["benchmarks"]:
@@ -44,54 +54,30 @@ def why_incomparable(base: Records, head: Records) -> str:
     for side in (base, head):
         revisions = {str((r.data.get("commit_info") or {}).get("id")) for r in side}
         if len(revisions) > 1:
-            return f"{side[0].name} and its companions are of several commits ({', '.join(sorted(revisions))})."
+            return f"The records beside {side[0].name} are of several commits ({', '.join(sorted(revisions))})."
     return ""
 
 
 def launches_of(records: Records, names: Sequence[str]) -> Launches:
     place = {name: number for number, name in enumerate(names)}
-    wall, cpu = np.full((2, len(names), len(records)), np.nan)
+    logs: dict[Clock, Floats] = {clock: np.full((len(names), len(records)), np.nan) for clock in get_args(Clock)}
+    rounds: dict[Clock, dict[str, list[float]]] = {clock: defaultdict(list) for clock in get_args(Clock)}
     sentinel = np.full(len(records), np.nan)
     for launch, record in enumerate(records):
         for row in record.data["benchmarks"]:
-            wall[place[row["fullname"]], launch] = math.log(float(np.quantile(row["stats"]["data"], QUANTILE)))
-            cpu_seconds = row["extra_info"].get("cpu_seconds")
-            if isinstance(cpu_seconds, list) and cpu_seconds and all(_is_positive(value) for value in cpu_seconds):
-                cpu[place[row["fullname"]], launch] = math.log(float(np.quantile(cpu_seconds, QUANTILE)))
+            times: dict[Clock, object] = {"wall": row["stats"]["data"], "cpu": row["extra_info"].get("cpu_seconds")}
+            for clock, seconds in times.items():
+                if isinstance(seconds, list) and seconds and all(map(_is_positive, seconds)):
+                    logs[clock][place[row["fullname"]], launch] = math.log(float(np.quantile(seconds, QUANTILE)))
+                    rounds[clock][row["fullname"]] += seconds
         ceilings = [row["extra_info"].get("matmul_ceiling_tflops_per_second") for row in record.data["benchmarks"]]
         known = [-math.log(ceiling) for ceiling in dict.fromkeys(ceilings) if _is_positive(ceiling)]
         sentinel[launch] = float(np.mean(known)) if known else math.nan
     if np.any(np.isnan(sentinel)):
         sentinel = np.zeros(len(records))
-    return Launches(wall, cpu, sentinel)
+    outcomes = {row["id"]: row["outcome"] for record in records for row in record.data["outcomes"]}
+    return Launches(logs, sentinel, rounds, outcomes)
 
 
 def _is_positive(value: object) -> bool:
     return isinstance(value, int | float) and math.isfinite(value) and value > 0
-
-
-def launch_counts(values: Floats) -> Floats:
-    return np.sum(~np.isnan(values), axis=-1).astype(float)
-
-
-def rounds_of(record: StoredRecord, name: str, clock: Clock = "wall") -> list[float]:
-    """Times of the measured rounds of a case by this clock, in seconds; none where the record has none."""
-    row = next((row for row in record.data["benchmarks"] if row["fullname"] == name), None)
-    if row is None:
-        return []
-    return row["stats"]["data"] if clock == "wall" else row["extra_info"].get("cpu_seconds") or []
-
-
-def outcomes_of(records: Records) -> dict[str, str]:
-    """Of each case without a timing, the last launch's outcome."""
-    return {row["id"]: row["outcome"] for record in records for row in record.data["outcomes"]}
-
-
-def too_few_launches(name: str, base: Records, head: Records) -> str:
-    counts = [sum(bool(rounds_of(record, name)) for record in side) for side in (base, head)]
-    if counts[0] >= FEWEST_BASE_LAUNCHES and counts[1] >= FEWEST_HEAD_LAUNCHES:
-        return ""
-    return (
-        f"measured in {counts[0]} launches of base and {counts[1]} of head, and a verdict on time takes at least "
-        f"{FEWEST_BASE_LAUNCHES} and {FEWEST_HEAD_LAUNCHES}"
-    )

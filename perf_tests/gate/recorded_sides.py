@@ -1,6 +1,6 @@
-"""Which recorded launches a run is judged by: those of the baseline's code, and those of its own, itself included.
+"""The recorded launches behind a run's verdicts: those of the baseline's code, and those of its own, itself included.
 
-Of each only the cases count that this run measured too, with the same identity on the same machine and build.
+Only cases that this run measured too count, with the same identity on the same machine and build.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,12 @@ FEWEST_BASE_LAUNCHES = 5
 FEWEST_HEAD_LAUNCHES = 3
 
 NO_COMMIT = ("", "unknown", "unversioned")
-"""What pytest-benchmark writes where git knows none."""
+"""pytest-benchmark's values where git has no commit."""
 
 
 @dataclass(frozen=True)
 class RecordedSides:
-    """Launches of base and of head; `base_name` is the commit, or what stands for one."""
+    """Launches of base and of head; `base_name` is the start of the commit or of what `code_of` returns instead."""
 
     base: Sequence[StoredRecord]
     head: Sequence[StoredRecord]
@@ -27,19 +27,18 @@ class RecordedSides:
 
     @property
     def why_no_verdict(self) -> str:
-        """Why nothing can be said of times, with the next step; empty if there are launches enough."""
+        """Why there are too few launches, with the next step; empty if there are enough."""
         if not self.base:
             return (
-                "No verdict on time: no comparable record is of other code than this run's. Record "
-                f"{FEWEST_BASE_LAUNCHES} launches of another commit (`make baseline`), "
-                "or measure side by side: --against REV."
+                "No verdict on time: every comparable record is of this run's own code. Record "
+                f"{FEWEST_BASE_LAUNCHES} launches of another commit (`make baseline`), or use --against REV."
             )
         if len(self.base) >= FEWEST_BASE_LAUNCHES and len(self.head) >= FEWEST_HEAD_LAUNCHES:
             return ""
         return (
-            f"No verdict on time: {self.base_name} has {len(self.base)} comparable launches recorded and this code "
-            f"{len(self.head)}; it takes at least {FEWEST_BASE_LAUNCHES} and {FEWEST_HEAD_LAUNCHES} "
-            "(`make baseline` records ten). Side by side needs none: --against REV."
+            f"No verdict on time: {self.base_name} has {len(self.base)} comparable launches and this code "
+            f"{len(self.head)}; at least {FEWEST_BASE_LAUNCHES} and {FEWEST_HEAD_LAUNCHES} are needed "
+            "(`make baseline` records ten). --against REV needs none."
         )
 
 
@@ -48,7 +47,7 @@ def sides_of(
 ) -> RecordedSides:
     """The sides of the run `now` among `records`, oldest first; `is_asked` where the user named `baseline`.
 
-    Unasked, base is the newest other code with launches enough, or failing that the newest other code.
+    Otherwise base is the newest other code with enough launches, or the newest other code if none has.
     """
     rows = {row["fullname"]: row for row in now.data["benchmarks"]}
     others = [_shared(r, rows) for r in records if r.data["datetime"] != now.data["datetime"] and _fits(r, now)]
@@ -66,7 +65,7 @@ def sides_of(
 
 
 def code_of(record: Json) -> str:
-    """The commit of a clean tree; of another one the digest of what ran, or what no second record shares."""
+    """The commit of a clean tree; else the digest of the code that ran, or a name that no other record has."""
     commit = record.get("commit_info") or {}
     identifier = str(commit.get("id") or "")
     if identifier not in NO_COMMIT and not commit.get("dirty"):
@@ -79,7 +78,7 @@ def _fits(record: StoredRecord, now: StoredRecord) -> bool:
 
 
 def _shared(record: StoredRecord, rows: Mapping[str, Json]) -> StoredRecord:
-    """The record with the cases of this run alone. What is gone, or fits no longer, the plain comparison tells."""
+    """The record with this run's cases alone; the plain comparison reports cases that are gone or no longer fit."""
     kept = [
         row
         for row in record.data["benchmarks"]

@@ -1,4 +1,4 @@
-"""What the gate decides by: its thresholds, all in one frozen table, kept with every run's samples."""
+"""The thresholds of the gate in one frozen table, kept with every run's samples."""
 
 import math
 from dataclasses import asdict, dataclass, fields
@@ -18,39 +18,39 @@ class Rules:
     """The thresholds of a run. Slowdowns are shares of base's time: 0.03 takes 3 % longer."""
 
     alpha: float = 0.01
-    """Significant: the chance that a run calls anything SLOWER although nothing is slower by more than `margin`."""
+    """Probability that a run reports SLOWER with nothing slower by more than `margin`: one CI run in a hundred."""
     margin: float = 0.005
-    """Significant: a slowdown must be shown to exceed this. Up to here nothing is ever called SLOWER but by chance."""
+    """A slowdown must significantly exceed this: estimates may be biased by as much (`gate_power`)."""
     matters: float = 0.03
-    """What matters: a case is OK once a slowdown of this size is ruled out, at `clearing_level`."""
+    """A case is OK once a slowdown of this size is excluded at `clearing_level`; 30 pairs detect no less reliably."""
     screen_pairs: int = 6
-    """Launch pairs of the whole suite in stage 1."""
+    """Launch pairs of all cases in stage 1; these screen 20 benchmarks in less than 5 minutes (`gate_cost`)."""
     screen_level: float = 0.03
-    """A case goes on to stage 2 when stage 1 would call it slower at this level. What matters goes on without it."""
+    """Stage 1 suspects a case that is slower at this level: loose, because stage 2 tests it again."""
     faster_screen_level: float = 0.005
-    """The same on the faster side. Stricter: it decides no exit code, and each case that goes on costs launches."""
+    """The same on the faster side: strict, because it decides no exit code and each suspect costs launches."""
     confirm_looks: tuple[int, ...] = (10, 18, 30)
-    """After how many fresh launch pairs of stage 2 the suspects are looked at."""
+    """Fresh launch pairs of stage 2 at each look; large slowdowns need 10, those of `matters` 30."""
     look_shares: tuple[float, ...] = (0.15, 0.25, 0.60)
-    """How `alpha` is spent on the looks."""
+    """Of `alpha` for each look: most for the last, where the smallest slowdowns are decided."""
     clearing_level: float = 0.05
-    """The chance that a case which is slower by what matters is called OK: half in stage 1, half over the looks."""
+    """Probability that a case slower by `matters` is called OK, half in each stage; the usual level."""
     suite_share: float = 0.1
-    """The part of `alpha` that goes to the test of the suite as a whole."""
+    """Of `alpha` for the test of the whole suite: little, because single cases need it."""
     guard_share: float = 0.1
-    """The part of `alpha` that goes to wall time where CPU time decides."""
+    """Of `alpha` for wall time where CPU time decides: little, because wall time is there for large effects."""
     contamination_level: float = 0.001
-    """At this level, over all sentinels, a difference between the sides declares the run contaminated."""
+    """Over all sentinels; far below `alpha`, because a contaminated run is lost."""
     clock: ClockChoice = "auto"
-    """Which clock decides; `auto` takes the one that scatters less in stage 1."""
+    """`auto` takes the clock that scatters less in stage 1."""
     undecided: Literal["pass", "fail"] = "pass"
 
     def __post_init__(self) -> None:
-        """Raises ValueError with one sentence for rules that make no sense."""
-        for name in ("alpha", "screen_level", "faster_screen_level", "clearing_level", "contamination_level"):
-            _check(name, getattr(self, name), 0, 0.5)
-        for name in ("suite_share", "guard_share"):
-            _check(name, getattr(self, name), 0, 0.5)
+        """Raises ValueError with one sentence for invalid rules."""
+        levels = ("alpha", "screen_level", "faster_screen_level", "clearing_level", "contamination_level")
+        for name in (*levels, "suite_share", "guard_share"):
+            if not 0 < getattr(self, name) < 0.5:
+                raise ValueError(f"The gate's {name} is {getattr(self, name)!r}; it must lie between 0 and 0.5.")
         if not 0 <= self.margin < self.matters < 1:
             raise ValueError(
                 f"The gate's margin {self.margin!r} and matters {self.matters!r} must be 0 <= margin < matters < 1."
@@ -84,23 +84,14 @@ class Rules:
         return self.clearing_level / 2 / len(self.confirm_looks)
 
     def settings(self) -> Json:
-        """As the header of a samples file keeps them."""
         return asdict(self)
 
 
 def rules_from_settings(settings: Json) -> Rules:
-    """The rules that a run was decided by; settings of other names are the engine's own, and are left alone.
-
-    Raises ValueError with one sentence for values that are none.
-    """
+    """The rules of a run; settings of other names belong to the engine. Raises ValueError for invalid values."""
     known: Json = {field.name: settings[field.name] for field in fields(Rules) if field.name in settings}
     known = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
     try:
         return Rules(**known)
     except TypeError as error:
-        raise ValueError(f"The gate's settings hold something that is no number: {error}.") from error
-
-
-def _check(name: str, value: float, low: float, high: float) -> None:
-    if not low < value < high:
-        raise ValueError(f"The gate's {name} is {value!r}; it must lie between {low} and {high}.")
+        raise ValueError(f"The gate's settings hold a value that is not a number: {error}.") from error

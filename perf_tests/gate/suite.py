@@ -1,4 +1,4 @@
-"""What concerns the run as a whole: sentinels that moved, a shift that all cases share, what could be detected."""
+"""Results on the run as a whole: shifts of the sentinels, a shift that all cases share, the detectable slowdown."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from perf_tests.gate.statistics import FEWEST_PAIRS, Floats
 
 POWER_OF_DETECTION = 0.8
 AIMED_POWER = 0.85
-"""Gaussian quantiles promise a few points more than t tests keep."""
+"""Computed with Gaussian quantiles, which promise a few points more than t tests reach."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class Shift:
 
 
 def sentinel_shifts(samples: GateSamples, rules: Rules) -> dict[str, Shift]:
-    """Each sentinel, head against base, over all launch pairs; one that moved means that the machine took sides.
+    """Each sentinel, head against base, over all launch pairs.
 
-    The work is the same on both, so up to `margin` is let pass and more, at `contamination_level` over all sentinels
-    and both directions, is not.
+    The work is identical, so a significant difference above `margin`, at `contamination_level` over all sentinels and
+    both directions, is the machine's.
     """
     level = rules.contamination_level
     values = _sentinel_values(samples)
@@ -40,10 +40,10 @@ def sentinel_shifts(samples: GateSamples, rules: Rules) -> dict[str, Shift]:
 
 
 def shift_of_the_suite(screening: Screening, rules: Rules) -> Shift | None:
-    """The slowdown that all cases share, from stage 1; None with too few cases or launches to speak of one.
+    """The slowdown that all cases share, from stage 1; None with too few cases or launches.
 
-    It is tested against the margin like a single case, with its own part of alpha, which the clocks that could have
-    been chosen on these very launches share.
+    It is tested against the margin like a single case, with its own part of alpha, which is split between the clocks
+    that could have been chosen on these launches.
     """
     enough = np.sum(~np.isnan(screening.values), axis=1) >= FEWEST_PAIRS
     if np.sum(enough) < FEWEST_CASES_OF_A_SUITE:
@@ -54,16 +54,14 @@ def shift_of_the_suite(screening: Screening, rules: Rules) -> Shift | None:
 
 def _shift(values: Floats, level: float, rules: Rules, two_sided: bool) -> Shift:
     found = suite_shift(values)
-    low, high = float(found.lower_limits(0.025)[0]), float(found.upper_limits(0.025)[0])
     p_value = float(found.slower_p_values(rules.log_margin)[0])
     if two_sided:
         p_value = min(1.0, 2 * min(p_value, float(found.faster_p_values(rules.log_margin)[0])))
-    effect = math.expm1(float(found.mean[0]))
-    return Shift(effect, math.expm1(low), math.expm1(high), p_value, p_value < level)
+    return Shift(*found.interval(0), p_value, p_value < level)
 
 
 def _sentinel_values(samples: GateSamples) -> dict[str, Floats]:
-    """Log ratios (1, pairs) of each sentinel that both sides took in at least three pairs."""
+    """Log ratios (1, pairs) of each sentinel that both sides ran in at least three pairs."""
     medians = {(s.name, s.pair, s.side): float(np.log(np.median(s.seconds))) for s in samples.sentinels}
     ratios: dict[str, list[float]] = {}
     for name, pair, side in medians:
@@ -82,30 +80,30 @@ def detectable_in(course: Course, rules: Rules) -> float | None:
 
 
 def detectable_slowdown(pair_spread: float, cases: int, rules: Rules, dof: float = math.inf) -> float:
-    """The slowdown, as a share, that a run to the last look finds four times of five in a case of this spread.
+    """The slowdown, as a share, that a full run detects with 80 % power in a case of this spread.
 
-    It has to be let through by stage 1, whose variance has `dof` degrees of freedom, and shown by stage 2 among what
-    chance lets through of the other `cases`. Earlier looks are left out: what they find beside the last is little.
+    It must pass stage 1, whose variance has `dof` degrees of freedom, and be significant in stage 2 beside those of
+    the other `cases` that pass by chance. Earlier looks are left out, because they add little to the last.
     """
-    suspects = 1 + cases * _goes_on(0.0, pair_spread, rules, dof)
+    suspects = 1 + cases * _passes(0.0, pair_spread, rules, dof)
     low, high = rules.log_margin, rules.log_margin + 20 * pair_spread
     for _ in range(40):
         middle = (low + high) / 2
-        power = _goes_on(middle, pair_spread, rules, dof) * _is_shown(middle, pair_spread, suspects, rules, dof)
+        power = _passes(middle, pair_spread, rules, dof) * _is_significant(middle, pair_spread, suspects, rules, dof)
         low, high = (low, middle) if power >= AIMED_POWER else (middle, high)
     return math.expm1(high)
 
 
-def _goes_on(log_ratio: float, pair_spread: float, rules: Rules, dof: float) -> float:
-    """The chance that stage 1 suspects a case, or finds it too noisy to clear."""
+def _passes(log_ratio: float, pair_spread: float, rules: Rules, dof: float) -> float:
+    """The probability that stage 1 suspects a case, or finds it too noisy to clear."""
     error = pair_spread / math.sqrt(rules.screen_pairs)
     suspected = float(stats.t.isf(rules.screen_level, dof)) * error
     too_noisy = rules.log_matters - float(stats.t.isf(rules.screen_clearing_level, dof)) * error
     return float(stats.norm.cdf((log_ratio - min(suspected, too_noisy)) / error))
 
 
-def _is_shown(log_ratio: float, pair_spread: float, suspects: float, rules: Rules, dof: float) -> float:
-    """The chance that the last look calls a case SLOWER."""
+def _is_significant(log_ratio: float, pair_spread: float, suspects: float, rules: Rules, dof: float) -> float:
+    """The probability that the last look calls a case SLOWER."""
     pairs = rules.confirm_looks[-1]
     error = pair_spread / math.sqrt(pairs)
     level = rules.alpha * (1 - rules.suite_share) * rules.look_shares[-1] / suspects

@@ -12,15 +12,14 @@ from scipy import stats
 from perf_tests.gate.accepted import Acceptance
 from perf_tests.gate.course import Course
 from perf_tests.gate.decisions import stage_two_estimate
+from perf_tests.gate.events import ABSENT, ExactFinding, Measurement, NoTiming
 from perf_tests.gate.rules import Clock, Rules
-from perf_tests.gate.samples import ABSENT, ExactFinding, GateSamples, Measurement, NoTiming
+from perf_tests.gate.samples import GateSamples
 from perf_tests.gate.statistics import FEWEST_PAIRS, Estimate, estimate, moderated
 from perf_tests.records.record import OUTCOMES
 
 
 class Verdict(StrEnum):
-    """What the gate says of a case, or of a counter."""
-
     SLOWER = "SLOWER"
     FASTER = "FASTER"
     OK = "OK"
@@ -38,18 +37,6 @@ class Verdict(StrEnum):
     SAME = "SAME"
 
 
-FAILING = frozenset(
-    {
-        Verdict.SLOWER,
-        Verdict.GONE,
-        Verdict.NO_LONGER_FITS,
-        Verdict.IMPOSSIBLE,
-        Verdict.FAILED,
-        Verdict.NO_LONGER_SUPPORTED,
-        Verdict.MORE,
-    }
-)
-
 LOST = {
     "out_of_memory": Verdict.NO_LONGER_FITS,
     "would_not_fit": Verdict.NO_LONGER_FITS,
@@ -58,12 +45,14 @@ LOST = {
     "impossible": Verdict.IMPOSSIBLE,
     ABSENT: Verdict.GONE,
 }
-"""What it means that head has this outcome where base has a timing."""
+"""The verdict where head has this outcome and base a timing."""
+
+FAILING = frozenset({Verdict.SLOWER, Verdict.MORE, *LOST.values()})
 
 
 @dataclass(frozen=True)
 class Effect:
-    """By how much head takes longer, as a share of base's time, with an interval that holds the truth at 95 %."""
+    """The slowdown of head as a share of base's time, with its 95 % interval."""
 
     effect: float
     low: float
@@ -78,18 +67,18 @@ class CaseResult:
     id: str
     verdict: Verdict
     effect: Effect | None = None
-    """From the launches that decided: stage 2 for a suspect, where no lucky draw of stage 1 flatters it."""
+    """From the launches that decided: of a suspect stage 2 alone, because selection in stage 1 biases its launches."""
     all_launches: Effect | None = None
-    """From both stages. What stage 1 suspected is drawn to the extreme in it."""
+    """From both stages, which exaggerates the effect of a suspect."""
     base_seconds: float | None = None
-    """Median time of a round by `clock`, the one that decides; head's beside it."""
+    """Median time of a round by `clock`, the one behind the verdict."""
     head_seconds: float | None = None
     clock: Clock | None = None
     launches_needed: int | None = None
-    """Of an undecided case: fresh launch pairs until a verdict, if the effect is what it seems to be."""
+    """Of an undecided case: fresh launch pairs until a verdict, if the estimate is right."""
     explanation: str = ""
     accepted: str | None = None
-    """The reason why this regression is accepted."""
+    """The reason, where this regression is accepted."""
 
     @property
     def is_failure(self) -> bool:
@@ -98,8 +87,6 @@ class CaseResult:
 
 @dataclass(frozen=True)
 class ExactResult:
-    """A counter of one case, old and new."""
-
     id: str
     counter: str
     old: float
@@ -133,11 +120,8 @@ def exact_results(findings: list[ExactFinding], accepted: list[Acceptance]) -> l
 def _exact(finding: ExactFinding, accepted: list[Acceptance]) -> ExactResult:
     rise = finding.new - finding.old
     verdict = Verdict.MORE if rise > 0 else Verdict.LESS if rise < 0 else Verdict.SAME
-    reasons = [
-        entry.reason
-        for entry in accepted
-        if (entry.id, entry.counter) == (finding.case, finding.counter) and finding.new <= entry.limit
-    ]
+    key = (finding.case, finding.counter)
+    reasons = [row.reason for row in accepted if (row.id, row.counter) == key and finding.new <= row.limit]
     reason = reasons[0] if reasons and rise > 0 else None
     return ExactResult(finding.case, finding.counter, finding.old, finding.new, verdict, reason)
 
@@ -159,19 +143,17 @@ def accepted_slowdown(case: str, effect: float, accepted: Sequence[Acceptance]) 
 
 
 def _untimed(case: str, base: NoTiming | None, head: NoTiming | None) -> CaseResult:
-    sides = [f"{row.side} {_outcome_words(row)}" for row in (base, head) if row is not None]
-    if base is not None and head is not None and _outcome_words(base) == _outcome_words(head):
-        sides = [f"on both sides {_outcome_words(base)}"]
-    if base is not None and head is not None:
-        verdict = Verdict.NOT_MEASURED
-    else:
+    words = {
+        row.side: f"{'does not have it' if row.outcome == ABSENT else OUTCOMES[row.outcome]}: {row.reason.rstrip('.')}"
+        for row in (base, head)
+        if row is not None
+    }
+    if base is None or head is None:
         verdict = Verdict.NEW if head is None else LOST[head.outcome]
-    return CaseResult(case, verdict, explanation="; ".join(sides))
-
-
-def _outcome_words(row: NoTiming) -> str:
-    words = "does not have it" if row.outcome == ABSENT else OUTCOMES[row.outcome]
-    return f"{words}: {row.reason.rstrip('.')}"
+        return CaseResult(case, verdict, explanation="; ".join(f"{side} {reason}" for side, reason in words.items()))
+    same = len(set(words.values())) == 1
+    explanation = f"on both sides {words['base']}" if same else f"base {words['base']}; head {words['head']}"
+    return CaseResult(case, Verdict.NOT_MEASURED, explanation=explanation)
 
 
 def _timed(samples: GateSamples, course: Course, rules: Rules, place: int) -> CaseResult:
@@ -179,10 +161,15 @@ def _timed(samples: GateSamples, course: Course, rules: Rules, place: int) -> Ca
     verdict = _verdict(course, place)
     lines = [line for line in samples.measurements if line.case == case]
     if not lines:
-        return CaseResult(case, verdict, explanation="no launch pair measured it")
+        return CaseResult(case, verdict, explanation="not measured in any launch pair")
     wall = bool(course.by_wall_time[place])
     found, everything = _estimates(course, place, wall)
-    needed = launches_needed(found, len(course.screening.candidates), rules) if verdict == Verdict.UNDECIDED else None
+    needed = None
+    if verdict == Verdict.UNDECIDED:
+        level = rules.alpha * (1 - rules.suite_share) * rules.look_shares[-1]
+        level /= max(1, len(course.screening.candidates))
+        mean, variance = float(found.mean[0]), float(found.variance[0])
+        needed = launches_needed(mean, variance, level, rules.look_clearing_level, rules, FEWEST_PAIRS)
     clock: Clock = "wall" if wall else course.screening.clock.clock
     base_seconds, head_seconds = median_seconds(lines, clock)
     return CaseResult(
@@ -216,13 +203,13 @@ def _verdict(course: Course, place: int) -> Verdict:
         return Verdict.FASTER
     if confirmed.cleared[place]:
         return Verdict.OK
-    # Who is suspected only of being faster has been cleared of being slower.
+    # A case suspected only of being faster is cleared of being slower.
     unclear = screened.slower_suspects[place] or screened.too_noisy[place]
     return Verdict.UNDECIDED if unclear or screened.estimate.count[place] < FEWEST_PAIRS else Verdict.OK
 
 
 def _estimates(course: Course, place: int, wall: bool) -> tuple[Estimate, Estimate | None]:
-    """What decided a case, and all launches together if those are more; arrays of one case."""
+    """The estimate behind the verdict, and that of all launches if those are more; arrays of one case."""
     screening = course.screening
     guard = screening.guard if wall else None
     prior = screening.screened.prior if guard is None else guard.prior
@@ -235,22 +222,26 @@ def _estimates(course: Course, place: int, wall: bool) -> tuple[Estimate, Estima
 
 
 def _effect(found: Estimate) -> Effect | None:
-    if np.isnan(found.mean[0]):
-        return None
-    limits = found.mean[0], found.lower_limits(0.025)[0], found.upper_limits(0.025)[0]
-    effect, low, high = (math.expm1(float(limit)) for limit in limits)
-    return Effect(effect, low, high, int(found.count[0]))
+    return None if np.isnan(found.mean[0]) else Effect(*found.interval(0), int(found.count[0]))
 
 
-def launches_needed(found: Estimate, candidates: int, rules: Rules, most: int = 1000) -> int | None:
-    """Fresh launch pairs until the case would be called SLOWER or OK, if its mean and spread are what they seem.
+def launches_needed(
+    mean: float,
+    variance: float,
+    slower_level: float,
+    clearing_level: float,
+    rules: Rules,
+    fewest: int,
+    base: float = math.inf,
+) -> int | None:
+    """Launches until a case would be called SLOWER or OK, if its mean and variance are right; None beyond 1000.
 
-    None where that takes more than `most`, or nothing is known of it.
+    Launch pairs, or launches of head against `base` of base.
     """
-    pairs = np.arange(FEWEST_PAIRS, most + 1)
-    error = np.sqrt(found.variance[0] / pairs)
-    level = rules.alpha * (1 - rules.suite_share) * rules.look_shares[-1] / max(1, candidates)
-    is_slower = found.mean[0] - stats.t.isf(level, pairs - 1) * error > rules.log_margin
-    is_clear = found.mean[0] + stats.t.isf(rules.look_clearing_level, pairs - 1) * error < rules.log_matters
-    enough = pairs[is_slower | is_clear]
+    launches = np.arange(fewest, 1001)
+    error = np.sqrt(variance * (1 / base + 1 / launches))
+    dof = launches - 1 if base == math.inf else base + launches - 2
+    is_slower = mean - stats.t.isf(slower_level, dof) * error > rules.log_margin
+    is_clear = mean + stats.t.isf(clearing_level, dof) * error < rules.log_matters
+    enough = launches[is_slower | is_clear]
     return int(enough[0]) if len(enough) else None

@@ -1,14 +1,23 @@
-"""A round's memory out of a profiler's trace: the CPU allocator's every event, in order, between marked moments.
+"""The CPU allocator, exactly: every block that it hands out or takes back, in order, from a profiler's trace.
 
-In: the events of a Chrome trace. Out: bytes, beyond those that were handed out before the trace began.
+Bytes are beyond those handed out before the trace began. The resident size of the process would add the pages of freed
+blocks and of other libraries.
 """
 
-from collections.abc import Iterable
+import json
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
+
+from torch.profiler import ProfilerActivity, profile
+
+from perf_tests.instruments.exported_trace import exported_trace
 
 CPU_DEVICE_TYPE = 0
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -38,23 +47,20 @@ class AllocatorTrace:
 
     def stretch(self, name: str) -> Stretch:
         """The last of this name; raises KeyError where there is none."""
-        found = [stretch for stretch in self.stretches if stretch.name == name]
-        if not found:
-            raise KeyError(name)
-        return found[-1]
+        return {stretch.name: stretch for stretch in self.stretches}[name]
 
     def allocated_at(self, time: float) -> int:
         return sum(event.bytes for event in self.events if event.time <= time)
 
     def allocated_at_end(self) -> int:
-        return sum(event.bytes for event in self.events)
+        return self.allocated_at(math.inf)
 
     def peak(self) -> int:
-        """The most handed out at one moment; 0 where it is never more than before the trace."""
+        """The most handed out at any moment; 0 where it is never more than before the trace."""
         return max(accumulate((event.bytes for event in self.events), initial=0))
 
     def peak_in(self, stretch: Stretch) -> int:
-        """The most handed out at one moment of the stretch, its first moment included."""
+        """The most handed out at any moment of the stretch, its first moment included."""
         during = (event.bytes for event in self.events_in(stretch))
         return max(accumulate(during, initial=self.allocated_at(stretch.start)))
 
@@ -62,8 +68,24 @@ class AllocatorTrace:
         return tuple(event for event in self.events if stretch.start < event.time <= stretch.end)
 
 
+def traced_allocator(function: Callable[[], Result]) -> tuple[AllocatorTrace, Result]:
+    """The trace and the result of `function()`. The profiler slows it down, so do not time the same run."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        result = function()
+    return read_allocator_trace(json.loads(exported_trace(profiler.export_chrome_trace))["traceEvents"]), result
+
+
+def allocator_peak_bytes(function: Callable[[], object]) -> int:
+    """The most bytes handed out at any moment of `function()`, beyond those handed out before it.
+
+    An earlier block that is freed inside is not subtracted: the allocator does not know its size. Memory that a library
+    allocates for itself, as a matrix product's packing buffers, does not pass through the allocator.
+    """
+    return traced_allocator(function)[0].peak()
+
+
 def read_allocator_trace(events: Iterable[dict[str, Any]]) -> AllocatorTrace:
-    """The memory events of a CPU, and the annotations, of a Chrome trace."""
+    """The CPU's memory events and the annotations of a Chrome trace."""
     allocations: list[tuple[float, int, AllocatorEvent]] = []
     stretches = []
     for event in events:

@@ -1,4 +1,4 @@
-"""The clock of every benchmark: wall time between two moments at which the device had nothing left to do."""
+"""The clock of every benchmark: wall time between two moments at which the device is idle."""
 
 import time
 from collections.abc import Iterator
@@ -11,9 +11,9 @@ from perf_tests.instruments.garbage import no_collections
 class Clock:
     """A timer for pytest-benchmark, read before and after each round.
 
-    Beside the wall time it keeps, in order of the rounds, `device_seconds` (time between two events in the device's
-    own queue; empty where the device has no clock), `cpu_seconds` (of all threads of this process) and `part_seconds`
-    (of each part of the round that called `mark`; by the device's clock where there is one).
+    Beside wall time it records for each round `device_seconds` (between two events in the device's queue; empty where
+    the device has no clock), `cpu_seconds` (of all threads of this process) and `part_seconds` (of each part that
+    called `mark`; by the device's clock if it has one).
     """
 
     # pytest-benchmark writes this name into the record.
@@ -38,7 +38,7 @@ class Clock:
 
     @contextmanager
     def round(self) -> Iterator[None]:
-        """A round by hand, where pytest-benchmark does not read the clock; its time is added to `wall_seconds`."""
+        """A round that pytest-benchmark does not time; its time is appended to `wall_seconds`."""
         self.begin_round()
         with no_collections():
             start = self()
@@ -51,9 +51,8 @@ class Clock:
 
     def __call__(self) -> float:
         """Seconds since an arbitrary moment, once the device is idle."""
-        return self._stop() if self._is_running else self._start()
-
-    def _start(self) -> float:
+        if self._is_running:
+            return self._stop()
         self._device.synchronize()
         self._is_running = True
         self._cpu_start = time.process_time()
@@ -68,14 +67,11 @@ class Clock:
         self.cpu_seconds.append(time.process_time() - self._cpu_start)
         if self._event_start is not None and event_stop is not None:
             self.device_seconds.append(self._event_start.seconds_until(event_stop))
-        self._keep_parts()
-        self._is_running = False
-        return wall_stop
-
-    def _keep_parts(self) -> None:
         event, wall = self._event_start, self._wall_start
         for part, event_mark, wall_mark in self._marks:
             by_device = event is not None and event_mark is not None
             seconds = event.seconds_until(event_mark) if by_device else wall_mark - wall  # type: ignore[union-attr, arg-type]
             self.part_seconds.setdefault(part, []).append(seconds)
             event, wall = event_mark, wall_mark
+        self._is_running = False
+        return wall_stop

@@ -1,6 +1,6 @@
-"""What torch.compile did so far in this process: graphs compiled, and whether its disk cache knew them."""
+"""What torch.compile did in this process so far: graphs compiled, and whether its disk cache had them."""
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from perf_tests.instruments.torch_private import compiler_counters
 
@@ -14,15 +14,11 @@ class CompilationCount:
     cache_misses: int
 
     def since(self, earlier: "CompilationCount") -> "CompilationCount":
-        return CompilationCount(
-            self.graphs - earlier.graphs,
-            self.cache_hits - earlier.cache_hits,
-            self.cache_misses - earlier.cache_misses,
-        )
+        return CompilationCount(*(now - then for now, then in zip(astuple(self), astuple(earlier), strict=True)))
 
     @property
     def cache_state(self) -> str | None:
-        """`cold` if anything had to be generated, `warm` if the disk cache held it all, None if nothing compiled."""
+        """`cold` if anything was generated, `warm` if the disk cache had it all, None if nothing was compiled."""
         if self.cache_misses:
             return "cold"
         return "warm" if self.cache_hits else None

@@ -1,4 +1,4 @@
-"""Cores of this machine, and which of them a process works on (Linux)."""
+"""Cores of this machine and the binding of processes to them (Linux)."""
 
 import os
 from collections.abc import Collection, Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def processor_of_each_core() -> list[int]:
-    """The numbers of the processors that this process may run on, of a core with two hardware threads one alone."""
+    """The processors that this process may use, one for each physical core."""
     first: dict[str, int] = {}
     for number in sorted(os.sched_getaffinity(0)):
         siblings = str(number)
@@ -18,13 +18,13 @@ def processor_of_each_core() -> list[int]:
 
 
 def processors_for(threads: int) -> list[int]:
-    """Where so many threads may work: one processor of each core, or all where the threads are more than the cores."""
+    """Processors for a number of threads: one of each core, or all if there are more threads than cores."""
     cores = processor_of_each_core()
     return cores if threads <= len(cores) else sorted(os.sched_getaffinity(0))
 
 
 def can_bind() -> bool:
-    """Whether this process may say where a process works, which some containers forbid."""
+    """Whether this process may bind processes to cores, which some containers forbid."""
     try:
         os.sched_setaffinity(0, os.sched_getaffinity(0))
     except OSError:
@@ -33,16 +33,16 @@ def can_bind() -> bool:
 
 
 def keep_on(process_id: int, cores: Sequence[int]) -> None:
-    """Bind the main thread of a process to the first of `cores`, and those that it has beside it to the others.
+    """Bind the main thread of a process to the first of `cores` and its other threads to the rest.
 
-    A thread made later is bound where its maker is. A process that has ended is left alone.
+    A later thread inherits the binding of its creator. A process that has ended is ignored.
     """
     for thread in _threads(process_id):
         _bind(thread, cores[:1] if thread == process_id else cores[1:] or cores)
 
 
 def let_go(process_id: int) -> None:
-    """Let a process work wherever this one may."""
+    """Allow a process all processors that this one may use."""
     for thread in _threads(process_id):
         _bind(thread, os.sched_getaffinity(0))
 

@@ -1,10 +1,9 @@
 """Exact counters of any PyTorch code, without a device: launches, FLOPs, bytes touched, memory held.
 
-Under `FakeTensorMode` nothing is computed and nothing allocated, and the counters are the same as with real tensors.
-In: code run inside `Counting`, cut into named parts. Out: a `PartCounters` for each part.
+Code inside `Counting` is cut into named parts, each with its `PartCounters`. Under `FakeTensorMode` nothing is computed
+or allocated, and the counters are the same as with real tensors.
 """
 
-import gc
 import inspect
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,30 +11,26 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
+from traceback import walk_stack
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from perf_tests.instruments.cuda_rules import CudaRules
+from perf_tests.instruments.garbage import no_collections
 from perf_tests.instruments.kernel_cost import (
+    LAUNCHES_NOTHING,
     REUSES_FIRST_ARGUMENT,
     bytes_of,
     flops_of,
-    launches_nothing,
     launches_of,
     mutated_tensors,
     operator_name,
     rate_of,
     tensors_in,
 )
-from perf_tests.instruments.storage_tracker import (
-    CUDA_BLOCK_BYTES,
-    TEMPORARIES,
-    Change,
-    StorageBlock,
-    StorageTracker,
-)
+from perf_tests.instruments.storage_tracker import CUDA_BLOCK_BYTES, TEMPORARIES, StorageBlock, StorageTracker
 from perf_tests.instruments.torch_private import (
     DataDependentOutputException,
     FakeTensor,
@@ -51,12 +46,12 @@ ACTIVATIONS = "activations"
 WEIGHT_COPIES = "autocast's weight copies"
 
 BACKWARD_PASS = "backward pass"
-"""In place of a line: the line that called autograd made none of its blocks."""
+"""The place of blocks made by autograd, whose caller's line would mislead."""
 
 
 @dataclass(frozen=True)
 class KernelCost:
-    """One kernel-launching operation, as far as its cost goes."""
+    """The cost of one operation that launches a kernel."""
 
     name: str
     """The operator, `aten.mm`."""
@@ -64,27 +59,26 @@ class KernelCost:
     bytes: int
     """Read and written, at least."""
     rate: str
-    """Which arithmetic rate bounds it: "fp32", "tf32", "bf16", "fp16"; "" for elementwise work."""
+    """The arithmetic rate that bounds it: "fp32", "tf32", "bf16", "fp16"; "" for elementwise work."""
 
 
 @dataclass(frozen=True)
 class PartCounters:
-    """What happened between two moments. Bytes held are by category."""
+    """Counters of one part. Bytes held are by category."""
 
     kernels: Counter[KernelCost]
-    """KernelCost to number of launches; those of one operation on lists of tensors share its bytes evenly."""
+    """Launches; those of one operation on lists of tensors share its bytes evenly."""
     saved_bytes: int
-    """What autograd saved for the backward pass, each storage once, in the part that saved it first; without what was
-    named before, as parameters and inputs are."""
+    """Saved for the backward pass, each storage once in its first part, without named ones such as parameters."""
     held_at_start: Counter[str]
     held_at_peak: Counter[str]
     held_at_end: Counter[str]
     changes: tuple[tuple[str, int], ...]
     """Category and bytes, negative when freed, in order."""
     allocations: Counter[tuple[int, str, str]]
-    """(bytes, operator, place) to number of blocks."""
+    """Number of blocks by (bytes, operator, place)."""
     host_reads: int = 0
-    """Values that the host asked for and waited on, as `.item()` does; those that lie on the host already left out."""
+    """Values on the device that the host waits for, as `.item()` does."""
 
     @property
     def peak_bytes(self) -> int:
@@ -101,11 +95,11 @@ class _OpenPart:
 
 
 class Counting(TorchDispatchMode):
-    """Counts what runs inside of it for a device of type `target`, "cuda" or "cpu".
+    """Counts what runs inside it for a device of type `target`, "cuda" or "cpu".
 
-    `float32_rate` names the rate of a float32 matrix product, "fp32" or "tf32". `source` is the folder whose lines of
-    code are named as the makers of blocks. Tensors that exist before must be registered, or they count when they are
-    first touched. Nothing random is drawn, and the thread count stays as it is.
+    `float32_rate` is the rate of a float32 matrix product, "fp32" or "tf32". Lines in the folder `source` are named as
+    places of blocks. Register tensors that exist before, or they count when first touched. Draws nothing random and
+    leaves the thread count alone.
     """
 
     def __init__(self, target: str, float32_rate: str = "fp32", source: Path | None = None) -> None:
@@ -121,7 +115,8 @@ class Counting(TorchDispatchMode):
     def __enter__(self) -> "Counting":
         if self.on_cuda:
             self._stack.enter_context(CudaRules())
-        self._stack.enter_context(_no_garbage_collection())
+        # A collection would free at a moment that depends on everything else in the process.
+        self._stack.enter_context(no_collections())
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -131,12 +126,12 @@ class Counting(TorchDispatchMode):
         self.tracker.forget_all()
 
     def register(self, tensors: Iterable[Tensor], category: str) -> None:
-        """Say what tensors are for; those not seen before are taken in."""
+        """Set the category of tensors; unknown ones are added."""
         for tensor in tensors:
             self.tracker.block_of(tensor).category = category
 
     def claim(self, category: str) -> None:
-        """Everything held that has no category yet is of this one."""
+        """Set the category of everything held that has none yet."""
         for block in self.tracker.live_blocks():
             if block.category == TEMPORARIES:
                 block.category = category
@@ -153,7 +148,7 @@ class Counting(TorchDispatchMode):
         self._current = outside
 
     def finished(self) -> dict[str, PartCounters]:
-        """The counters of each part; read them when every category is known."""
+        """The counters of each part; call it when all categories are known."""
         return {name: self._counters(part) for name, part in self._parts.items()}
 
     def _note_saved(self, tensor: Tensor) -> Tensor:
@@ -166,13 +161,13 @@ class Counting(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
-            return args[0].fake_device  # more than half of all calls, each slow the long way round
+            return args[0].fake_device  # more than half of all calls, and slow through the dispatcher
         name = operator_name(func)
         if name == "aten._local_scalar_dense":
             self._current.host_reads += not self._all_on_host(list(args[:1]))
             return _number_on_the_host(func, args)
         result = func(*args, **kwargs)
-        nothing_launched = launches_nothing(func, name)
+        nothing_launched = func.is_view or name in LAUNCHES_NOTHING
         if nothing_launched and func.is_view and name != "aten.lift_fresh":
             return result
         inputs = list(tensors_in((*args, *kwargs.values())))
@@ -180,10 +175,14 @@ class Counting(TorchDispatchMode):
         on_host = name == "aten.lift_fresh" or self._all_on_host(inputs)
         for tensor in outputs:
             if not self.tracker.knows(tensor):
-                take_in(self.tracker, tensor, name, place_among(_running_lines(), self._source), inputs, on_host)
+                take_in(self.tracker, tensor, name, self._place(), inputs, on_host)
         if outputs and not nothing_launched and not on_host:
             self._count(name, args, kwargs, inputs, outputs)
         return result
+
+    def _place(self) -> str:
+        lines = walk_stack(inspect.currentframe())
+        return place_among(((frame.f_code.co_filename, line) for frame, line in lines), self._source)
 
     def _all_on_host(self, inputs: list[Tensor]) -> bool:
         return bool(inputs) and self.on_cuda and all(self.tracker.block_of(tensor).on_host for tensor in inputs)
@@ -202,16 +201,17 @@ class Counting(TorchDispatchMode):
         self._current.kernels[KernelCost(name, flops, share, rate)] += launches - left_over
 
     def _counters(self, part: _OpenPart) -> PartCounters:
-        before = self.tracker.changes[: part.first_change]
         during = self.tracker.changes[part.first_change : part.last_change]
-        at_start = held_after(before, Counter())
+        changes = tuple((change.block.category, change.bytes) for change in during)
+        before = self.tracker.changes[: part.first_change]
+        at_start = held_after(((change.block.category, change.bytes) for change in before), Counter())
         return PartCounters(
             kernels=+part.kernels,
             saved_bytes=part.saved_bytes,
             held_at_start=at_start,
-            held_at_peak=held_at_peak(during, at_start),
-            held_at_end=held_after(during, at_start),
-            changes=tuple((change.block.category, change.bytes) for change in during),
+            held_at_peak=held_at_peak(changes, at_start),
+            held_at_end=held_after(changes, at_start),
+            changes=changes,
             allocations=Counter(
                 (change.block.bytes, change.block.operator, change.block.place)
                 for change in during
@@ -221,23 +221,23 @@ class Counting(TorchDispatchMode):
         )
 
 
-def held_after(changes: Iterable[Change], at_start: Counter[str]) -> Counter[str]:
-    """Bytes held by each category when all changes are done."""
+def held_after(changes: Iterable[tuple[str, int]], at_start: Counter[str]) -> Counter[str]:
+    """Bytes held by category after all changes, each a category and its bytes."""
     held = at_start.copy()
-    for change in changes:
-        held[change.block.category] += change.bytes
+    for category, size in changes:
+        held[category] += size
     return +held
 
 
-def held_at_peak(changes: Sequence[Change], at_start: Counter[str]) -> Counter[str]:
-    """Bytes held by each category when the most is held, the first time; the start's where it is never more."""
-    sums = accumulate((change.bytes for change in changes), initial=0)
+def held_at_peak(changes: Sequence[tuple[str, int]], at_start: Counter[str]) -> Counter[str]:
+    """Bytes held by category at the first moment of the peak, the start included."""
+    sums = accumulate((size for _, size in changes), initial=0)
     number, _ = max(enumerate(sums), key=lambda item: item[1])
     return held_after(changes[:number], at_start)
 
 
 def saved_for_backward(tracker: StorageTracker, tensor: Tensor) -> tuple[Tensor, int]:
-    """What autograd is to keep in place of `tensor`, and the bytes that this adds to what it keeps."""
+    """What autograd shall keep instead of `tensor`, and the bytes that this adds."""
     # Detached, or an output that its own operation saves would hold the graph that holds it.
     detached = tensor.detach()
     block = tracker.block_of(detached)
@@ -252,7 +252,7 @@ def saved_for_backward(tracker: StorageTracker, tensor: Tensor) -> tuple[Tensor,
 def take_in(
     tracker: StorageTracker, made: Tensor, operator: str, place: str, inputs: list[Tensor], on_host: bool
 ) -> StorageBlock:
-    """The block of a tensor that an operation made; autograd may have written it into the first argument."""
+    """Add the block of an operation's result, which autograd may have written into the first argument."""
     is_cast_weight = operator == "aten._to_copy" and tracker.block_of(inputs[0]).category == PARAMETERS
     block = tracker.add(made, operator, place, WEIGHT_COPIES if is_cast_weight else TEMPORARIES, on_host)
     if operator in REUSES_FIRST_ARGUMENT and place == BACKWARD_PASS and inputs[0].dtype == made.dtype:
@@ -261,7 +261,7 @@ def take_in(
 
 
 def place_among(lines: Iterable[tuple[str, int]], source: str | None) -> str:
-    """The innermost of the running (file, line) that lies in the folder `source`; empty where none does."""
+    """The innermost running (file, line) in the folder `source`; empty where there is none."""
     for file, line in lines:
         if file == autograd_file():
             return BACKWARD_PASS
@@ -270,28 +270,9 @@ def place_among(lines: Iterable[tuple[str, int]], source: str | None) -> str:
     return ""
 
 
-def _running_lines() -> Iterator[tuple[str, int]]:
-    frame = inspect.currentframe()
-    while frame is not None:
-        yield frame.f_code.co_filename, frame.f_lineno
-        frame = frame.f_back
-
-
 def _number_on_the_host(func: Any, args: tuple[Any, ...]) -> Any:
-    """The value of a one-element tensor. A fake one without a value is 0: a scaler reads that nothing overflowed."""
+    """The value of a one-element tensor; 0 for a fake one, which a scaler reads as no overflow."""
     try:
         return func(*args)
     except DataDependentOutputException:
         return 0 if not args[0].dtype.is_floating_point else 0.0
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """A collection would free at a moment that depends on everything else in the process."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -1,11 +1,13 @@
-"""CUDA's own rules, played on CPU tensors: which operations autocast keeps in float32, and which attention is fused.
+"""CUDA's rules applied to CPU tensors: which operations autocast keeps in float32, and which attention is fused.
 
-Fake tensors on a CUDA device abort a process whose build has no CUDA. So what would run on a GPU is played on CPU
-tensors under CPU autocast, and where CUDA does otherwise, this mode does as CUDA.
+Fake CUDA tensors abort a process whose torch has no CUDA. So GPU code is counted on CPU tensors under CPU autocast, and
+this mode corrects what CUDA does differently.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,13 +15,42 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from perf_tests.instruments.autocast_lists import cuda_lists
 from perf_tests.instruments.torch_private import operator
+
+HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
+LISTS = {
+    "low": "AT_FORALL_LOWER_PRECISION_FP",
+    "float32": "AT_FORALL_FP32",
+    "set dtype": "AT_FORALL_FP32_SET_OPT_DTYPE",
+    "append dtype": "AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE",
+    "widest": "AT_FORALL_PROMOTE",
+}
 
 _SIXTEEN_BIT = (torch.bfloat16, torch.float16)
 
 _PYTHON_NAMES = {"__pow__", "__rpow__", "cross_entropy"}
-"""Of listed operators, where Python's call has another name, or is made of listed ones that are run out of sight."""
+"""Calls of listed operators under other names, or made of listed ones that run out of sight of the mode."""
+
+
+def op_lists(header: str) -> dict[str, list[str]]:
+    """Operators with their overload, such as `softmax.int`, by policy; raises ValueError where a policy is missing."""
+    # A line that ends in a backslash continues in the next.
+    joined = header.replace("\\\n", " ")
+    lists = {}
+    for policy, macro in LISTS.items():
+        found = re.search(rf"#define {macro}\(_\)(.*)", joined)
+        if found is None:
+            raise ValueError(f"{HEADER} defines no {macro}; this torch lists its operators in another way.")
+        if policy == "append dtype":
+            lists[policy] = re.findall(r'"([\w.]+)"', found[1])
+        else:
+            lists[policy] = [".".join(filter(None, pair)) for pair in re.findall(r"_\((\w+)(?:,\s*(\w+))?\)", found[1])]
+    return lists
+
+
+def cuda_lists() -> dict[str, list[str]]:
+    """What CUDA's autocast casts each operator to, as ATen/autocast_mode.h of the installed torch says."""
+    return op_lists(HEADER.read_text())
 
 
 @cache
@@ -31,7 +62,7 @@ def runs_in_float32() -> frozenset[str]:
 
 @cache
 def returns_float32() -> frozenset[str]:
-    """Names of calls that CUDA's autocast gives a dtype to, where they are given none."""
+    """Names of calls that CUDA's autocast gives a dtype if they have none."""
     return frozenset(_without_overload(name) for name in cuda_lists()["set dtype"])
 
 
@@ -53,7 +84,7 @@ class CudaRules(TorchFunctionMode):
             if name in runs_in_float32():
                 args = tuple(_in_float32(value) for value in args)
             elif name in returns_float32() and kwargs.get("dtype") is None and args[0].dtype in _SIXTEEN_BIT:
-                # The kernel itself reads 16 bits and writes 32; there is no copy in between.
+                # The kernel itself reads 16 bits and writes 32, without a copy.
                 kwargs = {**kwargs, "dtype": torch.float32}
         return func(*args, **kwargs)
 
@@ -66,10 +97,10 @@ def fused_attention(
     dropout_p: float = 0.0,
     is_causal: bool = False,
 ) -> Tensor:
-    """The kernel that a GPU takes: flash for 16 bits, memory-efficient for float32.
+    """The kernel that a GPU uses: flash for 16 bits, memory-efficient for float32.
 
-    Compute capability 8.0 is assumed, and head widths that are multiples of 8, as those of all our sizes are. Raises
-    NotImplementedError for a mask, with which others are taken.
+    Assumes compute capability 8.0 and head widths that are multiples of 8, as in all of the suite's sizes. Raises
+    NotImplementedError for a mask, which needs other kernels.
     """
     if attn_mask is not None:
         raise NotImplementedError("fused attention with a mask is not counted for CUDA; count it for the CPU.")
@@ -84,7 +115,7 @@ def fused_attention(
 
 
 def follow_rules(module: nn.Module) -> None:
-    """Enter the rules with each call of `module`: autograd hides a mode from what a checkpoint recomputes."""
+    """Enter the rules with each call of `module`, because autograd hides modes from what a checkpoint recomputes."""
     rules = CudaRules()
 
     def enter(module: nn.Module, inputs: Any) -> None:

@@ -1,4 +1,4 @@
-"""One face for a CPU and a GPU: waiting for it, its events, its memory. Bytes are bytes, seconds are seconds."""
+"""One interface to a CPU and a GPU: synchronisation, events, memory."""
 
 from typing import Protocol
 
@@ -13,59 +13,60 @@ class Event(Protocol):
     def seconds_until(self, later: "Event") -> float: ...
 
 
-class Device(Protocol):
-    """What the clock and the suite ask of the machine that computes."""
+class Device:
+    """What the clock and the suite ask of the machine that computes; the defaults suit one without a queue of work."""
 
-    torch_device: torch.device
+    def __init__(self, torch_device: torch.device) -> None:
+        self.torch_device = torch_device
 
     def synchronize(self) -> None:
         """Return when all work issued so far is done."""
 
     def record_event(self) -> Event | None:
         """Mark this point of the queue; None where the device has no clock of its own."""
+        return None
 
     def is_alive(self) -> bool:
         """False once an error has left the device unusable for this process."""
+        return True
 
     def available_bytes(self) -> int:
         """Memory that this process could still take."""
+        raise NotImplementedError
 
     def limit_memory(self, budget_bytes: int) -> None:
         """Make an allocation beyond the budget fail as an error that can be caught."""
+        raise NotImplementedError
 
     def release_memory(self) -> None:
         """Give cached memory back."""
 
     def make_room(self) -> None:
-        """After the warm-up: see to it that no later round waits for memory."""
+        """After the warm-up: make sure that no later round waits for memory."""
 
     def start_peaks(self) -> None:
         """Count peaks from here on."""
 
-    def peak_allocated_bytes(self) -> int | None: ...
+    def peak_allocated_bytes(self) -> int | None:
+        return None
 
-    def peak_reserved_bytes(self) -> int | None: ...
+    def peak_reserved_bytes(self) -> int | None:
+        return None
 
 
 def open_device(torch_device: torch.device) -> Device:
     return CudaDevice(torch_device) if torch_device.type == "cuda" else CpuDevice(torch_device)
 
 
-class CpuDevice:
-    """Work is done when the call returns, so there is nothing to wait for and no second clock."""
+class CpuDevice(Device):
+    """Work is done when the call returns, so there is nothing to wait for and no second clock.
+
+    Memory is never released: the next case must find its pages as warm as this one did.
+    """
 
     def __init__(self, torch_device: torch.device) -> None:
-        self.torch_device = torch_device
+        super().__init__(torch_device)
         heap.keep_freed_memory(self.available_bytes())
-
-    def synchronize(self) -> None:
-        return
-
-    def record_event(self) -> Event | None:
-        return None
-
-    def is_alive(self) -> bool:
-        return True
 
     def available_bytes(self) -> int:
         return host_memory.available_bytes()
@@ -74,20 +75,8 @@ class CpuDevice:
         host_memory.cap_address_space(budget_bytes)
         heap.keep_freed_memory(budget_bytes)
 
-    def release_memory(self) -> None:
-        return  # the next case is to find its pages as warm as this one did
-
     def make_room(self) -> None:
         heap.make_room()
-
-    def start_peaks(self) -> None:
-        return
-
-    def peak_allocated_bytes(self) -> int | None:
-        return None
-
-    def peak_reserved_bytes(self) -> int | None:
-        return None
 
 
 class CudaEvent:
@@ -102,11 +91,11 @@ class CudaEvent:
         return float(self.event.elapsed_time(later.event)) / 1e3
 
 
-class CudaDevice:
-    """An NVIDIA GPU under PyTorch's caching allocator."""
+class CudaDevice(Device):
+    """An NVIDIA GPU under PyTorch's caching allocator, which finds its freed blocks again and needs no room made."""
 
     def __init__(self, torch_device: torch.device) -> None:
-        self.torch_device = torch_device
+        super().__init__(torch_device)
         torch.cuda.set_device(torch_device)
 
     def synchronize(self) -> None:
@@ -134,9 +123,6 @@ class CudaDevice:
 
     def release_memory(self) -> None:
         torch.cuda.empty_cache()
-
-    def make_room(self) -> None:
-        return  # the caching allocator cuts its blocks to multiples of 512 bytes, and finds them again
 
     def start_peaks(self) -> None:
         torch.cuda.reset_peak_memory_stats(self.torch_device)

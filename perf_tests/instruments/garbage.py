@@ -1,4 +1,4 @@
-"""Python's garbage collector, kept out of a round: when it runs depends on what ran before."""
+"""Python's garbage collector, kept out of what is measured: when it runs depends on what ran before."""
 
 import gc
 from collections.abc import Iterator
@@ -7,8 +7,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_collections() -> Iterator[None]:
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if was_enabled:
+            gc.enable()

@@ -1,17 +1,18 @@
-"""The state of an NVIDIA GPU through NVML: clocks, temperature, power, energy, and what holds the clocks down.
+"""The state of an NVIDIA GPU through NVML: clocks, temperature, power, energy, throttling.
 
-NVML is NVIDIA's own library of the driver; the package nvidia-ml-py, module pynvml, calls it. It is imported only for
-a GPU, and every figure that a card or driver does not give is None.
+NVML is a library of the driver; the package nvidia-ml-py, module pynvml, calls it. It is imported only for a GPU.
+A figure that the card or driver does not report is None.
 """
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
 import torch
 
-# Bits of NVML's clock event reasons (nvml.h, nvmlClocksEventReasons), their meaning in our words.
+# Bits of NVML's clock event reasons (nvml.h, nvmlClocksEventReasons).
 REASONS = {
     0x001: "idle",
     0x002: "clocks set by the user",
@@ -24,49 +25,30 @@ REASONS = {
     0x100: "display clocks",
 }
 THROTTLING = frozenset({0x004, 0x008, 0x020, 0x040, 0x080})
-"""Those that make a GPU slower than its work would have it, power and heat; idle clocks and chosen ones are none."""
+"""Power and heat: what slows a GPU down under load, unlike idle clocks and chosen ones."""
 
 ENERGY_LEAST_SECONDS = 2.0
-"""The counter moves every 20 to 100 ms, so that over less time an energy would be off by more than 5 %."""
-
-
-@dataclass(frozen=True)
-class GpuReading:
-    """One moment; None where the card does not tell."""
-
-    sm_clock_mhz: int | None
-    memory_clock_mhz: int | None
-    temperature_celsius: int | None
-    power_watts: float | None
-    clock_event_bits: int | None
-
-    def facts(self) -> dict[str, Any]:
-        """As a record holds them."""
-        facts = {name: value for name, value in vars(self).items() if name != "clock_event_bits"}
-        return {**facts, "clock_events": None if self.clock_event_bits is None else self.clock_events}
-
-    @property
-    def clock_events(self) -> list[str]:
-        return [name for bit, name in REASONS.items() if (self.clock_event_bits or 0) & bit]
+"""The counter advances every 20 to 100 ms, so over less time an energy would be off by more than 5 %."""
 
 
 class GpuHealth:
-    """One GPU, as NVML knows it. None of the calls waits for work on the device."""
+    """One GPU. None of the calls waits for work on the device."""
 
     def __init__(self, nvml: ModuleType, handle: object) -> None:
         self._nvml = nvml
         self._handle = handle
 
-    def read(self) -> GpuReading:
-        nvml = self._nvml
+    def facts(self) -> dict[str, Any]:
+        """The state now, as a record holds it; None for what the card does not report."""
+        nvml, bits = self._nvml, self.clock_event_bits()
         milliwatts = self._ask(nvml.nvmlDeviceGetPowerUsage)
-        return GpuReading(
-            sm_clock_mhz=self._ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM),
-            memory_clock_mhz=self._ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_MEM),
-            temperature_celsius=self._ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
-            power_watts=None if milliwatts is None else milliwatts / 1e3,
-            clock_event_bits=self.clock_event_bits(),
-        )
+        return {
+            "sm_clock_mhz": self._ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM),
+            "memory_clock_mhz": self._ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_MEM),
+            "temperature_celsius": self._ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
+            "power_watts": None if milliwatts is None else milliwatts / 1e3,
+            "clock_events": None if bits is None else [name for bit, name in REASONS.items() if bits & bit],
+        }
 
     def clock_event_bits(self) -> int | None:
         # The name until driver 535; newer releases of the package know both.
@@ -75,12 +57,12 @@ class GpuHealth:
         return None if ask is None else self._ask(ask)
 
     def is_throttled(self) -> bool:
-        """Whether power or heat holds the clocks down at this moment."""
+        """Whether power or heat holds the clocks down now."""
         bits = self.clock_event_bits() or 0
         return any(bits & bit for bit in THROTTLING)
 
     def energy_joules(self) -> float | None:
-        """Since the driver was loaded; None on cards before Volta, which do not count it."""
+        """Since the driver was loaded; None on cards older than Volta."""
         millijoules = self._ask(self._nvml.nvmlDeviceGetTotalEnergyConsumption)
         return None if millijoules is None else millijoules / 1e3
 
@@ -101,21 +83,21 @@ def open_gpu_health(device: torch.device) -> GpuHealth:
         import pynvml
     except ImportError as error:
         raise NoHealthError(
-            "Clocks, temperature, power and throttling of the GPU are not recorded, since nvidia-ml-py is not "
-            "installed; run `pip install nvidia-ml-py`."
+            "Clocks, temperature, power and throttling of the GPU are not recorded, because nvidia-ml-py is "
+            "not installed; run `pip install nvidia-ml-py`."
         ) from error
     try:
         pynvml.nvmlInit()
         return GpuHealth(pynvml, _handle_of(pynvml, device))
     except (pynvml.NVMLError, LookupError) as error:
         raise NoHealthError(
-            f"Clocks, temperature, power and throttling of the GPU are not recorded: {error}; see whether nvidia-smi "
-            "lists it."
+            f"Clocks, temperature, power and throttling of the GPU are not recorded: {error}; check that "
+            "nvidia-smi lists the GPU."
         ) from error
 
 
 def _handle_of(nvml: ModuleType, device: torch.device) -> object:
-    """By what the card is, never by its number: CUDA_VISIBLE_DEVICES renumbers GPUs for CUDA alone."""
+    """By UUID or bus, never by number: CUDA_VISIBLE_DEVICES renumbers GPUs for CUDA alone."""
     properties = torch.cuda.get_device_properties(device)
     uuid = getattr(properties, "uuid", None)
     if uuid is not None:
@@ -123,6 +105,43 @@ def _handle_of(nvml: ModuleType, device: torch.device) -> object:
         return nvml.nvmlDeviceGetHandleByUUID(text if text.startswith(("GPU-", "MIG-")) else f"GPU-{text}")
     bus = getattr(properties, "pci_bus_id", None)
     if bus is None:
-        raise LookupError(f"torch {torch.__version__} tells neither the UUID nor the PCI bus of {device}")
+        raise LookupError(f"torch {torch.__version__} reports neither the UUID nor the PCI bus of {device}")
     domain, number = getattr(properties, "pci_domain_id", 0), getattr(properties, "pci_device_id", 0)
     return nvml.nvmlDeviceGetHandleByPciBusId(f"{domain:08X}:{bus:02X}:{number:02X}.0")
+
+
+@dataclass
+class RoundHealth:
+    """State of a GPU over the rounds of one case, asked between rounds; without `health` all facts are None."""
+
+    health: GpuHealth | None
+    throttled_rounds: list[int] = field(default_factory=list)
+    """Measured rounds, counted from 1, at whose end power or heat held the clocks down."""
+    _rounds: int = 0
+    _start_joules: float | None = None
+    _start: float = 0.0
+
+    def begin(self) -> None:
+        """The next round is the first measured one."""
+        self.throttled_rounds, self._rounds = [], 0
+        self._start_joules = None if self.health is None else self.health.energy_joules()
+        self._start = time.perf_counter()
+
+    def end_of_round(self) -> None:
+        """Call it when a measured round has just ended: the clocks are still those of the round."""
+        self._rounds += 1
+        if self.health is not None and self.health.is_throttled():
+            self.throttled_rounds.append(self._rounds)
+
+    def facts(self) -> dict[str, Any]:
+        """`energy_joules_per_round` includes the set-up of a round."""
+        if self.health is None:
+            return {"throttled_rounds": None, "energy_joules_per_round": None}
+        return {"throttled_rounds": self.throttled_rounds, "energy_joules_per_round": self._energy_per_round()}
+
+    def _energy_per_round(self) -> float | None:
+        assert self.health is not None
+        stop_joules, seconds = self.health.energy_joules(), time.perf_counter() - self._start
+        if stop_joules is None or self._start_joules is None or not self._rounds or seconds < ENERGY_LEAST_SECONDS:
+            return None
+        return (stop_joules - self._start_joules) / self._rounds

@@ -1,7 +1,7 @@
-"""The heap of this process, made to do what a GPU's caching allocator does: what is freed stays at hand.
+"""The heap of this process, made to keep freed memory as a GPU's caching allocator does.
 
-A round then finds the memory of the round before, and no figure depends on what ran earlier. Of glibc; a C library
-that has no such switch, or refuses it, is left as it is, and a record says so.
+Each round then finds the memory of the round before, and no figure depends on what ran earlier. This needs glibc; under
+another C library the heap stays as it is, and records say so.
 """
 
 import ctypes
@@ -14,8 +14,7 @@ _NEVER = -1
 _LARGEST_ARGUMENT = 2**31 - 1
 
 KEPT_BLOCKS_IN_BUDGET = 64
-"""How many of the largest blocks that are kept the memory has room for: so many that a few free places, each a little
-too small, cost no case the memory it needs."""
+"""The budget holds this many of the largest kept blocks, so that a few free gaps cost no case its memory."""
 
 _largest_kept_bytes = 0
 _heap_bytes_with_room = 0
@@ -29,11 +28,10 @@ class _Mallinfo2(ctypes.Structure):
 
 
 def keep_freed_memory(budget_bytes: int) -> None:
-    """From here on, large blocks come out of the heap like small ones, and the heap never shrinks by itself.
+    """From here on, large blocks come from the heap like small ones, and the heap never shrinks by itself.
 
-    Left to itself, glibc maps a block above 32 MiB each time, which costs thousands of page faults, unless the heap
-    has room from something that ran earlier, and it gives the heap's end back whenever that is free (mallopt(3)). It
-    still does so with blocks above a 64th of the budget, which is taken down to a power of 2.
+    By default glibc maps each block above 32 MiB anew, at the cost of thousands of page faults, and gives back the free
+    end of the heap (mallopt(3)). It still maps blocks above a 64th of the budget, rounded down to a power of 2.
     """
     global _largest_kept_bytes
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -43,15 +41,15 @@ def keep_freed_memory(budget_bytes: int) -> None:
 
 
 def is_kept() -> bool:
-    """Whether this process keeps the memory that tensors free."""
+    """Whether this process keeps freed memory."""
     return _largest_kept_bytes > 0
 
 
 def make_room() -> None:
-    """Take pages ahead, as many as the heap has grown by since the last time, up to the largest block that is kept.
+    """Take as many pages ahead as the heap has grown since the last call, up to the largest kept block.
 
-    Until 2.39 glibc cuts an aligned block so that its place, once free, can be a few bytes short of the next one of its
-    size (sourceware.org/bugzilla, 30723). The heap then grows now and then in the middle of a later round.
+    Before 2.39, the place of a freed aligned block can be a few bytes short of the next one of its size
+    (sourceware.org/bugzilla, 30723), so that the heap sometimes grows in the middle of a later round.
     """
     global _heap_bytes_with_room
     libc = ctypes.CDLL(None)
@@ -66,7 +64,7 @@ def make_room() -> None:
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
     libc.free.argtypes = (ctypes.c_void_p,)
     libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_ARGUMENT)
-    # Beyond the free end of the heap, or the block would be cut out of pages that are there already.
+    # Beyond the free end of the heap, or the block would be cut from existing pages.
     size = heap.keepcost + min(grown_bytes, _largest_kept_bytes)
     block = libc.malloc(size)
     if block is not None:  # else the memory budget is spent

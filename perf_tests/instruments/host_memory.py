@@ -1,11 +1,11 @@
-"""The memory of the host: what is free, and a cap that turns running out into an error instead of a kill."""
+"""The memory of the host: how much is free, and a cap that makes running out an error instead of a kill."""
 
 import resource
 from pathlib import Path
 
 
 def available_bytes() -> int:
-    """What this process could still take: the machine's free memory or its control group's, whichever is less."""
+    """What this process could still take: the free memory of the machine or its control group, whichever is less."""
     free = _meminfo_bytes("MemAvailable")
     limit = _control_group_room_bytes()
     return free if limit is None else min(free, limit)
@@ -16,19 +16,17 @@ def total_bytes() -> int:
 
 
 def cap_address_space(budget_bytes: int) -> None:
-    """Let this process grow by `budget_bytes` and no further.
-
-    An allocation beyond that raises, where otherwise the kernel would kill the process and everything measured in it.
-    """
+    """Let this process grow by at most `budget_bytes`; a larger allocation raises instead of getting it killed."""
     _, hard_limit = resource.getrlimit(resource.RLIMIT_AS)
-    limit = _address_space_bytes() + budget_bytes
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + budget_bytes
     if hard_limit != resource.RLIM_INFINITY:
         limit = min(limit, hard_limit)
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard_limit))
 
 
 def proc_values(file: str, name: str) -> list[str]:
-    """What stands behind each `name:` in a file of /proc; empty where there is none."""
+    """The value of each line `name: value` in a file of /proc; empty where there is none."""
     try:
         lines = Path("/proc", file).read_text().splitlines()
     except OSError:
@@ -40,12 +38,7 @@ def proc_values(file: str, name: str) -> list[str]:
 def _meminfo_bytes(name: str) -> int:
     for value in proc_values("meminfo", name):
         return int(value.split()[0]) * 1024
-    raise OSError(f"/proc/meminfo has no {name}; give --memory-budget by hand")
-
-
-def _address_space_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    return pages * resource.getpagesize()
+    raise OSError(f"/proc/meminfo has no {name}; set --memory-budget")
 
 
 def _control_group_room_bytes() -> int | None:

@@ -1,37 +1,28 @@
-"""What one operation costs a device: launches, FLOPs and bytes, from nothing but its name and the shapes around it."""
+"""The cost of one operation on a device: launches, FLOPs and bytes, from its name and its tensors' shapes alone."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 MATRIX_PRODUCTS = {"aten.mm": 0, "aten.addmm": 1, "aten.bmm": 0, "aten.baddbmm": 1}
-"""Name to the place of the left factor among the arguments."""
-
-
-@dataclass(frozen=True)
-class FusedAttention:
-    """Where a fused kernel takes what its FLOPs depend on."""
-
-    products: int
-    """Matrix products of T x T extent: forward scores and output; going back the scores again and four gradients."""
-    query_place: int
-    is_causal_place: int
+"""The place of the left factor among the arguments."""
 
 
 FUSED_ATTENTION = {
-    "aten._scaled_dot_product_flash_attention": FusedAttention(2, 0, 4),
-    "aten._scaled_dot_product_flash_attention_backward": FusedAttention(5, 1, 11),
-    "aten._scaled_dot_product_efficient_attention": FusedAttention(2, 0, 6),
-    "aten._scaled_dot_product_efficient_attention_backward": FusedAttention(5, 1, 11),
-    "aten._scaled_dot_product_flash_attention_for_cpu": FusedAttention(2, 0, 4),
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward": FusedAttention(5, 1, 7),
+    "aten._scaled_dot_product_flash_attention": (2, 0, 4),
+    "aten._scaled_dot_product_flash_attention_backward": (5, 1, 11),
+    "aten._scaled_dot_product_efficient_attention": (2, 0, 6),
+    "aten._scaled_dot_product_efficient_attention_backward": (5, 1, 11),
+    "aten._scaled_dot_product_flash_attention_for_cpu": (2, 0, 4),
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": (5, 1, 7),
 }
+"""Number of T x T matrix products (forward scores and output; backward the scores again and four gradients), and the
+places of query and `is_causal` among the arguments."""
 
-# Allocation without a kernel, new names for old bytes, and the copy of one number to the host.
-_LAUNCHES_NOTHING = {
+# Allocations without a kernel, views, and the copy of one number to the host.
+LAUNCHES_NOTHING = {
     "aten.empty", "aten.empty_like", "aten.empty_strided", "aten.empty_permuted", "aten.new_empty",
     "aten.new_empty_strided", "aten._unsafe_view", "aten._local_scalar_dense",
 }  # fmt: skip
@@ -39,35 +30,31 @@ _LAUNCHES_NOTHING = {
 # The destination is written and never read.
 _OVERWRITES = {"aten.copy_", "aten.fill_", "aten.zero_", "aten.normal_", "aten.uniform_"}
 
-# Of the first argument only the rows that the indices name are read.
+# Only the indexed rows of the first argument are read.
 _LOOKS_UP = {"aten.index", "aten.gather", "aten.embedding", "aten.index_select"}
 
-# Of the first argument only the rows that the indices name are written, or read and written: the values come last.
+# Only the indexed rows of the first argument are written, or read and written; the values come last.
 _WRITES_ROWS = {"aten.scatter", "aten.scatter_"}
 _ADDS_ROWS = {"aten.scatter_add", "aten.scatter_add_", "aten.index_put", "aten.index_put_"}
 
 REUSES_FIRST_ARGUMENT = {"aten.add", "aten.scatter", "aten.scatter_add", "aten.index_put"}
-"""What autograd writes into the first argument where nothing else holds it, but not while a mode looks on."""
+"""Autograd writes their result into a first argument that nothing else holds, except under a dispatch mode."""
 
 _ON_LISTS = ("aten._foreach", "aten._fused_adam", "aten._amp_foreach")
 
-# PyTorch, aten/src/ATen/native/cuda/MultiTensorApply.cuh: how much of a list of tensors fits into one launch.
+# PyTorch, aten/src/ATen/native/cuda/MultiTensorApply.cuh: the limits of one launch.
 _TENSORS_PER_LAUNCH = (110, 64, 48, 36, 30)
 _BLOCKS_PER_LAUNCH = 320
 _ELEMENTS_PER_BLOCK = 65536
 
 
 def operator_name(operator: Any) -> str:
-    """`aten.mm` for every overload of it."""
+    """`aten.mm` for each of its overloads."""
     return str(operator.overloadpacket)
 
 
-def launches_nothing(operator: Any, name: str) -> bool:
-    return operator.is_view or name in _LAUNCHES_NOTHING
-
-
 def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
-    """Every tensor among arguments or results; lists of tensors are opened."""
+    """Every tensor among arguments or results, nested lists included."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
@@ -76,13 +63,13 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def mutated_tensors(name: str, args: tuple[Any, ...]) -> list[Tensor]:
-    """What an operation on lists of tensors, which returns nothing, changes in place."""
+    """What an operation on lists of tensors changes in place; it returns nothing."""
     places = (0, 2, 3) if name.startswith("aten._fused_adam") else (0,)  # parameters and moments; gradients are read
     return list(tensors_in(args[place] for place in places)) if name.startswith(_ON_LISTS) else []
 
 
 def touched_elements_bytes(tensor: Tensor) -> int:
-    """Bytes of the elements that are there in memory: an expanded dimension holds one of each."""
+    """Bytes of the distinct elements in memory: an expanded dimension counts once."""
     elements = 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         if stride or not size:
@@ -91,10 +78,8 @@ def touched_elements_bytes(tensor: Tensor) -> int:
 
 
 def bytes_of(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> int:
-    """Least traffic of one operation: every input read once and every output written once.
-
-    What is read of a table is what is looked up. Caches, and passes that a kernel makes twice, are left out.
-    """
+    """Least traffic of one operation: every input read once, of a table only the rows looked up; every output written
+    once."""
     written = sum(touched_elements_bytes(tensor) for tensor in outputs)
     if name in _LOOKS_UP:
         return 2 * written + sum(touched_elements_bytes(tensor) for tensor in inputs[1:])
@@ -106,42 +91,41 @@ def bytes_of(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> int:
 
 
 def flops_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """FLOPs that are executed, at 2mnk a matrix product; elementwise work counts as none.
+    """Executed FLOPs, at 2mnk a matrix product; elementwise work counts as none.
 
     A fused causal kernel skips the blocks above the diagonal (Dao et al., "FlashAttention", arXiv:2205.14135, section
-    3.1; so do PyTorch's flash and memory-efficient kernels on CUDA and its flash kernel on a CPU). Counted are the
-    T (T + 1) / 2 pairs that no causal kernel can leave out: a lower bound, so that nothing is called impossibly fast
-    that is not.
+    3.1; so do PyTorch's flash and memory-efficient kernels on CUDA and its flash kernel on a CPU). It counts as the
+    T (T + 1) / 2 pairs that no causal kernel can skip: a lower bound, so that no true time is called impossibly fast.
     """
     if name in MATRIX_PRODUCTS:
         place = MATRIX_PRODUCTS[name]
         left, right = args[place], args[place + 1]
         return 2 * left.numel() * right.shape[-1]
     if name in FUSED_ATTENTION:
-        return _fused_attention_flops(FUSED_ATTENTION[name], args, kwargs)
+        return _fused_attention_flops(*FUSED_ATTENTION[name], args, kwargs)
     return 0
 
 
-def _fused_attention_flops(kernel: FusedAttention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    query_BHTK: Tensor = args[kernel.query_place]
-    keys = args[kernel.query_place + 1].shape[-2]
-    batch, heads, queries, width = query_BHTK.shape
-    in_place = args[kernel.is_causal_place] if len(args) > kernel.is_causal_place else False
-    is_causal = kwargs.get("is_causal", in_place)
+def _fused_attention_flops(
+    products: int, query_place: int, is_causal_place: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> int:
+    batch, heads, queries, width = args[query_place].shape
+    keys = args[query_place + 1].shape[-2]
+    is_causal = kwargs.get("is_causal", args[is_causal_place] if len(args) > is_causal_place else False)
     pairs = queries * (queries + 1) // 2 if is_causal and queries == keys else queries * keys
-    return kernel.products * 2 * batch * heads * pairs * width
+    return products * 2 * batch * heads * pairs * int(width)
 
 
 def rate_of(name: str, args: tuple[Any, ...], float32_rate: str, on_cuda: bool) -> str:
     """The arithmetic rate that bounds the operation: "fp32", "tf32", "bf16", "fp16", or "" for elementwise work.
 
-    CUDA's memory-efficient attention multiplies float32 on tensor cores, each product as three of TF32 (CUTLASS,
-    `OpMultiplyAddFastF32`), so the bound of it is TF32's.
+    CUDA's memory-efficient attention computes each float32 product as three of TF32 on tensor cores (CUTLASS,
+    `OpMultiplyAddFastF32`), so TF32's rate bounds it.
     """
     if name in MATRIX_PRODUCTS:
         factor = args[MATRIX_PRODUCTS[name]]
     elif name in FUSED_ATTENTION:
-        factor = args[FUSED_ATTENTION[name].query_place]
+        factor = args[FUSED_ATTENTION[name][1]]
         float32_rate = "tf32" if on_cuda else float32_rate
     else:
         return ""
@@ -150,7 +134,7 @@ def rate_of(name: str, args: tuple[Any, ...], float32_rate: str, on_cuda: bool) 
 
 
 def launches_of(name: str, args: tuple[Any, ...], on_cuda: bool) -> int:
-    """1, and for an operation on a list of tensors as many as its elements need: on a CPU one for each tensor."""
+    """1; for an operation on lists of tensors as many as their elements need, on a CPU one for each tensor."""
     if not name.startswith(_ON_LISTS):
         return 1
     lists = [tensors for value in args if isinstance(value, list | tuple) and (tensors := list(tensors_in(value)))]
@@ -164,9 +148,9 @@ def launches_of(name: str, args: tuple[Any, ...], on_cuda: bool) -> int:
 
 
 def multi_tensor_launches(elements: list[int], depth: int) -> int:
-    """How many launches CUDA's multi_tensor_apply cuts lists of `depth` tensors each into.
+    """How many launches CUDA's multi_tensor_apply needs for `depth` lists of tensors.
 
-    A launch takes a limited number of tensors and of blocks, and a tensor that is cut continues in the next.
+    A launch takes a limited number of tensors and blocks; a tensor that does not fit continues in the next.
     """
     tensors_at_most = _TENSORS_PER_LAUNCH[min(depth, len(_TENSORS_PER_LAUNCH)) - 1]
     launches = tensors = blocks = 0

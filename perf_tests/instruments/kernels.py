@@ -1,37 +1,36 @@
 """A few rounds of a case under torch.profiler, as a Chrome trace with the model's regions in it."""
 
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from model.regions import regions_opened_by
 from perf_tests.instruments.device import Device
+from perf_tests.instruments.exported_trace import exported_trace
 from perf_tests.instruments.garbage import no_collections
 from perf_tests.instruments.torch_private import profiler_is_active
 
 PLAIN_ROUNDS = 2
-"""Without the profiler: the first is cold, the second is what a round takes without the profiler's overhead."""
+"""Without the profiler: the first is cold, the second gives the time of a round without the profiler's overhead."""
 
 WARMUP_ROUNDS = 2
-"""Under the profiler, thrown away: its own first use is slow."""
+"""Under the profiler and discarded, because its first use is slow."""
 
 TRACED_ROUNDS = 2
-"""Two, so that a count that differs between them is seen."""
+"""Two, to detect a count that differs between them."""
 
 ALL_ROUNDS = PLAIN_ROUNDS + WARMUP_ROUNDS + TRACED_ROUNDS
 
 ROUND, SET_UP = "round", "set-up"
-"""Regions around what is timed and around what is not; everything else is the model's own."""
+"""Regions around what is timed and around its set-up; all others are the model's."""
 
 NSYS_VARIABLES = ("NSYS_PROFILING_SESSION_ID", "NSYS_TARGET_STD_REDIRECT_ACTIVE")
-"""Set by Nsight Systems in what it starts."""
+"""Set by Nsight Systems in processes that it starts."""
 
 
 class ProfilerBusyError(Exception):
@@ -49,35 +48,35 @@ class TracedRounds:
 Around = Callable[[], AbstractContextManager[object]]
 
 PlayRound = Callable[[Around, Around], None]
-"""Plays one round, its set-up inside the first context and its target inside the second."""
+"""Runs one round, its set-up inside the first context and its target inside the second."""
 
 
 def trace_rounds(play: PlayRound, device: Device) -> TracedRounds:
-    """Play a few rounds, the last of them traced. Raises ProfilerBusyError."""
+    """Run a few rounds and trace the last ones. Raises ProfilerBusyError."""
     check_no_profiler()
     plain_seconds = 0.0
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "trace.json")
-        with profile(
-            activities=_activities(device),
-            schedule=schedule(wait=PLAIN_ROUNDS, warmup=WARMUP_ROUNDS, active=TRACED_ROUNDS),
-            on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(path)),
-            record_shapes=True,
-        ) as profiler:
-            for number in range(ALL_ROUNDS):
-                is_plain = number < PLAIN_ROUNDS
-                halves = _Halves(device, nullcontext if is_plain else record_function)
-                with nullcontext() if is_plain else regions_opened_by(_open_region):
-                    play(halves.set_up, halves.target)
-                if is_plain:
-                    plain_seconds = halves.target_seconds
-                profiler.step()
-        return TracedRounds(plain_seconds, path.read_bytes())
+    traces: list[bytes] = []
+    on_gpu = device.torch_device.type == "cuda"
+    with profile(
+        activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])],
+        schedule=schedule(wait=PLAIN_ROUNDS, warmup=WARMUP_ROUNDS, active=TRACED_ROUNDS),
+        on_trace_ready=lambda profiler: traces.append(exported_trace(profiler.export_chrome_trace)),
+        record_shapes=True,
+    ) as profiler:
+        for number in range(ALL_ROUNDS):
+            is_plain = number < PLAIN_ROUNDS
+            halves = _Halves(device, nullcontext if is_plain else record_function)
+            with nullcontext() if is_plain else regions_opened_by(_open_region):
+                play(halves.set_up, halves.target)
+            if is_plain:
+                plain_seconds = halves.target_seconds
+            profiler.step()
+    return TracedRounds(plain_seconds, traces[0])
 
 
 @dataclass
 class _Halves:
-    """What the two halves of a round run in; each waits for the device."""
+    """The contexts of set-up and target; each waits for the device."""
 
     device: Device
     annotate: Callable[[str], AbstractContextManager[object]]
@@ -99,22 +98,17 @@ class _Halves:
 
 
 def _open_region(name: str) -> AbstractContextManager[object]:
-    # Inside compiled code there is nothing to mark: what the regions held apart is one kernel there.
+    # Inside compiled code there is nothing to mark: the regions are fused into one kernel.
     return nullcontext() if torch.compiler.is_compiling() else record_function(name)
 
 
-def _activities(device: Device) -> list[ProfilerActivity]:
-    on_gpu = device.torch_device.type == "cuda"
-    return [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-
-
 def check_no_profiler(option: str = "--kernels") -> None:
-    """Raises ProfilerBusyError where a second profiler, that of `option`, would get nothing or take it from another."""
+    """Raises ProfilerBusyError where another profiler is active, so that that of `option` would conflict with it."""
     running = next((name for name in NSYS_VARIABLES if os.environ.get(name)), None)
     if running is not None:
         raise ProfilerBusyError(
-            f"Nsight Systems profiles this process ({running} is set), and only one profiler can watch a device at a "
-            f"time; run without {option} under nsys, or with {option} without nsys."
+            f"Nsight Systems profiles this process ({running} is set), and a device allows one profiler at a time; "
+            f"run without {option} under nsys, or with {option} without nsys."
         )
     if profiler_is_active():
         raise ProfilerBusyError(

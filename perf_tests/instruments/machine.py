@@ -1,4 +1,4 @@
-"""What the machine is, and what of it drifts: the first belongs to a record, the second to each of its rows."""
+"""Facts of the machine: stable ones belong to a record, drifting ones to each of its rows."""
 
 import os
 import time
@@ -20,7 +20,7 @@ _VARIABLES = (
 
 
 def stable_facts(device: torch.device, threads: int) -> dict[str, Any]:
-    """Hardware, build and flags: two runs compare only where all of this is equal."""
+    """Hardware, build and flags: two runs are comparable only if all of this is equal."""
     return {
         "device": device.type,
         "gpu": _gpu_facts(device) if device.type == "cuda" else None,
@@ -47,7 +47,7 @@ def _gpu_facts(device: torch.device) -> dict[str, Any]:
 
 
 def _driver_version() -> str | None:
-    """The NVIDIA driver's version as the kernel module states it; None where it does not."""
+    """The NVIDIA driver's version from its kernel module; None where it has none."""
     try:
         with open("/proc/driver/nvidia/version") as lines:
             return next(lines).split("Kernel Module")[1].split()[0]
@@ -56,16 +56,16 @@ def _driver_version() -> str | None:
 
 
 def drifting_facts(device: torch.device, health: GpuHealth | None = None) -> dict[str, Any]:
-    """Clock rates and load at this moment, of a GPU its whole state; None where the machine does not tell."""
+    """Clock rates and load now, or the state of a GPU; None for what the machine does not report."""
     if device.type == "cuda":
-        return {"sm_clock_mhz": None} if health is None else health.read().facts()
+        return {"sm_clock_mhz": None} if health is None else health.facts()
     one_minute_load, _, _ = os.getloadavg()
     clocks = [float(value) for value in host_memory.proc_values("cpuinfo", "cpu MHz")]
     return {"cpu_clock_mhz": max(clocks, default=None), "load_average_1min": one_minute_load}
 
 
 def seconds_since_process_start() -> float:
-    """Age of this process, the interpreter's own start included (proc(5), /proc/pid/stat, field 22)."""
+    """Age of this process, the interpreter's start included (proc(5), /proc/pid/stat, field 22)."""
     after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     started = int(after_name[19]) / os.sysconf("SC_CLK_TCK")
     return time.clock_gettime(time.CLOCK_BOOTTIME) - started

@@ -1,4 +1,4 @@
-"""The machine's ceilings, measured: matrix products and memory traffic, for figures to be some share of."""
+"""The machine's ceilings, measured: rates of matrix products and of memory traffic."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import torch
 from model.precision import Precision
 from perf_tests.instruments.device import Device
 
-# Large enough to be bound by arithmetic: 0.1 s on a 0.2 TFLOP/s CPU, 20 ms on a 50 TFLOP/s GPU.
+# Large enough to be compute-bound: 0.1 s on a 0.2 TFLOP/s CPU, 20 ms on a 50 TFLOP/s GPU.
 _WIDTH = {"cpu": 2048, "cuda": 8192}
 _ROUNDS = 10
 
@@ -17,10 +17,9 @@ _ARRAY_BYTES = {"cpu": 2**28, "cuda": 2**30}
 
 
 def matmul_flops_per_second(precision: Precision, device: Device) -> float:
-    """The best of a few square products in the dtype that `precision` multiplies in.
+    """The best of a few square products in the dtype that `precision` multiplies in; disturbances only slow them down.
 
-    The best, since everything that disturbs a product makes it slower. Leaves the process's TF32 mode as `precision`
-    sets it.
+    Leaves the process in the TF32 mode of `precision`.
     """
     precision.apply()
     width = _WIDTH[device.torch_device.type]
@@ -30,17 +29,14 @@ def matmul_flops_per_second(precision: Precision, device: Device) -> float:
 
 
 def memory_bytes_per_second(device: Device) -> float:
-    """The best of a few sums of two arrays, both read and the third written: two reads and a write, as STREAM counts.
-
-    The third is in memory that the process has: a CPU's heap keeps what is freed, as a GPU's caching allocator does.
-    """
+    """The best of a few sums of two arrays into a third: two reads and a write, as STREAM counts."""
     elements = _ARRAY_BYTES[device.torch_device.type] // 4
     left, right, out = (torch.ones(elements, device=device.torch_device) for _ in range(3))
     return 3 * 4 * elements / best_seconds(lambda: torch.add(left, right, out=out), device)
 
 
 def best_seconds(work: Callable[[], object], device: Device) -> float:
-    """The fastest of a few calls, each waited for; the first warms up."""
+    """The fastest of a few synchronised calls; the first warms up."""
     best = float("inf")
     for _ in range(_ROUNDS + 1):
         device.synchronize()

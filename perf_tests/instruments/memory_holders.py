@@ -1,7 +1,7 @@
-"""Who holds the memory of a round: every block with its category, the line that made it, and the region that saved it.
+"""What holds the memory of a round: every block with its category, the line that made it and the region that saved it.
 
-Watched at the dispatcher, on real tensors, so that a model of the user's is told as ours is. The watch keeps arguments
-alive a little longer than they would be, so the peak itself is the allocator's to tell.
+Observed at the dispatcher, on real tensors, so that it works for any model. Arguments live a little longer than usual
+meanwhile, so the peak itself comes from the allocator.
 """
 
 import inspect
@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from traceback import walk_stack
 from typing import Any
 
 import torch
@@ -33,10 +33,10 @@ DEEPEST_STACK = 32
 """Frames kept of a call, innermost first."""
 
 _INSTRUMENTS = (__file__, *wrappers_of_calls())
-"""What every stack begins with: this watch, and what PyTorch wraps its calls in."""
+"""The innermost frames of every stack: this file and PyTorch's wrappers of calls."""
 
 Regions = tuple[str, ...]
-"""The regions that are open, outermost first."""
+"""The open regions, outermost first."""
 
 
 @dataclass(frozen=True)
@@ -59,19 +59,20 @@ class PartChanges:
 
 @dataclass(frozen=True)
 class Held:
-    """One round, told block by block; blocks that were there before come first in `changes`."""
+    """One round, block by block; earlier blocks come first in `changes`."""
 
     changes: tuple[Change, ...]
     first_of_round: int
     parts: tuple[PartChanges, ...]
     saved_bytes: Counter[Regions]
-    """What autograd kept, each block once, by the regions that were open when it did."""
+    """What autograd saved, each block once, by the regions open at that moment."""
     frames: dict[int, tuple[Frame, ...]]
-    """By the `id` of the block that was made there."""
+    """By the `id` of the block that they made."""
 
     def held_at_peak(self) -> Counter[str]:
-        """Bytes by category when the most is held."""
-        before, during = self.changes[: self.first_of_round], self.changes[self.first_of_round :]
+        """Bytes by category at the peak."""
+        changes = [(change.block.category, change.bytes) for change in self.changes]
+        before, during = changes[: self.first_of_round], changes[self.first_of_round :]
         return held_at_peak(during, held_after(before, Counter()))
 
     def allocations(self) -> list[StorageBlock]:
@@ -82,9 +83,9 @@ class Held:
 class HolderWatch:
     """Watches one round on a device of type `device_type`.
 
-    `source` is the folder whose lines are named as makers of blocks, `outermost` the file at which a stack is cut off,
-    `parts` the regions that are parts of the round. A compiled function runs its kernels out of sight, and a watched
-    one would not run compiled: of such a round, with `sees_operations` false, only what autograd keeps is told.
+    Lines in the folder `source` are named as places of blocks, stacks end at the file `outermost`, and the regions in
+    `parts` are parts of the round. Of a round with compiled functions, which would not run compiled under the watch,
+    set `sees_operations` to false: then only what autograd saves is recorded.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class HolderWatch:
         self._first_of_round = 0
 
     def register(self, tensors: Iterable[Tensor], category: str) -> None:
-        """Say what tensors are for; those not seen before are taken in."""
+        """Set the category of tensors; unknown ones are added."""
         for tensor in tensors:
             if not self.tracker.knows(tensor):
                 self.tracker.add(tensor, "", "", category, on_host=tensor.device.type != self._device_type)
@@ -112,7 +113,7 @@ class HolderWatch:
 
     @contextmanager
     def round(self) -> Iterator[None]:
-        """The round runs inside; what it holds on to must be let go of in there too."""
+        """The round runs inside, and must free what it holds there too."""
         self._first_of_round = self.tracker.settle()
         with ExitStack() as stack:
             stack.enter_context(regions_opened_by(self._region))
@@ -129,13 +130,13 @@ class HolderWatch:
         self._parts.append(PartChanges(name, first, self.tracker.settle()))
 
     def finished(self) -> Held:
-        """What was seen; read it when every category is known. Nothing is followed any longer."""
+        """What was seen; call it once, when all categories are known."""
         changes = tuple(self.tracker.changes)
         self.tracker.forget_all()
         return Held(changes, self._first_of_round, tuple(self._parts), self._saved_bytes, self._frames)
 
     def _region(self, name: str) -> AbstractContextManager[object]:
-        # Inside compiled code there is nothing to tell apart: it is one kernel there.
+        # Inside compiled code there is nothing to mark: the regions are fused into one kernel.
         if torch.compiler.is_compiling():
             return nullcontext()
         return self.part(name) if name in self._names_of_parts else self._open(name)
@@ -163,25 +164,26 @@ class HolderWatch:
         inputs = list(tensors_in((*args, *kwargs.values())))
         frames = self._stack()
         place = place_among(((frame.filename, frame.line) for frame in frames), self._source)
-        if not place and "backward" in self._regions:  # which a GPU runs in a thread without Python
+        if not place and "backward" in self._regions:  # which a GPU runs in a thread without Python frames
             place = BACKWARD_PASS
         for tensor in made:
             on_host = tensor.device.type != self._device_type
             self._frames[id(take_in(self.tracker, tensor, name, place, inputs, on_host))] = frames
 
     def _stack(self) -> tuple[Frame, ...]:
-        """The Python that is running, innermost first, without this instrument."""
-        frame: FrameType | None = inspect.currentframe()
+        """The running Python frames, innermost first, without this instrument's."""
         frames: list[Frame] = []
-        while frame is not None and frame.f_code.co_filename != self._outermost and len(frames) < DEEPEST_STACK:
-            if frames or not frame.f_code.co_filename.startswith(_INSTRUMENTS):
-                frames.append(Frame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
-            frame = frame.f_back
+        for frame, line in walk_stack(inspect.currentframe()):
+            code = frame.f_code
+            if code.co_filename == self._outermost or len(frames) == DEEPEST_STACK:
+                break
+            if frames or not code.co_filename.startswith(_INSTRUMENTS):
+                frames.append(Frame(code.co_filename, line, code.co_name))
         return tuple(frames)
 
 
 class _Operations(TorchDispatchMode):
-    """Tells `note` of each operation that was run: operator, arguments, keyword arguments, result."""
+    """Calls `note` after each operation with operator, arguments, keyword arguments and result."""
 
     def __init__(self, note: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""The model's regions as NVTX ranges, which Nsight Systems shows on its timeline and can filter by."""
+"""The model's regions as NVTX ranges, which Nsight Systems shows on its timeline and filters by."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -8,24 +8,24 @@ from typing import Any
 import torch
 
 DOMAIN = "transformer-perf-tests"
-"""A domain of the suite's own, so that its ranges do not mix with others."""
+"""The suite's own domain, so that its ranges do not mix with others."""
 
 
 def why_no_ranges() -> str | None:
-    """None where ranges can be made, else what to do."""
+    """None where ranges can be made, else one sentence with the next step."""
     if importlib.util.find_spec("nvtx") is None:
         return "--nvtx needs the package nvtx, and it is not installed; run `pip install nvtx`."
     return None
 
 
 class NvtxRanges:
-    """Opens a range for each region; nothing happens where no profiler listens."""
+    """Opens a range for each region; without a profiler nothing happens."""
 
     def __init__(self) -> None:
         import nvtx  # here, so that a run without ranges needs no such package
 
         self._domain: Any = nvtx.get_domain(DOMAIN)
-        # Registered once each, as nsys wants the strings that it is to start at; and cheaper than a string a range.
+        # Registered once each, as nsys requires to start a capture at a range; it is also cheaper.
         self._attributes: dict[str, Any] = {}
 
     def __call__(self, name: str) -> Any:
@@ -45,7 +45,7 @@ class NvtxRanges:
 
 @contextmanager
 def capture(device: torch.device) -> Iterator[None]:
-    """What `nsys profile --capture-range=cudaProfilerApi` captures; nothing on a CPU, which has no such interface."""
+    """The range that `nsys profile --capture-range=cudaProfilerApi` captures; nothing on a CPU."""
     if device.type != "cuda":
         yield
         return

@@ -1,4 +1,4 @@
-"""Pages that the kernel hands this process on first touch: how many so far, and what one costs here."""
+"""Page faults of this process: how many so far, and the cost of one on this machine."""
 
 import mmap
 import resource
@@ -9,19 +9,19 @@ CALIBRATIONS = 5
 
 
 def page_faults() -> int:
-    """Since the process began, those served without a disk (getrusage(2), ru_minflt)."""
+    """Minor page faults since the process began (getrusage(2), ru_minflt)."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def system_seconds() -> float:
-    """CPU time that the kernel spent for this process since it began, in all threads (getrusage(2), ru_stime)."""
+    """CPU time of the kernel for all threads of this process since it began (getrusage(2), ru_stime)."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_stime
 
 
 def seconds_per_page_fault() -> float:
-    """Of a page of the usual size, its clearing included: first touch of fresh pages less a second touch.
+    """CPU time of one fault, clearing the page included: first touch of fresh pages minus a second touch.
 
-    CPU time, and the minimum of a few runs: a neighbour that takes the core is no page fault.
+    The minimum of a few runs, so that a neighbour on the core does not count.
     """
     return min(_calibrate() for _ in range(CALIBRATIONS))
 

@@ -1,6 +1,6 @@
-"""What the allocator itself says of one round: its peaks, part by part, and what it holds at the ends of each part.
+"""Memory of one round as the allocator reports it: peaks by part, and bytes held before and after each part.
 
-On a GPU these are the caching allocator's own statistics, on a CPU every block it handed out and took back.
+On a GPU from the caching allocator's statistics, on a CPU from every block that it handed out or took back.
 """
 
 import gc
@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from torch.profiler import record_function
 
-from perf_tests.instruments.allocator_peak import allocator_traced
-from perf_tests.instruments.allocator_trace import AllocatorEvent, AllocatorTrace
+from perf_tests.instruments.allocator_trace import AllocatorEvent, AllocatorTrace, traced_allocator
 from perf_tests.instruments.host_memory import proc_values
 from perf_tests.instruments.torch_private import FakeTensor
 
@@ -22,10 +21,10 @@ ROUND = "memory of a round"
 PART = "memory of part "
 
 OpenPart = Callable[[str], AbstractContextManager[object]]
-"""Makes of a part's name the context that it runs in."""
+"""From a part's name to the context that it runs in."""
 
 Play = Callable[[OpenPart], object]
-"""One round, each of its parts inside of what `OpenPart` gives; nothing of it is alive when its result is dropped."""
+"""One round, each part inside its `OpenPart`; nothing of it is alive once its result is dropped."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class AllocatorPeak:
-    """The most that is held in one part of a round."""
+    """Peak of one part of a round."""
 
     name: str
     peak_allocated_bytes: int
@@ -48,14 +47,14 @@ class AllocatorPeak:
 
 @dataclass(frozen=True)
 class Fragmentation:
-    """What the caching allocator keeps beyond what it hands out, over one round."""
+    """What the caching allocator keeps beyond what it hands out in one round."""
 
     reserved_less_allocated_bytes: int
-    """Of the two peaks."""
+    """Difference of the two peaks."""
     inactive_split_bytes: int
-    """The most that lay idle in blocks that were cut from larger ones and cannot be given back."""
+    """Peak of idle memory in blocks cut from larger ones, which cannot be given back."""
     allocation_retries: int
-    """How often it had to return its cache before an allocation succeeded."""
+    """Allocations that succeeded only after the cache was emptied."""
 
 
 @dataclass(frozen=True)
@@ -68,18 +67,18 @@ class RoundMemory:
     parts: tuple[AllocatorPeak, ...]
     fragmentation: Fragmentation | None
     events: tuple[AllocatorEvent, ...] = ()
-    """Of a CPU: every block of the round, in order."""
+    """Every block of the round in order, on a CPU."""
     allocated_before_bytes: int = 0
-    """What was held before the first of `events`."""
+    """Held before the first of `events`."""
 
 
 def memory_of_round(play: Play, device: torch.device) -> RoundMemory:
-    """Of the second round played: the first makes what every later one finds there."""
+    """Memory of the second round: the first makes what later ones find."""
     return _on_cuda(play, device) if device.type == "cuda" else _on_cpu(play)
 
 
 def allocated_bytes(device: torch.device) -> tuple[int, int | None]:
-    """Allocated and reserved at this moment, while no graph is alive."""
+    """Allocated and reserved bytes now, while no graph is alive."""
     if device.type != "cuda":
         return live_tensor_bytes(device.type), None
     statistics = torch.cuda.memory_stats(device)
@@ -87,9 +86,9 @@ def allocated_bytes(device: torch.device) -> tuple[int, int | None]:
 
 
 def live_tensor_bytes(device_type: str) -> int:
-    """Bytes of every storage on the device under a tensor or a gradient, each once.
+    """Bytes of all storages of tensors and gradients on a device type, each once.
 
-    Call it where no graph is alive: what only autograd's own code holds cannot be reached from here.
+    Call it while no graph is alive: tensors that only autograd holds are out of reach.
     """
     gc.collect()
     storages: dict[int, int] = {}
@@ -103,23 +102,23 @@ def live_tensor_bytes(device_type: str) -> int:
 
 
 def resident_set_peak_bytes() -> int | None:
-    """The most pages that this process ever had in memory (Linux); None where the system does not say."""
+    """Peak resident memory of this process (Linux); None where the system does not report it."""
     return next((int(value.split()[0]) * 1024 for value in proc_values("self/status", "VmHWM")), None)
 
 
 def _on_cpu(play: Play) -> RoundMemory:
-    # Both are traced: the size of a block from before the trace, a gradient for example, is unknown when it goes.
-    with allocator_traced() as traced:
+    def play_twice() -> int:
+        # Both are traced: the size of an earlier block, a gradient for example, is unknown when it goes.
         for name in (f"{ROUND}, the first", ROUND):
             with record_function(name):
                 play(lambda part: record_function(f"{PART}{part}"))
-        held_at_end = live_tensor_bytes("cpu")
-    assert traced.trace is not None
-    return read_round(traced.trace, held_at_end)
+        return live_tensor_bytes("cpu")
+
+    return read_round(*traced_allocator(play_twice))
 
 
 def read_round(trace: AllocatorTrace, held_at_end_bytes: int) -> RoundMemory:
-    """The last round of a trace at whose end so many bytes are held in all."""
+    """The last round of a trace at whose end `held_at_end_bytes` are held in all."""
     before = held_at_end_bytes - trace.allocated_at_end()
     whole = trace.stretch(ROUND)
     marks, parts = [], []
@@ -149,7 +148,7 @@ def _on_cuda(play: Play, device: torch.device) -> RoundMemory:
 
 @dataclass
 class _CudaStatistics:
-    """The allocator's peaks are since the last reset; each end of a part reads and resets them."""
+    """Peaks count from the last reset; the start and end of each part read and reset them."""
 
     device: torch.device
     marks: list[Mark] = field(default_factory=list)
@@ -176,7 +175,7 @@ class _CudaStatistics:
         return statistics
 
     def _note_peaks(self) -> dict[str, Any]:
-        """The statistics since the last call; from here on peaks are counted again."""
+        """The statistics since the last call; peaks count anew from here."""
         statistics = torch.cuda.memory_stats(self.device)
         for kind in ("allocated", "reserved", "inactive_split"):
             peak = statistics[f"{kind}_bytes.all.peak"]

@@ -1,4 +1,4 @@
-"""Frozen kernels: work that no change of the code under test can touch. What moves them is the machine."""
+"""Frozen kernels that no change of the code under test can affect: if they change, the machine did."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ _STEPS = 60_000
 
 
 def sentinels(device: torch.device) -> dict[str, Callable[[], object]]:
-    """By what bounds them: arithmetic, memory, the interpreter. Each takes a few milliseconds on a CPU."""
+    """By their bound: arithmetic, memory, interpreter. Each takes a few milliseconds on a CPU."""
     generator = torch.Generator().manual_seed(0)
     left, right = (torch.randn(_WIDTH, _WIDTH, generator=generator).to(device) for _ in range(2))
     source = torch.zeros(_COPY_FLOATS, device=device)

@@ -1,7 +1,7 @@
-"""A log of the storages that tensors come and go with: how much is held when, and by what.
+"""A log of tensor storages as they are allocated and freed: how much is held when, and by what.
 
-A storage is a block of memory; views share one. It is followed by a weak reference, so that it is free when the last
-tensor lets go of it, as in the allocator itself.
+A storage is a block of memory that views share. A weak reference follows it, so that it counts as free when its last
+tensor is gone, as in the allocator.
 """
 
 import weakref
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 CUDA_BLOCK_BYTES = 512
-"""Multiple that CUDA's caching allocator rounds each block up to (PyTorch, c10/core/CachingDeviceAllocator.h)."""
+"""CUDA's caching allocator rounds blocks up to multiples of this (PyTorch, c10/core/CachingDeviceAllocator.h)."""
 
 TEMPORARIES = "temporaries"
 
@@ -22,31 +22,30 @@ class StorageBlock:
     bytes: int
     operator: str
     place: str
-    """`model/attention.py:48`, where the source of the model is known and made it; else empty."""
+    """`model/attention.py:48`; empty where no known line of the model made it."""
     category: str
     on_host: bool
     is_saved: bool = False
-    """Whether autograd keeps it for the backward pass."""
+    """For the backward pass, by autograd."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A block came or went."""
+    """One allocation or release."""
 
     block: StorageBlock
     is_allocation: bool
 
     @property
     def bytes(self) -> int:
-        """Negative when it went."""
+        """Negative when freed."""
         return self.block.bytes if self.is_allocation else -self.block.bytes
 
 
 class StorageTracker:
     """Every block registered or allocated, and every change in order.
 
-    Blocks are rounded up to multiples of `block_bytes`. On a device of its own (`separate_host`) numbers that stay on
-    the host take no memory of the device.
+    Blocks are rounded up to multiples of `block_bytes`. With `separate_host`, tensors on the host take no memory.
     """
 
     def __init__(self, block_bytes: int, separate_host: bool) -> None:
@@ -63,14 +62,14 @@ class StorageTracker:
         return id(tensor.untyped_storage()) in self._blocks
 
     def block_of(self, tensor: Tensor) -> StorageBlock:
-        """The block under a tensor; one that was never seen existed before, and is taken in as such."""
+        """The block under a tensor; an unknown one existed before and is added."""
         key = id(tensor.untyped_storage())
         if key not in self._blocks:
             self.add(tensor, "", "", TEMPORARIES)
         return self._blocks[key]
 
     def add(self, tensor: Tensor, operator: str, place: str, category: str, on_host: bool = False) -> StorageBlock:
-        """Take in the storage of `tensor`, which is not known yet."""
+        """Follow the storage of `tensor`, which must be unknown so far."""
         storage = tensor.untyped_storage()
         key = id(storage)
         size = -(-storage.nbytes() // self._block_bytes) * self._block_bytes
@@ -84,12 +83,12 @@ class StorageTracker:
         return block
 
     def reuses_if_freed_next(self, argument: StorageBlock) -> None:
-        """The block just added is no new one if `argument` is let go of before anything else is allocated."""
+        """The block just added reuses that of `argument` if the latter is freed before the next allocation."""
         if self.changes[self._last_allocation].block.bytes == argument.bytes:
             self._may_be_reused = argument
 
     def settle(self) -> int:
-        """How many changes there are for good: nothing from before is handed on any more."""
+        """The number of changes so far, now final: no earlier block can be reused any more."""
         self._may_be_reused = None
         return len(self.changes)
 
@@ -97,7 +96,7 @@ class StorageTracker:
         return list(self._blocks.values())
 
     def forget_all(self) -> None:
-        """Follow nothing any longer; what is free from here on is not noted."""
+        """Stop following all blocks."""
         self._references.clear()
         self._blocks.clear()
 
@@ -107,12 +106,9 @@ class StorageTracker:
         if block is None:
             return
         if block is self._may_be_reused and self._last_key in self._blocks:
-            self._hand_on(block)
+            # What was added last was written into `block`, which lives on under its name.
+            self._may_be_reused = None
+            self._blocks[self._last_key] = block
+            del self.changes[self._last_allocation]
         else:
             self.changes.append(Change(block, False))
-
-    def _hand_on(self, block: StorageBlock) -> None:
-        """What was added last was written into `block`, which lives on under its name."""
-        self._may_be_reused = None
-        self._blocks[self._last_key] = block
-        del self.changes[self._last_allocation]

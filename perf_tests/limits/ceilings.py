@@ -1,6 +1,6 @@
-"""What a machine can do at the most, as times are predicted with it: products, memory traffic, launches.
+"""Peak rates of a machine, from which times are predicted: products, memory traffic, launches.
 
-In: a card's datasheet. Out: `Ceilings`, the same that `prediction/machine_ceilings.py` measures on a machine.
+In: a card's datasheet. Out: `Ceilings`, which `prediction/machine_ceilings.py` measures on a machine.
 """
 
 from collections.abc import Mapping
@@ -11,21 +11,20 @@ from perf_tests.limits.datasheets import Gpu
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Rates that a program reaches, not peaks that nothing reaches."""
+    """Rates that programs reach, which are below the datasheet's peaks."""
 
     name: str
     matmul_flops_per_second: Mapping[str, float]
-    """By the precision that matrix products run in; one that is missing is a path that the machine lacks."""
+    """By the precision of matrix products; without those that the machine lacks."""
     bytes_per_second: float
     """Memory traffic of operations on large tensors."""
     launch_seconds: float
     """Host time between two launches of an eager forward pass or optimizer."""
     backward_launch_seconds: float
-    """The same where autograd's own thread launches."""
+    """The same for launches by autograd's thread."""
     launches_overlap: bool
     """Whether the device works while the host launches; a CPU is both."""
     source: str
-    """Where the figures come from, in words."""
 
     def __post_init__(self) -> None:
         figures = {
@@ -39,39 +38,38 @@ class Ceilings:
                 raise ValueError(f"{name} of {self.name} is {value}; a ceiling is a finite number above 0.")
 
 
-# Shares of a datasheet's peak that PyTorch's eager kernels reach on large shapes. 0.6, 0.5 and 0.85 are rules of thumb
-# and are fitted to nothing here. Cards with 64 FP32 lanes in a multiprocessor instead of 128 feed them better: 0.8 is
-# fitted to five synchronised times on an A100 (kbjiang/cs336-assignment2-systems-mine), which no validation uses.
+# Fractions of a datasheet's peak that PyTorch's eager kernels reach on large shapes. 0.6, 0.5 and 0.85 are rules of
+# thumb, not fitted here. Cards with 64 FP32 lanes per multiprocessor instead of 128 feed them better: 0.8 is fitted to
+# five synchronised times on an A100 (kbjiang/cs336-assignment2-systems-mine), which no validation uses.
 MATMUL_EFFICIENCY = {"fp32": 0.6, "tf32": 0.5, "bf16": 0.5, "fp16": 0.5}
 FP32_EFFICIENCY_WITH_64_LANES = 0.8
 CARDS_WITH_64_LANES = ("P100", "V100", "T4", "A100", "A800")
 MEMORY_EFFICIENCY = 0.85
 
-# Host time of one launch is a property of a host that a datasheet says nothing about: the medians over the published
-# times that launches bound, as `python -m perf_tests.proofs.predicted_times` prints them. Hosts differ by a factor of
-# 4 and more.
+# Host time of one launch, which no datasheet gives: medians over the published times that launches bound, printed by
+# `python -m perf_tests.proofs.predicted_times`. Hosts differ by a factor of 4 and more.
 LAUNCH_SECONDS = 44e-6
 BACKWARD_LAUNCH_SECONDS = 29e-6
 
 
 def ceilings_of(gpu: Gpu) -> Ceilings:
-    """What PyTorch reaches on a card that is not here."""
     rates = {precision: gpu.flops_per_second(precision) for precision in MATMUL_EFFICIENCY}
     return Ceilings(
         name=gpu.name,
         matmul_flops_per_second={
-            precision: rate * matmul_efficiency(gpu, precision) for precision, rate in rates.items() if rate is not None
+            precision: rate * _matmul_efficiency(gpu, precision)
+            for precision, rate in rates.items()
+            if rate is not None
         },
         bytes_per_second=gpu.bytes_per_second * MEMORY_EFFICIENCY,
         launch_seconds=LAUNCH_SECONDS,
         backward_launch_seconds=BACKWARD_LAUNCH_SECONDS,
         launches_overlap=True,
-        source=f"{gpu.source}, times the shares of it that eager kernels reach; launches as on a typical host",
+        source=f"{gpu.source}, times the fraction that eager kernels reach; launch rate of a typical host",
     )
 
 
-def matmul_efficiency(gpu: Gpu, precision: str) -> float:
-    """The share of the peak in `precision` that large matrix products reach."""
+def _matmul_efficiency(gpu: Gpu, precision: str) -> float:
     if precision == "fp32" and gpu.name.startswith(CARDS_WITH_64_LANES):
         return FP32_EFFICIENCY_WITH_64_LANES
     return MATMUL_EFFICIENCY[precision]

@@ -1,4 +1,4 @@
-"""Peaks of known GPUs from their vendor's datasheets. In: a name as torch or a person writes it. Out: a `Gpu`.
+"""Peaks of known GPUs from their vendor's datasheets. In: a name as torch or a user writes it. Out: a `Gpu`.
 
 Every rate is dense: datasheets of Ampere and later print tensor rates with sparsity, which is twice as much. `fp32` is
 the rate of the FFMA units, the only ones that `fp32` with TF32 off may use.
@@ -10,11 +10,12 @@ from dataclasses import dataclass
 GIB = 2**30
 _TERA = 1e12
 _GIGA = 1e9
+_RATES = ("fp32", "tf32", "bf16", "fp16")
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """What one card can do at the most. None where the card has no such path, or only emulates it."""
+    """The peaks of one card. None where the card has no such path, or only emulates it."""
 
     name: str
     memory_bytes: int
@@ -27,9 +28,9 @@ class Gpu:
     fp16_flops_per_second: float | None
     """Tensor cores, accumulating in fp32; the P100 has none and multiplies halves at twice its fp32 rate."""
     l2_cache_bytes: int | None
-    """None where no public source gives it."""
+    """None where no public source has it."""
     clock_margin: float
-    """By how much a sample may beat the rates: data-centre parts are rated at their highest clock, GeForce below it."""
+    """By how much a card may exceed its rates: data-centre parts are rated at their highest clock, GeForce below it."""
     source: str
     aliases: tuple[str, ...]
     """Words that, found together in a name, mean this card."""
@@ -37,18 +38,13 @@ class Gpu:
     def flops_per_second(self, precision: str) -> float | None:
         """Peak of matrix products in `precision` (`fp16-unscaled` is `fp16`); None where the card has no such path.
 
-        Raises ValueError for a precision that nobody rates.
+        Raises ValueError for an unknown precision.
         """
-        rates = {
-            "fp32": self.fp32_flops_per_second,
-            "tf32": self.tf32_flops_per_second,
-            "bf16": self.bf16_flops_per_second,
-            "fp16": self.fp16_flops_per_second,
-        }
         known = precision.removesuffix("-unscaled")
-        if known not in rates:
-            raise ValueError(f"There is no peak for precision {precision!r}; the known ones are {', '.join(rates)}.")
-        return rates[known]
+        if known not in _RATES:
+            raise ValueError(f"There is no peak for precision {precision!r}; known: {', '.join(_RATES)}.")
+        rate: float | None = getattr(self, f"{known}_flops_per_second")
+        return rate
 
 
 PASCAL = "NVIDIA Tesla P100 datasheet, PB-08284-001, and NVIDIA Tesla P100 whitepaper, WP-08019-001"
@@ -116,23 +112,35 @@ _ROWS: tuple[_Row, ...] = (
 )  # fmt: skip
 
 
-def _tera(value: float | None) -> float | None:
-    return None if value is None else value * _TERA
-
-
-GPUS = {
-    name: Gpu(
-        name, int(memory * GIB), bandwidth * _GIGA, fp32 * _TERA, _tera(tf32), _tera(bf16), _tera(fp16),
-        int(l2 * 2**20), margin, source, tuple(aliases.split("|")),
+def _gpu(
+    name: str,
+    memory: float,
+    bandwidth: float,
+    fp32: float,
+    tf32: float | None,
+    bf16: float | None,
+    fp16: float | None,
+    l2: float | None,
+    margin: float,
+    source: str,
+    aliases: str,
+) -> Gpu:
+    """In the units of `_ROWS`."""
+    tf32, bf16, fp16 = (None if rate is None else rate * _TERA for rate in (tf32, bf16, fp16))
+    l2_bytes = None if l2 is None else int(l2 * 2**20)
+    words = tuple(aliases.split("|"))
+    return Gpu(
+        name, int(memory * GIB), bandwidth * _GIGA, fp32 * _TERA, tf32, bf16, fp16, l2_bytes, margin, source, words
     )
-    for name, memory, bandwidth, fp32, tf32, bf16, fp16, l2, margin, source, aliases in _ROWS
-}  # fmt: skip
-"""Every card with a datasheet here. Where a name leaves the form factor open, the faster one is meant."""
+
+
+GPUS = {row[0]: _gpu(*row) for row in _ROWS}
+"""Every card with a datasheet here. A name without a form factor means the faster one."""
 
 BY_HAND = "memory=24GiB,bandwidth=300GB/s,fp32=30.3,tf32=60,bf16=121,fp16=121"
-"""How a person gives the peaks of another card, rates in TFLOP/s; a rate left out is a path that it lacks."""
+"""The peaks of another card, rates in TFLOP/s; a rate left out is a path that the card lacks."""
 
-_GIVEN = ("memory", "bandwidth", "fp32", "tf32", "bf16", "fp16")
+_GIVEN = ("memory", "bandwidth", *_RATES)
 
 # A name with one of these means another card than the same name without it.
 _QUALIFIERS = {"ti", "super", "laptop", "mobile", "max", "d", "nvl", "mig", "ada", "unknown", "not"}
@@ -141,11 +149,12 @@ _QUALIFIERS = {"ti", "super", "laptop", "mobile", "max", "d", "nvl", "mig", "ada
 def gpu_named(text: str) -> Gpu:
     """The card that `text` names: torch's device name, a table's, one of `GPUS`, or peaks in the form of `BY_HAND`.
 
-    Remarks in parentheses are passed over. Raises ValueError when no card or more than one answers to it.
+    Remarks in parentheses are ignored. Raises ValueError when none or several cards match.
     """
     if text.partition("=")[0].strip() in _GIVEN:
         return _by_hand(text)
-    words = _words(text)
+    without_remarks = re.sub(r"\([^()]*\)", " ", text.casefold())
+    words = set(re.findall(r"[a-z0-9]+", without_remarks))
     found: dict[str, int] = {}
     for gpu in GPUS.values():
         for alias in gpu.aliases:
@@ -156,16 +165,10 @@ def gpu_named(text: str) -> Gpu:
     if len(best) != 1 or "?" in text:
         why = f"may be {' or '.join(best)}" if best else "has no datasheet here"
         raise ValueError(
-            f"GPU {text!r} {why}; the known ones are {', '.join(GPUS)}; "
-            f"the peaks of another are given by hand in place of the name, like {BY_HAND} (TFLOP/s)."
+            f"GPU {text!r} {why}; known: {', '.join(GPUS)}. "
+            f"Describe another card by its peaks, for example {BY_HAND} (TFLOP/s)."
         )
     return GPUS[best[0]]
-
-
-def _words(text: str) -> set[str]:
-    """The words of a name in lower case, without remarks."""
-    without_remarks = re.sub(r"\([^()]*\)", " ", text.casefold())
-    return set(re.findall(r"[a-z0-9]+", without_remarks))
 
 
 def _by_hand(text: str) -> Gpu:
@@ -181,8 +184,7 @@ def _by_hand(text: str) -> Gpu:
     missing = [name for name in ("memory", "bandwidth", "fp32") if name not in given]
     if missing:
         raise ValueError(f"GPU {text!r} lacks {' and '.join(missing)}; give at least memory, bandwidth and fp32.")
-    return Gpu(
-        text, int(given["memory"] * GIB), given["bandwidth"] * _GIGA, given["fp32"] * _TERA,
-        _tera(given.get("tf32")), _tera(given.get("bf16")), _tera(given.get("fp16")),
-        None, 1.0, "given by hand", (),
-    )  # fmt: skip
+    tf32, bf16, fp16 = (given.get(name) for name in ("tf32", "bf16", "fp16"))
+    return _gpu(
+        text, given["memory"], given["bandwidth"], given["fp32"], tf32, bf16, fp16, None, 1.0, "given by hand", ""
+    )

@@ -1,4 +1,4 @@
-"""How much of a card's memory is left for tensors, and what it takes to say that something fits."""
+"""How much of a card's memory is left for tensors, and whether a peak fits."""
 
 from dataclasses import dataclass
 
@@ -14,8 +14,8 @@ CONTEXT_BYTES = 500_000_000
 """CUDA context with PyTorch's kernels and cuBLAS's workspaces; 0.4 to 0.6 GB on the cards of the published tables."""
 
 FRAGMENTATION_SHARE = 0.05
-"""Of the peak. The allocator hands out blocks it cannot always fill: a published step that needs 80.5 GB ran out of
-memory on a card with room for 84.1 GB (kbjiang/cs336-assignment2-systems-mine, 2.7B at context 512)."""
+"""Of the peak, because the allocator cannot fill every block: a published step that needs 80.5 GB ran out of memory on
+a card with room for 84.1 GB (kbjiang/cs336-assignment2-systems-mine, 2.7B at context 512)."""
 
 FITS, MAY_NOT_FIT, DOES_NOT_FIT = "fits", "may not fit", "does not fit"
 
@@ -26,26 +26,21 @@ _HOPPER = ("H100", "H200", "H800", "H20")
 
 @dataclass(frozen=True)
 class Room:
-    """What tensors may take on one machine."""
-
     bytes: int
     explanation: str
-    """Where the bytes come from, in words."""
 
     def verdict(self, peak_bytes: int) -> str:
-        """`may not fit` is what fits only if the allocator wastes less than it is known to."""
+        """`may not fit` fits only if the allocator wastes less than `FRAGMENTATION_SHARE`."""
         if peak_bytes > self.bytes:
             return DOES_NOT_FIT
         return FITS if self.bytes_for(peak_bytes) <= self.bytes else MAY_NOT_FIT
 
     @staticmethod
     def bytes_for(peak_bytes: int) -> int:
-        """What a peak takes with fragmentation."""
         return round(peak_bytes * (1 + FRAGMENTATION_SHARE))
 
 
 def room_on(gpu: Gpu) -> Room:
-    """On a card that is not here, with nothing else on it."""
     in_line = 1 / 16 if gpu.name in CORRECTS_ERRORS_IN_LINE else 0.0
     kept_share = in_line + DRIVER_SHARE
     room_bytes = int(gpu.memory_bytes * (1 - kept_share)) - CONTEXT_BYTES
@@ -57,6 +52,6 @@ def room_on(gpu: Gpu) -> Room:
 
 
 def cublas_workspace_bytes(gpu_name: str, threads: int) -> int:
-    """What cuBLAS takes from the same allocator: the forward pass is one thread, the backward pass another."""
+    """cuBLAS's own memory from the same allocator; forward and backward pass run in a thread each."""
     on_hopper = gpu_name.startswith(_HOPPER)
     return threads * (_WORKSPACE_BYTES_ON_HOPPER if on_hopper else _WORKSPACE_BYTES)

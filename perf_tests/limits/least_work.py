@@ -1,6 +1,6 @@
-"""What a pass cannot do without: arithmetic, traffic and resident bytes as lower bounds.
+"""Lower bounds of a pass: arithmetic, traffic and resident bytes.
 
-A figure below a bound is wrong. A bound leaves out whatever some implementation might avoid. No torch, no tensors.
+A figure below a bound is wrong. A bound omits what some implementation might avoid. No torch, no tensors.
 """
 
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from model.sizes import SIZES, ModelConfig
 from perf_tests.phases import ATTENTION_ALONE, phase_named
 
-# Shapes come from here for those who read files and must not import a model.
+# Rooms without torch take the model's shapes from here.
 __all__ = ["FLOAT32_BYTES", "SIZES", "AttentionWork", "ModelConfig", "ModelWork", "Work"]
 
 FLOAT32_BYTES = 4
@@ -24,24 +24,23 @@ class ModelWork:
     context_length: int
 
     def describe(self) -> str:
-        """In words for a person, without the phase."""
         return f"{self.size or 'model'} ctx {self.context_length} batch {self.batch_size}"
 
     def least_flops(self, phase: str, leaves_masked_half: bool) -> int | None:
-        """Multiplications and additions in matrix products; None for a phase without any that is known here."""
+        """Multiplications and additions in matrix products; None for a phase without known ones."""
         flops = self.config.forward_flops(self.batch_size, self.context_length)
         if leaves_masked_half:
             flops -= self.config.forward_attention_flops(self.batch_size, self.context_length) // 2
         return _of_phase(phase, flops)
 
     def least_traffic_bytes(self, phase: str, element_bytes: int, cache_bytes: int) -> int | None:
-        """Bytes that an unfused pass moves between memory and a cache of this size; None: nothing is sure."""
+        """Bytes that an unfused pass moves between memory and a cache of this size; None: unknown."""
         return None
 
     def least_resident_bytes(self, phase: str) -> int | None:
-        """Bytes on the device at once: weights in fp32, and going back their gradients.
+        """Bytes on the device at once: weights in fp32, in a backward pass their gradients.
 
-        Not AdamW's moments: a first step has none before it.
+        Without AdamW's moments, which do not exist before the first step.
         """
         row = phase_named(phase)
         if row is None:
@@ -66,9 +65,9 @@ class AttentionWork:
         return _of_phase(phase, flops // 2 if leaves_masked_half else flops)
 
     def least_traffic_bytes(self, phase: str, element_bytes: int, cache_bytes: int) -> int | None:
-        """Scores written and read, probabilities written and read; going back as much for their gradients.
+        """Scores and probabilities, each written and read; in a backward pass as much for their gradients.
 
-        Of each pass over the square at most one cache full stays in the cache.
+        Of each pass over the square the cache keeps at most its own size.
         """
         row = phase_named(phase)
         if row is None or row.family != ATTENTION_ALONE:
@@ -81,7 +80,6 @@ class AttentionWork:
 
 
 Work = ModelWork | AttentionWork
-"""The shape of what is computed, and its lower bounds."""
 
 
 def _of_phase(phase: str, forward_flops: int) -> int | None:

@@ -1,8 +1,7 @@
-"""How long a phase will take, and what bounds it, from its kernels and a machine's ceilings.
+"""The time of a phase and what bounds it, from its kernels and a machine's ceilings.
 
-The host launches kernels while the device works on those launched before, so the later of the two sets the time, not
-their sum. A kernel's own time is the later of its arithmetic and its memory traffic (Williams et al., "Roofline",
-2009).
+The host launches kernels while the device runs earlier ones, so the slower of the two sets the time, not their sum. A
+kernel's own time is the longer of its arithmetic and its memory traffic (Williams et al., "Roofline", 2009).
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,15 +13,15 @@ from perf_tests.limits.ceilings import Ceilings
 LAUNCH, COMPUTE, MEMORY = "launch", "compute", "memory"
 
 UNCERTAINTY = {LAUNCH: 0.7, COMPUTE: 0.3, MEMORY: 0.35}
-"""By what bounds a phase: the relative error that 4 of 5 published times stay within when nothing is known of their
-host, as `python -m perf_tests.proofs.predicted_times` finds it."""
+"""By bound: the relative error within which 80 % of published times lie when their host is unknown, as printed by
+`python -m perf_tests.proofs.predicted_times`."""
 
 UNCERTAINTY_ON_A_KNOWN_HOST = {LAUNCH: 0.3, COMPUTE: 0.3, MEMORY: 0.3}
-"""The same where the time of a launch was measured on the host."""
+"""The same where the launch time was measured on the host."""
 
 
 class Kernels(Protocol):
-    """Kernels that are alike."""
+    """Equal kernels."""
 
     @property
     def calls(self) -> int: ...
@@ -37,12 +36,12 @@ class Kernels(Protocol):
 
     @property
     def rate(self) -> str:
-        """Precision that a matrix product runs in; empty for everything else."""
+        """Precision of a matrix product; empty for other kernels."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """What one thread of the host launches in a row: a forward pass, a backward pass, an optimizer step."""
+    """Consecutive launches of one host thread: a forward pass, a backward pass, an optimizer step."""
 
     launches: int
     kernels: Sequence[Kernels]
@@ -51,15 +50,15 @@ class Part:
 
 @dataclass(frozen=True)
 class PredictedTime:
-    """Seconds of a phase beside what they are made of."""
+    """Seconds of a phase and their parts."""
 
     seconds: float
     launching_seconds: float
-    """How long the host needs to launch everything."""
+    """Of the host, for all launches."""
     compute_seconds: float
-    """Kernels that their arithmetic bounds, added up."""
+    """Sum over kernels bound by arithmetic."""
     memory_seconds: float
-    """Kernels that their memory traffic bounds, added up."""
+    """Sum over kernels bound by memory traffic."""
 
     @property
     def kernel_seconds(self) -> float:
@@ -67,18 +66,16 @@ class PredictedTime:
 
     @property
     def bound(self) -> str:
-        """`launch` where the host is slower than the device, else what bounds most of the device's time."""
+        """`launch` where the host is slower than the device, else the bound of most device time."""
         if self.launching_seconds >= self.kernel_seconds:
             return LAUNCH
         return COMPUTE if self.compute_seconds >= self.memory_seconds else MEMORY
 
     @property
     def shares(self) -> dict[str, float]:
-        """Of the predicted seconds; they overlap, so that they need not add up to 1."""
-        if not self.seconds:
-            return {LAUNCH: 0.0, COMPUTE: 0.0, MEMORY: 0.0}
+        """Of the predicted seconds; they overlap, so they need not add up to 1."""
         parts = {LAUNCH: self.launching_seconds, COMPUTE: self.compute_seconds, MEMORY: self.memory_seconds}
-        return {name: seconds / self.seconds for name, seconds in parts.items()}
+        return {name: seconds / self.seconds if self.seconds else 0.0 for name, seconds in parts.items()}
 
 
 def predicted_time(parts: Iterable[Part], ceilings: Ceilings) -> PredictedTime:
@@ -92,7 +89,7 @@ def predicted_time(parts: Iterable[Part], ceilings: Ceilings) -> PredictedTime:
         launched += launching
         compute, memory = _kernel_seconds(part.kernels, ceilings)
         if ceilings.launches_overlap:
-            # The device is done when it has worked off its queue, and not before the last kernel was launched.
+            # The device finishes after its queue, and not before the last launch.
             done = max(done + compute + memory, launched)
         else:
             done += launching + compute + memory
@@ -102,7 +99,6 @@ def predicted_time(parts: Iterable[Part], ceilings: Ceilings) -> PredictedTime:
 
 
 def _kernel_seconds(kernels: Iterable[Kernels], ceilings: Ceilings) -> tuple[float, float]:
-    """Seconds in kernels bound by arithmetic, and in those bound by memory."""
     compute_seconds = memory_seconds = 0.0
     for kernel in kernels:
         arithmetic = kernel.flops / _rate(kernel.rate, ceilings) if kernel.flops else 0.0
@@ -117,7 +113,7 @@ def _kernel_seconds(kernels: Iterable[Kernels], ceilings: Ceilings) -> tuple[flo
 def _rate(precision: str, ceilings: Ceilings) -> float:
     known = ceilings.matmul_flops_per_second
     if precision == "tf32" and "tf32" not in known:
-        precision = "fp32"  # what a card without the path multiplies in instead
+        precision = "fp32"  # which a card without the path uses instead
     if precision not in known:
         raise ValueError(
             f"{ceilings.name} has no rate for matrix products in {precision or 'no known precision'}; "

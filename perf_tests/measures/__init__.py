@@ -1,1 +1,1 @@
-"""What each way of looking adds to the rounds of a benchmark."""
+"""One loop over the rounds of a benchmark, and one file per way of measuring them."""

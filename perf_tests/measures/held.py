@@ -1,9 +1,9 @@
-"""A few rounds watched for memory: what the allocator says of them, and who holds what."""
+"""A few rounds watched for memory: the allocator's figures, and what holds each block."""
 
 import pickle
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -16,44 +16,38 @@ from model.training import Training
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
 from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS
 from perf_tests.instruments.memory_holders import Held, HolderWatch
-from perf_tests.instruments.memory_snapshot import (
-    Snapshot,
-    cuda_history,
-    cuda_snapshot,
-    snapshot_of_events,
-    snapshot_of_held,
-)
+from perf_tests.instruments.memory_snapshot import MOST_ENTRIES, Snapshot, snapshot_of_events, snapshot_of_held
 from perf_tests.instruments.round_memory import (
     OpenPart,
     Play,
     RoundMemory,
     allocated_bytes,
     memory_of_round,
-    resident_set_peak_bytes,
 )
+from perf_tests.instruments.torch_private import cuda_memory_history, cuda_memory_snapshot
 from perf_tests.measures.held_values import memory_values
 from perf_tests.measures.rounds import Measure, Rounds
 from perf_tests.records.record import Json
 from perf_tests.records.store import write_whole
 
 PARTS = ("forward", "loss", "backward", "optimizer")
-"""Regions of a training step that are parts of its round."""
+"""The regions of a training step that are parts of its round."""
 
 PICKLE_PROTOCOL = 4
-"""The latest that pytorch.org/memory_viz reads."""
+"""The newest that pytorch.org/memory_viz reads."""
 
 MODEL_SOURCE = Path(model_package.__file__).parent
 
 
 @dataclass(frozen=True)
 class Standing:
-    """The tensors that are there before a round, and are there after it."""
+    """The tensors that outlive a round."""
 
     training: Training | None
     inputs: tuple[Tensor, ...]
 
     def by_category(self) -> Iterable[tuple[str, list[Tensor]]]:
-        """Gradients after all others: they come and go."""
+        """Gradients last, because they come and go."""
         leaves = [tensor for tensor in self.inputs if tensor.requires_grad]
         yield INPUTS, list(self.inputs)
         if self.training is not None:
@@ -67,16 +61,15 @@ class Standing:
 
 @dataclass
 class HeldMeasure(Measure):
-    """`values` are what a few rounds say of memory; they have a process of their own."""
+    """Runs in a process of its own."""
 
     case: Case
     device: torch.device
     standing: Callable[[], Standing]
-    """Asked once the benchmark has built all that its rounds need."""
+    """Called once the benchmark has built what its rounds need."""
     snapshot: Path | None
-    values: Json = field(default_factory=dict)
 
-    def look(self, rounds: Rounds) -> None:
+    def look(self, rounds: Rounds) -> Json:
         def play(open_part: OpenPart) -> None:
             with regions_opened_by(lambda name: open_part(name) if name in PARTS else nullcontext()):
                 self._play(rounds, open_part)
@@ -90,24 +83,24 @@ class HeldMeasure(Measure):
             self._play(rounds, watch.part)
         self._register_standing(watch)
         held = watch.finished()
-        self.values = memory_values(self.case, after_init, exact, held, self._sees_operations)
-        self.values["resident_set_peak_bytes"] = resident_set_peak_bytes()
-        if self.snapshot is not None:
-            self.values |= self._keep_snapshot(self.snapshot, exact, held, play)
+        values = memory_values(self.case, after_init, exact, held, self._sees_operations)
+        if self.snapshot is None:
+            return values
+        return values | self._keep_snapshot(self.snapshot, exact, held, play)
 
     def _register_standing(self, watch: HolderWatch) -> None:
-        # In a call of its own: a name that is left over would keep the gradients alive through the next round.
+        # A separate call, because a name left over would keep the gradients alive through the next round.
         for category, tensors in self.standing().by_category():
             watch.register(tensors, category)
 
     @property
     def _sees_operations(self) -> bool:
-        """Whether each operation is one that Python sees: compiled code runs in one piece."""
+        """Whether Python sees each operation; compiled code runs in one piece."""
         is_compiled = self.case.attention in ATTENTION and ATTENTION[self.case.attention].is_compiled
         return not is_compiled and not (isinstance(self.case, LanguageModelCase) and self.case.execution == "compiled")
 
     def _play(self, rounds: Rounds, open_part: OpenPart) -> None:
-        """One round. Attention alone has no regions of its own for its forward and its backward pass."""
+        """One round. Attention alone opens no regions, so its passes are made parts here."""
 
         def part(name: str) -> AbstractContextManager[object]:
             return open_part(name) if isinstance(self.case, AttentionCase) else nullcontext()
@@ -118,21 +111,21 @@ class HeldMeasure(Measure):
             rounds.play(lambda: part("forward"), lambda: part("backward"))
 
     def _keep_snapshot(self, path: Path, exact: RoundMemory, held: Held, play: Play) -> Json:
-        """Where it lies, or why it does not: a full folder costs the snapshot and not the case."""
+        """Its path, or why it has none: a full folder costs the snapshot, not the case."""
         content = pickle.dumps(self._snapshot(exact, held, play), protocol=PICKLE_PROTOCOL)
         try:
             write_whole(path, content)
         except OSError as error:
             return {
                 "snapshot": None,
-                "snapshot_reason": f"the snapshot of {len(content):,} bytes cannot be written: {error}; make room "
-                "and run again.",
+                "snapshot_reason": f"the snapshot of {len(content):,} bytes cannot be written: {error}; "
+                "free disk space and run again.",
             }
         return {"snapshot": f"{path.parent.name}/{path.name}"}
 
     def _snapshot(self, exact: RoundMemory, held: Held, play: Play) -> Snapshot:
         if self.device.type == "cuda":
-            with cuda_history():
+            with cuda_memory_history(MOST_ENTRIES):
                 play(lambda name: nullcontext())
-                return cuda_snapshot()
+                return cuda_memory_snapshot()
         return snapshot_of_held(held) if self._sees_operations else snapshot_of_events(exact.events)

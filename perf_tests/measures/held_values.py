@@ -1,49 +1,44 @@
-"""What a memory pass keeps of a case: the allocator's figures, and who held what, as one row of plain values."""
+"""The row of the memory pass: the allocator's figures and what held each block, as plain values."""
 
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import astuple
+from itertools import accumulate
 
 from perf_tests.cases import AttentionCase, Case
 from perf_tests.instruments.memory_holders import Held, Regions
-from perf_tests.instruments.round_memory import Mark, RoundMemory
+from perf_tests.instruments.round_memory import Mark, RoundMemory, resident_set_peak_bytes
 from perf_tests.records.record import Json
-from perf_tests.traces.region_names import PHASES, layer_of
+from perf_tests.traces.kernel_events import PHASES, layer_of
 
 MARKS = ("after forward", "before backward", "before optimizer", "after optimizer")
 MOST_MOMENTS = 1000
-"""Of a timeline; between two of them the highest is kept."""
+"""Moments of a timeline; of more changes the highest are kept."""
 LARGEST_ALLOCATIONS = 8
 FLOAT32_BYTES = 4
 
 NOT_ATTRIBUTED = "not attributed"
-"""Category of what compiled code holds: it does not say what for."""
-
-COMPILED_CODE = "compiled code"
+"""Category of what compiled code holds."""
 
 
 def memory_values(
     case: Case, after_init: tuple[int, int | None], exact: RoundMemory, held: Held, sees_operations: bool
 ) -> Json:
-    """The row's values, without what is predicted."""
+    """Without what is predicted."""
     marks = [Mark("after init", *after_init), *(mark for mark in exact.marks if mark.name in MARKS)]
     values: Json = {
         "peak_allocated_bytes": exact.peak_allocated_bytes,
         "peak_reserved_bytes": exact.peak_reserved_bytes,
         "marks": [vars(mark) for mark in marks],
         "parts": [
-            {
-                "phase": part.name,
-                "peak_allocated_bytes": part.peak_allocated_bytes,
-                "peak_reserved_bytes": part.peak_reserved_bytes,
-            }
-            for part in exact.parts
+            {"phase": name, "peak_allocated_bytes": allocated, "peak_reserved_bytes": reserved}
+            for name, allocated, reserved in map(astuple, exact.parts)
         ],
         "saved_bytes_by_part": saved_by_part(held.saved_bytes),
         "residual_tensor_bytes": residual_tensor_bytes(case),
         "fragmentation": None if exact.fragmentation is None else vars(exact.fragmentation),
-        "resident_set_peak_bytes": None,
+        "resident_set_peak_bytes": resident_set_peak_bytes(),
         "snapshot": None,
         "flags": [],
     }
@@ -55,9 +50,9 @@ def memory_values(
 
 
 def residual_tensor_bytes(case: Case) -> int | None:
-    """One tensor of the residual stream, in float32 under every precision; of attention alone, one of its inputs.
+    """One tensor of the residual stream, or of attention alone one of its inputs; float32 under every precision.
 
-    None for somebody else's model, whose residual stream is its own.
+    None for a model given with --model, whose residual stream is not known.
     """
     if isinstance(case, AttentionCase):
         return case.tokens * case.head_dim * FLOAT32_BYTES
@@ -65,7 +60,7 @@ def residual_tensor_bytes(case: Case) -> int | None:
 
 
 def saved_by_part(saved_bytes: Counter[Regions]) -> list[Json]:
-    """Bytes that wait for the backward pass, by block and by the innermost region that saved them."""
+    """Bytes saved for the backward pass, by block and by the innermost region that saved them."""
     rows: Counter[tuple[str | None, str]] = Counter()
     for regions, count in saved_bytes.items():
         rows[layer_of(regions), _innermost(regions)] += count
@@ -80,7 +75,7 @@ def _innermost(regions: Regions) -> str:
 
 
 def _attributed(held: Held) -> Json:
-    """By category and line, of a round whose operations were seen."""
+    """What held the memory of a round whose operations were seen, by category and line."""
     made = Counter((block.bytes, block.place, block.category) for block in held.allocations())
     largest = sorted(made.items(), key=lambda item: (-item[0][0], item[0][1:]))[:LARGEST_ALLOCATIONS]
     return {
@@ -94,18 +89,14 @@ def _attributed(held: Held) -> Json:
 
 
 def _not_attributed(exact: RoundMemory) -> Json:
-    """The same of compiled code: how much, and no more."""
-    total, moments = exact.allocated_before_bytes, [exact.allocated_before_bytes]
-    for event in exact.events:
-        total += event.bytes
-        moments.append(total)
+    """The same of compiled code, which shows sizes alone."""
+    totals = list(accumulate((event.bytes for event in exact.events), initial=exact.allocated_before_bytes))
+    highest = [totals[place] for place in _highest_moments(totals)]
     made = Counter(event.bytes for event in exact.events if event.bytes > 0)
-    width = _bucket_width(len(moments))
-    highest = [max(moments[start : start + width]) for start in range(0, len(moments), width)]
     return {
         "peak_by_category_bytes": {NOT_ATTRIBUTED: exact.peak_allocated_bytes},
         "largest_allocations": [
-            {"bytes": size, "count": made[size], "line": COMPILED_CODE, "category": NOT_ATTRIBUTED}
+            {"bytes": size, "count": made[size], "line": "compiled code", "category": NOT_ATTRIBUTED}
             for size in sorted(made, reverse=True)[:LARGEST_ALLOCATIONS]
         ],
         "timeline": {"category_bytes": {NOT_ATTRIBUTED: highest} if exact.events else {}, "parts": []},
@@ -113,12 +104,9 @@ def _not_attributed(exact: RoundMemory) -> Json:
 
 
 def timeline(held: Held) -> Json:
-    """Bytes of each category after every change of the round; of many changes the highest moments."""
-    totals = [0]
-    for change in held.changes:
-        totals.append(totals[-1] + change.bytes)
-    totals = totals[held.first_of_round :]
-    chosen = _highest_moments(totals)
+    """Bytes of each category after every change of the round, or after MOST_MOMENTS of them."""
+    totals = list(accumulate((change.bytes for change in held.changes), initial=0))
+    chosen = _highest_moments(totals[held.first_of_round :])
     moments = _held_at(held, chosen)
     categories = sorted({category for moment in moments for category in moment})
     return {
@@ -135,32 +123,26 @@ def timeline(held: Held) -> Json:
 
 
 def _highest_moments(totals: Sequence[int]) -> list[int]:
-    """Places of `totals`, the highest of each stretch of equal length, MOST_MOMENTS at the most."""
-    width = _bucket_width(len(totals))
+    """Places of `totals`: the highest of each stretch of equal length, at most MOST_MOMENTS."""
+    width = -(-len(totals) // MOST_MOMENTS)
     return [
         max(range(start, min(start + width, len(totals))), key=totals.__getitem__)
         for start in range(0, len(totals), width)
     ]
 
 
-def _bucket_width(count: int) -> int:
-    return -(-count // MOST_MOMENTS)
-
-
 def _held_at(held: Held, chosen: Sequence[int]) -> list[Counter[str]]:
-    """By category, after so many changes of the round."""
+    """Bytes by category after each of the `chosen` numbers of changes of the round, ascending."""
     bytes_now: Counter[str] = Counter()
-    moments = []
-    wanted = {held.first_of_round + place for place in chosen}
-    for done in range(len(held.changes) + 1):
-        if done in wanted:
-            moments.append(+bytes_now)
-        if done < len(held.changes):
-            change: Any = held.changes[done]
+    done, moments = 0, []
+    for place in chosen:
+        for change in held.changes[done : held.first_of_round + place]:
             bytes_now[change.block.category] += change.bytes
+        done = held.first_of_round + place
+        moments.append(+bytes_now)
     return moments
 
 
 def _place(chosen: Sequence[int], changes: int) -> int:
-    """Where the moment after so many changes lies among the chosen ones."""
+    """The place among the chosen moments of the one after so many changes."""
     return min(bisect_left(chosen, changes), len(chosen) - 1)

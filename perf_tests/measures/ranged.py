@@ -1,4 +1,4 @@
-"""A run for Nsight Systems (`--nvtx`): the rounds of each case with NVTX ranges in them, and no figure of any."""
+"""A run for Nsight Systems (`--nvtx`): the rounds of each case inside NVTX ranges, and no timing."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,12 +11,10 @@ from perf_tests.instruments.kernels import ROUND, SET_UP
 from perf_tests.instruments.nvtx_ranges import NvtxRanges, capture
 from perf_tests.measures.rounds import Measure, Rounds
 
-WARM_UP = "warm-up"
-
 
 @dataclass
 class RangedMeasure(Measure):
-    """Ranges cost time, so that nothing here is timed; only the measured rounds are captured."""
+    """Ranges cost time, so nothing is timed; only the measured rounds are captured."""
 
     case: Case
     workbench: Workbench
@@ -36,6 +34,6 @@ class RangedMeasure(Measure):
                 rounds.play(lambda: ranged(SET_UP), lambda: ranged(name))
 
         with regions_opened_by(ranges):
-            play(self.workbench.settings.warmup_rounds, WARM_UP)
+            play(self.workbench.settings.warmup_rounds, "warm-up")
             with capture(device.torch_device):
                 play(self.workbench.rounds(self.case), ROUND)

@@ -1,23 +1,28 @@
-"""The rounds of a benchmark: an untimed set-up, then its target. A way of looking says what happens around them."""
+"""The rounds of a benchmark: an untimed set-up, then its target. A measure decides what happens around them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from perf_tests.records.record import Json
 
 Around = Callable[[], AbstractContextManager[object]]
 """Makes the context that half a round runs in."""
 
+SetUp = Callable[[], tuple[Any, ...] | None]
+"""Returns the arguments of the target."""
+
 
 @dataclass
 class Rounds:
-    """`target(*setup())`, as often as it is played; `result` is what the last round returned."""
+    """`target(*setup())`, once per round; `result` is what the last round returned."""
 
     target: Callable[..., Any]
-    setup: Callable[[], tuple[Any, ...] | None] | None = None
+    setup: SetUp | None = None
     loss_scale: Callable[[], float] | None = None
-    """A fall of it between two rounds tells of a skipped optimizer step."""
+    """When it falls between two rounds, the optimizer skipped a step."""
     result: Any = None
     _arguments: tuple[Any, ...] = ()
 
@@ -43,20 +48,21 @@ class Rounds:
         self._arguments = ()
 
 
+@dataclass
 class Measure(ABC):
     """What a benchmark calls once, with its rounds."""
 
+    values: Json = field(default_factory=dict, init=False)
+    """What `look` returned."""
+
     def __call__(
-        self,
-        target: Callable[..., Any],
-        setup: Callable[[], tuple[Any, ...] | None] | None = None,
-        loss_scale: Callable[[], float] | None = None,
+        self, target: Callable[..., Any], setup: SetUp | None = None, loss_scale: Callable[[], float] | None = None
     ) -> Any:
         """The result of the last round of `target(*setup())`; `loss_scale` is read before each round."""
         rounds = Rounds(target, setup, loss_scale)
-        self.look(rounds)
+        self.values = self.look(rounds) or {}
         return rounds.result
 
     @abstractmethod
-    def look(self, rounds: Rounds) -> None:
-        """Play the rounds, and keep what there is to be seen."""
+    def look(self, rounds: Rounds) -> Json | None:
+        """Run the rounds; returns what they showed where a pass keeps it."""

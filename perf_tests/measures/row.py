@@ -1,4 +1,4 @@
-"""What a record says of a timed case: its identity, conditions, raw rounds, and the figures that follow from them."""
+"""The row of a timed case: its identity, conditions, raw rounds, and the figures derived from them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
@@ -14,7 +14,7 @@ from perf_tests.records.record import Json
 
 @dataclass(frozen=True)
 class Timing:
-    """What clocks, allocator and compiler say of the rounds of one case; lists are of the measured rounds."""
+    """Readings of the clocks, allocator and compiler over one case; lists are of the measured rounds."""
 
     seconds: list[float]
     median_seconds: float
@@ -22,29 +22,27 @@ class Timing:
     """Empty where the device has no clock."""
     cpu_seconds: list[float]
     all_part_seconds: dict[str, list[float]]
-    """Of each part of a round, the warm-up rounds first."""
+    """By part of a round, warm-up rounds first."""
     rounds_seconds: float
-    """Warm-up, measured rounds and every set-up."""
+    """Warm-up and measured rounds with their set-ups."""
     first_setup_seconds: float | None
-    """Of the first warm-up round; None without a warm-up."""
+    """None without a warm-up, as is the next."""
     first_round_seconds: float | None
     compiled_graphs: int
     compile_cache: str | None
-    """Whether generated code was found (`warm`) or made (`cold`); None where PyTorch does not say."""
+    """`warm` if the generated code was found, `cold` if it was made; None where PyTorch does not say."""
     recompiles: int
     """Graphs compiled after the first warm-up round."""
     loss_scales: list[float]
     """Before each measured round, and after the last."""
-    before: Json
-    after: Json
-    """What drifts on a machine: clocks, heat, load."""
-    health: Json
+    drift: Json
+    """`before` and `after` the rounds: clocks, temperature, load; and the GPU's health in between."""
     peak_allocated_bytes: int | None
     peak_reserved_bytes: int | None
 
     @property
     def first_compiled_seconds(self) -> float:
-        """Of the first warm-up round, set-up included, where it compiled something."""
+        """The first warm-up round with its set-up, where it compiled anything."""
         if not self.compiled_graphs:
             return 0.0
         return (self.first_setup_seconds or 0.0) + (self.first_round_seconds or 0.0)
@@ -62,20 +60,20 @@ class Timing:
 
 @dataclass(frozen=True)
 class Row:
-    """Of one case; `of` makes it from the rounds' timing."""
+    """What is known of a case before its rounds; `of` adds their timing."""
 
     case: Case
     warmup_rounds: int
     conditions: Json = field(default_factory=dict)
-    """What a figure depends on beside the identity of its case."""
+    """What a figure depends on besides the identity of its case."""
     matmul_flops_per_second: float | None = None
     expectation: Expectation | None = None
     measure_ceiling_again: Callable[[str], float] | None = None
-    """The matrix product rate of this moment in a precision; asked before a case is called impossible."""
+    """The current matrix-product rate in a precision, measured before a case is called impossible."""
     available_bytes: int | None = None
 
     def refuse_the_impossible(self, timing: Timing) -> None:
-        """Raises ImpossibleError for a time that this machine cannot reach."""
+        """Raises ImpossibleError for a time below this machine's minimum."""
         if self.expectation is None:
             return
         reason = why_impossible(self.expectation, timing.seconds, timing.device_seconds, self.measure_ceiling_again)
@@ -84,10 +82,14 @@ class Row:
 
     def of(self, timing: Timing) -> Json:
         """`extra_info` of the record, flat."""
+        first = {name: getattr(timing, name) for name in ("first_setup_seconds", "first_round_seconds")}
+        compilation = {name: getattr(timing, name) for name in ("compile_cache", "recompiles")}
         info: Json = {
             **self.case.identity(),
             **self.conditions,
-            **_conditions_of(timing),
+            **(first if timing.first_round_seconds is not None else {}),
+            **(compilation if timing.compiled_graphs else {}),
+            **timing.drift,
             "model_flops": self.case.model_flops,
             "device_seconds": timing.device_seconds or None,
             "cpu_seconds": timing.cpu_seconds,
@@ -97,7 +99,7 @@ class Row:
             **self._rates(timing.median_seconds),
         }
         if self.expectation is not None:
-            info.update(self.expectation.derived(timing.median_seconds))
+            info |= self.expectation.derived(timing.median_seconds)
         info["skipped_steps"] = timing.skipped_steps
         info["compile_seconds"] = self._compile_seconds(timing)
         info["suggested_warmup_rounds"] = suggested_warmup_rounds(timing.seconds, self.warmup_rounds)
@@ -116,11 +118,11 @@ class Row:
 
     @property
     def _executes_model_flops(self) -> bool:
-        """Whether the arithmetic done is the arithmetic counted: fused kernels skip the masked half of the square."""
+        """Fused kernels skip the masked half of the square, and checkpoints recompute."""
         return self.case.attention == "naive" and getattr(self.case, "checkpoint", "none") == "none"
 
     def _compile_seconds(self, timing: Timing) -> Json | None:
-        """Seconds of the first calls, which generate the code and run it once; None without any, or without warm-up."""
+        """Seconds of the first calls, which generate the code and run it once; None without compilation or warm-up."""
         if not timing.compiled_graphs or timing.first_round_seconds is None:
             return None
         firsts = {part: seconds[0] for part, seconds in timing.all_part_seconds.items()}
@@ -131,20 +133,10 @@ class Row:
         return {"forward": timing.first_round_seconds}
 
     def _flags(self, timing: Timing, info: Json) -> list[str]:
-        expectation = self.expectation
         facts = RowFacts(
             **{field.name: info[field.name] for field in fields(RowFacts) if field.name in info},
             rounds_seconds=timing.seconds,
             available_bytes=self.available_bytes,
-            is_over_ceiling=expectation is not None and expectation.is_over_ceiling(timing.median_seconds),
+            is_over_ceiling=self.expectation is not None and self.expectation.is_over_ceiling(timing.median_seconds),
         )
         return raised(facts)
-
-
-def _conditions_of(timing: Timing) -> Json:
-    facts: Json = {}
-    if timing.first_round_seconds is not None:
-        facts = {"first_setup_seconds": timing.first_setup_seconds, "first_round_seconds": timing.first_round_seconds}
-    if timing.compiled_graphs:
-        facts |= {"compile_cache": timing.compile_cache, "recompiles": timing.recompiles}
-    return {**facts, "before": timing.before, "after": timing.after, **timing.health}

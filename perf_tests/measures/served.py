@@ -1,28 +1,21 @@
-"""Rounds handed out one request at a time: the same warm-up as in a timing, then a round only when it is asked for."""
+"""Rounds on request: the warm-up of a timing, then each round when the gate asks for it."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.device import Device
 from perf_tests.measures.rounds import Measure, Rounds
 
 OneRound = Callable[[], tuple[float, float]]
-"""Plays a round; its wall and CPU seconds."""
-
-
-class Server(Protocol):
-    """Asks for rounds until it has had enough."""
-
-    def serve_rounds(self, case_id: str, one_round: OneRound, round_seconds: float) -> None: ...
+"""Runs a round; its wall and CPU seconds."""
 
 
 @dataclass
 class ServedMeasure(Measure):
-    server: Server
-    case_id: str
+    serve: Callable[[OneRound, float], None]
+    """Called once the case is warm, with the seconds of a round."""
     clock: Clock
     device: Device
     warmup_rounds: int
@@ -30,7 +23,7 @@ class ServedMeasure(Measure):
     def look(self, rounds: Rounds) -> None:
         def one_round() -> tuple[float, float]:
             rounds.play(around_target=self.clock.round)
-            # The clocks count nanoseconds; the digits below are the float's own.
+            # The clocks count nanoseconds; further digits are the float's own.
             return round(self.clock.wall_seconds[-1], 9), round(self.clock.cpu_seconds[-1], 9)
 
         warmup_seconds = []
@@ -39,5 +32,5 @@ class ServedMeasure(Measure):
             one_round()
             warmup_seconds.append(time.perf_counter() - start)
         self.device.make_room()
-        # The shortest is the one that was disturbed least, above all by the other side, which warms up beside it.
-        self.server.serve_rounds(self.case_id, one_round, min(warmup_seconds))
+        # The shortest was disturbed least, above all by the other side, which warms up at the same time.
+        self.serve(one_round, min(warmup_seconds))

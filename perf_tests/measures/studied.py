@@ -1,7 +1,7 @@
-"""Every round of a process timed, from its first on, or the first round traced and held against a later one."""
+"""The warm-up study in one process: every round timed from the first on, or the first and a later one traced."""
 
 import gc
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.compilation import count_compilations
@@ -15,29 +15,26 @@ from perf_tests.traces.first_round_parts import TracedRound, first_round_parts, 
 
 @dataclass(frozen=True)
 class Study:
-    """How many rounds of which kind one process of the warm-up study plays."""
+    """The rounds of one process of the warm-up study."""
 
     warmup_rounds: int
     rounds: int
     leaves_out_timed_phase: bool = False
     """Whether a warm-up round is its set-up alone."""
     traces_first_round: bool = False
-    """Whether the first round is traced and held against a later one; then nothing is timed."""
+    """Whether the first round is traced and compared with a later one; then nothing is timed."""
 
 
 @dataclass
 class StudiedMeasure(Measure):
-    """What it found is in `values`. The process has done nothing before."""
-
     study: Study
     clock: Clock
     device: Device
-    values: Json = field(default_factory=dict)
 
-    def look(self, rounds: Rounds) -> None:
+    def look(self, rounds: Rounds) -> Json:
         gc.collect()
         self.clock.forget()
-        self.values = self._trace(rounds) if self.study.traces_first_round else self._time(rounds)
+        return self._trace(rounds) if self.study.traces_first_round else self._time(rounds)
 
     def _time(self, rounds: Rounds) -> Json:
         study, compilations = self.study, count_compilations()
@@ -58,29 +55,26 @@ class StudiedMeasure(Measure):
         }
 
     def _trace(self, rounds: Rounds) -> Json:
-        first = self._traced_round(rounds)
+        first, first_round = self._traced_round(rounds)
         for _ in range(ROUNDS_BETWEEN):
             rounds.play()
-        steady = self._traced_round(rounds)
+        steady, steady_round = self._traced_round(rounds)
         # Memory of a GPU comes from its driver, whose calls are in the trace.
         on_cpu = self.device.torch_device.type == "cpu"
         fault_seconds = seconds_per_page_fault() if on_cpu else None
         return {
-            "first_round_parts": first_round_parts(_round_of(first), _round_of(steady), fault_seconds),
+            "first_round_parts": first_round_parts(first_round, steady_round, fault_seconds),
             "first_round": {
                 "modules_loaded": first.modules_loaded,
                 "page_faults": first.page_faults,
                 "steady_page_faults": steady.page_faults,
                 "seconds_per_page_fault": fault_seconds,
-                "largest_growth": largest_growth(_round_of(first), _round_of(steady)),
+                "largest_growth": largest_growth(first_round, steady_round),
             },
         }
 
-    def _traced_round(self, rounds: Rounds) -> TracedCall:
+    def _traced_round(self, rounds: Rounds) -> tuple[TracedCall, TracedRound]:
         rounds.prepare()
         self.clock.begin_round()
-        return traced_call(rounds.run, self.device)
-
-
-def _round_of(call: TracedCall) -> TracedRound:
-    return TracedRound(call.events, call.page_faults, call.system_seconds)
+        call = traced_call(rounds.run, self.device)
+        return call, TracedRound(call.events, call.page_faults, call.system_seconds)

@@ -45,7 +45,7 @@ def test_no_file_accepts_nothing(tmp_path: Path) -> None:
         (WHOLE.replace("1.08", "true"), "of a has no limit"),
         (WHOLE.replace("1.08", "0.08"), "of a has the limit 0.08"),
         (WHOLE + "typo = 1", "unknown keys (typo)"),
-        (WHOLE + "counter = 1", "counter that is no text"),
+        (WHOLE + "counter = 1", "counter that is not a string"),
     ],
 )
 def test_a_malformed_file_is_one_sentence_that_names_it(tmp_path: Path, text: str, words: str) -> None:
@@ -66,7 +66,7 @@ def test_an_entry_that_the_base_holds_too_is_spent() -> None:
     counted, sentences = effective([old, new], [old])
     assert counted == [new]
     assert len(sentences) == 1
-    assert "of a (measured against abc) is spent" in sentences[0]
+    assert "of a (measured against abc) has expired" in sentences[0]
 
 
 @pytest.mark.parametrize("counter", [None, "saved_bytes"])

@@ -73,8 +73,8 @@ class Screen:
         return
 
 
-def watched(line: Line | None, terminal: Screen) -> None:
-    watch = GateWatch(cast(pytest.TerminalReporter, terminal), line, screen_pairs=6, seconds=900)
+def watched(line: Screen | None, terminal: Screen) -> None:
+    watch = GateWatch(cast(pytest.TerminalReporter, terminal), cast(Line | None, line), screen_pairs=6, seconds=900)
     watch.pair_begins(1, 1, 30)
     watch.case_begins("perf_tests/test_forward.py::test_forward[tiny-ctx8-fp32-naive]", 4)
     watch.pair_begins(2, 8, 3)
@@ -93,5 +93,5 @@ def test_a_log_gets_a_line_for_each_launch_pair_and_none_for_a_case() -> None:
     watched(None, screen)
     assert screen.lines == [
         "launch pair 2 of 6: 30 cases, 0 s so far",
-        "launch pair 3 on what is unclear: 3 cases, 0 s so far",
+        "launch pair 3 of the undecided cases: 3 cases, 0 s so far",
     ]

@@ -2,8 +2,7 @@
 
 import torch
 
-from perf_tests.instruments.allocator_peak import allocator_peak_bytes
-from perf_tests.instruments.allocator_trace import read_allocator_trace
+from perf_tests.instruments.allocator_trace import allocator_peak_bytes, read_allocator_trace
 
 MIB = 2**20
 

@@ -34,7 +34,7 @@ def with_model(factory: str) -> tuple[str, ...]:
 SIZES = "tiny, small-2layers, small, medium, large, xl, 2.7B, 10B"
 
 REFUSALS = {
-    "an unknown size": refused("--size=smal", says=("--size 'smal' is not known", SIZES)),
+    "an unknown size": refused("--size=smal", says=("--size 'smal' is unknown", SIZES)),
     "an unknown size among known ones": refused("--size=tiny,huge", says=("--size 'huge'", SIZES)),
     "an unknown precision": refused("--precision=fp64", says=("--precision 'fp64'", "fp32, tf32, bf16, fp16")),
     "an unknown attention": refused("--attention=flash", says=("--attention 'flash'", "naive, compiled, sdpa, flex")),
@@ -64,7 +64,7 @@ REFUSALS = {
         "--benchmark-compare-fail=median:5%", "--benchmark-compare", says=("nothing to compare with", "no record")
     ),
     "a baseline that does not exist": refused(
-        "--benchmark-compare=0077", says=("--benchmark-compare=0077 fits no record", "recorded here: 0001_broken")
+        "--benchmark-compare=0077", says=("--benchmark-compare=0077 matches no record", "recorded here: 0001_broken")
     ),
     "a corrupt baseline": refused("--benchmark-compare=0001", says=("0001_broken.json cannot be read",)),
     "a foreign journal to resume": refused("--resume", says=("journal-foreign.jsonl is no journal", "Delete it")),
@@ -72,30 +72,36 @@ REFUSALS = {
         "--benchmark-storage=elasticsearch+http://host/index", says=("--benchmark-storage", "file://PATH")
     ),
     "a storage below a file": refused(
-        "--benchmark-storage=file:///proc/version/below", says=("cannot be kept under /proc/version/below", "storage")
+        "--benchmark-storage=file:///proc/version/below", says=("cannot be saved under /proc/version/below", "storage")
     ),
     "a storage where nothing can be made": refused(
-        "--benchmark-storage=file:///proc/nothing", says=("cannot be kept under /proc/nothing", "storage")
+        "--benchmark-storage=file:///proc/nothing", says=("cannot be saved under /proc/nothing", "storage")
     ),
     "a base that is no revision": refused("--against=no-such-revision", says=("names no revision", "a branch, a tag")),
     "a gate option without a base": refused(
         "--gate-minutes=3", says=("--gate-minutes is for the gate", "--against REV")
     ),
-    "a gate of no time": refused("--against=HEAD", "--gate-minutes=0", says=("--gate-minutes '0' is no time",)),
-    "a gate of no number": refused("--against=HEAD", "--gate-minutes=nan", says=("--gate-minutes 'nan' is no time",)),
-    "an unknown word for undecided": refused(
-        "--against=HEAD", "--gate-undecided=maybe", says=("--gate-undecided 'maybe'", "choose among pass, fail")
+    "a gate of no time": refused(
+        "--against=HEAD", "--gate-minutes=0", says=("--gate-minutes '0' is not a positive number of minutes",)
     ),
-    "a summary in no folder": refused("--against=HEAD", "--gate-summary=/nowhere/s.md", says=("there is no folder",)),
-    "a gate with a study": refused("--against=HEAD", "--warmup-study", says=("does not go with --warmup-study",)),
-    "a gate with a kernel pass": refused("--against=HEAD", "--kernels", says=("does not go with --kernels",)),
-    "a gate with ranges": refused("--against=HEAD", "--nvtx", says=("does not go with --nvtx",)),
-    "a gate that is to be resumed": refused("--against=HEAD", "--resume", says=("does not go with --resume",)),
+    "a gate of no number": refused(
+        "--against=HEAD", "--gate-minutes=nan", says=("--gate-minutes 'nan' is not a positive number of minutes",)
+    ),
+    "an unknown word for undecided": refused(
+        "--against=HEAD", "--gate-undecided=maybe", says=("--gate-undecided 'maybe'", "choose from pass, fail")
+    ),
+    "a summary in no folder": refused("--against=HEAD", "--gate-summary=/nowhere/s.md", says=("is not a folder",)),
+    "a gate with a study": refused(
+        "--against=HEAD", "--warmup-study", says=("cannot be combined with --warmup-study",)
+    ),
+    "a gate with a kernel pass": refused("--against=HEAD", "--kernels", says=("cannot be combined with --kernels",)),
+    "a gate with ranges": refused("--against=HEAD", "--nvtx", says=("cannot be combined with --nvtx",)),
+    "a gate that is to be resumed": refused("--against=HEAD", "--resume", says=("cannot be combined with --resume",)),
     "a gate and a recorded baseline": refused(
-        "--against=HEAD", "--benchmark-compare", says=("does not go with --benchmark-compare",)
+        "--against=HEAD", "--benchmark-compare", says=("cannot be combined with --benchmark-compare",)
     ),
     "a gate that measures nothing": refused(
-        "--against=HEAD", "--benchmark-disable", says=("does not go with --benchmark-disable",)
+        "--against=HEAD", "--benchmark-disable", says=("cannot be combined with --benchmark-disable",)
     ),
     "another option of no axis": refused(
         "--against-option=size=tiny", says=("write AXIS=VALUE", "attention, precision")
@@ -103,12 +109,14 @@ REFUSALS = {
     "another option that is not known": refused(
         "--against-option=attention=fast", says=("'fast' is not known", "naive, compiled, sdpa, flex")
     ),
-    "another option that is head's own": refused("--against-option=attention=naive", says=("is what head runs with",)),
+    "another option that is head's own": refused("--against-option=attention=naive", says=("is head's own value",)),
     "another option against several": refused(
-        "--attention=naive,compiled", "--against-option=attention=sdpa", says=("needs one attention", "naive, compiled")
+        "--attention=naive,compiled",
+        "--against-option=attention=sdpa",
+        says=("compares with one attention", "naive, compiled"),
     ),
     "another option of somebody else's model": refused(
-        *with_model("WrongShape"), "--against-option=attention=sdpa", says=("needs one attention", "own")
+        *with_model("WrongShape"), "--against-option=attention=sdpa", says=("compares with one attention", "own")
     ),
     "pytest-benchmark switched off": refused("-p", "no:benchmark", says=("-p no:benchmark switched it off",)),
     "a selection of nothing": Refusal(("-k=no_such_case",), 5, ("5 deselected / 0 selected",)),

@@ -100,7 +100,7 @@ def test_a_number_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Pa
 
     sentence = refusal(tmp_path, "0077")
 
-    assert "0077 fits no record" in sentence
+    assert "0077 matches no record" in sentence
     assert "0001_first" in sentence
 
 

@@ -13,8 +13,7 @@ from perf_tests.cases import LanguageModelCase
 from perf_tests.counting.case_counters import counters_of
 from perf_tests.limits.ceilings import Ceilings
 from perf_tests.limits.gpu_room import Room
-from perf_tests.prediction.checkpoint_choice import CheckpointChoice, choose_checkpoint, worthwhile_checkpoints
-from perf_tests.prediction.step import TargetMachine
+from perf_tests.prediction.step import CheckpointChoice, TargetMachine, choose_checkpoint, worthwhile_checkpoints
 from perf_tests.proofs import best_checkpoint
 
 CONFIG = ModelConfig(d_model=64, d_ff=256, num_layers=6, num_heads=4, vocab_size=50, context_length=128)
@@ -120,7 +119,7 @@ def test_where_no_checkpoint_fits_the_exit_code_says_so(capsys: pytest.CaptureFi
         capsys, "--gpu", "memory=0.5GiB,bandwidth=300GB/s,fp32=10", "--checkpoint", "all", "--batch-size", "64"
     )
     assert code == 1
-    assert text.splitlines()[-1] == "fastest that fits: none of them fits"
+    assert text.splitlines()[-1] == "fastest that fits: none"
 
 
 def test_the_best_checkpoint_as_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -125,5 +125,5 @@ def test_a_number_that_is_made_a_tensor_is_a_launch_of_its_own_also_inside_anoth
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b'{"traceEvents": 3}', json.dumps({"traceEvents": []}).encode()])
 def test_what_is_no_trace_is_refused_in_one_sentence(text: bytes) -> None:
-    with pytest.raises(ValueError, match=r"^it (is no Chrome trace|has no range)"):
+    with pytest.raises(ValueError, match=r"^it (is not a Chrome trace|has no range)"):
         read_chrome_trace(text)

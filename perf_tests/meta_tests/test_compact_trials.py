@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from perf_tests.gate.conclusion import GateResult, RunVerdict
+from perf_tests.gate.events import Measurement
 from perf_tests.gate.rules import Rules
-from perf_tests.gate.samples import Measurement
 from perf_tests.meta_tests.documents import ROOT
 from perf_tests.proofs.compact_trials import FILE, PROOFS, TrialsByProof, add_raw_trials, trials_under
 from perf_tests.proofs.gate_peers import GATE, calls_in

@@ -14,10 +14,10 @@ from perf_tests.views.screens.comparison import (
     ScreenLine,
     Tone,
     comparison_lines,
+    painted,
     reading,
     shortened,
 )
-from perf_tests.views.screens.terminal import painted
 
 TEN = timed()["stats"]["data"]
 
@@ -87,7 +87,7 @@ def test_a_large_ratio_within_its_interval_stands_below_a_small_one_beyond_it() 
 
 
 def test_the_interval_is_said_to_be_no_verdict() -> None:
-    assert any("within these launches" in text and "no verdict" in text for text in texts())
+    assert any("within these launches" in text and "not a verdict" in text for text in texts())
 
 
 def test_too_few_rounds_for_an_interval_are_said_to_be_too_few() -> None:

@@ -73,11 +73,11 @@ def test_auto_is_the_cpu_where_the_build_has_no_kernels_for_the_gpu(cuda: FakeCu
         ("cuda:9", 1, "'cuda:9' does not exist"),
         ("cuda:1", 1, "'cuda:1' does not exist"),
         ("cuda", 0, "needs an NVIDIA GPU"),
-        ("gpu", 1, "'gpu' is not known"),
-        ("cuda:", 1, "'cuda:' is not known"),
-        ("cuda:-1", 1, "'cuda:-1' is not known"),
-        ("cuda:x", 1, "'cuda:x' is not known"),
-        ("", 1, "'' is not known"),
+        ("gpu", 1, "'gpu' is unknown"),
+        ("cuda:", 1, "'cuda:' is unknown"),
+        ("cuda:-1", 1, "'cuda:-1' is unknown"),
+        ("cuda:x", 1, "'cuda:x' is unknown"),
+        ("", 1, "'' is unknown"),
     ],
 )
 def test_another_name_is_refused_in_one_sentence(cuda: FakeCuda, text: str, count: int, words: str) -> None:

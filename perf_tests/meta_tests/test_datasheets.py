@@ -51,7 +51,7 @@ def test_each_card_answers_to_its_own_name(name: str) -> None:
     ],
 )
 def test_a_card_without_a_datasheet_passes_for_no_other(text: str) -> None:
-    with pytest.raises(ValueError, match=r"the known ones are P100-PCIe.*given by hand") as caught:
+    with pytest.raises(ValueError, match=r"known: P100-PCIe.*by its peaks") as caught:
         gpu_named(text)
     assert BY_HAND in str(caught.value)
 

@@ -7,11 +7,9 @@ import pytest
 import torch
 
 from model.sizes import SIZES, ModelConfig
+from perf_tests.cases import AttentionCase, LanguageModelCase
 from perf_tests.counting import fake_training
 from perf_tests.counting.fake_training import (
-    AttentionShape,
-    PassShape,
-    UpdateShape,
     attention_passes,
     count_inference,
     count_passes,
@@ -22,9 +20,11 @@ from perf_tests.counting.fake_training import (
 from perf_tests.instruments.counters import ACTIVATIONS, GRADIENTS, PartCounters
 from perf_tests.instruments.layer_extrapolation import NotOfEqualLayersError, extrapolated
 
-SHAPE = PassShape(
-    ModelConfig(d_model=32, d_ff=48, num_layers=2, num_heads=4, vocab_size=51, context_length=24),
-    context_length=24, batch_size=3, precision="fp32", attention="naive", checkpoint="none", target="cpu",
+CASE = LanguageModelCase(
+    phase="forward", size="own",
+    config=ModelConfig(d_model=32, d_ff=48, num_layers=2, num_heads=4, vocab_size=51, context_length=24),
+    context_length=24, batch_size=3, precision="fp32", attention="naive", execution="eager", checkpoint="none",
+    optimizer=None, device="cpu", model="ours",
 )  # fmt: skip
 
 
@@ -38,13 +38,13 @@ def without_log(parts: dict[str, PartCounters]) -> dict[str, PartCounters]:
     return {name: replace(part, changes=()) for name, part in parts.items()}
 
 
-def count_all(shape: PassShape) -> dict[str, PartCounters]:
-    return {**count_inference(shape), **count_passes(shape)}
+def count_all(case: LanguageModelCase) -> dict[str, PartCounters]:
+    return {**count_inference(case), **count_passes(case)}
 
 
-def told(shape: PassShape) -> dict[str, PartCounters]:
+def told(case: LanguageModelCase) -> dict[str, PartCounters]:
     """As they are asked for: from a few layers where these tell."""
-    return {**inference(shape), **passes(shape)}
+    return {**inference(case), **passes(case)}
 
 
 @pytest.mark.parametrize("precision, checkpoint", [("fp32", "none"), ("bf16", "none"), ("fp16", "block")])
@@ -52,10 +52,10 @@ def told(shape: PassShape) -> dict[str, PartCounters]:
 def test_passes_count_the_same_on_real_tensors(
     precision: str, attention: str, target: str, checkpoint: str, request: pytest.FixtureRequest
 ) -> None:
-    shape = replace(SHAPE, precision=precision, attention=attention, target=target, checkpoint=checkpoint)
-    on_fake = count_all(shape)
+    case = replace(CASE, precision=precision, attention=attention, device=target, checkpoint=checkpoint)
+    on_fake = count_all(case)
     request.getfixturevalue("real_tensors")
-    assert without_log(count_all(shape)) == without_log(on_fake)
+    assert without_log(count_all(case)) == without_log(on_fake)
 
 
 @pytest.mark.parametrize("optimizer", ["loop", "foreach", "fused"])
@@ -63,11 +63,10 @@ def test_passes_count_the_same_on_real_tensors(
 def test_updates_count_the_same_on_real_tensors(
     optimizer: str, scales_loss: bool, request: pytest.FixtureRequest
 ) -> None:
-    shape = UpdateShape(SHAPE.config, optimizer, scales_loss, "cuda")
-    on_fake = updates(shape)
+    on_fake = updates(CASE.config, optimizer, scales_loss, "cuda")
     request.getfixturevalue("real_tensors")
     updates.cache_clear()
-    assert updates(shape) == on_fake
+    assert updates(CASE.config, optimizer, scales_loss, "cuda") == on_fake
 
 
 @pytest.mark.parametrize("attention, target", [("naive", "cpu"), ("naive", "cuda"), ("sdpa", "cpu")])
@@ -75,11 +74,11 @@ def test_updates_count_the_same_on_real_tensors(
 def test_attention_alone_counts_the_same_on_real_tensors(
     attention: str, target: str, precision: str, request: pytest.FixtureRequest
 ) -> None:
-    shape = AttentionShape(16, 40, 3, precision, attention, target)
-    on_fake = attention_passes(shape)
+    case = AttentionCase("attention_forward", 16, 40, 3, precision, attention, target)
+    on_fake = attention_passes(case)
     request.getfixturevalue("real_tensors")
     attention_passes.cache_clear()
-    assert attention_passes(shape) == on_fake
+    assert attention_passes(case) == on_fake
 
 
 @pytest.mark.parametrize(
@@ -94,39 +93,42 @@ def test_attention_alone_counts_the_same_on_real_tensors(
 )
 def test_a_few_layers_tell_of_five(precision: str, attention: str, checkpoint: str, target: str) -> None:
     config = replace(SIZES["tiny"], num_layers=5, vocab_size=100, context_length=64)
-    shape = replace(
-        SHAPE, config=config, context_length=64, precision=precision, attention=attention, checkpoint=checkpoint,
-        target=target,
+    case = replace(
+        CASE, config=config, context_length=64, precision=precision, attention=attention, checkpoint=checkpoint,
+        device=target,
     )  # fmt: skip
-    assert without_log(told(shape)) == without_log(count_all(shape))
+    assert without_log(told(case)) == without_log(count_all(case))
 
 
 @pytest.mark.parametrize("size, context, precision", [("small", 128, "fp32"), ("large", 1024, "bf16")])
 def test_a_few_layers_tell_of_real_sizes(size: str, context: int, precision: str) -> None:
-    shape = PassShape(SIZES[size].at_context(context), context, 4, precision, "naive", "none", "cuda")
-    assert without_log(told(shape)) == without_log(count_all(shape))
+    config = SIZES[size].at_context(context)
+    case = replace(
+        CASE, config=config, context_length=context, batch_size=4, precision=precision, device="cuda"
+    )  # fmt: skip
+    assert without_log(told(case)) == without_log(count_all(case))
 
 
 def test_a_peak_that_wanders_with_the_depth_is_found() -> None:
     """Two layers peak at the end of the backward pass, at all gradients; many at its start, at all that was saved."""
     config = ModelConfig(d_model=64, d_ff=1024, num_layers=14, num_heads=1, vocab_size=4000, context_length=2)
-    shape = replace(SHAPE, config=config, context_length=2, batch_size=19)
-    shallow, deep = count_passes(replace(shape, config=replace(config, num_layers=2))), count_passes(shape)
+    case = replace(CASE, config=config, context_length=2, batch_size=19)
+    shallow, deep = count_passes(replace(case, config=replace(config, num_layers=2))), count_passes(case)
     assert shallow["backward"].held_at_peak[ACTIVATIONS] == 0
     assert deep["backward"].held_at_peak[GRADIENTS] == 0
-    assert passes(shape)["backward"].peak_bytes == deep["backward"].peak_bytes
+    assert passes(case)["backward"].peak_bytes == deep["backward"].peak_bytes
 
 
 def test_layers_that_are_not_equal_are_refused() -> None:
-    one = count_passes(replace(SHAPE, config=replace(SHAPE.config, num_layers=1)))["forward"]
-    other = count_passes(replace(SHAPE, config=replace(SHAPE.config, d_ff=64)))["forward"]
+    one = count_passes(replace(CASE, config=replace(CASE.config, num_layers=1)))["forward"]
+    other = count_passes(replace(CASE, config=replace(CASE.config, d_ff=64)))["forward"]
     with pytest.raises(NotOfEqualLayersError):
         extrapolated(one, other, 6)
 
 
 def test_a_first_layer_unlike_the_others_is_not_told_from_it_alone() -> None:
     """Its caller still holds what goes in, where no graph does: so the log of one layer says nothing of the second."""
-    one, two = (count_inference(replace(SHAPE, config=replace(SHAPE.config, num_layers=n))) for n in (1, 2))
+    one, two = (count_inference(replace(CASE, config=replace(CASE.config, num_layers=n))) for n in (1, 2))
     with pytest.raises(NotOfEqualLayersError):
         extrapolated(one["inference"], two["inference"], 6)
 
@@ -134,23 +136,23 @@ def test_a_first_layer_unlike_the_others_is_not_told_from_it_alone() -> None:
 @pytest.mark.parametrize("blocks", [2, 3, 5, 7, 9])
 @pytest.mark.parametrize("precision, target", [("fp32", "cpu"), ("bf16", "cuda")])
 def test_a_few_checkpoints_over_several_blocks_tell_of_all(blocks: int, precision: str, target: str) -> None:
-    config = replace(SHAPE.config, num_layers=9)
-    shape = replace(SHAPE, config=config, checkpoint=str(blocks), precision=precision, target=target)
-    assert without_log(told(shape)) == without_log(count_all(shape))
+    config = replace(CASE.config, num_layers=9)
+    case = replace(CASE, config=config, checkpoint=str(blocks), precision=precision, device=target)
+    assert without_log(told(case)) == without_log(count_all(case))
 
 
 def test_checkpoints_over_two_blocks_are_told_from_fewer_than_all(monkeypatch: pytest.MonkeyPatch) -> None:
     depths = []
 
-    def counted(shape: PassShape) -> dict[str, PartCounters]:
-        depths.append(shape.config.num_layers)
-        return count_passes(shape)
+    def counted(case: LanguageModelCase) -> dict[str, PartCounters]:
+        depths.append(case.config.num_layers)
+        return count_passes(case)
 
-    shape = replace(SHAPE, config=replace(SHAPE.config, num_layers=9), checkpoint="2")
-    fake_training.from_few_layers(counted, shape, 1, all_layers=False)
+    case = replace(CASE, config=replace(CASE.config, num_layers=9), checkpoint="2")
+    fake_training.from_few_layers(counted, case, 1, all_layers=False)
     assert depths == [3, 5]
 
 
 def test_counting_inside_autocast_is_refused() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(RuntimeError, match="leave it first"):
-        count_passes(SHAPE)
+        count_passes(CASE)

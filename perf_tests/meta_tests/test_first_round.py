@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from perf_tests.instruments.device import CpuDevice
-from perf_tests.instruments.import_ranges import imports_as_ranges
 from perf_tests.instruments.page_faults import page_faults, seconds_per_page_fault
-from perf_tests.instruments.traced_call import traced_call
+from perf_tests.instruments.traced_call import imports_as_ranges, traced_call
 from perf_tests.meta_tests.example_cases import CPU
 from perf_tests.records.record import Json
 from perf_tests.traces.first_round_parts import TracedRound, first_round_parts, largest_growth

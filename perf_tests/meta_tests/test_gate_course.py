@@ -188,7 +188,7 @@ def test_both_sides_share_cores_on_a_cpu_that_lets_them(
 
     lines = [json.loads(line) for line in run.paths[0].read_text().splitlines()]
     assert {line["cores"] is not None for line in lines if "orders" in line} == {shares_cores}
-    assert any("bound to cores" in note for note in run.notes) == is_told
+    assert any("binding processes to cores" in note for note in run.notes) == is_told
 
 
 def test_the_samples_alone_say_what_the_run_said(project: Path) -> None:

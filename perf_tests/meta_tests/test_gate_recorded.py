@@ -163,7 +163,7 @@ def test_records_that_are_not_there_are_named(
 ) -> None:
     written(tmp_path / "Some-machine", launches(1, 2))
     assert main(["gate", *words, "--storage", str(tmp_path)]) == 3
-    assert "nothing is no folder with records" in capsys.readouterr().out
+    assert "nothing is not a folder with records" in capsys.readouterr().out
 
 
 def test_a_machine_that_changed_is_incomparable_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from perf_tests.gate.accepted import acceptance
 from perf_tests.gate.conclusion import GateResult, conclude
+from perf_tests.gate.events import ExactFinding, NoTiming, Side, Uncounted
 from perf_tests.gate.rules import Rules
-from perf_tests.gate.samples import ExactFinding, GateSamples, NoTiming, Side, Uncounted
+from perf_tests.gate.samples import GateSamples
 from perf_tests.gate.verdicts import Verdict
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
 from perf_tests.views.screens.gate import as_json, finding_sentences, lines_to_accept, markdown, report_lines
@@ -51,18 +52,18 @@ def test_a_slowdown_is_one_sentence_with_all_one_needs(samples: GateSamples, res
     assert effect is not None
     assert f"head is {effect.effect:.1%} slower by wall time" in found
     assert f"({effect.low:+.1%} to {effect.high:+.1%} at 95 %, {effect.pairs} launch pairs)" in found
-    assert "more than 0.5% is shown" in found
+    assert "a slowdown above 0.5% is significant" in found
     assert f"pytest '{SLOW}' --against 000000000000" in found
 
 
 def test_an_undecided_case_says_what_it_would_take(samples: GateSamples, result: GateResult) -> None:
     needed = next(row for row in result.cases if row.id == NOISY).launches_needed
-    assert f"it would take about {needed} fresh launch pairs" in sentence_of(samples, result, "UNDECIDED")
+    assert f"deciding would take about {needed} fresh launch pairs" in sentence_of(samples, result, "UNDECIDED")
 
 
 @pytest.mark.parametrize(
     ("low", "words"),
-    [(0.2, "it is called so only once fresh launch pairs confirm it"), (-0.1, "neither shown nor ruled out")],
+    [(0.2, "it needs confirmation by fresh launch pairs"), (-0.1, "neither confirmed nor excluded")],
 )
 def test_an_undecided_case_that_looks_slower_says_that_it_is_not_confirmed(
     samples: GateSamples, result: GateResult, low: float, words: str
@@ -106,7 +107,7 @@ def test_cases_without_counters_are_told_once_for_each_reason(samples: GateSampl
     uncounted = [Uncounted(case, "base", "it knows no such thing.") for case in samples.cases]
     lines = report_lines(conclude(replace(samples, uncounted=uncounted), RULES), samples.header, RULES)
     assert [line for line in lines if "not compared" in line] == [
-        f"The exact counters of {len(samples.cases)} cases are not compared: base has none: it knows no such thing."
+        f"Exact counters of {len(samples.cases)} cases are not compared, because base has none: it knows no such thing."
     ]
 
 
@@ -149,7 +150,7 @@ def test_the_table_has_every_case(samples: GateSamples, result: GateResult) -> N
 def test_a_machine_that_cannot_tell_says_what_it_can(samples: GateSamples, result: GateResult) -> None:
     assert result.detectable is not None
     assert any(
-        f"finds a slowdown of {result.detectable:.1%} four times" in s
+        f"detects a {result.detectable:.1%} slowdown with 80 % power" in s
         for s in report_lines(result, samples.header, RULES)
     )
 

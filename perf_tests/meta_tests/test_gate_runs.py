@@ -108,7 +108,7 @@ def test_the_same_code_on_both_sides_passes_and_is_replayed_to_the_same_verdict(
 
     assert ended.exit_code == 0, ended.output + ended.errors
     assert re.search(rf"{re.escape(NAIVE)} (OK|UNDECIDED|FASTER)", ended.output)
-    assert "model/ is the same on both sides" in ended.output
+    assert "model/ is identical on both sides" in ended.output
     assert read_samples(path).exact == []
     (verdict,) = re.findall(r"^gate: .*$", ended.output, re.MULTILINE)
     assert verdict in replayed.stdout

@@ -80,20 +80,20 @@ def test_a_wrong_line_is_refused_before_it_is_written(tmp_path: Path) -> None:
         ({"stage": True}, "'stage' is True"),
         ({"pair": -1}, "'pair' is -1"),
         ({"pair": 0}, "pair 0 has 'a' twice"),
-        ({"case": 7}, "'case' is no text"),
+        ({"case": 7}, "'case' is 7, not a string"),
         ({"orders": ["ABAB"] * 4}, "'orders'"),
         ({"orders": []}, "'orders'"),
         ({"head_seconds": [[0.1, 0.1]]}, "'head_seconds'"),
-        ({"head_seconds": [[0.1, 0.0]] * 4}, "no two durations"),
-        ({"base_seconds": [[0.1, float("nan")]] * 4}, "no two durations"),
-        ({"base_seconds": [[0.1, 10**400]] * 4}, "no two durations"),
+        ({"head_seconds": [[0.1, 0.0]] * 4}, "other than two durations"),
+        ({"base_seconds": [[0.1, float("nan")]] * 4}, "other than two durations"),
+        ({"base_seconds": [[0.1, 10**400]] * 4}, "other than two durations"),
         ({"base_cpu_seconds": "fast"}, "'base_cpu_seconds'"),
         ({"event": "unheard of"}, "not known"),
-        ({"event": "outcome", "side": "left"}, "'outcome'"),
+        ({"event": "outcome", "side": "left"}, "'side' is 'left'"),
         ({"event": "end", "reason": "bored"}, "'bored'"),
-        ({"event": "sentinel", "seconds": [-1]}, "durations"),
-        ({"event": "exact", "old": "1"}, "'old' is no number"),
-        ({"event": "pair", "seconds": 0}, "'seconds' is no duration"),
+        ({"event": "sentinel", "name": "matmul", "side": "base", "seconds": [-1]}, "durations"),
+        ({"event": "exact", "counter": "n", "old": "1"}, "'old' is '1', not a number"),
+        ({"event": "pair", "seconds": 0}, "'seconds' is 0, not a duration"),
     ],
 )
 def test_a_damaged_line_is_named_with_what_is_wrong(path: Path, change: Json, words: str) -> None:
@@ -179,5 +179,5 @@ def test_damaged_compressed_samples_are_one_sentence(path: Path, damage: Callabl
 
 def test_what_grows_beyond_every_run_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samples, "MOST_BYTES", 100)
-    with pytest.raises(ValueError, match="holds more than 100 bytes, which no gate run writes"):
+    with pytest.raises(ValueError, match="larger than 100 bytes, the largest that a gate run writes"):
         read_samples(compressed(path))

@@ -30,7 +30,7 @@ def test_the_page_says_how_many_relabelled_runs_raise_an_alarm(trials: TrialsByP
     runs = unchanged_runs(trials)
     _, values = recorded_values(runs, decide_clock(runs[0], RULES).clock)
     found = relabelled(np.random.default_rng(2027), values, 10_000)
-    assert f"of 10 000 relabelled runs, {found.alarms.count} says SLOWER" in " ".join(page("gate").split())
+    assert f"of 10 000 relabelled runs, {found.alarms.count} reports SLOWER" in " ".join(page("gate").split())
 
 
 def test_a_folder_without_runs_is_one_sentence(

@@ -129,5 +129,5 @@ def test_an_interrupted_run_names_its_samples_and_judges_nothing() -> None:
     terminal = Mock()
     found.pytest_terminal_summary(terminal)
     lines = [call.args[0] for call in terminal.write_line.call_args_list]
-    assert lines[0] == "Nothing was judged: the run did not come to its end."
+    assert lines[0] == "No verdict: the run did not finish."
     assert "python -m perf_tests replay samples.jsonl" in lines[-1]

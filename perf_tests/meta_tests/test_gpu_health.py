@@ -9,12 +9,11 @@ import torch
 
 from perf_tests.bench import workbench as workbench_module
 from perf_tests.bench.workbench import set_up
-from perf_tests.instruments import round_health
+from perf_tests.instruments import gpu_health
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.device import CpuDevice
-from perf_tests.instruments.gpu_health import GpuHealth, NoHealthError, open_gpu_health
+from perf_tests.instruments.gpu_health import GpuHealth, NoHealthError, RoundHealth, open_gpu_health
 from perf_tests.instruments.machine import drifting_facts
-from perf_tests.instruments.round_health import RoundHealth
 from perf_tests.measures.row import Row
 from perf_tests.measures.timed import TimedMeasure
 from perf_tests.meta_tests.example_cases import CPU, language_model_case
@@ -85,7 +84,7 @@ def sees(monkeypatch: pytest.MonkeyPatch, **properties: object) -> None:
 
 
 def test_a_reading_has_every_figure_in_its_unit(nvml: FakeNvml) -> None:
-    assert open_gpu_health(GPU).read().facts() == {
+    assert open_gpu_health(GPU).facts() == {
         "sm_clock_mhz": 1980, "memory_clock_mhz": 2619, "temperature_celsius": 41, "power_watts": 71.5,
         "clock_events": ["idle"],
     }  # fmt: skip
@@ -102,7 +101,7 @@ def test_a_card_is_found_by_what_it_is_and_not_by_its_number(nvml: FakeNvml, mon
 
 def test_a_slice_of_a_card_keeps_the_kind_of_its_uuid(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     sees(monkeypatch, uuid="MIG-2222")
-    with pytest.raises(NoHealthError, match="Not Found; see whether nvidia-smi lists it"):
+    with pytest.raises(NoHealthError, match="Not Found; check that nvidia-smi lists the GPU"):
         open_gpu_health(GPU)
     assert nvml.asked == ["MIG-2222"]
 
@@ -111,14 +110,14 @@ def test_what_a_card_does_not_tell_is_null_and_the_rest_is_read(nvml: FakeNvml) 
     nvml.lacking = {"nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage"}
     health = open_gpu_health(GPU)
     assert health.energy_joules() is None
-    assert health.read().power_watts is None
-    assert health.read().temperature_celsius == 41
+    assert health.facts()["power_watts"] is None
+    assert health.facts()["temperature_celsius"] == 41
 
 
 def test_an_older_package_is_asked_by_the_older_name(nvml: FakeNvml) -> None:
     del nvml.nvmlDeviceGetCurrentClocksEventReasons
     setattr(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", lambda handle: POWER_CAP)  # noqa: B010
-    assert open_gpu_health(GPU).read().clock_events == ["power cap"]
+    assert open_gpu_health(GPU).facts()["clock_events"] == ["power cap"]
 
 
 @pytest.mark.parametrize("bits, is_throttled", [
@@ -144,7 +143,7 @@ def test_without_a_driver_the_reason_is_the_drivers_own(nvml: FakeNvml) -> None:
 
 def test_a_gpu_without_uuid_or_bus_is_refused(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     sees(monkeypatch)
-    with pytest.raises(NoHealthError, match="tells neither the UUID nor the PCI bus of cuda:0"):
+    with pytest.raises(NoHealthError, match="reports neither the UUID nor the PCI bus of cuda:0"):
         open_gpu_health(GPU)
 
 
@@ -186,7 +185,7 @@ def test_energy_is_that_of_one_round_and_none_where_its_counter_is_too_coarse(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, seconds_of_a_round: float, joules: float | None
 ) -> None:
     clock = Seconds()
-    monkeypatch.setattr(round_health, "time", clock)
+    monkeypatch.setattr(gpu_health, "time", clock)
     rounds = RoundHealth(open_gpu_health(GPU))
     rounds.begin()
     for _ in range(4):

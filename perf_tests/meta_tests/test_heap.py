@@ -8,7 +8,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from unittest.mock import Mock
 
 import pytest
 
@@ -16,7 +15,7 @@ from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.heap import KEPT_BLOCKS_IN_BUDGET
 from perf_tests.measures.row import Row
-from perf_tests.measures.served import ServedMeasure
+from perf_tests.measures.served import OneRound, ServedMeasure
 from perf_tests.measures.timed import TimedMeasure
 from perf_tests.meta_tests.documents import page
 from perf_tests.meta_tests.example_cases import CPU, language_model_case
@@ -136,8 +135,11 @@ def measured(device: WatchedDevice, warmup_rounds: int) -> None:
 
 
 def served(device: WatchedDevice, warmup_rounds: int) -> None:
-    server = Mock(serve_rounds=lambda case_id, one_round, seconds: [one_round() for _ in range(2)])
-    ServedMeasure(server, "a case", Clock(device), device, warmup_rounds)(device.play)
+    def serve(one_round: OneRound, round_seconds: float) -> None:
+        for _ in range(2):
+            one_round()
+
+    ServedMeasure(serve, Clock(device), device, warmup_rounds)(device.play)
 
 
 @pytest.mark.parametrize("measure", [measured, served])

@@ -23,9 +23,8 @@ from perf_tests.meta_tests.kernel_traces import DIV, SGEMM, HandWritten, forward
 from perf_tests.proofs.synthetic import FORWARD, FULL_STEP, identity, passed
 from perf_tests.records.record import Json, without_nan
 from perf_tests.traces.chrome_trace import read_chrome_trace
-from perf_tests.traces.kernel_kinds import kind_of
+from perf_tests.traces.kernel_kinds import bytes_of, flops_of, kind_of
 from perf_tests.traces.kernel_table import expected_products, kernel_values
-from perf_tests.traces.operator_cost import bytes_of, flops_of
 from perf_tests.views.screens.kernels import detail_lines, summary_lines
 
 
@@ -228,7 +227,7 @@ def test_costs_come_from_shapes_and_dtypes() -> None:
 
 def test_the_tables_show_each_figure_to_a_person(values: Json) -> None:
     shown = "\n".join(detail_lines(values))
-    for words in (SGEMM, "matrix product", "attention / softmax, going back", "value_product", "idle between kernels"):
+    for words in (SGEMM, "matrix product", "attention / softmax, backward", "value_product", "idle between kernels"):
         assert words in shown
     summary = summary_lines([passed(FORWARD, values=values)])[1]
     assert summary.split()[:4] == ["forward", "tiny-ctx8-fp32-naive", "9", "4"]
@@ -289,7 +288,7 @@ def test_generated_code_that_no_cpu_profiler_sees_is_said_to_be_left_out(change:
     trace.operation("aten::mm", 10, 20)
     read = read_chrome_trace(trace.text())
     values = kernel_values(read, {**identity(), **change})
-    assert "generates for a CPU shows as no kernel" in "\n".join(summary_lines([passed(FORWARD, values=values)]))
+    assert "generates for a CPU appears in no kernel" in "\n".join(summary_lines([passed(FORWARD, values=values)]))
     assert kernel_values(read, identity())["left_out"] is None
 
 

@@ -15,11 +15,10 @@ from perf_tests.instruments.memory_snapshot import (
     MOST_ENTRIES,
     Happening,
     Snapshot,
-    cuda_history,
-    cuda_snapshot,
     snapshot_of_events,
     synthetic_snapshot,
 )
+from perf_tests.instruments.torch_private import cuda_memory_history, cuda_memory_snapshot
 from perf_tests.measures.held import PICKLE_PROTOCOL
 
 VIEWER_READS = {
@@ -136,7 +135,7 @@ def test_a_gpu_records_python_frames_a_bounded_number_and_only_inside(monkeypatc
     asked: list[dict[str, object]] = []
     monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **how: asked.append(how))
     monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: {"segments": [], "device_traces": [[]]})
-    with cuda_history():
-        assert cuda_snapshot() == {"segments": [], "device_traces": [[]]}
+    with cuda_memory_history(MOST_ENTRIES):
+        assert cuda_memory_snapshot() == {"segments": [], "device_traces": [[]]}
         assert len(asked) == 1
     assert asked == [{"enabled": "all", "stacks": "python", "max_entries": MOST_ENTRIES}, {"enabled": None}]

@@ -80,7 +80,7 @@ def test_a_peak_beyond_a_hundredth_and_the_workspaces_is_flagged(
     found = with_prediction(values, counters, None, workspace_bytes)
     assert found["flags"] == (["peak_off"] if is_flagged else [])
     assert found["prediction_error"] == pytest.approx(share - 1, abs=1e-3)
-    assert found["parts"][0]["predicted_peak_bytes"] == counters.peak_of("forward").peak_bytes
+    assert found["parts"][0]["predicted_peak_bytes"] == counters.parts[0].peak_bytes
 
 
 def test_without_counters_a_row_says_why() -> None:
@@ -132,7 +132,7 @@ def test_a_full_folder_costs_the_snapshot_and_not_the_row(monkeypatch: pytest.Mo
     assert values["peak_allocated_bytes"] > 0
     assert values["snapshot"] is None
     assert "No space left on device" in values["snapshot_reason"]
-    assert values["snapshot_reason"].endswith("make room and run again.")
+    assert values["snapshot_reason"].endswith("free disk space and run again.")
 
 
 def test_a_snapshot_holds_the_blocks_of_the_round(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

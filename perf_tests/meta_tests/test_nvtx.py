@@ -115,7 +115,7 @@ def test_a_run_with_ranges_times_and_saves_nothing(ranged: Launch) -> None:
 def test_ranges_are_refused_together_with_another_profiler(tmp_path: Path) -> None:
     refused = launch(tmp_path / "storage", *ONE_CASE, "--nvtx", "--kernels")
     assert refused.exit_code == 4
-    assert "--nvtx is for a run that another profiler watches; drop it, or drop --kernels." in refused.errors
+    assert "--nvtx is for a run under Nsight Systems and cannot be combined with --kernels." in refused.errors
 
 
 def test_without_the_package_ranges_are_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -233,8 +233,8 @@ def test_a_worker_that_dies_once_is_launched_again_and_no_case_is_lost(tmp_path:
 
     assert sorted(line.case for line in samples.measurements) == sorted(CASES)
     (relaunch,) = samples.relaunches
-    assert (relaunch["side"], relaunch["case"]) == ("head", "two")
-    assert "SIGKILL" in relaunch["reason"]
+    assert (relaunch.side, relaunch.case) == ("head", "two")
+    assert "SIGKILL" in relaunch.reason
     assert samples.without_timing == []
 
 

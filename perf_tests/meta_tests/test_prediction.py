@@ -76,28 +76,27 @@ def test_a_small_model_is_bound_by_launches_and_a_large_one_by_its_kernels() -> 
 
 def test_what_fits_is_not_remedied() -> None:
     found = predict_step(TINY, machine())
-    assert (found.fits, found.remedies) == (True, ())
+    assert (found.fits, found.remedies) == (True, {})
 
 
 def test_what_does_not_fit_is_remedied_cheapest_first() -> None:
     case = at(TINY, batch_size=8, context=512)
     peak_bytes = counters_of(case).peak_bytes
     found = predict_step(case, machine(room_bytes=peak_bytes // 2))
-    changes = [remedy.change for remedy in found.remedies]
+    changes = list(found.remedies)
     assert changes[:4] == [
         "--optimizer fused", "--attention sdpa", "--checkpoint attention", "--checkpoint block",
     ]  # fmt: skip
     batch, context = changes[4:6]
     assert batch.startswith("--batch-size ")
     assert context.startswith("--context ")
-    for remedy in found.remedies[4:6]:
-        assert remedy.step.fits
+    assert all(found.remedies[change].fits for change in (batch, context))
 
 
 def test_the_batch_that_is_offered_is_the_largest_that_fits() -> None:
     case = at(TINY, batch_size=8, context=512)
     small = machine(room_bytes=counters_of(case).peak_bytes // 2)
-    offered = next(r.change for r in predict_step(case, small).remedies if r.change.startswith("--batch-size"))
+    offered = next(change for change in predict_step(case, small).remedies if change.startswith("--batch-size"))
     batch_size = int(offered.split()[1])
     assert predict_case(replace(case, batch_size=batch_size), small).fits
     assert not predict_case(replace(case, batch_size=batch_size + 1), small).fits
@@ -109,15 +108,15 @@ def test_where_no_single_change_helps_all_of_them_together_are_tried() -> None:
     together = replace(case, optimizer="fused", attention="sdpa", checkpoint="block")
     room_bytes = Room.bytes_for(counters_of(together).peak_bytes)
     found = predict_step(case, machine(room_bytes=room_bytes))
-    fits = {remedy.change: remedy.step.fits for remedy in found.remedies}
+    fits = {change: step.fits for change, step in found.remedies.items()}
     assert fits["--optimizer fused --attention sdpa --checkpoint block"]
     assert not any(fits[change] for change in ("--optimizer fused", "--attention sdpa", "--checkpoint block"))
 
 
 def test_where_the_weights_alone_are_too_large_nothing_is_tried_and_it_is_said() -> None:
     found = predict_step(TINY, machine(room_bytes=16 * TINY.config.parameters))
-    assert (found.fits, found.is_hopeless, found.remedies) == (False, True, ())
-    assert step_lines(found)[-1].endswith("alone are 49.36 MB")
+    assert (found.fits, found.is_hopeless, found.remedies) == (False, True, {})
+    assert step_lines(found)[-1].endswith("alone take 49.36 MB")
 
 
 @pytest.mark.parametrize(
@@ -148,7 +147,7 @@ def test_the_smallest_attention_that_does_not_fit_has_its_bytes_accounted_for() 
     smallest = found.smallest_that_does_not_fit
     assert smallest is not None
     assert smallest.case == cell("forward", 1024)
-    account = "\n".join(attention_lines(found)).partition("the smallest that does not fit")[2]
+    account = "\n".join(attention_lines(found)).partition("smallest case that does not fit")[2]
     assert "forward d16-seq1024-fp32-naive" in account
     assert "aten.exp  model/attention.py" in account
     assert sum(smallest.bytes_by_category.values()) == smallest.peak_bytes
@@ -190,20 +189,20 @@ STEP = {"--size": "tiny", "--context": "64", "--gpu": "T4"}
 @pytest.mark.parametrize(
     "changed, sentence",
     [
-        ({"--gpu": "Z9000"}, r"GPU 'Z9000' has no datasheet here; the known ones are .*A100.*given by hand.*memory="),
+        ({"--gpu": "Z9000"}, r"GPU 'Z9000' has no datasheet here; known: .*A100.*by its peaks.*memory="),
         ({"--gpu": "memory=24GiB"}, "lacks bandwidth and fp32"),
         ({"--gpu": "memory=24furlongs,bandwidth=1,fp32=1"}, "'memory=24furlongs', which is not of the form"),
         (
             {"--size": "7B"},
-            r"--size '7B' is not known; choose among tiny, small.* a new size is one line in model/sizes",
+            r"--size '7B' is unknown; choose from tiny, small.* a new size is one line in model/sizes",
         ),
         ({"--context": "512tokens"}, "--context '512tokens' is not a whole number; give it without a unit"),
         ({"--context": "0"}, "--context is 0; it must be at least 1"),
         ({"--batch-size": "-1"}, "--batch-size is -1; it must be at least 1"),
-        ({"--precision": "fp8"}, "--precision 'fp8' is not known; choose among fp32"),
+        ({"--precision": "fp8"}, "--precision 'fp8' is unknown; choose from fp32"),
         ({"--precision": "bf16"}, "T4 has no bf16 path, or only emulates it; it has fp32, fp16"),
-        ({"--attention": "compiled"}, "--attention 'compiled' is not known; choose among naive, sdpa"),
-        ({"--optimizer": "sgd"}, "--optimizer 'sgd' is not known; choose among default, loop"),
+        ({"--attention": "compiled"}, "--attention 'compiled' is unknown; choose from naive, sdpa"),
+        ({"--optimizer": "sgd"}, "--optimizer 'sgd' is unknown; choose from default, loop"),
         ({"--checkpoint": "some"}, "checkpoint is 'some'; it must be none"),
         ({"--head-dim": "64"}, "give --size for a training step, or --head-dim"),
     ],

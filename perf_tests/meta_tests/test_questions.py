@@ -104,7 +104,7 @@ def test_every_question_is_answered_by_a_record_with_every_pass(root: Path, tmp_
     assert "0.50 of the products' time with 2.0% of their FLOPs" in answer(sources, "softmax")
     assert "The largest difference is 1,048,576 bytes of 1,074,790,400, 0.10%" in answer(sources, "measured peak")
     warm_up = answer(sources, "without a warm-up")
-    assert "75% of what it takes more is module loading" in warm_up
+    assert "75% of the extra time is module loading" in warm_up
     assert "A warm-up of 1 rounds is enough for all of them" in warm_up
     assert "the first measured round still takes" in warm_up
 

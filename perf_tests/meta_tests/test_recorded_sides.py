@@ -11,7 +11,7 @@ from perf_tests.meta_tests.test_gate_recorded import launches, stored
 from perf_tests.proofs.synthetic import FORWARD, machine, record, timed
 from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord, save_record
-from perf_tests.run.recorded_verdict import judge
+from perf_tests.run.after import judge
 
 BASE, HEAD = "b" * 40, "a" * 40
 
@@ -51,12 +51,12 @@ def test_the_commit_asked_for_is_the_base_and_unasked_the_newest_with_launches_e
     assert counts(sides(data)) == ("0" * 12, 5, 1)
     found = sides(data, asked=5)
     assert counts(found) == (BASE[:12], 2, 1)
-    assert f"{BASE[:12]} has 2 comparable launches recorded and this code 1" in found.why_no_verdict
+    assert f"{BASE[:12]} has 2 comparable launches and this code 1" in found.why_no_verdict
 
 
 def test_a_store_of_this_code_alone_is_no_baseline() -> None:
     found = sides(dated(launches(1, 6), HEAD, 0))
-    assert "no comparable record is of other code" in found.why_no_verdict
+    assert "every comparable record is of this run's own code" in found.why_no_verdict
 
 
 def test_launches_of_another_machine_or_another_case_of_the_same_name_do_not_count() -> None:
@@ -118,7 +118,7 @@ def test_what_is_accepted_against_the_base_fails_nothing(tmp_path: Path) -> None
 def test_too_few_launches_are_said_and_decide_nothing(tmp_path: Path) -> None:
     run = judged(tmp_path, launches(1, 3), launches(2, 1, slowdown=0.5))
     assert (run.failures, run.verdict_lines) == ([], [])
-    assert "it takes at least 5 and 3" in run.notes[0]
+    assert "at least 5 and 3 are needed" in run.notes[0]
 
 
 def test_a_machine_that_changed_contaminates_the_run_and_fails_no_case(tmp_path: Path) -> None:

@@ -254,7 +254,7 @@ def test_two_runs_of_one_machine_are_read_by_their_interval(tmp_path: Path) -> N
     slower = [seconds * 1.5 for seconds in timed()["stats"]["data"]]
     text = page_over(tmp_path, record([timed()], written="2030"), record([timed(seconds=slower)], written="2031"))
     assert "slower in these launches" in text
-    assert "no verdict" in text
+    assert "not a verdict" in text
     (trace,) = figures(text)["run1-run2"]["data"]
     assert trace["y"] == [1.5]
 
@@ -263,7 +263,7 @@ def test_two_machines_are_kept_apart_with_ratios_and_no_reading(tmp_path: Path) 
     first = record([timed()], written="2030", threads=2)
     second = record([timed(device="cuda", seconds=(0.1,) * 10)], written="2031", threads=8)
     text = page_over(tmp_path, first, second)
-    assert "2 machines, builds or settings are kept apart" in text
+    assert "2 machines, builds or settings are shown separately" in text
     assert "ratios without a verdict" in text
     assert "in these launches" not in text
     assert {"run1", "run2", "run1-run2"} <= set(sections(text))

@@ -216,9 +216,7 @@ def test_the_roof_is_what_memory_allows_up_to_the_best_product(
 
 def test_host_and_device_are_lanes_of_one_attention_layer(tmp_path: Path) -> None:
     data = figures(page_with(tmp_path, traced()))["run1-lanes"]["data"]
-    assert {trace["group"] for trace in data} == {
-        f"tiny 8 forward fp32 naive, going {way}ward" for way in ("for", "back")
-    }
+    assert {trace["group"] for trace in data} == {f"tiny 8 forward fp32 naive, {way}ward" for way in ("for", "back")}
     scores, softmax = data[:2]
     assert (scores["y"], scores["base"], scores["x"]) == (["host", "device"], [0.0, 3.0], [2.0, 2.0])
     assert (softmax["base"], softmax["orientation"]) == ([4.0, 7.0], "h")

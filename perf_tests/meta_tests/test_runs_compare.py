@@ -60,7 +60,7 @@ def again(baseline: Launch, tmp_path_factory: pytest.TempPathFactory) -> Launch:
 def test_the_same_run_twice_differs_in_nothing_that_counts(again: Launch) -> None:
     assert again.exit_code == 0
     assert " compared with " in again.output
-    assert "No verdict on time: no comparable record is of other code than this run's" in again.output
+    assert "No verdict on time: every comparable record is of this run's own code." in again.output
 
 
 def test_every_case_has_the_ratio_of_its_medians_and_an_interval_labelled_for_what_it_is(
@@ -187,7 +187,7 @@ def narrowed(baseline: Launch, tmp_path_factory: pytest.TempPathFactory) -> Laun
 
 def test_with_a_narrowed_selection_nothing_is_gone_and_the_rest_is_counted(narrowed: Launch) -> None:
     assert narrowed.exit_code == 0
-    assert "2 cases of this run's axes were not selected" in narrowed.output
+    assert "2 cases of these axes were not selected; they do not count as gone." in narrowed.output
 
 
 def test_a_file_that_is_no_record_is_named_once_and_left_alone(narrowed: Launch) -> None:

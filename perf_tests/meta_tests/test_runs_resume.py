@@ -79,7 +79,7 @@ def test_a_case_that_kills_the_process_twice_is_given_up(killed: Launch, tmp_pat
 
 
 def test_the_command_that_an_interrupted_run_prints_completes_it(interrupted: Launch) -> None:
-    command = interrupted.output.partition("go on with `")[2].partition("`")[0]
+    command = interrupted.output.partition("resume with `")[2].partition("`")[0]
     pytest_name, *arguments = shlex.split(command)
     completed = finish(start_command((sys.executable, "-m", pytest_name, *arguments)), interrupted.storage)
     assert completed.exit_code == 0
@@ -108,7 +108,7 @@ def test_two_runs_at_once_end_in_two_records(tmp_path: Path) -> None:
         gate.touch()
         both = finish(first, tmp_path)
     assert (both.exit_code, second.exit_code) == (0, 0)
-    assert "no interrupted run of this machine to go on with" in second.output
+    assert "No interrupted run of this machine to resume" in second.output
     assert len(journals_of_the_first) == 1
     assert both.journals == []
     assert [{short(row["fullname"]) for row in record["benchmarks"]} for record in both.records] == [ALL_THREE] * 2

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from model.attention import naive_attention, sdpa_attention
-from perf_tests.instruments.sdpa_backend import sdpa_backend, sdpa_backend_for_shape
+from perf_tests.instruments.sdpa_backend import sdpa_backend
 from perf_tests.meta_tests.example_cases import CPU
 
 SHAPE = (2, 64, 16)
@@ -19,21 +19,20 @@ def without_head_dimension(q_BTK: Tensor, k_BTK: Tensor, v_BTK: Tensor) -> Tenso
 
 def test_a_call_without_a_head_dimension_takes_the_math_path() -> None:
     """The reason for the extra dimension in `sdpa_attention`; if this fails, drop it there."""
-    assert sdpa_backend_for_shape(without_head_dimension, SHAPE, torch.float32, CPU, records_graph=True) == "math"
+    assert sdpa_backend(without_head_dimension, SHAPE, torch.float32, CPU, records_graph=True) == "math"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("records_graph", [False, True])
 @pytest.mark.parametrize("shape", [SHAPE, (2, 4, 64, 16)], ids=["alone", "heads"])
 def test_our_call_takes_a_fused_kernel(shape: tuple[int, ...], records_graph: bool, dtype: torch.dtype) -> None:
-    assert sdpa_backend_for_shape(sdpa_attention, shape, dtype, CPU, records_graph) == "flash"
+    assert sdpa_backend(sdpa_attention, shape, dtype, CPU, records_graph) == "flash"
 
 
 def test_a_forced_math_path_is_reported_as_math() -> None:
     with sdpa_kernel(SDPBackend.MATH):
-        assert sdpa_backend_for_shape(sdpa_attention, SHAPE, torch.float32, CPU, records_graph=True) == "math"
+        assert sdpa_backend(sdpa_attention, SHAPE, torch.float32, CPU, records_graph=True) == "math"
 
 
 def test_attention_without_the_fused_call_has_no_backend() -> None:
-    q_BTK, k_BTK, v_BTK = torch.zeros(3, *SHAPE)
-    assert sdpa_backend(naive_attention, q_BTK, k_BTK, v_BTK) is None
+    assert sdpa_backend(naive_attention, SHAPE, torch.float32, CPU, records_graph=False) is None

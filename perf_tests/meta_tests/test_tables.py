@@ -8,9 +8,8 @@ import pytest
 from perf_tests.proofs.synthetic import attention_identity, record, timed, timed_attention, traced, untimed
 from perf_tests.records.record import OUTCOMES, Json
 from perf_tests.views.tables.digits import ratio_spread, with_spread
-from perf_tests.views.tables.formats import latex, markdown, typst
 from perf_tests.views.tables.record import tables_of
-from perf_tests.views.tables.timing import Table
+from perf_tests.views.tables.table import Table, latex, markdown, typst
 
 HOSTILE = 'a|b & 50% $x_1$ #show {\\input} <script>alert(1)</script> [c] "d" \n@e ~^ é \ud800'
 

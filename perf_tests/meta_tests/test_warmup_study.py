@@ -21,9 +21,9 @@ from perf_tests.meta_tests.test_gate_course import SETTINGS as GATE_SETTINGS
 from perf_tests.proofs.synthetic import passed
 from perf_tests.records.record import Json
 from perf_tests.views.screens.warmup import machine_line, warmup_lines
-from perf_tests.workers.process import WorkerProcess, start_worker
+from perf_tests.workers.process import WorkerEndedError, WorkerProcess, start_worker
 from perf_tests.workers.settings import received, sent
-from perf_tests.workers.study import FreshProcessError, in_fresh_process
+from perf_tests.workers.study import in_fresh_process
 
 FORWARD = "perf_tests/test_forward.py::test_forward[tiny-ctx8-fp32-naive]"
 BACKWARD = "perf_tests/test_backward.py::test_backward[tiny-ctx8-fp32-naive]"
@@ -60,7 +60,7 @@ RECOMMENDED: dict[str, tuple[list[Json], int, list[str], str]] = {
     "more rounds than were set": (series(FALLING), 6, ["short_warmup"], "in all 5 processes; set --warmup-rounds 6."),
     "nothing of a process that never settles": (
         *([*series([], drift=0.05)[:1], *series([5.0])[1:]], 1, []),
-        "1 warm-up round is enough in the 4 of 5 processes that settled; ",
+        "1 warm-up round is enough in 4 of 5 processes, those that became steady; ",
     ),
     "no cure for a machine that drifts": (
         *(series([], drift=0.05), max(STUDIED_WARMUP_ROUNDS), ["short_warmup"]),
@@ -176,7 +176,7 @@ def test_a_case_that_does_not_fit_a_fresh_process_is_its_answer() -> None:
 
 @pytest.mark.usefixtures("forked_workers")
 def test_a_fresh_process_without_its_benchmark_says_so() -> None:
-    with pytest.raises(FreshProcessError, match=r"with 3 warm-up rounds ended with exit code 1: .*not found"):
+    with pytest.raises(WorkerEndedError, match=r"with 3 warm-up rounds failed: its process exited with 1: .*not found"):
         in_fresh_process(SETTINGS, FORWARD.replace("ctx8", "ctx9"), Study(3, 1), ROOT)
 
 
@@ -188,7 +188,7 @@ def test_a_fresh_process_that_is_killed_is_named_with_its_signal(monkeypatch: py
         return worker
 
     monkeypatch.setattr("perf_tests.workers.study.start_worker", killed_at_once)
-    with pytest.raises(FreshProcessError, match=r"was killed by SIGKILL: it said nothing\."):
+    with pytest.raises(WorkerEndedError, match=r"was killed by SIGKILL\."):
         in_fresh_process(SETTINGS, FORWARD, Study(0, 1), ROOT)
 
 

@@ -1,4 +1,4 @@
-"""Every random choice of a launch pair, a pure function of the run's seed, so that a run can be laid out again."""
+"""Every random choice of a launch pair, a pure function of the run's seed, so that a run's layout can be repeated."""
 
 import random
 import string
@@ -6,28 +6,28 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from perf_tests.gate.events import ORDERS
+
 Item = TypeVar("Item")
 
-ORDERS = ("ABBA", "BAAB")
-"""Who works when in a quadruple of rounds, A for base and B for head. Both cancel a steady drift."""
-
+# At least 4 quadruples, because the Hodges-Lehmann centre of fewer withstands no wild value. At most 64, because more
+# rounds of one launch sharpen its figure no further: launches differ by more. 1.5 s fills the short cases to that.
 FEWEST_QUADRUPLES, MOST_QUADRUPLES = 4, 64
 QUADRUPLES_SECONDS = 1.5
-"""What the rounds of one case in one pair should take, those that are not measured included."""
+"""The time that all rounds of one case in one pair should take, unmeasured ones included."""
 
 _NAME_LENGTH = 12
 _MOST_PADDING_BYTES = 4096
+"""A page: beyond it the stack's alignments repeat."""
 
 
 @dataclass(frozen=True)
 class Draw:
-    """The layout of one launch pair."""
-
     base_name: str
     head_name: str
-    """Folder names of one length. Where code lies in memory depends on its path, and time on where it lies."""
+    """Folder names of one length: the path of code affects where it lies in memory, and that its time."""
     padding_bytes: int
-    """Length of a variable that nobody reads: the environment moves the stack. The same on both sides."""
+    """Length of an unused environment variable, which moves the stack by as much on both sides."""
     hash_seed: int
     head_starts_first: bool
 
@@ -50,7 +50,7 @@ def draw_pair(seed: int, pair: int) -> Draw:
 
 
 def draw_order(seed: int, pair: int, groups: Iterable[Sequence[Item]]) -> list[Item]:
-    """The cases in the order of this pair. Those of one model stay together, or it would be built for each of them."""
+    """The cases in the order of this pair; those of one model stay together, so that it is built once."""
     choose = random.Random(f"{seed} {pair} order")
     shuffled = [choose.sample(group, len(group)) for group in groups]
     choose.shuffle(shuffled)
@@ -58,7 +58,7 @@ def draw_order(seed: int, pair: int, groups: Iterable[Sequence[Item]]) -> list[I
 
 
 def draw_quadruples(seed: int, pair: int, case: str, count: int) -> list[str]:
-    """`count` orders, each of the two equally often, an odd one by coin."""
+    """`count` orders, both equally often; the last of an odd count at random."""
     choose = random.Random(f"{seed} {pair} {case}")
     orders = [*ORDERS * (count // 2), *choose.sample(ORDERS, count % 2)]
     choose.shuffle(orders)
@@ -66,14 +66,14 @@ def draw_quadruples(seed: int, pair: int, case: str, count: int) -> list[str]:
 
 
 def draw_cores(seed: int, pair: int, case: str, cores: Sequence[int], count: int) -> list[int]:
-    """The `count` cores on which both sides work through this case, or all where there are no more."""
+    """The `count` cores on which both sides run this case; all where there are no more."""
     return random.Random(f"{seed} {pair} {case} cores").sample(cores, min(count, len(cores)))
 
 
 def quadruple_count(quadruple_seconds: float) -> int:
-    """How many quadruples of rounds one pair gets; one takes this long, set-ups and unmeasured rounds included.
+    """How many quadruples, of this duration with set-ups and unmeasured rounds, one pair gets.
 
-    Always even: what a round costs that comes after a change of turns cancels between the two orders.
+    Always even: the cost of a change of turns cancels between the two orders.
     """
     wanted = 2 * round(QUADRUPLES_SECONDS / quadruple_seconds / 2)
     return max(FEWEST_QUADRUPLES, min(MOST_QUADRUPLES, wanted))

@@ -5,42 +5,37 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+from perf_tests.gate.events import SIDES, Side
 from perf_tests.paired.draws import Draw
 from perf_tests.records.record import Json
 from perf_tests.workers.channel import ClosedError, SilentError
 from perf_tests.workers.process import WorkerProcess, inherited_environment, start_worker
 
-Side = Literal["base", "head"]
-SIDES: tuple[Side, Side] = ("base", "head")
-
 STEADY = {
-    # A worker that waits for its turn must leave the cores alone; by default its threads spin on for milliseconds.
+    # A worker that waits for its turn must leave the cores idle; by default its threads spin for milliseconds.
     "OMP_WAIT_POLICY": "PASSIVE",
     "GOMP_SPINCOUNT": "0",
     "KMP_BLOCKTIME": "0",
 }
-"""Variables of every worker, without which two launches of the same code differ more than they must."""
+"""Environment of every worker."""
 
 START_SECONDS = 600.0
-"""The longest that a worker may take to start, and to build and warm a case, which may compile."""
+"""Time limit for a worker to start, and to build and warm a case, which may compile."""
 
 
 class WorkerError(Exception):
-    """A worker died, hung or cannot serve; `side` says which and the message why, without a full stop."""
+    """A worker of `side` died, hung or cannot serve; the message says why, without a full stop."""
 
     def __init__(self, side: Side, reason: str, cannot_start: bool = False) -> None:
         super().__init__(reason)
         self.side = side
         self.cannot_start = cannot_start
-        """Whether the side's own code is to blame before any case began."""
+        """Whether the side's own code failed before the first case."""
 
 
 @dataclass
 class Worker:
-    """One side's process."""
-
     side: Side
     worker: WorkerProcess
 
@@ -73,7 +68,7 @@ class Worker:
 
 @contextmanager
 def launched(trees: Mapping[Side, Path], tasks: Mapping[Side, Json], draw: Draw) -> Iterator[dict[Side, Worker]]:
-    """Both workers, started at the same time and told what to collect; both are gone in the end, come what may."""
+    """Both workers, started together and told what to collect; both are ended on every exit."""
     workers: dict[Side, Worker] = {}
     sides: Sequence[Side] = ("head", "base") if draw.head_starts_first else SIDES
     try:
@@ -88,14 +83,14 @@ def launched(trees: Mapping[Side, Path], tasks: Mapping[Side, Json], draw: Draw)
 
 
 def worker_environment(draw: Draw) -> dict[str, str]:
-    """Ours without pytest's own variables, and with what the pair's layout asks for."""
+    """This process's environment without pytest's variables, with those of the pair's layout."""
     inherited = inherited_environment()
     return {
         **inherited,
         **STEADY,
         "PYTHONHASHSEED": str(draw.hash_seed),
         "PERF_TESTS_PADDING": "x" * draw.padding_bytes,
-        # The repository itself must not be on the path: its model/ would stand in where a tree lacks one.
+        # Without the repository itself: its model/ would replace one that a tree lacks.
         "PYTHONPATH": os.pathsep.join(_path_without_the_suite(inherited.get("PYTHONPATH", ""))),
     }
 

@@ -1,4 +1,4 @@
-"""One launch pair after another: each case in quadruples of rounds by turns, each result on disk before the next."""
+"""One launch pair after another: each case in quadruples of rounds in turns, each result on disk before the next."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from perf_tests.gate.events import ABSENT, ORDERS, SIDES, NoTiming, PairTime, Relaunch, Sentinel, Side, Uncounted
 from perf_tests.gate.exact_counters import exact_events
-from perf_tests.gate.samples import ABSENT, SamplesFile
+from perf_tests.gate.samples import SamplesFile
 from perf_tests.instruments.cores import keep_on, let_go, processors_for
-from perf_tests.paired.draws import ORDERS, Draw, draw_cores, draw_order, draw_pair, draw_quadruples, quadruple_count
-from perf_tests.paired.launch_pair import SIDES, START_SECONDS, Side, Worker, WorkerError, launched
+from perf_tests.paired.draws import Draw, draw_cores, draw_order, draw_pair, draw_quadruples, quadruple_count
+from perf_tests.paired.launch_pair import START_SECONDS, Worker, WorkerError, launched
 from perf_tests.paired.trees import Trees
 from perf_tests.records.compare import identity_difference
 from perf_tests.records.record import Json
@@ -20,23 +21,23 @@ from perf_tests.views.screens.lines import case_name
 SENTINELS = ("arithmetic", "memory", "interpreter")
 
 PRIMED_BELOW_SECONDS = 0.01
-"""Caches and branch predictors forget while the other side works. A round shorter than this is run once unmeasured
-after each change of turns; in a longer one what was forgotten costs too little to matter."""
+"""Below this, each turn starts with an unmeasured round, because caches and branch predictors forget while the other
+side works; in longer rounds that costs too little to matter."""
 
 SETTLING_QUADRUPLES = 2
-"""Of rounds as short as that the first quadruples are thrown away: before them both sides have waited, one of them
-longer, and may have changed cores."""
+"""First quadruples of such short rounds that are discarded: before them both sides waited, one of them longer, and may
+have changed cores."""
 
 MOST_DEATHS = 2
-"""A worker that dies or hangs in a case is launched again once; the second time the case is given up."""
+"""A case is given up when a worker has died or hung in it this often; before that both are launched again."""
 
 
 class UnmeasurableError(Exception):
-    """Head itself cannot be measured at all; the message is one sentence."""
+    """Head cannot be measured at all; the message is one sentence."""
 
 
 class Watch(Protocol):
-    """Whoever looks on."""
+    """Receives the run's progress."""
 
     def pair_begins(self, stage: int, pair: int, cases: int) -> None: ...
 
@@ -49,9 +50,9 @@ class Measuring:
 
     trees: Trees
     tasks: Mapping[Side, Json]
-    """What each side's worker is told: its settings and the test files."""
+    """Settings and test files for each side's worker."""
     own_ids: Mapping[Side, Mapping[str, str]]
-    """What each side calls a case: the two differ where two values of one axis are compared."""
+    """Each side's node id of a case: they differ where two values of one axis are compared."""
     identities: Mapping[str, Json]
     seed: int
     samples_file: SamplesFile
@@ -60,16 +61,16 @@ class Measuring:
     """Identity fields in which the sides differ on purpose."""
     start_seconds: float = START_SECONDS
     answer_seconds: float = 60.0
-    """The longest that an answer may take, beside what its rounds take."""
+    """Time limit of an answer, beside the time of its rounds."""
     threads: int | None = None
-    """How many a worker computes with on a CPU, where both sides are kept on the same cores; None elsewhere."""
+    """Of a worker on a CPU, where both sides are bound to the same cores; None elsewhere."""
     counts: bool = False
-    """Whether the exact counters of both sides are still to be counted, after the next launch pair."""
+    """Whether the next launch pair still has to count the exact counters of both sides."""
     counting_seconds: float = 0.0
     left_out: set[str] = field(default_factory=set)
-    """Cases that at least one side cannot measure; each has its outcome in the file."""
+    """Cases that a side cannot measure; each has its outcome in the file."""
     idle_cpu_seconds: float = 0.0
-    """What waiting workers took from working ones; it should be next to nothing."""
+    """CPU time that workers used while they waited; it should be close to 0."""
     turns: int = 0
     _deaths: dict[str, int] = field(default_factory=dict)
 
@@ -86,62 +87,54 @@ class Measuring:
                 part.measure()
             except WorkerError as error:
                 self._note_trouble(error, part)
-        part.write_sentinels()
+        for (name, side), times in part.sentinel_seconds.items():
+            self.samples_file.append(Sentinel(stage, pair, name, side, times).to_line())
         seconds = time.monotonic() - start - (self.counting_seconds - counting_seconds)
-        self.samples_file.append({"event": "pair", "stage": stage, "pair": pair, "seconds": round(seconds, 3)})
+        self.samples_file.append(PairTime(stage, pair, round(seconds, 3)).to_line())
 
     def count_cases(self, cases: Sequence[str], workers: Mapping[Side, Worker]) -> None:
-        """Keep the exact counters of both sides; a worker that fails in it takes no case its time."""
+        """Keep the exact counters of both sides; a worker that fails in it costs no case its time."""
         start = time.monotonic()
         self.counts = False
         for place, case in enumerate(cases):
             try:
-                answers = self._counted(case, workers)
+                for side, worker in workers.items():
+                    worker.send({"count": self.own_ids[side][case]})
+                answers = {side: worker.receive(self.start_seconds) for side, worker in workers.items()}
             except WorkerError as error:
+                reason = f"counting {case_name(case)} failed: {error}"
                 for left in cases[place:]:
-                    reason = f"counting {case_name(case)} failed: {error}"
-                    self.samples_file.append({"event": "uncounted", "case": left, "side": error.side, "reason": reason})
+                    self.samples_file.append(Uncounted(left, error.side, reason).to_line())
                 break
             for event in exact_events(case, answers):
-                self.samples_file.append(event)
+                self.samples_file.append(event.to_line())
         self.counting_seconds += time.monotonic() - start
 
-    def _counted(self, case: str, workers: Mapping[Side, Worker]) -> dict[Side, Json]:
-        """Both at once: nobody is timed."""
-        for side, worker in workers.items():
-            worker.send({"count": self.own_ids[side][case]})
-        return {side: worker.receive(self.start_seconds) for side, worker in workers.items()}
-
     def _note_trouble(self, error: WorkerError, part: "_PairPart") -> None:
-        """Launch again, or give up on the case at hand; what a side cannot even load it has no case of."""
+        """Launch again, or give up the current case; a side that cannot load has none of the cases."""
         if error.cannot_start and error.side == "head":
             raise UnmeasurableError(f"{error}.") from error
         at_fault = part.at_hand or part.left[0]
         self._deaths[at_fault] = self._deaths.get(at_fault, 0) + 1
-        if error.cannot_start:
-            self._give_up(part.left, error.side, ABSENT, str(error))
-        elif self._deaths[at_fault] >= MOST_DEATHS:
-            # Two workers that never came to a case would not come to the next one either.
-            lost = [part.at_hand] if part.at_hand else part.left
-            self._give_up(lost, error.side, "error", f"{error}, twice")
+        # Two workers that died before any case would die before the next one too.
+        lost = part.left if error.cannot_start or not part.at_hand else [part.at_hand]
+        if error.cannot_start or self._deaths[at_fault] >= MOST_DEATHS:
+            outcome, reason = (ABSENT, str(error)) if error.cannot_start else ("error", f"{error}, twice")
+            for case in lost:
+                self.note_outcome(case, error.side, outcome, reason)
         else:
-            event = {"event": "relaunch", "pair": part.pair, "case": part.at_hand, "side": error.side}
-            self.samples_file.append({**event, "reason": str(error)})
+            self.samples_file.append(Relaunch(part.pair, part.at_hand, error.side, str(error)).to_line())
         part.left = [case for case in part.left if case not in self.left_out]
         part.at_hand = None
 
-    def _give_up(self, cases: Iterable[str], side: Side, outcome: str, reason: str) -> None:
-        for case in list(cases):
-            self.note_outcome(case, side, outcome, reason)
-
     def note_outcome(self, case: str, side: Side, outcome: str, reason: str) -> None:
         self.left_out.add(case)
-        self.samples_file.append({"event": "outcome", "case": case, "side": side, "outcome": outcome, "reason": reason})
+        self.samples_file.append(NoTiming(case, side, outcome, reason).to_line())
 
 
 @dataclass
 class _PairPart:
-    """What is left of one launch pair, through all the processes that it takes."""
+    """The rest of one launch pair, over all processes that it needs."""
 
     measuring: Measuring
     stage: int
@@ -149,7 +142,7 @@ class _PairPart:
     left: list[str]
     draw: Draw
     at_hand: str | None = None
-    _sentinel_seconds: dict[tuple[str, Side], list[float]] = field(default_factory=dict)
+    sentinel_seconds: dict[tuple[str, Side], list[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         count = len(self.left)
@@ -157,7 +150,7 @@ class _PairPart:
         self._all = list(self.left)
 
     def measure(self) -> None:
-        """Launch both sides and measure what is left; raises WorkerError as soon as one of them fails."""
+        """Launch both sides and measure the cases left; raises WorkerError as soon as one side fails."""
         measuring = self.measuring
         trees: dict[Side, Path] = {"base": measuring.trees.base, "head": measuring.trees.head}
         with launched(trees, measuring.tasks, self.draw) as workers:
@@ -172,7 +165,7 @@ class _PairPart:
                 measuring.count_cases([case for case in self._all if case not in measuring.left_out], workers)
 
     def _agree_on_cases(self, workers: Mapping[Side, Worker]) -> None:
-        """Leave out what one side does not have, or has under the same id as something else; tell both the order."""
+        """Leave out cases that a side lacks or defines differently; tell both sides the order."""
         measuring = self.measuring
         for side, answer in self._receive_all(workers).items():
             there: Json = answer["ready"]
@@ -185,7 +178,7 @@ class _PairPart:
             worker.send({"order": [measuring.own_ids[side][case] for case in self.left]})
 
     def _receive_all(self, workers: Mapping[Side, Worker]) -> dict[Side, Json]:
-        """An answer of each side. Raises WorkerError, of two the graver: head's own code that cannot be used."""
+        """An answer of each side. Raises WorkerError, of two the graver, which is that head's code cannot be used."""
         answers: dict[Side, Json] = {}
         troubles: list[WorkerError] = []
         for side, worker in workers.items():
@@ -200,12 +193,8 @@ class _PairPart:
     def _why_absent(self, case: str, identity: Json | None) -> str | None:
         if identity is None:
             return "its model/ does not know a value of this case"
-        difference = identity_difference(
-            *(
-                {name: value for name, value in fields.items() if name not in self.measuring.differing_fields}
-                for fields in (identity, self.measuring.identities[case])
-            )
-        )
+        on_purpose = dict.fromkeys(self.measuring.differing_fields)
+        difference = identity_difference({**identity, **on_purpose}, {**self.measuring.identities[case], **on_purpose})
         return f"under this id it measures something else: {difference}" if difference else None
 
     def _measure_case(self, case: str, workers: Mapping[Side, Worker]) -> None:
@@ -217,7 +206,7 @@ class _PairPart:
             with self._on_the_same_cores(case, workers) as cores:
                 line = {**self._measure_rounds(case, workers, round_seconds), "cores": cores}
         warm = {side: workers[side] for side, answer in answers.items() if "warm" in answer}
-        # To both before either answers: who is let go first builds its next case first, and waits longer for it.
+        # To both before either answers: the side released first would build its next case first and then wait longer.
         for worker in warm.values():
             worker.send({"enough": True})
         answers.update(self._receive_all(warm))
@@ -231,9 +220,8 @@ class _PairPart:
     def _on_the_same_cores(self, case: str, workers: Mapping[Side, Worker]) -> Iterator[list[int] | None]:
         """Both workers on cores drawn for this case.
 
-        Left to the scheduler either process stays on a core of its own, and whoever else slows one of the two is
-        taken for a difference of the code. Only once a case is warm: its threads are there then, and nobody waits for
-        a core while both sides build.
+        The scheduler would keep each process on its own core, and load on one core would look like a difference of
+        the code. Only once a case is warm: then its threads exist, and both sides have built it in parallel.
         """
         measuring = self.measuring
         if measuring.threads is None:
@@ -282,15 +270,10 @@ class _PairPart:
         for name in SENTINELS:
             for side, count in turns(order):
                 answer = workers[side].ask({"sentinel": name, "count": count}, self.measuring.answer_seconds)
-                self._sentinel_seconds.setdefault((name, side), []).extend(answer["seconds"])
-
-    def write_sentinels(self) -> None:
-        for (name, side), seconds in self._sentinel_seconds.items():
-            event = {"event": "sentinel", "stage": self.stage, "pair": self.pair, "name": name, "side": side}
-            self.measuring.samples_file.append({**event, "seconds": seconds})
+                self.sentinel_seconds.setdefault((name, side), []).extend(answer["seconds"])
 
 
 def turns(order: str) -> list[tuple[Side, int]]:
-    """Who works, and how many rounds on end: "ABBA" is base, then head twice, then base."""
+    """The sides in turn and their rounds: "ABBA" is base once, head twice, base once."""
     first, second = SIDES if order == "ABBA" else SIDES[::-1]
     return [(first, 1), (second, 2), (first, 1)]

@@ -1,9 +1,9 @@
-"""A gate run from its first launch pair to its result: which pair comes next is the statistics' decision, not ours."""
+"""A gate run from its first launch pair to its result; `gate.conclusion.next_step` chooses each pair."""
 
 import secrets
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -14,23 +14,24 @@ from perf_tests.bench.against import Against
 from perf_tests.cases import Case
 from perf_tests.gate.accepted import FILE_NAME, effective, read_accepted
 from perf_tests.gate.conclusion import GateResult, RunVerdict, conclude, next_step
+from perf_tests.gate.events import SIDES, End, EndReason, Side
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import SamplesFile
 from perf_tests.instruments.cores import can_bind
 from perf_tests.options import Settings
-from perf_tests.paired.launch_pair import SIDES, STEADY, Side
+from perf_tests.paired.launch_pair import STEADY
 from perf_tests.paired.measuring import Measuring, Watch
 from perf_tests.paired.trees import Commit, Trees, planted, state_of_head
 from perf_tests.records.record import Json
 from perf_tests.workers.settings import sent
 
 IDLE_SECONDS_LIMIT = 0.002
-"""CPU time that a side may take while it waits for its turn; a tenth of it is talk, and threads that spin take more."""
+"""CPU time per turn that a waiting side may use: ten times what its messages need, less than spinning threads use."""
 
 
 @dataclass(frozen=True)
 class GatePlan:
-    """Everything that a gate run depends on, chances apart."""
+    """Everything that a gate run depends on, except its random seed."""
 
     root: Path
     storage: Path
@@ -39,13 +40,13 @@ class GatePlan:
     """None where base is the working tree too, under another option."""
     settings: Settings
     cases: Mapping[str, Case]
-    """What head measures, by node id, the cases of one model side by side."""
+    """Head's cases by node id; those of one model are neighbours."""
     ids_at_base: Mapping[str, str]
-    """What base calls each of them."""
+    """Base's node id of each."""
     machine_info: Json
     rules: Rules
     options: str
-    """As typed, to measure a case again with."""
+    """As typed, to measure a case again."""
 
     @property
     def seconds(self) -> float:
@@ -54,31 +55,31 @@ class GatePlan:
 
 @dataclass
 class GateRun:
-    """What became of a run; `result` is None when it was interrupted."""
+    """The state of a run; `result` is None when it was interrupted."""
 
     plan: GatePlan
     result: GateResult | None = None
     header: Json = field(default_factory=dict)
-    """Of the samples that were judged."""
+    """Of the judged samples."""
     paths: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 def run_gate(run: GateRun, watch: Watch) -> None:
-    """Measure and judge. A contaminated run is measured again, once. Raises TreeError, UnmeasurableError and OSError.
+    """Measure and judge. A contaminated run is repeated once. Raises TreeError, UnmeasurableError and OSError.
 
-    Ctrl-C, or a scheduler's SIGTERM, keeps the samples so far, ends the workers, removes the trees and goes on upwards.
+    Ctrl-C, or a scheduler's SIGTERM, keeps the samples, ends the workers, removes the trees and propagates.
     """
     with _sigterm_as_ctrl_c(), planted(run.plan.root, run.plan.base, run.plan.settings.model) as trees:
         run.result = _measure_and_judge(run, trees, watch)
         if run.result.verdict == RunVerdict.CONTAMINATED:
-            run.notes.append(f"Contaminated, and measured again: {run.paths[-1]}.")
+            run.notes.append(f"The run was contaminated and is repeated; its samples: {run.paths[-1]}.")
             run.result = _measure_and_judge(run, trees, watch)
 
 
 @contextmanager
 def _sigterm_as_ctrl_c() -> Iterator[None]:
-    """The process may end by it, but not before its workers have."""
+    """SIGTERM ends the process only after its workers."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -93,7 +94,8 @@ def _measure_and_judge(run: GateRun, trees: Trees, watch: Watch) -> GateResult:
     run.header, notes = _header(plan, trees, seed)
     notes += [] if why_not_counted is None else [why_not_counted]
     run.notes = [*dict.fromkeys((*run.notes, *notes))]
-    path = _samples_path(plan)
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
+    path = plan.storage / "gate" / f"{stamp}_{plan.base.short_hash if plan.base else 'working-tree'}.jsonl"
     samples_file = SamplesFile(path, run.header)
     run.paths.append(path)
     measuring = Measuring(
@@ -105,84 +107,70 @@ def _measure_and_judge(run: GateRun, trees: Trees, watch: Watch) -> GateResult:
         samples_file=samples_file,
         watch=watch,
         differing_fields=frozenset({plan.against.other_option.axis} if plan.against.other_option else ()),
-        threads=_threads_on_shared_cores(plan.settings),
+        # None where the scheduler places the threads.
+        threads=plan.settings.threads if plan.settings.device_type == "cpu" and can_bind() else None,
         counts=why_not_counted is None,
     )
     try:
-        samples_file.append({"event": "end", "reason": _measure_until_decided(plan, measuring)})
+        samples_file.append(End(_measure_until_decided(plan, measuring)).to_line())
     except BaseException:
-        # A disk that refused a line refuses this one too, and that has its own exception.
+        # A disk that refused a line refuses this one too; its own exception is propagating.
         with suppress(OSError):
-            samples_file.append({"event": "end", "reason": "interrupted"})
+            samples_file.append(End("interrupted").to_line())
         raise
     finally:
         with suppress(OSError):
             samples_file.close()
-    run.notes += [*_unbound_note(plan.settings, measuring), *_idle_note(measuring)]
+    run.notes += _noise_notes(plan.settings, measuring)
     return conclude(samples_file.samples, plan.rules)
 
 
-def _measure_until_decided(plan: GatePlan, measuring: Measuring) -> str:
-    """Why it stopped, as the samples say it."""
+def _measure_until_decided(plan: GatePlan, measuring: Measuring) -> EndReason:
+    """Why it stopped."""
     start, pair, last_pair_seconds = time.monotonic(), 0, 0.0
     while True:
         step = next_step(measuring.samples_file.samples, plan.rules)
         cases = [case for case in step.cases if case not in measuring.left_out] if step else []
         if step is None or not cases:
             return "finished"
-        # Counting is not measuring: it takes nothing of the time that the user gave for that.
+        # The user's time limit is for measuring, not for counting.
         measured_seconds = time.monotonic() - start - measuring.counting_seconds
         if pair and measured_seconds + last_pair_seconds > plan.seconds:
             return "budget"
-        measuring.measure_pair(step.stage, pair, _groups(cases, plan.cases))
-        # The pairs of one stage take alike; those of stage 2 have fewer cases.
+        by_model = groupby(cases, key=lambda case_id: plan.cases[case_id].built_from)
+        measuring.measure_pair(step.stage, pair, [list(group) for _, group in by_model])
+        # Pairs of one stage take about the same time; those of stage 2 have fewer cases.
         last_pair_seconds = measuring.samples_file.samples.pair_seconds[step.stage, pair]
         pair += 1
 
 
-def _threads_on_shared_cores(settings: Settings) -> int | None:
-    """With how many each side computes on the cores that both are kept on; None where the scheduler places them."""
-    return settings.threads if settings.device_type == "cpu" and can_bind() else None
-
-
 def _why_not_counted(plan: GatePlan, trees: Trees) -> str | None:
-    """None where the exact counters of base and head are worth counting, else a sentence."""
+    """Why the exact counters of base and head need no counting; None if they do."""
     if plan.against.other_option is not None:
-        return "The exact counters of two settings are those of two different things, and are not compared."
+        return "Exact counters are not compared, because the two sides run different settings."
     if trees.have_the_same("model"):
-        return "model/ is the same on both sides, byte for byte, and so are its exact counters."
+        return "model/ is identical on both sides, so its exact counters are too."
     return None
 
 
-def _groups(ids: Sequence[str], cases: Mapping[str, Case]) -> list[list[str]]:
-    """Cases that share a model, together."""
-    return [list(group) for _, group in groupby(ids, key=lambda case_id: cases[case_id].built_from)]
-
-
 def _tasks(plan: GatePlan) -> dict[Side, Json]:
-    """Both sides get half of the memory each, since both are there at once."""
     files = sorted({case_id.partition("::")[0] for case_id in plan.cases})
     sides: dict[Side, Settings] = {"base": plan.against.settings_of_base(plan.settings), "head": plan.settings}
     return {side: {"settings": sent(sides[side]), "files": files} for side in SIDES}
 
 
-def _samples_path(plan: GatePlan) -> Path:
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
-    name = plan.base.short_hash if plan.base else "working-tree"
-    return plan.storage / "gate" / f"{stamp}_{name}.jsonl"
-
-
 def _header(plan: GatePlan, trees: Trees, seed: int) -> tuple[Json, list[str]]:
-    """The first line of the samples, and what there is to be said about it."""
+    """The first line of the samples, and notes on it."""
     head = state_of_head(plan.root)
-    words = f"working tree ({str(head['commit'])[:12]}{_changes(head['changed_files'])})"
+    changes = f" and {head['changed_files']} uncommitted changes" if head["changed_files"] else ""
+    words = f"working tree ({str(head['commit'])[:12]}{changes})"
     other = plan.against.other_option
     base_words = f"{plan.base.typed} ({plan.base.short_hash})" if plan.base else words
     accepted, notes = effective(
         read_accepted(trees.head / ".benchmarks" / FILE_NAME), read_accepted(trees.base / ".benchmarks" / FILE_NAME)
     )
     if head["changed_files"]:
-        notes.append(f"The working tree has {head['changed_files']} uncommitted changes, and was measured with them.")
+        notes.append(f"The working tree was measured with its {head['changed_files']} uncommitted changes.")
     header = {
         "base": {
             "revision": plan.base.full_hash if plan.base else head["commit"],
@@ -205,24 +193,17 @@ def _header(plan: GatePlan, trees: Trees, seed: int) -> tuple[Json, list[str]]:
     return header, notes
 
 
-def _changes(count: int | None) -> str:
-    return f" and {count} uncommitted changes" if count else ""
-
-
-def _unbound_note(settings: Settings, measuring: Measuring) -> list[str]:
-    if settings.device_type != "cpu" or measuring.threads is not None:
-        return []
-    return [
-        "This machine does not let processes be bound to cores, so a neighbour can slow one side alone; figures are "
-        "noisier for it."
-    ]
-
-
-def _idle_note(measuring: Measuring) -> list[str]:
+def _noise_notes(settings: Settings, measuring: Measuring) -> list[str]:
+    notes = []
+    if settings.device_type == "cpu" and measuring.threads is None:
+        notes.append(
+            "This machine does not allow binding processes to cores, so a neighbour can slow one side alone and "
+            "figures are noisier."
+        )
     idle_seconds = measuring.idle_cpu_seconds / max(1, measuring.turns)
-    if idle_seconds <= IDLE_SECONDS_LIMIT:
-        return []
-    return [
-        f"The side that waits takes {1e3 * idle_seconds:.1f} ms of CPU time a turn, because its threads spin on; "
-        "figures are noisier for it."
-    ]
+    if idle_seconds > IDLE_SECONDS_LIMIT:
+        notes.append(
+            f"The waiting side uses {1e3 * idle_seconds:.1f} ms of CPU time per turn because its threads spin, so "
+            "figures are noisier."
+        )
+    return notes

@@ -1,9 +1,8 @@
-"""The two sides on disk: base as git knows the revision, head as the working tree is now, both under chosen paths.
+"""The two sides on disk: base from git, head from the working tree, both under chosen paths.
 
-Both trees carry head's `perf_tests`, so that the same benchmark code measures both; what differs is all the rest, and
-of it only `model/` (and what `--model` names, with all that it may import) is ever imported. Folders that no benchmark
-reads are in neither. The trees are plain copies outside of the repository: base is written through an index of its own,
-so that nothing has to be undone in the repository, not even after a kill.
+Both trees carry head's `perf_tests`, so the same benchmark code measures both. Of the rest only `model/` (and the code
+that `--model` names, with its imports) is imported; folders that no benchmark reads are left out. The trees are plain
+copies outside of the repository. Base is written through a separate index, so a kill leaves the repository unchanged.
 """
 
 import os
@@ -20,7 +19,7 @@ from pathlib import Path
 from perf_tests.records.record import Json
 
 MEASURING_CODE = ("perf_tests", "conftest.py", "pyproject.toml")
-"""What both sides take from head."""
+"""Both sides take these from head."""
 
 LEFT_OUT = (
     ".benchmarks/*",
@@ -31,16 +30,16 @@ LEFT_OUT = (
     "perf_tests/meta_tests",
     "perf_tests/proofs",
 )
-"""Folders that neither side takes, unless `--model` names a module in one."""
+"""Folders in neither tree, unless `--model` names a module in one."""
 
 
 class TreeError(Exception):
-    """A side cannot be had; the message is one sentence for the user."""
+    """A side cannot be written; the message is one sentence for the user."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """A revision as typed and what it stands for. `prefix` is the suite's folder in the repository, "" or "folder/"."""
+    """A revision as typed and its commit. `prefix` is the suite's folder in the repository, "" or "folder/"."""
 
     typed: str
     full_hash: str
@@ -53,33 +52,31 @@ class Commit:
 
 @dataclass
 class Trees:
-    """Where the sides lie at the moment; their folder goes when the run is over."""
+    """The current folders of the sides; `folder` is removed after the run."""
 
     folder: Path
     base: Path
     head: Path
 
     def move(self, base_name: str, head_name: str) -> None:
-        """Give both trees new names, of one length, so that no path is tied to a side."""
+        """Rename both trees, to names of one length, so that no path is tied to a side."""
         base, head = self.folder / base_name, self.folder / head_name
         self.base.rename(base)
         self.head.rename(head)
         self.base, self.head = base, head
 
     def have_the_same(self, name: str) -> bool:
-        """Whether the folder `name` holds the same files, byte for byte, in both trees; byte code does not count."""
-        base, head = (
-            {path.relative_to(tree): path for path in _sources(tree / name)} for tree in (self.base, self.head)
-        )
-        return base.keys() == head.keys() and all(base[path].read_bytes() == head[path].read_bytes() for path in base)
+        """Whether the folder `name` is identical in both trees, byte code aside."""
+        return _sources(self.base / name) == _sources(self.head / name)
 
 
-def _sources(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+def _sources(folder: Path) -> dict[Path, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {path.relative_to(folder): path.read_bytes() for path in files}
 
 
 def find_commit(root: Path, revision: str) -> Commit:
-    """What `revision` stands for in the repository of `root`; raises TreeError with the next step."""
+    """The commit of `revision` in the repository of `root`; raises TreeError with the next step."""
     if shutil.which("git") is None:
         raise TreeError(f"--against {revision} needs git, and there is none on the PATH; install it.")
     inside = _git(root, "rev-parse", "--show-prefix")
@@ -116,7 +113,7 @@ def _why_not_found(root: Path, revision: str, asked: Sequence[str]) -> str:
 
 
 def state_of_head(root: Path) -> Json:
-    """The commit that the working tree began from and how many files differ from it; nulls where git cannot say."""
+    """The working tree's commit and its number of changed files; nulls where git cannot tell."""
     commit = _git(root, "rev-parse", "HEAD")
     status = _git(root, "status", "--porcelain", "--", ".")
     changed = len(status.stdout.splitlines()) if status.returncode == 0 else None
@@ -125,9 +122,9 @@ def state_of_head(root: Path) -> Json:
 
 @contextmanager
 def planted(root: Path, base: Commit | None, model: str | None = None) -> Iterator[Trees]:
-    """Both trees on disk, with what `model`, as --model takes it, names.
+    """Both trees on disk, with the code that `model`, as given to --model, names.
 
-    Without a commit, base is the working tree too. Raises TreeError, and then leaves nothing.
+    Without a commit, base is the working tree too. Raises TreeError and then leaves nothing behind.
     """
     try:
         folder = Path(tempfile.mkdtemp(prefix="gate-"))
@@ -160,8 +157,8 @@ def _plant(root: Path, base: Commit | None, model: str | None, folder: Path) -> 
 
 
 def _check_room(folder: Path, tree_bytes: int) -> None:
-    """Both trees, and as much again for byte code."""
-    needed, free = 2 * tree_bytes, shutil.disk_usage(folder).free
+    needed = 2 * tree_bytes  # byte code takes as much again
+    free = shutil.disk_usage(folder).free
     if needed > free:
         raise TreeError(
             f"The trees to measure need {needed / 2**20:.0f} MiB in {folder.parent}, and {free / 2**20:.0f} MiB are "
@@ -170,7 +167,7 @@ def _check_room(folder: Path, tree_bytes: int) -> None:
 
 
 def _files_of_working_tree(root: Path, model: str | None) -> dict[Path, int]:
-    """Everything needed that is tracked or not ignored, as it is now: relative to `root`, with its bytes."""
+    """Bytes of each needed file that is tracked or not ignored, by its path below `root`."""
     listed = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     if listed.returncode:
         raise TreeError(f"git does not list the files of {root}: {listed.stderr.strip()}.")
@@ -180,7 +177,7 @@ def _files_of_working_tree(root: Path, model: str | None) -> dict[Path, int]:
 
 
 def _files_of_commit(root: Path, base: Commit, model: str | None) -> dict[Path, int]:
-    """Everything needed that base does not take from head, with its bytes."""
+    """Bytes of each needed file that base does not take from head."""
     listed = _git(root, "ls-tree", "--full-tree", "-r", "-l", "-z", f"{base.full_hash}:{base.prefix}").stdout
     entries = [entry.partition("\t") for entry in listed.split("\0") if entry]
     sizes = {Path(name): size for about, _, name in entries if (size := about.split()[3]).isdecimal()}
@@ -208,7 +205,7 @@ def _copy(root: Path, files: Iterable[Path], tree: Path) -> None:
 
 
 def _check_out(root: Path, base: Commit, files: Iterable[Path], tree: Path) -> None:
-    """Write these of the revision's files; raises TreeError with git's own words, as when the disk is full."""
+    """Write these files of the revision; raises TreeError with git's message, as when the disk is full."""
     index = tree.parent / "index"
     top = Path(_git(root, "rev-parse", "--show-toplevel").stdout.strip())
     names = "".join(f"{file.as_posix()}\0" for file in files)

@@ -16,13 +16,13 @@ def main() -> int:
         reason = _why_no_model() or _serve(channel)
         if reason:
             channel.send({"cannot": reason})
-    except ClosedError:  # the gate is gone, and so is the reason to be here
+    except ClosedError:  # the gate is gone
         return 1
     return 0
 
 
 def _serve(channel: Channel) -> str | None:
-    """None when all was served, else why not: somebody else's `model/` may lack what the benchmarks import."""
+    """Why nothing was served, as when an older `model/` lacks what the benchmarks import; None when all was served."""
     task = channel.receive()
     try:
         from perf_tests.workers.gate import serve
@@ -32,7 +32,7 @@ def _serve(channel: Channel) -> str | None:
 
 
 def _why_no_model() -> str | None:
-    """None if `model` is this tree's own: any other on the path would be measured in its place."""
+    """None if `model` is this tree's own: another one on the path would be measured instead."""
     found = importlib.util.find_spec("model")
     if found is None or found.origin is None or not Path(found.origin).is_relative_to(Path.cwd()):
         return "it has no model/"

@@ -1,4 +1,4 @@
-"""The extra passes by name, in the order in which they follow the timings."""
+"""The extra passes by name, in the order in which they run."""
 
 from perf_tests.passes.extra_pass import ExtraPass
 from perf_tests.passes.kernels import KernelPass

@@ -1,11 +1,10 @@
-"""A benchmark once more, under an extra pass: the same axes and the same rounds, looked at and not timed."""
+"""An extra pass: a benchmark run again with the same axes and rounds, observed and not timed."""
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import pytest
 
@@ -14,6 +13,7 @@ from perf_tests.bench.stash import OUTCOME, PASS_VALUES
 from perf_tests.bench.workbench import Workbench
 from perf_tests.cases import Case
 from perf_tests.records.record import Json
+from perf_tests.workers.process import WorkerEndedError
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,30 +28,42 @@ class ExtraPass(ABC):
     request: pytest.FixtureRequest
     case: Case
     workbench: Workbench
+    uses_profiler: ClassVar[bool] = False
+    """Whether it needs PyTorch's profiler, which another profiler of the process would block."""
 
     @staticmethod
     @abstractmethod
     def rounds_of(phase: str, rounds: int) -> int:
-        """How many rounds the pass runs of a case whose timing has `rounds` measured ones."""
+        """Rounds of the pass over a case whose timing measures `rounds`."""
 
     @abstractmethod
     def look(self, timing: Timing) -> Json | None:
-        """What the rounds of `timing` show, for the record; None where nothing is to be kept."""
+        """The values of the pass, for the record; None where nothing is kept."""
 
     def __call__(self, timing: Timing) -> None:
-        start = time.perf_counter()
-        values = self.look(timing)
+        with self.workbench.spending("passes"):
+            values = self.look(timing)
         if values is not None:
             self.request.node.stash[PASS_VALUES] = values
-        self.workbench.time_spent.passes_seconds += time.perf_counter() - start
 
     def benchmark_id(self, timing: Timing) -> str:
         """Node id of `timing` with the axes of this test."""
         path = Path(timing.__code__.co_filename).relative_to(ROOT).as_posix()
         return f"{path}::{timing.__name__}[{self.request.node.callspec.id}]"
 
-    def end_with(self, outcome: Outcome) -> NoReturn:
-        """What ended the rounds is what is told of the case: an error fails the test, anything else skips it."""
+    def answered_by(self, worker: Callable[[], Json]) -> Json:
+        """The `values` of a worker's answer; an outcome ends the test instead: an error fails it, another skips it."""
+        self.request.getfixturevalue("shelf").leave_memory_to_others()
+        try:
+            answer = worker()
+        except WorkerEndedError as error:
+            self._end_with(Outcome("error", str(error)))
+        if "outcome" in answer:
+            self._end_with(Outcome(**answer["outcome"]))
+        values: Json = answer["values"]
+        return values
+
+    def _end_with(self, outcome: Outcome) -> NoReturn:
         self.request.node.stash[OUTCOME] = outcome
         if outcome.outcome == "error":
             pytest.fail(outcome.in_words, pytrace=False)
@@ -59,7 +71,7 @@ class ExtraPass(ABC):
 
 
 def repeated(timing: Timing, extra_pass: str) -> Timing:
-    """The test that looks at the rounds of `timing` under the pass of this name."""
+    """The test that runs `timing` under the pass of this name."""
 
     def test(case: Case, look: ExtraPass) -> None:
         look(timing)

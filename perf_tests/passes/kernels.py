@@ -1,4 +1,4 @@
-"""The kernel pass: the rounds of a timing traced in this process, kernel by kernel."""
+"""The kernel pass: the rounds of a timing, traced kernel by kernel in this process."""
 
 import inspect
 
@@ -9,7 +9,9 @@ from perf_tests.records.record import Json
 
 
 class KernelPass(ExtraPass):
-    """Runs the timing itself, with its own fixtures but `measure`."""
+    """Calls the timing with its own fixtures and another `measure`."""
+
+    uses_profiler = True
 
     @staticmethod
     def rounds_of(phase: str, rounds: int) -> int:

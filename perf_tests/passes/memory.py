@@ -1,66 +1,55 @@
 """The memory pass: each case in a fresh process, its peaks beside those that its counters predict."""
 
+from functools import partial
 from pathlib import Path
 
 from model.precision import PRECISIONS
 from perf_tests.audit.row_flags import CPU_WORKSPACE_BYTES_PER_THREAD, WORKSPACE_BYTES, RowFacts, raised
-from perf_tests.bench.outcomes import Outcome
 from perf_tests.cases import Case
 from perf_tests.counting.case_counters import Counters
 from perf_tests.passes.extra_pass import ExtraPass, Timing
 from perf_tests.phases import label_of
 from perf_tests.prediction.expectation import expect
 from perf_tests.records.record import Json
-from perf_tests.views.screens.lines import case_name
-from perf_tests.workers.memory import MemoryWorkerError
 from perf_tests.workers.settings import sent
 
 ALL_ROUNDS = 3
-"""One that makes what the others find there, one for the allocator's figures, one to see who holds what."""
+"""The first allocates what later ones reuse, the second gives the allocator's figures, the third the holders."""
 
 
 class MemoryPass(ExtraPass):
-    """Asks a worker to play the rounds in a process of their own; keeps what it says of them."""
+    """A worker runs the rounds of each case in a process of their own."""
 
     @staticmethod
     def rounds_of(phase: str, rounds: int) -> int:
         return ALL_ROUNDS
 
     def look(self, timing: Timing) -> Json:
-        """Skips the test where the case has no rounds to examine, and fails it where they failed."""
-        self.request.getfixturevalue("shelf").leave_memory_to_others()
         snapshot, no_snapshot = self._snapshot_path()
         task = {
             "benchmark": self.benchmark_id(timing),
             "settings": sent(self.workbench.settings),
             "snapshot": None if snapshot is None else str(snapshot),
         }
-        try:
-            answer = self.request.getfixturevalue("memory_worker").ask(task)
-        except MemoryWorkerError as error:
-            self.end_with(Outcome("error", str(error)))
-        if "died" in answer:
-            self.end_with(_death(answer["died"]))
-        if "outcome" in answer:
-            self.end_with(Outcome(**answer["outcome"]))
+        values = self.answered_by(partial(self.request.getfixturevalue("memory_worker").ask, task))
         expectation = expect(self.case, None, None)
         workspace_bytes = workspace_bytes_of(self.case, self.workbench.settings.threads)
-        values = with_prediction(answer["values"], expectation.counters, expectation.counters_reason, workspace_bytes)
-        return values | no_snapshot
+        predicted = with_prediction(values, expectation.counters, expectation.counters_reason, workspace_bytes)
+        return predicted | no_snapshot
 
     def _snapshot_path(self) -> tuple[Path | None, Json]:
-        """Where the snapshot goes, if there is to be one; and why it does not, where the folder cannot be made."""
+        """The path of the snapshot where one is asked for, and why there is none where its folder cannot be made."""
         if not self.workbench.settings.memory_snapshot or self.workbench.session is None:
             return None, {}
         try:
-            folder = self.workbench.session.side_folder()
+            return self.workbench.session.side_file(self.request.node.nodeid, "pickle"), {}
         except OSError as error:
-            return None, {"snapshot_reason": f"the folder of the snapshot cannot be made: {error}; make room."}
-        return folder / f"{case_name(self.request.node.nodeid).replace(' ', '-')}.pickle", {}
+            reason = f"the folder of the snapshot cannot be made: {error}; free disk space."
+            return None, {"snapshot_reason": reason}
 
 
 def workspace_bytes_of(case: Case, threads: int) -> int:
-    """What libraries may take beside the tensors of the case; float32 products on a CPU take nothing of it."""
+    """What libraries may allocate beside the tensors of the case; float32 products on a CPU allocate nothing."""
     if case.device == "cuda":
         return WORKSPACE_BYTES
     takes_some = case.attention != "naive" or PRECISIONS[case.precision].autocast_dtype is not None
@@ -68,7 +57,7 @@ def workspace_bytes_of(case: Case, threads: int) -> int:
 
 
 def with_prediction(values: Json, counters: Counters | None, reason: str | None, workspace_bytes: int) -> Json:
-    """The row's values with what the counters say of the same round, and a flag where they disagree."""
+    """The row's values with the peaks that the counters predict, and a flag where the two disagree."""
     predicted = None if counters is None else counters.peak_bytes
     measured = values["peak_allocated_bytes"]
     peaks = {} if counters is None else {_region_of(peak.part): peak.peak_bytes for peak in counters.parts}
@@ -84,13 +73,5 @@ def with_prediction(values: Json, counters: Counters | None, reason: str | None,
 
 
 def _region_of(part: str) -> str:
-    """The region that the part of the counters runs in: an inference is a forward pass too."""
+    """The region that a part of the counters runs in: an inference is a forward pass too."""
     return "forward" if part == "inference" else label_of(part)
-
-
-def _death(of: str) -> Outcome:
-    """Linux ends with SIGKILL what takes the machine's last memory."""
-    if of == "SIGKILL":
-        reason = "its process was ended by SIGKILL, as the system does when memory runs out; give a --memory-budget."
-        return Outcome("out_of_memory", reason)
-    return Outcome("error", f"its process ended with {of}; run the case alone to see why.")

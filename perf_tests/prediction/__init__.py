@@ -1,1 +1,1 @@
-"""Will it fit, how long will it take, which checkpoint; what is known of a case before it is measured."""
+"""Whether a case fits, how long it takes and which checkpoint suits it; what is known before it is measured."""

@@ -1,7 +1,6 @@
-"""What is known of a case before it is measured: its exact counters, and how fast this machine could do it at most.
+"""What is known about a case before it is measured: its exact counters and the least time that this machine needs.
 
-In: a case and the machine's ceilings. Out: an `Expectation`, which derives figures from a measured time and says when a
-time cannot be.
+From a measured time, an `Expectation` derives further figures and detects an impossible one.
 """
 
 from collections import defaultdict
@@ -14,40 +13,37 @@ from perf_tests.cases import Case, LanguageModelCase
 from perf_tests.counting.case_counters import Counters, counters_of, why_not_counted
 from perf_tests.limits.ceilings import Ceilings
 from perf_tests.limits.datasheets import Gpu
-from perf_tests.limits.least_work import AttentionWork, ModelWork
+from perf_tests.limits.least_work import AttentionWork, ModelWork, Work
 from perf_tests.limits.predicted_time import Part, PredictedTime, predicted_time
 from perf_tests.records.record import Json
 
 WALL_OVER_DEVICE = 0.95
-"""A wall time may be less than the device's own by no more than the resolution of its events."""
+"""Wall time may be this fraction of device time, because events have a finite resolution."""
 
 MEASURED_AGAIN = 5
-"""Times that a ceiling is measured again, a second each on a CPU, before it convicts a case."""
+"""How often a ceiling is measured again, a second each on a CPU, before a time is called impossible."""
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """`counters` are None with the reason in `counters_reason`; `least_flops` are a lower bound of what is executed."""
+    """Where `counters` is None, `counters_reason` says why. `least_flops` is a lower bound of what is executed."""
 
     case: Case
     counters: Counters | None
     counters_reason: str | None
     least_flops: Mapping[str, int]
-    """By the precision that multiplies; empty where nothing is sure."""
+    """By the precision of the products; empty where no bound is known."""
     ceilings: Ceilings | None
     gpu: Gpu | None
 
     def derived(self, median_seconds: float) -> Json:
-        """Fields of `extra_info`, null where they cannot be known."""
-        counters = self.counters
+        """Fields of `extra_info`, null where unknown."""
         predicted = self._roofline()
         roofline_seconds = predicted.kernel_seconds if predicted else None
+        exact = ("executed_flops", "kernel_launches", "bytes_touched", "saved_bytes")
         return {
-            "executed_flops": counters.executed_flops if counters else None,
-            "kernel_launches": counters.kernel_launches if counters else None,
-            "bytes_touched": counters.bytes_touched if counters else None,
-            "saved_bytes": counters.saved_bytes if counters else None,
-            "predicted_peak_bytes": counters.peak_bytes if counters else None,
+            **{name: getattr(self.counters, name, None) for name in exact},
+            "predicted_peak_bytes": self.counters.peak_bytes if self.counters else None,
             "counters_reason": self.counters_reason,
             "roofline_seconds": roofline_seconds,
             "launching_seconds": predicted.launching_seconds if predicted else None,
@@ -63,7 +59,7 @@ class Expectation:
         part = Part(self.counters.kernel_launches, self.counters.kernels, self.case.row.timed[-1] == "backward")
         try:
             return predicted_time([part], self.ceilings)
-        except ValueError:  # no rate for a precision that this machine was not asked about
+        except ValueError:  # the machine has no rate for this precision
             return None
 
     def _mfu(self, median_seconds: float) -> float | None:
@@ -74,15 +70,14 @@ class Expectation:
         return self.case.model_flops / median_seconds / peak
 
     def is_over_ceiling(self, median_seconds: float) -> bool:
-        """Faster than the best square product measured here, by arithmetic alone: caches serve traffic faster."""
+        """Whether the products run faster than the best square one measured here; traffic may be served by caches."""
         rates = self.ceilings.matmul_flops_per_second if self.ceilings else {}
         return sum(flops / rates[name] for name, flops in self.least_flops.items() if name in rates) > median_seconds
 
     def least_seconds(self) -> tuple[float, str]:
-        """What the arithmetic alone takes at the highest rate this machine can have, and that rate in words."""
+        """The time of the arithmetic alone at this machine's highest rate, and that rate in words."""
         rates, words = self._highest_rates()
-        known = {precision: flops for precision, flops in self.least_flops.items() if precision in rates}
-        return sum(flops / rates[precision] for precision, flops in known.items()), words
+        return sum(flops / rates[name] for name, flops in self.least_flops.items() if name in rates), words
 
     def _highest_rates(self) -> tuple[dict[str, float], str]:
         if self.gpu is not None:
@@ -97,25 +92,25 @@ class Expectation:
 
 
 def expect(case: Case, ceilings: Ceilings | None, gpu: Gpu | None) -> Expectation:
-    """Counts the case, on fake tensors; nothing runs on the device."""
+    """Count the case on fake tensors; nothing runs on the device."""
     counters, reason = counted(case)
     return Expectation(case, counters, reason, _least_flops(case, counters), ceilings, gpu)
 
 
 def counted(case: Case) -> tuple[Counters | None, str | None]:
-    """The case's exact counters, or None and one sentence that says why it has none."""
+    """The case's exact counters, or None and one sentence why not."""
     reason = why_not_counted(case)
     if reason is not None:
         return None, reason
     try:
         return counters_of(case), None
     except Exception as error:
-        # An operation that the counters do not know, of another torch say, takes no case its time.
+        # An operation unknown to the counters, in another torch for example, must not cost the case its timing.
         return None, f"counting failed: {type(error).__name__}: {error}"
 
 
 def _least_flops(case: Case, counters: Counters | None) -> dict[str, int]:
-    """Executed FLOPs by precision; uncounted, what no compiler can leave out; of a model of the user's nothing."""
+    """Executed FLOPs by precision; of uncounted cases what no compiler can skip, nothing of a user's model."""
     if counters is not None:
         by_rate: dict[str, int] = defaultdict(int)
         for kernel in counters.kernels:
@@ -125,11 +120,10 @@ def _least_flops(case: Case, counters: Counters | None) -> dict[str, int]:
     if isinstance(case, LanguageModelCase):
         if case.model != "ours":
             return {}
-        model = ModelWork(case.size, case.config, case.batch_size, case.context_length)
-        flops = model.least_flops(case.phase, leaves_masked_half=True)
+        work: Work = ModelWork(case.size, case.config, case.batch_size, case.context_length)
     else:
-        alone = AttentionWork(case.batch_size, case.sequence_length, case.head_dim)
-        flops = alone.least_flops(case.phase, leaves_masked_half=True)
+        work = AttentionWork(case.batch_size, case.sequence_length, case.head_dim)
+    flops = work.least_flops(case.phase, leaves_masked_half=True)
     return {case.precision.removesuffix("-unscaled"): flops} if flops else {}
 
 
@@ -139,16 +133,16 @@ def why_impossible(
     device_seconds: list[float],
     measure_again: Callable[[str], float] | None,
 ) -> str | None:
-    """None for a time that can be, else why it cannot, with the likeliest cause.
+    """None for a possible time, else one sentence why it is impossible, with the likeliest cause.
 
-    Where the ceilings were measured, `measure_again` gives the matrix product rate in a precision again before a time
-    is called impossible: a neighbour may have slowed the machine while they were taken.
+    Before a time is called impossible by measured ceilings, `measure_again` measures the matrix product rate of a
+    precision once more: a neighbour may have slowed the first measurement.
     """
     seconds = median(rounds_seconds)
     if device_seconds and seconds < WALL_OVER_DEVICE * median(device_seconds):
         return (
-            f"the clock saw {seconds * 1e3:.4g} ms and the device's own {median(device_seconds) * 1e3:.4g} ms: it was "
-            "read before the device was done. Most likely the device was not waited for."
+            f"wall time is {seconds * 1e3:.4g} ms and device time {median(device_seconds) * 1e3:.4g} ms: the clock was "
+            "read before the device finished. Most likely a synchronisation is missing."
         )
     least_seconds, rate = expectation.least_seconds()
     if seconds >= least_seconds:
@@ -162,8 +156,8 @@ def why_impossible(
     flops = sum(expectation.least_flops.values())
     rate_reached = flops / seconds if seconds > 0 else float("inf")
     return (
-        f"{seconds * 1e3:.4g} ms for {flops / 1e12:.4g} TFLOP is {rate_reached / 1e12:.4g} TFLOP/s, and "
-        f"{expectation.case.precision} cannot take less than {least_seconds * 1e3:.4g} ms by {rate}. "
+        f"{seconds * 1e3:.4g} ms for {flops / 1e12:.4g} TFLOP is {rate_reached / 1e12:.4g} TFLOP/s; by {rate}, "
+        f"{expectation.case.precision} takes at least {least_seconds * 1e3:.4g} ms. "
         f"Most likely {_likely_cause(expectation, rate_reached)}."
     )
 
@@ -178,5 +172,5 @@ def _with_rates_of_now(expectation: Expectation, measure_again: Callable[[str], 
 def _likely_cause(expectation: Expectation, rate: float) -> str:
     tf32 = expectation.gpu.tf32_flops_per_second if expectation.gpu else None
     if expectation.case.precision == "fp32" and tf32 is not None and rate <= tf32:
-        return "TF32 multiplied under the name fp32, or the device was not waited for"
-    return "the device was not waited for, or less was computed than the case says: a smaller batch or context"
+        return "TF32 products under the name fp32, or a missing synchronisation"
+    return "a missing synchronisation, or less work than the case states: a smaller batch or context"

@@ -1,12 +1,17 @@
-"""A prediction as a person reads it in a terminal, and as JSON: pure functions of the data."""
+"""A prediction as text for a terminal and as JSON: pure functions of the data."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 
-from perf_tests.limits.gpu_room import FITS, FRAGMENTATION_SHARE, MAY_NOT_FIT
+from perf_tests.limits.gpu_room import FRAGMENTATION_SHARE, MAY_NOT_FIT
 from perf_tests.limits.predicted_time import COMPUTE, LAUNCH, MEMORY
 from perf_tests.phases import label_of
-from perf_tests.prediction.checkpoint_choice import CheckpointChoice
-from perf_tests.prediction.step import AttentionPrediction, PredictedCase, Remedy, StepPrediction, TargetMachine
+from perf_tests.prediction.step import (
+    AttentionPrediction,
+    CheckpointChoice,
+    PredictedCase,
+    StepPrediction,
+    TargetMachine,
+)
 from perf_tests.records.record import Json
 from perf_tests.views.screens.lines import DASH, duration, table
 
@@ -20,20 +25,19 @@ def step_lines(prediction: StepPrediction) -> list[str]:
     step = prediction.step
     lines = [
         f"{_step_name(step)}, checkpoint {step.case.identity()['checkpoint']}",
-        *verdict_lines(prediction.step, prediction.machine),
-        "",
-    ]
-    lines += [*peak_lines(prediction.phases.items()), "", *time_lines(prediction.phases.items(), prediction.machine)]
+        *verdict_lines(prediction.step, prediction.machine), "",
+        *peak_lines(prediction.phases), "", *time_lines(prediction.phases.items(), prediction.machine),
+    ]  # fmt: skip
     if prediction.is_hopeless:
         static = _gb(prediction.unavoidable_bytes)
-        lines += ["", f"nothing makes it fit: parameters, gradients and optimizer state alone are {static}"]
+        lines += ["", f"no option makes it fit: parameters, gradients and optimizer state alone take {static}"]
     if prediction.remedies:
         lines += ["", *remedy_lines(prediction.remedies)]
     return lines
 
 
 def checkpoint_lines(choice: CheckpointChoice) -> list[str]:
-    """Peak and time under each checkpoint, the smallest and the fastest that fits."""
+    """Peak and time under each checkpoint, the smallest peak and the fastest that fits."""
     least = min(step.time.seconds for step in choice.steps)
     rows = [
         (
@@ -46,15 +50,15 @@ def checkpoint_lines(choice: CheckpointChoice) -> list[str]:
         )
         for step in choice.steps
     ]
-    header = ("recomputed", "peak", "reached in", "verdict", "full step", "4 of 5 within", "bound by", "of the fastest")
+    header = ("recomputed", "peak", "reached in", "verdict", "full step", "80 % within", "bound by", "of the fastest")
     smallest, fastest = choice.smallest, choice.fastest_that_fits
     lines = [
-        f"{_step_name(choice.steps[0])} on {choice.machine.name}", *_room_lines(choice.machine), "",
+        f"{_step_name(choice.steps[0])} on {choice.machine.name}", _room(choice.machine), "",
         *table(header, rows), f"rates and launches: {choice.machine.ceilings.source}", "",
-        f"smallest peak, of equals the fastest: {_checkpoint_option(smallest)}, {_gb(smallest.peak_bytes)}",
+        f"smallest peak: {_checkpoint_option(smallest)}, {_gb(smallest.peak_bytes)}",
     ]  # fmt: skip
     if fastest is None:
-        return [*lines, "fastest that fits: none of them fits"]
+        return [*lines, "fastest that fits: none"]
     return [*lines, f"fastest that fits: {_checkpoint_option(fastest)}, {duration(fastest.time.seconds)}"]
 
 
@@ -71,9 +75,9 @@ def _step_name(step: PredictedCase) -> str:
 
 
 def attention_lines(prediction: AttentionPrediction) -> list[str]:
-    """Every cell, and the bytes of the smallest that does not fit."""
+    """Every cell, and the largest blocks of the smallest that does not fit."""
     cells = [(_attention_name(cell), cell) for cell in prediction.cells]
-    lines = [f"Attention alone on {prediction.machine.name}", *_room_lines(prediction.machine), ""]
+    lines = [f"Attention alone on {prediction.machine.name}", _room(prediction.machine), ""]
     lines += table(("case", "peak", "verdict"), [(name, _gb(cell.peak_bytes), cell.verdict) for name, cell in cells])
     lines += ["", *time_lines(cells, prediction.machine)]
     smallest = prediction.smallest_that_does_not_fit
@@ -83,33 +87,28 @@ def attention_lines(prediction: AttentionPrediction) -> list[str]:
 
 
 def verdict_lines(step: PredictedCase, machine: TargetMachine) -> list[str]:
-    """`fits on ...: peak against room`."""
-    lines = [f"{step.verdict} on {machine.name}: its peak is {_gb(step.peak_bytes)}"]
+    line = f"{step.verdict} on {machine.name}: its peak is {_gb(step.peak_bytes)}"
     if step.verdict == MAY_NOT_FIT:
-        lines[0] += f", {_gb(machine.room.bytes_for(step.peak_bytes))} with {FRAGMENTATION_SHARE:.0%} for fragmentation"
-    return [*lines, *_room_lines(machine)]
+        line += f", {_gb(machine.room.bytes_for(step.peak_bytes))} with {FRAGMENTATION_SHARE:.0%} for fragmentation"
+    return [line, _room(machine)]
 
 
-def _room_lines(machine: TargetMachine) -> list[str]:
-    return [f"room for tensors: {_gb(machine.room.bytes)} ({machine.room.explanation})"]
+def _room(machine: TargetMachine) -> str:
+    return f"room for tensors: {_gb(machine.room.bytes)} ({machine.room.explanation})"
 
 
-def peak_lines(phases: Iterable[tuple[str, PredictedCase]]) -> list[str]:
+def peak_lines(phases: Mapping[str, PredictedCase]) -> list[str]:
     """One row for each phase, one column for each category that occurs; GB are 1e9 bytes."""
-    rows = list(phases)
-    shown = [name for name in CATEGORIES if any(cell.bytes_by_category.get(name, 0) >= 1e6 for _, cell in rows)]
-    header = ("peak in GB", "total", *shown)
-    return table(header, [(name, *_peak_cells(cell, shown)) for name, cell in rows])
-
-
-def _peak_cells(cell: PredictedCase, shown: Sequence[str]) -> tuple[str, ...]:
-    parts = [cell.bytes_by_category.get(name, 0) for name in shown]
-    return f"{cell.peak_bytes / 1e9:.2f}", *(f"{part / 1e9:.2f}" if part else DASH for part in parts)
+    held = {name: cell.bytes_by_category for name, cell in phases.items()}
+    shown = [name for name in CATEGORIES if any(parts.get(name, 0) >= 1e6 for parts in held.values())]
+    sizes = {name: [phases[name].peak_bytes, *(parts.get(one, 0) for one in shown)] for name, parts in held.items()}
+    rows = [(name, *(f"{size / 1e9:.2f}" if size else DASH for size in row)) for name, row in sizes.items()]
+    return table(("peak in GB", "total", *shown), rows)
 
 
 def time_lines(phases: Iterable[tuple[str, PredictedCase]], machine: TargetMachine) -> list[str]:
-    """Predicted times; launching overlaps with kernels, so that the shares need not add up to 100 %."""
-    header = ("time", "predicted", "4 of 5 within", "bound by", "launching", "arithmetic", "memory traffic")
+    """Predicted times; launching overlaps with kernels, so the shares need not add up to 100 %."""
+    header = ("time", "predicted", "80 % within", "bound by", "launching", "arithmetic", "memory traffic")
     rows = [(name, *_time_cells(cell)) for name, cell in phases]
     return [*table(header, rows), f"rates and launches: {machine.ceilings.source}"]
 
@@ -120,21 +119,19 @@ def _time_cells(cell: PredictedCase) -> tuple[str, ...]:
     return duration(cell.time.seconds) if cell.time.seconds else "0 s", uncertainty, cell.time.bound, *shares
 
 
-def remedy_lines(remedies: Sequence[Remedy]) -> list[str]:
-    """What was tried, cheapest first."""
+def remedy_lines(remedies: Mapping[str, PredictedCase]) -> list[str]:
     rows = [
-        (remedy.change, _gb(remedy.step.peak_bytes), remedy.step.verdict, duration(remedy.step.time.seconds))
-        for remedy in remedies
+        (change, _gb(step.peak_bytes), step.verdict, duration(step.time.seconds)) for change, step in remedies.items()
     ]
     lines = table(("tried, cheapest first", "peak", "verdict", "full step"), rows)
-    if not any(remedy.step.verdict == FITS for remedy in remedies):
-        lines += ["nothing that was tried makes it fit; take a smaller model or a larger card"]
+    if not any(step.fits for step in remedies.values()):
+        lines += ["none of these makes it fit; take a smaller model or a larger card"]
     return lines
 
 
 def _account_lines(cell: PredictedCase) -> list[str]:
     held = ", ".join(f"{name} {_gb(size)}" for name, size in cell.bytes_by_category.items() if size)
-    lines = [f"the smallest that does not fit: {_attention_name(cell)}, {_gb(cell.peak_bytes)} at its peak: {held}"]
+    lines = [f"smallest case that does not fit: {_attention_name(cell)}, peak {_gb(cell.peak_bytes)}: {held}"]
     rows = [
         (f"{allocation.count} x {_gb(allocation.bytes)}", allocation.operator, allocation.place or "backward pass")
         for allocation in cell.largest_allocations
@@ -150,7 +147,7 @@ def _attention_name(cell: PredictedCase) -> str:
 
 
 def _gb(count: int) -> str:
-    """GB are 1e9 bytes here, as datasheets and the published tables have them."""
+    """GB are 1e9 bytes, as in datasheets and published tables."""
     return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"
 
 
@@ -160,7 +157,7 @@ def step_json(prediction: StepPrediction) -> Json:
         "verdict": prediction.step.verdict,
         "fits": prediction.fits,
         "phases": {name: _case_json(cell) for name, cell in prediction.phases.items()},
-        "tried": [{"change": remedy.change, **_case_json(remedy.step)} for remedy in prediction.remedies],
+        "tried": [{"change": change, **_case_json(step)} for change, step in prediction.remedies.items()],
     }
 
 

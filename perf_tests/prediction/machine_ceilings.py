@@ -1,13 +1,11 @@
-"""The ceilings of this machine, measured once and then read from the user's cache.
-
-They belong to the machine and the torch build, not to a checkout or a run, so they lie where the user keeps caches and
-not beside the records, and every checkout shares them.
-"""
+"""The ceilings of this machine, measured once and then read from the user's cache, which all checkouts share."""
 
 import json
 import os
 import platform
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,51 +13,54 @@ from typing import Any
 
 import torch
 
+from model.attention import ATTENTION
 from model.precision import PRECISIONS
+from model.sizes import ModelConfig
+from model.training import Training
+from model.transformer import TransformerLM
+from perf_tests.cases import LanguageModelCase
+from perf_tests.counting.case_counters import counters_of
 from perf_tests.instruments.device import Device
 from perf_tests.instruments.host_memory import proc_values
 from perf_tests.instruments.machine import stable_facts
 from perf_tests.instruments.matmul_rate import matmul_flops_per_second, memory_bytes_per_second
 from perf_tests.limits.ceilings import Ceilings
-from perf_tests.prediction.launch_overhead import launch_seconds
 from perf_tests.records.store import write_whole
 
 FORMAT_VERSION = 1
 
 MEASURED_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
+NARROW = ModelConfig(d_model=16, d_ff=16, num_layers=8, num_heads=2, vocab_size=16, context_length=4)
+_ROUNDS = 20
+
 
 def ceilings_here(device: Device) -> Ceilings:
-    """This machine's ceilings: from the cache where it holds them, else measured in a few seconds and cached.
+    """This machine's ceilings: from the cache if it holds them, else measured in a few seconds and cached.
 
-    A cache that is broken, of another machine or cannot be written is passed over. What a busy machine measured is not
-    kept: its neighbours would slow every later prediction.
+    A cache that is broken, of another machine or read-only is ignored. Ceilings of a busy machine are not cached, or
+    every later prediction would be too slow.
     """
     identity = machine_identity(device.torch_device)
     path = cache_path(device.torch_device)
     cached = read_cached(path, identity)
     if cached is not None:
         return cached
-    busy = is_busy()
+    # Whether other processes used more than half a core in the last minute.
+    is_busy = os.getloadavg()[0] > 0.5
     measured = measured_ceilings(device)
-    if busy:
-        return replace(measured, source="measured just now on a busy machine, and not kept: an idle one does better")
-    try:
+    if is_busy:
+        source = "measured now on a busy machine and not cached; measure again on an idle one"
+        return replace(measured, source=source)
+    with suppress(OSError):  # or the next call measures again
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, _encoded(measured, identity))
-    except OSError:
-        pass  # the next call measures again
+        content = {"identity": identity, "ceilings": asdict(measured)}
+        write_whole(path, json.dumps(content, allow_nan=False, indent=1).encode())
     return measured
 
 
-def is_busy() -> bool:
-    """Whether others had more than half a core of this machine in the last minute."""
-    one_minute_load, _, _ = os.getloadavg()
-    return one_minute_load > 0.5
-
-
 def measured_ceilings(device: Device) -> Ceilings:
-    """Measured now, in a few seconds; the best of several tries each, since disturbances only make things slower."""
+    """Measured now, in a few seconds; each is the best of several tries, because disturbances only slow things down."""
     precisions = [name for name in MEASURED_PRECISIONS if PRECISIONS[name].why_unsupported(device.torch_device) is None]
     rates = {name: matmul_flops_per_second(PRECISIONS[name], device) for name in precisions}
     PRECISIONS["fp32"].apply()
@@ -73,14 +74,15 @@ def measured_ceilings(device: Device) -> Ceilings:
         launch_seconds=forward,
         backward_launch_seconds=backward,
         launches_overlap=device.torch_device.type != "cpu",
-        source=f"measured on this machine on {datetime.now(UTC):%Y-%m-%d}, kept in {cache_path(device.torch_device)}",
+        source=f"measured on this machine on {datetime.now(UTC):%Y-%m-%d}, cached in {cache_path(device.torch_device)}",
     )
 
 
 def machine_identity(device: torch.device) -> dict[str, Any]:
-    """Everything that has to be equal for ceilings measured earlier to hold now."""
+    """Everything that must be equal for earlier ceilings to hold."""
     facts = stable_facts(device, torch.get_num_threads())
-    return {**facts, "host": platform.node(), "cpu": _cpu_name(), "format_version": FORMAT_VERSION}
+    cpu = next(iter(proc_values("cpuinfo", "model name")), platform.processor())
+    return {**facts, "host": platform.node(), "cpu": cpu, "format_version": FORMAT_VERSION}
 
 
 def cache_path(device: torch.device) -> Path:
@@ -91,7 +93,7 @@ def cache_path(device: torch.device) -> Path:
 
 
 def read_cached(path: Path, identity: Mapping[str, Any]) -> Ceilings | None:
-    """The ceilings in the file, if it is whole and was measured on the machine of this identity; else None."""
+    """The ceilings in the file; None if it is broken or of another machine."""
     try:
         data = json.loads(path.read_bytes())
         if data["identity"] != json.loads(json.dumps(identity)):
@@ -102,10 +104,31 @@ def read_cached(path: Path, identity: Mapping[str, Any]) -> Ceilings | None:
         return None
 
 
-def _encoded(ceilings: Ceilings, identity: Mapping[str, Any]) -> bytes:
-    return json.dumps({"identity": identity, "ceilings": asdict(ceilings)}, allow_nan=False, indent=1).encode()
+def launch_seconds(device: Device) -> tuple[float, float]:
+    """Host seconds per launch of an eager forward pass, and of an eager backward pass.
 
-
-def _cpu_name() -> str:
-    """As Linux names it; what the platform module knows where it names none."""
-    return next(iter(proc_values("cpuinfo", "model name")), platform.processor())
+    The model is so narrow that its kernels take no time. A chain of bare operations would understate the overhead:
+    between two launches of a model run its modules, views and autograd's bookkeeping.
+    """
+    model = TransformerLM(NARROW, ATTENTION["naive"].build()).to(device.torch_device)
+    training = Training(model, PRECISIONS["fp32"], device.torch_device)
+    tokens_BT = torch.zeros(1, NARROW.context_length, dtype=torch.int64, device=device.torch_device)
+    forward_seconds, backward_seconds = [], []
+    for _ in range(_ROUNDS):
+        training.clear_gradients()
+        device.synchronize()
+        start = time.perf_counter()
+        output = training.forward(tokens_BT).sum()
+        device.synchronize()
+        forward_end = time.perf_counter()
+        training.backward(output)
+        device.synchronize()
+        forward_seconds.append(forward_end - start)
+        backward_seconds.append(time.perf_counter() - forward_end)
+    case = LanguageModelCase(
+        phase="forward", size="narrow", config=NARROW, context_length=NARROW.context_length, batch_size=1,
+        precision="fp32", attention="naive", execution="eager", checkpoint="none", optimizer=None,
+        device=device.torch_device.type, model="ours",
+    )  # fmt: skip
+    forward, backward = (counters_of(replace(case, phase=phase)) for phase in ("forward", "backward"))
+    return min(forward_seconds) / forward.kernel_launches, min(backward_seconds) / backward.kernel_launches

@@ -1,7 +1,8 @@
-"""What a person types to `predict`, checked once: words in, a `TargetMachine` and cases out, or ValueError."""
+"""The arguments of `predict`, checked once: text in, a `TargetMachine` and cases out, or ValueError."""
 
 import argparse
 from dataclasses import replace
+from itertools import product
 
 import torch
 
@@ -26,36 +27,33 @@ from perf_tests.options import (
     whole_numbers,
 )
 from perf_tests.phases import ATTENTION_ALONE, phases_of
-from perf_tests.prediction.checkpoint_choice import worthwhile_checkpoints
 from perf_tests.prediction.machine_ceilings import ceilings_here
-from perf_tests.prediction.step import TargetMachine
-
-HERE = "here"
+from perf_tests.prediction.step import TargetMachine, worthwhile_checkpoints
 
 
 def requested_machine(text: str) -> TargetMachine:
-    """`here`, a card's name, or its peaks by hand."""
-    if text.strip() == HERE:
+    """`here`, a card's name, or its peaks."""
+    if text.strip() == "here":
         return this_machine()
     gpu = gpu_named(text)
     return TargetMachine(gpu.name, "cuda", room_on(gpu), ceilings_of(gpu), UNCERTAINTY)
 
 
 def this_machine() -> TargetMachine:
-    """What the suite would measure on: the GPU if there is one, else the CPU with all its cores."""
+    """The machine that the suite would measure on: the GPU if there is one, else the CPU with all its cores."""
     torch.set_num_threads(physical_cores())
     device = open_device(device_named("auto"))
     kind = device.torch_device.type
-    room = Room(device.available_bytes(), "free at this moment")
+    room = Room(device.available_bytes(), "free now")
     on_gpu = kind == "cuda"
     name = torch.cuda.get_device_name(device.torch_device) if on_gpu else "this CPU"
     ceilings = replace(ceilings_here(device), name=name)
-    # The published tables that errors were found on are all of GPUs.
+    # All published times, from which the errors are known, are of GPUs.
     return TargetMachine(name, kind, room, ceilings, UNCERTAINTY_ON_A_KNOWN_HOST if on_gpu else None)
 
 
 def requested_step(arguments: argparse.Namespace, machine: TargetMachine) -> LanguageModelCase:
-    """The training step that was asked for; its phase is the whole."""
+    """The full training step asked for."""
     size = one_of(SIZES, "--size", arguments.size, "; a new size is one line in model/sizes.py")
     context = whole_number("--context", arguments.context)
     optimizer = one_of(OPTIMIZERS, "--optimizer", arguments.optimizer)
@@ -71,7 +69,7 @@ def requested_step(arguments: argparse.Namespace, machine: TargetMachine) -> Lan
 
 
 def requested_checkpoints(text: str, num_layers: int) -> list[str]:
-    """A list with commas, in its order; `all` is every one that is worth a look for this many layers."""
+    """A comma-separated list in the order typed; `all` is every one worth trying for this number of layers."""
     return list(checkpoints(worthwhile_checkpoints(num_layers), "--checkpoint", text))
 
 
@@ -79,13 +77,12 @@ def requested_attention(arguments: argparse.Namespace, machine: TargetMachine) -
     """The grid of attention alone, smallest cell first, forward before backward."""
     precision = _precision(arguments.precision, machine)
     attention = one_of(COUNTED_ATTENTION, "--attention", arguments.attention)
-    lengths = whole_numbers(SEQUENCE_LENGTHS, "--sequence-length", _or_all(arguments.sequence_length))
-    widths = whole_numbers(HEAD_DIMS, "--head-dim", _or_all(arguments.head_dim))
+    length, width = arguments.sequence_length, arguments.head_dim
+    lengths = whole_numbers(SEQUENCE_LENGTHS, "--sequence-length", "all" if length is None else length)
+    widths = whole_numbers(HEAD_DIMS, "--head-dim", "all" if width is None else width)
     return [
         AttentionCase(phase.name, width, length, ATTENTION_BATCH_SIZE, precision, attention, machine.device)
-        for length in lengths
-        for width in widths
-        for phase in phases_of(ATTENTION_ALONE)
+        for length, width, phase in product(lengths, widths, phases_of(ATTENTION_ALONE))
     ]
 
 
@@ -95,7 +92,3 @@ def _precision(text: str, machine: TargetMachine) -> str:
     if precision.removesuffix("-unscaled") not in known:
         raise ValueError(f"{machine.name} has no {precision} path, or only emulates it; it has {', '.join(known)}.")
     return precision
-
-
-def _or_all(text: str | None) -> str:
-    return "all" if text is None else text

@@ -1,11 +1,7 @@
-"""Whether a training step or a grid of attention will fit on a machine, how long it will take, and what would help.
-
-In: a `TargetMachine`, which may be a card that is not here, and cases. Out: frozen data, of which
-`perf_tests/prediction/lines.py` makes the page that a person reads.
-"""
+"""Whether a training step or attention alone fits on a machine, how long it takes, and which checkpoint suits it."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
@@ -17,12 +13,12 @@ from perf_tests.limits.predicted_time import Part, PredictedTime, predicted_time
 from perf_tests.phases import LANGUAGE_MODEL, phases_of
 
 CONTEXT_STEP = 64
-"""Contexts that are tried are multiples of this."""
+"""Suggested contexts are multiples of this."""
 
 
 @dataclass(frozen=True)
 class TargetMachine:
-    """Where it would run."""
+    """The machine of a prediction, which need not be this one."""
 
     name: str
     device: str
@@ -30,19 +26,19 @@ class TargetMachine:
     room: Room
     ceilings: Ceilings
     uncertainty: dict[str, float] | None
-    """Relative error of a predicted time by what bounds it; None where nothing was ever compared."""
+    """Relative error of a predicted time by its bound; None where no measurements are known."""
 
 
 @dataclass(frozen=True)
 class PredictedCase:
-    """One phase: what is held at its peak, and its time."""
+    """Peak and time of one phase."""
 
     case: Case
     peak_bytes: int
     peak_part: str
-    """The part of the round that holds the most: `forward`, `loss`, `backward`, `optimizer`, ..."""
+    """The part of the round that reaches the peak: `forward`, `loss`, `backward`, `optimizer`, ..."""
     bytes_by_category: dict[str, int]
-    """At the peak; adds up to it."""
+    """Adds up to the peak."""
     verdict: str
     time: PredictedTime
     uncertainty: float | None
@@ -54,26 +50,19 @@ class PredictedCase:
 
 
 @dataclass(frozen=True)
-class Remedy:
-    """A change that was tried, as it is typed."""
-
-    change: str
-    step: PredictedCase
-
-
-@dataclass(frozen=True)
 class StepPrediction:
-    """Every phase of one training step, and where the whole does not fit, what would make it."""
+    """Every phase of one training step and, if the whole does not fit, changes that were tried."""
 
     machine: TargetMachine
     phases: dict[str, PredictedCase]
-    remedies: tuple[Remedy, ...]
+    remedies: dict[str, PredictedCase]
+    """The step under each change, as typed, cheapest first."""
     unavoidable_bytes: int
-    """Parameters, gradients and AdamW's two moments in float32: what no batch, context or checkpoint changes."""
+    """Parameters, gradients and AdamW's two moments in float32, which no batch, context or checkpoint changes."""
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether what no remedy changes does not fit by itself."""
+        """Whether the unavoidable bytes alone do not fit."""
         return self.machine.room.verdict(self.unavoidable_bytes) != FITS
 
     @property
@@ -101,16 +90,39 @@ class AttentionPrediction:
         return self.smallest_that_does_not_fit is None
 
 
+@dataclass(frozen=True)
+class CheckpointChoice:
+    """One training step under several checkpoints, in the order asked for."""
+
+    machine: TargetMachine
+    steps: tuple[PredictedCase, ...]
+
+    @property
+    def smallest(self) -> PredictedCase:
+        """The smallest peak; of equal ones the fastest step."""
+        return min(self.steps, key=lambda step: (step.peak_bytes, step.time.seconds))
+
+    @property
+    def fastest_that_fits(self) -> PredictedCase | None:
+        """Of equally fast ones the smallest peak."""
+        fitting = [step for step in self.steps if step.fits]
+        return min(fitting, key=lambda step: (step.time.seconds, step.peak_bytes), default=None)
+
+    @property
+    def fits(self) -> bool:
+        return self.fastest_that_fits is not None
+
+
 def predict_step(case: LanguageModelCase, machine: TargetMachine) -> StepPrediction:
-    """Predictions of each phase of `case`, whose own phase does not matter.
+    """Predictions of all phases of `case`, whatever its own.
 
     Raises NotCountedError for a case without exact counters, and ValueError where the machine lacks the precision.
     """
     phases = {row.name: predict_case(replace(case, phase=row.name), machine) for row in phases_of(LANGUAGE_MODEL)}
-    prediction = StepPrediction(machine, phases, (), 4 * FLOAT32_BYTES * case.config.parameters)
+    prediction = StepPrediction(machine, phases, {}, 4 * FLOAT32_BYTES * case.config.parameters)
     if prediction.fits or prediction.is_hopeless:
         return prediction
-    return replace(prediction, remedies=tuple(_remedies(replace(case, phase="full_step"), machine)))
+    return replace(prediction, remedies=_remedies(replace(case, phase="full_step"), machine))
 
 
 def predict_attention(cases: Iterable[AttentionCase], machine: TargetMachine) -> AttentionPrediction:
@@ -118,8 +130,22 @@ def predict_attention(cases: Iterable[AttentionCase], machine: TargetMachine) ->
     return AttentionPrediction(machine, tuple(predict_case(case, machine) for case in cases))
 
 
+def choose_checkpoint(case: LanguageModelCase, checkpoints: Sequence[str], machine: TargetMachine) -> CheckpointChoice:
+    """The full step of `case` under each of `checkpoints`; raises as `predict_step` does."""
+    step = replace(case, phase="full_step")
+    return CheckpointChoice(machine, tuple(predict_case(replace(step, checkpoint=one), machine) for one in checkpoints))
+
+
+def worthwhile_checkpoints(num_layers: int) -> list[str]:
+    """`none`, `attention`, `block` and, for each number of checkpoints, the fewest blocks that share one.
+
+    Other block counts need no less: they keep as many inputs, recompute all blocks too and hold more of them at once.
+    """
+    shared = sorted({-(-num_layers // checkpoints) for checkpoints in range(1, num_layers + 1)})
+    return ["none", "attention", "block", *(str(blocks) for blocks in shared if blocks > 1)]
+
+
 def predict_case(case: Case, machine: TargetMachine) -> PredictedCase:
-    """One phase of one case."""
     counters = counters_of(case)
     highest = max(counters.parts, key=lambda part: part.peak_bytes)
     time = predicted_time(parts_of(case, counters), machine.ceilings)
@@ -136,21 +162,21 @@ def predict_case(case: Case, machine: TargetMachine) -> PredictedCase:
 
 
 def _uncertainty(case: Case, bound: str, machine: TargetMachine) -> float | None:
-    """None where no published time stands behind it: they are of whole models with unfused attention."""
+    """None where no published times support it: they are of whole models with unfused attention."""
     if machine.uncertainty is None or isinstance(case, AttentionCase) or case.attention != "naive":
         return None
     return machine.uncertainty[bound]
 
 
 def parts_of(case: Case, counters: Counters) -> list[Part]:
-    """The phase cut where another thread goes on launching: a step is a forward pass, a backward pass and an update."""
+    """The phase, split where another thread launches: a step is a forward pass, a backward pass and an update."""
     if not isinstance(case, LanguageModelCase) or len(case.row.main_parts) < 2:
         return [_part(counters.kernels, case.row.is_backward)]
     forward, backward, update = (
         counters_of(replace(case, phase=part)).kernels if part in case.row.timed else ()
         for part in ("forward", "backward", "optimizer")
     )
-    # What remains is the loss.
+    # The rest is the loss.
     loss = counted(counters.kernels) - counted(forward) - counted(backward) - counted(update)
     ahead = _part([*forward, *(replace(kernel, calls=calls) for kernel, calls in loss.items())], is_backward=False)
     return [ahead, _part(backward, is_backward=True), _part(update, is_backward=False)]
@@ -162,54 +188,54 @@ def _part(kernels: Iterable[KernelGroup], is_backward: bool) -> Part:
 
 
 def counted(kernels: Iterable[KernelGroup]) -> Counter[KernelGroup]:
-    """Each kernel with its number of calls apart."""
+    """The number of calls of each kernel."""
     counts: Counter[KernelGroup] = Counter()
     for kernel in kernels:
         counts[replace(kernel, calls=1)] += kernel.calls
     return counts
 
 
-def _remedies(case: LanguageModelCase, machine: TargetMachine) -> Iterator[Remedy]:
-    """What was tried, cheapest first: what costs nothing, what costs time, what changes the training."""
+def _remedies(case: LanguageModelCase, machine: TargetMachine) -> dict[str, PredictedCase]:
+    """Changes that cost nothing first, then those that cost time, then those that change the training."""
     changes = [
         ("--optimizer fused", replace(case, optimizer="fused"), case.optimizer == "foreach"),
         ("--attention sdpa", replace(case, attention="sdpa"), case.attention == "naive"),
         ("--checkpoint attention", replace(case, checkpoint="attention"), case.checkpoint == "none"),
         ("--checkpoint block", replace(case, checkpoint="block"), case.checkpoint in ("none", "attention")),
     ]
-    tried = [Remedy(change, predict_case(changed, machine)) for change, changed, is_new in changes if is_new]
-    yield from tried
-    yield from _smaller(case, machine)
-    if not any(remedy.step.fits for remedy in tried):
-        leanest = replace(case, optimizer="fused", attention="sdpa", checkpoint="block")
+    tried = {change: predict_case(changed, machine) for change, changed, is_new in changes if is_new}
+    is_enough = any(step.fits for step in tried.values())
+    tried |= _smaller(case, machine)
+    leanest = replace(case, optimizer="fused", attention="sdpa", checkpoint="block")
+    if not is_enough:
+        step = predict_case(leanest, machine)
         if leanest != case:
-            step = predict_case(leanest, machine)
-            yield Remedy("--optimizer fused --attention sdpa --checkpoint block", step)
-        smallest = replace(leanest, batch_size=1)
-        if smallest.batch_size != case.batch_size and not predict_case(leanest, machine).fits:
-            yield Remedy("... and --batch-size 1", predict_case(smallest, machine))
+            tried["--optimizer fused --attention sdpa --checkpoint block"] = step
+        if case.batch_size > 1 and not step.fits:
+            tried["... and --batch-size 1"] = predict_case(replace(leanest, batch_size=1), machine)
+    return tried
 
 
-def _smaller(case: LanguageModelCase, machine: TargetMachine) -> Iterator[Remedy]:
-    """The largest batch that fits, and the longest context; nothing where not even the smallest does."""
+def _smaller(case: LanguageModelCase, machine: TargetMachine) -> dict[str, PredictedCase]:
+    """The largest batch and the longest context that fit, if any do."""
+
+    def of_batch(size: int) -> PredictedCase:
+        return predict_case(replace(case, batch_size=size), machine)
 
     def of_context(context: int) -> PredictedCase:
         config = case.config.at_context(context)
         return predict_case(replace(case, config=config, context_length=context), machine)
 
-    batch = largest_that_fits(
-        range(1, case.batch_size), lambda size: predict_case(replace(case, batch_size=size), machine)
-    )
+    batch = largest_that_fits(range(1, case.batch_size), of_batch)
     context = largest_that_fits(range(CONTEXT_STEP, case.context_length, CONTEXT_STEP), of_context)
-    for option, found in (("--batch-size", batch), ("--context", context)):
-        if found is not None:
-            yield Remedy(f"{option} {found[0]}", found[1])
+    found = {"--batch-size": batch, "--context": context}
+    return {f"{option} {best[0]}": best[1] for option, best in found.items() if best is not None}
 
 
 def largest_that_fits(
     values: Sequence[int], predicted: Callable[[int], PredictedCase]
 ) -> tuple[int, PredictedCase] | None:
-    """The last of ascending `values` whose prediction fits, by halving; None where none does."""
+    """The last of ascending `values` whose prediction fits, by bisection; None if none does."""
     best = None
     low, high = 0, len(values)
     while low < high:

@@ -1,8 +1,8 @@
-"""The audit against figures judged by hand: what it finds, and whom it accuses wrongly.
+"""The audit against figures judged by hand: what it finds, and what it accuses wrongly.
 
 Judged are the cells of `published/e2e_timing.csv` that break physics (`judged_e2e_timing.csv`) and single known
 mistakes of all tables (`known_cases.csv`). A cell is right by its labels if the device was waited for, the precision
-that ran is the one it names, and nobody judged it otherwise.
+that ran is the one it names, and it is not among those.
 """
 
 import csv
@@ -77,7 +77,7 @@ def score(audit: Audit, table: Sequence[Cell], judged: Sequence[Cell]) -> Score:
 
 
 def held_out_score(audit: Audit, table: Sequence[Cell]) -> Score:
-    """Of a table of attention that nobody judged by hand: every cell with a time either breaks physics or is right."""
+    """Of a table of attention without judgements by hand: every cell with a time either breaks physics or is right."""
     place = {f"line {number}": cell for number, cell in enumerate(table, start=2) if cell["mean_ms"]}
     breaking = {line for line, cell in place.items() if breaks_physics(cell)}
     causes = {one: finding.likely_cause for finding in audit.findings_of(IMPOSSIBLE) for one in finding.places}

@@ -1,4 +1,4 @@
-"""The checkpoint that is said to need the least memory, and the one that the CPU's allocator needed the least under.
+"""The checkpoint that `predict` names as needing the least memory, beside the one with the smallest CPU peak.
 
 A checkpoint keeps the state of the random generator, 5 kB on a CPU, which is not counted.
 """
@@ -18,11 +18,10 @@ from model.training import Training
 from model.transformer import TransformerLM
 from perf_tests.cases import LanguageModelCase
 from perf_tests.counting.case_counters import counters_of
-from perf_tests.instruments.allocator_peak import allocator_peak_bytes
+from perf_tests.instruments.allocator_trace import allocator_peak_bytes
 from perf_tests.options import physical_cores
-from perf_tests.prediction.checkpoint_choice import choose_checkpoint, worthwhile_checkpoints
 from perf_tests.prediction.request import this_machine
-from perf_tests.prediction.step import PredictedCase, TargetMachine
+from perf_tests.prediction.step import PredictedCase, TargetMachine, choose_checkpoint, worthwhile_checkpoints
 from perf_tests.proofs.predicted_cpu_peak import LIMIT, above_standing
 from perf_tests.proofs.verdict import conclude, conditions
 from perf_tests.views.screens.lines import duration, table
@@ -46,7 +45,7 @@ def main() -> int:
 
 
 def every_checkpoint(config: ModelConfig) -> list[str]:
-    """Also those that are left out as never better."""
+    """Including those left out as never better."""
     return ["none", "attention", "block", *(str(blocks) for blocks in range(2, config.num_layers + 1))]
 
 
@@ -84,7 +83,7 @@ def row_of(step: PredictedCase, peak_bytes: int, seconds: float) -> tuple[str, .
 
 
 def measured_step(case: LanguageModelCase) -> tuple[int, float]:
-    """The allocator's peak of one step beyond what stood before it, and the seconds of another, in that order."""
+    """The allocator's peak of one step above its start, and the seconds of another step."""
     measured = _peak_and_seconds(case)
     gc.collect()  # a model in training is a cycle: without this two of them would stand side by side
     return measured

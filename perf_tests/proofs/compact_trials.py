@@ -27,6 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from perf_tests.gate.clock import pair_values
+from perf_tests.gate.events import Relaunch, Sentinel
 from perf_tests.gate.rules import Clock
 from perf_tests.gate.samples import MOST_BYTES, GateSamples, read_content
 from perf_tests.gate.verdicts import median_seconds
@@ -128,11 +129,11 @@ def _clock_values(samples: GateSamples, clock: Clock) -> dict[str, Json | None]:
 
 
 def _events(raw: bytes) -> list[Json]:
-    """All but what is only kept for the reader."""
+    """All events from which something is computed."""
     entries = [json.loads(line) for line in raw.splitlines()[1:]]
-    events = [entry for entry in entries if entry.get("event") not in (None, "relaunch")]
+    events = [entry for entry in entries if entry.get("event") not in (None, Relaunch.event)]
     for event in events:
-        if event["event"] == "sentinel":
+        if event["event"] == Sentinel.event:
             event["seconds"] = [round(float(np.median(event["seconds"])), DECIMALS)]
     return events
 
@@ -182,7 +183,7 @@ def _trial(line: Json) -> Trial:
 
 
 def _one_quadruple(values: Json | None, place: int) -> tuple[float, float] | None:
-    """A round of base and one of head that stand for a launch pair: their log ratio is its pair value."""
+    """A round of base and one of head that represent a launch pair: their log ratio is its pair value."""
     if values is None or values["log_ratios"][place] is None:
         return None
     return values["base_seconds"], values["base_seconds"] * math.exp(values["log_ratios"][place])

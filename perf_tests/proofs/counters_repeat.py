@@ -43,7 +43,7 @@ def digests_of_a_process(hash_seed: int, count: int) -> list[str]:
 
 
 def digest() -> str:
-    """Of everything counted, nothing remembered from before."""
+    """Of all counters, without earlier caches."""
     for remembered in (inference, passes, updates, attention_passes):
         remembered.cache_clear()
     counted = [

@@ -1,4 +1,4 @@
-"""What a gate costs where nothing changed: how long the first stage takes, and how many benchmarks it clears.
+"""The gate's cost on unchanged code: the time of the first stage, and how many benchmarks it clears.
 
 A suite of twenty benchmarks of some tens of milliseconds with the same code on both sides, by the shipped command line;
 raw samples, with the seconds of each launch pair, are kept and add up, as in `gate_false_alarms`.
@@ -7,7 +7,7 @@ raw samples, with the seconds of each launch pair, are kept and add up, as in `g
 import sys
 from statistics import median
 
-from perf_tests.gate.conclusion import screen
+from perf_tests.gate.course import screening_of
 from perf_tests.gate.rules import rules_from_settings
 from perf_tests.proofs.gate_false_alarms import NO_OP_CHANGES
 from perf_tests.proofs.gate_simulation import CLAIMED_CLEARED, CLAIMED_SPREAD
@@ -33,7 +33,7 @@ def main() -> int:
 
 
 def conclude_from(trials: list[Trial]) -> int:
-    """A line for each run, and whether all of them bear out the claim."""
+    """A line for each run, and whether the claim holds for all of them."""
     valid = [trial for trial in trials if trial.says_something]
     print(f"contaminated runs, which the gate refused: {len(trials) - len(valid)} of {len(trials)}")
     if not valid:
@@ -65,7 +65,7 @@ def in_words(trial: Trial) -> str:
 
 
 def screening_seconds(trial: Trial) -> float:
-    """What stage 1 took."""
+    """Of stage 1."""
     assert trial.samples is not None
     return sum(seconds for (stage, _), seconds in trial.samples.pair_seconds.items() if stage == 1)
 
@@ -73,7 +73,7 @@ def screening_seconds(trial: Trial) -> float:
 def cleared_in(trial: Trial) -> int:
     """Benchmarks called OK after stage 1."""
     assert trial.samples is not None
-    return len(screen(trial.samples, rules_from_settings(trial.samples.header["settings"])).cleared)
+    return len(screening_of(trial.samples, rules_from_settings(trial.samples.header["settings"])).cleared)
 
 
 if __name__ == "__main__":

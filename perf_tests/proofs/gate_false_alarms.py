@@ -1,7 +1,7 @@
 """How often the gate fails although nothing is slower: the same code on both sides, or a change without effect.
 
-Each run is a whole suite, by the shipped command line. Its raw samples are kept, so that runs add up over days: started
-again, the proof continues until the folder holds as many runs as asked for.
+Each run is a whole suite, by the shipped command line. Its raw samples are kept: started again, the
+proof continues until the folder holds as many runs as asked for.
 """
 
 import sys

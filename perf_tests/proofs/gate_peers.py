@@ -1,4 +1,4 @@
-"""What other tools' rules say of gate trials with a known truth, beside what the gate says of them."""
+"""The verdicts of other tools' rules on gate trials with a known truth, beside the gate's."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ GATE = "this gate"
 
 
 def rules_table(unchanged: Sequence[Trial], injected: Sequence[Trial]) -> list[str]:
-    """A line for each rule, the gate first: its false alarms beside what it finds."""
+    """A line for each rule, the gate first: its false alarms and detections."""
     calls = {trial: calls_in(trial) for trial in (*unchanged, *injected)}
     sizes = by_slowdown(slowed_in(injected))
     rows = []
@@ -26,7 +26,7 @@ def rules_table(unchanged: Sequence[Trial], injected: Sequence[Trial]) -> list[s
 
 
 def calls_in(trial: Trial) -> Calls:
-    """What the gate and each rule call slower in this run; the rules' part as kept, where it was."""
+    """The benchmarks that the gate and each rule call slower in this run; for the rules as kept, where they were."""
     slower = frozenset(row.id for row in trial.result.cases if row.verdict == Verdict.SLOWER)
     if trial.peer_calls is not None:
         return {GATE: slower, **trial.peer_calls}

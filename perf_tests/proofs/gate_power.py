@@ -1,4 +1,4 @@
-"""The gate's power: how often it detects a slowdown that is there, and how far its estimate is off.
+"""The gate's power: how often it detects a slowdown, and the bias of its estimate.
 
 Each run plants extra work in some of its benchmarks, drawn for the run (`gate_slowdowns.py`), or makes one realistic
 change whose size is not known beforehand. Runs go through the shipped command line; their raw samples are kept and add
@@ -30,7 +30,7 @@ FEWEST_TRIALS = 40
 
 @dataclass(frozen=True)
 class SlowedCase:
-    """A benchmark into which extra work was planted, and what the gate said of it."""
+    """A benchmark with planted extra work, and the gate's verdict."""
 
     trial: Trial
     row: CaseResult
@@ -48,7 +48,7 @@ class SlowedCase:
 
     @property
     def is_said_to_be_found(self) -> bool:
-        """Whether the run printed that it finds as much, and was not cut short."""
+        """Whether the run printed that it detects as much, and was not cut short."""
         assert self.trial.samples is not None
         detectable = self.trial.result.detectable
         return self.trial.samples.end == "finished" and detectable is not None and self.slowdown >= detectable
@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def plans(folder: Path, runs: int, real: Sequence[str]) -> Iterator[Plan]:
-    """What `folder` lacks: runs with extra work, and of real slowdowns one run each."""
+    """The runs that `folder` lacks: those with extra work, and one of each real slowdown."""
     for number in range(count_trials(folder, INJECTED), runs):
         change, planted = slowed(random.Random(f"{INJECTED} {number}"))
         yield Plan({"change": INJECTED, "planted": planted}, change, QUICK_SUITE)
@@ -105,7 +105,7 @@ def slowed_in(trials: Iterable[Trial]) -> list[SlowedCase]:
 
 
 def others_called_slower(trials: Iterable[Trial]) -> Share:
-    """What the gate called slower of the benchmarks without extra work in these runs."""
+    """The benchmarks without extra work in these runs that the gate called slower."""
     others = [
         row.verdict == Verdict.SLOWER
         for trial in trials

@@ -1,6 +1,6 @@
 """The gate on real launches with a known truth: recorded runs of the same code on both sides, relabelled.
 
-Which process of a launch pair was base and which was head is a coin's doing, so tossing it again makes another run of
+Which process of a launch pair is base and which is head is random, so permuting the labels makes another run of
 an unchanged suite that the machine could as well have produced. Whole launch pairs are drawn, with all that their cases
 have in common. A slowdown is planted by adding its logarithm to one case of such a run.
 
@@ -85,7 +85,7 @@ def recorded_values(runs: Sequence[GateSamples], clock: Clock) -> tuple[list[str
 
 
 def relabelled_runs(draw: np.random.Generator, values: Floats, suites: int, shift: Floats) -> JudgedSuites:
-    """Runs out of recorded pair values (pairs, cases), to which `shift` (suites, cases) is added."""
+    """Runs from recorded pair values (pairs, cases), to which `shift` (suites, cases) is added."""
 
     def drawn(pairs: int) -> Floats:
         chosen = draw.integers(0, len(values), (suites, pairs))
@@ -100,7 +100,7 @@ def relabelled_runs(draw: np.random.Generator, values: Floats, suites: int, shif
 
 @dataclass(frozen=True)
 class Relabelled:
-    """Of runs whose labels were tossed again."""
+    """Results of runs with permuted labels."""
 
     alarms: Share
     """Runs that call anything SLOWER."""
@@ -111,7 +111,7 @@ class Relabelled:
 
 
 def relabelled(draw: np.random.Generator, values: Floats, suites: int) -> Relabelled:
-    """So many runs of unchanged code."""
+    """`suites` runs of unchanged code."""
     runs = [relabelled_runs(draw, values, size, np.zeros((size, values.shape[1]))) for size in portions(suites)]
     alarms = Share(sum(int(run.false_alarms.sum()) for run in runs), suites)
     cleared = float(np.mean([1 - run.screened.candidates.mean() for run in runs]))
@@ -130,7 +130,7 @@ def prints_false_alarms(draw: np.random.Generator, values: Floats, suites: int) 
 
 
 def prints_power(draw: np.random.Generator, cases: Sequence[str], values: Floats, trials: int) -> None:
-    """How often a planted slowdown of each case is found."""
+    """How often a planted slowdown of each case is detected."""
     spreads = robust_spread(values.T)
     rows = []
     for place, case in enumerate(cases):

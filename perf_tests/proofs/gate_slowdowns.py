@@ -1,4 +1,4 @@
-"""Slowdowns to plant in `model/`: extra work of a known share of a round's time, and changes as people make them."""
+"""Slowdowns to plant in `model/`: extra work of a known share of a round's time, and realistic changes."""
 
 import random
 from dataclasses import dataclass
@@ -87,7 +87,7 @@ _with_extra_work({shares})
 
 @dataclass(frozen=True)
 class RealSlowdown:
-    """A change as somebody makes it, in the benchmarks whose name has one of `cases` in it."""
+    """A realistic change that affects the benchmarks whose name contains one of `cases`."""
 
     about: str
     change: Change

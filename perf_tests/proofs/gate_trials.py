@@ -1,7 +1,7 @@
-"""Whole gate runs with a known truth, each through the shipped command line, their raw samples kept to add up.
+"""Whole gate runs with a known truth, each through the shipped command line, their raw samples kept across runs.
 
 A trial changes the `model/` of a fresh clone, runs `pytest perf_tests --against HEAD` there, and compresses the samples
-into a folder; beside them lies what was changed. Everything that is said of trials is judged again from that folder.
+into a folder, beside a description of the change. Every statement on trials is computed from that folder.
 """
 
 import argparse
@@ -38,7 +38,7 @@ ENGINES = {
     "20261122T01": "both sides share their cores, base is released first, which favours head a little",
     "20261122T04": "both sides are released together, the first quadruples of short rounds are thrown away",
 }
-"""From when on, by the names of trials, which engine measured; a change of the engine adds a line. Numbered from 1."""
+"""The first trial name of each engine, numbered from 1; a change of the engine adds a line."""
 
 SAMPLES, TRUTH = ".jsonl.gz", ".truth.json"
 """How the names of a trial's two files end."""
@@ -48,12 +48,12 @@ Change = Callable[[Path], None]
 
 
 class TrialError(Exception):
-    """A gate run ended in a way that says nothing; the message ends with what it printed."""
+    """A gate run ended without a verdict; the message ends with its output."""
 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One finished run: what was done to head, and what the gate said."""
+    """One finished run: the change of head, and the gate's verdict."""
 
     name: str
     truth: dict[str, Any]
@@ -75,7 +75,7 @@ class Trial:
 
     @property
     def says_something(self) -> bool:
-        """A contaminated run was refused, and is neither a hit nor a false alarm."""
+        """False for a contaminated run: it was refused, and is neither a hit nor a false alarm."""
         return self.result.verdict not in (RunVerdict.CONTAMINATED, RunVerdict.INTERRUPTED)
 
 
@@ -89,7 +89,7 @@ class Plan:
 
 
 def proof_arguments(about: str | None, proof: str, runs: int, minutes: int) -> argparse.ArgumentParser:
-    """What every proof that measures trials takes; other figures are its defaults."""
+    """The arguments of every proof that measures trials, with these defaults."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--runs", type=int, default=runs, help=f"runs that the folder is to hold (default: {runs})")
     folder = ROOT / ".benchmarks/gate" / proof
@@ -99,7 +99,7 @@ def proof_arguments(about: str | None, proof: str, runs: int, minutes: int) -> a
 
 
 def prove(arguments: argparse.Namespace, plans: Iterable[Plan], conclude_from: Callable[[list[Trial]], int]) -> int:
-    """Measure these trials beside those that are kept, and conclude from them all; 2 where a run says nothing."""
+    """Measure these trials and conclude from them and the kept ones; 2 where a run ends without a verdict."""
     print(conditions(threads=1))
     print(f"{len(finished_trials(arguments.folder))} trials were there already in {arguments.folder}")
     try:

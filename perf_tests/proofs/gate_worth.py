@@ -1,4 +1,4 @@
-"""What the gate is worth, in words: false alarms, power, cost and other tools' rules, from kept trials.
+"""The gate's false alarms, power, cost and other tools' rules, from kept trials.
 
     python -m perf_tests.proofs.gate_worth FOLDER
 

@@ -1,6 +1,6 @@
 """A table of fused attention that no rule of the audit was ever tried on, judged by products and bytes alone.
 
-Nothing of the audit's is used here, so that a mistake in its arithmetic cannot judge itself. A cell breaks physics if
+This file uses no code of the audit, so that a mistake there cannot confirm itself. A cell breaks physics if
 its time is below what its matrix products take at the datasheet's peak for the precision in its label, or below what
 its least traffic takes at the datasheet's bandwidth. Each bound is the lower one where there is a doubt.
 """
@@ -13,7 +13,7 @@ Cell = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Peak:
-    """The most that any card of a name can do."""
+    """The highest peaks of the cards of a name."""
 
     flops_per_second: Mapping[str, float]
     bytes_per_second: float
@@ -49,7 +49,7 @@ def least_seconds(cell: Cell) -> float:
 
 
 def least_flops(cell: Cell) -> float:
-    """2 T T d a product; a fused causal kernel may leave out what is above the diagonal."""
+    """2 T T d a product; a fused causal kernel may leave out the part above the diagonal."""
     tokens, width = int(cell["seq_len"]), int(cell["d_model"])
     square = PRODUCTS[cell["attention"]][cell["phase"]] * 2 * int(cell["batch"]) * tokens**2 * width
     return square if cell["attention"] == "naive" else square / 2

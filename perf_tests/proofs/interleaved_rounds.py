@@ -21,7 +21,7 @@ SetUp = Callable[[], tuple[Any, ...]]
 
 
 class Loop:
-    """What somebody would write without a suite, a round at a time: collector off, wait, read, call, wait, read."""
+    """A loop written by hand, one round at a time: collector off, wait, read, call, wait, read."""
 
     def __init__(self, measure: TimedMeasure) -> None:
         self.measure = measure
@@ -97,9 +97,9 @@ def test_backward(case: LanguageModelCase, training: Training, batch: Batch, loo
 
 @pytest.mark.phase("inference")
 def test_nothing(case: LanguageModelCase, measure: TimedMeasure) -> None:
-    """No work at all: what is left from one set-up to the next is the suite's own cost."""
+    """No work: the time between two set-ups is the suite's own cost."""
     assert measure.row is not None
-    # What the case's phase takes at least is no bound for nothing.
+    # The lower bound of the case's phase does not apply to a round without work.
     measure.row = replace(measure.row, expectation=None)
     moments: list[float] = []
     measure(lambda: None, setup=lambda: moments.append(time.perf_counter()))

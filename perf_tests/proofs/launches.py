@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class LaunchError(Exception):
-    """A run of the suite failed; the message ends with what it printed."""
+    """A run of the suite failed; the message ends with its output."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Somebody else's model of the same shape: `--model perf_tests.proofs.llama:build`. Needs the extra `llama`."""
+"""An independent model of the same shape: `--model perf_tests.proofs.llama:build`. Needs the extra `llama`."""
 
 import importlib
 

@@ -1,4 +1,4 @@
-"""Whether the extra passes leave the timings alone: the suite with and without them, launch by launch in turns.
+"""Whether the extra passes leave the timings unchanged: the suite with and without them, launch by launch in turns.
 
 `python -m perf_tests.proofs.passes_beside_timing` holds what `--kernels` does; other options of the suite that should
 leave timings alone can be named instead: `... passes_beside_timing --memory`.
@@ -17,7 +17,7 @@ PAIRS = 24
 """Two launches of a side in each: launches differ by more than their rounds do."""
 
 CLOCKS = ("wall", "CPU")
-"""On a machine that others share, the CPU time of the process says more; with it alone nobody would see a wait."""
+"""On a shared machine CPU time is more precise; wall time is needed too, because CPU time misses waiting."""
 
 Seconds = dict[str, float]
 

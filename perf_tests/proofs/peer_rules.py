@@ -1,4 +1,4 @@
-"""When other tools would say "slower", by their published rules, of the very rounds that the gate was judged by.
+"""Verdicts of other tools, by their published rules, on the same rounds as the gate's.
 
 Each rule takes rounds (n,) of either side and says whether it would call head slower. All treat rounds as independent.
 Two views of a run: two launches apart, minutes from each other, as in a comparison with a recorded run; and every round
@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from scipy import stats
 
-from perf_tests.gate.samples import GateSamples, Measurement
+from perf_tests.gate.events import Measurement
+from perf_tests.gate.samples import GateSamples
 from perf_tests.gate.statistics import Floats
 
 Rule = Callable[[Floats, Floats], bool]
@@ -81,7 +82,7 @@ PEERS: dict[str, Rule] = {
 
 
 def calls_of_peers(samples: GateSamples) -> Calls:
-    """What each rule calls slower in a run with all its rounds; takes most of a second."""
+    """The cases that each rule calls slower in a run with all its rounds; takes most of a second."""
     slower: dict[str, set[str]] = {f"{rule}, {view}": set() for view in VIEWS for rule in PEERS}
     for case in samples.cases:
         lines = [line for line in samples.measurements if (line.stage, line.case) == (1, case)]

@@ -37,7 +37,7 @@ CHECKPOINT = "full_step_peak:checkpoint group="
 
 @dataclass(frozen=True)
 class PublishedPeak:
-    """One cell of somebody's table, and the conditions its code sets. `bytes` is None for an empty cell."""
+    """One cell of a published table, and the conditions of its code. `bytes` is None for an empty cell."""
 
     source: str
     gpu: str
@@ -87,7 +87,7 @@ def published_peaks() -> list[PublishedPeak]:
 
 
 def outlier(cell: PublishedPeak) -> Outlier | None:
-    """What is known to make this one cell differ from its source's others; None where nothing is."""
+    """The known reason why this cell differs from its source's others; None without one."""
     for row in _rows(OUTLIERS):
         if (
             row["source"] in cell.source
@@ -108,7 +108,7 @@ def left_out_sources() -> list[tuple[str, str]]:
 
 
 def _what_is_missing(source: str) -> str:
-    return next((reason for name, reason in LEFT_OUT.items() if name in source), "nobody has looked")
+    return next((reason for name, reason in LEFT_OUT.items() if name in source), "conditions unknown")
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

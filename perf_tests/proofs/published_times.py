@@ -33,7 +33,7 @@ WARMUP_ROUNDS_AT_LEAST = 2
 
 @dataclass(frozen=True)
 class PublishedTime:
-    """One cell of somebody's table."""
+    """One cell of a published table."""
 
     source: str
     gpu: str

@@ -224,7 +224,7 @@ CLAIMS = {
         "collecting the whole grid takes less than 1.5 x importing torch and pytest", (1.5,), collecting_over_importing
     ),
     "rounds": Claim(
-        "less than 20 % of a run is spent outside of warm-up and measured rounds with their set-up",
+        "less than 20 % of a run is outside of warm-up and measured rounds with their set-up",
         (0.2,), outside_rounds,
     ),
     "prediction": Claim("one prediction takes less than 5 s", (5,), prediction),
@@ -234,7 +234,7 @@ CLAIMS = {
         "a page over 300 cases, each with every extra pass, takes less than 10 s and 8 MB", (10, 8), page_of_one_run
     ),
     "pages": Claim("a page over 200 runs takes less than 30 s and 1 GiB of memory", (30, 1), page_of_many_runs),
-    "regions": Claim("regions that nobody watches take less than 1 % of a pass", (0.01,), share_of_regions),
+    "regions": Claim("unobserved regions cost less than 1 % of a pass", (0.01,), share_of_regions),
     "trace": Claim("the trace of the kernel pass of a full step of large is below 20 MB", (20,), trace_of_large),
 }  # fmt: skip
 

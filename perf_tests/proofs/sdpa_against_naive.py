@@ -13,7 +13,7 @@ from model.precision import PRECISIONS
 from model.sizes import SIZES, ModelConfig
 from model.training import Training
 from model.transformer import TransformerLM
-from perf_tests.instruments.allocator_peak import allocator_peak_bytes
+from perf_tests.instruments.allocator_trace import allocator_peak_bytes
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.options import physical_cores
@@ -25,7 +25,7 @@ SIDES = {"sdpa": sdpa_attention, "naive": naive_attention}
 
 
 class Step:
-    """A training step whose attention can be exchanged between two calls, so that all else is the same."""
+    """A training step whose attention can be exchanged between two calls, so that everything else is identical."""
 
     def __init__(self, config: ModelConfig) -> None:
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""How often something happened, and how sure that is: the exact limits of Clopper and Pearson (1934)."""
+"""A relative frequency and its uncertainty: the exact limits of Clopper and Pearson (1934)."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Share:
-    """So many of so many."""
+    """`count` of `of`."""
 
     count: int
     of: int
@@ -24,7 +24,7 @@ class Share:
 
     @property
     def upper_limit(self) -> float:
-        """What the rate is below at 95 %, one-sided."""
+        """The one-sided upper limit of the rate at 95 %."""
         missed = self.of - self.count
         return float(beta.isf(1 - CONFIDENCE, self.count + 1, missed)) if missed else 1.0
 

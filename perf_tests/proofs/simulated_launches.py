@@ -1,8 +1,8 @@
 """Launch pairs of a machine whose truth is known: raw samples as the engine writes them, out of a seeded generator.
 
-A launch of each side has an offset of its own, drawn for each launch pair with the case's standard deviation (from a
-Gaussian, or Student's t with four degrees of freedom at the same standard deviation). Rounds within a launch hang
-together (AR(1)), scatter, and one in twenty takes a spike.
+Each launch has its own offset, drawn for each launch pair with the case's standard deviation (from a
+Gaussian, or Student's t with four degrees of freedom at the same standard deviation). Rounds within a launch are
+correlated (AR(1)), scatter, and one in twenty takes a spike.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from perf_tests.gate.conclusion import next_step
+from perf_tests.gate.events import ORDERS, End
 from perf_tests.gate.rules import Rules
-from perf_tests.gate.samples import ORDERS, GateSamples
+from perf_tests.gate.samples import GateSamples
 from perf_tests.gate.statistics import Floats
 from perf_tests.records.record import Json
 
@@ -25,7 +26,7 @@ SPIKE_SIZE = 0.3
 
 @dataclass(frozen=True)
 class SimulatedCase:
-    """One benchmark; `slowdown` is what head takes longer, as a share, and `pair_spread` the sd of a pair value."""
+    """One benchmark; `slowdown` is that of head as a share, `pair_spread` the standard deviation of a pair value."""
 
     id: str
     seconds: float = 0.01
@@ -100,5 +101,5 @@ def gate_run(
         for case in step.cases:
             samples.add(line(draw, by_id[case], step.stage, pair, quadruples, heavy_tails))
         pair += 1
-    samples.add({"event": "end", "reason": "finished" if step is None else "budget"})
+    samples.add(End("finished" if step is None else "budget").to_line())
     return samples

@@ -110,7 +110,7 @@ def remembered(case_id: str = FORWARD, peak_bytes: int = 2**30, moments: int = 1
 
 
 def warmed(case_id: str = FORWARD, seconds: float = 0.01, **changes: Any) -> Json:
-    """A warm-up study of a case, whose first round takes five times what the others do."""
+    """A warm-up study of a case, whose first round takes five times as long as the others."""
 
     def series(rounds: int, leaves_out: bool = False) -> Json:
         everything = [5 * seconds, *[seconds * (1 + 0.01 * (place % 3)) for place in range(rounds + 9)]]
@@ -140,13 +140,13 @@ def timed_attention(seconds: Sequence[float] = TEN_ROUNDS, **changes: Any) -> Js
 def untimed(
     case_id: str = FORWARD, outcome: str = "out_of_memory", reason: str = "1.0 GiB asked, 0.5 GiB left", **changes: Any
 ) -> Json:
-    """The row of a case that got no timing; `changes` go to its identity."""
+    """The row of a case without a timing; `changes` go to its identity."""
     memory = {"needed_bytes": 2**30, "available_bytes": 2**29}
     return {"id": case_id, **identity(**changes), "outcome": outcome, "reason": reason, **memory, "rounds": []}
 
 
 def passed(case_id: str, extra_pass: str = "kernels", values: Json | None = None, **changes: Any) -> Json:
-    """What an extra pass found; `changes` go to the identity of its case."""
+    """The result of an extra pass; `changes` go to the identity of its case."""
     return {"id": case_id, "identity": identity(**changes), "pass": extra_pass, "values": values or {}}
 
 

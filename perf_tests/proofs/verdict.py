@@ -1,4 +1,4 @@
-"""The last line of every proof, and the conditions it was tried under."""
+"""The last line of every proof, and its conditions."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ def conclude(claim: str, holds: bool) -> int:
 
 
 def gravest(*exit_codes: int) -> int:
-    """Of several claims: one that does not hold, 1, outweighs one that cannot be tried yet, 2."""
+    """Of several claims: one that fails, 1, outweighs one that cannot be tested yet, 2."""
     return max(exit_codes, key=(0, 2, 1).index)
 
 

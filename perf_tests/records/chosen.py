@@ -1,4 +1,4 @@
-"""Which records a verb looks at: those that its user named, or all that are stored."""
+"""The records of a verb: those that the user named, or all that are stored."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -7,10 +7,10 @@ from perf_tests.records.store import StoredRecord
 
 
 def chosen_paths(storage: Path, asked: Sequence[str]) -> list[Path]:
-    """Files that fit any of the words, each once; every file of the storage where there are no words.
+    """Files that match any of the words, each once; without words every file of the storage.
 
     A word is a path, a folder of records, or the beginning of a name: `0003`, `epyc-2core/0003`.
-    Raises ValueError with one sentence where a word fits nothing, or nothing is stored.
+    Raises ValueError with one sentence where a word matches nothing, or nothing is stored.
     """
     stored = sorted(storage.glob("*/*.json"))
     if not asked:
@@ -32,7 +32,7 @@ def _fitting(stored: Sequence[Path], storage: Path, word: str) -> list[Path]:
         found = []
     if not found:
         known = ", ".join(map(_name, stored[-10:])) or "none"
-        raise ValueError(f"{word!r} fits no record under {storage}; the last ones stored there: {known}.")
+        raise ValueError(f"{word!r} matches no record under {storage}; the last ones stored there: {known}.")
     return found
 
 
@@ -41,7 +41,6 @@ def _name(path: Path) -> str:
 
 
 def newest(records: Iterable[StoredRecord]) -> StoredRecord | None:
-    """The last one written; of two with one date, the later in order of paths."""
-    return max(enumerate(records), key=lambda found: (str(found[1].data.get("datetime")), found[0]), default=(0, None))[
-        1
-    ]
+    """The last one written; of two with one date, the last given."""
+    by_date = sorted(records, key=lambda record: str(record.data.get("datetime")))
+    return by_date[-1] if by_date else None

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from math import comb
 from statistics import median
 
@@ -10,8 +11,6 @@ from perf_tests.records.record import OUTCOMES, Json, identity_of, timing_outcom
 
 
 class Status(StrEnum):
-    """What became of one case between two runs."""
-
     MEASURED = "measured in both"
     NEW = "new"
     GONE = "gone"
@@ -31,7 +30,7 @@ class ComparedCase:
     before_seconds: float | None = None
     ratio: float | None = None
     interval: tuple[float, float] | None = None
-    """At least 95 %, and within these two launches only: another launch may differ by more."""
+    """At least 95 %, for these two launches only: another launch may differ by more."""
     explanation: str = ""
 
     @property
@@ -42,61 +41,40 @@ class ComparedCase:
 
 def compare(before: Json, now: Json, gone_counts: bool = True) -> list[ComparedCase]:
     """A row for every case of either record; without `gone_counts`, cases only in `before` are left out."""
-    timed_before, timed_now = _by_id(before["benchmarks"], "fullname"), _by_id(now["benchmarks"], "fullname")
-    untimed_before, untimed_now = _by_id(timing_outcomes(before), "id"), _by_id(timing_outcomes(now), "id")
-    rows = [_timed_now(case_id, timed, timed_before, untimed_before) for case_id, timed in timed_now.items()]
-    rows += [_untimed_now(case_id, row, timed_before, untimed_before) for case_id, row in untimed_now.items()]
-    if gone_counts:
-        seen = timed_now.keys() | untimed_now.keys()
-        rows += [_gone(case_id, row) for case_id, row in timed_before.items() if case_id not in seen]
-        rows += [_never(case_id, row) for case_id, row in untimed_before.items() if case_id not in seen]
-    return rows
+    rows_before, rows_now = _by_id(before), _by_id(now)
+    ids = [*rows_now, *(case_id for case_id in rows_before if gone_counts and case_id not in rows_now)]
+    return [_compared(case_id, rows_before.get(case_id), rows_now.get(case_id)) for case_id in ids]
 
 
-def _timed_now(case_id: str, now: Json, timed_before: dict[str, Json], untimed_before: dict[str, Json]) -> ComparedCase:
-    seconds = now["stats"]["data"]
-    if case_id in untimed_before:
-        was = OUTCOMES[untimed_before[case_id]["outcome"]]
-        return ComparedCase(case_id, Status.MEASURED_NOW, median(seconds), explanation=f"{was} before")
-    if case_id not in timed_before:
-        return ComparedCase(case_id, Status.NEW, median(seconds))
-    before = timed_before[case_id]
+def _by_id(record: Json) -> dict[str, Json]:
+    timed = {row["fullname"]: row for row in record["benchmarks"]}
+    return timed | {row["id"]: row for row in timing_outcomes(record)}
+
+
+def _compared(case_id: str, before: Json | None, now: Json | None) -> ComparedCase:
+    now_seconds, before_seconds = _median_seconds(now), _median_seconds(before)
+    is_now = f"now {OUTCOMES[now['outcome']]}: {now['reason']}" if now is not None and now_seconds is None else ""
+    was = f"{OUTCOMES[before['outcome']]} before" if before is not None and before_seconds is None else ""
+    row = partial(ComparedCase, case_id, now_seconds=now_seconds, before_seconds=before_seconds)
+    if now is None:
+        if was:
+            return row(Status.NEVER, explanation=f"{was}, and not part of this run")
+        return row(Status.GONE, explanation="not part of this run")
+    if before is None:
+        return row(Status.NEW, explanation=is_now)
+    if before_seconds is None:
+        return row(Status.NEVER, explanation=is_now) if is_now else row(Status.MEASURED_NOW, explanation=was)
     difference = identity_difference(before, now)
     if difference:
-        return ComparedCase(case_id, Status.INCOMPARABLE, median(seconds), explanation=difference)
-    seconds_before = before["stats"]["data"]
-    return ComparedCase(
-        case_id,
-        Status.MEASURED,
-        median(seconds),
-        median(seconds_before),
-        median(seconds) / median(seconds_before),
-        ratio_interval(seconds, seconds_before),
-    )
+        return row(Status.INCOMPARABLE, before_seconds=before_seconds if is_now else None, explanation=difference)
+    if now_seconds is None:
+        return row(Status.NO_LONGER, explanation=is_now)
+    interval = ratio_interval(now["stats"]["data"], before["stats"]["data"])
+    return row(Status.MEASURED, ratio=now_seconds / before_seconds, interval=interval)
 
 
-def _untimed_now(
-    case_id: str, now: Json, timed_before: dict[str, Json], untimed_before: dict[str, Json]
-) -> ComparedCase:
-    explanation = f"now {OUTCOMES[now['outcome']]}: {now['reason']}"
-    if case_id in timed_before:
-        before_seconds = median(timed_before[case_id]["stats"]["data"])
-        difference = identity_difference(timed_before[case_id], now)
-        if difference:
-            return ComparedCase(case_id, Status.INCOMPARABLE, before_seconds=before_seconds, explanation=difference)
-        return ComparedCase(case_id, Status.NO_LONGER, before_seconds=before_seconds, explanation=explanation)
-    return ComparedCase(case_id, Status.NEVER if case_id in untimed_before else Status.NEW, explanation=explanation)
-
-
-def _gone(case_id: str, before: Json) -> ComparedCase:
-    return ComparedCase(
-        case_id, Status.GONE, before_seconds=median(before["stats"]["data"]), explanation="not part of this run"
-    )
-
-
-def _never(case_id: str, before: Json) -> ComparedCase:
-    was = OUTCOMES[before["outcome"]]
-    return ComparedCase(case_id, Status.NEVER, explanation=f"{was} before, and not part of this run")
+def _median_seconds(row: Json | None) -> float | None:
+    return None if row is None or "stats" not in row else median(row["stats"]["data"])
 
 
 def identity_difference(before: Json, now: Json) -> str:
@@ -109,15 +87,11 @@ def identity_difference(before: Json, now: Json) -> str:
     )
 
 
-def _by_id(rows: Sequence[Json], key: str) -> dict[str, Json]:
-    return {row[key]: row for row in rows}
-
-
 def ratio_interval(now: Sequence[float], before: Sequence[float]) -> tuple[float, float] | None:
     """An interval of at least 95 % for the ratio of two medians; None with too few rounds for one.
 
-    Each median is enclosed by order statistics at 97.5 %, so that both hold at 95 % (Bonferroni), whatever the
-    distribution of independent rounds: David and Nagaraja, "Order Statistics", 3rd edition, section 7.1.
+    Order statistics enclose each median at 97.5 %, so both hold at 95 % (Bonferroni), for any distribution of
+    independent rounds: David and Nagaraja, "Order Statistics", 3rd edition, section 7.1.
     """
     around_now, around_before = median_interval(now, 0.975), median_interval(before, 0.975)
     if around_now is None or around_before is None:
@@ -126,7 +100,7 @@ def ratio_interval(now: Sequence[float], before: Sequence[float]) -> tuple[float
 
 
 def median_interval(values: Sequence[float], confidence: float) -> tuple[float, float] | None:
-    """The narrowest symmetric pair of order statistics that holds the median at `confidence`; None if none does."""
+    """The narrowest symmetric pair of order statistics around the median at `confidence`; None if there is none."""
     ordered = sorted(values)
     count = len(ordered)
     chosen = None

@@ -1,8 +1,7 @@
 """The journal of a run: one line on disk for each finished case, before the next one starts.
 
-First line: header (settings, machine, selection). Then `{"started": id}`, `{"benchmark": row}`, `{"outcome": row}`,
-`{"pass": row}`.
-A process that dies leaves at most a torn last line; the file goes when the record that replaces it is written.
+First line: `{"header": ...}`. Then `{"started": id}`, `{"benchmark": row}`, `{"outcome": row}`, `{"pass": row}`.
+A process that dies leaves at most a torn last line; the file is removed once its record is written.
 """
 
 import fcntl
@@ -21,14 +20,12 @@ HEADER = ("settings", "selection", "machine_info", "commit_info", "source", "com
 
 @dataclass
 class JournalContents:
-    """What a journal holds, in the order of writing."""
-
     header: Json
     benchmarks: list[Json] = field(default_factory=list)
     outcomes: list[Json] = field(default_factory=list)
     passes: list[Json] = field(default_factory=list)
     starts: dict[str, int] = field(default_factory=dict)
-    """How often each case began."""
+    """By case."""
 
     @property
     def finished_ids(self) -> set[str]:
@@ -54,7 +51,7 @@ class Journal:
 
     @classmethod
     def reopen(cls, path: Path) -> "Journal | None":
-        """The journal of a dead run; None if the process that writes it is alive, or has just completed it."""
+        """The journal of a dead run; None if its process is alive or has just completed it."""
         try:
             file = path.open("r+b")
         except FileNotFoundError:
@@ -79,12 +76,12 @@ class Journal:
         self._append({"pass": row})
 
     def close(self) -> None:
-        # A line that a full disk refused stays in the buffer and is refused again; that has been told already.
+        # A line that a full disk refused stays in the buffer and is refused again, which was reported already.
         with suppress(OSError):
             self._file.close()
 
     def discard(self) -> None:
-        """The record is safe on disk; the journal has served."""
+        """Remove the journal, once its record is on disk."""
         self.path.unlink()
         self.close()
 
@@ -96,7 +93,7 @@ class Journal:
 
 
 def read_journal(path: Path) -> JournalContents | None:
-    """What the journal at `path` holds; None if not even its header was written. A torn last line is left out.
+    """The contents of the journal at `path` without a torn last line; None without a header.
 
     Raises ValueError with one sentence for a file that is no journal or is damaged before its end.
     """
@@ -106,28 +103,23 @@ def read_journal(path: Path) -> JournalContents | None:
     try:
         header, *entries = (json.loads(line) for line in lines)
         contents = JournalContents({name: header["header"][name] for name in HEADER})
-        _sort(entries, contents)
+        for entry in entries:
+            ((kind, row),) = entry.items()
+            if kind == "started":
+                contents.starts[row] = contents.starts.get(row, 0) + 1
+            else:
+                {"benchmark": contents.benchmarks, "outcome": contents.outcomes, "pass": contents.passes}[kind].append(
+                    row
+                )
         if not all(isinstance(case_id, str) for case_id in contents.finished_ids):
             raise TypeError("a case without a name")
-    except (ValueError, KeyError, TypeError) as error:
+    except (AttributeError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is no journal of this suite, or is damaged: {error!r}.") from error
     return contents
 
 
-def _sort(entries: list[Json], contents: JournalContents) -> None:
-    for entry in entries:
-        if "started" in entry:
-            contents.starts[entry["started"]] = contents.starts.get(entry["started"], 0) + 1
-        elif "benchmark" in entry:
-            contents.benchmarks.append(entry["benchmark"])
-        elif "pass" in entry:
-            contents.passes.append(entry["pass"])
-        else:
-            contents.outcomes.append(entry["outcome"])
-
-
 def unfinished_journals(storage: Path) -> list[Path]:
-    """Journals below `storage`, newest first; one may belong to a run that is still going."""
+    """Journals below `storage`, newest first; one may belong to a running process."""
     return sorted(storage.glob("*/journal-*.jsonl"), key=lambda path: path.name, reverse=True)
 
 

@@ -1,7 +1,7 @@
-"""The exact counters of the whole grid as they should be: one line for each case, one file for each torch version.
+"""The expected exact counters of the whole grid: one line for each case, one file for each torch version.
 
-A change to the model that adds a launch, a saved tensor or a byte of peak shows as a changed line in review. Versions
-of torch differ in what one operation is made of, so each minor version has a ledger of its own.
+A change to the model that adds a launch, a saved tensor or a byte of peak shows as a changed line in review. Minor
+versions of torch differ in the kernels of an operation, so each has its own ledger.
 """
 
 import csv
@@ -29,7 +29,7 @@ Ledger = Mapping[LedgerKey, Line]
 
 @dataclass(frozen=True)
 class Moved:
-    """One counter of one case that is not what it was; a case that only one ledger has moves from or to None."""
+    """A changed counter of one case. A case in one ledger alone has no counter, and None on the other side."""
 
     key: LedgerKey
     counter: str
@@ -41,14 +41,9 @@ class Moved:
         phase, case_id = self.key
         if self.counter == "":
             return f"{phase} {case_id}: {'new' if self.old is None else 'gone'}"
-        return f"{phase} {case_id}: {self.counter} {_number(self.old)} -> {_number(self.new)}{self._change()}"
-
-    def _change(self) -> str:
-        return "" if self.old is None or self.new is None else f" ({self.new - self.old:+,})"
-
-
-def _number(value: int | None) -> str:
-    return "none" if value is None else f"{value:,}"
+        old, new = ("none" if value is None else f"{value:,}" for value in (self.old, self.new))
+        change = "" if self.old is None or self.new is None else f" ({self.new - self.old:+,})"
+        return f"{phase} {case_id}: {self.counter} {old} -> {new}{change}"
 
 
 def ledger_file(folder: Path, torch_version: str) -> Path:
@@ -58,7 +53,7 @@ def ledger_file(folder: Path, torch_version: str) -> Path:
 
 
 def read_ledger(path: Path) -> dict[LedgerKey, dict[str, int | None]]:
-    """The ledger at `path`; raises ValueError with one sentence when it cannot be read or is something else."""
+    """The ledger at `path`; raises ValueError with one sentence for an unreadable or other file."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -75,14 +70,14 @@ def read_ledger(path: Path) -> dict[LedgerKey, dict[str, int | None]]:
                 f"{path}, line {rows.line_num}: {','.join(row)!r} is not {len(COLUMNS)} fields of numbers."
             )
         if (phase, case_id) in ledger:
-            raise ValueError(f"{path}, line {rows.line_num}: {phase} {case_id} is there twice; remove one.")
+            raise ValueError(f"{path}, line {rows.line_num}: duplicate entry of {phase} {case_id}; remove one.")
         numbers = [int(value) if value else None for value in values]
         ledger[phase, case_id] = dict(zip(COUNTERS, numbers, strict=True))
     return ledger
 
 
 def write_ledger(path: Path, ledger: Ledger) -> None:
-    """Replace the file at `path` in one step; raises OSError and leaves the old file as it was when that fails."""
+    """Replace the file at `path` in one step; raises OSError and leaves the old file when that fails."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -93,12 +88,11 @@ def write_ledger(path: Path, ledger: Ledger) -> None:
 
 
 def moved(old: Ledger, new: Ledger) -> list[Moved]:
-    """What differs, in the order of the new ledger; cases that are gone come last."""
-    found = [difference for key, line in new.items() for difference in _moved_line(key, old.get(key), line)]
+    """The differences, in the order of the new ledger; cases that are gone come last."""
+    found = []
+    for key, line in new.items():
+        if key not in old:
+            found.append(Moved(key, "", None, 0))
+        else:
+            found += [Moved(key, name, old[key][name], line[name]) for name in COUNTERS if old[key][name] != line[name]]
     return found + [Moved(key, "", 0, None) for key in old if key not in new]
-
-
-def _moved_line(key: LedgerKey, old: Line | None, new: Line) -> list[Moved]:
-    if old is None:
-        return [Moved(key, "", None, 0)]
-    return [Moved(key, name, old[name], new[name]) for name in COUNTERS if old[name] != new[name]]

@@ -1,9 +1,10 @@
-"""The record of one run: pytest-benchmark's JSON, and beside its `benchmarks` the cases that have no timing."""
+"""The record of one run: pytest-benchmark's JSON, with the cases without a timing beside its `benchmarks`."""
 
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
+from types import UnionType
 from typing import Any
 
 from perf_tests.identity import identity_in
@@ -11,7 +12,7 @@ from perf_tests.identity import identity_in
 FORMAT_VERSION = 1
 
 LONGEST_SECONDS = 1e9
-"""No round takes thirty years: what lies beyond is damaged, and its square would overflow."""
+"""No round takes thirty years: a longer one is damaged, and its square would overflow."""
 
 Json = dict[str, Any]
 
@@ -22,7 +23,7 @@ OUTCOMES = {
     "error": "failed",
     "impossible": "impossible",
 }
-"""Why a selected case has no valid timing, and how a person is told."""
+"""Why a selected case has no valid timing, and its words."""
 
 
 def identity_of(row: Json) -> Json:
@@ -36,7 +37,6 @@ def timing_outcomes(record: Json) -> list[Json]:
 
 
 def build_record(header: Json, benchmarks: list[Json], outcomes: list[Json], passes: Sequence[Json] = ()) -> Json:
-    """A complete record out of what a journal held."""
     return without_nan(
         {
             "machine_info": header["machine_info"],
@@ -58,7 +58,7 @@ def build_record(header: Json, benchmarks: list[Json], outcomes: list[Json], pas
 
 
 def why_not_a_record(data: object) -> str | None:
-    """None for a record of this suite, else what is wrong with the data, which may come from anywhere."""
+    """What is wrong with data from any source; None for a record of this suite."""
     if not isinstance(data, dict) or not isinstance(data.get("suite"), dict):
         return "it is no record of this suite"
     if data["suite"].get("format_version") != FORMAT_VERSION:
@@ -72,36 +72,37 @@ def why_not_a_record(data: object) -> str | None:
     if not all(_is_untimed(row) for row in data["outcomes"]):
         return "one of its outcomes lacks an id, a reason or a known outcome"
     passes = data.get("passes", [])
-    if not isinstance(passes, list) or not all(isinstance(row, dict) and _is_pass(row) for row in passes):
+    if not isinstance(passes, list) or not all(map(_is_pass, passes)):
         return "one of its passes lacks an id, an identity, its name or its values"
-    machine_info = data.get("machine_info")
-    if not isinstance(machine_info, dict) or not all(
-        isinstance(machine_info.get(part) or {}, dict) for part in ("cpu", "torch")
-    ):
+    info = data.get("machine_info")
+    if not isinstance(info, dict) or not all(isinstance(info.get(part) or {}, dict) for part in ("cpu", "torch")):
         return "its 'machine_info' is missing or damaged"
     return None
 
 
 def _is_timed(row: Json) -> bool:
     stats = row.get("stats")
-    if not isinstance(row.get("fullname"), str) or not isinstance(row.get("extra_info"), dict):
+    if not _has(str, row, "fullname") or not _has(dict, row, "extra_info") or not isinstance(stats, dict):
         return False
-    if not isinstance(stats, dict) or not isinstance(stats.get("data"), list) or not stats["data"]:
-        return False
-    summary = (stats.get(name) for name in ("min", "max", "mean", "median", "iqr", "stddev"))
-    return all(isinstance(value, float) and 0 < value < LONGEST_SECONDS for value in stats["data"]) and all(
-        isinstance(value, int | float) for value in summary
+    rounds = stats.get("data")
+    return (
+        isinstance(rounds, list)
+        and bool(rounds)
+        and all(isinstance(value, float) and 0 < value < LONGEST_SECONDS for value in rounds)
+        and _has(int | float, stats, "min", "max", "mean", "median", "iqr", "stddev")
     )
 
 
 def _is_untimed(row: Json) -> bool:
-    return all(isinstance(row.get(name), str) for name in ("id", "outcome", "reason")) and row["outcome"] in OUTCOMES
+    return _has(str, row, "id", "outcome", "reason") and row["outcome"] in OUTCOMES
 
 
-def _is_pass(row: Json) -> bool:
-    return all(isinstance(row.get(name), str) for name in ("id", "pass")) and all(
-        isinstance(row.get(name), dict) for name in ("identity", "values")
-    )
+def _is_pass(row: object) -> bool:
+    return isinstance(row, dict) and _has(str, row, "id", "pass") and _has(dict, row, "identity", "values")
+
+
+def _has(kind: type | UnionType, row: Json, *names: str) -> bool:
+    return all(isinstance(row.get(name), kind) for name in names)
 
 
 def ids_of(record: Json) -> set[str]:
@@ -110,7 +111,7 @@ def ids_of(record: Json) -> set[str]:
 
 
 def without_nan(value: Any) -> Any:
-    """The same data with null for NaN and infinities, which strict JSON does not know."""
+    """The same data with null for NaN and infinities, which strict JSON lacks."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
@@ -121,7 +122,7 @@ def without_nan(value: Any) -> Any:
 
 
 def machine_differences(here: Json, there: Json) -> list[str]:
-    """Which facts make two machines or builds incomparable, as `name: here, there`; empty if none do."""
+    """The facts that make two machines or builds incomparable, as `name: here, there`."""
     facts_here, facts_there = _comparable_facts(here), _comparable_facts(there)
     return [
         f"{name}: {facts_here.get(name)!r} here, {facts_there.get(name)!r} there"
@@ -131,13 +132,13 @@ def machine_differences(here: Json, there: Json) -> list[str]:
 
 
 def _comparable_facts(machine_info: Json) -> Json:
-    """What identifies the machine. Not its host name, which a container draws anew each time it starts."""
+    """Without the host name, which a container draws at each start."""
     cpu = machine_info.get("cpu") or {}
     facts = {f"cpu.{name}": cpu.get(name) for name in ("brand_raw", "arch", "count")}
     facts["python"] = ".".join(str(machine_info.get("python_version")).split(".")[:2])
     facts["system"] = machine_info.get("system")
     facts.update(_flat("", machine_info.get("torch") or {}))
-    facts.pop("memory_gib", None)  # the kernel keeps more or less for itself at each boot, across any rounding
+    facts.pop("memory_gib", None)  # the kernel's own share differs between boots, across any rounding
     return facts
 
 

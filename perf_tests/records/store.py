@@ -15,13 +15,11 @@ from perf_tests.records.record import Json, ids_of, machine_differences, why_not
 
 
 class BaselineError(Exception):
-    """There is no baseline to compare with as asked; the message is one sentence for the user."""
+    """The requested baseline cannot be used; the message is one sentence for the user."""
 
 
 @dataclass(frozen=True)
 class StoredRecord:
-    """One readable record and where it lies."""
-
     path: Path
     data: Json
 
@@ -32,21 +30,21 @@ class StoredRecord:
 
 @dataclass(frozen=True)
 class Listing:
-    """What a storage folder holds, oldest first; `left_out` has a sentence for each file that is no record."""
+    """The records of a storage folder, oldest first; `left_out` has a sentence for each other file."""
 
     records: list[StoredRecord]
     left_out: list[str]
 
 
 def own_folder(storage: Path) -> Path:
-    """Where this interpreter's runs go, named as pytest-benchmark names it so that its own tools find them."""
+    """The folder of this interpreter's runs, with pytest-benchmark's name, so that its tools find them."""
     python = ".".join(platform.python_version_tuple()[:2])
     bits = platform.architecture()[0]
     return storage / f"{platform.system()}-{platform.python_implementation()}-{python}-{bits}"
 
 
 def each_readable(paths: Iterable[Path], left_out: list[str]) -> Iterator[StoredRecord]:
-    """Records one at a time, so that hundreds need no memory; a sentence for each other file goes to `left_out`."""
+    """Records one at a time, to save memory; a sentence for each other file goes to `left_out`."""
     for path in paths:
         try:
             yield read_record(path)
@@ -62,7 +60,7 @@ def list_records(storage: Path) -> Listing:
 
 
 def read_record(path: Path) -> StoredRecord:
-    """The record at `path`; raises ValueError with one sentence when it cannot be read or is something else."""
+    """The record at `path`; raises ValueError with one sentence for an unreadable or other file."""
     try:
         data = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
@@ -74,7 +72,6 @@ def read_record(path: Path) -> StoredRecord:
 
 
 def encoded(record: Json) -> bytes:
-    """Strict JSON, as it lies on disk."""
     return json.dumps(record, allow_nan=False, indent=1).encode()
 
 
@@ -93,7 +90,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 @contextmanager
 def _written_aside(folder: Path, content: bytes) -> Iterator[Path]:
-    """A temporary file that holds `content`, safe on disk; what is left of it in the end is removed."""
+    """A temporary file with `content`, synced to disk; removed in the end unless it was moved."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".unfinished-", delete=False) as file:
         temporary = Path(file.name)
         try:
@@ -107,7 +104,7 @@ def _written_aside(folder: Path, content: bytes) -> Iterator[Path]:
 
 
 def _link_under_next_number(source: Path, folder: Path, name: str) -> Path:
-    """Give `source` its final name; a link, unlike a rename, cannot overwrite what another run just wrote."""
+    """Give `source` its final name; a link, unlike a rename, cannot overwrite another run's new record."""
     number = max((int(path.name[:4]) for path in folder.glob("[0-9][0-9][0-9][0-9]_*.json")), default=0)
     while True:
         number += 1
@@ -122,7 +119,7 @@ def _link_under_next_number(source: Path, folder: Path, name: str) -> Path:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Raises FileExistsError rather than overwrite; where the file system has no links, through an empty file."""
+    """Raises FileExistsError rather than overwrite; on a file system without links it goes through an empty file."""
     try:
         os.link(source, target)
     except OSError as error:
@@ -133,7 +130,7 @@ def _link(source: Path, target: Path) -> None:
 
 
 def latest_baseline(listing: Listing, machine_info: Json, selection: Set[str]) -> StoredRecord | None:
-    """The newest record of this machine and build that has every selected case, or failing that, any of them."""
+    """The newest record of this machine and build with every selected case, or with any of them if none has all."""
     ours = [r for r in reversed(listing.records) if not machine_differences(machine_info, r.data["machine_info"])]
     covering = (record for record in ours if selection <= ids_of(record.data))
     overlapping = (record for record in ours if selection & ids_of(record.data))
@@ -141,9 +138,9 @@ def latest_baseline(listing: Listing, machine_info: Json, selection: Set[str]) -
 
 
 def numbered_baseline(storage: Path, asked: str, machine_info: Json) -> StoredRecord:
-    """The record that the user named, by number, beginning of a name or path.
+    """The record that the user named by its number, path or the beginning of its name.
 
-    Raises BaselineError where there is none, where several fit, where it is broken, or comes from another machine.
+    Raises BaselineError where none or several match, or where it is broken or from another machine.
     """
     path = _path_of(storage, asked)
     try:
@@ -173,6 +170,6 @@ def _path_of(storage: Path, asked: str) -> Path:
         return found[0]
     if found:
         names = ", ".join(f"{path.parent.name}/{path.stem}" for path in found)
-        raise BaselineError(f"--benchmark-compare={asked} fits several records ({names}); give more of the name.")
+        raise BaselineError(f"--benchmark-compare={asked} matches several records ({names}); give more of the name.")
     known = ", ".join(path.stem for path in sorted(own.glob("*.json"))) or "none"
-    raise BaselineError(f"--benchmark-compare={asked} fits no record under {storage}; recorded here: {known}.")
+    raise BaselineError(f"--benchmark-compare={asked} matches no record under {storage}; recorded here: {known}.")

@@ -1,1 +1,1 @@
-"""Before the first case, after each case, and the verdicts of a run."""
+"""A run under pytest: before the first case, after each case, and its verdicts."""

@@ -1,8 +1,11 @@
-"""Before the first case: what can be refused is refused, a baseline is chosen, the journal is opened."""
+"""Before the first case: refuse what cannot run, choose the baseline, open the journal."""
 
 import os
+import shlex
 import sys
 from contextlib import nullcontext
+from dataclasses import asdict
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 
@@ -10,8 +13,8 @@ import pytest
 
 from perf_tests.bench.benchmark_options import SavingOptions, same_parameters, show_beside_baseline
 from perf_tests.bench.outcomes import Outcome
-from perf_tests.bench.progress import Line, Progress, WatchedLine, expected_work
-from perf_tests.bench.session import MeasuringSession, ResumeError, command_line, journal_header, open_journal
+from perf_tests.bench.progress import Line, Progress, expected_work
+from perf_tests.bench.session import MeasuringSession, ResumeError, open_journal
 from perf_tests.bench.stash import AGAINST, CASE, OTHER_MEASURE, PASS, RUN, SAVING, SETTINGS, WORKBENCH, Run
 from perf_tests.bench.workbench import Workbench, set_up
 from perf_tests.cases import ATTENTION_AXES, LANGUAGE_MODEL_AXES
@@ -19,26 +22,25 @@ from perf_tests.gate.accepted import FILE_NAME, Acceptance, read_accepted
 from perf_tests.instruments import machine
 from perf_tests.instruments.kernels import ProfilerBusyError, check_no_profiler
 from perf_tests.measures.ranged import RangedMeasure
-from perf_tests.options import PASSES, Settings
+from perf_tests.options import PASSES
 from perf_tests.passes.every_pass import EVERY_PASS
 from perf_tests.records.record import Json, machine_differences
 from perf_tests.records.store import BaselineError, StoredRecord, latest_baseline, list_records, numbered_baseline
 
 
 def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pytest.Item]:
-    """Everything that can be refused is refused here, before measuring; returns the cases still to be measured."""
+    """Refuse what cannot run before measuring; returns the cases still to be measured."""
     if not config.pluginmanager.hasplugin("benchmark"):
         raise pytest.UsageError(
             "perf_tests measures with pytest-benchmark, and -p no:benchmark switched it off; drop that option."
         )
     saving, settings = config.stash[SAVING], config.stash[SETTINGS]
     config.stash[WORKBENCH] = workbench = set_up(settings)
-    against = config.stash[AGAINST]
-    if against is not None:
-        # Only here: its statistics take scipy, which would slow the start of every other run.
-        from perf_tests.run import gate as gating
+    if config.stash[AGAINST] is not None:
+        # Imported late: its statistics load scipy, which would slow the start of every other run.
+        from perf_tests.run import gate
 
-        gating.get_ready(config, benchmarks, against, workbench, _machine_info(config), terminal_line(config))
+        gate.get_ready(config, benchmarks, workbench)
         return benchmarks
     _mark(benchmarks, workbench)
     if settings.nvtx:
@@ -47,36 +49,37 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
 
 
 def _open_run(config: pytest.Config, benchmarks: list[pytest.Item], workbench: Workbench) -> list[pytest.Item]:
-    """Choose the baseline and open the journal; the cases that it does not hold yet."""
+    """Choose the baseline and open the journal; returns the cases that it does not hold yet."""
     saving, settings = config.stash[SAVING], config.stash[SETTINGS]
     run = Run(gone_counts=not _is_restricted(config))
     if workbench.why_no_health:
         run.notes.append(workbench.why_no_health)
-    machine_info = _machine_info(config)
-    selection = [item.nodeid for item in benchmarks]
+    machine_info = machine_info_of(config)
     try:
         for name in settings.passes:
-            if name in ("kernels", "warmup"):
+            if EVERY_PASS[name].uses_profiler:
                 check_no_profiler(PASSES[name])
-        timed = {item.nodeid for item in benchmarks if PASS not in item.stash}
+        timed = {item.nodeid for item in benchmarks if item.stash[PASS] is None}
         run.baseline = _baseline(run, saving, machine_info, timed)
-        run.accepted = _accepted(config.rootpath) if saving.compare else ()
-        header = _header(config, settings, selection, machine_info)
+        run.accepted = accepted_slowdowns(config.rootpath) if saving.compare else ()
+        header = _header(config, [item.nodeid for item in benchmarks], machine_info)
         journal, contents = open_journal(saving.storage, header, config.option.resume)
     except (BaselineError, ResumeError, ProfilerBusyError) as error:
         raise pytest.UsageError(str(error)) from error
     except OSError as error:
         raise pytest.UsageError(
-            f"The run cannot be kept under {saving.storage}: {error}. "
-            "Make the folder writable or name another with --benchmark-storage=file://PATH."
+            f"The run cannot be saved under {saving.storage}: {error}. "
+            "Make the folder writable or choose another with --benchmark-storage=file://PATH."
         ) from error
     left = [item for item in benchmarks if item.nodeid not in contents.finished_ids]
     works = {item.nodeid: _expected_work(item, workbench) for item in left}
-    progress = Progress(terminal_line(config), works)
-    workbench.session = MeasuringSession(journal, contents, progress)
+    workbench.session = MeasuringSession(journal, contents, Progress(terminal_line(config), works))
     config.stash[RUN] = run
-    if config.option.resume:
-        _note_resumption(run, workbench.session, len(left), len(benchmarks))
+    if contents.starts:
+        done = len(benchmarks) - len(left)
+        run.notes.append(f"Resumed {journal.path.name}: {done} of {len(benchmarks)} cases were done.")
+    elif config.option.resume:
+        run.notes.append("No interrupted run of this machine to resume; this is a new run.")
     return _without_killers(left, workbench.session)
 
 
@@ -84,33 +87,42 @@ def _mark(benchmarks: list[pytest.Item], workbench: Workbench) -> None:
     for item in benchmarks:
         phase = item.stash[CASE].phase
         item.add_marker(pytest.mark.benchmark(timer=workbench.clock, group=phase, disable_gc=True))
-        # A warning, of another torch or of somebody else's model, takes no case its figure.
+        # A warning of another torch or of the user's model fails no case.
         item.add_marker(pytest.mark.filterwarnings("default"))
         if workbench.settings.nvtx:
             item.add_marker(pytest.mark.filterwarnings("ignore:Benchmark fixture was not used at all"))
 
 
 def _expected_work(item: pytest.Item, workbench: Workbench) -> float:
-    case, extra_pass = item.stash[CASE], item.stash.get(PASS, None)
+    case, extra_pass = item.stash[CASE], item.stash[PASS]
     rounds = workbench.rounds(case)
     return expected_work(case, rounds if extra_pass is None else EVERY_PASS[extra_pass].rounds_of(case.phase, rounds))
 
 
-def _header(config: pytest.Config, settings: Settings, selection: list[str], machine_info: Json) -> Json:
+def _header(config: pytest.Config, selection: list[str], machine_info: Json) -> Json:
+    """What two calls must share to be one run, the command that resumes it, and when it started."""
     commit_info = config.hook.pytest_benchmark_generate_commit_info(config=config)
     config.hook.pytest_benchmark_update_commit_info(config=config, commit_info=commit_info)
-    command = command_line(config.invocation_params.args)
-    return journal_header(settings, selection, machine_info, commit_info, _source_digest(config.rootpath), command)
+    words, settings = ["pytest", *config.invocation_params.args], asdict(config.stash[SETTINGS])
+    return {
+        "settings": {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()},
+        "selection": selection,
+        "machine_info": machine_info,
+        "commit_info": commit_info,
+        "source": _source_digest(config.rootpath),
+        "command": shlex.join(words if "--resume" in words else [*words, "--resume"]),
+        "started": datetime.now(UTC).isoformat(),
+    }
 
 
-def _machine_info(config: pytest.Config) -> Json:
+def machine_info_of(config: pytest.Config) -> Json:
     machine_info: Json = config.hook.pytest_benchmark_generate_machine_info(config=config)
     config.hook.pytest_benchmark_update_machine_info(config=config, machine_info=machine_info)
     return machine_info
 
 
 def complete_machine_info(config: pytest.Config, machine_info: Json) -> None:
-    """Add what a figure depends on, and drop the clock rate of the moment, which makes every two runs differ."""
+    """Add what a figure depends on, and drop the current clock rate, which would make any two runs differ."""
     for name in ("hz_actual", "hz_actual_friendly", "hz_advertised", "hz_advertised_friendly"):
         machine_info.get("cpu", {}).pop(name, None)
     workbench = config.stash.get(WORKBENCH, None)
@@ -119,7 +131,7 @@ def complete_machine_info(config: pytest.Config, machine_info: Json) -> None:
 
 
 def prepare_table(config: pytest.Config, benchmarks: list[Json]) -> None:
-    """The rows of pytest-benchmark's own table, in place: only valid ones, each with its baseline."""
+    """The rows of pytest-benchmark's table: the valid ones, each below its baseline's."""
     run = config.stash.get(RUN, None)
     if run is None:
         return
@@ -133,7 +145,7 @@ def prepare_table(config: pytest.Config, benchmarks: list[Json]) -> None:
 
 
 def _source_digest(root: Path) -> str:
-    """A digest of the code that is measured and that measures."""
+    """A digest of the code that is measured and of the code that measures."""
     digest = sha256()
     for path in sorted((*root.glob("model/**/*.py"), *root.glob("perf_tests/**/*.py"))):
         if "meta_tests" not in path.parts:
@@ -142,7 +154,7 @@ def _source_digest(root: Path) -> str:
 
 
 def _baseline(run: Run, saving: SavingOptions, machine_info: Json, selection: set[str]) -> StoredRecord | None:
-    """The record to compare with, if one was asked for; raises BaselineError where the one asked for will not do."""
+    """The record to compare with, where one is asked for. Raises BaselineError."""
     if not saving.compare:
         if saving.compare_fail:
             raise BaselineError("--benchmark-compare-fail has nothing to compare with; add --benchmark-compare.")
@@ -152,34 +164,33 @@ def _baseline(run: Run, saving: SavingOptions, machine_info: Json, selection: se
     listing = list_records(saving.storage)
     run.notes += listing.left_out
     baseline = latest_baseline(listing, machine_info, selection)
-    if baseline is None and saving.compare_fail:
-        raise BaselineError(
-            f"--benchmark-compare-fail has nothing to compare with: no record under {saving.storage} is of this "
-            "machine, build and selection; record a baseline first by running without it."
-        )
     if baseline is None:
+        if saving.compare_fail:
+            raise BaselineError(
+                f"--benchmark-compare-fail has nothing to compare with: no record under {saving.storage} is of this "
+                "machine, build and selection; record a baseline first by running without --benchmark-compare-fail."
+            )
         run.notes.append(_why_no_baseline(listing.records, machine_info, saving.storage))
     return baseline
 
 
-def _accepted(root: Path) -> list[Acceptance]:
-    """Raises BaselineError for a damaged file."""
+def accepted_slowdowns(root: Path) -> list[Acceptance]:
     try:
         return read_accepted(root / ".benchmarks" / FILE_NAME)
     except ValueError as error:
-        raise BaselineError(str(error)) from error
+        raise pytest.UsageError(str(error)) from error
 
 
 def _why_no_baseline(records: list[StoredRecord], machine_info: Json, storage: Path) -> str:
     if not records:
-        return f"Nothing to compare with yet: {storage} holds no record, and this run becomes the first."
+        return f"No baseline yet: {storage} holds no record; this run becomes the first."
     differences = machine_differences(machine_info, records[-1].data["machine_info"])
-    reason = "; ".join(differences) if differences else "none of them has any of these cases"
-    return f"Nothing to compare with among {len(records)} records; the newest, {records[-1].name}: {reason}."
+    reason = "; ".join(differences) if differences else "it has none of these cases"
+    return f"None of {len(records)} records is comparable; the newest, {records[-1].name}: {reason}."
 
 
 def _is_restricted(config: pytest.Config) -> bool:
-    """Whether the user chose among the cases by other means than the axes, so that a missing case is not gone."""
+    """Whether the user selected cases by more than the axes, so that a missing case is not gone."""
     option = config.option
     if option.keyword or option.markexpr or option.deselect or getattr(option, "lf", False):
         return True
@@ -190,30 +201,23 @@ def _is_restricted(config: pytest.Config) -> bool:
 
 
 def terminal_line(config: pytest.Config) -> Line | None:
-    """Where progress is shown: a terminal that a person watches, and nowhere else."""
+    """The line that shows progress; None where the output is no terminal."""
     reporter = config.pluginmanager.getplugin("terminalreporter")
-    is_watched = reporter is not None and sys.__stdout__ is not None and sys.__stdout__.isatty()
-    if reporter is None or not is_watched or os.environ.get("CI"):
+    is_terminal = sys.__stdout__ is not None and sys.__stdout__.isatty()
+    if reporter is None or not is_terminal or os.environ.get("CI"):
         return None
     capture = config.pluginmanager.getplugin("capturemanager")
-    return WatchedLine(reporter, nullcontext if capture is None else capture.global_and_fixture_disabled)
-
-
-def _note_resumption(run: Run, session: MeasuringSession, left: int, selected: int) -> None:
-    if session.contents.starts:
-        run.notes.append(f"Resumed {session.journal.path.name}: {selected - left} of {selected} cases were done.")
-    else:
-        run.notes.append("There was no interrupted run of this machine to go on with; this is a new one.")
+    return Line(reporter, nullcontext if capture is None else capture.global_and_fixture_disabled)
 
 
 def _without_killers(left: list[pytest.Item], session: MeasuringSession) -> list[pytest.Item]:
-    """Give up on a case in which the process died twice; it would die a third time."""
+    """Give up on a case in which the process died twice."""
     spared = []
     for item in left:
         if session.contents.starts.get(item.nodeid, 0) >= 2:
             reason = "the process died twice while this case ran; run it alone to see why."
-            extra_pass = item.stash.get(PASS, None)
-            session.not_measured(item.nodeid, item.stash[CASE], Outcome("error", reason), extra_pass=extra_pass)
+            outcome = Outcome("error", reason)
+            session.not_measured(item.nodeid, item.stash[CASE], outcome, extra_pass=item.stash[PASS])
         else:
             spared.append(item)
     return spared

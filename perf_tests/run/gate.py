@@ -1,52 +1,47 @@
-"""The gate under pytest: the cases are collected as ever, measured against base in turns, and each gets a verdict."""
+"""The gate under pytest: measure the collected cases in turns with base, and report a verdict as each test's result."""
 
 import shlex
 import time
 from collections.abc import Generator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from perf_tests.bench.against import Against
 from perf_tests.bench.progress import Line
-from perf_tests.bench.stash import CASE, GATE_RULES, SAVING, SETTINGS
+from perf_tests.bench.stash import AGAINST, CASE, GATE_RULES, SAVING, SETTINGS
 from perf_tests.bench.workbench import Workbench
 from perf_tests.cases import ATTENTION_AXES, LANGUAGE_MODEL_AXES, AttentionCase, attention_id, language_model_id
-from perf_tests.gate.accepted import FILE_NAME, read_accepted
 from perf_tests.gate.conclusion import RunVerdict
 from perf_tests.gate.rules import Rules
-from perf_tests.gate.verdicts import CaseResult, ExactResult, Verdict
+from perf_tests.gate.verdicts import CaseResult, Verdict
 from perf_tests.paired.measuring import UnmeasurableError
 from perf_tests.paired.run import GatePlan, GateRun, run_gate
 from perf_tests.paired.trees import Commit, TreeError, find_commit
-from perf_tests.records.record import Json
 from perf_tests.records.store import write_whole
+from perf_tests.run.before import accepted_slowdowns, machine_info_of, terminal_line
 from perf_tests.views.screens.gate import finding_sentences, markdown, report_lines
 from perf_tests.views.screens.lines import case_name
 
 VERDICT = "gate verdict"
-"""The user property of a report that holds the verdict in a few words."""
+"""The user property of a report that holds the verdict."""
 
 
-def get_ready(
-    config: pytest.Config,
-    benchmarks: Sequence[pytest.Item],
-    against: Against,
-    workbench: Workbench,
-    machine_info: Json,
-    line: Line | None,
-) -> None:
-    """Refuse what can be refused before measuring, and take the running of the benchmarks over."""
+def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item], workbench: Workbench) -> None:
+    """Refuse what cannot run before measuring, and register the plugin that runs the benchmarks."""
+    against = config.stash[AGAINST]
+    assert against is not None
+    accepted_slowdowns(config.rootpath)
     # Base and head are in memory at the same time.
     workbench.budget_bytes //= 2
-    refusals = {item.nodeid: workbench.why_not(item.stash[CASE]) for item in benchmarks}
-    # What head does not support base may: then it is lost, and only the two workers can tell.
-    unmeasured = {
-        case_id: refusal.in_words
-        for case_id, refusal in refusals.items()
-        if refusal is not None and refusal.outcome != "unsupported"
-    }
-    items = [item for item in benchmarks if item.nodeid not in unmeasured]
+    items, unmeasured = [], {}
+    for item in benchmarks:
+        refusal = workbench.why_not(item.stash[CASE])
+        # Base may support what head does not; only the two workers can tell.
+        if refusal is None or refusal.outcome == "unsupported":
+            items.append(item)
+        else:
+            unmeasured[item.nodeid] = refusal.in_words
     plan = GatePlan(
         root=config.rootpath,
         storage=config.stash[SAVING].storage,
@@ -55,25 +50,24 @@ def get_ready(
         settings=replace(config.stash[SETTINGS], memory_budget_bytes=workbench.budget_bytes),
         cases={item.nodeid: item.stash[CASE] for item in items},
         ids_at_base={item.nodeid: _id_at_base(item, against) for item in items},
-        machine_info=machine_info,
+        machine_info=machine_info_of(config),
         rules=replace(config.stash.get(GATE_RULES, Rules()), undecided=against.undecided),
         options=shlex.join(word for word in config.invocation_params.args if word not in config.args),
     )
     terminal = config.pluginmanager.getplugin("terminalreporter")
-    watch = GateWatch(terminal, line, plan.rules.screen_pairs, plan.seconds)
+    watch = GateWatch(terminal, terminal_line(config), plan.rules.screen_pairs, plan.seconds)
     config.pluginmanager.register(GatePlugin(GateRun(plan), watch, unmeasured), "gate")
 
 
 def _base(config: pytest.Config, against: Against) -> Commit | None:
     try:
-        read_accepted(config.rootpath / ".benchmarks" / FILE_NAME)
         return None if against.revision is None else find_commit(config.rootpath, against.revision)
-    except (TreeError, ValueError) as error:
+    except TreeError as error:
         raise pytest.UsageError(str(error)) from error
 
 
 def _id_at_base(item: pytest.Item, against: Against) -> str:
-    """The same test with the value of the axis that base runs with."""
+    """The node id of the same test with base's value on its axis."""
     other = against.other_option
     axes = dict(item.callspec.params)  # type: ignore[attr-defined]  # public on every parametrized pytest.Function
     if other is None or other.axis not in axes:
@@ -84,47 +78,48 @@ def _id_at_base(item: pytest.Item, against: Against) -> str:
     return f"{item.nodeid.partition('[')[0]}[{ids(tuple(axes[name] for name in names))}]"
 
 
+@dataclass
 class GateWatch:
-    """Tells who looks on how far the run is: at a terminal a line that rewrites itself, elsewhere one for each pair."""
+    """Shows the progress of the run: on a rewritten `line`, or without one as a line per launch pair."""
 
-    def __init__(self, terminal: pytest.TerminalReporter | None, line: Line | None, screen_pairs: int, seconds: float):
-        self._terminal = terminal
-        self._line = line
-        self._screen_pairs = screen_pairs
-        self._budget_seconds = seconds
-        self._start = time.monotonic()
-        self._prefix = ""
+    terminal: pytest.TerminalReporter | None
+    line: Line | None
+    screen_pairs: int
+    seconds: float
+    """The run's budget."""
+    _start: float = field(default_factory=time.monotonic)
+    _prefix: str = ""
+    _cases: int = 0
 
     def pair_begins(self, stage: int, pair: int, cases: int) -> None:
         self._cases = cases
-        self._prefix = f"launch pair {pair + 1} of {self._screen_pairs}"
+        self._prefix = f"launch pair {pair + 1} of {self.screen_pairs}"
         if stage == 2:
-            self._prefix = f"launch pair {pair + 1 - self._screen_pairs} on what is unclear"
-        if self._line is None and self._terminal is not None:
+            self._prefix = f"launch pair {pair + 1 - self.screen_pairs} of the undecided cases"
+        if self.line is None and self.terminal is not None:
             seconds = time.monotonic() - self._start
-            self._terminal.ensure_newline()
-            self._terminal.write_line(f"{self._prefix}: {cases} cases, {seconds:.0f} s so far")
+            self.terminal.ensure_newline()
+            self.terminal.write_line(f"{self._prefix}: {cases} cases, {seconds:.0f} s so far")
 
     def case_begins(self, case: str, place: int) -> None:
-        if self._line is not None:
-            left = max(0.0, self._budget_seconds - (time.monotonic() - self._start))
+        if self.line is not None:
+            left = max(0.0, self.seconds - (time.monotonic() - self._start))
             left_words = f"at most {left / 60:.0f} min left"
             text = f"{self._prefix}  case {place + 1} of {self._cases}  {left_words}  {case_name(case)}"
-            self._line.rewrite(text, erase=True)
+            self.line.rewrite(text, erase=True)
 
     def ends(self) -> None:
-        if self._line is not None:
-            self._line.rewrite("", erase=True)
+        if self.line is not None:
+            self.line.rewrite("", erase=True)
 
 
+@dataclass(eq=False)  # pytest keeps its plugins in sets
 class GatePlugin:
-    """pytest's hooks of a gate run."""
-
-    def __init__(self, run: GateRun, watch: GateWatch, unmeasured: dict[str, str]) -> None:
-        self.run = run
-        self.watch = watch
-        self.unmeasured = unmeasured
-        self.rows: dict[str, CaseResult] = {}
+    run: GateRun
+    watch: GateWatch
+    unmeasured: dict[str, str]
+    """Why a case is not measured."""
+    rows: dict[str, CaseResult] = field(default_factory=dict)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
@@ -138,9 +133,9 @@ class GatePlugin:
         except (TreeError, UnmeasurableError) as error:
             raise pytest.UsageError(str(error)) from error
         except OSError as error:
-            kept = f"What {self.run.paths[-1]} holds is safe" if self.run.paths else "Nothing was measured"
+            kept = f"{self.run.paths[-1]} is complete up to here" if self.run.paths else "Nothing was measured"
             pytest.exit(
-                f"The gate's samples cannot be written: {error}. {kept}; make room and run it again.",
+                f"The gate's samples cannot be written: {error}. {kept}; free disk space and run it again.",
                 returncode=pytest.ExitCode.INTERNAL_ERROR,
             )
         finally:
@@ -150,7 +145,7 @@ class GatePlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
-        """A case was measured already; here it only gets its verdict."""
+        """The case has been measured; report its verdict."""
         if CASE not in item.stash:
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
@@ -159,7 +154,7 @@ class GatePlugin:
         return True
 
     def _report(self, item: pytest.Item) -> pytest.TestReport:
-        outcome, words, reason = self._judged(item.nodeid)
+        outcome, words, reason = self._verdict_on(item.nodeid)
         longrepr: str | tuple[str, int, str] | None = reason if outcome == "failed" else None
         if outcome == "skipped":
             longrepr = (str(item.path), item.location[1] or 0, f"Skipped: {reason}")
@@ -173,8 +168,8 @@ class GatePlugin:
             user_properties=[(VERDICT, words)],
         )
 
-    def _judged(self, case_id: str) -> tuple[str, str, str]:
-        """pytest's outcome, the verdict in a few words, and the sentence that goes with it."""
+    def _verdict_on(self, case_id: str) -> tuple[str, str, str]:
+        """pytest's outcome, the verdict, and the sentence that explains it."""
         result = self.run.result
         if case_id in self.unmeasured:
             return "skipped", "NOT MEASURED", self.unmeasured[case_id]
@@ -187,15 +182,11 @@ class GatePlugin:
         words += f", MORE {', '.join(exact.counter for exact in risen)}" if risen else ""
         failed_undecided = row.verdict == Verdict.UNDECIDED and result.verdict == RunVerdict.UNDECIDED
         if row.is_failure or risen or failed_undecided:
-            return "failed", words, "\n".join(self._sentences(row, risen))
+            alone = replace(result, cases=[row], exact=risen, suite=None)
+            return "failed", words, "\n".join(finding_sentences(alone, self.run.header, self.run.plan.rules))
         if row.verdict == Verdict.NOT_MEASURED:
             return "skipped", words, row.explanation
         return "passed", words, ""
-
-    def _sentences(self, row: CaseResult, risen: list[ExactResult]) -> list[str]:
-        assert self.run.result is not None
-        alone = replace(self.run.result, cases=[row], exact=risen, suite=None)
-        return finding_sentences(alone, self.run.header, self.run.plan.rules)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
@@ -219,16 +210,11 @@ class GatePlugin:
                 self.run.notes.append(f"--gate-summary {summary} cannot be written: {error}.")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        lines = ["No verdict: the run did not finish."]
+        if self.run.result is not None:
+            lines = report_lines(self.run.result, self.run.header, self.run.plan.rules)
+        for path in self.run.paths[-1:]:
+            self.run.notes.append(f"Samples: {path}. Judge them again with `python -m perf_tests replay {path}`.")
         terminalreporter.section("gate", sep="-")
-        for line in (*self._lines(), *self.run.notes, *self._where_the_samples_are()):
+        for line in (*lines, *self.run.notes):
             terminalreporter.write_line(line)
-
-    def _lines(self) -> list[str]:
-        if self.run.result is None:
-            return ["Nothing was judged: the run did not come to its end."]
-        return report_lines(self.run.result, self.run.header, self.run.plan.rules)
-
-    def _where_the_samples_are(self) -> list[str]:
-        return [
-            f"Samples: {path}; `python -m perf_tests replay {path}` judges them again." for path in self.run.paths[-1:]
-        ]

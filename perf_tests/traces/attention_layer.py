@@ -1,21 +1,22 @@
-"""One attention layer by part: scores, mask, softmax, value product; what each takes and what bounds it."""
+"""One attention layer by part: scores, mask, softmax, value product; the time of each and what bounds it."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from statistics import fmean, median, pstdev
 
 from perf_tests.records.record import Json
-from perf_tests.traces.kernel_events import Region, Span, Trace, TracedKernel, total_us
-from perf_tests.traces.region_names import layer_of
+from perf_tests.traces.kernel_events import Region, Span, Trace, TracedKernel, layer_of, total_us
 
 PARTS = ("scores", "mask", "softmax", "value_product")
 PRODUCTS = ("scores", "value_product")
 
 WORTH_A_RATE_BYTES = 2**16
-"""Kernels that move less say more about launching than about memory."""
+"""Kernels that move less show the cost of a launch rather than the memory's rate."""
 
 Cell = tuple[int, str]
 """One layer in one round."""
+Layers = dict[Cell, list[TracedKernel]]
 
 
 def attention_values(
@@ -33,12 +34,12 @@ def attention_values(
     return directions if any(directions.values()) else None
 
 
+@dataclass(frozen=True)
 class Rates:
-    """What this machine manages at best: FLOP/s of a square product, bytes/s of the fastest kernel of this trace."""
+    """The machine's best: FLOP/s of a square product, bytes/s of the fastest kernel of this trace."""
 
-    def __init__(self, flops_per_second: float | None, bytes_per_second: float | None) -> None:
-        self.flops_per_second = flops_per_second
-        self.bytes_per_second = bytes_per_second
+    flops_per_second: float | None
+    bytes_per_second: float | None
 
     def bound(self, product_flops: float, bytes_touched: float, busy_us: float, idle_us: float) -> str | None:
         """`launch` where the device waits longer than it works, else the slower of arithmetic and memory.
@@ -66,21 +67,27 @@ def _best_bytes_per_second(kernels: Sequence[TracedKernel]) -> float | None:
 
 
 def _direction(trace: Trace, kernels: Sequence[TracedKernel], rates: Rates, is_backward: bool) -> Json | None:
-    cells: dict[str, dict[Cell, list[TracedKernel]]] = {part: defaultdict(list) for part in PARTS}
+    cells: dict[str, Layers] = {part: defaultdict(list) for part in PARTS}
     for kernel in kernels:
         part = _part_of(kernel.regions)
         if part is not None:
             cells[part][_cell(kernel.regions, kernel.issued_us, trace)].append(kernel)
     if not all(cells[part] for part in PRODUCTS):
         return None
+    layers: Layers = defaultdict(list)
+    for groups in cells.values():
+        for cell, group in groups.items():
+            layers[cell] += group
     spans = {} if is_backward else _host_spans(trace)
-    parts = [_part_row(part, cells[part], spans.get(part, {}), rates) for part in PARTS if cells[part]]
+    others = [sum(kernel.us for kernel in group if kernel.kind != "matrix product") for group in layers.values()]
     return {
-        "layers": len({layer for groups in cells.values() for _, layer in groups}),
-        "parts": parts,
-        "lanes": _lanes(cells, spans),
+        "layers": len({layer for _, layer in layers}),
+        "parts": [_part_row(part, cells[part], spans.get(part, {}), rates) for part in PARTS if cells[part]],
+        "lanes": _lanes(cells, layers, spans),
         **_softmax_over_products(cells),
-        **_saved(cells),
+        "seconds": _typical_us(layers.values()) / 1e6,
+        "saved_without_gaps_seconds": median(map(_idle_us, layers.values())) / 1e6,
+        "saved_by_fusing_seconds": median(others) / 1e6,
     }
 
 
@@ -95,7 +102,7 @@ def _cell(path: tuple[str, ...], moment_us: float, trace: Trace) -> Cell:
 
 
 def _host_spans(trace: Trace) -> dict[str, dict[Cell, Region]]:
-    """The host's way through each part of each layer, in the rounds."""
+    """When the host ran each part of each layer, in the rounds."""
     spans: dict[str, dict[Cell, Region]] = {part: {} for part in PARTS}
     for region in trace.regions:
         part = _part_of(region.path)
@@ -104,9 +111,8 @@ def _host_spans(trace: Trace) -> dict[str, dict[Cell, Region]]:
     return spans
 
 
-def _part_row(part: str, cells: dict[Cell, list[TracedKernel]], spans: dict[Cell, Region], rates: Rates) -> Json:
-    busy_us = _typical_us(list(cells.values()))
-    idle_us = median(_idle_us(group) for group in cells.values())
+def _part_row(part: str, cells: Layers, spans: dict[Cell, Region], rates: Rates) -> Json:
+    busy_us, idle_us = _typical_us(cells.values()), median(map(_idle_us, cells.values()))
     flops = fmean(sum(kernel.flops for kernel in group) for group in cells.values())
     product_flops = fmean(
         sum(kernel.flops for kernel in group if kernel.kind == "matrix product") for group in cells.values()
@@ -136,13 +142,12 @@ def _idle_us(kernels: Sequence[TracedKernel]) -> float:
     return max(span_us - total_us(kernels), 0.0)
 
 
-def _lanes(cells: dict[str, dict[Cell, list[TracedKernel]]], spans: dict[str, dict[Cell, Region]]) -> list[Json]:
-    """When the host and the device worked on one layer whose time is the middle one, from its first moment on.
+def _lanes(cells: dict[str, Layers], layers: Layers, spans: dict[str, dict[Cell, Region]]) -> list[Json]:
+    """When the host and the device worked on the layer of median time, from its first moment on.
 
-    The host's way through a part; going back, where it has no region, its calls that launch. On a CPU both are one.
+    Host: each part's region; in the backward pass, which has none, the calls that launch. On a CPU both are one.
     """
-    totals = _layers(cells)
-    chosen = sorted(totals, key=lambda cell: (total_us(totals[cell]), cell))[len(totals) // 2]
+    chosen = sorted(layers, key=lambda cell: (total_us(layers[cell]), cell))[len(layers) // 2]
     lanes: list[tuple[str, str, Span]] = []
     for part, groups in cells.items():
         kernels = groups.get(chosen, [])
@@ -157,43 +162,23 @@ def _lanes(cells: dict[str, dict[Cell, list[TracedKernel]]], spans: dict[str, di
     ]
 
 
-def _softmax_over_products(cells: dict[str, dict[Cell, list[TracedKernel]]]) -> Json:
-    """The softmax against the products alone, without the scaling and the copies beside them."""
-    softmax = [list(group) for group in cells["softmax"].values()]
+def _softmax_over_products(cells: dict[str, Layers]) -> Json:
+    softmax = cells["softmax"].values()
     products = [
         [kernel for kernel in group if kernel.kind == "matrix product"]
         for part in PRODUCTS
         for group in cells[part].values()
     ]
-    ratios: Json = {"softmax_over_products_time": None, "softmax_over_products_flops": None}
     flops = sum(kernel.flops for group in products for kernel in group)
-    if softmax and any(products):
-        # Both products together take what two typical ones do.
-        ratios["softmax_over_products_time"] = _typical_us(softmax) / (len(PRODUCTS) * _typical_us(products))
-    if softmax and flops:
-        ratios["softmax_over_products_flops"] = sum(kernel.flops for group in softmax for kernel in group) / flops
-    return ratios
-
-
-def _typical_us(groups: Sequence[Sequence[TracedKernel]]) -> float:
-    return median(total_us(group) for group in groups)
-
-
-def _layers(cells: dict[str, dict[Cell, list[TracedKernel]]]) -> dict[Cell, list[TracedKernel]]:
-    """Every kernel of each layer in each round."""
-    layers: dict[Cell, list[TracedKernel]] = defaultdict(list)
-    for groups in cells.values():
-        for cell, group in groups.items():
-            layers[cell] += group
-    return layers
-
-
-def _saved(cells: dict[str, dict[Cell, list[TracedKernel]]]) -> Json:
-    """What one layer would save at most: without idle time between its kernels, and with nothing but its products."""
-    layers = _layers(cells)
-    others = [sum(kernel.us for kernel in group if kernel.kind != "matrix product") for group in layers.values()]
+    softmax_flops = sum(kernel.flops for group in softmax for kernel in group)
     return {
-        "seconds": _typical_us(list(layers.values())) / 1e6,
-        "saved_without_gaps_seconds": median(_idle_us(group) for group in layers.values()) / 1e6,
-        "saved_by_fusing_seconds": median(others) / 1e6,
+        # Both products together take as long as two typical ones.
+        "softmax_over_products_time": _typical_us(softmax) / (len(PRODUCTS) * _typical_us(products))
+        if softmax and any(products)
+        else None,
+        "softmax_over_products_flops": softmax_flops / flops if softmax and flops else None,
     }
+
+
+def _typical_us(groups: Iterable[Sequence[TracedKernel]]) -> float:
+    return median(map(total_us, groups))

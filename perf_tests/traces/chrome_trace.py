@@ -1,7 +1,7 @@
 """A Chrome trace as torch.profiler exports it (Kineto's schema), read into rounds, kernels, copies and calls.
 
-Kernels are joined to the operation that launched them by Kineto's correlation number, and going back to the forward
-operation that they are the derivative of by autograd's sequence number.
+Kernels are joined to the operation that launched them by Kineto's correlation number, and in the backward pass to the
+forward operation that they differentiate by autograd's sequence number.
 """
 
 import json
@@ -12,13 +12,13 @@ from typing import Any
 
 from perf_tests.records.record import Json
 from perf_tests.traces.kernel_events import Call, MemoryOperation, Region, Span, Trace, TracedKernel
-from perf_tests.traces.kernel_kinds import kind_of
-from perf_tests.traces.operator_cost import bytes_of, flops_of, tensors_of
+from perf_tests.traces.kernel_kinds import bytes_of, flops_of, kind_of, tensors_of
 
 ROUND, SET_UP = "round", "set-up"
-"""Annotations of the suite's own around each round and each set-up."""
+"""The suite's annotations around each round and each set-up."""
+HOST_EVENTS = ("user_annotation", "cpu_op", "cuda_runtime", "cuda_driver")
 
-# What only calls others, as composite operations do; whatever else computes is one kernel on a CPU.
+# Composite operations, which only call others; every other operation that computes is one kernel on a CPU.
 _WRAPPERS = {
     "aten::" + name
     for name in (
@@ -43,29 +43,25 @@ _LAUNCHES_NOTHING = {
     )
 }  # fmt: skip
 
-# Computes also where another operation calls it, as `where` does for a number: on a GPU it is a launch of its own.
-_FILLS_A_NUMBER = "aten::scalar_tensor"
-
 _GENERATED = re.compile(r"^(graph_\d+_)?(cpp_fused|triton)_")
 _COPY_KINDS = {"HtoD": "host-to-device", "DtoH": "device-to-host", "DtoD": "device-to-device"}
 
 
 @dataclass
 class _Frame:
-    """An event that is still open while those inside it are read."""
+    """An open event: those inside it are being read."""
 
     end_us: float
     regions: tuple[str, ...] = ()
     is_backward: bool = False
     operation: Json | None = None
-    """The computing operation that everything inside belongs to."""
+    """The computing operation around everything inside."""
 
 
 @dataclass
 class _Reader:
     """Walks all host events in the order of time, with a stack for each thread."""
 
-    round_name: str = ROUND
     stacks: dict[object, list[_Frame]] = field(default_factory=dict)
     thread_of_rounds: object = None
     regions_of_node: dict[int, tuple[str, ...]] = field(default_factory=dict)
@@ -94,16 +90,14 @@ class _Reader:
         stack.append(frame)
 
     def _around(self, moment_us: float) -> _Frame:
-        """For a thread in no region, autograd's for one: what the thread of the rounds is in, and waits in."""
+        """For a thread without regions, such as autograd's: the regions in which the thread of the rounds waits."""
         frames = self.stacks.get(self.thread_of_rounds, [])
-        innermost = next((frame for frame in reversed(frames) if frame.end_us > moment_us), None)
-        if innermost is None:
-            return _Frame(float("inf"))
+        innermost = next((frame for frame in reversed(frames) if frame.end_us > moment_us), _Frame(0.0))
         return _Frame(float("inf"), innermost.regions, innermost.is_backward)
 
     def _read_annotation(self, event: Json, frame: _Frame) -> None:
         name = event["name"]
-        if name == self.round_name:
+        if name == ROUND:
             self.thread_of_rounds = event["tid"]
             self.rounds.append(Span(event["ts"], _end_us(event)))
         elif name != SET_UP and "#" not in name:  # PyTorch's own are like ProfilerStep#3
@@ -120,38 +114,40 @@ class _Reader:
             return
         if number >= 0 and not arguments.get("Fwd thread id"):
             self.regions_of_node[number] = frame.regions  # of several, the last one made the node
-        if name == _FILLS_A_NUMBER or (frame.operation is None and _computes(name)):
+        # `where` calls scalar_tensor for a number: on a GPU it is its own launch.
+        if name == "aten::scalar_tensor" or (frame.operation is None and _computes(name)):
             frame.operation = event
             if name not in _LAUNCHES_NOTHING:
                 self.operations.append((event, frame))
 
 
 def _computes(name: str) -> bool:
-    """Whether an operation is looked at whole, and not as what it calls."""
+    """Whether an operation counts as a whole rather than as the operations inside it."""
     if "::" not in name:
         return _GENERATED.search(name) is not None
     return name not in _WRAPPERS and not name.startswith(("autograd::", "torch::autograd"))
 
 
 def read_chrome_trace(text: bytes) -> Trace:
-    """The trace. Raises ValueError with one sentence for what is no trace, or one without rounds."""
+    """The trace. Raises ValueError with one sentence for other text, or a trace without rounds."""
     try:
         events = [event for event in json.loads(text)["traceEvents"] if event.get("ph") == "X" and "cat" in event]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"it is no Chrome trace: {error!r}") from error
+        raise ValueError(f"it is not a Chrome trace: {error!r}") from error
     return trace_of_events(events)
 
 
 def trace_of_events(events: list[Json]) -> Trace:
-    """The same of events that some other profiler wrote, in Kineto's schema. Raises ValueError without rounds."""
-    host = ("user_annotation", "cpu_op", "cuda_runtime", "cuda_driver")
+    """The trace of events in Kineto's schema. Raises ValueError without rounds."""
     reader = _Reader()
-    for event in sorted((event for event in events if event["cat"] in host), key=_place):
+    for event in sorted((event for event in events if event["cat"] in HOST_EVENTS), key=_place):
         reader.read(event)
     if not reader.rounds:
         raise ValueError(f"it has no range {ROUND!r}, which the suite puts around each traced round")
     on_device = [event for event in events if event["cat"] == "kernel"]
-    kernels = _device_kernels(on_device, reader) if on_device else _host_kernels(reader)
+    kernels = list(_device_kernels(on_device, reader))
+    if not on_device:
+        kernels = [_kernel(event, frame, None, _facts_of(event["name"], event)) for event, frame in reader.operations]
     copies = [event for event in events if event["cat"] in ("gpu_memcpy", "gpu_memset")]
     return Trace(
         is_on_gpu=bool(on_device or copies),
@@ -169,11 +165,6 @@ def _place(event: Json) -> tuple[float, float]:
 
 def _end_us(event: Json) -> float:
     return float(event["ts"]) + float(event.get("dur", 0))
-
-
-def _host_kernels(reader: _Reader) -> Iterator[TracedKernel]:
-    for event, frame in reader.operations:
-        yield _kernel(event, frame, None, _facts_of(event["name"], event))
 
 
 def _device_kernels(events: list[Json], reader: _Reader) -> Iterator[TracedKernel]:
@@ -196,7 +187,6 @@ def _kernel(event: Json, frame: _Frame, launch: Call | None, facts: dict[str, An
 
 
 def _facts_of(kernel: str, operation: Json | None) -> dict[str, Any]:
-    """What the operation behind a kernel says of it."""
     if operation is None:
         return {"kind": kind_of(kernel)}
     name, arguments = operation["name"], operation.get("args", {})

@@ -1,7 +1,7 @@
-"""What the first round of a process is spent on: its trace held against that of a later round, part by part.
+"""What the first round of a process is spent on: its trace compared with that of a later round, by part.
 
 In: two Chrome traces as torch.profiler exports them (Kineto's schema). Out: seconds by part, which sum to the first
-round. Nothing is estimated but the page faults of a CPU, whose number and cost are measured apart.
+round. Only the page faults of a CPU are estimated, from their number and cost, which are measured apart.
 """
 
 import re
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from perf_tests.records.record import Json
-from perf_tests.traces.chrome_trace import ROUND
+from perf_tests.traces.chrome_trace import HOST_EVENTS, ROUND
 from perf_tests.traces.kernel_kinds import PRODUCTS
 
 MODULE_LOADING, COMPILATION, ALLOCATOR, LIBRARY, LAUNCHES, OPERATORS = (
@@ -25,9 +25,13 @@ STEADY, UNEXPLAINED = "steady_round_seconds", "unexplained_seconds"
 PRODUCTS_OF_LIBRARIES = re.compile(r"^aten::_?(scaled_dot_product|flash_attention|efficient_attention|fused_sdp)")
 LOADING = re.compile(r"^import of |^cu(da)?(Module|Library)(Load|Get)|^cuda(FuncGetAttributes|GetFuncBySymbol)")
 COMPILING = re.compile(r"\(dynamo_timed\)$")
-ALLOCATING = re.compile(r"^cuda(Malloc|HostAlloc|Free|HostRegister)|^cuMem(Alloc|Create|Map|SetAccess|AddressReserve)")
-LAUNCHING = re.compile(r"^cu(da)?(Launch|GraphLaunch|OccupancyMax)")
-WAITING = re.compile(r"^cu(da)?(Device|Ctx|Stream|Event)Synchronize")
+CALLS = {
+    re.compile(
+        r"^cuda(Malloc|HostAlloc|Free|HostRegister)|^cuMem(Alloc|Create|Map|SetAccess|AddressReserve)"
+    ): ALLOCATOR,
+    re.compile(r"^cu(da)?(Launch|GraphLaunch|OccupancyMax)"): LAUNCHES,
+    re.compile(r"^cu(da)?(Device|Ctx|Stream|Event)Synchronize"): None,
+}
 LARGEST = 5
 TICK_SECONDS = 0.01
 """Of the clock that tells the kernel's share of CPU time (proc(5), sysconf(_SC_CLK_TCK) on Linux)."""
@@ -35,7 +39,7 @@ TICK_SECONDS = 0.01
 
 @dataclass(frozen=True)
 class TracedRound:
-    """One round: the events of its trace, the pages that it was the first to touch, the kernel's CPU time for it."""
+    """One round: the events of its trace, its page faults, and the operating system's CPU time for it."""
 
     events: Sequence[Json]
     page_faults: int
@@ -52,12 +56,12 @@ class _Spent:
 
 
 def first_round_parts(first: TracedRound, steady: TracedRound, seconds_per_fault: float | None) -> dict[str, float]:
-    """Seconds by part, a steady round first, what is left unexplained last; the sum is the first round as traced.
+    """Seconds by part: a steady round first, the unexplained rest last; the sum is the first round as traced.
 
-    Each part is what it grew by over the steady round, 0 if it did not. `seconds_per_fault` is None where memory does
-    not come by page faults. These take no more than the kernel's own time, which is known to a tick of its clock; where
-    a compiler ran too, whose faults nobody tells from the operators', they stay where they happened. What is left may
-    be negative: host and device work at the same time. Raises ValueError for a trace without its round.
+    Each part is its growth over the steady round, at least 0. `seconds_per_fault` is None where memory does not come by
+    page faults. Faults take at most the operating system's own time, known to a tick of its clock. If a compiler ran,
+    its faults cannot be told from the operators', so all stay where they happened. The rest may be negative, because
+    host and device work at the same time. Raises ValueError for a trace without its round.
     """
     spent, usual = _spent(first), _spent(steady)
     parts = {part: max(0.0, spent.by_part[part] - usual.by_part[part]) for part in PARTS}
@@ -70,7 +74,7 @@ def first_round_parts(first: TracedRound, steady: TracedRound, seconds_per_fault
 
 
 def largest_growth(first: TracedRound, steady: TracedRound) -> list[Json]:
-    """What grew most by name, in its own time without what it calls; at most five."""
+    """The events whose own time, without the events inside them, grew most; at most five."""
     spent, usual = _spent(first).by_name, _spent(steady).by_name
     growth = {name: seconds - usual[name] for name, seconds in spent.items() if seconds > usual[name]}
     largest = sorted(growth, key=lambda name: -growth[name])[:LARGEST]
@@ -78,7 +82,7 @@ def largest_growth(first: TracedRound, steady: TracedRound) -> list[Json]:
 
 
 def _give_to_allocator(parts: dict[str, float], fault_seconds: float) -> None:
-    """Page faults happen inside the operators that write to new pages first; take them out of those."""
+    """Page faults happen inside the operators that first write to new pages; subtract them there."""
     inside = parts[LIBRARY] + parts[OPERATORS]
     share = min(1.0, max(0.0, fault_seconds) / inside) if inside else 0.0
     parts[ALLOCATOR] += share * inside
@@ -88,7 +92,7 @@ def _give_to_allocator(parts: dict[str, float], fault_seconds: float) -> None:
 
 def _spent(traced: TracedRound) -> _Spent:
     """Time of each event without that of the events inside it, by part."""
-    events = [event for event in traced.events if event.get("ph") == "X" and event.get("cat") in _HOST]
+    events = [event for event in traced.events if event.get("ph") == "X" and event.get("cat") in HOST_EVENTS]
     found = next((event for event in events if event["name"] == ROUND), None)
     if found is None:
         raise ValueError("the trace has no round in it: nothing was traced, or the profiler dropped it.")
@@ -102,29 +106,22 @@ def _spent(traced: TracedRound) -> _Spent:
             stack.pop()
         around = stack[-1] if stack else (0.0, None, "")
         part, seconds = _part_of(event, around[1]), event["dur"] / 1e6
-        _add(spent, part, event["name"], seconds)
-        _add(spent, around[1], around[2], -seconds)
+        for of, name, own in ((part, event["name"], seconds), (*around[1:], -seconds)):
+            if of is not None:
+                spent.by_part[of] += own
+                spent.by_name[name] += own
         stack.append((event["ts"] + event["dur"], part, event["name"]))
     return spent
 
 
-_HOST = ("cpu_op", "user_annotation", "cuda_runtime", "cuda_driver")
-
-
-def _add(spent: _Spent, part: str | None, name: str, seconds: float) -> None:
-    if part is not None:
-        spent.by_part[part] += seconds
-        spent.by_name[name] += seconds
-
-
 def _part_of(event: Json, around: str | None) -> str | None:
-    """Which part an event's own time belongs to; None for none. What a load or a compilation calls is part of it."""
+    """The part of an event's own time; None for none. Everything inside a load or a compilation is part of it."""
     name = event["name"]
     if around == MODULE_LOADING or LOADING.match(name):
         return MODULE_LOADING
     if around == COMPILATION or COMPILING.search(name):
         return COMPILATION
-    for pattern, part in ((ALLOCATING, ALLOCATOR), (LAUNCHING, LAUNCHES), (WAITING, None)):
+    for pattern, part in CALLS.items():
         if pattern.match(name):
             return part
     if event["cat"] != "cpu_op":

@@ -1,4 +1,4 @@
-"""What a profiler saw, whichever it was: rounds, kernels with what launched them, copies, and calls of the host.
+"""A profiler's trace, of PyTorch or Nsight Systems: rounds, kernels with their launches, copies, calls of the host.
 
 Times are microseconds of one clock.
 """
@@ -6,11 +6,13 @@ Times are microseconds of one clock.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+PHASES = ("full_step", "forward", "backward")
+ELSEWHERE = "elsewhere"
+"""In no region but a phase."""
+
 
 @dataclass(frozen=True)
 class Span:
-    """From one moment to another."""
-
     start_us: float
     end_us: float
 
@@ -34,18 +36,17 @@ class TracedKernel(Span):
     kind: str
     """One of `KINDS` in kernel_kinds.py."""
     operator: str = ""
-    """The PyTorch operation that launched it; empty where it is not known."""
+    """The PyTorch operation that launched it; empty if unknown."""
     shapes: str = ""
-    """Shapes of the operation's tensors."""
     regions: tuple[str, ...] = ()
-    """The model's regions around it, outermost first; going back, those of the operation it is the derivative of."""
+    """The model's regions around it, outermost first; in the backward pass, those of the forward operation."""
     is_backward: bool = False
     launch: Span | None = None
     """The host's call; None on a CPU, where the operation is its own call."""
     is_first_of_operation: bool = True
     flops: int = 0
     bytes_touched: int | None = None
-    """Inputs read once and outputs written once, of the whole operation; None where its shapes do not tell."""
+    """Inputs read once and outputs written once, of the whole operation; None if its shapes do not tell."""
 
     @property
     def issued_us(self) -> float:
@@ -54,8 +55,6 @@ class TracedKernel(Span):
 
 @dataclass(frozen=True)
 class MemoryOperation(Span):
-    """A copy or a memset that the device runs without a kernel."""
-
     kind: str
     """`host-to-device`, `device-to-host`, `device-to-device` or `memset`."""
     bytes_moved: int
@@ -64,22 +63,20 @@ class MemoryOperation(Span):
 
 @dataclass(frozen=True)
 class Call(Span):
-    """A call of the host to the device's runtime."""
-
     name: str
     thread: object
 
 
 @dataclass(frozen=True)
 class Region(Span):
-    """One of the model's regions as the host went through it; `path` names those around it too, outermost first."""
+    """One of the model's regions as the host ran it; `path` has those around it too, outermost first."""
 
     path: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Everything of one capture; `is_on_gpu` says whether kernels run beside the host or are the host's own work."""
+    """One capture; without `is_on_gpu`, kernels are the host's own work."""
 
     is_on_gpu: bool
     rounds: Sequence[Span]
@@ -89,6 +86,19 @@ class Trace:
     regions: Sequence[Region] = field(default_factory=tuple)
 
     def round_at(self, *moments_us: float) -> int | None:
-        """The number of the round that holds all of these moments; None where no round does."""
+        """The number of the round that holds all of these moments, else None."""
         holding = (place for place, span in enumerate(self.rounds) if all(map(span.holds, moments_us)))
         return next(holding, None)
+
+
+def layer_of(path: tuple[str, ...]) -> str | None:
+    """The region of the layer on the path, `block 3`; None outside of all."""
+    return next((name for name in path if name.startswith("block ")), None)
+
+
+def label(path: tuple[str, ...]) -> list[str]:
+    """`("forward", "block 3", "attention", "softmax")` to `["attention", "attention / softmax"]`."""
+    names = [name for name in path if name not in PHASES and not name.startswith("block ")]
+    if not names:
+        return ["residual" if layer_of(path) else ELSEWHERE]
+    return [" / ".join(names[: depth + 1]) for depth in range(len(names))]

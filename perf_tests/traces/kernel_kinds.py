@@ -1,6 +1,8 @@
-"""What sort of work a kernel does, from the name of the operation or of the kernel."""
+"""The kind of work of a kernel, from the name of its operation or its own; FLOPs and bytes from its inputs' shapes."""
 
 import re
+from math import prod
+from typing import Any
 
 KINDS = (
     "matrix product", "fused attention", "elementwise", "reduction", "cast", "copy", "memset", "indexing",
@@ -24,27 +26,35 @@ _INDEXING = {
     "embedding", "embedding_dense_backward", "index_select", "index_add_",
 }  # fmt: skip
 
-# Kernels of cuBLAS, CUTLASS, cuBLASLt and Triton's templates. The reduction of a split product is part of it.
-_PRODUCT_KERNEL = re.compile(r"gemm|gemv|xmma|cutlass|nvjet|splitk|triton_tem.*mm|_mm_|wgmma", re.IGNORECASE)
-_ATTENTION_KERNEL = re.compile(r"flash|fmha|mem_eff|attention_kernel|triton_tem.*attention|sdpa", re.IGNORECASE)
-_REDUCTION_KERNEL = re.compile(r"reduce|softmax|norm|triton_(red|per)_|argm(ax|in)", re.IGNORECASE)
-_CAST_KERNEL = re.compile(r"(bfloat16|float16|half|float8)_?copy|tofloat32|LoadWithCast|StoreWithCast", re.IGNORECASE)
-_COPY_KERNEL = re.compile(r"copy|CatArray|transpose", re.IGNORECASE)
-_FILL_KERNEL = re.compile(r"FillFunctor|memset", re.IGNORECASE)
-_INDEXING_KERNEL = re.compile(r"index|gather|scatter|embedding", re.IGNORECASE)
+_ELEMENT_BYTES = {
+    "float": 4, "double": 8, "c10::BFloat16": 2, "c10::Half": 2, "long int": 8, "long": 8, "int": 4, "bool": 1,
+    "unsigned char": 1, "signed char": 1, "short": 2,
+}  # fmt: skip
+
+Dims = list[Any]
+
+# Of a kernel's own name, the first that matches. Products are kernels of cuBLAS, CUTLASS, cuBLASLt and Triton's
+# templates; the reduction of a split product is part of it.
+_KERNELS = {
+    "fused attention": r"flash|fmha|mem_eff|attention_kernel|triton_tem.*attention|sdpa",
+    "matrix product": r"gemm|gemv|xmma|cutlass|nvjet|splitk|triton_tem.*mm|_mm_|wgmma",
+    "cast": r"(bfloat16|float16|half|float8)_?copy|tofloat32|LoadWithCast|StoreWithCast",
+    "memset": r"FillFunctor|memset",
+    "reduction": r"reduce|softmax|norm|triton_(red|per)_|argm(ax|in)",
+    "indexing": r"index|gather|scatter|embedding",
+    "copy": r"copy|CatArray|transpose",
+}
 
 
 def kind_of(kernel: str, operator: str = "", dtypes: tuple[str, ...] = ()) -> str:
     """One of `KINDS`; `dtypes` are those of the operation's tensors, and `kernel` is its own name on a CPU."""
-    if operator:
-        known = _kind_of_operator(operator, dtypes)
-        if known is not None:
-            return known
-    return _kind_of_kernel(kernel)
+    return (operator and _kind_of_operator(operator, dtypes)) or next(
+        (kind for kind, pattern in _KERNELS.items() if re.search(pattern, kernel, re.IGNORECASE)), "elementwise"
+    )
 
 
 def _kind_of_operator(operator: str, dtypes: tuple[str, ...]) -> str | None:
-    """None where the name tells nothing, as that of an elementwise or a generated one does not."""
+    """None for elementwise and generated operations, whose names tell nothing."""
     name = operator.rpartition("::")[2]
     if operator in PRODUCTS:
         return "matrix product"
@@ -58,16 +68,40 @@ def _kind_of_operator(operator: str, dtypes: tuple[str, ...]) -> str | None:
     return None
 
 
-def _kind_of_kernel(kernel: str) -> str:
-    for pattern, kind in (
-        (_ATTENTION_KERNEL, "fused attention"),
-        (_PRODUCT_KERNEL, "matrix product"),
-        (_CAST_KERNEL, "cast"),
-        (_FILL_KERNEL, "memset"),
-        (_REDUCTION_KERNEL, "reduction"),
-        (_INDEXING_KERNEL, "indexing"),
-        (_COPY_KERNEL, "copy"),
-    ):
-        if pattern.search(kernel):
-            return kind
-    return "elementwise"
+def tensors_of(dims: Dims, dtypes: list[str]) -> list[tuple[tuple[int, ...], str]]:
+    """Shape and dtype of each tensor among the inputs; numbers, lists of numbers and lists of tensors are left out."""
+    return [
+        (tuple(shape), dtype)
+        for shape, dtype in zip(dims, dtypes, strict=False)
+        if dtype in _ELEMENT_BYTES and all(isinstance(size, int) for size in shape)
+    ]
+
+
+def flops_of(operator: str, dims: Dims, dtypes: list[str]) -> int:
+    """2mnk of a matrix product; one for each element of what an elementwise operation writes or a reduction reads."""
+    shapes = [shape for shape, _ in tensors_of(dims, dtypes)]
+    if operator in PRODUCTS:
+        factors = shapes[-2:]
+        return 2 * prod(factors[0]) * factors[1][-1] if len(factors) == 2 and all(map(len, factors)) else 0
+    kind = kind_of(operator, operator, ())
+    return max(map(prod, shapes), default=0) if kind in ("elementwise", "reduction") else 0
+
+
+def bytes_of(operator: str, dims: Dims, dtypes: list[str]) -> int | None:
+    """Every input read once and the output written once; None for look-ups of rows and lists of tensors."""
+    tensors = tensors_of(dims, dtypes)
+    kind = kind_of(operator, operator, tuple(dtype for _, dtype in tensors))
+    if not tensors or kind in ("indexing", "fused attention") or operator == "aten::cat":
+        return None
+    sizes = [prod(shape) * _ELEMENT_BYTES[dtype] for shape, dtype in tensors]
+    element = _ELEMENT_BYTES[tensors[-1][1]]
+    if kind == "matrix product":
+        (*batch, rows, _), (*_, columns) = tensors[-2][0], tensors[-1][0]
+        return sizes[-2] + sizes[-1] + prod(batch) * rows * columns * element
+    if kind == "memset":
+        return sizes[0]
+    if kind in ("copy", "cast"):
+        return sum(sizes[:2]) if len(sizes) > 1 else 2 * sizes[0]
+    if kind == "reduction":
+        return sizes[0] + sizes[0] // max(tensors[0][0][-1] if tensors[0][0] else 1, 1)
+    return sum(sizes) + max(sizes)

@@ -1,17 +1,17 @@
-"""What the kernels of one round are and take: by name and shape, by kind, by region of the model, and the gaps."""
+"""The kernels of one round: by name and shape, by kind, by region of the model, and the gaps between them."""
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from statistics import fmean, median, pstdev
 from typing import TypeVar
 
 from perf_tests.phases import LANGUAGE_MODEL, phase_named
 from perf_tests.records.record import Json
 from perf_tests.traces.attention_layer import attention_values
-from perf_tests.traces.distribution import calls_of, spread_of
-from perf_tests.traces.kernel_events import MemoryOperation, Span, Trace, TracedKernel, total_us
+from perf_tests.traces.kernel_events import MemoryOperation, Span, Trace, TracedKernel, label, total_us
 from perf_tests.traces.kernel_kinds import KINDS, PRODUCTS
-from perf_tests.traces.region_names import label
 
 TOP_KERNELS = 12
 TOP_SHAPES = 6
@@ -20,45 +20,71 @@ K = TypeVar("K", bound=Hashable)
 S = TypeVar("S", bound=Span)
 
 
+@dataclass(frozen=True)
+class _Rounds:
+    """How many rounds were traced, and the mean kernel and wall time of one."""
+
+    count: int
+    kernel_us: float
+    wall_us: float
+
+    def shares(self, kernels: Sequence[TracedKernel]) -> Json:
+        of_round_us = total_us(kernels) / self.count
+        return {
+            "launches": len(kernels) / self.count,
+            "seconds": of_round_us / 1e6,
+            "share_of_kernel_time": of_round_us / self.kernel_us if self.kernel_us else 0.0,
+            "share_of_wall": of_round_us / self.wall_us if self.wall_us else 0.0,
+        }
+
+    def calls(self, kernels: Sequence[TracedKernel]) -> Json:
+        """Calls and total of one round, mean and standard deviation of one call; counts that differ give a fraction."""
+        times_us = [kernel.us for kernel in kernels]
+        return {
+            "calls": _whole(len(times_us) / self.count),
+            "total_seconds": sum(times_us) / self.count / 1e6,
+            "mean_seconds": fmean(times_us) / 1e6,
+            "stddev_seconds": pstdev(times_us) / 1e6,
+        }
+
+
 def kernel_values(
     trace: Trace, identity: Json, plain_seconds: float | None = None, matmul_flops_per_second: float | None = None
 ) -> Json:
-    """The values of a kernel pass, of one round each, by seconds. Raises ValueError where the rounds hold no kernel.
+    """The values of a kernel pass, of one round each, in seconds. Raises ValueError where the rounds hold no kernel.
 
     `plain_seconds` is the same round without a profiler.
     """
-    count = len(trace.rounds)
     kernels = [kernel for kernel in trace.kernels if trace.round_at(kernel.issued_us) is not None]
     if not kernels:
         raise ValueError("no kernel ran inside a round")
-    wall_us = total_us(trace.rounds) / count
-    kernel_us = total_us(kernels) / count
+    count = len(trace.rounds)
+    rounds = _Rounds(count, total_us(kernels) / count, total_us(trace.rounds) / count)
+    busy_spans = busy(kernels, trace)
     of_round = [sum(span.holds(kernel.issued_us) for kernel in kernels) for span in trace.rounds]
-    busy_us = total_us(busy(kernels, trace)) / count
     of_kind = _grouped(kernels, lambda kernel: kernel.kind)
+    launches = [(kernel.launch, kernel) for kernel in kernels]
     return {
         "rounds": count,
         "on_gpu": trace.is_on_gpu,
         "left_out": _left_out(trace, identity),
-        "wall_seconds": wall_us / 1e6,
+        "wall_seconds": rounds.wall_us / 1e6,
         "plain_wall_seconds": plain_seconds,
-        "kernel_seconds": kernel_us / 1e6,
-        "busy_share": busy_us / wall_us,
+        "kernel_seconds": rounds.kernel_us / 1e6,
+        "busy_share": total_us(busy_spans) / count / rounds.wall_us,
         "launches": of_round[0],
         "launches_of_rounds": of_round,
-        "matrix_products": _matrix_products(kernels, identity, count, kernel_us, wall_us),
+        "matrix_products": _matrix_products(kernels, identity, rounds),
         "kinds": [
-            _share_row({"kind": kind}, group, count, kernel_us, wall_us)
+            {"kind": kind, **rounds.shares(group)}
             for kind, group in sorted(of_kind.items(), key=lambda item: KINDS.index(item[0]))
         ],
-        **_top_kernels(kernels, count, kernel_us),
-        "regions": _regions(kernels, count, kernel_us, wall_us),
-        "memory_operations": _memory_operations(trace, wall_us),
-        "idle_gaps": spread_of(_idle_gaps(kernels, trace)),
-        "api_gaps": spread_of(_api_gaps(trace)),
-        "launch_to_start": spread_of(
-            [kernel.start_us - kernel.launch.start_us for kernel in kernels if kernel.launch is not None]
-        ),
+        **_top_kernels(kernels, rounds),
+        "regions": _regions(kernels, rounds),
+        "memory_operations": _memory_operations(trace, rounds),
+        "idle_gaps": _spread(_gaps(busy_spans, trace)),
+        "api_gaps": _spread(_api_gaps(trace)),
+        "launch_to_start": _spread([kernel.start_us - call.start_us for call, kernel in launches if call is not None]),
         "attention": attention_values(trace, kernels, matmul_flops_per_second),
     }
 
@@ -77,23 +103,23 @@ def expected_products(identity: Json) -> int | None:
 
 
 def _left_out(trace: Trace, identity: Json) -> str | None:
-    """What the table cannot show, in words; None if nothing."""
     if trace.is_on_gpu or "compiled" not in (identity.get("attention"), identity.get("execution")):
         return None
-    return "code that torch.compile generates for a CPU shows as no kernel; launches and shares are without it"
+    return "code that torch.compile generates for a CPU appears in no kernel, so launches and shares exclude it"
 
 
-def _matrix_products(
-    kernels: Sequence[TracedKernel], identity: Json, count: int, kernel_us: float, wall_us: float
-) -> Json:
-    """A product is counted once, however many kernels it is split into."""
+def _matrix_products(kernels: Sequence[TracedKernel], identity: Json, rounds: _Rounds) -> Json:
+    """A product counts once, however many kernels it is split into."""
     products = [kernel for kernel in kernels if kernel.kind == "matrix product"]
-    counted = sum(_is_a_product(kernel) for kernel in products) / count
     return {
-        **_share_row({}, products, count, kernel_us, wall_us),
-        "count": int(counted) if counted.is_integer() else counted,
+        **rounds.shares(products),
+        "count": _whole(sum(map(_is_a_product, products)) / rounds.count),
         "expected_count": expected_products(identity),
     }
+
+
+def _whole(count: float) -> float:
+    return int(count) if count.is_integer() else count
 
 
 def _is_a_product(kernel: TracedKernel) -> bool:
@@ -102,72 +128,58 @@ def _is_a_product(kernel: TracedKernel) -> bool:
     return "splitk" not in kernel.name.lower() or "reduce" not in kernel.name.lower()
 
 
-def _share_row(names: Json, kernels: Sequence[TracedKernel], count: int, kernel_us: float, wall_us: float) -> Json:
-    of_round_us = total_us(kernels) / count
-    return {
-        **names,
-        "launches": len(kernels) / count,
-        "seconds": of_round_us / 1e6,
-        "share_of_kernel_time": of_round_us / kernel_us if kernel_us else 0.0,
-        "share_of_wall": of_round_us / wall_us if wall_us else 0.0,
-    }
-
-
-def _top_kernels(kernels: Sequence[TracedKernel], count: int, kernel_us: float) -> Json:
-    """The kernels that take most, and in one row all that are left."""
-    groups = sorted(_grouped(kernels, lambda kernel: kernel.name).items(), key=lambda item: -total_us(item[1]))
+def _top_kernels(kernels: Sequence[TracedKernel], rounds: _Rounds) -> Json:
+    groups = _longest_first(kernels, lambda kernel: kernel.name)
     left = [kernel for _, group in groups[TOP_KERNELS:] for kernel in group]
     return {
-        "kernels": [_kernel_row(name, group, count, kernel_us) for name, group in groups[:TOP_KERNELS]],
+        "kernels": [_kernel_row(name, group, rounds) for name, group in groups[:TOP_KERNELS]],
         "other_kernels": {
             "names": len(groups[TOP_KERNELS:]),
-            "calls": len(left) / count,
-            "total_seconds": total_us(left) / count / 1e6,
-            "share": total_us(left) / count / kernel_us,
+            "calls": len(left) / rounds.count,
+            "total_seconds": total_us(left) / rounds.count / 1e6,
+            "share": total_us(left) / rounds.count / rounds.kernel_us,
         },
     }
 
 
-def _kernel_row(name: str, kernels: Sequence[TracedKernel], count: int, kernel_us: float) -> Json:
-    shapes = sorted(_grouped(kernels, lambda kernel: kernel.shapes).items(), key=lambda item: -total_us(item[1]))
+def _kernel_row(name: str, kernels: Sequence[TracedKernel], rounds: _Rounds) -> Json:
+    shapes = _longest_first(kernels, lambda kernel: kernel.shapes)
     return {
         "name": name,
         "kind": kernels[0].kind,
-        **calls_of([kernel.us for kernel in kernels], count),
-        "share": total_us(kernels) / count / kernel_us,
-        "shapes": [
-            {"shapes": shape, **calls_of([kernel.us for kernel in group], count)}
-            for shape, group in shapes[:TOP_SHAPES]
-        ],
+        **rounds.calls(kernels),
+        "share": total_us(kernels) / rounds.count / rounds.kernel_us,
+        "shapes": [{"shapes": shape, **rounds.calls(group)} for shape, group in shapes[:TOP_SHAPES]],
     }
 
 
-def _regions(kernels: Sequence[TracedKernel], count: int, kernel_us: float, wall_us: float) -> list[Json]:
-    """A row for each region and direction, what lies inside it included; shares are of the whole round and of its
-    direction."""
+def _regions(kernels: Sequence[TracedKernel], rounds: _Rounds) -> list[Json]:
+    """A row for each region and direction, with everything inside it; shares are of the round and of its direction."""
     groups: dict[tuple[bool, str], list[TracedKernel]] = defaultdict(list)
     for kernel in kernels:
         for name in label(kernel.regions):
             groups[kernel.is_backward, name].append(kernel)
+    count = rounds.count
     direction_us = {back: sum(k.us for k in kernels if k.is_backward is back) / count for back in (False, True)}
     return [
         {
-            **_share_row({"region": name, "is_backward": back}, group, count, kernel_us, wall_us),
+            "region": name,
+            "is_backward": back,
+            **rounds.shares(group),
             "share_of_direction": total_us(group) / count / direction_us[back] if direction_us[back] else 0.0,
         }
         for (back, name), group in sorted(groups.items())
     ]
 
 
-def _memory_operations(trace: Trace, wall_us: float) -> list[Json]:
-    count = len(trace.rounds)
+def _memory_operations(trace: Trace, rounds: _Rounds) -> list[Json]:
     return [
         {
             "kind": kind,
-            "count": len(group) / count,
-            "bytes": sum(operation.bytes_moved for operation in group) // count,
-            "seconds": total_us(group) / count / 1e6,
-            "share_of_wall": total_us(group) / count / wall_us,
+            "count": len(group) / rounds.count,
+            "bytes": sum(operation.bytes_moved for operation in group) // rounds.count,
+            "seconds": total_us(group) / rounds.count / 1e6,
+            "share_of_wall": total_us(group) / rounds.count / rounds.wall_us,
         }
         for kind, group in sorted(_grouped(_copies(trace), lambda operation: operation.kind).items())
     ]
@@ -178,10 +190,9 @@ def _copies(trace: Trace) -> list[MemoryOperation]:
 
 
 def busy(kernels: Iterable[Span], trace: Trace) -> list[Span]:
-    """When the device had something to do in the rounds: kernels and copies, overlaps counted once."""
-    copies = _copies(trace)
+    """When the device was busy in the rounds: kernels and copies, overlaps counted once."""
     merged: list[Span] = []
-    for span in sorted((*kernels, *copies), key=lambda span: span.start_us):
+    for span in sorted((*kernels, *_copies(trace)), key=lambda span: span.start_us):
         if merged and span.start_us <= merged[-1].end_us:
             merged[-1] = Span(merged[-1].start_us, max(merged[-1].end_us, span.end_us))
         else:
@@ -189,9 +200,8 @@ def busy(kernels: Iterable[Span], trace: Trace) -> list[Span]:
     return merged
 
 
-def _idle_gaps(kernels: Sequence[TracedKernel], trace: Trace) -> list[float]:
-    """Microseconds between one thing and the next on the device, within a round."""
-    spans = busy(kernels, trace)
+def _gaps(spans: Sequence[Span], trace: Trace) -> list[float]:
+    """Microseconds between the end of each span and the start of the next, within a round."""
     return [
         later.start_us - earlier.end_us
         for earlier, later in pairwise(spans)
@@ -200,17 +210,28 @@ def _idle_gaps(kernels: Sequence[TracedKernel], trace: Trace) -> list[float]:
 
 
 def _api_gaps(trace: Trace) -> list[float]:
-    """Microseconds in which a thread of the host, between two calls to the device's runtime, was in none."""
+    """Microseconds between two calls of a host thread to the device's runtime."""
     inside = [call for call in trace.calls if trace.round_at(call.start_us) is not None]
-    gaps = []
-    for calls in _grouped(inside, lambda call: call.thread).values():
-        ordered = sorted(calls, key=lambda call: call.start_us)
-        gaps += [
-            max(later.start_us - earlier.end_us, 0.0)
-            for earlier, later in pairwise(ordered)
-            if trace.round_at(earlier.start_us, later.start_us) is not None
-        ]
-    return gaps
+    return [
+        max(later.start_us - earlier.end_us, 0.0)
+        for calls in _grouped(inside, lambda call: call.thread).values()
+        for earlier, later in pairwise(sorted(calls, key=lambda call: call.start_us))
+        if trace.round_at(earlier.start_us, later.start_us) is not None
+    ]
+
+
+def _spread(times_us: Sequence[float]) -> Json | None:
+    """Count, total, median, 95th percentile (the smallest that 95 % do not exceed) and maximum; None without any."""
+    if not times_us:
+        return None
+    ordered = sorted(times_us)
+    return {
+        "count": len(ordered),
+        "total_seconds": sum(ordered) / 1e6,
+        "median_seconds": median(ordered) / 1e6,
+        "p95_seconds": ordered[-(-95 * len(ordered) // 100) - 1] / 1e6,
+        "max_seconds": ordered[-1] / 1e6,
+    }
 
 
 def _grouped(spans: Iterable[S], key: Callable[[S], K]) -> dict[K, list[S]]:
@@ -218,3 +239,7 @@ def _grouped(spans: Iterable[S], key: Callable[[S], K]) -> dict[K, list[S]]:
     for span in spans:
         groups[key(span)].append(span)
     return groups
+
+
+def _longest_first(spans: Iterable[S], key: Callable[[S], K]) -> list[tuple[K, list[S]]]:
+    return sorted(_grouped(spans, key).items(), key=lambda item: -total_us(item[1]))

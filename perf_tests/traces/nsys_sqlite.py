@@ -1,8 +1,8 @@
 """Nsight Systems' SQLite export, read into the same trace as PyTorch's own.
 
-Schema: NVIDIA, "Nsight Systems Exporter", section "SQLite Schema Reference". Tables are made lazily and columns come
-and go between versions, so what is there is asked for first. A kernel belongs to the ranges of the thread that launched
-it, at the moment of the launch: its time is the device's, projected on the range.
+Schema: NVIDIA, "Nsight Systems Exporter", section "SQLite Schema Reference". An export has only the tables that it
+fills, and columns differ between versions, so both are looked up first. A kernel belongs to the ranges of the thread
+that launched it, at the moment of the launch: its time is the device's, projected on the range.
 """
 
 import re
@@ -29,13 +29,13 @@ _PUSH_POP = 59
 _DOMAIN_CREATED = 75
 # CUPTI, CUpti_ActivityMemcpyKind, as Kineto spells them.
 _COPY_KINDS = {1: "Memcpy HtoD", 2: "Memcpy DtoH", 8: "Memcpy DtoD"}
-# The upper bits of a thread's number say its process.
+# The upper bits of a thread's number are its process.
 _THREADS_OF_A_PROCESS = 2**24
 _AUTOGRAD_RANGE = re.compile(r"^(?P<name>.+?), .*\bseq = (?P<number>\d+)")
 
 
 class RangeError(ValueError):
-    """No range has the name that was asked for; the message is one sentence."""
+    """No range has the given name; the message is one sentence."""
 
 
 def read_sqlite(path: Path, range_name: str | None = None) -> Trace:
@@ -47,7 +47,7 @@ def read_sqlite(path: Path, range_name: str | None = None) -> Trace:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
             events = list(_Database(database).events())
     except sqlite3.Error as error:
-        raise ValueError(f"it is no database of Nsight Systems: {error}") from error
+        raise ValueError(f"it is not a database of Nsight Systems: {error}") from error
     if not any(event["cat"] == "kernel" for event in events):
         raise ValueError(
             "it holds no kernels: nothing ran on a GPU while it captured, or CUDA was not traced (--trace=cuda,nvtx)"
@@ -56,7 +56,7 @@ def read_sqlite(path: Path, range_name: str | None = None) -> Trace:
 
 
 def versions_of(path: Path) -> Json:
-    """What the database says of the program that wrote it: every entry of its metadata that names a version."""
+    """Versions of the program that wrote the database, from its metadata."""
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
             reader = _Database(database)
@@ -68,7 +68,7 @@ def versions_of(path: Path) -> Json:
 
 
 class _Database:
-    """What is there of the tables that matter."""
+    """The rows of an export, tables and columns that it lacks included."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self.database = database
@@ -79,41 +79,33 @@ class _Database:
         self.strings: dict[object, str] = dict(self.rows(STRINGS, "id", "value"))
 
     def rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
-        """Rows of the table; None for a column that it lacks, no rows for a table that is not there."""
+        """Rows of the table; None for a missing column, no rows for a missing table."""
         if table not in self.columns:
             return
         chosen = ", ".join(_quoted(name) if name in self.columns[table] else "NULL" for name in columns)
-        # Fetched whole: an error in a reader's hands must not leave a cursor open.
+        # Fetched whole: an error in the caller must not leave a cursor open.
         yield from self.database.execute(f"SELECT {chosen} FROM {_quoted(table)}").fetchall()
 
     def events(self) -> Iterator[Json]:
-        """Every row as Kineto would have written it."""
         yield from self._ranges()
-        for start, end, thread, correlation, name in self.rows(
-            CALLS, "start", "end", "globalTid", "correlationId", "nameId"
-        ):
-            key = (self._process(thread), correlation)
-            yield _event("cuda_runtime", self._text(name), start, end, thread, correlation=key)
-        for start, end, process, correlation, *names in self.rows(
-            KERNELS, "start", "end", "globalPid", "correlationId", "demangledName", "shortName", "name"
-        ):
-            key = (self._process(process), correlation)
+        for name_id, times, thread, key in self._activities(CALLS, "globalTid", "nameId"):
+            yield _event("cuda_runtime", self._text(name_id[0]), *times, thread, correlation=key)
+        for names, times, _, key in self._activities(KERNELS, "globalPid", "demangledName", "shortName", "name"):
             name = next((self._text(name) for name in names if name is not None), "unnamed")
-            yield _event("kernel", name, start, end, 0, correlation=key)
-        for start, end, process, correlation, kind, size in self.rows(
-            COPIES, "start", "end", "globalPid", "correlationId", "copyKind", "bytes"
-        ):
-            key = (self._process(process), correlation)
+            yield _event("kernel", name, *times, 0, correlation=key)
+        for (kind, size), times, _, key in self._activities(COPIES, "globalPid", "copyKind", "bytes"):
             name = _COPY_KINDS.get(kind, "Memcpy DtoD")
-            yield _event("gpu_memcpy", name, start, end, 0, correlation=key, bytes=size or 0)
-        for start, end, process, correlation, size in self.rows(
-            MEMSETS, "start", "end", "globalPid", "correlationId", "bytes"
-        ):
-            key = (self._process(process), correlation)
-            yield _event("gpu_memset", "Memset", start, end, 0, correlation=key, bytes=size or 0)
+            yield _event("gpu_memcpy", name, *times, 0, correlation=key, bytes=size or 0)
+        for (size,), times, _, key in self._activities(MEMSETS, "globalPid", "bytes"):
+            yield _event("gpu_memset", "Memset", *times, 0, correlation=key, bytes=size or 0)
+
+    def _activities(self, table: str, owner: str, *columns: str) -> Iterator[tuple[Any, tuple[int, int], Any, Any]]:
+        """(values of `columns`, start and end, thread or process, key that joins a launch with its kernel)."""
+        for start, end, of, correlation, *values in self.rows(table, "start", "end", owner, "correlationId", *columns):
+            yield values, (start, end), of, (self._process(of), correlation)
 
     def _ranges(self) -> Iterator[Json]:
-        """Ranges of the suite's domain, and of all others those that autograd makes; of no suite's run, every one."""
+        """Ranges of the suite's domain and of autograd; without the suite's domain, all ranges."""
         rows = [
             (start, end, kind, text if text else self._text(text_id), thread, domain)
             for start, end, kind, text, text_id, thread, domain in self.rows(
@@ -132,18 +124,16 @@ class _Database:
                 yield _event("user_annotation", text, start, end, thread)
 
     def _process(self, number: int | None) -> int:
-        """Launches are numbered in each process anew; older exports do not say whose a kernel is."""
+        """Each process numbers its launches from 0; older exports do not name a kernel's process."""
         knows = "globalPid" in self.columns.get(KERNELS, ())
         return (number or 0) // _THREADS_OF_A_PROCESS if knows else 0
 
     def _text(self, value: object) -> str:
-        """Names are numbers of the table of strings; older exports hold the text itself."""
+        """Names are ids into the table of strings; older exports hold the text itself."""
         if isinstance(value, str):
             return value
         if value is not None and STRINGS not in self.columns:
-            raise ValueError(
-                f"its names are numbers, and the table {STRINGS} that says what they mean is missing; export it again"
-            )
+            raise ValueError(f"its names are ids into the table {STRINGS}, which is missing; export it again")
         return self.strings.get(value, "unnamed")
 
 
@@ -169,7 +159,7 @@ def _narrowed(events: list[Json], range_name: str | None) -> Trace:
 
 
 def _projected(trace: Trace, range_name: str) -> Trace:
-    """Only what was launched in the ranges of this name; each lasts from its first kernel's start to its last's end."""
+    """Only kernels launched in ranges of this name; each range spans its first to its last kernel."""
     ranges = [region for region in trace.regions if region.path[-1] == range_name]
     inside = [
         [kernel for kernel in trace.kernels if range_name in kernel.regions and region.holds(kernel.issued_us)]

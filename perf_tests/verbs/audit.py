@@ -1,4 +1,4 @@
-"""`audit FILE`: which figures of a table or benchmark file cannot be, or contradict each other, and why."""
+"""`audit FILE`: which figures of a table or benchmark file are impossible or inconsistent, and why."""
 
 import argparse
 import json
@@ -13,7 +13,7 @@ from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, help="a CSV of timings, memory or kernels, or a pytest-benchmark JSON")
-    parser.add_argument("--gpu", type=_gpu, help="the card of rows that name none: a name, or its peaks by hand")
+    parser.add_argument("--gpu", type=_gpu, help="GPU of rows that name none, by name or peaks (memory=..,fp32=..)")
     parser.add_argument("--all", action="store_true", help="print notices and suspicions too, not their counts alone")
 
 
@@ -31,27 +31,22 @@ def run(arguments: argparse.Namespace) -> int:
         print(error)
         return UNREADABLE
     if arguments.json:
-        print(json.dumps(_for_machines(audit), indent=1))
+        data = {
+            "kind": audit.kind,
+            "figures": len(audit.places),
+            "counts": audit.counts(),
+            "not_judged": [asdict(one) for one in audit.not_judged],
+            "findings": [asdict(finding) for finding in audit.findings],
+        }
+        print(json.dumps(data, indent=1))
     else:
         print("\n".join(_lines(audit, show_all=arguments.all)))
     return FINDINGS if any(finding.verdict in ACCUSING for finding in audit.findings) else FINE
 
 
-def _for_machines(audit: Audit) -> dict[str, object]:
-    return {
-        "kind": audit.kind,
-        "figures": len(audit.places),
-        "counts": audit.counts(),
-        "not_judged": [asdict(one) for one in audit.not_judged],
-        "findings": [asdict(finding) for finding in audit.findings],
-    }
-
-
 def _lines(audit: Audit, show_all: bool) -> list[str]:
     lines = [finding.sentence() for finding in audit.findings if show_all or finding.verdict in ACCUSING]
-    for verdict, meaning in VERDICTS.items():
-        lines.append(f"{verdict}: {audit.counts()[verdict]} ({meaning})")
-    lines += [f"not judged: {count}: {reason}" for reason, count in audit.reasons().items()]
     counts = audit.counts()
-    lines.append(f"{len(audit.places)} figures of {audit.kind}, {counts['fine']} without a finding")
-    return lines
+    lines += [f"{verdict}: {counts[verdict]} ({meaning})" for verdict, meaning in VERDICTS.items()]
+    lines += [f"not judged: {count}: {reason}" for reason, count in audit.reasons().items()]
+    return [*lines, f"{len(audit.places)} figures of {audit.kind}, {counts['fine']} without a finding"]

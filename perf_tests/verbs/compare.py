@@ -9,8 +9,7 @@ from perf_tests.records.compare import compare
 from perf_tests.records.record import machine_differences
 from perf_tests.records.store import read_record
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE
-from perf_tests.views.screens.comparison import comparison_lines
-from perf_tests.views.screens.terminal import painted, width
+from perf_tests.views.screens.comparison import comparison_lines, painted, width
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
         return UNREADABLE
     differences = machine_differences(now.data["machine_info"], before.data["machine_info"])
     if differences:
-        print(f"{before.name} and {now.name} are of two machines, builds or settings: {'; '.join(differences)}.")
+        print(f"{before.name} and {now.name} differ in machine, build or settings: {'; '.join(differences)}.")
         return UNREADABLE
     rows = compare(before.data, now.data)
     if arguments.json:

@@ -4,4 +4,4 @@ FINE = 0
 FINDINGS = 1
 USAGE = 2
 UNREADABLE = 3
-"""Input that cannot be read, or cannot be compared."""
+"""Input that cannot be read or compared."""

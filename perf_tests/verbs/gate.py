@@ -1,4 +1,4 @@
-"""`gate BASE HEAD`: two sets of recorded launches; a set is a folder, or a commit whose runs lie in the storage."""
+"""`gate BASE HEAD`: verdicts between two sets of recorded launches, each a folder or a commit in the storage."""
 
 import argparse
 from pathlib import Path
@@ -14,9 +14,9 @@ from perf_tests.views.screens.recorded_gate import recorded_json, recorded_lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("base", help="records of the base, at least five: a folder, or the beginning of a commit")
+    parser.add_argument("base", help="records of the base, at least five: a folder, or the start of a commit")
     parser.add_argument("head", help="records of the head, at least three")
-    parser.add_argument("--storage", type=Path, default=Path(".benchmarks"), help="where runs are kept")
+    parser.add_argument("--storage", type=Path, default=Path(".benchmarks"), help="where records are (.benchmarks)")
     parser.add_argument("--summary", type=Path, metavar="FILE", help="write the result as Markdown")
 
 
@@ -41,11 +41,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def records_of(storage: Path, asked: str) -> list[StoredRecord]:
-    """The launches that the user named; raises ValueError with one sentence where there are none or one is broken."""
+    """The launches of a folder or commit; raises ValueError with one sentence for none or a broken one."""
     if Path(asked).is_dir():
         paths = sorted(Path(asked).glob("*.json"))
     else:
         paths = sorted(path for path in storage.glob("*/*.json") if path.stem.partition("_")[2].startswith(asked))
     if not paths:
-        raise ValueError(f"{asked} is no folder with records, and no commit of a run in {storage}; record one first.")
+        raise ValueError(f"{asked} is not a folder with records, nor a commit of a run in {storage}; record one first.")
     return [read_record(path) for path in paths]

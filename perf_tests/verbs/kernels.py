@@ -1,4 +1,4 @@
-"""`kernels FILE`: where the time of a capture goes, from Nsight Systems' report or its export, or from a record."""
+"""`kernels FILE`: where the time of a capture goes, from Nsight Systems' report or export, or from a record."""
 
 import argparse
 import json
@@ -18,8 +18,8 @@ from perf_tests.views.screens.lines import case_name
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, help="REPORT.nsys-rep or .sqlite, or a record with a kernel pass")
-    parser.add_argument("--range", help="only what was launched inside the NVTX ranges of this name, like softmax")
-    parser.add_argument("--case", default="", help="of a record: only cases whose name holds this")
+    parser.add_argument("--range", help="only kernels launched inside NVTX ranges of this name, for example softmax")
+    parser.add_argument("--case", default="", help="of a record: only cases whose name contains this")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read(path: Path, range_name: str | None, case: str) -> dict[str, Json]:
-    """Values by what they are of. Raises RangeError, or ValueError with one sentence."""
+    """Values by case or file name. Raises RangeError, or ValueError with one sentence."""
     if not path.is_file():
         raise ValueError("there is no such file")
     if path.suffix == ".json":
@@ -48,7 +48,7 @@ def _read(path: Path, range_name: str | None, case: str) -> dict[str, Json]:
     if path.suffix == ".nsys-rep":
         path = _exported(path)
     elif path.suffix != ".sqlite":
-        raise ValueError("its name ends in none of .nsys-rep, .sqlite and .json")
+        raise ValueError("its suffix must be .nsys-rep, .sqlite or .json")
     values = kernel_values(read_sqlite(path, range_name), {})
     return {path.name: {**values, "nsys": versions_of(path)}}
 
@@ -60,12 +60,12 @@ def _of_record(path: Path, case: str) -> dict[str, Json]:
     found = {row["id"]: row["values"] for row in rows if case in row["id"] or case in case_name(row["id"])}
     if not found:
         names = ", ".join(case_name(row["id"]) for row in rows)
-        raise ValueError(f"no case of its kernel pass has {case!r} in its name; it has {names}")
+        raise ValueError(f"no case of its kernel pass has {case!r} in its name; its cases are {names}")
     return found
 
 
 def _exported(report: Path) -> Path:
-    """The report's SQLite export beside it, made unless it is there already and newer."""
+    """The report's SQLite export beside it, made unless a newer one exists."""
     export = report.with_suffix(".sqlite")
     if export.is_file() and export.stat().st_mtime >= report.stat().st_mtime:
         return export
@@ -78,8 +78,6 @@ def _exported(report: Path) -> Path:
     command = [nsys, "export", "--type", "sqlite", "--force-overwrite", "true", "--output", str(export), str(report)]
     ended = subprocess.run(command, capture_output=True, text=True)
     if ended.returncode or not export.is_file():
-        said = (ended.stderr or ended.stdout).strip().splitlines()
-        raise ValueError(
-            f"`nsys export` failed, maybe since the report is of a newer version: {said[-1] if said else 'no reason'}"
-        )
+        said = (ended.stderr or ended.stdout).strip().splitlines() or ["no reason"]
+        raise ValueError(f"`nsys export` failed, possibly because a newer version wrote the report: {said[-1]}")
     return export

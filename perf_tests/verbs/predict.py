@@ -9,7 +9,7 @@ from perf_tests.verbs.exit_codes import FINDINGS, FINE, USAGE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--gpu", required=True, help="a card's name, `here`, or its peaks by hand")
+    parser.add_argument("--gpu", required=True, help="a GPU's name, `here`, or its peaks (memory=..,fp32=..)")
     parser.add_argument("--size", help="a model size, for a training step")
     parser.add_argument("--context", default="512", help="tokens in a sequence (default: 512)")
     parser.add_argument("--batch-size", default="4", help="sequences in a batch (default: 4)")
@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--attention", default="naive", help="naive or sdpa (default: naive)")
     parser.add_argument("--optimizer", default="default", help="AdamW as default, loop, foreach or fused")
     parser.add_argument(
-        "--checkpoint", default="none", help="none, attention, block or a number of blocks; of a list or all, the best"
+        "--checkpoint", default="none", help="none, attention, block or a number of blocks; a list or all compares them"
     )
     parser.add_argument("--head-dim", help="head widths of attention alone, a list or all")
     parser.add_argument("--sequence-length", help="sequence lengths of attention alone, a list or all")
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     was_enabled = gc.isenabled()
-    gc.disable()  # importing torch and playing steps makes little garbage, and looking for it takes a sixth of the time
+    gc.disable()  # importing torch and playing steps leaves little garbage; collecting it takes a sixth of the time
     try:
         return _predict(arguments)
     except ValueError as error:
@@ -40,23 +40,22 @@ def _predict(arguments: argparse.Namespace) -> int:
     alone = arguments.head_dim is not None or arguments.sequence_length is not None
     if alone == (arguments.size is not None):
         raise ValueError("give --size for a training step, or --head-dim and --sequence-length for attention alone.")
-    # Only this verb counts what a model does, which takes torch; the others start without it.
-    from perf_tests.prediction import checkpoint_choice, request, step
-    from perf_tests.prediction import lines as said
+    # Only this verb counts a model's operations, which needs torch; the others start without it.
+    from perf_tests.prediction import lines, request, step
 
     machine = request.requested_machine(arguments.gpu)
     if alone:
         cells = step.predict_attention(request.requested_attention(arguments, machine), machine)
-        return _shown(said.attention_lines(cells), said.attention_json(cells), cells.fits, arguments.json)
+        return _shown(lines.attention_lines(cells), lines.attention_json(cells), cells.fits, arguments.json)
     case = request.requested_step(arguments, machine)
     checkpoints = request.requested_checkpoints(arguments.checkpoint, case.config.num_layers)
     if len(checkpoints) > 1:
-        choice = checkpoint_choice.choose_checkpoint(case, checkpoints, machine)
-        return _shown(said.checkpoint_lines(choice), said.checkpoint_json(choice), choice.fits, arguments.json)
+        choice = step.choose_checkpoint(case, checkpoints, machine)
+        return _shown(lines.checkpoint_lines(choice), lines.checkpoint_json(choice), choice.fits, arguments.json)
     predicted = step.predict_step(case, machine)
-    return _shown(said.step_lines(predicted), said.step_json(predicted), predicted.fits, arguments.json)
+    return _shown(lines.step_lines(predicted), lines.step_json(predicted), predicted.fits, arguments.json)
 
 
-def _shown(lines: list[str], data: Json, fits: bool, as_json: bool) -> int:
-    print(json.dumps(data, indent=1) if as_json else "\n".join(lines))
+def _shown(text: list[str], data: Json, fits: bool, as_json: bool) -> int:
+    print(json.dumps(data, indent=1) if as_json else "\n".join(text))
     return FINE if fits else FINDINGS

@@ -1,4 +1,4 @@
-"""`questions`: what people ask of such measurements, answered out of committed records and exact counters."""
+"""`questions`: what people ask of such measurements, answered from committed records and exact counters."""
 
 import argparse
 import json
@@ -12,7 +12,13 @@ from perf_tests.views.writeup.sources import ROOT, Sources
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="a file, as QUESTIONS.md, instead of print")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="write this file instead of printing",
+    )
     parser.add_argument("--root", type=Path, default=ROOT, help="where .benchmarks, published and perf_tests lie")
 
 

@@ -1,4 +1,4 @@
-"""`replay SAMPLES`: judge the raw samples of a gate run again; the same samples give the same verdicts and figures."""
+"""`replay SAMPLES`: judge the raw samples of a gate run again, with the same verdicts and figures."""
 
 import argparse
 from pathlib import Path
@@ -18,7 +18,7 @@ EXIT_CODES = {
     RunVerdict.INCOMPARABLE: UNREADABLE,
     RunVerdict.INTERRUPTED: UNREADABLE,
 }
-"""Samples that are no base for a verdict are incomparable input."""
+"""Samples without a verdict count as input that cannot be compared."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def write_summary(path: Path, text: str) -> None:
-    """Raises ValueError with one sentence when the disk refuses."""
+    """Raises ValueError with one sentence if the file cannot be written."""
     try:
         write_whole(path, text.encode())
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`report [RUN ...]`: one page over recorded runs that opens from disk; without RUN, over all that are stored."""
+"""`report [RUN ...]`: one page of recorded runs that opens from disk; without RUN, of all stored runs."""
 
 import argparse
 import json
@@ -13,7 +13,7 @@ from perf_tests.views.report.run import machines_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="path, folder, or beginning of a record's name")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="path, folder, or start of a record's name")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", default=Path("report.html"), help="report.html")
     parser.add_argument("--storage", type=Path, default=Path(".benchmarks"), help="where records are (.benchmarks)")
 

@@ -1,25 +1,19 @@
-"""`tables [RUN ...]`: a record's figures as tables for a paper, or one to a line; without RUN, of the newest record."""
+"""`tables [RUN ...]`: a record's figures as tables for a paper, or one per line; without RUN, of the newest record."""
 
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from perf_tests.records.chosen import chosen_paths, newest
-from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord, each_readable, write_whole
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
 from perf_tests.views.tables.flat_figures import COLUMNS, as_csv, as_jsonl, flat_figures
-from perf_tests.views.tables.formats import latex, markdown, typst
 from perf_tests.views.tables.record import tables_of
-from perf_tests.views.tables.timing import Table
+from perf_tests.views.tables.table import Table, latex, markdown, typst
 
-FORMATS: dict[str, tuple[str, Callable[[Sequence[Table]], str]]] = {
-    "markdown": ("md", markdown),
-    "latex": ("tex", latex),
-    "typst": ("typ", typst),
-}
+FORMATS = {"markdown": ("md", markdown), "latex": ("tex", latex), "typst": ("typ", typst)}
 FLAT_FORMATS = ("csv", "jsonl")
 NAMES = (
     "timing", "precision", "memory", "attention", "attention_memory", "kernel_shares", "kernels", "attention_parts",
@@ -28,17 +22,21 @@ NAMES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="path, folder, or beginning of a record's name")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="path, folder, or start of a record's name")
     parser.add_argument("--format", choices=[*FORMATS, *FLAT_FORMATS], default="markdown")
-    parser.add_argument("--only", choices=NAMES, help="this table alone; csv and jsonl have " + ", ".join(COLUMNS))
-    parser.add_argument("-o", "--output", type=Path, metavar="FOLDER", help="one file for each table, instead of print")
+    parser.add_argument("--only", choices=NAMES, help="only this table; csv and jsonl have " + ", ".join(COLUMNS))
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FOLDER", help="one file for each table instead of printing"
+    )
     parser.add_argument("--storage", type=Path, default=Path(".benchmarks"), help="where records are (.benchmarks)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     left_out: list[str] = []
     try:
-        records = _records(arguments.storage, arguments.runs, left_out)
+        readable = each_readable(chosen_paths(arguments.storage, arguments.runs), left_out)
+        latest = None if arguments.runs else newest(readable)
+        records = list(readable) if arguments.runs else [latest] if latest else []
     except ValueError as error:
         print(error, file=sys.stderr)
         return UNREADABLE
@@ -51,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         return FINDINGS if left_out else FINE
     texts = _texts(records, arguments.format, arguments.only)
     if not texts:
-        print(f"{', '.join(record.name for record in records)}: no figures for such a table.", file=sys.stderr)
+        print(f"{', '.join(record.name for record in records)}: no figures for this table.", file=sys.stderr)
         return FINDINGS
     try:
         _deliver(texts, arguments.output)
@@ -61,16 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     return FINDINGS if left_out else FINE
 
 
-def _records(storage: Path, asked: Sequence[str], left_out: list[str]) -> list[StoredRecord]:
-    readable = each_readable(chosen_paths(storage, asked), left_out)
-    if asked:
-        return list(readable)
-    latest = newest(readable)
-    return [] if latest is None else [latest]
-
-
 def _texts(records: Sequence[StoredRecord], chosen_format: str, only: str | None) -> dict[str, str]:
-    """File name and content of each table that has rows, the runs below each other."""
+    """Content by file name of each table that has rows, the runs below each other."""
     if chosen_format in FLAT_FORMATS:
         return _flat_texts(records, chosen_format, only)
     suffix, write = FORMATS[chosen_format]
@@ -82,11 +72,8 @@ def _texts(records: Sequence[StoredRecord], chosen_format: str, only: str | None
 
 
 def _flat_texts(records: Sequence[StoredRecord], chosen_format: str, only: str | None) -> dict[str, str]:
-    rows: dict[str, list[Json]] = {kind: [] for kind in COLUMNS if only in (None, kind)}
-    for record in records:
-        figures = flat_figures(record.data, record.name)
-        for kind, collected in rows.items():
-            collected += figures[kind]
+    figures = [flat_figures(record.data, record.name) for record in records]
+    rows = {kind: [row for found in figures for row in found[kind]] for kind in COLUMNS if only in (None, kind)}
     return {
         f"{kind}.{chosen_format}": as_csv(found, COLUMNS[kind]) if chosen_format == "csv" else as_jsonl(found)
         for kind, found in rows.items()
@@ -95,7 +82,6 @@ def _flat_texts(records: Sequence[StoredRecord], chosen_format: str, only: str |
 
 
 def _deliver(texts: dict[str, str], folder: Path | None) -> None:
-    """To files, or to the screen with an empty line between tables."""
     if folder is None:
         print("\n".join(texts.values()), end="")
         return

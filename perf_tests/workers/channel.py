@@ -1,31 +1,30 @@
-"""How the gate and its workers talk: one JSON object a line over two pipes. Nobody unpickles anything."""
+"""How a worker and the process that started it talk: one JSON object per line over two pipes, never a pickle."""
 
 import json
 import os
 import select
+import sys
 import time
 
 from perf_tests.records.record import Json
 
 
 class ClosedError(Exception):
-    """The other end is gone."""
+    """The other end has closed the channel."""
 
 
 class SilentError(Exception):
-    """The other end said nothing in time; the argument is how long it was waited for, in seconds."""
+    """No message came in time; the argument is the wait in seconds."""
 
 
 class Channel:
-    """One end of a conversation."""
-
     def __init__(self, read_descriptor: int, write_descriptor: int) -> None:
         self._read = read_descriptor
         self._write = write_descriptor
         self._received = b""
 
     def send(self, message: Json) -> None:
-        """Raises ClosedError when nobody reads."""
+        """Raises ClosedError."""
         line = json.dumps(message).encode() + b"\n"
         try:
             while line:
@@ -34,7 +33,7 @@ class Channel:
             raise ClosedError from error
 
     def receive(self, patience_seconds: float | None = None) -> Json:
-        """The next message, however long it takes or within `patience_seconds`; raises ClosedError or SilentError."""
+        """The next message, within `patience_seconds` where given; raises ClosedError or SilentError."""
         deadline = None if patience_seconds is None else time.monotonic() + patience_seconds
         while b"\n" not in self._received:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -46,11 +45,14 @@ class Channel:
                 raise ClosedError
             self._received += content
         line, _, self._received = self._received.partition(b"\n")
-        message = json.loads(line)
-        if not isinstance(message, dict):
-            raise ClosedError
+        message: Json = json.loads(line)
         return message
 
     def close(self) -> None:
         os.close(self._read)
         os.close(self._write)
+
+
+def channel_of_worker() -> Channel:
+    """The end of a process that was started as `python -m MODULE READ WRITE`."""
+    return Channel(int(sys.argv[1]), int(sys.argv[2]))

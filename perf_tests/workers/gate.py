@@ -1,9 +1,10 @@
-"""Inside a worker of the gate: pytest runs the benchmarks, and each hands its rounds out one request at a time."""
+"""Inside a worker of the gate: pytest runs the benchmarks, and each runs its rounds when the gate asks for them."""
 
 import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
@@ -23,7 +24,7 @@ from perf_tests.workers.settings import received
 
 
 def serve(channel: Channel, task: Json) -> str | None:
-    """Serve the cases of `task` until the gate has had enough of each; why there was nothing to serve, or None."""
+    """Serve the cases of `task` until the gate has enough of each; None, or why there was nothing to serve."""
     plugin = GatePlugin(settings=received(task["settings"]), channel=channel)
     plugin.run(task["files"])
     return None if plugin.was_ready else plugin.trouble or "pytest stopped before its first benchmark"
@@ -31,17 +32,16 @@ def serve(channel: Channel, task: Json) -> str | None:
 
 @dataclass(eq=False, kw_only=True)
 class GatePlugin(WorkerPlugin):
-    """Runs the cases in the order that the gate gives, and hands out their rounds."""
+    """Runs the cases in the gate's order, and their rounds on request."""
 
     channel: Channel
     was_ready: bool = False
-    _clock: Clock | None = None
     _sentinels: dict[str, Callable[[], object]] = field(default_factory=dict)
     _cases: dict[str, Case] = field(default_factory=dict)
 
     def measure(self, item: pytest.Item, workbench: Workbench) -> Measure:
-        self._clock = workbench.clock
-        return ServedMeasure(self, item.nodeid, workbench.clock, workbench.device, self.settings.warmup_rounds)
+        serve = partial(self.serve_rounds, item.nodeid, workbench.clock)
+        return ServedMeasure(serve, workbench.clock, workbench.device, self.settings.warmup_rounds)
 
     def stopped(self, reason: str) -> None:
         self.channel.send({"cannot": reason})
@@ -57,12 +57,12 @@ class GatePlugin(WorkerPlugin):
         self._cases = {case_id: item.stash[CASE] for case_id, item in by_id.items()}
         self._sentinels = sentinels(config.stash[WORKBENCH].device.torch_device)
         self.was_ready = True
-        self.channel.send({"ready": {case_id: item.stash[CASE].identity() for case_id, item in by_id.items()}})
+        self.channel.send({"ready": {case_id: case.identity() for case_id, case in self._cases.items()}})
         items[:] = [by_id[case_id] for case_id in self.channel.receive()["order"]]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """After the last case nothing is timed any more: count what the gate asks for, until it hangs up."""
+        """After the last case, when no timing runs any more: count what the gate asks for, until it hangs up."""
         result = yield
         with suppress(ClosedError):
             while self.was_ready:
@@ -82,9 +82,8 @@ class GatePlugin(WorkerPlugin):
         self.channel.send({"done": item.nodeid, "outcome": self.outcome})
         return result
 
-    def serve_rounds(self, case_id: str, one_round: OneRound, round_seconds: float) -> None:
-        """Say that the case is warm, then do as the gate says until it has had enough."""
-        assert self._clock is not None
+    def serve_rounds(self, case_id: str, clock: Clock, one_round: OneRound, round_seconds: float) -> None:
+        """Say that the case is warm, then answer the gate's requests until it has enough."""
         answer: Json = {"warm": case_id, "round_seconds": round_seconds}
         while True:
             idle_start = time.process_time()
@@ -93,9 +92,9 @@ class GatePlugin(WorkerPlugin):
             idle_cpu_seconds = time.process_time() - idle_start
             if "enough" in request:
                 return
-            self._clock.forget()
+            clock.forget()
             if "sentinel" in request:
-                answer = {"seconds": self._time_sentinel(request["sentinel"], request["count"], self._clock)}
+                answer = {"seconds": self._time_sentinel(request["sentinel"], request["count"], clock)}
             else:
                 for _ in range(request["unmeasured"]):
                     one_round()
@@ -103,7 +102,7 @@ class GatePlugin(WorkerPlugin):
                 answer = {"seconds": wall, "cpu_seconds": cpu, "idle_cpu_seconds": idle_cpu_seconds}
 
     def _time_sentinel(self, name: str, count: int, clock: Clock) -> list[float]:
-        """The first of them is thrown away: caches hold what the case left there."""
+        """The first is dropped: the case has left its own data in the caches."""
         for _ in range(count + 1):
             with clock.round():
                 self._sentinels[name]()

@@ -1,19 +1,18 @@
-"""pytest inside a worker: a plugin that hands in the run's settings and another measure, and notes what comes of it."""
+"""pytest inside a worker: a plugin that sets the run's settings and another measure, and notes what ended a case."""
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import pytest
 
-from perf_tests.bench.outcomes import outcome_of_report
+from perf_tests.bench.outcomes import Outcome, outcome_of_report
 from perf_tests.bench.stash import OTHER_MEASURE, OUTCOME, SETTINGS
 from perf_tests.bench.workbench import Workbench
 from perf_tests.measures.rounds import Measure
 from perf_tests.options import Settings
 from perf_tests.records.record import Json
-from perf_tests.workers.channel import Channel
+from perf_tests.workers.settings import received
 
 _ARGUMENTS = (
     "--quiet",
@@ -25,45 +24,38 @@ _ARGUMENTS = (
 )
 
 
-def channel_to_the_suite() -> Channel:
-    """Of a process that was started as `python -m MODULE READ WRITE`."""
-    return Channel(int(sys.argv[1]), int(sys.argv[2]))
-
-
 @dataclass(eq=False)  # pytest keeps its plugins in sets
 class WorkerPlugin(ABC):
-    """Runs benchmarks as pytest runs them, but under a measure of its own."""
+    """Runs benchmarks as pytest runs them, under another measure."""
 
     settings: Settings
     outcome: Json | None = None
-    """What took the place of the rounds of the case at hand, if anything did."""
+    """Why the current case has no rounds; None while it has."""
     trouble: str = ""
-    """Why pytest collected nothing or stopped, in its own words."""
+    """Why pytest could not collect, in its own words."""
 
     @abstractmethod
     def measure(self, item: pytest.Item, workbench: Workbench) -> Measure:
-        """What the benchmark of `item` is to call with its rounds."""
+        """What the benchmark of `item` calls with its rounds."""
 
-    def run(self, selection: Sequence[str]) -> None:
-        """Run the files or node ids of `selection`."""
-        pytest.main([*_ARGUMENTS, *selection], plugins=[self])
+    def run(self, files_or_ids: Sequence[str]) -> None:
+        pytest.main([*_ARGUMENTS, *files_or_ids], plugins=[self])
 
     def stopped(self, reason: str) -> None:
-        """pytest was told to exit: what --model names is no language model."""
-        self.outcome = {"outcome": "error", "reason": reason}
+        """`pytest.exit` was called, for example because --model names no language model."""
+        self.outcome = asdict(Outcome("error", reason))
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        make: Callable[[pytest.Item, Workbench], Measure] = self.measure
         session.config.stash[SETTINGS] = self.settings
-        session.config.stash[OTHER_MEASURE] = make
+        session.config.stash[OTHER_MEASURE] = self.measure
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
             self.trouble = report.longreprtext.strip().splitlines()[-1]
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """`pytest.exit` comes here too."""
+        """Called for `pytest.exit` too."""
         self.stopped(str(excinfo.value))
 
     @pytest.hookimpl(wrapper=True)
@@ -72,5 +64,26 @@ class WorkerPlugin(ABC):
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         if not report.passed and self.outcome is None:
-            self.outcome = dict(vars(item.stash.get(OUTCOME, None) or outcome_of_report(report)))
+            self.outcome = asdict(item.stash.get(OUTCOME, None) or outcome_of_report(report))
         return report
+
+
+@dataclass(eq=False, kw_only=True)
+class _OneBenchmark(WorkerPlugin):
+    make: Callable[[pytest.Item, Workbench], Measure]
+    made: Measure | None = None
+
+    def measure(self, item: pytest.Item, workbench: Workbench) -> Measure:
+        self.made = self.make(item, workbench)
+        return self.made
+
+
+def examined(task: Json, make: Callable[[pytest.Item, Workbench], Measure]) -> Json | None:
+    """The `values` of the measure of the task's benchmark, or an `outcome`; None where pytest did not run it."""
+    plugin = _OneBenchmark(settings=received(task["settings"]), make=make)
+    plugin.run([task["benchmark"]])
+    if plugin.outcome is None and plugin.trouble:
+        plugin.stopped(plugin.trouble)
+    if plugin.outcome is not None:
+        return {"outcome": plugin.outcome}
+    return {"values": plugin.made.values} if plugin.made is not None and plugin.made.values else None

@@ -1,4 +1,4 @@
-"""The starting end of a worker: `python -m MODULE READ WRITE` in a folder, and the channel to it."""
+"""A worker as its starter sees it: `python -m MODULE READ WRITE` in a folder, and the channel to it."""
 
 import os
 import signal
@@ -11,7 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from perf_tests.workers.channel import Channel
+from perf_tests.records.record import Json
+from perf_tests.workers.channel import Channel, ClosedError
+
+
+class WorkerEndedError(Exception):
+    """A worker ended without an answer; the message says how, without a full stop."""
 
 
 @dataclass
@@ -22,25 +27,33 @@ class WorkerProcess:
     channel: Channel
     log: IO[bytes]
 
+    def ask(self, task: Json) -> Json:
+        """The worker's answer, without a time limit. Raises WorkerEndedError."""
+        try:
+            self.channel.send(task)
+            return self.channel.receive()
+        except (ClosedError, ValueError) as error:
+            raise WorkerEndedError(self.how_it_ended()) from error
+
     def how_it_ended(self) -> str:
-        """Words for what became of a worker whose end of the channel is closed."""
+        """Call it once the worker has closed its end of the channel."""
         try:
             code = self.process.wait(timeout=5)
         except subprocess.TimeoutExpired:
-            return "it closed its end of the conversation"
+            return "it closed its end of the channel"
         if code < 0:
-            return f"its process died of {signal.Signals(-code).name}"
-        return f"its process exited with {code}" + (f": {words}" if (words := self.last_words()) else "")
+            return f"its process was killed by {signal.Signals(-code).name}"
+        return f"its process exited with {code}" + (f": {words}" if (words := self._last_words()) else "")
 
-    def last_words(self) -> str:
-        """pytest's own word for what went wrong, or else the last line of all; empty where it said nothing."""
+    def _last_words(self) -> str:
+        """pytest's last error line, or else the last line printed, without a full stop."""
         self.log.seek(0)
         lines = [line.strip() for line in self.log.read().decode(errors="replace").splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith("ERROR")]
-        return (errors or lines or [""])[-1]
+        return (errors or lines or [""])[-1].rstrip(".")
 
     def end(self) -> None:
-        """Whatever it is doing, and whatever it started."""
+        """Kill the worker and every process that it started."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -49,7 +62,7 @@ class WorkerProcess:
 
 
 def start_worker(module: str, folder: Path, environment: Mapping[str, str]) -> WorkerProcess:
-    log = tempfile.TemporaryFile()  # noqa: SIM115  # it is open for as long as the worker lives
+    log = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the worker lives
     its_read, our_write = os.pipe()
     our_read, its_write = os.pipe()
     try:
@@ -70,5 +83,5 @@ def start_worker(module: str, folder: Path, environment: Mapping[str, str]) -> W
 
 
 def inherited_environment() -> dict[str, str]:
-    """Ours without pytest's own variables: what a user adds to every pytest is meant for the run, not for workers."""
+    """Without pytest's variables, whose options are meant for the run and not for its workers."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}

@@ -1,4 +1,4 @@
-"""A run's settings on their way to another process and back: plain JSON."""
+"""A run's settings as plain JSON, sent to a worker and received there."""
 
 from dataclasses import asdict, replace
 from typing import Any
@@ -11,12 +11,12 @@ from perf_tests.records.record import Json
 
 
 def sent(settings: Settings) -> Json:
-    """Without extra passes and ranges: a worker looks at one benchmark in one way."""
+    """Without extra passes and ranges: a worker runs each benchmark under one measure."""
     return asdict(replace(settings, passes=(), memory_snapshot=False, nvtx=False))
 
 
 def received(values: Json) -> Settings:
-    """Without the values that this tree's `model/` does not know; their cases are not there."""
+    """Without the values that this tree's `model/` does not know, so that their cases are not collected."""
     fields: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
     }

@@ -1,4 +1,4 @@
-"""A figure as data: points in series, and what Plotly makes of them."""
+"""A figure as data: points in series, and their Plotly traces."""
 
 import html
 import json
@@ -9,18 +9,17 @@ from typing import Any
 
 from perf_tests.records.record import Json
 from perf_tests.views.screens.lines import printable
-from perf_tests.views.tables.cells import Cell
-from perf_tests.views.tables.pass_cells import labels_of
+from perf_tests.views.tables.cells import Cell, labels_of, without_phase
 
-# Seen apart on white and on black; every series has a marker and a dash of its own, so that none of them is needed.
+# Distinct on white and on black; markers and dashes tell series apart without colours too.
 COLOURS = ("#3b82c4", "#e07b00", "#2a9d6f", "#c44e9b", "#8a6fd1", "#b8860b", "#d1495b", "#4fa3a5")
 SYMBOLS = (
     "circle", "square", "diamond", "triangle-up", "triangle-down", "star", "hexagon", "cross", "pentagon", "bowtie",
     "hourglass", "diamond-tall", "triangle-left", "triangle-right", "hexagram", "star-square",
 )  # fmt: skip
-"""Not among them: the x of a case without a timing."""
+"""Without x, the mark of a case without a timing."""
 PATTERNS = ("", "/", "x", ".", "\\", "+", "|", "-")
-"""Of bars and areas, which have no marker."""
+"""For bars and areas, which have no markers."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 GREY = "#888888"
 
@@ -30,7 +29,7 @@ DIGITS = 5
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One value; `low` and `high` are the ends of its interval. `tags` are size, context, precision and phase."""
+    """One value with the ends of its interval; `tags` are size, context, precision and phase."""
 
     x: float | str
     y: float
@@ -42,7 +41,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """Points that belong together. `colour` and `dash` count through the tables above; one of them may be shared."""
+    """Points that belong together; `colour` and `dash` count through the tables above."""
 
     name: str
     points: Sequence[Point]
@@ -53,23 +52,18 @@ class Series:
     is_background: bool = False
     is_in_legend: bool = True
     group: str = ""
-    """What a reader picks the series by, where one of many is shown; its name if empty."""
+    """The choice that shows the series, where a reader picks one of many; its name if empty."""
     look: str = "points"
-    """Or `bar`, or `area`, stacked in their order; or `lane`, whose points are x, a lane's name, from low to high."""
+    """Or `bar`, or `area`, stacked in order; or `lane`: x is the lane's name, drawn from low to high."""
 
     @property
     def drawn_colour(self) -> str:
         return GREY if self.is_background else COLOURS[self.colour % len(COLOURS)]
 
-    @property
-    def pattern(self) -> Json:
-        """What tells a bar or an area from its neighbours in black and white."""
-        return {"shape": PATTERNS[self.colour % len(PATTERNS)], "size": 6, "solidity": 0.25}
-
 
 @dataclass(frozen=True)
 class Figure:
-    """Axes, series and the conditions below them. `line_at` is a horizontal line that says what it means."""
+    """Axes, series and the conditions below them; `line_at` is a horizontal line with its label."""
 
     name: str
     title: str
@@ -81,39 +75,37 @@ class Figure:
     y_log: bool = True
     line_at: tuple[float, str] | None = None
     picks_one: bool = False
-    """Whether a reader chooses one group of series out of too many to be told apart."""
+    """Whether a reader picks one group of series, where all are too many to tell apart."""
     x_values: Sequence[float] | Sequence[str] = field(default=())
-    """Where the axis has its ticks, or the order of its names; Plotly's choice if there are none."""
+    """The axis' ticks, or the order of its names; Plotly's choice if empty."""
 
 
 def place_of(cell: Cell) -> str:
-    """Size and context, or width and length, as a name on an axis."""
     return ", ".join(labels_of(cell)[:2])
 
 
 def tags_of(cell: Cell) -> tuple[str, str, str, str]:
-    """What the filters compare."""
     return cell.label("size"), cell.label("context_length"), cell.label("precision"), cell.phase
 
 
 def markers(named: Iterable[tuple[str, Point]]) -> list[Series]:
-    """A colour and a marker for each name, in the order in which the names first come."""
+    """A colour and a marker for each name, in order of first appearance."""
     points: dict[str, list[Point]] = {}
     for name, point in named:
         points.setdefault(name, []).append(point)
     return [Series(name, found, place, mode="markers") for place, (name, found) in enumerate(points.items())]
 
 
-def bars(named: Iterable[tuple[str, str, Point]], colour: Callable[[str], int]) -> list[Series]:
-    """Stacked bars out of (group, part of the bar, point); a reader picks one group."""
+def phase_bars(found: Iterable[tuple[Cell, str, float]], colour: Callable[[str], int]) -> list[Series]:
+    """A stacked bar for each phase from (cell, part of the bar, height); a reader picks the configuration."""
     points: dict[tuple[str, str], list[Point]] = {}
-    for group, name, point in named:
-        points.setdefault((group, name), []).append(point)
-    return [Series(name, found, colour(name), look="bar", group=group) for (group, name), found in points.items()]
+    for cell, name, height in found:
+        points.setdefault((without_phase(cell), name), []).append(Point(cell.phase, height, name, tags_of(cell)))
+    return [Series(name, some, colour(name), look="bar", group=group) for (group, name), some in points.items()]
 
 
 def plotly_of(figure: Figure) -> Json:
-    """Traces and layout; colours of text and grid are the theme's, so the page adds them."""
+    """Traces and layout, without the theme's colours of text and grid, which the page adds."""
     traces = [_trace(series) for series in figure.series]
     xs, ys = ([value for trace in traces for value in trace[axis]] for axis in ("x", "y"))
     names = figure.x_values if any(isinstance(value, str) for value in ys) else ()
@@ -122,12 +114,10 @@ def plotly_of(figure: Figure) -> Json:
         "picks_one": figure.picks_one,
         "data": traces,
         "layout": {
-            "xaxis": _axis(figure.x_title, figure.x_log, xs, () if names else figure.x_values)
-            | {"exponentformat": "B"},
-            "yaxis": _axis(figure.y_title, figure.y_log, ys, names) | {"exponentformat": "none"},
+            "xaxis": _axis(figure.x_title, figure.x_log, xs, () if names else figure.x_values, "B"),
+            "yaxis": _axis(figure.y_title, figure.y_log, ys, names, "none"),
             "barmode": "stack",
-            "shapes": [] if figure.line_at is None else [_line(figure.line_at[0])],
-            "annotations": [] if figure.line_at is None else [_label(figure.line_at, figure.y_log)],
+            **_line(figure.line_at, figure.y_log),
         },
     }
 
@@ -163,14 +153,14 @@ def _trace(series: Series) -> Json:
 
 
 def _look(series: Series) -> Json:
-    """How points, bars or areas are drawn."""
     colour = series.drawn_colour
+    pattern = {"shape": PATTERNS[series.colour % len(PATTERNS)], "size": 6, "solidity": 0.25}
     if series.look in ("bar", "lane"):
         along = {"orientation": "h"} if series.look == "lane" else {}
-        return {"type": "bar", "textposition": "none", **along, "marker": {"color": colour, "pattern": series.pattern}}
+        return {"type": "bar", "textposition": "none", **along, "marker": {"color": colour, "pattern": pattern}}
     line = {"color": colour, "width": 1 if series.is_background else 2, "dash": DASHES[series.dash % len(DASHES)]}
     if series.look == "area":
-        filled = {"stackgroup": "held", "fillcolor": colour, "fillpattern": series.pattern}
+        filled = {"stackgroup": "held", "fillcolor": colour, "fillpattern": pattern}
         return {"type": "scatter", "mode": "lines", "line": {**line, "width": 0.5}, **filled}
     size = 14 if series.symbol == "circle-open" else 9
     written = {"textposition": "top right"} if "text" in series.mode else {}
@@ -181,68 +171,67 @@ def _look(series: Series) -> Json:
 
 
 def _once(values: list[Any]) -> list[Any]:
-    """One value for all points where they agree in it: a history has hundreds of points of one case."""
+    """One value if all points agree: a history has hundreds of points of one case."""
     return values[:1] if all(value == values[0] for value in values) else values
 
 
-def _axis(title: str, is_log: bool, data: Sequence[float | str], values: Sequence[float] | Sequence[str]) -> Json:
+def _axis(
+    title: str, is_log: bool, data: Sequence[float | str], values: Sequence[float] | Sequence[str], exponents: str
+) -> Json:
     """Of names where any value is one. Ticks at 1, 2 and 5 need a decade; within one, Plotly finds better ones."""
     axis: Json = {"title": {"text": plain(title)}, "automargin": True}
     numbers = [value for value in data if not isinstance(value, str)]
     if len(numbers) < len(data):
-        return {**axis, "type": "category", "categoryarray": [plain(str(value)) for value in values]}
+        axis |= {"type": "category", "categoryarray": [plain(str(value)) for value in values]}
+        return {**axis, "exponentformat": exponents}
     if is_log:
         axis["type"] = "log"
     if is_log and min(numbers) * 10 <= max(numbers):
         axis["dtick"] = "D2"
     if values:
         axis |= {"tickvals": list(values), "ticktext": [plain(str(value)) for value in values]}
-    return axis
+    return {**axis, "exponentformat": exponents}
 
 
-def _line(height: float) -> Json:
+def _line(line_at: tuple[float, str] | None, is_log: bool) -> Json:
+    if line_at is None:
+        return {"shapes": [], "annotations": []}
+    height, label = line_at
     line = {"color": GREY, "width": 1, "dash": "dash"}
-    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": height, "y1": height, "line": line}
-
-
-def _label(line_at: tuple[float, str], is_log: bool) -> Json:
-    height = log10(line_at[0]) if is_log else line_at[0]
     return {
-        "xref": "paper", "x": 1, "y": height, "text": plain(line_at[1]), "showarrow": False, "xanchor": "right",
-        "yanchor": "bottom",
+        "shapes": [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": height, "y1": height, "line": line}],
+        "annotations": [{
+            "xref": "paper", "x": 1, "y": log10(height) if is_log else height, "text": plain(label),
+            "showarrow": False, "xanchor": "right", "yanchor": "bottom",
+        }],
     }  # fmt: skip
 
 
 def plain(value: str) -> str:
-    """Text in which Plotly, which knows some HTML, finds none."""
+    """Text without markup for Plotly, which reads some HTML."""
     return html.escape(printable(value), quote=False)
 
 
 OF_ONE_TRACE = ("name", "group", "x", "y", "text", "tags", "error_y", "base")
-"""What differs from trace to trace; the rest is how they look, and few looks serve thousands of traces."""
+"""These differ between traces; the rest is their look, and thousands of traces have few looks."""
 
 
 def with_shared_looks(figures: Sequence[Json]) -> Json:
-    """The figures, each trace with the number of its look, and the looks once; the page's program undoes it."""
-    looks: list[Json] = []
-    places: dict[str, int] = {}
+    """The figures, each trace with the number of its look, and each look once; page.js undoes it."""
+    looks: dict[str, int] = {}
     shared = []
     for figure in figures:
         traces = []
         for trace in figure["data"]:
-            look = {name: value for name, value in trace.items() if name not in OF_ONE_TRACE}
-            key = json.dumps(look)
-            if key not in places:
-                places[key] = len(looks)
-                looks.append(look)
+            look = json.dumps({name: value for name, value in trace.items() if name not in OF_ONE_TRACE})
             own = {name: value for name, value in trace.items() if name in OF_ONE_TRACE}
-            traces.append({"look": places[key], **_counted(own)})
+            traces.append({"look": looks.setdefault(look, len(looks)), **_counted(own)})
         shared.append({**figure, "data": traces})
-    return {"looks": looks, "figures": shared}
+    return {"looks": list(map(json.loads, looks)), "figures": shared}
 
 
 def _counted(trace: Json) -> Json:
-    """Where x counts up by one, its first value alone."""
+    """Without x where it counts up by one: its first value suffices."""
     xs = trace["x"]
     if len(xs) < 3 or isinstance(xs[0], str) or xs != [xs[0] + place for place in range(len(xs))]:
         return trace

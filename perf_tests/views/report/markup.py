@@ -1,4 +1,4 @@
-"""HTML out of plain data. Every text is escaped here, once."""
+"""HTML from plain data. Every text is escaped here, once."""
 
 import base64
 import html
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from perf_tests.views.screens.lines import printable
 from perf_tests.views.tables.flat_figures import as_csv
-from perf_tests.views.tables.timing import Table
+from perf_tests.views.tables.table import Table
 
 WORDS = "reading"
 """The column that holds sentences."""
 
 
 def text(value: object) -> str:
-    """Escaped for an element or a quoted attribute; control characters and lone surrogates become spaces."""
+    """Escaped for an element or a quoted attribute, control characters and lone surrogates as spaces."""
     return html.escape(printable(value), quote=True)
 
 
@@ -22,7 +22,6 @@ def paragraph(content: str, kind: str = "") -> str:
 
 
 def notes(lines: Sequence[str]) -> str:
-    """The conditions below a table or a figure."""
     return "".join(paragraph(line, "note") for line in lines)
 
 
@@ -36,15 +35,20 @@ def table(shown: Table, csv_name: str) -> str:
         for row in shown.rows
     )
     rows = [dict(zip(shown.header, row, strict=True)) for row in shown.rows]
+    shown_table = html_table(shown.title, shown.label_columns, header, body)
+    return f"{shown_table}{notes(shown.notes)}{csv_link(csv_name, as_csv(rows, shown.header))}"
+
+
+def html_table(caption: str, label_columns: int, header: str, body: str) -> str:
+    """The first `label_columns` are text, the others figures; `header` and `body` are HTML."""
     return (
-        f'<div class="scroll"><table class="labels{shown.label_columns}"><caption>{text(shown.title)}</caption>'
+        f'<div class="scroll"><table class="labels{label_columns}"><caption>{text(caption)}</caption>'
         f"<thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>"
-        f"{notes(shown.notes)}{csv_link(csv_name, as_csv(rows, shown.header))}"
     )
 
 
 def csv_link(name: str, content: str) -> str:
-    """A link that needs neither a server nor a program: the file is in it."""
+    """A link that contains its file, so it works without a server."""
     encoded = base64.b64encode(content.encode()).decode()
     return (
         f'<p class="note"><a download="{text(name)}.csv" href="data:text/csv;base64,{encoded}">{text(name)}.csv</a></p>'

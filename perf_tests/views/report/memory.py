@@ -1,44 +1,94 @@
-"""Memory by phase and category with its prediction beside, and what is held from moment to moment of a round."""
+"""Peak memory by phase and category beside its prediction, and memory over the time of a round."""
 
 from collections.abc import Iterable, Sequence
 from math import ceil
 
 from perf_tests.records.record import Json
-from perf_tests.views.report.figure import Figure, Point, Series, bars, tags_of
+from perf_tests.views.report.figure import Figure, Point, Series, phase_bars, place_of, tags_of
 from perf_tests.views.report.run import RecordedRun
-from perf_tests.views.tables.cells import Cell, distinct, finite, phase_order
+from perf_tests.views.screens.lines import case_name
+from perf_tests.views.tables.cells import (
+    Cell,
+    distinct,
+    finite,
+    inside,
+    last_phases,
+    name_of,
+    phase_order,
+    rows_in,
+    without_phase,
+)
+from perf_tests.views.tables.conditions import rounds_line
 from perf_tests.views.tables.digits import MIB
 from perf_tests.views.tables.memory import MEMORY_NOTE
-from perf_tests.views.tables.pass_cells import inside, last_phases, name_of, rows_in, without_phase
 
 TIMELINE_VALUES = 20_000
-"""Of all timelines of a page together; more would make it slow to open, and no screen is that wide."""
+"""In all timelines of a page; more would make it slow to open, and no screen is that wide."""
 FEWEST_MOMENTS = 30
 
 CATEGORIES = (
     "parameters", "optimizer state", "gradients", "activations", "temporaries", "inputs", "autocast's weight copies",
 )  # fmt: skip
-"""In the order in which they are stacked."""
+"""In stacking order."""
 
 APART = 0.08
-"""Of the width: names of parts that begin closer to each other share a mark."""
+"""Share of the width; names of parts that begin closer together share a mark."""
 
 ABOVE = 1.04
-"""How far above the highest moment the names of the parts stand."""
+"""Height of the parts' names over the highest moment."""
+
+MEASURED, PREDICTED = "peak_allocated_bytes", "predicted_peak_bytes"
+
+
+def peaks(run: RecordedRun) -> list[Figure]:
+    """A marker for each phase by size and context: filled for a measured peak, open for a predicted one."""
+    timed, passed = _with_peaks(run.cells), _with_peaks(run.passed("memory"))
+    cells = timed if any(cell.number(MEASURED) for cell in timed) or not passed else passed
+    series = []
+    for place, name in enumerate(distinct(map(_series_name, cells))):
+        chosen = [cell for cell in cells if _series_name(cell) == name]
+        series += _of_field(chosen, MEASURED, name, place) + _of_field(chosen, PREDICTED, f"{name}, predicted", place)
+    notes = [rounds_line(cells)]
+    if any(cell.number(PREDICTED) for cell in cells):
+        notes.insert(0, "circle: the predicted peak, around the measured one where there is one")
+    return run.figures(
+        "memory", "Peak of allocated memory", ("size, context", "MiB"), series, notes,
+        x_log=False, x_values=distinct(map(place_of, cells)),
+    )  # fmt: skip
+
+
+def _with_peaks(cells: Sequence[Cell]) -> list[Cell]:
+    """Of models. On a CPU only the memory pass has peaks, not the timings."""
+    models = [cell for cell in cells if not cell.is_attention]
+    return [cell for cell in models if cell.number(MEASURED) or cell.number(PREDICTED)]
+
+
+def _series_name(cell: Cell) -> str:
+    return f"{cell.phase}, {cell.label('precision')} {cell.implementation}"
+
+
+def _of_field(cells: Sequence[Cell], field: str, name: str, place: int) -> list[Series]:
+    points = [
+        Point(place_of(cell), amount / MIB, f"{case_name(cell.id)}: {name}", tags_of(cell))
+        for cell in cells
+        if (amount := cell.number(field))
+    ]
+    if field == MEASURED:
+        return [Series(name, points, colour=place, mode="markers")] if points else []
+    is_alone = not any(cell.number(MEASURED) for cell in cells)
+    circles = Series(name, points, colour=place, mode="markers", symbol="circle-open", is_in_legend=is_alone)
+    return [circles] if points else []
 
 
 def memory_categories(run: RecordedRun) -> list[Figure]:
-    """A bar for each phase, stacked by category, with a circle at the predicted peak; a reader picks size and context.
-
-    Empty where no memory pass says what its peaks are made of.
-    """
-    cells = [cell for cell in run.passes.get("memory", []) if inside(cell.info, "peak_by_category_bytes")]
+    """Peaks by phase, stacked by category, circles at predicted ones; a reader picks the configuration."""
+    cells = [cell for cell in run.passed("memory") if inside(cell.info, "peak_by_category_bytes")]
     groups = distinct(map(without_phase, cells))
     cells.sort(key=lambda cell: (groups.index(without_phase(cell)), phase_order(cell)))
     names = stacked({name for cell in cells for name in inside(cell.info, "peak_by_category_bytes")})
-    series = bars(
+    series = phase_bars(
         (
-            (without_phase(cell), name, Point(cell.phase, amount / MIB, name, tags_of(cell)))
+            (cell, name, amount / MIB)
             for name in names
             for cell in cells
             if (amount := finite(inside(cell.info, "peak_by_category_bytes").get(name)))
@@ -46,55 +96,46 @@ def memory_categories(run: RecordedRun) -> list[Figure]:
         place_in_stack,
     )
     for group in groups:
-        series += _predicted([cell for cell in cells if without_phase(cell) == group], group)
+        predicted = [(cell, cell.number(PREDICTED)) for cell in cells if without_phase(cell) == group]
+        points = [Point(c.phase, amount / MIB, "predicted peak", tags_of(c)) for c, amount in predicted if amount]
+        circles = Series(
+            "predicted peak", points, mode="markers", symbol="circle-open", is_background=True, group=group
+        )
+        series += [circles] if points else []
     phases = distinct(cell.phase for cell in sorted(cells, key=phase_order))
     return run.figures(
         "memory-categories", "What is held at the peak, by phase", ("phase", "MiB"), series,
-        ["circle: the peak that was predicted", MEMORY_NOTE], x_log=False, y_log=False, picks_one=True, x_values=phases,
+        ["circle: the predicted peak", MEMORY_NOTE], x_log=False, y_log=False, picks_one=True, x_values=phases,
     )  # fmt: skip
 
 
 def stacked(names: Iterable[str]) -> list[str]:
-    """What stays longest at the bottom; what nobody has named before on top."""
+    """The categories that stay longest at the bottom, unknown ones on top."""
     return sorted(names, key=lambda name: (place_in_stack(name), name))
 
 
 def place_in_stack(name: str) -> int:
-    """The same colour in every figure."""
+    """Also the colour, the same in every figure."""
     return CATEGORIES.index(name) if name in CATEGORIES else len(CATEGORIES)
 
 
-def _predicted(cells: Sequence[Cell], group: str) -> list[Series]:
-    points = [
-        Point(cell.phase, amount / MIB, "predicted peak", tags_of(cell))
-        for cell in cells
-        if (amount := cell.number("predicted_peak_bytes"))
-    ]
-    if not points:
-        return []
-    return [Series("predicted peak", points, mode="markers", symbol="circle-open", is_background=True, group=group)]
-
-
 def timelines(run: RecordedRun) -> list[Figure]:
-    """What is held after each allocation, stacked by category; a reader picks the case.
-
-    Of the phases of one configuration the last is drawn: a full step contains what the others hold.
-    """
-    cells = last_phases(run.passes.get("memory", []))
+    """Memory after each allocation of a configuration's last phase, stacked by category; a reader picks the case."""
+    cells = last_phases(run.passed("memory"))
     known = [(cell, found) for cell in cells if (found := _categories(cell.info))]
     values = sum(len(found) for _, found in known)
     series = [
         one for cell, found in known for one in _timeline(cell, found, max(FEWEST_MOMENTS, TIMELINE_VALUES // values))
     ]
-    note = "every peak is kept where moments are left out; dashed: the peak that was predicted for the whole round"
+    note = "downsampled, peaks kept; dashed: predicted peak of the whole round"
     return run.figures(
-        "timeline", "What is held from moment to moment of a round", ("blocks that came and went", "MiB"), series,
+        "timeline", "Memory over the time of a round", ("blocks that came and went", "MiB"), series,
         [note, MEMORY_NOTE], x_log=False, y_log=False, picks_one=True,
     )  # fmt: skip
 
 
 def _categories(values: Json) -> dict[str, list[float]]:
-    """Bytes by category and moment; empty unless every category has as many moments as every other."""
+    """Bytes by category and moment; empty unless all categories have the same number of moments."""
     found: dict[str, list[float]] = {}
     for name, held in inside(values, "timeline", "category_bytes").items():
         amounts = [finite(amount) for amount in held] if isinstance(held, list) else []
@@ -115,7 +156,7 @@ def _timeline(cell: Cell, categories: dict[str, list[float]], most: int) -> list
         for name in stacked(categories)
         if any(held := categories[name])
     ]  # fmt: skip
-    predicted = cell.number("predicted_peak_bytes")
+    predicted = cell.number(PREDICTED)
     if predicted:
         ends = [Point(end, predicted / MIB, "predicted peak", tags) for end in (0, len(totals) - 1)]
         series.append(Series("predicted peak", ends, dash=1, mode="lines", is_background=True, group=group))
@@ -123,7 +164,6 @@ def _timeline(cell: Cell, categories: dict[str, list[float]], most: int) -> list
 
 
 def _parts(cell: Cell, highest: float, count: int, group: str) -> list[Series]:
-    """The name of each part above the moment at which it begins."""
     names: dict[float, str] = {}
     for part in rows_in(cell.info, "timeline", "parts"):
         first, before = finite(part.get("first")), max(names, default=None)

@@ -1,6 +1,6 @@
 "use strict";
-// Draws the figures as they come into view, and lets a reader filter rows and points. Everything works on the data
-// that is in the page; without this program its text and its tables are all there.
+// Draws the figures as they come into view, and filters rows and points. All data is in the page; without this program
+// its text and tables are complete.
 (() => {
   const FILTERS = ["size", "context", "precision", "phase"];
   const stored = JSON.parse(document.getElementById("figures").textContent);
@@ -14,10 +14,10 @@
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const decoded = (text) => new DOMParser().parseFromString(text, "text/html").documentElement.textContent;
 
-  // A tag that a point or a row does not have says nothing about it.
+  // A point or row without a tag passes that filter.
   const fits = (tags) => FILTERS.every((name, i) => !chosen[name] || !tags[i] || tags[i] === chosen[name]);
 
-  // Points that agree in their text or their tags share one.
+  // Points with equal texts or tags share one.
   const of = (values, i) => values[values.length === 1 ? 0 : i];
 
   function kept(trace) {
@@ -97,7 +97,7 @@
     select.value = figure.picked;
   }
 
-  // What a row is about stands in its columns of these names.
+  // Columns named like a filter hold a row's tags.
   function labelRows() {
     for (const table of document.querySelectorAll("table")) {
       const heads = [...table.tHead.rows[0].cells].map((cell) => cell.textContent.toLowerCase());
@@ -146,7 +146,7 @@
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   }
 
-  // A filter stands in the address too, so that a view can be linked to: report.html#?size=small
+  // Filters can be given in the address, to link to a view: report.html#?size=small
   function readAddress() {
     const [, query] = location.hash.split("?");
     for (const [name, value] of new URLSearchParams(query || "")) if (FILTERS.includes(name)) chosen[name] = value;
@@ -167,7 +167,7 @@
     button.addEventListener("click", () => download(button.dataset.figure));
   }
   dark.addEventListener("change", () => drawn.forEach(draw));
-  // What is in view is drawn at once, the others one by one when nothing else is to be done, and all before printing.
+  // Figures in view are drawn at once, the others one by one when the page is idle, and all before printing.
   const waiting = new Set(document.querySelectorAll(".plot"));
   const watcher = new IntersectionObserver((seen) => seen.forEach((one) => one.isIntersecting && drawFirst(one.target)));
   function drawFirst(div) {

@@ -1,4 +1,4 @@
-"""What a lower precision gains, and what a backward pass costs: ratios of two cases of one run."""
+"""Speed-up of lower precisions, and backward over forward: ratios of two cases of one run."""
 
 from collections.abc import Iterable
 
@@ -8,6 +8,7 @@ from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.screens.lines import case_name
 from perf_tests.views.tables.cells import Cell, distinct, pairs_along
 from perf_tests.views.tables.conditions import rounds_line
+from perf_tests.views.tables.table import Table
 from perf_tests.views.tables.timing import (
     BASE_PRECISION,
     BATCH,
@@ -16,12 +17,11 @@ from perf_tests.views.tables.timing import (
     PRECISION,
     RATIO_NOTE,
     SIZE,
-    Table,
     ratio,
 )
 
 Pair = tuple[Cell, Cell]
-INTERVAL_NOTE = "ratio of medians with an interval that holds it at 95 % within this launch"
+INTERVAL_NOTE = "ratio of medians with its 95 % interval within this launch"
 
 
 def speed_up(run: RecordedRun) -> list[Figure]:
@@ -36,7 +36,7 @@ def speed_up(run: RecordedRun) -> list[Figure]:
 
 
 def backward_over_forward(run: RecordedRun) -> list[Figure]:
-    """Backward over forward; 2 is what the arithmetic of a model asks for."""
+    """Backward over forward; a model's arithmetic gives 2."""
     figures = []
     for alone, name, place, line in (
         (False, "model", "size, context", (2.0, "twice the arithmetic")),
@@ -53,7 +53,6 @@ def backward_over_forward(run: RecordedRun) -> list[Figure]:
 
 
 def passes_table(run: RecordedRun) -> Table | None:
-    """Backward over forward as text."""
     pairs = [(backward, forward) for backward, forward in passes(run) if not forward.is_attention]
     if not pairs:
         return None
@@ -69,7 +68,7 @@ def passes(run: RecordedRun) -> list[Pair]:
 
 
 def _pairs(run: RecordedRun, axis: str, base: str) -> list[Pair]:
-    return pairs_along((cell for cell in run.cells or [] if cell.is_timed), axis, base)
+    return pairs_along((cell for cell in run.cells if cell.is_timed), axis, base)
 
 
 def _point(over: Cell, under: Cell) -> Point:
@@ -79,7 +78,6 @@ def _point(over: Cell, under: Cell) -> Point:
 
 
 def _places(pairs: Iterable[Pair]) -> list[str]:
-    """In the order of sizes and lengths, which no single series need have in full."""
     return distinct(place_of(over) for over, _ in pairs)
 
 

@@ -1,4 +1,4 @@
-"""Recorded runs as a page needs them: those that it shows in full, and the medians alone of all others."""
+"""Recorded runs as a page needs them: some in full, of all others the medians."""
 
 import sys
 from collections import Counter
@@ -9,15 +9,14 @@ from typing import Any
 from perf_tests.records.record import Json, identity_of, machine_differences, timing_outcomes
 from perf_tests.records.store import StoredRecord
 from perf_tests.views.report.figure import Figure, Series
-from perf_tests.views.tables.cells import Cell, cells_of
-from perf_tests.views.tables.conditions import commit_of, date_of, machine_line, machine_name
-from perf_tests.views.tables.pass_cells import pass_cells
+from perf_tests.views.tables.cells import Cell, cells_of, pass_cells
+from perf_tests.views.tables.conditions import commit_of, machine_line, machine_name
 
 FULL_RUNS_OF_A_MACHINE = 2
-"""The newest run is shown in full, and compared with the one before; of older ones the history needs medians only."""
+"""The newest is shown in full and compared with the one before; the history needs only medians of older ones."""
 
 LAUNCHES_OF_A_COMMIT = 20
-"""The newest: more sharpen a verdict little, and say less of the machine as it is."""
+"""The newest: more sharpen a verdict little, and older ones describe the machine of another day."""
 READ_BY_THE_GATE = ("cpu_seconds", "matmul_ceiling_tflops_per_second")
 
 PASSES = ("kernels", "memory", "warmup")
@@ -25,30 +24,25 @@ PASSES = ("kernels", "memory", "warmup")
 
 @dataclass
 class RecordedRun:
-    """One record, without what no page shows. `cells` is None once only its medians are needed."""
+    """One record, without what no page shows; `cells` and `passes` are empty once only its medians are needed."""
 
     name: str
     record: Json
     """Without `benchmarks` and `outcomes`."""
-    cells: list[Cell] | None
+    cells: list[Cell]
     medians: dict[str, tuple[float, tuple[Any, ...]]]
-    """Median in seconds of each timed case by id, and its identity after the four tags of it."""
+    """Median in seconds and identity of each timed case, by id."""
     timed: int
     untimed: int
     flags: int
     passes: dict[str, list[Cell]]
-    """What the extra passes found, by name."""
     launch: StoredRecord | None = None
-    """What the gate reads of the record: its rounds and identities. None where the commit is not known for certain."""
+    """What the gate reads of the record: rounds and identities. None for a commit that is unknown or has changes."""
     number: int = 0
 
     @property
     def written(self) -> str:
         return str(self.record.get("datetime"))
-
-    @property
-    def date(self) -> str:
-        return date_of(self.record)
 
     @property
     def commit(self) -> str:
@@ -58,19 +52,16 @@ class RecordedRun:
     def conditions(self) -> str:
         return machine_line(self.record)
 
+    def passed(self, name: str) -> list[Cell]:
+        return self.passes.get(name, [])
+
     def figures(
-        self,
-        name: str,
-        title: str,
-        axes: tuple[str, str],
-        series: Sequence[Series],
-        notes: Sequence[str],
-        **choices: Any,
+        self, name: str, title: str, axes: tuple[str, str], series: Sequence[Series], notes: Sequence[str], **more: Any
     ) -> list[Figure]:
         """One figure above the conditions of this run; none without series."""
         if not series:
             return []
-        return [Figure(f"run{self.number}-{name}", title, *axes, series, [*notes, self.conditions], **choices)]
+        return [Figure(f"run{self.number}-{name}", title, *axes, series, [*notes, self.conditions], **more)]
 
     @property
     def title(self) -> str:
@@ -93,7 +84,7 @@ class MachineRuns:
 
 
 def machines_of(records: Iterable[StoredRecord], keeps_all: bool) -> list[MachineRuns]:
-    """Runs by machine, numbered by date. `keeps_all` says that each of them will be shown in full."""
+    """Runs by machine, numbered by date; `keeps_all` keeps each of them in full."""
     machines: list[MachineRuns] = []
     identities: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for record in records:
@@ -104,7 +95,7 @@ def machines_of(records: Iterable[StoredRecord], keeps_all: bool) -> list[Machin
         _forget_old_launches(machine.runs)
         if not keeps_all:
             for older in machine.runs[:-FULL_RUNS_OF_A_MACHINE]:
-                older.cells, older.passes = None, {}
+                older.cells, older.passes = [], {}
     machines.sort(key=lambda machine: (machine.newest.written, machine.newest.name))
     every = sorted((run for machine in machines for run in machine.runs), key=lambda run: (run.written, run.name))
     for number, run in enumerate(every, 1):
@@ -122,7 +113,7 @@ def _machine_of(run: RecordedRun, machines: list[MachineRuns]) -> MachineRuns:
 
 
 def _run_of(stored: StoredRecord, identities: dict[tuple[Any, ...], tuple[Any, ...]]) -> RecordedRun:
-    """Hundreds of runs hold the same few identities; each is kept once."""
+    """Hundreds of runs have the same few identities, so `identities` keeps each once."""
     data = stored.data
     cells = cells_of(data)
     medians = {}
@@ -139,7 +130,7 @@ def _run_of(stored: StoredRecord, identities: dict[tuple[Any, ...], tuple[Any, .
 
 
 def _launch_of(stored: StoredRecord) -> StoredRecord | None:
-    """The record without what the gate does not read: hundreds of launches stay in memory together."""
+    """Only what the gate reads, because hundreds of launches stay in memory together."""
     data, commit = stored.data, stored.data.get("commit_info")
     if not isinstance(commit, dict) or not isinstance(commit.get("id"), str) or commit.get("dirty") is not False:
         return None
@@ -160,7 +151,6 @@ def _forget_old_launches(runs: Sequence[RecordedRun]) -> None:
     counts: Counter[str] = Counter()
     for run in reversed(runs):
         if run.launch is not None:
-            commit = run.launch.data["commit_info"]["id"]
-            counts[commit] += 1
-            if counts[commit] > LAUNCHES_OF_A_COMMIT:
+            counts[run.launch.data["commit_info"]["id"]] += 1
+            if counts[run.launch.data["commit_info"]["id"]] > LAUNCHES_OF_A_COMMIT:
                 run.launch = None

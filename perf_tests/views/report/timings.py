@@ -1,12 +1,11 @@
-"""Every case of a run on a line: its figure and how sure it is, or why it has none."""
+"""Every case of a run on a line: its figures and their spread, or why it has none."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from perf_tests.audit.row_flags import FLAGS
 from perf_tests.records.compare import median_interval
 from perf_tests.records.record import OUTCOMES
-from perf_tests.views.report.markup import csv_link, notes, text
+from perf_tests.views.report.markup import csv_link, html_table, notes, text
 from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.screens.lines import DASH, case_name
 from perf_tests.views.tables.cells import Cell
@@ -15,15 +14,11 @@ from perf_tests.views.tables.digits import significant
 from perf_tests.views.tables.flat_figures import COLUMNS, as_csv, flat_rows
 from perf_tests.views.tables.timing import SPREAD_NOTE, milliseconds
 
-INTERVAL_NOTE = "interval: holds the median at 95 % within this launch, by order statistics"
+INTERVAL_NOTE = "interval: 95 % confidence interval of the median within this launch, by order statistics"
 
 
-@dataclass(frozen=True)
-class Column:
-    """A figure of a case in words, None where the case has none; a column without any is left out."""
-
-    name: str
-    of: Callable[[Cell], str | None]
+Column = Callable[[Cell], str | None]
+"""A figure of a timed case as text, None for an unknown one; a column without any is left out."""
 
 
 def _interval(cell: Cell) -> str | None:
@@ -31,7 +26,7 @@ def _interval(cell: Cell) -> str | None:
     return None if found is None else f"{significant(found[0] * 1e3)} to {significant(found[1] * 1e3)}"
 
 
-def _number(name: str, form: str) -> Callable[[Cell], str | None]:
+def _number(name: str, form: str) -> Column:
     return lambda cell: None if (value := cell.number(name)) is None else format(value, form)
 
 
@@ -44,25 +39,25 @@ LABELS = {
     False: ("Size", "Context", "Phase", "Precision", "Implementation"),
     True: ("d", "Sequence", "Phase", "Precision", "Implementation"),
 }
-FIGURES = (
-    Column("median (ms)", lambda cell: significant(cell.median_seconds * 1e3)),
-    Column("95 % interval (ms)", _interval),
-    Column("mean ± std (ms)", milliseconds),
-    Column("rounds", lambda cell: str(len(cell.rounds))),
-    Column("tokens/s", _number("tokens_per_second", ",.0f")),
-    Column("TFLOP/s", _rate),
-    Column("of matmul ceiling", _number("share_of_matmul_ceiling", ".0%")),
-    Column("MFU", _number("mfu", ".1%")),
-    Column("of roofline", _number("roofline_fraction", ".0%")),
-    Column("bound by", lambda cell: str(cell.info.get("bound") or "") or None),
-    Column("launches", _number("kernel_launches", ",.0f")),
-    Column("flags", lambda cell: ", ".join(cell.flags) or None),
-)
+FIGURES: dict[str, Column] = {
+    "median (ms)": lambda cell: significant(cell.median_seconds * 1e3),
+    "95 % interval (ms)": _interval,
+    "mean ± std (ms)": milliseconds,
+    "rounds": lambda cell: str(len(cell.rounds)),
+    "tokens/s": _number("tokens_per_second", ",.0f"),
+    "TFLOP/s": _rate,
+    "of matmul ceiling": _number("share_of_matmul_ceiling", ".0%"),
+    "MFU": _number("mfu", ".1%"),
+    "of roofline": _number("roofline_fraction", ".0%"),
+    "bound by": lambda cell: str(cell.info.get("bound") or "") or None,
+    "launches": _number("kernel_launches", ",.0f"),
+    "flags": lambda cell: ", ".join(cell.flags) or None,
+}
 
 
 def timings(run: RecordedRun) -> str:
-    """One table for models and one for attention alone, all rows with what the filters compare."""
-    cells = run.cells or []
+    """One table for models and one for attention alone, with the columns that the filters compare."""
+    cells = run.cells
     parts = [_table([cell for cell in cells if cell.is_attention == alone], alone) for alone in (False, True)]
     sentences = [
         f"{name}: {flag.sentence}" for name, flag in FLAGS.items() if any(name in cell.flags for cell in cells)
@@ -75,15 +70,11 @@ def _table(cells: Sequence[Cell], alone: bool) -> str:
     if not cells:
         return ""
     timed = [cell for cell in cells if cell.is_timed]
-    figures = [column for column in FIGURES if any(column.of(cell) is not None for cell in timed)]
-    header = "".join(f'<th scope="col">{text(name)}</th>' for name in LABELS[alone])
-    header += "".join(f'<th scope="col">{text(column.name)}</th>' for column in figures)
-    body = "".join(_row(cell, alone, figures) for cell in cells)
+    figures = {name: of for name, of in FIGURES.items() if any(of(cell) is not None for cell in timed)}
+    header = "".join(f'<th scope="col">{text(name)}</th>' for name in (*LABELS[alone], *figures))
+    body = "".join(_row(cell, alone, list(figures.values())) for cell in cells)
     caption = "Attention alone" if alone else "Language models"
-    return (
-        f'<div class="scroll"><table class="labels{len(LABELS[alone])}"><caption>{caption}</caption>'
-        f"<thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
+    return html_table(caption, len(LABELS[alone]), header, body)
 
 
 def _row(cell: Cell, alone: bool, figures: Sequence[Column]) -> str:
@@ -94,10 +85,9 @@ def _row(cell: Cell, alone: bool, figures: Sequence[Column]) -> str:
     if not cell.is_timed:
         said = f"<strong>{text(OUTCOMES[cell.outcome])}</strong>: {text(cell.reason)}"
         return f'{start}<td class="outcome" colspan="{max(len(figures), 1)}">{said}'
-    return start + "".join(f"<td>{text(column.of(cell) or DASH)}" for column in figures)
+    return start + "".join(f"<td>{text(figure(cell) or DASH)}" for figure in figures)
 
 
 def _links(run: RecordedRun) -> str:
-    """The run's figures unrounded, one file for each kind."""
-    rows = flat_rows(run.cells or [], run.name, machine_name(run.record), run.passes)
+    rows = flat_rows(run.cells, run.name, machine_name(run.record), run.passes)
     return "".join(csv_link(f"{run.name}-{kind}", as_csv(rows[kind], COLUMNS[kind])) for kind in COLUMNS if rows[kind])

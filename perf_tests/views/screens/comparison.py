@@ -1,5 +1,8 @@
-"""Two runs side by side as a person scans them in a terminal: what is lost first, then the slowest, then the rest."""
+"""Two runs side by side in a terminal: lost cases first, then the slowest, then the rest."""
 
+import os
+import shutil
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,18 +13,20 @@ from perf_tests.records.compare import ComparedCase, Status
 from perf_tests.views.screens.lines import DASH, case_name, duration, printable
 
 NARROWEST, WIDEST = 80, 200
-"""Columns that lines are fitted to; a narrower terminal breaks them, and a wider one gains nothing."""
+"""Characters that lines are fitted to; a narrower terminal breaks them, a wider one gains nothing."""
+WIDTH_OF_A_FILE = 120
+"""Without a terminal; COLUMNS in the environment overrides it."""
 
-NOTE = "ratio: now / before, the interval within these launches; launches differ by more, so this is no verdict"
+NOTE = "ratio: now / before, the interval within these launches; launches differ by more, so this is not a verdict"
 
 STRIP_COLUMNS = 25
-"""An odd number, so that the ratio 1 has a column of its own."""
+"""An odd number, so that the ratio 1 has its own column."""
 LEAST_SHOWN = 0.02
-"""The strip shows at least this much on either side of 1: noise is not to look like a slowdown."""
+"""The strip shows at least this much on either side of 1, so that noise does not look like a slowdown."""
 
 
 class Tone(StrEnum):
-    """What colour says a second time: words and order have said it before."""
+    """A line's colour, which repeats what its words say."""
 
     BAD = "bad"
     GOOD = "good"
@@ -35,7 +40,7 @@ class ScreenLine:
 
 
 class Reading(StrEnum):
-    """What the interval says of these two launches, and of no others."""
+    """The interval's meaning for these two launches only."""
 
     SLOWER = "slower"
     FASTER = "faster"
@@ -45,7 +50,7 @@ class Reading(StrEnum):
 
 TONES = {Reading.SLOWER: Tone.BAD, Reading.FASTER: Tone.GOOD}
 FIRST = (Status.GONE, Status.NO_LONGER, Status.INCOMPARABLE)
-"""Without a ratio, and before all ratios; what is new or was never measured comes after them."""
+"""Without a ratio, before all ratios; new cases and those never measured come last."""
 
 
 def reading(row: ComparedCase) -> Reading:
@@ -57,21 +62,20 @@ def reading(row: ComparedCase) -> Reading:
 
 
 def comparison_lines(rows: Sequence[ComparedCase], width: int) -> list[ScreenLine]:
-    """A tally, the cases that are lost, the ratios from the worst on, and the cases that only one run has."""
+    """A tally, the lost cases, the ratios from the worst on, and the cases that only one run has."""
     width = min(max(width, NARROWEST), WIDEST)
     lost = sorted((row for row in rows if row.status in FIRST), key=lambda row: FIRST.index(Status(row.status)))
-    measured = sorted((row for row in rows if row.ratio is not None), key=_worst_first)
+    # Significant changes first; among equals, the largest first.
+    measured = sorted(
+        (row for row in rows if row.ratio is not None),
+        key=lambda row: (list(Reading).index(reading(row)), -abs(log(row.ratio or 1.0))),
+    )
     others = [row for row in rows if row.ratio is None and row.status not in FIRST]
     lines = [ScreenLine(_tally(rows))] if rows else []
     lines += [ScreenLine(_in_words(row), Tone.BAD if row.is_failure else Tone.PLAIN) for row in lost]
     if measured:
         lines += [*_table(measured, width), ScreenLine(NOTE)]
     return lines + [ScreenLine(_in_words(row)) for row in others]
-
-
-def _worst_first(row: ComparedCase) -> tuple[int, float]:
-    """What differs beyond its interval before what does not; in either, the largest change first."""
-    return list(Reading).index(reading(row)), -abs(log(row.ratio or 1.0))
 
 
 def _tally(rows: Sequence[ComparedCase]) -> str:
@@ -83,11 +87,11 @@ def _tally(rows: Sequence[ComparedCase]) -> str:
 
 HEADER = ("case", "before", "now", "ratio", "95 % interval", "reading")
 DROPPED = ("before", "now")
-"""What a narrow terminal has no room for, in this order; the strip goes before them."""
+"""In a narrow terminal, in this order; the strip goes before them."""
 
 
 def _table(rows: Sequence[ComparedCase], width: int) -> list[ScreenLine]:
-    """Columns as far as they fit; where nothing is left to drop, names lose their middle."""
+    """Columns as far as they fit; then names lose their middle."""
     columns = {name: [name, *texts] for name, texts in zip(HEADER, zip(*map(_cells, rows), strict=True), strict=True)}
     for name in DROPPED:
         if _width(columns) > width:
@@ -129,7 +133,7 @@ def shortened(name: str, length: int) -> str:
 
 
 def _strips(rows: Sequence[ComparedCase]) -> list[str]:
-    """Each interval as a line, its ratio as a mark, 1 in the middle; all rows on one logarithmic scale."""
+    """Each interval as a line with its ratio marked, 1 in the middle, all on one logarithmic scale."""
     ends = [end for row in rows for end in row.interval or (row.ratio or 1.0,)]
     most = max(abs(log(end)) for end in [1 + LEAST_SHOWN, *(end for end in ends if end > 0)])
     middle = STRIP_COLUMNS // 2
@@ -153,3 +157,17 @@ def _in_words(row: ComparedCase) -> str:
     seconds = row.before_seconds if row.now_seconds is None else row.now_seconds
     figure = "" if seconds is None else f" ({duration(seconds)}{' before' if row.now_seconds is None else ''})"
     return printable(f"{case_name(row.id)}: {row.status}{figure}{': ' if row.explanation else ''}{row.explanation}")
+
+
+def width() -> int:
+    return shutil.get_terminal_size((WIDTH_OF_A_FILE, 24)).columns
+
+
+def has_colours() -> bool:
+    """In a terminal, unless NO_COLOR is set (https://no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def painted(line: ScreenLine) -> str:
+    code = {Tone.BAD: "31", Tone.GOOD: "32"}.get(line.tone)
+    return f"\x1b[{code}m{line.text}\x1b[0m" if code and has_colours() else line.text

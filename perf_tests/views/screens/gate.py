@@ -1,4 +1,4 @@
-"""What a person sees of a gate run: a sentence for each finding, a table, Markdown for a pull request, JSON."""
+"""A gate run in a terminal, as Markdown for a pull request, and as JSON."""
 
 import json
 import math
@@ -15,92 +15,90 @@ from perf_tests.gate.suite import Shift
 from perf_tests.gate.verdicts import CaseResult, Effect, ExactResult, Verdict
 from perf_tests.records.record import Json, without_nan
 from perf_tests.views.screens.lines import DASH, case_name, duration, printable, table
-from perf_tests.views.tables.formats import in_markdown, pipe_table
+from perf_tests.views.tables.table import in_markdown, pipe_table
 
 CLOCKS = {"wall": "wall time", "cpu": "CPU time of the process"}
 
-REASON = "WHY IT IS WORTH IT"
-"""Left for a person to write."""
-
 CLOCK_COLUMN = {"wall": "wall", "cpu": "CPU"}
 
-HOW_TO_ACCEPT = f"To accept what is so on purpose, add to .benchmarks/{FILE_NAME}, with the reason:"
+REASON = "WHY IT IS WORTH IT"
+"""For the user to replace."""
+HOW_TO_ACCEPT = f"To accept an intended slowdown, add to .benchmarks/{FILE_NAME} with a reason:"
 
 HEADER = ("case", "verdict", "clock", "base", "head", "effect", "95 % interval", "launch pairs")
 EXACT_HEADER = ("counter", "verdict", "base", "head")
 
 
 def report_lines(result: GateResult, header: Json, rules: Rules) -> list[str]:
-    """Everything for a terminal: table, findings, what they cost to accept, the conditions, the verdict last."""
+    """Everything for a terminal: table, findings, how to accept them, the conditions, the verdict last."""
     lines = table(HEADER, map(case_row, result.cases)) if result.cases else []
-    if result.exact:
-        changed = [row for row in result.exact if row.verdict != Verdict.SAME]
-        same = len(result.exact) - len(changed)
-        lines += table(EXACT_HEADER, map(_exact_row, changed)) if changed else []
-        lines += [f"{same} exact counters are the same on both sides."] if same else []
-    lines += uncounted_sentences(result)
-    lines += finding_sentences(result, header, rules)
+    changed = _changed(result)
+    lines += table(EXACT_HEADER, map(_exact_row, changed)) if changed else []
+    if len(result.exact) > len(changed):
+        lines += [f"{len(result.exact) - len(changed)} exact counters are the same on both sides."]
+    lines += [*_uncounted_sentences(result), *finding_sentences(result, header, rules)]
     pasted = lines_to_accept(result, header)
-    if pasted:
-        lines += [HOW_TO_ACCEPT, *pasted]
-    lines += [*condition_lines(result, header, rules), verdict_sentence(result)]
+    lines += [HOW_TO_ACCEPT, *pasted] if pasted else []
+    lines += [*_condition_lines(result, header, rules), verdict_sentence(result)]
     return [printable(line) for line in lines]
 
 
 def finding_sentences(result: GateResult, header: Json, rules: Rules) -> list[str]:
-    """One sentence for each case or counter of which there is something to say."""
-    sentences = [_suite_sentence(result)] if result.suite is not None and result.suite.is_significant else []
+    """One sentence for the suite if it slowed down, for each case that is not OK, and for each whose counters rose."""
+    sentences = (
+        [_suite_sentence(result.suite, result)] if result.suite is not None and result.suite.is_significant else []
+    )
     sentences += [_case_sentence(row, header, rules) for row in result.cases if row.verdict != Verdict.OK]
-    risen = [row for row in result.exact if row.verdict == Verdict.MORE]
+    risen: dict[str, list[str]] = {}
+    for row in result.exact:
+        if row.verdict == Verdict.MORE:
+            risen.setdefault(row.id, []).append(_rise(row))
     return sentences + [
-        _exact_sentence(case, [row for row in risen if row.id == case]) for case in dict.fromkeys(r.id for r in risen)
+        f"{Verdict.MORE}: {case_name(case)}: {', '.join(rises)}; counters are exact, so any increase fails."
+        for case, rises in risen.items()
     ]
 
 
-def uncounted_sentences(result: GateResult) -> list[str]:
+def _uncounted_sentences(result: GateResult) -> list[str]:
     """One for each reason why exact counters are not compared."""
     reasons = Counter((row.side, row.reason) for row in result.uncounted)
     return [
-        f"The exact counters of {count} {'case' if count == 1 else 'cases'} are not compared: {side} has none: "
+        f"Exact counters of {count} {'case' if count == 1 else 'cases'} are not compared, because {side} has none: "
         f"{reason.rstrip('.')}."
         for (side, reason), count in reasons.items()
     ]
 
 
 def _case_sentence(row: CaseResult, header: Json, rules: Rules) -> str:
-    name = case_name(row.id)
+    start, accepted = f"{row.verdict}: {case_name(row.id)}", _because(row.accepted)
     if row.effect is None or row.verdict not in (Verdict.SLOWER, Verdict.FASTER, Verdict.UNDECIDED):
-        return f"{row.verdict}: {name}: {row.explanation or 'too few launch pairs'}{_because(row.accepted)}."
-    size = f"{effect_words(row, row.effect)}, {row.effect.pairs} launch pairs)"
+        return f"{start}: {row.explanation or 'too few launch pairs'}{accepted}."
+    start += f": {effect_words(row, row.effect)}, {row.effect.pairs} launch pairs)"
+    command = reproduce_command(row.id, header)
     if row.verdict == Verdict.UNDECIDED:
-        needed = _what_pairs_would_take(row, rules)
-        return f"{row.verdict}: {name}: {size}; {needed}. Alone: {reproduce_command(row.id, header)}"
-    limit = f"; more than {rules.margin:.1%} is shown" if row.verdict == Verdict.SLOWER else ""
-    return f"{row.verdict}: {name}: {size}{limit}{_because(row.accepted)}. Again: {reproduce_command(row.id, header)}"
+        unconfirmed = "it needs confirmation by fresh launch pairs" if row.effect.low > rules.margin else ""
+        return f"{start}; {why_undecided(row, rules, 'fresh launch pairs', unconfirmed)}. Alone: {command}"
+    return f"{start}{significance(row, rules)}{accepted}. Again: {command}"
 
 
 def effect_words(row: CaseResult, effect: Effect) -> str:
-    """What was measured of a case; the bracket that holds the interval stays open."""
     words = "faster" if effect.effect < 0 else "slower"
     clock = CLOCKS[row.clock or "wall"]
     return f"head is {abs(effect.effect):.1%} {words} by {clock} ({interval_words(effect)} at 95 %"
 
 
-def what_it_would_take(row: CaseResult, rules: Rules) -> str:
-    """Why a case is undecided, and how many launches more would decide."""
+def significance(row: CaseResult, rules: Rules) -> str:
+    return f"; a slowdown above {rules.margin:.1%} is significant" if row.verdict == Verdict.SLOWER else ""
+
+
+def why_undecided(row: CaseResult, rules: Rules, launches: str, unconfirmed: str = "") -> str:
+    """Why a case is undecided, and how many `launches` would decide it."""
     needed = "more than a thousand" if row.launches_needed is None else f"about {row.launches_needed}"
-    return f"a slowdown of {rules.matters:.1%} is neither shown nor ruled out: it would take {needed}"
-
-
-def _what_pairs_would_take(row: CaseResult, rules: Rules) -> str:
-    state, _, needed = what_it_would_take(row, rules).partition(": ")
-    if row.effect is not None and row.effect.low > rules.margin:
-        state = "it is called so only once fresh launch pairs confirm it"
-    return f"{state}: {needed} fresh launch pairs"
+    state = unconfirmed or f"a slowdown of {rules.matters:.1%} is neither confirmed nor excluded"
+    return f"{state}; deciding would take {needed} {launches}"
 
 
 def reproduce_command(case_id: str, header: Json) -> str:
-    """What measures this one case again."""
     options = header.get("options") or f"--against {_base_revision(header)}"
     return f"pytest {shlex.quote(case_id)} {options}"
 
@@ -109,23 +107,19 @@ def _base_revision(header: Json) -> str:
     return str(header["base"].get("revision") or header["base"]["label"])[:12]
 
 
-def _suite_sentence(result: GateResult) -> str:
-    assert result.suite is not None
-    flat = "no sentinel moved, so it is the code" if result.sentinels else "there were no sentinels to tell why"
+def _suite_sentence(suite: Shift, result: GateResult) -> str:
+    unchanged = "the sentinels did not change, so the cause is the code"
+    cause = unchanged if result.sentinels else "no sentinels ran, so the cause is unknown"
     return (
-        f"SLOWER: the suite as a whole by {result.suite.effect:.1%} ({interval_words(result.suite)} at 95 %): {flat}"
-        f"{_because(result.suite_accepted)}."
+        f"SLOWER: the suite as a whole by {suite.effect:.1%} ({interval_words(suite)} at 95 %): "
+        f"{cause}{_because(result.suite_accepted)}."
     )
-
-
-def _exact_sentence(case: str, risen: list[ExactResult]) -> str:
-    return f"{Verdict.MORE}: {case_name(case)}: {', '.join(map(_rise, risen))}; this is exact, so any increase counts."
 
 
 def _rise(row: ExactResult) -> str:
     share = f" ({row.new / row.old - 1:+.2%})" if row.old else ""
     accepted = "" if row.accepted is None else f" (accepted: {row.accepted})"
-    return f"{row.counter} rose from {_number(row.old)} to {_number(row.new)}{share}{accepted}"
+    return f"{row.counter} rose from {row.old:,} to {row.new:,}{share}{accepted}"
 
 
 def _because(accepted: str | None) -> str:
@@ -133,7 +127,7 @@ def _because(accepted: str | None) -> str:
 
 
 def lines_to_accept(result: GateResult, header: Json) -> list[str]:
-    """The entries that would accept every slowdown and counter that fails, for a person to give reasons."""
+    """Entries that accept every slowdown and counter that fails; the user writes the reasons."""
     revision = _base_revision(header)
     entries = slowdowns_to_accept(result.cases, revision)
     if result.suite is not None and result.suite.is_significant and result.suite_accepted is None:
@@ -143,7 +137,6 @@ def lines_to_accept(result: GateResult, header: Json) -> list[str]:
 
 
 def slowdowns_to_accept(cases: Iterable[CaseResult], revision: str) -> list[Acceptance]:
-    """An entry for each case that fails for being slower than `revision`."""
     return [
         Acceptance(row.id, _limit(row.effect.high), REASON, revision)
         for row in cases
@@ -152,45 +145,47 @@ def slowdowns_to_accept(cases: Iterable[CaseResult], revision: str) -> list[Acce
 
 
 def _limit(share: float) -> float:
-    """The upper end of the interval, rounded up to a hundredth: the same change measured again stays below it."""
+    """The interval's upper end, rounded up to a hundredth, so that the same change measured again stays below it."""
     return math.ceil(100 * (1 + share)) / 100
 
 
-def condition_lines(result: GateResult, header: Json, rules: Rules) -> list[str]:
-    """By what clock, out of how many launches, with what a run here can find."""
+def _condition_lines(result: GateResult, header: Json, rules: Rules) -> list[str]:
+    """The clock, the number of launch pairs, the thresholds, and the smallest slowdown that a run here detects."""
     clock = result.clock
-    spreads = f"a pair of launches scatters by {clock.wall_spread:.1%} in wall time"
+    spreads = f"launch pairs scatter by {clock.wall_spread:.1%} in wall time"
     if math.isnan(clock.wall_spread):
-        spreads = "too few to say how much a pair of launches scatters"
+        spreads = "too few launch pairs to estimate their scatter"
     elif clock.cpu_spread is not None:
         spreads += f" and by {clock.cpu_spread:.1%} in CPU time"
     lines = [
-        f"{header['base']['label']} against {header['head']['label']}: {result.pairs[0]} launch pairs of the suite, "
-        f"{result.pairs[1]} fresh ones of the suspects; {CLOCKS[clock.clock]} decides: {spreads}."
+        f"{header['base']['label']} against {header['head']['label']}: {result.pairs[0]} launch pairs of all cases, "
+        f"{result.pairs[1]} fresh pairs of the suspects; verdicts use {CLOCKS[clock.clock]}: {spreads}."
     ]
     if clock.guards:
-        lines += ["Wall time stands guard beside it, because CPU time does not see waiting or lost parallelism."]
+        lines += ["Wall time is checked too, because CPU time misses waiting and lost parallelism."]
     lines += [
-        f"SLOWER: more than {rules.margin:.1%} is shown; a run without such a case says it with a chance of at most "
-        f"{rules.alpha:.1%}. OK: {rules.matters:.1%} is ruled out at {1 - rules.clearing_level:.0%}."
+        f"SLOWER: a slowdown above {rules.margin:.1%} is significant; a run without one reports SLOWER with "
+        f"probability at most {rules.alpha:.1%}. {ok_means(rules)}"
     ]
     if result.detectable is not None:
-        lines += [f"A run to its last look finds a slowdown of {result.detectable:.1%} four times of five here."]
+        lines += [f"A full run on this machine detects a {result.detectable:.1%} slowdown with 80 % power."]
     return lines
 
 
+def ok_means(rules: Rules) -> str:
+    return f"OK: a slowdown of {rules.matters:.1%} is excluded at {1 - rules.clearing_level:.0%} confidence."
+
+
 def verdict_sentence(result: GateResult) -> str:
-    """The last line."""
     exact = sum(row.is_failure for row in result.exact)
     counted = tally(result.cases) + (f", {exact} counters rose" if exact else "")
     reason = f": {result.reason}" if result.reason else ""
     if result.verdict == RunVerdict.UNDECIDED:
-        reason = ": what is undecided is not to pass"
+        reason = ": --gate-undecided=fail"
     return f"gate: {result.verdict}{reason} ({counted or 'no cases'})"
 
 
 def tally(cases: Iterable[CaseResult]) -> str:
-    """How many cases have each verdict."""
     counts = Counter(row.verdict for row in cases)
     return ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])
 
@@ -199,7 +194,7 @@ def case_row(row: CaseResult) -> tuple[str, ...]:
     effect = row.effect
     return (
         case_name(row.id),
-        f"{row.verdict}{' (accepted)' if row.accepted else ''}",
+        _verdict(row),
         DASH if row.clock is None else CLOCK_COLUMN[row.clock],
         duration(row.base_seconds),
         duration(row.head_seconds),
@@ -208,16 +203,19 @@ def case_row(row: CaseResult) -> tuple[str, ...]:
 
 
 def _exact_row(row: ExactResult) -> tuple[str, ...]:
-    verdict = f"{row.verdict}{' (accepted)' if row.accepted else ''}"
-    return f"{case_name(row.id)} {row.counter}", verdict, _number(row.old), _number(row.new)
+    return f"{case_name(row.id)} {row.counter}", _verdict(row), f"{row.old:,}", f"{row.new:,}"
+
+
+def _verdict(row: CaseResult | ExactResult) -> str:
+    return f"{row.verdict}{' (accepted)' if row.accepted else ''}"
+
+
+def _changed(result: GateResult) -> list[ExactResult]:
+    return [row for row in result.exact if row.verdict != Verdict.SAME]
 
 
 def interval_words(effect: Effect | Shift) -> str:
     return f"{effect.low:+.1%} to {effect.high:+.1%}"
-
-
-def _number(value: float) -> str:
-    return f"{value:,}"
 
 
 def markdown(result: GateResult, header: Json, rules: Rules) -> str:
@@ -229,25 +227,21 @@ def markdown(result: GateResult, header: Json, rules: Rules) -> str:
         parts += ["", *pipe_table(HEADER, map(case_row, loud))]
     pasted = lines_to_accept(result, header)
     if pasted:
-        parts += ["", f"To accept what is so on purpose, add to `.benchmarks/{FILE_NAME}`, with the reason:", ""]
+        parts += ["", HOW_TO_ACCEPT.replace(f".benchmarks/{FILE_NAME}", f"`.benchmarks/{FILE_NAME}`"), ""]
         parts += _fenced(pasted)
-    parts += ["", f"<details><summary>All {len(result.cases)} cases</summary>", ""]
-    parts += [*pipe_table(HEADER, map(case_row, result.cases)), "", "</details>", ""]
-    parts += _markdown_of_counters(result)
-    conditions = [*uncounted_sentences(result), *condition_lines(result, header, rules)]
+    parts += ["", *_folded(f"All {len(result.cases)} cases", pipe_table(HEADER, map(case_row, result.cases)))]
+    changed = _changed(result)
+    summary = f"{len(changed)} of {len(result.exact)} exact counters changed"
+    if changed:
+        parts += _folded(summary, pipe_table(EXACT_HEADER, map(_exact_row, changed)))
+    elif result.exact:
+        parts += [f"{summary}.", ""]
+    conditions = [*_uncounted_sentences(result), *_condition_lines(result, header, rules)]
     return "\n".join(parts + [in_markdown(line) + "  " for line in conditions]) + "\n"
 
 
-def _markdown_of_counters(result: GateResult) -> list[str]:
-    """The counters that moved, folded; none where there are none."""
-    moved = [row for row in result.exact if row.verdict != Verdict.SAME]
-    if not result.exact:
-        return []
-    summary = f"{len(moved)} of {len(result.exact)} exact counters moved"
-    if not moved:
-        return [f"{summary}.", ""]
-    rows = pipe_table(EXACT_HEADER, map(_exact_row, moved))
-    return [f"<details><summary>{summary}</summary>", "", *rows, "", "</details>", ""]
+def _folded(summary: str, lines: list[str]) -> list[str]:
+    return [f"<details><summary>{summary}</summary>", "", *lines, "", "</details>", ""]
 
 
 def _fenced(lines: list[str]) -> list[str]:
@@ -258,11 +252,11 @@ def _fenced(lines: list[str]) -> list[str]:
 
 
 def as_json(result: GateResult, header: Json, rules: Rules) -> str:
-    """The same for machines; a number that is not known is null."""
+    """The result as JSON; an unknown number is null."""
     data: Json = {
         "verdict": result.verdict,
         "exit_code": result.exit_code,
-        **{name: value for name, value in asdict(result).items() if name != "verdict"},
+        **asdict(result),
         "base": header["base"],
         "head": header["head"],
         "rules": rules.settings(),
@@ -272,7 +266,7 @@ def as_json(result: GateResult, header: Json, rules: Rules) -> str:
 
 
 def judged_json(data: Json, **judged: Sequence[CaseResult | ExactResult]) -> str:
-    """JSON of a result in which each row of these lists says whether it is a failure."""
+    """JSON of a result, with `is_failure` in each row of the `judged` lists."""
     for name, rows in judged.items():
         for place, row in enumerate(rows):
             data[name][place]["is_failure"] = row.is_failure

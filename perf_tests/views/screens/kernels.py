@@ -1,22 +1,52 @@
-"""A kernel pass as a person reads it: one row for each case after a run, and everything about one case."""
+"""A kernel pass in a terminal: one row for each case after a run, and everything about one case."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from perf_tests.audit.kernel_consistency import inconsistencies, product_shares_that_do_not_fall
 from perf_tests.records.record import Json
-from perf_tests.views.screens.lines import DASH, case_name, duration, shown, table
+from perf_tests.views.screens.lines import DASH, case_name, column_table, duration, shown, table
 
 NAME_WIDTH = 60
-"""Characters of a kernel's name that a table shows; names of C++ templates run to thousands."""
+"""Characters shown of a kernel's name; names of C++ templates have thousands."""
 
-CALLS_HEADER = ("launches", "time", "of kernels", "of wall")
+Columns = dict[str, Callable[[Json], str]]
+
+SHARES: Columns = {
+    "launches": lambda row: f"{row['launches']:g}",
+    "time": lambda row: duration(row["seconds"]),
+    "of kernels": lambda row: f"{row['share_of_kernel_time']:.1%}",
+    "of wall": lambda row: f"{row['share_of_wall']:.1%}",
+}
+SUMMARY: Columns = {
+    "case": lambda row: case_name(row["id"]),
+    "launches": lambda row: f"{row['values']['launches']}",
+    "products": lambda row: f"{row['values']['matrix_products']['count']}",
+    "share of kernel time": lambda row: f"{row['values']['matrix_products']['share_of_kernel_time']:.1%}",
+    "busy": lambda row: shown(row["values"]["busy_share"], ".1%"),
+    "softmax / products": lambda row: _softmax_over_products(row["values"]["attention"] or {}),
+    "wall, not traced": lambda row: duration(row["values"]["plain_wall_seconds"]),
+}
+REGION: Columns = {
+    "region": lambda row: f"{row['region']}{', backward' if row['is_backward'] else ''}",
+    **SHARES,
+    "of its direction": lambda row: f"{row['share_of_direction']:.1%}",
+}
+ATTENTION_PART: Columns = {
+    "part": lambda row: str(row["part"]),
+    "launches": lambda row: f"{row['launches']:g}",
+    "device": lambda row: duration(row["device_seconds"]),
+    "host": lambda row: duration(row["host_seconds"]),
+    "MFLOP": lambda row: f"{row['flops'] / 1e6:.3g}",
+    "MB": lambda row: f"{row['bytes'] / 1e6:.3g}",
+    "bound": lambda row: row["bound"] or DASH,
+    "std over layers": lambda row: duration(row["spread_over_layers"]["stddev_seconds"]),
+}
 
 
 def summary_lines(passes: Sequence[Json]) -> list[str]:
-    """One row for each traced case, and what is wrong with any."""
-    header = ("case", "launches", "products", "share of kernel time", "busy", "softmax / products", "wall, not traced")
-    lines = table(header, [_summary_row(row) for row in passes])
-    lines += ["share: of the matrix products; softmax / products: times within a layer's attention, forward or back"]
+    """One row for each traced case, then the inconsistencies."""
+    lines = column_table(SUMMARY, passes)
+    lines += ["share: of the matrix products; softmax / products: times in a layer's attention, forward, backward"]
     folders = sorted({row["values"]["trace"].partition("/")[0] for row in passes if row["values"].get("trace")})
     lines += [f"traces for ui.perfetto.dev: {folder}, beside the record" for folder in folders]
     for row in passes:
@@ -25,19 +55,9 @@ def summary_lines(passes: Sequence[Json]) -> list[str]:
     return lines + product_shares_that_do_not_fall(passes)
 
 
-def _summary_row(row: Json) -> tuple[str, ...]:
-    values = row["values"]
-    products, attention = values["matrix_products"], values["attention"] or {}
+def _softmax_over_products(attention: Json) -> str:
     ratios = [direction["softmax_over_products_time"] for direction in attention.values() if direction]
-    return (
-        case_name(row["id"]),
-        f"{values['launches']}",
-        f"{products['count']}",
-        f"{products['share_of_kernel_time']:.1%}",
-        shown(values["busy_share"], ".1%"),
-        ", ".join(shown(ratio, ".2f") for ratio in ratios) or DASH,
-        duration(values["plain_wall_seconds"]),
-    )
+    return ", ".join(shown(ratio, ".2f") for ratio in ratios) or DASH
 
 
 def _left_out(values: Json) -> list[str]:
@@ -45,38 +65,30 @@ def _left_out(values: Json) -> list[str]:
 
 
 def detail_lines(values: Json) -> list[str]:
-    """Every table of one pass."""
-    return [
-        *_head(values),
-        "", *table(("kind", *CALLS_HEADER), [(row["kind"], *_shares(row)) for row in values["kinds"]]),
-        "", *_kernel_table(values),
-        "", *_region_table(values),
-        *_memory_lines(values),
-        *_gap_lines(values),
-        *_attention_lines(values),
-        *_left_out(values),
-        *inconsistencies(values),
-    ]  # fmt: skip
-
-
-def _head(values: Json) -> list[str]:
     products = values["matrix_products"]
     expected = products.get("expected_count")
+    kind: Columns = {"kind": lambda row: str(row["kind"]), **SHARES}
     return [
         f"{values['launches']:g} kernels in a round, {duration(values['kernel_seconds'])} of "
         f"{duration(values['wall_seconds'])}; device busy {values['busy_share']:.1%}",
         f"{products['count']:g} matrix products{'' if expected is None else f' of {expected} expected'}, "
         f"{products['share_of_kernel_time']:.1%} of the kernel time",
+        "",
+        *column_table(kind, values["kinds"]),
+        "",
+        *_kernel_table(values),
+        "",
+        *(column_table(REGION, values["regions"]) if values["regions"] else []),
+        *(
+            f"{row['kind']}: {row['count']:g} operations, {row['bytes']} bytes, {duration(row['seconds'])}, "
+            f"{row['share_of_wall']:.1%} of wall"
+            for row in values["memory_operations"]
+        ),
+        *_gap_lines(values),
+        *_attention_lines(values),
+        *_left_out(values),
+        *inconsistencies(values),
     ]
-
-
-def _shares(row: Json) -> tuple[str, ...]:
-    return (
-        f"{row['launches']:g}",
-        duration(row["seconds"]),
-        f"{row['share_of_kernel_time']:.1%}",
-        f"{row['share_of_wall']:.1%}",
-    )
 
 
 def _kernel_table(values: Json) -> list[str]:
@@ -94,30 +106,7 @@ def _kernel_table(values: Json) -> list[str]:
 
 
 def _calls(row: Json) -> tuple[str, ...]:
-    return (
-        f"{row['calls']:g}", duration(row["total_seconds"]), duration(row["mean_seconds"]),
-        duration(row["stddev_seconds"]),
-    )  # fmt: skip
-
-
-def _region_table(values: Json) -> list[str]:
-    rows = [
-        (
-            f"{row['region']}{', going back' if row['is_backward'] else ''}",
-            *_shares(row),
-            f"{row['share_of_direction']:.1%}",
-        )
-        for row in values["regions"]
-    ]
-    return table(("region", *CALLS_HEADER, "of its direction"), rows) if rows else []
-
-
-def _memory_lines(values: Json) -> list[str]:
-    return [
-        f"{row['kind']}: {row['count']:g} operations, {row['bytes']} bytes, {duration(row['seconds'])}, "
-        f"{row['share_of_wall']:.1%} of wall"
-        for row in values["memory_operations"]
-    ]
+    return f"{row['calls']:g}", *(duration(row[f"{name}_seconds"]) for name in ("total", "mean", "stddev"))
 
 
 def _gap_lines(values: Json) -> list[str]:
@@ -139,26 +128,12 @@ def _attention_lines(values: Json) -> list[str]:
     for name, direction in (values["attention"] or {}).items():
         if direction is None:
             continue
-        rows = [_part_row(row) for row in direction["parts"]]
-        header = ("part", "launches", "device", "host", "MFLOP", "MB", "bound", "std over layers")
-        lines += ["", f"one of {direction['layers']} attention layers, {name}", *table(header, rows)]
+        lines += ["", f"one of {direction['layers']} attention layers, {name}"]
+        lines += column_table(ATTENTION_PART, direction["parts"])
         lines += [
             f"softmax / products: {shown(direction['softmax_over_products_time'], '.3g')} in time, "
-            f"{shown(direction['softmax_over_products_flops'], '.3g')} in FLOPs; of {duration(direction['seconds'])}, "
-            f"{duration(direction['saved_without_gaps_seconds'])} idle between kernels and "
-            f"{duration(direction['saved_by_fusing_seconds'])} at most saved by fusing all but the products"
+            f"{shown(direction['softmax_over_products_flops'], '.3g')} in FLOPs; of {duration(direction['seconds'])}: "
+            f"{duration(direction['saved_without_gaps_seconds'])} idle between kernels, at most "
+            f"{duration(direction['saved_by_fusing_seconds'])} saved by fusing everything except the products"
         ]
     return lines
-
-
-def _part_row(row: Json) -> tuple[str, ...]:
-    return (
-        row["part"],
-        f"{row['launches']:g}",
-        duration(row["device_seconds"]),
-        duration(row["host_seconds"]),
-        f"{row['flops'] / 1e6:.3g}",
-        f"{row['bytes'] / 1e6:.3g}",
-        row["bound"] or DASH,
-        duration(row["spread_over_layers"]["stddev_seconds"]),
-    )

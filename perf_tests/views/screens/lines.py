@@ -1,6 +1,7 @@
-"""A record as a person reads it in a terminal: plain lines, a pure function of the data."""
+"""A record in a terminal: plain lines, a pure function of the data."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from perf_tests.audit.row_flags import FLAGS
 from perf_tests.records.record import OUTCOMES, Json
@@ -8,40 +9,37 @@ from perf_tests.records.record import OUTCOMES, Json
 DASH = "-"
 
 WIDTH = 120
-"""Columns of a terminal that a table of results keeps to."""
+"""Characters per line of a table of results."""
+
+T = TypeVar("T")
 
 
 def result_lines(record: Json) -> list[str]:
     """One row for each case: median, spread, throughput; then the cases without a timing, with their reasons."""
     lines = _result_table(record["benchmarks"]) if record["benchmarks"] else []
     for row in record["benchmarks"]:
-        flags = row["extra_info"].get("flags", ())
-        lines += [
-            f"{case_name(row['fullname'])}: {FLAGS[flag].sentence}{_next_step(flag, row['extra_info'])}"
-            for flag in flags
-        ]
-    lines += [
-        f"{case_name(row['id'])}: {OUTCOMES[row['outcome']]}: {row['reason']}{_rounds_kept(row)}"
-        for row in record["outcomes"]
-    ]
+        for flag in row["extra_info"].get("flags", ()):
+            rounds = row["extra_info"].get("suggested_warmup_rounds") if flag == "short_warmup" else None
+            advice = "" if rounds is None else f"; set --warmup-rounds {rounds}"
+            lines.append(f"{case_name(row['fullname'])}: {FLAGS[flag].sentence}{advice}")
+    for row in record["outcomes"]:
+        kept = f" ({len(row['rounds'])} rounds kept)" if row.get("rounds") else ""
+        lines.append(f"{case_name(row['id'])}: {OUTCOMES[row['outcome']]}: {row['reason']}{kept}")
     return lines
 
 
 def _result_table(rows: Sequence[Json]) -> list[str]:
-    """Not wider than `WIDTH` while there is a column that can go; what bounds a case is shown where it is known."""
-    columns = [*_COLUMNS]
-    if all(row["extra_info"].get("bound") is None for row in rows):
-        columns = [column for column in columns if column not in ("bound", "roofline")]
-    for name in (*_DROPPED_FIRST, None):
-        shown_rows = [(case_name(row["fullname"]), *(_COLUMNS[column](row) for column in columns)) for row in rows]
-        lines = table(("case", *columns), shown_rows)
-        if len(lines[0]) <= WIDTH or name is None:
-            break
-        columns.remove(name)
-    return [*lines, "; ".join(note for name, note in _NOTES.items() if name in columns)]
+    """At most `WIDTH` characters wide while a column can be dropped; what bounds a case is shown where it is known."""
+    unknown = {"bound", "roofline"} if all(row["extra_info"].get("bound") is None for row in rows) else set()
+    columns = {name: cell for name, cell in _COLUMNS.items() if name not in unknown}
+    for name in _DROPPED_FIRST:
+        if len(column_table(columns, rows)[0]) > WIDTH:
+            del columns[name]
+    return [*column_table(columns, rows), "; ".join(note for name, note in _NOTES.items() if name in columns)]
 
 
 _COLUMNS: dict[str, Callable[[Json], str]] = {
+    "case": lambda row: case_name(row["fullname"]),
     "median": lambda row: duration(row["stats"]["median"]),
     "spread": lambda row: f"{row['stats']['iqr'] / row['stats']['median']:.1%}",
     "tokens/s": lambda row: _rounded(row["extra_info"].get("tokens_per_second")),
@@ -51,8 +49,7 @@ _COLUMNS: dict[str, Callable[[Json], str]] = {
     "roofline": lambda row: shown(row["extra_info"].get("roofline_fraction"), ".0%"),
 }
 _DROPPED_FIRST = ("of ceiling", "tokens/s", "TFLOP/s")
-"""What else tells, when the names of the cases are long: the roofline, and the median."""
-
+"""Where the names of the cases are long: the roofline and the median say nearly the same."""
 _NOTES = {
     "spread": "spread: interquartile range over median",
     "of ceiling": "ceiling: the best square product in this precision here",
@@ -60,19 +57,7 @@ _NOTES = {
 }
 
 
-def _next_step(flag: str, info: Json) -> str:
-    """What to set, where a flag has a figure for it."""
-    rounds = info.get("suggested_warmup_rounds")
-    return f"; set --warmup-rounds {rounds}" if flag == "short_warmup" and rounds is not None else ""
-
-
-def _rounds_kept(outcome: Json) -> str:
-    count = len(outcome.get("rounds") or ())
-    return f" ({count} rounds kept)" if count else ""
-
-
 def time_line(seconds: dict[str, float]) -> str:
-    """Where the time of a run went, as shares of the whole."""
     total = seconds["total"] or 1.0
     counting, passes = seconds.get("counting", 0.0), seconds.get("passes", 0.0)
     rest = total - seconds["rounds"] - seconds["building"] - counting - passes
@@ -86,24 +71,24 @@ def time_line(seconds: dict[str, float]) -> str:
 
 
 def case_name(node_id: str) -> str:
-    """`forward small-ctx128-fp32-naive` out of a node id."""
+    """`forward small-ctx128-fp32-naive` from a node id."""
     function = node_id.rpartition("::")[2]
     name, _, parameters = function.removeprefix("test_").partition("[")
     return f"{name} {parameters.removesuffix(']')}"
 
 
 def printable(text: object) -> str:
-    """Control characters and lone surrogates as spaces: a name out of a file must not move a terminal's cursor."""
+    """Control characters and lone surrogates as spaces: a name from a file must not move a terminal's cursor."""
     return "".join(character if character.isprintable() else " " for character in str(text))
 
 
 def shown(value: float | None, form: str) -> str:
-    """The value in a form of `format`; a dash where it is not known."""
+    """The value in a form of `format`; a dash for None."""
     return DASH if value is None else format(value, form)
 
 
 def duration(seconds: float | None) -> str:
-    """Four significant digits in the unit that suits; a dash where it is not known."""
+    """Four significant digits in a fitting unit; a dash for None."""
     if seconds is None:
         return DASH
     for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "us")):
@@ -120,11 +105,14 @@ def _rounded(value: float | None) -> str:
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Columns as wide as their content; the first to the left, figures to the right."""
-    cells = [list(header), *map(list, rows)]
+    cells = [header, *rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in cells
+        "  ".join(cell.rjust(width) if place else cell.ljust(width) for place, (cell, width) in enumerate(columns))
+        for columns in (zip(row, widths, strict=True) for row in cells)
     ]
+
+
+def column_table(columns: Mapping[str, Callable[[T], str]], rows: Iterable[T]) -> list[str]:
+    """The same, from each column's heading and what it shows of a row."""
+    return table(tuple(columns), [[cell(row) for cell in columns.values()] for row in rows])

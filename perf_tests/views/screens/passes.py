@@ -1,4 +1,4 @@
-"""Extra passes over the cases as they are read: each name with what prints the rows of a record that bear it."""
+"""Extra passes over the cases in a terminal: what prints the rows of each."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,6 +15,5 @@ PASS_LINES: dict[str, Callable[[Sequence[Json]], list[str]]] = {
 
 
 def pass_lines(record: Json) -> dict[str, list[str]]:
-    """The lines of each pass that the record holds, by name."""
     rows = {name: [row for row in record.get("passes", []) if row["pass"] == name] for name in PASS_LINES}
     return {name: PASS_LINES[name](of_pass) for name, of_pass in rows.items() if of_pass}

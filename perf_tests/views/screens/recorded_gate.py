@@ -1,4 +1,4 @@
-"""What a person sees of a gate between recorded launches: a table, a sentence for each finding, the conditions."""
+"""A gate between recorded launches: in a terminal, as Markdown for a pull request, and as JSON."""
 
 import math
 from dataclasses import asdict
@@ -14,12 +14,14 @@ from perf_tests.views.screens.gate import (
     case_row,
     effect_words,
     judged_json,
+    ok_means,
+    significance,
     slowdowns_to_accept,
     tally,
-    what_it_would_take,
+    why_undecided,
 )
 from perf_tests.views.screens.lines import case_name, printable, table
-from perf_tests.views.tables.formats import in_markdown, pipe_table
+from perf_tests.views.tables.table import in_markdown, pipe_table
 
 RECORDED_HEADER = (*HEADER[:-1], "launches of head")
 
@@ -36,42 +38,38 @@ def recorded_lines(result: RecordedResult, rules: Rules, base_name: str) -> list
 
 
 def recorded_findings(result: RecordedResult, rules: Rules) -> list[str]:
-    """One sentence for each case of which there is something to say."""
     return [_sentence(row, rules) for row in result.cases if row.verdict != Verdict.OK]
 
 
 def failure_sentences(result: RecordedResult, rules: Rules) -> list[str]:
-    """One sentence for each case that fails."""
     return [printable(_sentence(row, rules)) for row in result.cases if row.is_failure]
 
 
 def _sentence(row: CaseResult, rules: Rules) -> str:
-    name = case_name(row.id)
+    start = f"{row.verdict}: {case_name(row.id)}"
     if row.effect is None or row.explanation:
-        return f"{row.verdict}: {name}: {row.explanation}."
-    size = effect_words(row, row.effect) + ")"
+        return f"{start}: {row.explanation}."
+    start += f": {effect_words(row, row.effect)}){significance(row, rules)}"
     if row.verdict == Verdict.UNDECIDED:
-        size += f"; {what_it_would_take(row, rules)} launches"
-    elif row.verdict == Verdict.SLOWER:
-        size += f"; more than {rules.margin:.1%} is shown"
-        size += "" if row.accepted is None else f"; accepted: {row.accepted}"
-    return f"{row.verdict}: {name}: {size}."
+        start += f"; {why_undecided(row, rules, 'launches')}"
+    elif row.verdict == Verdict.SLOWER and row.accepted is not None:
+        start += f"; accepted: {row.accepted}"
+    return f"{start}."
 
 
 def recorded_conditions(result: RecordedResult, rules: Rules) -> list[str]:
-    """What the verdicts stand on, and what they cannot see."""
-    lines = [f"{result.launches[0]} launches of base against {result.launches[1]} of head"]
+    """What the verdicts rest on, and what they cannot detect."""
+    launches = f"{result.launches[0]} launches of base against {result.launches[1]} of head"
     if not math.isnan(result.spread):
-        lines[0] += (
-            f"; {CLOCKS[result.clock]} decides, one launch differs from the next by {result.spread:.1%}; "
-            f"cases follow the best matrix product of their launch by {result.slope:.2f}"
+        launches += (
+            f"; verdicts use {CLOCKS[result.clock]}; launches differ by {result.spread:.1%}; case times follow their "
+            f"launch's matrix-product rate with slope {result.slope:.2f}"
         )
-    lines[0] += "."
     return [
-        *lines,
-        f"SLOWER: more than {rules.margin:.1%} is shown, at {rules.alpha:.1%} over all cases. OK: {rules.matters:.1%} "
-        f"is ruled out at {1 - rules.clearing_level:.0%}. What the machine did between the two sets, and the matrix "
-        "product did not see, looks like a change: measure side by side where you can.",
+        f"{launches}.",
+        f"SLOWER: a slowdown above {rules.margin:.1%} is significant at {rules.alpha:.1%} over all cases. "
+        f"{ok_means(rules)} A change of the machine between the two sets that the matrix product misses looks like a "
+        "change of the code: prefer --against.",
     ]
 
 
@@ -83,7 +81,6 @@ def recorded_verdict(result: RecordedResult) -> str:
 
 
 def recorded_markdown(result: RecordedResult, rules: Rules) -> str:
-    """A summary for a pull request."""
     parts = [f"### {in_markdown(recorded_verdict(result))}", ""]
     parts += [f"* {in_markdown(sentence)}" for sentence in recorded_findings(result, rules)]
     parts += ["", *pipe_table(RECORDED_HEADER, map(case_row, result.cases)), ""]
@@ -91,6 +88,5 @@ def recorded_markdown(result: RecordedResult, rules: Rules) -> str:
 
 
 def recorded_json(result: RecordedResult, rules: Rules) -> str:
-    """The same for machines."""
     data = asdict(result) | {"verdict": recorded_verdict(result).split()[1].rstrip(":"), "rules": rules.settings()}
     return judged_json(data, cases=result.cases)

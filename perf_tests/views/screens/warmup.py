@@ -1,18 +1,31 @@
-"""A warm-up study as a person reads it after a run: one row for each case, and what to set on this machine."""
+"""A warm-up study in a terminal: one row for each case, and the recommendation for this machine."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from perf_tests.records.record import Json
 from perf_tests.traces.first_round_parts import STEADY
-from perf_tests.views.screens.lines import DASH, case_name, duration, table
+from perf_tests.views.screens.lines import DASH, case_name, column_table, duration
 
-HEADER = ("case", "first round", "of it mostly", "mean after 0", "after 1", "after 5", "steady from", "enough")
+COLUMNS: dict[str, Callable[[Json], str]] = {
+    "case": lambda row: case_name(row["id"]),
+    "first round": lambda row: duration(_after(row, 0)["seconds"][0]),
+    "of it mostly": lambda row: _mostly(_after(row, 0)["first_round_parts"]),
+    "mean after 0": lambda row: _mean(_after(row, 0)),
+    "after 1": lambda row: _mean(_after(row, 1)),
+    "after 5": lambda row: _mean(_after(row, 5)),
+    "steady from": lambda row: (
+        f"round {steady}" if (steady := _after(row, 0)["steady_from_round"]) is not None else DASH
+    ),
+    "enough": lambda row: f"{row['values']['recommended_warmup_rounds']}",
+}
 
 
 def warmup_lines(passes: Sequence[Json]) -> list[str]:
-    """Rows, what is to be said of single cases, and one recommendation for the machine."""
-    lines = table(HEADER, [_row(row) for row in passes])
-    lines += ["each column in a process of its own; mean with standard deviation; steady from: without a warm-up"]
+    """Rows, remarks on single cases, and one recommendation for the machine."""
+    lines = column_table(COLUMNS, passes)
+    lines += [
+        "one process per column; mean (relative standard deviation); steady from: first steady round without warm-up"
+    ]
     for row in passes:
         values = row["values"]
         if values["flags"] or " After " in values["recommendation"]:
@@ -21,7 +34,6 @@ def warmup_lines(passes: Sequence[Json]) -> list[str]:
 
 
 def machine_line(passes: Sequence[Json]) -> str:
-    """How many warm-up rounds cover every case of the study."""
     needed = {row["id"]: row["values"]["recommended_warmup_rounds"] for row in passes}
     most = max(needed, key=lambda case_id: needed[case_id])
     configured = max(row["values"]["configured_warmup_rounds"] for row in passes)
@@ -29,22 +41,12 @@ def machine_line(passes: Sequence[Json]) -> str:
     return f"for this machine: --warmup-rounds {needed[most]}, which {case_name(most)} needs; {configured} {judgement}"
 
 
-def _row(row: Json) -> tuple[str, ...]:
-    values = row["values"]
-    by_count = {one["warmup_rounds"]: one for one in values["series"] if not one["leaves_out_timed_phase"]}
-    steady = by_count[0]["steady_from_round"]
-    return (
-        case_name(row["id"]),
-        duration(by_count[0]["seconds"][0]),
-        _mostly(by_count[0]["first_round_parts"]),
-        *(_mean(by_count[count]) for count in (0, 1, 5)),
-        DASH if steady is None else f"round {steady}",
-        f"{values['recommended_warmup_rounds']}",
-    )
+def _after(row: Json, rounds: int) -> Json:
+    found = (one for one in row["values"]["series"] if not one["leaves_out_timed_phase"])
+    return next(one for one in found if one["warmup_rounds"] == rounds)
 
 
 def _mostly(parts: Json) -> str:
-    """The part that the first round grew by most, as a share of what it grew by in all."""
     grown = {name: seconds for name, seconds in parts.items() if name != STEADY and seconds > 0}
     if not grown:
         return DASH

@@ -1,7 +1,10 @@
-"""A record as cells: every case with its labels and its figure, or with the word for why it has none."""
+"""A record as cells: every case with its labels, and its rounds or the reason for having none.
+
+In a cell of an extra pass `info` holds what the pass found; a case that it lost has its outcome.
+"""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -9,14 +12,16 @@ from typing import Any
 from perf_tests.identity import OF_A_PHASE, is_attention
 from perf_tests.phases import label_of, place_of
 from perf_tests.records.record import OUTCOMES, Json, identity_of, timing_outcomes
+from perf_tests.views.screens.lines import DASH, case_name
 
+LABELS = ("Size", "Context", "Phase", "Precision", "Implementation")
 SHORT_OUTCOMES = {**OUTCOMES, "out_of_memory": "OOM"}
-"""What stands in a cell whose neighbours are figures."""
+"""For a cell between figures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One case of one run; `rounds` holds seconds and is empty where the case has no valid timing."""
+    """One case of one run; `rounds` are seconds, empty for a case without a valid timing."""
 
     id: str
     identity: Json
@@ -27,7 +32,6 @@ class Cell:
 
     @property
     def is_attention(self) -> bool:
-        """Whether attention alone was measured, and no model."""
         return is_attention(self.identity)
 
     @property
@@ -51,12 +55,12 @@ class Cell:
         return math.sqrt(math.fsum((seconds - mean) ** 2 for seconds in self.rounds) / (len(self.rounds) - 1))
 
     def label(self, name: str) -> str:
-        """An identity field in words; empty where it is null or missing."""
+        """An identity field as text; empty where it is null or missing."""
         value = self.identity.get(name)
         return "" if value is None else str(value)
 
     def number(self, name: str) -> float | None:
-        """A finite number from the identity or from what was written down beside the timing; else None."""
+        """A finite number of the identity or the row's other fields; else None."""
         return finite(self.identity.get(name, self.info.get(name)))
 
     @property
@@ -71,14 +75,13 @@ class Cell:
 
     @property
     def implementation(self) -> str:
-        """How the same function is computed: attention, and where they are not the default, the other axes."""
+        """How the same function is computed: attention, and the other axes where they are not the default."""
         parts = [self.label("attention")]
-        if self.label("execution") not in ("", "eager"):
-            parts.append(f"{self.label('execution')} model")
-        if self.label("checkpoint") not in ("", "none"):
-            parts.append(f"checkpoint {self.label('checkpoint')}")
-        if self.label("model") not in ("", "ours"):
-            parts.append(self.label("model"))
+        for name, default, words in (
+            ("execution", "eager", "{} model"), ("checkpoint", "none", "checkpoint {}"), ("model", "ours", "{}")
+        ):  # fmt: skip
+            if self.label(name) not in ("", default):
+                parts.append(words.format(self.label(name)))
         return ", ".join(part for part in parts if part)
 
 
@@ -87,10 +90,9 @@ def finite(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        number = float(value)
+        return float(value) if math.isfinite(value) else None
     except OverflowError:
         return None
-    return number if math.isfinite(number) else None
 
 
 def cells_of(record: Json) -> list[Cell]:
@@ -111,24 +113,20 @@ def _order(cell: Cell) -> tuple[Any, ...]:
         place: tuple[Any, ...] = (order(cell.identity.get("head_dim")), order(cell.identity.get("sequence_length")))
     else:
         place = (size_order(cell), order(cell.identity.get("context_length")))
-    implementation = (cell.implementation != "naive", cell.implementation)
-    return (
-        cell.is_attention,
-        place,
-        implementation,
-        precision_order(cell.label("precision")),
-        phase_order(cell),
-        cell.id,
+    names = (
+        (cell.implementation != "naive", cell.implementation),
+        (cell.label("precision") != "fp32", cell.label("precision")),
     )
+    return cell.is_attention, place, *names, phase_order(cell), cell.id
 
 
 def phase_order(cell: Cell) -> tuple[tuple[bool, int], str]:
-    """Phases as they follow each other in a training step, then whatever else there is."""
+    """Phases in the order of a training step, then all others."""
     return place_of(cell.phase), cell.phase
 
 
 def order(value: object) -> tuple[int, float, str]:
-    """A key that puts numbers before words, and takes anything."""
+    """A sort key of any value: numbers before words."""
     number = finite(value)
     return (0, number, "") if number is not None else (1, 0.0, str(value))
 
@@ -142,20 +140,84 @@ def size_order(cell: Cell) -> tuple[float, str]:
     return num_layers * (4 * d_model * d_model + 3 * d_model * d_ff), cell.label("size")
 
 
-def precision_order(precision: str) -> tuple[bool, str]:
-    return precision != "fp32", precision
-
-
 def distinct(values: Iterable[str]) -> list[str]:
-    """Each value once, in the order in which it first comes."""
+    """Each value once, in order of first appearance."""
     return list(dict.fromkeys(values))
 
 
 def pairs_along(cells: Iterable[Cell], axis: str, base: str) -> list[tuple[Cell, Cell]]:
-    """(cell at `base`, other cell) that differ along `axis` alone."""
+    """Each (cell at `base`, other cell) that differ only along `axis`."""
     follow = (axis, *OF_A_PHASE) if axis == "phase" else (axis,)
     groups: dict[tuple[str, ...], dict[str, Cell]] = {}
     for cell in cells:
         same = tuple(f"{name}={value}" for name, value in cell.identity.items() if name not in follow)
         groups.setdefault(same, {})[cell.phase if axis == "phase" else cell.label(axis)] = cell
     return [(of[base], other) for of in groups.values() if base in of for other in of.values() if other is not of[base]]
+
+
+def pass_cells(record: Json, name: str) -> list[Cell]:
+    """The rows of one pass in the order of the record, then the cases without one."""
+    found = [
+        Cell(row["id"], row["identity"], row["values"])
+        for row in rows_in(record, "passes")
+        if row.get("pass") == name
+        and isinstance(row.get("id"), str)
+        and all(isinstance(row.get(part), dict) for part in ("identity", "values"))
+    ]
+    return found + [
+        Cell(row["id"], identity_of(row), {}, outcome=row["outcome"], reason=row["reason"])
+        for row in rows_in(record, "outcomes")
+        if row.get("pass") == name
+    ]
+
+
+def labels_of(cell: Cell) -> tuple[str, ...]:
+    """The case's text under each of `LABELS`; for attention alone, width and length."""
+    if cell.is_attention:
+        place = f"d {cell.label('head_dim')}", cell.label("sequence_length")
+    else:
+        place = cell.label("size"), cell.label("context_length")
+    return (*place, cell.phase, cell.label("precision"), cell.implementation)
+
+
+def name_of(cell: Cell) -> str:
+    """The labels as a name on an axis or in a list."""
+    return " ".join(label for label in labels_of(cell) if label)
+
+
+def without_phase(cell: Cell) -> str:
+    """The name of a configuration, whatever its phase."""
+    size, context, _, *others = labels_of(cell)
+    return " ".join(label for label in (size, context, *others) if label)
+
+
+def last_phases(cells: Sequence[Cell]) -> list[Cell]:
+    """The last phase of each configuration that has a row: a full step contains what the others hold."""
+    known = (cell for cell in sorted(cells, key=phase_order) if not cell.outcome)
+    last = {without_phase(cell): cell for cell in known}
+    return [cell for cell in cells if last.get(without_phase(cell)) is cell]
+
+
+def lost_row(cell: Cell, columns: int) -> tuple[str, ...]:
+    """The row of a case that the pass lost: its outcome, and dashes in the other columns."""
+    said = (*labels_of(cell), SHORT_OUTCOMES[cell.outcome])
+    return (*said, *[DASH] * (columns - len(said)))
+
+
+def lost_lines(cells: Iterable[Cell]) -> tuple[str, ...]:
+    """A sentence for each case without a timing, or without a row of its pass."""
+    return tuple(f"{case_name(cell.id)}: {OUTCOMES[cell.outcome]}: {cell.reason}" for cell in cells if cell.outcome)
+
+
+def rows_in(values: Json, *names: str) -> Iterator[Json]:
+    """The rows of a list that may be nested, missing or damaged."""
+    found = inside(values, *names[:-1]).get(names[-1])
+    return (row for row in (found if isinstance(found, list) else ()) if isinstance(row, dict))
+
+
+def inside(values: Json, *names: str) -> Json:
+    """The innermost of nested objects; empty where one is missing or damaged."""
+    found: Any = values
+    for name in names:
+        found = found.get(name) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}

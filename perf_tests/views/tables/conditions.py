@@ -1,4 +1,4 @@
-"""Under what conditions the figures of a record were taken, in words."""
+"""The conditions of a record's figures, in words."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,7 @@ from perf_tests.views.tables.cells import Cell, distinct, finite
 
 
 def machine_name(record: Json) -> str:
-    """The GPU, or else the CPU with its count of cores, as the machine names them."""
+    """The GPU, else the CPU with its count of cores, as the machine names them."""
     machine = record["machine_info"]
     gpu = (machine.get("torch") or {}).get("gpu")
     if gpu:
@@ -19,7 +19,6 @@ def machine_name(record: Json) -> str:
 
 
 def machine_line(record: Json) -> str:
-    """Machine, build and what was set of it."""
     facts = record["machine_info"].get("torch") or {}
     parts = [machine_name(record)]
     if facts.get("torch"):
@@ -46,28 +45,20 @@ def commit_of(record: Json) -> str:
 
 
 def date_of(record: Json) -> str:
-    """Date and time to the minute, as written."""
     return str(record.get("datetime") or "")[:16].replace("T", " ")
 
 
 def rounds_line(cells: list[Cell]) -> str:
     """Batch, warm-up and measured rounds, TF32 state: each value that occurs among these cells."""
     timed = [cell for cell in cells if cell.is_timed]
-    parts = [_values("batch", (cell.label("batch_size") for cell in cells))]
-    parts.append(_values("", (str(len(cell.rounds)) for cell in timed), " measured rounds"))
-    parts.append(
-        _values(
-            "",
-            (f"{rounds:.0f}" for cell in timed if (rounds := cell.number("warmup_rounds")) is not None),
-            " warm-up rounds",
-        )
-    )
-    parts.append(_values("AdamW", (cell.label("optimizer") for cell in timed)))
-    parts.append(_values("float32 products", (str(cell.info.get("float32_matmul_precision") or "") for cell in timed)))
-    parts.append(_values("SDPA backend", (str(cell.info.get("sdpa_backend") or "") for cell in timed)))
-    return ", ".join(part for part in parts if part)
-
-
-def _values(name: str, values: Iterable[str], after: str = "") -> str:
-    known = [value for value in distinct(values) if value]
-    return f"{name} {' and '.join(known)}{after}".strip() if known else ""
+    warmups = [rounds for cell in timed if (rounds := cell.number("warmup_rounds")) is not None]
+    found: dict[str, Iterable[str]] = {
+        "batch {}": (cell.label("batch_size") for cell in cells),
+        "{} measured rounds": (str(len(cell.rounds)) for cell in timed),
+        "{} warm-up rounds": (f"{rounds:.0f}" for rounds in warmups),
+        "AdamW {}": (cell.label("optimizer") for cell in timed),
+        "float32 products {}": (str(cell.info.get("float32_matmul_precision") or "") for cell in timed),
+        "SDPA backend {}": (str(cell.info.get("sdpa_backend") or "") for cell in timed),
+    }
+    known = {words: [value for value in distinct(values) if value] for words, values in found.items()}
+    return ", ".join(words.format(" and ".join(values)) for words, values in known.items() if values)

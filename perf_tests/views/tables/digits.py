@@ -23,7 +23,7 @@ def with_spread(value: float, spread: float | None) -> str:
 
 
 def significant(value: float, digits: int = EXACT_DIGITS) -> str:
-    """At least `digits` significant digits, never in powers of ten; whole numbers stay whole."""
+    """At least `digits` significant digits, never as a power of ten; whole numbers stay whole."""
     if value == 0 or not math.isfinite(value):
         return f"{value:.0f}"
     return _rounded(value, max(_places(value, digits), 0))
@@ -47,7 +47,7 @@ def ratio_spread(
 
 
 def figure_in(values: Json, name: str, factor: float = 1.0) -> str:
-    """The figure of that name in another unit; a dash where there is none, as in all of the next."""
+    """The figure of that name in another unit; a dash where there is none, here and below."""
     value = finite(values.get(name))
     return shown(None, "") if value is None else significant(value * factor)
 

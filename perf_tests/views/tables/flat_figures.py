@@ -1,4 +1,4 @@
-"""A record's figures one to a line, with the columns that published collections of such figures use."""
+"""A record's figures one to a line, in the columns of published collections of such figures."""
 
 import csv
 import io
@@ -8,51 +8,44 @@ from collections.abc import Mapping, Sequence
 from perf_tests.phases import PHASES
 from perf_tests.records.record import Json
 from perf_tests.views.screens.lines import DASH
-from perf_tests.views.tables.cells import Cell, cells_of, finite
+from perf_tests.views.tables.cells import Cell, cells_of, finite, pass_cells, rows_in
 from perf_tests.views.tables.conditions import machine_name
 from perf_tests.views.tables.digits import MIB
-from perf_tests.views.tables.pass_cells import pass_cells, rows_in
 from perf_tests.views.tables.warmup import seconds_of
 
-MODEL_TIMING_COLUMNS = (
-    "source", "gpu", "gpu_basis", "edition", "size", "d_model", "d_ff", "n_layers", "n_heads", "vocab", "batch",
-    "context", "context_basis", "precision", "compiled", "phase", "mean_ms", "std_ms", "n_measured", "warmup", "sync",
-    "status", "note", "attention", "execution", "checkpoint", "optimizer", "median_ms",
-)  # fmt: skip
-ATTENTION_TIMING_COLUMNS = (
-    "source", "gpu", "gpu_basis", "batch", "d_model", "seq_len", "causal_mask", "precision", "compiled", "phase",
-    "mean_ms", "std_ms", "n_measured", "status", "note", "attention", "median_ms",
-)  # fmt: skip
-MEMORY_COLUMNS = (
-    "source", "gpu", "gpu_basis", "object", "size", "d_model", "n_layers", "batch", "context", "precision", "compiled",
-    "mode", "value", "unit", "status", "note", "attention", "execution", "checkpoint", "predicted",
-)  # fmt: skip
-KERNEL_COLUMNS = (
-    "source", "gpu", "gpu_basis", "edition", "size", "context", "scope", "kernel", "calls", "total_ms", "avg_us",
-    "std_us", "pct_of_gpu_time", "note", "precision", "attention",
-)  # fmt: skip
-WARMUP_COLUMNS = (
-    "source", "gpu", "size", "context", "phase", "warmup", "mean_ms", "std_ms", "note", "gpu_basis", "d_model", "d_ff",
-    "n_layers", "n_heads", "vocab", "batch", "precision", "compiled", "n_measured", "attention", "first_ms",
-    "steady_from_round",
-)  # fmt: skip
-
 COLUMNS = {
-    "timing": MODEL_TIMING_COLUMNS,
-    "attention": ATTENTION_TIMING_COLUMNS,
-    "memory": MEMORY_COLUMNS,
-    "kernels": KERNEL_COLUMNS,
-    "warmup": WARMUP_COLUMNS,
-}
-"""The columns of each kind of table. What others have no column for stands at the end."""
+    "timing": (
+        "source", "gpu", "gpu_basis", "edition", "size", "d_model", "d_ff", "n_layers", "n_heads", "vocab", "batch",
+        "context", "context_basis", "precision", "compiled", "phase", "mean_ms", "std_ms", "n_measured", "warmup",
+        "sync", "status", "note", "attention", "execution", "checkpoint", "optimizer", "median_ms",
+    ),
+    "attention": (
+        "source", "gpu", "gpu_basis", "batch", "d_model", "seq_len", "causal_mask", "precision", "compiled", "phase",
+        "mean_ms", "std_ms", "n_measured", "status", "note", "attention", "median_ms",
+    ),
+    "memory": (
+        "source", "gpu", "gpu_basis", "object", "size", "d_model", "n_layers", "batch", "context", "precision",
+        "compiled", "mode", "value", "unit", "status", "note", "attention", "execution", "checkpoint", "predicted",
+    ),
+    "kernels": (
+        "source", "gpu", "gpu_basis", "edition", "size", "context", "scope", "kernel", "calls", "total_ms", "avg_us",
+        "std_us", "pct_of_gpu_time", "note", "precision", "attention",
+    ),
+    "warmup": (
+        "source", "gpu", "size", "context", "phase", "warmup", "mean_ms", "std_ms", "note", "gpu_basis", "d_model",
+        "d_ff", "n_layers", "n_heads", "vocab", "batch", "precision", "compiled", "n_measured", "attention", "first_ms",
+        "steady_from_round",
+    ),
+}  # fmt: skip
+"""The columns of each kind of table, those that published collections lack at the end."""
 
 PRECISIONS = {"bf16": "bf16_amp", "fp16": "fp16_amp", "fp16-unscaled": "fp16_amp(unscaled)"}
 FORWARD_PEAKS = {"inference": "forward_peak(no_grad)", "forward": "forward_peak(with grad)"}
-"""What others call these precisions and these peaks."""
+"""Their names in published collections."""
 
 
 def flat_figures(record: Json, name: str) -> dict[str, list[Json]]:
-    """Rows of each kind, by the kind's columns; values that are not known are empty."""
+    """Rows of each kind, by the kind's columns; unknown values are empty."""
     passes = {extra_pass: pass_cells(record, extra_pass) for extra_pass in ("kernels", "memory", "warmup")}
     return flat_rows(cells_of(record), name, machine_name(record), passes)
 
@@ -60,10 +53,10 @@ def flat_figures(record: Json, name: str) -> dict[str, list[Json]]:
 def flat_rows(
     cells: Sequence[Cell], name: str, machine: str, passes: Mapping[str, Sequence[Cell]]
 ) -> dict[str, list[Json]]:
-    """The same of cells and of what extra passes found, with the names of their record and of its machine."""
-    found = {
-        "timing": [(cell, _timing(cell)) for cell in cells if not cell.is_attention],
-        "attention": [(cell, {"causal_mask": "yes"}) for cell in cells if cell.is_attention],
+    """The same of cells and of extra passes, with the names of their record and its machine."""
+    found: dict[str, list[tuple[Cell, Json]]] = {
+        "timing": [(cell, {}) for cell in cells if not cell.is_attention],
+        "attention": [(cell, {}) for cell in cells if cell.is_attention],
         "memory": [(cell, row) for cell in (*cells, *passes.get("memory", ())) for row in _amounts(cell)],
         "kernels": [(cell, row) for cell in passes.get("kernels", ()) for row in _kernels(cell)],
         "warmup": [(cell, row) for cell in passes.get("warmup", ()) for row in _warmups(cell)],
@@ -73,8 +66,10 @@ def flat_rows(
 
 
 def _common(cell: Cell, name: str, machine: str) -> Json:
-    """Columns that mean the same in every kind."""
+    """Every column that no kind fills itself; each kind takes those that it has."""
     precision = cell.label("precision")
+    compiled = "compiled" in (cell.label("attention"), cell.label("execution"))
+    other = "" if cell.label("attention") == "naive" else f" ({cell.label('attention')})"
     return {
         "source": name,
         "gpu": machine,
@@ -86,13 +81,21 @@ def _common(cell: Cell, name: str, machine: str) -> Json:
         "seq_len": cell.label("sequence_length"),
         "batch": cell.label("batch_size"),
         "precision": PRECISIONS.get(precision, precision),
-        "compiled": _compiled(cell),
+        "compiled": "yes" if compiled else f"no{other}",
         "phase": _published(cell.phase),
         "status": "ok" if not cell.outcome else "OOM" if cell.outcome == "out_of_memory" else cell.outcome,
         "note": cell.reason,
         "attention": cell.label("attention"),
         "execution": cell.label("execution"),
         "checkpoint": cell.label("checkpoint"),
+        "optimizer": cell.label("optimizer"),
+        "d_ff": cell.label("d_ff"),
+        "n_heads": cell.label("num_heads"),
+        "vocab": cell.label("vocab_size"),
+        "context_basis": "stated",
+        "causal_mask": "yes",
+        "warmup": _or_empty(cell.number("warmup_rounds")),
+        "sync": "yes",
         **_times(cell),
     }
 
@@ -100,13 +103,6 @@ def _common(cell: Cell, name: str, machine: str) -> Json:
 def _published(phase: str) -> str:
     row = PHASES.get(phase)
     return row.published_as or phase if row else phase
-
-
-def _compiled(cell: Cell) -> str:
-    """yes or no; fused attention is said to be, since its time is not that of the same operations."""
-    if "compiled" in (cell.label("attention"), cell.label("execution")):
-        return "yes"
-    return "no" if cell.label("attention") == "naive" else f"no ({cell.label('attention')})"
 
 
 def _times(cell: Cell) -> Json:
@@ -120,18 +116,8 @@ def _times(cell: Cell) -> Json:
     }
 
 
-def _timing(cell: Cell) -> Json:
-    return {
-        **{name: cell.label(field) for name, field in SHAPE.items()},
-        "context_basis": "stated",
-        "optimizer": cell.label("optimizer"),
-        "warmup": _or_empty(cell.number("warmup_rounds")),
-        "sync": "yes",
-    }
-
-
 def _amounts(cell: Cell) -> list[Json]:
-    """Peak and what was allocated before the backward pass; a case that ran out of memory has a row without them."""
+    """Peak, and bytes before the backward pass; a case out of memory has a row without a value."""
     place = {
         "object": "attention" if cell.is_attention else "model",
         "unit": "MiB",
@@ -150,7 +136,6 @@ def _amounts(cell: Cell) -> list[Json]:
 
 
 def _kernels(cell: Cell) -> list[Json]:
-    """The kernels that take most of one round."""
     return [
         {
             "scope": cell.phase,
@@ -166,11 +151,9 @@ def _kernels(cell: Cell) -> list[Json]:
 
 
 def _warmups(cell: Cell) -> list[Json]:
-    """One process a row; a note says where its warm-up left out what was timed."""
-    shape = {name: cell.label(field) for name, field in SHAPE.items()}
+    """One process per row; a note marks warm-ups without the timed phase."""
     return [
         {
-            **shape,
             "warmup": _or_empty(row.get("warmup_rounds")),
             "mean_ms": _or_empty(row.get("mean_seconds"), 1e3),
             "std_ms": _or_empty(row.get("std_seconds"), 1e3),
@@ -184,11 +167,7 @@ def _warmups(cell: Cell) -> list[Json]:
     ]
 
 
-SHAPE = {"d_ff": "d_ff", "n_heads": "num_heads", "vocab": "vocab_size"}
-
-
 def _or_empty(found: object, factor: float | None = None) -> float | str:
-    """The figure in the column's unit, a count as it is."""
     value = finite(found)
     if value is None:
         return ""
@@ -196,7 +175,7 @@ def _or_empty(found: object, factor: float | None = None) -> float | str:
 
 
 def as_csv(rows: Sequence[Json], columns: Sequence[str]) -> str:
-    """A header and a line for each row, quoted where needed; what no encoding knows becomes a question mark."""
+    """A header and a line for each row, quoted where needed; lone surrogates become question marks."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(map(_plain, columns))
@@ -205,13 +184,13 @@ def as_csv(rows: Sequence[Json], columns: Sequence[str]) -> str:
 
 
 def as_jsonl(rows: Sequence[Json]) -> str:
-    """One JSON object to a line; what is not known is null."""
+    """One JSON object per line; unknown values are null."""
     return "".join(
         json.dumps({name: None if value == "" else value for name, value in row.items()}) + "\n" for row in rows
     )
 
 
 def _plain(value: object) -> object:
-    """Text that a spreadsheet does not take for a formula."""
+    """Text that a spreadsheet does not read as a formula."""
     starts_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
     return f"'{value}" if starts_formula and value != DASH else value

@@ -1,78 +1,76 @@
-"""Where the device time of a traced case goes, as tables: its kernels, their kinds, one attention layer by part."""
+"""Where the device time of a traced case goes, as tables: its kernels, launches and shares, one attention layer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from perf_tests.records.record import Json
 from perf_tests.views.screens.lines import DASH
-from perf_tests.views.tables.cells import Cell, finite
+from perf_tests.views.tables.cells import Cell, finite, inside, lost_lines, rows_in
 from perf_tests.views.tables.digits import count_in, figure_in, percent_in, with_spread
-from perf_tests.views.tables.pass_cells import LABELS, inside, labels_of, lost_lines, lost_row, rows_in
-from perf_tests.views.tables.timing import Table
+from perf_tests.views.tables.table import Columns, Table, pass_table
 
 TOP_KERNELS = 10
 NAME_CHARACTERS = 100
-"""Of a kernel's name; names of C++ templates run to thousands."""
+"""Of a kernel's name; names of C++ templates have thousands."""
+TRACED_NOTE = "traced under a profiler after the timings: use the shares; times include the profiler's overhead"
+WAYS = ("forward", "backward")
 
-TRACED_NOTE = "traced under a profiler, after the timings: shares are meant, times are longer than measured ones"
+KERNEL: Columns = {
+    "Kernel": lambda row: str(row.get("name"))[:NAME_CHARACTERS],
+    "calls": lambda row: count_in(row, "calls"),
+    "total (ms)": lambda row: figure_in(row, "total_seconds", 1e3),
+    "mean (us)": lambda row: _mean(row),
+    "of kernel time (%)": lambda row: percent_in(row, "share"),
+}
+SHARES: Columns = {
+    "launches": lambda row: count_in(row, "launches"),
+    "kernels (ms)": lambda row: figure_in(row, "kernel_seconds", 1e3),
+    "device busy (%)": lambda row: percent_in(row, "busy_share"),
+    "products of kernel time (%)": lambda row: percent_in(inside(row, "matrix_products"), "share_of_kernel_time"),
+    "softmax / products, forward": lambda row: _softmax_over_products(row, "forward"),
+    "softmax / products, backward": lambda row: _softmax_over_products(row, "backward"),
+}
+ATTENTION_PART: Columns = {
+    "Direction": lambda row: str(row["way"]),
+    "Part": lambda row: str(row.get("part")),
+    "launches": lambda row: count_in(row, "launches"),
+    "device (us)": lambda row: figure_in(row, "device_seconds", 1e6),
+    "host (us)": lambda row: figure_in(row, "host_seconds", 1e6),
+    "MFLOP": lambda row: figure_in(row, "flops", 1e-6),
+    "MB": lambda row: figure_in(row, "bytes", 1e-6),
+    "bound by": lambda row: str(row.get("bound") or DASH),
+}
 
 
-def kernel_table(passes: Sequence[Cell]) -> Table | None:
-    """The kernels that take most, for each traced case."""
-    rows = tuple(
-        (*labels_of(cell), *_kernel(row))
-        for cell in passes
-        for row in list(rows_in(cell.info, "kernels"))[:TOP_KERNELS]
-    )
-    header = (*LABELS, "Kernel", "calls", "total (ms)", "mean (us)", "of kernel time (%)")
+def kernel_table(cells: Sequence[Cell]) -> Table | None:
     title = f"Kernels that take most, up to {TOP_KERNELS} of a case"
-    return Table("kernels", title, header, len(LABELS) + 1, rows, (TRACED_NOTE,)).or_none()
+    rows = [(cell, row) for cell in cells for row in list(rows_in(cell.info, "kernels"))[:TOP_KERNELS]]
+    return pass_table("kernels", title, KERNEL, rows, [TRACED_NOTE], words=1)
 
 
-def _kernel(row: Json) -> tuple[str, ...]:
-    mean, spread = finite(row.get("mean_seconds")), finite(row.get("stddev_seconds"))
-    return (
-        str(row.get("name"))[:NAME_CHARACTERS],
-        count_in(row, "calls"),
-        figure_in(row, "total_seconds", 1e3),
-        DASH if mean is None else with_spread(mean * 1e6, spread and spread * 1e6),
-        percent_in(row, "share"),
-    )
+def share_table(cells: Sequence[Cell]) -> Table | None:
+    """Launches, busy share, matrix products against everything, softmax against products."""
+    rows = [(cell, cell.info) for cell in cells]
+    notes = (TRACED_NOTE, *lost_lines(cells))
+    return pass_table("kernel_shares", "Launches and matrix-product share", SHARES, rows, notes)
 
 
-def share_table(passes: Sequence[Cell]) -> Table | None:
-    """Launches, busy share, products against everything, softmax against products; or why a case was not traced."""
-    header = (*LABELS, "launches", "kernels (ms)", "device busy (%)", "products of kernel time (%)",
-              "softmax / products, forward", "softmax / products, backward")  # fmt: skip
-    rows = tuple(
-        lost_row(cell, len(header)) if cell.outcome else (*labels_of(cell), *_shares(cell.info)) for cell in passes
-    )
-    notes = (TRACED_NOTE, *lost_lines(passes))
-    return Table("kernel_shares", "Launches, and what products take", header, len(LABELS), rows, notes).or_none()
-
-
-def _shares(values: Json) -> tuple[str, ...]:
-    return (
-        count_in(values, "launches"),
-        figure_in(values, "kernel_seconds", 1e3),
-        percent_in(values, "busy_share"),
-        percent_in(inside(values, "matrix_products"), "share_of_kernel_time"),
-        *(figure_in(inside(values, "attention", way), "softmax_over_products_time") for way in ("forward", "backward")),
-    )
-
-
-def attention_part_table(passes: Sequence[Cell]) -> Table | None:
-    """One attention layer part by part: what the device takes, and the host to send it there."""
-    rows = tuple(
-        (*labels_of(cell), way, str(part.get("part")), count_in(part, "launches"),
-         figure_in(part, "device_seconds", 1e6), figure_in(part, "host_seconds", 1e6),
-         figure_in(part, "flops", 1e-6), figure_in(part, "bytes", 1e-6), str(part.get("bound") or DASH))
-        for cell in passes
-        for way in ("forward", "backward")
+def attention_part_table(cells: Sequence[Cell]) -> Table | None:
+    rows = [
+        (cell, {"way": way, **part})
+        for cell in cells
+        for way in WAYS
         for part in rows_in(cell.info, "attention", way, "parts")
-    )  # fmt: skip
-    header = (*LABELS, "Direction", "Part", "launches", "device (us)", "host (us)", "MFLOP", "MB", "bound by")
-    title = "One attention layer by part"
-    return Table("attention_parts", title, header, len(LABELS) + 2, rows, (TRACED_NOTE,)).or_none()
+    ]
+    return pass_table("attention_parts", "One attention layer by part", ATTENTION_PART, rows, [TRACED_NOTE], words=2)
 
 
-KERNEL_TABLES: tuple[Callable[[Sequence[Cell]], Table | None], ...] = (share_table, kernel_table, attention_part_table)
+def _mean(row: Json) -> str:
+    mean, spread = finite(row.get("mean_seconds")), finite(row.get("stddev_seconds"))
+    return DASH if mean is None else with_spread(mean * 1e6, spread and spread * 1e6)
+
+
+def _softmax_over_products(row: Json, way: str) -> str:
+    return figure_in(inside(row, "attention", way), "softmax_over_products_time")
+
+
+KERNEL_TABLES = (share_table, kernel_table, attention_part_table)

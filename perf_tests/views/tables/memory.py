@@ -1,126 +1,103 @@
 """Where memory goes, as tables: peaks beside predictions, their parts, what is saved, the largest blocks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 from perf_tests.records.record import Json
 from perf_tests.views.screens.lines import DASH, shown
-from perf_tests.views.tables.cells import Cell, distinct, finite
+from perf_tests.views.tables.cells import Cell, distinct, finite, inside, last_phases, lost_lines, rows_in
 from perf_tests.views.tables.digits import MIB, mebibytes_in, significant
-from perf_tests.views.tables.pass_cells import LABELS, inside, labels_of, last_phases, lost_lines, lost_row, rows_in
-from perf_tests.views.tables.timing import Table
+from perf_tests.views.tables.table import Columns, Table, pass_table
 
-MEMORY_NOTE = "each case in a process of its own, apart from the timings; 1 MiB = 1,048,576 bytes"
+MEMORY_NOTE = "each case in its own process, apart from the timings; 1 MiB = 1,048,576 bytes"
 LARGEST = 5
-"""Blocks that a table names for each case."""
+"""Blocks of each case in a table."""
+
+PEAK: Columns = {
+    "peak (MiB)": lambda row: mebibytes_in(row, "peak_allocated_bytes"),
+    "predicted (MiB)": lambda row: mebibytes_in(row, "predicted_peak_bytes"),
+    "measured / predicted": lambda row: _measured_over_predicted(row),
+    "reserved (MiB)": lambda row: mebibytes_in(row, "peak_reserved_bytes"),
+}
+SAVED: Columns = {
+    "Part": lambda row: str(row["part"]),
+    "places": lambda row: str(row["places"]),
+    "of one (MiB)": lambda row: significant(row["bytes"] / row["places"] / MIB),
+    "together (MiB)": lambda row: significant(row["bytes"] / MIB),
+    "of all saved (%)": lambda row: f"{row['percent']:.1f}",
+}
+BLOCK: Columns = {
+    "Line": lambda row: str(row.get("line") or DASH),
+    "Category": lambda row: str(row.get("category") or DASH),
+    "block (MiB)": lambda row: mebibytes_in(row, "bytes"),
+}
 
 
 def memory_pass_table(cells: Sequence[Cell]) -> Table | None:
     """The peak of each case beside the predicted one, and what was held between the parts of a round."""
-    marks = distinct(str(mark.get("name")) for cell in cells for mark in rows_in(cell.info, "marks"))
-    header = (*LABELS, "peak (MiB)", "predicted (MiB)", "measured / predicted", "reserved (MiB)",
-              *(f"{name} (MiB)" for name in marks))  # fmt: skip
-    rows = tuple(
-        lost_row(cell, len(header))
-        if cell.outcome
-        else (*labels_of(cell), *_peak(cell.info), *_marked(cell.info, marks))
-        for cell in cells
-    )  # fmt: skip
-    return _table("memory_pass", "Peak of allocated memory beside the predicted one", header, len(LABELS), rows, cells)
-
-
-def _peak(values: Json) -> tuple[str, ...]:
-    """Measured, predicted, their ratio so that a difference of a hundred-thousandth shows, and reserved."""
-    names = ("peak_allocated_bytes", "predicted_peak_bytes", "peak_reserved_bytes")
-    measured, predicted = (finite(values.get(name)) for name in names[:2])
-    allocated, expected, reserved = (mebibytes_in(values, name) for name in names)
-    return allocated, expected, shown(measured / predicted if measured and predicted else None, ".5f"), reserved
-
-
-def _marked(values: Json, names: Sequence[str]) -> list[str]:
-    held = {str(mark.get("name")): mark.get("allocated_bytes") for mark in rows_in(values, "marks")}
-    return [mebibytes_in(held, name) for name in names]
+    held = [
+        {str(mark.get("name")): mark.get("allocated_bytes") for mark in rows_in(cell.info, "marks")} for cell in cells
+    ]
+    columns = PEAK | _mebibytes(distinct(name for marks in held for name in marks))
+    rows = [(cell, {**cell.info, **marks}) for cell, marks in zip(cells, held, strict=True)]
+    return pass_table("memory_pass", "Peak of allocated memory beside the predicted one", columns, rows, _notes(cells))
 
 
 def memory_part_table(cells: Sequence[Cell]) -> Table | None:
-    """The peak within each part of a round."""
-    rows = tuple(
-        (*labels_of(cell), str(part.get("phase")), *_peak(part))
-        for cell in cells
-        for part in rows_in(cell.info, "parts")
-    )
-    header = (*LABELS, "Part", "peak (MiB)", "predicted (MiB)", "measured / predicted", "reserved (MiB)")
-    return _table("memory_parts", "Peak memory by part of a round", header, len(LABELS) + 1, rows, cells)
+    columns: Columns = {"Part": lambda row: str(row.get("phase")), **PEAK}
+    rows = [(cell, part) for cell in cells for part in rows_in(cell.info, "parts")]
+    return pass_table("memory_parts", "Peak memory by part of a round", columns, rows, _notes(cells), words=1)
 
 
 def memory_category_table(cells: Sequence[Cell]) -> Table | None:
-    """What the peak is made of."""
-    names = distinct(name for cell in cells for name in inside(cell.info, "peak_by_category_bytes"))
-    rows = tuple(
-        (*labels_of(cell), *(mebibytes_in(held, name) for name in names))
-        for cell in cells
-        if (held := inside(cell.info, "peak_by_category_bytes"))
-    )
-    header = (*LABELS, *(f"{name} (MiB)" for name in names))
-    return _table("memory_categories", "What is held at the peak", header, len(LABELS), rows, cells)
+    rows = [(cell, held) for cell in cells if (held := inside(cell.info, "peak_by_category_bytes"))]
+    columns = _mebibytes(distinct(name for _, held in rows for name in held))
+    return pass_table("memory_categories", "What is held at the peak", columns, rows, _notes(cells))
 
 
 def saved_table(cells: Sequence[Cell]) -> Table | None:
     """What the forward pass saves for the backward pass, by part of the model; blocks of one kind together."""
-    rows = tuple((*labels_of(cell), *row) for cell in last_phases(cells) for row in _saved_rows(cell.info))
-    header = (*LABELS, "Part", "places", "of one (MiB)", "together (MiB)", "of all saved (%)")
-    return _table("saved", "Saved for the backward pass by part", header, len(LABELS) + 1, rows, cells)
+    rows = [(cell, row) for cell in last_phases(cells) for row in _saved_rows(cell.info)]
+    return pass_table("saved", "Saved for the backward pass by part", SAVED, rows, _notes(cells), words=1)
 
 
-def saved_by_part(values: Json) -> dict[str, list[float]]:
-    """Bytes of each place that a part has in the model, the part that saves most first."""
+def largest_table(cells: Sequence[Cell]) -> Table | None:
+    rows = [
+        (cell, block)
+        for cell in last_phases(cells)
+        for block in list(rows_in(cell.info, "largest_allocations"))[:LARGEST]
+    ]
+    return pass_table("largest_blocks", "Largest blocks of memory", BLOCK, rows, _notes(cells), words=2)
+
+
+def _measured_over_predicted(row: Json) -> str:
+    measured, predicted = (finite(row.get(name)) for name in ("peak_allocated_bytes", "predicted_peak_bytes"))
+    return shown(measured / predicted if measured and predicted else None, ".5f")
+
+
+def _mebibytes(names: Sequence[str]) -> Columns:
+    return {f"{name} (MiB)": partial(mebibytes_in, name=name) for name in names}
+
+
+def _saved_rows(values: Json) -> list[Json]:
+    """Places and bytes of each part of the model, the part that saves most first."""
     found: dict[str, list[float]] = {}
     for row in rows_in(values, "saved_bytes_by_part"):
         amount = finite(row.get("saved_bytes"))
         if amount is not None:
             found.setdefault(str(row.get("part")), []).append(amount)
-    return dict(sorted(found.items(), key=lambda item: (-sum(item[1]), item[0])))
-
-
-def _saved_rows(values: Json) -> list[tuple[str, ...]]:
-    parts = saved_by_part(values)
-    whole = sum(map(sum, parts.values())) or 1.0
+    whole = sum(map(sum, found.values())) or 1.0
     return [
-        (part, str(len(amounts)), significant(sum(amounts) / len(amounts) / MIB), significant(sum(amounts) / MIB),
-         f"{100 * sum(amounts) / whole:.1f}")
-        for part, amounts in parts.items()
-    ]  # fmt: skip
+        {"part": part, "places": len(amounts), "bytes": sum(amounts), "percent": 100 * sum(amounts) / whole}
+        for part, amounts in sorted(found.items(), key=lambda item: (-sum(item[1]), item[0]))
+    ]
 
 
-def largest_table(cells: Sequence[Cell]) -> Table | None:
-    """The largest blocks of memory, with the line that made them."""
-    rows = tuple(
-        (*labels_of(cell), str(block.get("line") or DASH), str(block.get("category") or DASH),
-         mebibytes_in(block, "bytes"))
-        for cell in last_phases(cells)
-        for block in list(rows_in(cell.info, "largest_allocations"))[:LARGEST]
-    )  # fmt: skip
-    header = (*LABELS, "Line", "Category", "block (MiB)")
-    return _table("largest_blocks", "Largest blocks of memory", header, len(LABELS) + 2, rows, cells)
-
-
-def _table(
-    name: str,
-    title: str,
-    header: tuple[str, ...],
-    labels: int,
-    rows: tuple[tuple[str, ...], ...],
-    cells: Sequence[Cell],
-) -> Table | None:
-    """With the reasons why peaks have no prediction, each once, and why cases have no peak."""
+def _notes(cells: Sequence[Cell]) -> list[str]:
+    """With each reason for a missing prediction once, and the reasons for missing peaks."""
     said = [cell.info.get("prediction_reason") for cell in cells]
     reasons = distinct(f"no prediction: {reason}" for reason in said if isinstance(reason, str))
-    return Table(name, title, header, labels, rows, (MEMORY_NOTE, *reasons, *lost_lines(cells))).or_none()
+    return [MEMORY_NOTE, *reasons, *lost_lines(cells)]
 
 
-MEMORY_TABLES: tuple[Callable[[Sequence[Cell]], Table | None], ...] = (
-    memory_pass_table,
-    memory_part_table,
-    memory_category_table,
-    saved_table,
-    largest_table,
-)
+MEMORY_TABLES = (memory_pass_table, memory_part_table, memory_category_table, saved_table, largest_table)

@@ -1,15 +1,14 @@
-"""Every table that one record has something for, each with the conditions of the record below it."""
+"""Every table that one record has rows for, with the record's conditions below."""
 
 from dataclasses import replace
 
 from perf_tests.records.record import Json
-from perf_tests.views.tables.cells import cells_of
+from perf_tests.views.tables.cells import cells_of, pass_cells
 from perf_tests.views.tables.conditions import commit_of, date_of, machine_line
 from perf_tests.views.tables.kernels import KERNEL_TABLES
 from perf_tests.views.tables.memory import MEMORY_TABLES
-from perf_tests.views.tables.pass_cells import pass_cells
+from perf_tests.views.tables.table import Table
 from perf_tests.views.tables.timing import (
-    Table,
     attention_memory_table,
     attention_table,
     memory_table,
@@ -23,7 +22,7 @@ OF_PASSES = {"kernels": KERNEL_TABLES, "memory": MEMORY_TABLES, "warmup": WARMUP
 
 
 def tables_of(record: Json, name: str) -> list[Table]:
-    """In the order of the text; `name` is what people call the record."""
+    """In the order of a write-up; `name` is the record's."""
     cells = cells_of(record)
     built = [build(cells) for build in OF_CELLS]
     for extra_pass, builders in OF_PASSES.items():

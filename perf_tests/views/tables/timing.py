@@ -1,16 +1,16 @@
-"""The tables that people write up: times, precisions, peak memory and attention, out of one record."""
+"""The tables of a write-up: times, precisions, peak memory and attention, from one record."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from perf_tests.views.screens.lines import DASH
-from perf_tests.views.tables.cells import SHORT_OUTCOMES, Cell, distinct, pairs_along, phase_order
+from perf_tests.views.tables.cells import SHORT_OUTCOMES, Cell, distinct, lost_lines, pairs_along, phase_order
 from perf_tests.views.tables.conditions import rounds_line
 from perf_tests.views.tables.digits import GIB, MIB, ratio_spread, significant, with_spread
-from perf_tests.views.tables.pass_cells import lost_lines
+from perf_tests.views.tables.table import Table
 
 GIB_FROM_BYTES = GIB / 8
-"""A table of peaks from this size on is in GiB, one with a smaller peak in MiB."""
+"""From this size on, a table of peaks is in GiB, else in MiB."""
 
 BASE_PRECISION = "fp32"
 SPREAD_NOTE = "mean ± standard deviation of the measured rounds"
@@ -18,24 +18,8 @@ RATIO_NOTE = f"{SPREAD_NOTE}; the ratio is of means, its ± from those of both"
 
 
 @dataclass(frozen=True)
-class Table:
-    """A table in words: the first `label_columns` say what a row is, the others hold figures."""
-
-    name: str
-    title: str
-    header: tuple[str, ...]
-    label_columns: int
-    rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...]
-
-    def or_none(self) -> "Table | None":
-        """None for a table without rows."""
-        return self if self.rows else None
-
-
-@dataclass(frozen=True)
 class Label:
-    """What rows are told apart by. One that never changes is said once, in the title, unless it is `always` shown."""
+    """A column that names rows; one with a single value moves to the title unless `always` shown."""
 
     name: str
     of: Callable[[Cell], str]
@@ -55,18 +39,16 @@ MODEL_LABELS = (SIZE, CONTEXT, IMPLEMENTATION, PRECISION, BATCH)
 ATTENTION_LABELS = (HEAD_DIM, SEQUENCE, PRECISION, BATCH)
 
 Entry = tuple[Cell, str, str]
-"""The cell that names the row, the column, and what stands there."""
+"""The cell that names the row, the column, and the text."""
 
 
 def timing_table(cells: Sequence[Cell]) -> Table | None:
-    """Times of a model's phases by size and context."""
     chosen = [cell for cell in cells if not cell.is_attention]
     entries = [(cell, f"{cell.phase} (ms)", milliseconds(cell)) for cell in chosen]
     return _table("timing", "Time by size and context", chosen, MODEL_LABELS, entries, SPREAD_NOTE)
 
 
 def precision_table(cells: Sequence[Cell]) -> Table | None:
-    """fp32 beside every other precision, with the speed-up."""
     labels = (SIZE, CONTEXT, PHASE, IMPLEMENTATION, BATCH)
     entries: list[Entry] = []
     chosen: list[Cell] = []
@@ -82,27 +64,24 @@ def precision_table(cells: Sequence[Cell]) -> Table | None:
 
 
 def memory_table(cells: Sequence[Cell]) -> Table | None:
-    """Peak of allocated memory by phase, and beside it the peak that was predicted where there is one."""
     chosen = [cell for cell in cells if not cell.is_attention]
     return _memory("memory", "Peak memory by size and context", chosen, MODEL_LABELS, lambda cell: cell.phase)
 
 
 def attention_table(cells: Sequence[Cell]) -> Table | None:
-    """Times of attention alone, each implementation beside the others."""
     chosen = [cell for cell in cells if cell.is_attention]
     entries = [(cell, f"{cell.implementation} {cell.phase} (ms)", milliseconds(cell)) for cell in chosen]
     return _table("attention", "Attention alone", chosen, ATTENTION_LABELS, entries, SPREAD_NOTE)
 
 
 def attention_memory_table(cells: Sequence[Cell]) -> Table | None:
-    """Peaks of attention alone, each implementation beside the others."""
     chosen = [cell for cell in cells if cell.is_attention]
     title = "Peak memory of attention alone"
     return _memory("attention_memory", title, chosen, ATTENTION_LABELS, lambda c: f"{c.implementation} {c.phase}")
 
 
 def milliseconds(cell: Cell) -> str:
-    """Mean and spread in ms, or why there is none."""
+    """Mean and spread in ms, or the outcome of a case without a timing."""
     if not cell.is_timed:
         return SHORT_OUTCOMES[cell.outcome]
     return with_spread(cell.mean_seconds * 1e3, cell.std_seconds and cell.std_seconds * 1e3)
@@ -151,7 +130,7 @@ def _table(
     for cell, column, text in entries:
         key = tuple(label.of(cell) for label in shown)
         laid.setdefault(key, {}).setdefault(column, []).append(text)
-    # A record may hold one case twice, and none of its figures may be lost.
+    # A record may hold a case twice; show both figures.
     rows = tuple((*key, *(" / ".join(row.get(column, [DASH])) for column in columns)) for key, row in laid.items())
     header = (*(label.name for label in shown), *columns)
     notes = (note, *([line] if (line := rounds_line(list(cells))) else []), *lost_lines(cells))

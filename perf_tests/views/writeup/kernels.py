@@ -3,10 +3,8 @@
 from statistics import median
 
 from perf_tests.records.record import Json
-from perf_tests.views.tables.cells import Cell, finite
-from perf_tests.views.tables.pass_cells import inside, name_of, rows_in
-from perf_tests.views.writeup.question import Question
-from perf_tests.views.writeup.sources import Answer, Source, Sources
+from perf_tests.views.tables.cells import Cell, finite, inside, name_of, rows_in
+from perf_tests.views.writeup.sources import Answer, Question, Source, Sources
 
 TOLD_KINDS = 4
 NAME_CHARACTERS = 60
@@ -27,8 +25,7 @@ def top_kernel(sources: Sources) -> Answer | None:
         name = str(kernel.get("name"))[:NAME_CHARACTERS]
         said.append(f"in {name_of(cell)} `{name}`, {calls:g} calls a round, {share:.0%} of the kernel time")
     same = tops["forward"][1].get("name") == tops["backward"][1].get("name")
-    verdict = "Yes, it is the same" if same else "No, they differ"
-    return found.says(f"{verdict}: {'; '.join(said)}.")
+    return found.says(f"{'Yes, it is the same' if same else 'No, they differ'}: {'; '.join(said)}.")
 
 
 def beside_products(sources: Sources) -> Answer | None:
@@ -85,7 +82,7 @@ def softmax_against_products(sources: Sources) -> Answer | None:
         return None
     return found.says(
         f"The softmax of one attention layer takes {', '.join(said)}. It reads and writes every score several times "
-        "and computes next to nothing, so memory bounds it.",
+        "with few FLOPs, so it is memory-bound.",
     )
 
 
@@ -99,9 +96,9 @@ def profiler_and_clock(sources: Sources) -> Answer | None:
     if not ratios:
         return None
     return found.says(
-        f"A round under the profiler takes {median(ratios):.2f} x the same round by the clock without it, in the "
-        f"middle of {len(ratios)} cases, {min(ratios):.2f} to {max(ratios):.2f} x in all. What a profiler adds, it "
-        "adds to each launch; so shares are taken from it, and times from the clock.",
+        f"A round under the profiler takes {median(ratios):.2f} x the same round by the clock without it (median of "
+        f"{len(ratios)} cases; {min(ratios):.2f} to {max(ratios):.2f} x in all). The profiler adds its overhead to "
+        "each launch, so take shares from it and times from the clock.",
     )
 
 

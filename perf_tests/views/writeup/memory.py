@@ -1,13 +1,13 @@
 """What exact counters and memory passes answer: peaks, what mixed precision costs, the largest tensors, attention."""
 
-from perf_tests.views.tables.cells import finite
+from perf_tests.views.tables.cells import finite, name_of
 from perf_tests.views.tables.digits import GIB, MIB
-from perf_tests.views.tables.pass_cells import name_of
-from perf_tests.views.writeup.question import Question
-from perf_tests.views.writeup.sources import Answer, Shape, Sources
+from perf_tests.views.writeup.sources import Answer, Question, Shape, Sources
 
 BATCH, ATTENTION_BATCH = 4, 8
 FLOAT_BYTES = 4
+AGREE = 0.001
+"""Relative difference of two peaks that count as the same."""
 CONTEXTS = (128, 256, 512, 1024)
 MEASURED_MODEL = "2.7B"
 """The size whose memory the course asks for."""
@@ -29,19 +29,19 @@ def memory_of_mixed_precision(sources: Sources) -> Answer:
     added = peak("inference", 512, "bf16") - peak("inference", 512, "fp32")
     changes = [f"{peak('forward', t, 'bf16') - peak('forward', t, 'fp32'):+.2f} GiB at {t}" for t in CONTEXTS]
     return Answer(
-        f"Autocast keeps a 2-byte copy of every weight that a product reads, whatever comes in: a forward pass "
-        f"of `{MEASURED_MODEL}` without gradients peaks {added:.2f} GiB higher. What it halves are activations, which "
-        f"grow with the context. With gradients the peak changes by {', '.join(changes)}.",
+        f"Autocast keeps a 2-byte copy of every weight that a product reads, at any context: a forward pass of "
+        f"`{MEASURED_MODEL}` without gradients peaks {added:.2f} GiB higher. It halves activations, which grow with "
+        f"the context. With gradients the peak changes by {', '.join(changes)}.",
         sources.ledger_name,
     )
 
 
 def largest_tensor(sources: Sources) -> Answer:
     shape = sources.shapes[MEASURED_MODEL]
+    unit = BATCH * FLOAT_BYTES / MIB
     rows = [
-        f"{context}: scores {_scores_bytes(shape, context) / MIB:g} MiB, feed-forward "
-        f"{_feed_forward_bytes(shape, context) / MIB:g} MiB"
-        for context in CONTEXTS
+        f"{t}: scores {unit * shape.num_heads * t**2:g} MiB, feed-forward {unit * shape.d_ff * t:g} MiB"
+        for t in CONTEXTS
     ]
     crossovers = [f"{size} {crossover(of):g}" for size, of in sources.shapes.items()]
     return Answer(
@@ -57,14 +57,6 @@ def crossover(shape: Shape) -> float:
     return shape.d_ff / shape.num_heads
 
 
-def _scores_bytes(shape: Shape, context: int) -> int:
-    return BATCH * shape.num_heads * context**2 * FLOAT_BYTES
-
-
-def _feed_forward_bytes(shape: Shape, context: int) -> int:
-    return BATCH * context * shape.d_ff * FLOAT_BYTES
-
-
 def residual_tensor(sources: Sources) -> Answer:
     shape = sources.shapes[MEASURED_MODEL]
     said = [f"{BATCH * context * shape.d_model * FLOAT_BYTES / MIB:g} MiB at {context}" for context in CONTEXTS]
@@ -76,15 +68,13 @@ def residual_tensor(sources: Sources) -> Answer:
 
 def peak_of_a_step(sources: Sources) -> Answer:
     def peaks(phase: str) -> str:
-        found = (
-            sources.counted(phase, f"{MEASURED_MODEL}-ctx{context}-fp32-naive", "peak_bytes") for context in CONTEXTS
-        )
-        return ", ".join(f"{peak / GIB:.2f}" for peak in found)
+        ids = [f"{MEASURED_MODEL}-ctx{context}-fp32-naive" for context in CONTEXTS]
+        return ", ".join(f"{sources.counted(phase, case, 'peak_bytes') / GIB:.2f}" for case in ids)
 
     return Answer(
         f"Peaks of `{MEASURED_MODEL}` in fp32 at contexts {', '.join(map(str, CONTEXTS))}: forward {peaks('forward')} "
-        f"GiB, full step {peaks('full_step')} GiB. A step holds weights, gradients and AdamW's state whatever the "
-        "context; it hardly grows until what is saved for the backward pass outweighs what the optimizer adds.",
+        f"GiB, full step {peaks('full_step')} GiB. A step holds weights, gradients and AdamW's state at any context; "
+        "it hardly grows until what is saved for the backward pass outweighs what the optimizer adds.",
         sources.ledger_name,
     )
 
@@ -110,7 +100,7 @@ def squares_saved(sources: Sources, attention: str) -> tuple[float, float]:
         / (ATTENTION_BATCH * FLOAT_BYTES)
         for length in (short, long)
     )
-    # Twice the short one takes the linear part away.
+    # Subtracting twice the short one removes the linear part.
     return abs(large - 2 * small) / (long**2 - 2 * short**2), large / small
 
 
@@ -128,10 +118,6 @@ def attention_that_does_not_fit(sources: Sources) -> Answer:
     )
 
 
-AGREE = 0.001
-"""Relative difference of two peaks that are taken for the same."""
-
-
 def measured_against_counted(sources: Sources) -> Answer | None:
     found = sources.passed("memory")
     peaks = [
@@ -147,7 +133,7 @@ def measured_against_counted(sources: Sources) -> Answer | None:
     return found.says(
         f"Of {len(peaks)} cases {close} agree within {AGREE:.1%}. The largest difference is "
         f"{abs(measured - predicted):,.0f} bytes of {predicted:,.0f}, {abs(measured / predicted - 1):.2%}, in "
-        f"{name_of(cell)}. Not predicted is what a library takes for itself."
+        f"{name_of(cell)}. Libraries' own workspaces are not predicted."
     )
 
 

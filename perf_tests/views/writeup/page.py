@@ -3,18 +3,17 @@
 import re
 
 from perf_tests.views.writeup import kernels, memory, timing
-from perf_tests.views.writeup.question import Question
-from perf_tests.views.writeup.sources import Answer, Sources
+from perf_tests.views.writeup.sources import Answer, Question, Sources
 
 QUESTIONS = (*timing.QUESTIONS, *kernels.QUESTIONS, *memory.QUESTIONS)
 
-UNANSWERED = "No record in this repository holds this yet; the command makes one."
+UNANSWERED = "No record in this repository answers this yet; the command makes one."
 
 HEAD = """# Questions
 
 Written by `python -m perf_tests questions` from the files that each answer names; `make test` compares the two. Exact
 counters are those of an imaginary GPU at batch 4, attention alone at batch 8, `naive`, `eager`, AdamW `foreach`. An
-answer out of a record holds for its machine; the command asks yours.
+answer from a record holds for that machine; the command measures yours.
 """
 
 

@@ -1,4 +1,4 @@
-"""The files that answers come from: runs of named machines, the ledger of exact counters, published figures."""
+"""Questions, and the files that answer them: committed records, the ledger of exact counters, published figures."""
 
 import csv
 import re
@@ -9,29 +9,25 @@ from pathlib import Path
 
 from perf_tests.records.ledger import LedgerKey, read_ledger
 from perf_tests.records.store import StoredRecord, each_readable
-from perf_tests.views.tables.cells import Cell, cells_of
+from perf_tests.views.tables.cells import Cell, cells_of, pass_cells
 from perf_tests.views.tables.conditions import machine_line
-from perf_tests.views.tables.pass_cells import pass_cells
 
 ROOT = Path(__file__).parents[3]
 LEDGER = "perf_tests/counting/counters"
-PUBLISHED = "published"
-
-OF_WHOEVER_MEASURES = re.compile(r"-(CPython|PyPy)-")
-"""In the name of a folder that git ignores."""
+GIT_IGNORES = re.compile(r"-(CPython|PyPy)-")
+"""Folders of records that are not committed."""
+SIZES = ("small", "medium", "large", "xl", "2.7B")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Sentences, and the file that they come from."""
-
     text: str
     source: str
 
 
 @dataclass(frozen=True)
 class Source:
-    """One record as an answer needs it; without cells where there is none."""
+    """One record as an answer needs it; no cells without a record."""
 
     name: str
     machine: str
@@ -47,8 +43,6 @@ class Source:
 
 @dataclass(frozen=True)
 class Shape:
-    """Of one model size."""
-
     d_model: int
     d_ff: int
     num_layers: int
@@ -57,7 +51,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Sources:
-    """Everything lies below `root`; `left_out` has a sentence for each file that is no record."""
+    """The files below `root`; `left_out` has a sentence for each file that is not a record."""
 
     root: Path
     left_out: list[str] = field(default_factory=list)
@@ -66,7 +60,7 @@ class Sources:
     def records(self) -> list[StoredRecord]:
         """Of named machines, oldest first."""
         paths = sorted((self.root / ".benchmarks").glob("*/*.json"))
-        named = (path for path in paths if not OF_WHOEVER_MEASURES.search(path.parent.name))
+        named = (path for path in paths if not GIT_IGNORES.search(path.parent.name))
         found = each_readable(named, self.left_out)
         return sorted(found, key=lambda record: (str(record.data.get("datetime")), record.name))
 
@@ -87,7 +81,6 @@ class Sources:
 
     @cached_property
     def ledger_name(self) -> str:
-        """The newest version's, as a path below the root."""
         versions = sorted(
             (self.root / LEDGER).glob("torch-*.csv"), key=lambda path: [int(n) for n in re.findall(r"\d+", path.stem)]
         )
@@ -98,19 +91,19 @@ class Sources:
         return read_ledger(self.root / self.ledger_name)
 
     def counted(self, phase: str, case_id: str, counter: str) -> int:
-        """One counter of the ledger. Raises KeyError where it has no such case."""
+        """One counter of the ledger. Raises KeyError for a case that it lacks."""
         value = self._ledger[phase, case_id][counter]
         if value is None:
             raise KeyError(f"{self.ledger_name} has no {counter} of {phase} {case_id}")
         return value
 
     def published(self, name: str) -> list[dict[str, str]]:
-        with (self.root / PUBLISHED / name).open(newline="", encoding="utf-8") as file:
+        with (self.root / "published" / name).open(newline="", encoding="utf-8") as file:
             return list(csv.DictReader(file))
 
     @cached_property
     def shapes(self) -> dict[str, Shape]:
-        """Of the sizes of the course, as published tables have them, smallest first."""
+        """The course's sizes, smallest first, from a published table."""
         found: dict[str, Shape] = {}
         for row in self.published("e2e_timing.csv"):
             names = ("d_model", "d_ff", "n_layers", "n_heads")
@@ -119,4 +112,10 @@ class Sources:
         return {size: found[size] for size in SIZES if size in found}
 
 
-SIZES = ("small", "medium", "large", "xl", "2.7B")
+@dataclass(frozen=True)
+class Question:
+    """With the command that answers it; `answer` returns None where no file has the figures."""
+
+    asked: str
+    command: str
+    answer: Callable[[Sources], Answer | None]

@@ -1,14 +1,13 @@
 """What timings answer: how sure they are, warm-up, precision, backward against forward, fused attention, depth."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from statistics import median
 
 from perf_tests.views.screens.lines import case_name, duration
-from perf_tests.views.tables.cells import Cell, finite, pairs_along
-from perf_tests.views.tables.pass_cells import name_of, rows_in
+from perf_tests.views.tables.cells import Cell, finite, inside, name_of, pairs_along, rows_in
 from perf_tests.views.tables.warmup import first_round_parts, part_name, seconds_of, series_name
-from perf_tests.views.writeup.question import Question
-from perf_tests.views.writeup.sources import Answer, Sources
+from perf_tests.views.writeup.sources import Answer, Question, Sources
 
 Pair = tuple[Cell, Cell]
 
@@ -21,9 +20,8 @@ def how_sure(sources: Sources) -> Answer | None:
     most, cell = max(spreads, key=lambda pair: pair[0])
     middle = median(spread for spread, _ in spreads)
     return found.says(
-        f"Of {len(spreads)} cases, the standard deviation of the rounds is {middle:.1%} of the mean in the middle and "
-        f"{most:.0%} at most, in {case_name(cell.id)}. It says how far rounds of one launch scatter, and nothing of "
-        "the next launch.",
+        f"Of {len(spreads)} cases, the standard deviation of the rounds has median {middle:.1%} and maximum {most:.0%} "
+        f"of the mean ({case_name(cell.id)}). It describes the scatter within one launch, not between launches.",
     )
 
 
@@ -32,7 +30,6 @@ def warm_up(sources: Sources) -> Answer | None:
 
 
 def _warm_up_study(sources: Sources) -> Answer | None:
-    """From fresh processes with each number of warm-up rounds."""
     found = sources.passed("warmup")
     cells = found.cells
     first = [(ratio, cell) for cell in cells if (ratio := _first_over_others(cell, "0")) is not None]
@@ -41,8 +38,8 @@ def _warm_up_study(sources: Sources) -> Answer | None:
         return None
     most, cell = max(first, key=lambda pair: pair[0])
     return found.says(
-        f"Without a warm-up the first round takes {median(ratio for ratio, _ in first):.2f} x those after it in the "
-        f"middle of {len(first)} cases and {most:.2f} x at most, in {name_of(cell)}{_mostly(cells)}. A warm-up of "
+        f"Without a warm-up the first round takes {median(ratio for ratio, _ in first):.2f} x those after it (median "
+        f"of {len(first)} cases; maximum {most:.2f} x, {name_of(cell)}){_mostly(cells)}. A warm-up of "
         f"{max(needed):.0f} rounds is enough for all of them{_left_out(cells)}.",
     )
 
@@ -54,7 +51,7 @@ def _first_over_others(cell: Cell, name: str) -> float | None:
 
 
 def _mostly(cells: Sequence[Cell]) -> str:
-    """What first rounds take beyond steady ones, all cases together."""
+    """The largest part of first rounds' extra time over steady ones, all cases together."""
     grown: dict[str, float] = {}
     for cell in cells:
         for name, seconds in first_round_parts(cell.info).items():
@@ -64,29 +61,23 @@ def _mostly(cells: Sequence[Cell]) -> str:
     if not whole:
         return ""
     name = max(grown, key=lambda part: grown[part])
-    return f"; {grown[name] / whole:.0%} of what it takes more is {part_name(name)}"
+    return f"; {grown[name] / whole:.0%} of the extra time is {part_name(name)}"
 
 
 def _left_out(cells: Sequence[Cell]) -> str:
-    """What a warm-up is worth that leaves out what is timed."""
+    """The first round after a warm-up that leaves out the timed phase."""
     names = {series_name(row) for cell in cells for row in rows_in(cell.info, "series")}
-    ratios = [
-        ratio
-        for name in sorted(names)
-        if "without" in name
-        for cell in cells
-        if (ratio := _first_over_others(cell, name)) is not None
-    ]
+    without = [_first_over_others(cell, name) for name in names if "without" in name for cell in cells]
+    ratios = [ratio for ratio in without if ratio is not None]
     if not ratios:
         return ""
     return (
         f"; after one that leaves out the timed phase the first measured round still takes {median(ratios):.2f} x the "
-        f"others in the middle and {max(ratios):.2f} x at most"
+        f"others (median; maximum {max(ratios):.2f} x)"
     )
 
 
 def _first_rounds(sources: Sources) -> Answer | None:
-    """From what a timing keeps of its own first warm-up round."""
     found = sources.timed()
     ratios = [
         (first / cell.median_seconds, cell)
@@ -98,8 +89,8 @@ def _first_rounds(sources: Sources) -> Answer | None:
     most, cell = max(ratios, key=lambda pair: pair[0])
     return found.says(
         f"The first warm-up round takes {median(ratio for ratio, _ in ratios):.2f} x the median of the measured ones "
-        f"in the middle of {len(ratios)} eager cases and {most:.1f} x at most, in {case_name(cell.id)}. Cases that ran "
-        "before in the same process have warmed up part of it; `--warmup-study` gives each a process of its own.",
+        f"(median of {len(ratios)} eager cases; maximum {most:.1f} x, {case_name(cell.id)}). Earlier cases in the same "
+        "process have warmed up part of it; `--warmup-study` gives each a process of its own.",
     )
 
 
@@ -113,10 +104,13 @@ def mixed_precision(sources: Sources) -> Answer | None:
 
 
 def backward_over_forward(sources: Sources) -> Answer | None:
-    found = sources.timed(_phase_pairs)
+    def pairs(cells: Sequence[Cell]) -> list[Pair]:
+        return _pairs(cells, "phase", "forward", "backward")
+
+    found = sources.timed(pairs)
     said = [
         f"{backward.median_seconds / forward.median_seconds:.2f} in {forward.label('precision')} ({_place(forward)})"
-        for forward, backward in _phase_pairs(found.cells)
+        for forward, backward in pairs(found.cells)
     ]
     if not said:
         return None
@@ -127,26 +121,22 @@ def backward_over_forward(sources: Sources) -> Answer | None:
 
 
 def fused_attention(sources: Sources) -> Answer | None:
-    found = sources.timed(lambda cells: _attention_pairs(cells, "sdpa"))
+    found = sources.timed(lambda cells: _pairs(cells, "attention", "naive", "sdpa", alone=True))
     parts = []
     for name in ("compiled", "sdpa"):
+        pairs = _pairs(found.cells, "attention", "naive", name, alone=True)
         for phase in ("forward", "backward"):
-            ratios = [
-                base.median_seconds / other.median_seconds
-                for base, other in _attention_pairs(found.cells, name)
-                if base.phase == phase
-            ]
+            ratios = [base.median_seconds / other.median_seconds for base, other in pairs if base.phase == phase]
             if ratios:
                 parts.append(f"{name} {phase} {min(ratios):.1f} to {max(ratios):.1f} x")
     return found.says(f"Naive over the other, over widths and lengths: {', '.join(parts)}.") if parts else None
 
 
 def optimizer_and_precision(sources: Sources) -> Answer | None:
-    found = sources.timed(_optimizer_pairs)
+    found = sources.timed(_optimizer_seconds)
     said = [
-        f"{duration(seconds[0])} in fp32 and {duration(seconds[1])} in bf16, {seconds[0] / seconds[1]:.2f} x "
-        f"({_place(base)})"
-        for base, seconds in _optimizer_pairs(found.cells)
+        f"{duration(fp32)} in fp32 and {duration(bf16)} in bf16, {fp32 / bf16:.2f} x ({_place(base)})"
+        for base, fp32, bf16 in _optimizer_seconds(found.cells)
     ]
     if not said:
         return None
@@ -156,28 +146,26 @@ def optimizer_and_precision(sources: Sources) -> Answer | None:
     )
 
 
-def _optimizer_pairs(cells: Sequence[Cell]) -> list[tuple[Cell, tuple[float, float]]]:
-    pairs = [(base, (_optimizer_seconds(base), _optimizer_seconds(other))) for base, other in _precision_pairs(cells)]
-    return [(base, seconds) for base, seconds in pairs if all(seconds)]
-
-
-def _optimizer_seconds(cell: Cell) -> float:
-    parts = cell.info.get("part_seconds")
-    rounds = parts.get("optimizer") if isinstance(parts, dict) else None
-    values = [value for value in (rounds if isinstance(rounds, list) else []) if finite(value)]
-    return median(values) if values else 0.0
+def _optimizer_seconds(cells: Sequence[Cell]) -> list[tuple[Cell, float, float]]:
+    """Medians of the optimizer's part in fp32 and bf16, where both have one."""
+    found = []
+    for pair in _precision_pairs(cells):
+        known = [seconds_of(inside(cell.info, "part_seconds"), "optimizer") for cell in pair]
+        fp32, bf16 = (median(values) if values else 0.0 for values in known)
+        if fp32 and bf16:
+            found.append((pair[0], fp32, bf16))
+    return found
 
 
 def depth(sources: Sources) -> Answer | None:
-    """Counted launches, and published pairs in which the smaller but deeper model took longer."""
     deep, wide = ("xl", "2.7B")
     shapes = sources.shapes
     launches = [sources.counted("forward", f"{size}-ctx512-bf16-naive", "kernel_launches") for size in (deep, wide)]
     flops = [sources.counted("forward", f"{size}-ctx512-bf16-naive", "model_flops") for size in (deep, wide)]
-    pairs = list(_slower_though_smaller(sources, deep, wide))
+    pairs = _slower_though_smaller(sources, deep, wide)
     if not pairs:
         return None
-    source, gpu, context, precision, times = pairs[0]
+    (source, gpu, context, precision, _), *times = pairs[0]
     return Answer(
         f"It has more layers to launch. `{deep}` ({shapes[deep].num_layers} layers) has {flops[0] / flops[1]:.2f} x "
         f"the FLOPs of `{wide}` ({shapes[wide].num_layers} layers) and {launches[0] / launches[1]:.2f} x the launches: "
@@ -188,18 +176,15 @@ def depth(sources: Sources) -> Answer | None:
     )
 
 
-def _slower_though_smaller(
-    sources: Sources, deep: str, wide: str
-) -> Iterator[tuple[str, str, str, str, tuple[float, float]]]:
-    """Correctly labelled eager forward passes of one source, measured after a warm-up."""
+def _slower_though_smaller(sources: Sources, deep: str, wide: str) -> list[tuple[tuple[str, ...], float, float]]:
+    """Correctly labelled eager forward passes of one source, measured after a warm-up: their labels and times in ms."""
     cells: dict[tuple[str, ...], dict[str, float]] = {}
     for row in sources.published("e2e_timing.csv"):
         if _is_plain_forward(row):
             key = row["source"], row["gpu"], row["context"], row["precision"], row["batch"]
             cells.setdefault(key, {}).setdefault(row["size"], float(row["mean_ms"]))
-    for (source, gpu, context, precision, _), times in sorted(cells.items()):
-        if deep in times and wide in times and times[deep] > times[wide]:
-            yield source, gpu, context, precision, (times[deep], times[wide])
+    found = ((key, times.get(deep, 0.0), times.get(wide, math.inf)) for key, times in sorted(cells.items()))
+    return [pair for pair in found if pair[1] > pair[2]]
 
 
 def _is_plain_forward(row: dict[str, str]) -> bool:
@@ -209,21 +194,13 @@ def _is_plain_forward(row: dict[str, str]) -> bool:
 
 
 def _precision_pairs(cells: Sequence[Cell]) -> list[Pair]:
-    """(fp32, bf16) of models."""
-    pairs = pairs_along((cell for cell in cells if not cell.is_attention), "precision", "fp32")
-    return [pair for pair in pairs if pair[1].label("precision") == "bf16"]
+    return _pairs(cells, "precision", "fp32", "bf16")
 
 
-def _phase_pairs(cells: Sequence[Cell]) -> list[Pair]:
-    """(forward, backward) of models."""
-    pairs = pairs_along((cell for cell in cells if not cell.is_attention), "phase", "forward")
-    return [pair for pair in pairs if pair[1].phase == "backward"]
-
-
-def _attention_pairs(cells: Sequence[Cell], name: str) -> list[Pair]:
-    """(naive, that other) of attention alone."""
-    pairs = pairs_along((cell for cell in cells if cell.is_attention), "attention", "naive")
-    return [pair for pair in pairs if pair[1].label("attention") == name]
+def _pairs(cells: Sequence[Cell], axis: str, base: str, other: str, alone: bool = False) -> list[Pair]:
+    """(cell at `base`, cell at `other`) of models, or of attention alone."""
+    found = pairs_along((cell for cell in cells if cell.is_attention == alone), axis, base)
+    return [pair for pair in found if other == (pair[1].phase if axis == "phase" else pair[1].label(axis))]
 
 
 def _place(cell: Cell) -> str:

@@ -1,20 +1,52 @@
-"""A table as Markdown, LaTeX or Typst. Whatever a cell holds stays text in each of them."""
+"""A table as data, and as Markdown, LaTeX or Typst. A cell's content stays text in all of them."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
+from perf_tests.records.record import Json
 from perf_tests.views.screens.lines import printable
-from perf_tests.views.tables.timing import Table
+from perf_tests.views.tables.cells import LABELS, Cell, labels_of, lost_row
+
+Columns = dict[str, Callable[[Json], str]]
+"""Each column's heading, and what it shows of a row's values."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The first `label_columns` say what a row is, the others hold figures."""
+
+    name: str
+    title: str
+    header: tuple[str, ...]
+    label_columns: int
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...]
+
+
+def pass_table(
+    name: str, title: str, columns: Columns, rows: Sequence[tuple[Cell, Json]], notes: Sequence[str], words: int = 0
+) -> Table | None:
+    """Rows of an extra pass, each case's labels first; the first `words` columns are labels too. None without rows."""
+    if not rows:
+        return None
+    header = (*LABELS, *columns)
+    texts = tuple(
+        lost_row(cell, len(header))
+        if cell.outcome
+        else (*labels_of(cell), *(text(values) for text in columns.values()))
+        for cell, values in rows
+    )
+    return Table(name, title, header, len(LABELS) + words, texts, tuple(notes))
 
 
 def markdown(tables: Sequence[Table]) -> str:
     """Pipe tables, the title above and the conditions below."""
-    return "\n".join(_markdown(table) for table in tables)
-
-
-def _markdown(table: Table) -> str:
-    lines = [f"**{in_markdown(table.title)}**", "", *pipe_table(table.header, table.rows, table.label_columns)]
-    return "\n".join([*lines, "", *(f"- {in_markdown(note)}" for note in table.notes), ""])
+    lines: list[str] = []
+    for table in tables:
+        lines += [f"**{in_markdown(table.title)}**", "", *pipe_table(table.header, table.rows, table.label_columns)]
+        lines += ["", *(f"- {in_markdown(note)}" for note in table.notes), ""]
+    return "\n".join(lines)
 
 
 def pipe_table(header: Sequence[str], rows: Iterable[Sequence[str]], label_columns: int = 1) -> list[str]:
@@ -25,7 +57,7 @@ def pipe_table(header: Sequence[str], rows: Iterable[Sequence[str]], label_colum
 
 
 def in_markdown(text: str) -> str:
-    """Text as text, in one line: ids, reasons and labels may hold anything."""
+    """Text on one line, with every character of markup escaped."""
     return re.sub(r"([\\`*_{}\[\]<>&|~$#!@])", r"\\\1", _one_line(text))
 
 
@@ -34,7 +66,6 @@ LATEX = {
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "|": r"\textbar{}", '"': r"\textquotedbl{}", "±": r"$\pm$",
 }  # fmt: skip
-"""What LaTeX would not print as it is written."""
 
 
 def latex(tables: Sequence[Table]) -> str:
