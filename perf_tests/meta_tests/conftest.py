@@ -1,11 +1,14 @@
 """Tests of the tools measure nothing, and may share the machine: one thread each."""
 
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from perf_tests.meta_tests.forked_python import forked_python
 from perf_tests.meta_tests.git_repository import git, make_repository
+from perf_tests.views.report import page
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -24,3 +27,15 @@ def clone(repository: Path, tmp_path: Path) -> Path:
     """A working tree to change."""
     git(tmp_path, "clone", "-q", str(repository), "clone")
     return tmp_path / "clone"
+
+
+@pytest.fixture
+def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this process starts as `sys.executable` is forked with torch imported."""
+    monkeypatch.setattr(sys, "executable", forked_python())
+
+
+@pytest.fixture
+def no_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its five megabytes say nothing about the page that holds them."""
+    monkeypatch.setattr(page, "_plotly", lambda: "/* what draws */")

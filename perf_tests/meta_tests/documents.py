@@ -28,6 +28,12 @@ def block(text: str, name: str) -> str:
     return text[start:end]
 
 
+def named(text: str, ending: str) -> Path:
+    """The one file below .benchmarks that a text names in quotes, with this ending."""
+    (name,) = re.findall(rf"`(\.benchmarks/[^`]+\.{ending})`", text)
+    return ROOT / name
+
+
 def indented(text: str) -> list[str]:
     """The lines of its code blocks."""
     return [line.removeprefix("    ").rstrip() for line in text.splitlines() if line.startswith("    ")]

@@ -163,8 +163,8 @@ def main(address: str) -> None:
     import torch
 
     if torch.version.cuda is None:
-        # AdamW and torch.compile import it; a build with CUDA may ask the driver meanwhile, and no fork survives that.
-        importlib.import_module("torch._dynamo")
+        # Imports the compiler, as AdamW does. A build with CUDA may ask the driver meanwhile, which no fork survives.
+        torch.compile(print, backend="eager")
     gc.freeze()
     assert len(os.listdir("/proc/self/task")) == 1, "an import started a thread, which a fork would not take along"
     listener = socket.socket(socket.AF_UNIX)

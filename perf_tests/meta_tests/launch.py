@@ -4,9 +4,12 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
+
+import pytest
 
 from perf_tests.meta_tests.forked_python import forked_python
 from perf_tests.records.journal import read_journal
@@ -29,7 +32,7 @@ ALL_THREE = {f"test_forward[tiny-ctx{context}-fp32-own]" for context in (8, 16, 
 
 @dataclass(frozen=True)
 class Launch:
-    """How a process ended, and what it said and left."""
+    """How a process ended, and what it said and left; cases by short name, `test_forward[tiny-ctx8-fp32-own]`."""
 
     exit_code: int
     output: str
@@ -51,12 +54,15 @@ class Launch:
 
     @property
     def outcomes(self) -> dict[str, Json]:
-        """By short name, `test_forward[tiny-ctx8-fp32-own]`."""
         return {short(row["id"]): row for row in self.record["outcomes"]}
 
     @property
+    def passes(self) -> dict[str, Json]:
+        """What extra passes found."""
+        return {short(row["id"]): row for row in self.record["passes"]}
+
+    @property
     def measured(self) -> dict[str, Json]:
-        """By short name."""
         return {short(row["fullname"]): row for row in self.record["benchmarks"]}
 
 
@@ -81,30 +87,30 @@ def short(case_id: str) -> str:
     return case_id.rpartition("::")[2]
 
 
-def start(storage: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-    """`environment` reaches planted models, which read it when they run."""
+def suite(storage: Path, *arguments: str) -> tuple[str, ...]:
+    """The command of a launch that is as short as it can be."""
     plugins = ("-p", "perf_tests.meta_tests.quick_ceiling", "-p", "no:cacheprovider")
     # Hypothesis's plugin imports all of Hypothesis at the end of every run.
-    without = ("-p", "no:hypothesispytest")
-    storage_option = f"--benchmark-storage=file://{storage}"
-    suite = (forked_python(), "-m", "pytest", str(ROOT / "perf_tests"))
-    command = (*suite, *plugins, *without, *SMALL, storage_option, *arguments)
-    return start_command(command, ROOT, ROOT, **environment)
+    without = ("-p", "no:hypothesispytest", f"--benchmark-storage=file://{storage}")
+    return forked_python(), "-m", "pytest", str(ROOT / "perf_tests"), *plugins, *without, *SMALL, *arguments
+
+
+def inherited(**environment: str) -> dict[str, str]:
+    """This process's variables without those that change a launch, and with `environment`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "CI", "PLANTED"))}
+    return {**kept, **environment}
+
+
+def start(storage: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    """`environment` reaches planted models, which read it when they run."""
+    return start_command(suite(storage, *arguments), ROOT, ROOT, **environment)
 
 
 def start_command(
     command: Sequence[str], cwd: Path = ROOT, root: Path = ROOT, **environment: str
 ) -> subprocess.Popen[str]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "CI", "PLANTED"))}
-    return subprocess.Popen(
-        command,
-        cwd=cwd,
-        env={**inherited, "PYTHONPATH": str(root), "PYTHONUNBUFFERED": "1", **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    variables = inherited(PYTHONPATH=str(root), PYTHONUNBUFFERED="1", **environment)
+    return subprocess.Popen(command, cwd=cwd, env=variables, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True)
 
 
 def finish(process: subprocess.Popen[str], storage: Path) -> Launch:
@@ -114,3 +120,22 @@ def finish(process: subprocess.Popen[str], storage: Path) -> Launch:
 
 def launch(storage: Path, *arguments: str, **environment: str) -> Launch:
     return finish(start(storage, *arguments, **environment), storage)
+
+
+def launch_all(launches: Iterable[Sequence[str]]) -> list[tuple[int, str, str]]:
+    """The exit code, output and errors of each, started one after another in one process, which imports torch once."""
+    process = subprocess.run(
+        [forked_python(), "-m", "perf_tests.meta_tests.many_launches"],
+        cwd=ROOT, input=json.dumps(list(launches)), capture_output=True, text=True, timeout=300, check=True,
+    )  # fmt: skip
+    return [(code, output, errors) for code, output, errors in json.loads(process.stdout)]
+
+
+def launched_once(*arguments: str, **environment: str) -> Callable[[pytest.TempPathFactory], Launch]:
+    """A fixture: one launch for all tests of a module."""
+
+    @pytest.fixture(scope="module")
+    def launched(tmp_path_factory: pytest.TempPathFactory) -> Launch:
+        return launch(tmp_path_factory.mktemp("launched"), *arguments, **environment)
+
+    return launched

@@ -3,14 +3,10 @@
 import argparse
 import importlib
 import importlib.util
-import io
 import re
 import shlex
 import subprocess
-import sys
-from contextlib import redirect_stdout
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from statistics import median
 
@@ -31,10 +27,12 @@ from perf_tests.meta_tests.documents import (
     commands,
     indented,
     is_shortened,
+    named,
     output,
     page,
     section,
 )
+from perf_tests.meta_tests.launch import launch_all
 from perf_tests.proofs import (
     against_llama,
     gate_cost,
@@ -54,28 +52,15 @@ from perf_tests.views.screens.lines import result_lines
 COMMANDS = list(dict.fromkeys(command for path in PAGES for command in commands(path.read_text())))
 PYTEST, MAKE, VERB, PROOF = "pytest ", "make ", "python -m perf_tests ", "python -m perf_tests.proofs."
 
-COLLECT = """
-import io, sys
-from contextlib import redirect_stdout
-import pytest
-for line in sys.stdin.read().splitlines():
-    printed = io.StringIO()
-    with redirect_stdout(printed):
-        code = pytest.main([*eval(line), "--collect-only", "-q", "-p", "no:cacheprovider"])
-    if code:
-        print(line, printed.getvalue()[-1000:])
-"""
-"""One process for all commands: starting torch takes longer than collecting."""
-
 
 def commands_that_begin(beginning: str) -> list[str]:
     return [command for command in COMMANDS if command.startswith(beginning)]
 
 
 def test_each_pytest_command_collects() -> None:
-    words = "".join(f"{shlex.split(command)[1:]}\n" for command in commands_that_begin(PYTEST))
-    ended = subprocess.run([sys.executable, "-c", COLLECT], cwd=ROOT, input=words, capture_output=True, text=True)
-    assert (ended.stdout, ended.returncode) == ("", 0), ended.stdout + ended.stderr[-2000:]
+    typed = commands_that_begin(PYTEST)
+    ends = launch_all([*shlex.split(words)[1:], "--collect-only", "-q", "-p", "no:cacheprovider"] for words in typed)
+    assert [(words, *end) for words, end in zip(typed, ends, strict=True) if end[0]] == []
 
 
 @pytest.mark.parametrize("command", commands_that_begin(MAKE))
@@ -98,8 +83,7 @@ def test_each_verb_takes_what_is_typed(command: str) -> None:
 
 @pytest.mark.parametrize("command", commands_that_begin(PROOF))
 def test_each_proof_exists(command: str) -> None:
-    module = shlex.split(command)[2]
-    assert importlib.util.find_spec(module) is not None
+    assert importlib.util.find_spec(shlex.split(command)[2]) is not None
 
 
 @pytest.mark.parametrize(
@@ -146,31 +130,20 @@ def test_the_margins_of_impossible_are_those_that_the_rules_take() -> None:
 def test_the_gate_is_described_with_its_own_numbers() -> None:
     assert Rules().screen_pairs == 6
     assert "first stage of six pairs" in page("gate")
-    limit = re.search(r"--gate-minutes .*\(default: (\d+)\)", page("options"))
-    assert limit is not None
-    assert f"`--gate-minutes` ({limit[1]})" in README
+    (limit,) = re.findall(r"--gate-minutes .*\(default: (\d+)\)", page("options"))
+    assert f"`--gate-minutes` ({limit})" in README
 
 
-@cache
-def said_of_the_samples() -> list[str]:
-    """What the gate says of the samples that its page names."""
-    name = re.search(r"`(\.benchmarks/[^`]+\.jsonl(?:\.gz)?)`", block(page("gate"), "gate"))
-    assert name is not None, "the gate's output names no samples"
-    samples = read_samples(ROOT / name[1])
+def test_the_gate_is_shown_as_a_replay_of_its_samples_says_it() -> None:
+    samples = read_samples(named(block(page("gate"), "gate"), r"jsonl(?:\.gz)?"))
     rules = rules_from_settings(samples.header["settings"])
-    return report_lines(conclude(samples, rules), samples.header, rules)
-
-
-def test_the_gate_shows_what_a_replay_of_its_samples_says() -> None:
+    said = report_lines(conclude(samples, rules), samples.header, rules)
     shown = indented(block(page("gate"), "gate"))
     assert len(shown) > 5
-    assert [line for line in shown if line not in said_of_the_samples()] == []
-
-
-def test_the_readme_shows_the_same_of_the_gate() -> None:
+    assert [line for line in shown if line not in said] == []
     first, *shown = output(block(README, "gate"))
     assert first == OMITTED
-    assert is_shortened(shown, said_of_the_samples())
+    assert is_shortened(shown, said)
 
 
 def test_the_time_of_a_gate_run_is_that_of_the_kept_runs() -> None:
@@ -179,32 +152,21 @@ def test_the_time_of_a_gate_run_is_that_of_the_kept_runs() -> None:
     assert f"{minutes:.0f} minutes for {runs[0][0]} cases" in " ".join(README.split())
 
 
-def test_the_readme_has_commands_to_test() -> None:
-    assert len(commands_that_begin(PYTEST)) > 8
-    assert len(commands_that_begin(MAKE)) > 5
-    assert len(commands_that_begin(VERB)) > 8
-    assert len(commands_that_begin(PROOF)) > 5
-
-
-@cache
-def printed_by(command: str) -> list[str]:
-    printed = io.StringIO()
-    with redirect_stdout(printed):
-        main(shlex.split(command.removeprefix("$ " + VERB)))
-    return printed.getvalue().splitlines()
+@pytest.mark.parametrize("beginning, fewest", [(PYTEST, 9), (MAKE, 6), (VERB, 9), (PROOF, 6)])
+def test_there_are_commands_to_test(beginning: str, fewest: int) -> None:
+    assert len(commands_that_begin(beginning)) >= fewest
 
 
 @pytest.mark.parametrize("text", [README, page("predict")], ids=["readme", "predict"])
-def test_the_prediction_is_what_its_command_prints(text: str) -> None:
+def test_the_prediction_is_what_its_command_prints(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     command, *shown = indented(block(text, "predicted"))
-    assert is_shortened(shown, [line for line in printed_by(command) if line])
+    main(shlex.split(command.removeprefix("$ " + VERB)))
+    assert is_shortened(shown, filter(None, capsys.readouterr().out.splitlines()))
 
 
 def test_the_results_are_those_of_the_record_they_name() -> None:
     text = block(README, "results")
-    name = re.search(r"`(\.benchmarks/[^`]+\.json)`", text)
-    assert name is not None, "the results name no record"
-    record = read_record(ROOT / name[1]).data
+    record = read_record(named(text, "json")).data
     assert is_shortened(output(text)[1:], [line.rstrip() for line in result_lines(record)])
     started, ended = (datetime.fromisoformat(time) for time in (record["suite"]["started"], record["datetime"]))
     minutes, seconds = divmod(round((ended - started).total_seconds()), 60)
@@ -247,46 +209,28 @@ def test_the_readme_fits_a_screen() -> None:
     assert [line for line in lines if len(line) > 120 and not line.startswith("    ")] == []
 
 
-@pytest.mark.parametrize(
-    "shown, is_right",
-    [
-        (["a", "b", "c"], True),
-        (["a", "..."], True),
-        (["...", "c"], True),
-        (["a", "...", "c"], True),
-        (["a", "c"], False),
-        (["a", "b"], False),
-        (["...", "d"], False),
-        (["c", "...", "a"], False),
-    ],
-)
-def test_an_output_is_shortened_only_where_it_says_so(shown: list[str], is_right: bool) -> None:
-    assert is_shortened(shown, ["a", "b", "c"]) is is_right
+@pytest.mark.parametrize("shown", ["a b c", "a ...", "... c", "a ... c"])
+def test_an_output_may_be_shortened_where_it_says_so(shown: str) -> None:
+    assert is_shortened(shown.split(), "abc")
+
+
+@pytest.mark.parametrize("shown", ["a c", "a b", "... d", "c ... a"])
+def test_nothing_is_left_out_of_an_output_in_silence(shown: str) -> None:
+    assert not is_shortened(shown.split(), "abc")
 
 
 def test_the_picture_is_of_sections_that_the_page_of_its_record_has(tmp_path: Path) -> None:
     makefile = (ROOT / "Makefile").read_text()
-    record = re.search(r"^RECORD := (\S+)$", makefile, re.MULTILINE)
-    shown = re.search(r"^SHOWN := (.+)$", makefile, re.MULTILINE)
-    assert record is not None
-    assert shown is not None
-    assert main(["report", str(ROOT / record[1]), f"--output={tmp_path / 'page.html'}"]) == 0
-    page_text = (tmp_path / "page.html").read_text()
-    anchors = re.findall(r"#([\w-]+)", shown[1])
-    assert [anchor for anchor in anchors if f'<section id="{anchor}"' not in page_text] == []
+    (record,) = re.findall(r"^RECORD := (\S+)$", makefile, re.MULTILINE)
+    (shown,) = re.findall(r"^SHOWN := (.+)$", makefile, re.MULTILINE)
+    assert main(["report", str(ROOT / record), f"--output={tmp_path / 'page.html'}"]) == 0
+    sections = re.findall(r'<section id="([^"]+)"', (tmp_path / "page.html").read_text())
+    anchors = re.findall(r"#([\w-]+)", shown)
+    assert set(anchors) <= set(sections)
     assert len(anchors) == 3
 
 
-def links() -> list[tuple[Path, str]]:
-    """Each file with the files that it links to."""
-    return [(path, link) for path in PAGES for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text())]
-
-
-@pytest.mark.parametrize("path, link", links())
-def test_each_link_leads_to_a_file(path: Path, link: str) -> None:
-    assert (path.parent / link).exists()
-
-
-def test_the_readme_links_to_every_page() -> None:
-    linked = {link for path, link in links() if path.name == "README.md"}
-    assert {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} - linked == set()
+def test_each_link_leads_to_a_file_and_the_readme_links_to_every_page() -> None:
+    links = {path: re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text()) for path in PAGES}
+    assert [link for path in links for link in links[path] if not (path.parent / link).exists()] == []
+    assert {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} - set(links[ROOT / "README.md"]) == set()

@@ -1,7 +1,6 @@
 """The reference (naive, eager, loop) is what the write-ups measured, op by op: no fused kernel hides in it."""
 
 from collections import Counter
-from typing import Any
 
 import pytest
 import torch
@@ -10,12 +9,13 @@ from model.attention import softmax
 from model.precision import PRECISIONS
 from model.sizes import SIZES
 from model.training import Training
-from perf_tests.instruments.torch_private import TorchDispatchMode
 from perf_tests.meta_tests.example_cases import CPU, TOY, build, random_tokens
 from perf_tests.meta_tests.saved_tensors import saved_for_backward
+from perf_tests.meta_tests.test_regions import Dispatched
 
 CONFIG = SIZES["tiny"].at_context(16)
 LAYERS = CONFIG.num_layers
+PARAMETERS = len(list(build(CONFIG).parameters()))
 PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "matmul")
 FUSED = (
     "scaled_dot_product", "rms_norm", "layer_norm", "silu", "softmax", "cross_entropy", "nll_loss", "_foreach_",
@@ -23,18 +23,6 @@ FUSED = (
 )  # fmt: skip
 
 Step = dict[str, Counter[str]]
-
-
-class Dispatched(TorchDispatchMode):
-    """Counts the kernels that PyTorch dispatches, by name."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.seen: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen[func.overloadpacket.__name__] += 1
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.fixture(scope="module")
@@ -46,28 +34,18 @@ def step() -> Step:
     with Dispatched() as dispatched:
 
         def mark(part: str) -> None:
-            parts[part], dispatched.seen = dispatched.seen, Counter()
+            parts[part], dispatched.seen = Counter(name.split(".")[1] for name in dispatched.seen), []
 
         tokens_BT = random_tokens(CONFIG)
         training.step(tokens_BT, tokens_BT, mark)
     return parts
 
 
-def products(kernels: Counter[str]) -> int:
-    return sum(kernels[name] for name in PRODUCTS)
-
-
-def test_a_forward_pass_is_nine_products_per_layer_and_the_head(step: Step) -> None:
+def test_a_forward_pass_is_nine_products_a_layer_and_the_head_and_a_backward_pass_twice_as_many(step: Step) -> None:
     """Query, key, value, output, gate, up and down; scores and their product with the values."""
-    assert products(step["forward"]) == 9 * LAYERS + 1
-
-
-def test_a_backward_pass_is_twice_as_many_products(step: Step) -> None:
-    assert products(step["backward"]) == 18 * LAYERS + 2
-
-
-def test_no_other_part_multiplies_matrices(step: Step) -> None:
-    assert sum(products(step[part]) for part in ("zero_grad", "loss", "optimizer")) == 0
+    forward = 9 * LAYERS + 1
+    expected = {"zero_grad": 0, "forward": forward, "loss": 0, "backward": 2 * forward, "optimizer": 0}
+    assert {part: sum(kernels[name] for name in PRODUCTS) for part, kernels in step.items()} == expected
 
 
 def test_no_kernel_is_a_fused_one(step: Step) -> None:
@@ -75,27 +53,19 @@ def test_no_kernel_is_a_fused_one(step: Step) -> None:
     assert not [name for name in dispatched if any(word in name for word in FUSED)]
 
 
-def test_the_softmax_is_written_out_once_per_layer(step: Step) -> None:
-    forward = step["forward"]
-    assert [forward[name] for name in ("max", "exp", "sum", "where")] == [LAYERS] * 4
+WRITTEN_OUT = {
+    "the softmax once per layer": ("forward", ("max", "exp", "sum", "where"), LAYERS),
+    "the norm twice per layer and once after": ("forward", ("pow", "mean", "rsqrt"), 2 * LAYERS + 1),
+    "the mask in every layer": ("forward", ("arange", "ge"), LAYERS),
+    "the loss": ("loss", ("max", "exp", "sum", "log", "gather", "mean"), 1),
+    "the optimizer one parameter at a time": ("optimizer", ("lerp_", "addcmul_", "addcdiv_", "sqrt"), PARAMETERS),
+}
 
 
-def test_the_norm_is_written_out_twice_per_layer_and_once_after(step: Step) -> None:
-    forward = step["forward"]
-    assert [forward[name] for name in ("pow", "mean", "rsqrt")] == [2 * LAYERS + 1] * 3
-
-
-def test_the_mask_is_built_in_every_layer(step: Step) -> None:
-    assert (step["forward"]["arange"], step["forward"]["ge"]) == (LAYERS, LAYERS)
-
-
-def test_the_loss_is_written_out(step: Step) -> None:
-    assert [step["loss"][name] for name in ("max", "exp", "sum", "log", "gather", "mean")] == [1] * 6
-
-
-def test_the_optimizer_updates_one_parameter_at_a_time(step: Step) -> None:
-    parameters = len(list(build(CONFIG).parameters()))
-    assert [step["optimizer"][name] for name in ("lerp_", "addcmul_", "addcdiv_", "sqrt")] == [parameters] * 4
+@pytest.mark.parametrize("what", WRITTEN_OUT)
+def test_it_is_written_out(what: str, step: Step) -> None:
+    part, kernels, times = WRITTEN_OUT[what]
+    assert [step[part][name] for name in kernels] == [times] * len(kernels)
 
 
 def test_naive_attention_keeps_two_squares_per_block() -> None:

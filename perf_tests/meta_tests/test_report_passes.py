@@ -1,17 +1,19 @@
 """What extra passes found, on the page: memory by phase and over time, warm-up by round; and two commits judged."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perf_tests.__main__ import main
+from perf_tests.meta_tests.test_gate_recorded import launches
+from perf_tests.meta_tests.test_recorded_sides import BASE, HEAD, dated
 from perf_tests.meta_tests.test_report import figures, page_over, sections
 from perf_tests.proofs.synthetic import (
     BACKWARD,
     FORWARD,
     attention_identity,
+    machine,
     record,
     remembered,
     timed,
@@ -21,41 +23,35 @@ from perf_tests.proofs.synthetic import (
     with_passes,
 )
 from perf_tests.records.record import Json
-from perf_tests.views.report import page
 from perf_tests.views.report.memory import FEWEST_MOMENTS, thinned
 
 MIB = 2**20
 
 
-@pytest.fixture(autouse=True)
-def no_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "_plotly", lambda: "/* what draws */")
+pytestmark = pytest.mark.usefixtures("no_plotly")
+
+
+def page_with(folder: Path, *passes: Json) -> str:
+    return page_over(folder, with_passes(record([timed()]), *passes))
 
 
 def traces(text: str, name: str) -> dict[str, Any]:
     return {trace["name"]: trace for trace in figures(text)[name]["data"]}
 
 
-def test_memory_is_a_bar_for_each_phase_stacked_by_category_with_its_prediction(tmp_path: Path) -> None:
-    both = remembered(FORWARD, 10 * MIB), remembered(BACKWARD, 20 * MIB, phase="backward")
-    found = traces(page_over(tmp_path, with_passes(record([timed()]), *both)), "run1-memory-categories")
+def test_memory_is_tables_and_a_bar_for_each_phase_stacked_by_category_with_its_prediction(tmp_path: Path) -> None:
+    text = page_with(tmp_path, remembered(FORWARD, 10 * MIB), remembered(BACKWARD, 20 * MIB, phase="backward"))
+    assert all(said in text for said in ("model/attention.py:48", "softmax", "75.0", "after init (MiB)"))
+    found = traces(text, "run1-memory-categories")
     assert (found["parameters"]["type"], found["parameters"]["x"]) == ("bar", ["forward", "backward"])
     assert found["parameters"]["y"] == [3.0, 6.0]
     assert sum(found[name]["y"][1] for name in found if name != "predicted peak") == 20.0
     assert found["predicted peak"]["y"] == [11.0, 21.0]
 
 
-def test_bars_and_areas_are_told_apart_without_colour(tmp_path: Path) -> None:
-    text = page_over(tmp_path, with_passes(record([timed()]), remembered()))
-    bars = [trace for trace in traces(text, "run1-memory-categories").values() if trace["type"] == "bar"]
-    areas = [trace for trace in traces(text, "run1-timeline").values() if "stackgroup" in trace]
-    for patterns in ([bar["marker"]["pattern"] for bar in bars], [area["fillpattern"] for area in areas]):
-        assert len({pattern["shape"] for pattern in patterns}) == len(patterns) == 5
-
-
 def test_the_timeline_of_a_step_has_its_parts_its_peak_and_its_prediction(tmp_path: Path) -> None:
     steps = remembered(FORWARD), remembered(BACKWARD, 10 * MIB, phase="full_step")
-    found = traces(page_over(tmp_path, with_passes(record([timed()]), *steps)), "run1-timeline")
+    found = traces(page_with(tmp_path, *steps), "run1-timeline")
     assert found["activations"]["y"][-1] == 3.0
     assert found["activations"]["group"] == "tiny 8 full_step fp32 naive", "a full step holds what its parts hold"
     assert (found["parts"]["text"], found["parts"]["x"]) == (["forward", "backward"], [0, 6])
@@ -63,27 +59,23 @@ def test_the_timeline_of_a_step_has_its_parts_its_peak_and_its_prediction(tmp_pa
 
 
 def test_parts_that_begin_close_to_each_other_share_their_mark(tmp_path: Path) -> None:
-    step = remembered(moments=100)
-    parts = [
-        {"name": name, "first": first, "last": 99} for name, first in (("forward", 0), ("loss", 50), ("backward", 52))
-    ]
-    step["values"]["timeline"]["parts"] = parts
-    found = traces(page_over(tmp_path, with_passes(record([timed()]), step)), "run1-timeline")["parts"]
+    step, begins = remembered(moments=100), {"forward": 0, "loss": 50, "backward": 52}
+    step["values"]["timeline"]["parts"] = [{"name": name, "first": begins[name], "last": 99} for name in begins]
+    found = traces(page_with(tmp_path, step), "run1-timeline")["parts"]
     assert (found["x"], found["text"]) == ([0, 50], ["forward", "loss, backward"])
 
 
-def test_a_category_has_one_place_and_one_colour_in_every_figure(tmp_path: Path) -> None:
+def test_a_category_has_one_place_and_one_colour_in_every_figure_and_a_pattern_of_its_own(tmp_path: Path) -> None:
     step = remembered(phase="full_step")
-    held = step["values"]["timeline"]["category_bytes"]
-    step["values"]["timeline"]["category_bytes"] = {name: held[name] for name in sorted(held)}
-    text = page_over(tmp_path, with_passes(record([timed()]), step))
+    timeline = step["values"]["timeline"]
+    timeline["category_bytes"] = dict(sorted(timeline["category_bytes"].items()))
+    text = page_with(tmp_path, step)
     bars, areas = traces(text, "run1-memory-categories"), traces(text, "run1-timeline")
     stacked = ["parameters", "optimizer state", "gradients", "activations", "temporaries"]
-    assert ([name for name in bars if name in stacked], [name for name in areas if name in stacked]) == (
-        stacked,
-        stacked,
-    )
+    assert [name for name in bars if name in stacked] == [name for name in areas if name in stacked] == stacked
     assert all(bars[name]["marker"]["color"] == areas[name]["fillcolor"] for name in stacked)
+    assert len({bars[name]["marker"]["pattern"]["shape"] for name in stacked}) == len(stacked)
+    assert len({areas[name]["fillpattern"]["shape"] for name in stacked}) == len(stacked)
 
 
 def test_measured_peaks_of_a_pass_are_drawn_where_timings_have_only_predictions(tmp_path: Path) -> None:
@@ -101,12 +93,6 @@ def test_a_long_timeline_keeps_its_peak_and_its_trough() -> None:
     assert thinned(totals[:5], FEWEST_MOMENTS) == [0, 1, 2, 3, 4]
 
 
-def test_the_tables_of_memory_are_on_the_page(tmp_path: Path) -> None:
-    text = page_over(tmp_path, with_passes(record([timed()]), remembered()))
-    for said in ("0.99902", "model/attention.py:48", "softmax", "75.0", "after init (MiB)"):
-        assert said in text
-
-
 def test_attention_memory_over_length_comes_from_the_pass_where_timings_have_none(tmp_path: Path) -> None:
     cells = []
     for length in (256, 512):
@@ -114,7 +100,7 @@ def test_attention_memory_over_length_comes_from_the_pass_where_timings_have_non
         row = {**remembered(f"a[{length}]", length * MIB), "identity": labels}
         row["values"] = {**row["values"], "memory_before_backward_bytes": length * MIB // 2}
         cells.append(row)
-    found = figures(page_over(tmp_path, with_passes(record([timed()]), *cells)))
+    found = figures(page_with(tmp_path, *cells))
     (peaks,) = found["run1-attention-memory-backward"]["data"]
     (before,) = found["run1-attention-before-backward-backward"]["data"]
     assert (peaks["x"], peaks["y"], before["y"]) == ([256, 512], [256.0, 512.0], [128.0, 256.0])
@@ -128,33 +114,29 @@ def test_a_case_that_a_pass_lost_is_named_below_its_table_and_is_no_row_among_th
     assert text.count("needs 3 GiB") == memory.count("needs 3 GiB")
 
 
-@pytest.mark.parametrize("name, section", [("kernels", "kernels"), ("memory", "memory"), ("warmup", "warmup")])
-def test_a_pass_that_lost_every_case_is_a_table_of_outcomes(name: str, section: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["kernels", "memory", "warmup"])
+def test_a_pass_that_lost_every_case_is_a_table_of_outcomes(name: str, tmp_path: Path) -> None:
     data = record([timed()], [{**untimed(BACKWARD, reason="needs 3 GiB"), "pass": name}])
-    shown = page_over(tmp_path, data).partition(f'id="run1-{section}"')[2].partition("</section>")[0]
+    shown = page_over(tmp_path, data).partition(f'id="run1-{name}"')[2].partition("</section>")[0]
     assert "<td>OOM<td>" in shown
     assert "needs 3 GiB" in shown
 
 
-def test_warm_up_is_a_line_for_each_process_with_the_rounds_that_it_warmed_up_with(tmp_path: Path) -> None:
-    found = traces(page_over(tmp_path, with_passes(record([timed()]), warmed(seconds=0.01))), "run1-warmup")
+def test_warm_up_is_a_line_for_each_process_and_what_its_first_round_is_spent_on_a_stacked_bar(tmp_path: Path) -> None:
+    text = page_with(tmp_path, warmed(seconds=0.01))
+    found, bars = traces(text, "run1-warmup"), traces(text, "run1-first-rounds")
     assert list(found) == ["after 0", "after 1", "after 2", "after 5", "after 10", "after 5 without the timed phase"]
     assert found["after 5"]["x"] == list(range(1, 16))
     assert found["after 5"]["y"][0] == 50.0
     assert found["after 5 without the timed phase"]["x"][0] == 6, "rounds of another kind are not drawn"
-
-
-def test_what_the_first_round_is_spent_on_is_a_stacked_bar(tmp_path: Path) -> None:
-    text = page_over(tmp_path, with_passes(record([timed()]), warmed(seconds=0.01)))
-    found = traces(text, "run1-first-rounds")
-    assert {name: trace["y"] for name, trace in found.items()} == {"module loading": [30.0], "allocator growth": [10.0]}
+    assert {name: bar["y"] for name, bar in bars.items()} == {"module loading": [30.0], "allocator growth": [10.0]}
     assert "for this machine: --warmup-rounds 1, which tiny 8 forward fp32 naive needs" in text
 
 
 def test_a_warm_up_that_was_too_short_is_told_by_case(tmp_path: Path) -> None:
     short = warmed()
     short["values"] |= {"flags": ["short_warmup"], "recommendation": "Set --warmup-rounds 7."}
-    text = page_over(tmp_path, with_passes(record([timed()]), short))
+    text = page_with(tmp_path, short)
     assert "tiny 8 forward fp32 naive: Set --warmup-rounds 7." in text
 
 
@@ -171,44 +153,32 @@ def test_damaged_values_of_a_pass_harm_nothing(make: Any, junk: Any, tmp_path: P
             rows += [{**row, "values": {**row["values"], name: [{**values[0], part: junk}]}} for part in values[0]]
         if isinstance(values, dict):
             rows += [{**row, "values": {**row["values"], name: {**values, part: junk}}} for part in values]
-    assert "run1" in sections(page_over(tmp_path, with_passes(record([timed()]), *rows)))
+    assert "run1" in sections(page_with(tmp_path, *rows))
     assert main(["tables", f"--storage={tmp_path / 'records'}"]) == 0
 
 
-def launches(commit: str, factor: float, count: int, year: int) -> list[Json]:
-    """Runs of one commit, whose launches differ by a few thousandths."""
-    return [
-        {
-            **record(
-                [timed(seconds=[factor * (1 + 0.003 * (number % 3)) * (1 + place / 1000) for place in range(10)])]
-            ),
-            "datetime": f"{year + number}-01-01",
-            "commit_info": {"id": commit * 10, "dirty": False},
-        }
-        for number in range(count)
-    ]
+def two_commits(slowdown: float = 0.2, dirty: bool = False) -> tuple[list[Json], list[Json]]:
+    base = dated(launches(1, 6), BASE, 0)
+    return base, dated(launches(2, 4, slowdown=slowdown), HEAD, 10, dirty)
 
 
-@pytest.mark.parametrize("factor, verdict", [(1.5, "SLOWER"), (1.0, "OK")])
-def test_two_commits_with_launches_enough_get_verdicts(factor: float, verdict: str, tmp_path: Path) -> None:
-    text = page_over(tmp_path, *launches("a", 1.0, 6, 2030), *launches("b", factor, 4, 2040))
-    section = text.partition('id="verdicts1"')[2].partition("</section>")[0]
+@pytest.mark.parametrize("slowdown, verdict, end", [(0.2, "SLOWER", "FAILED"), (0.0, "OK", "PASSED")])
+def test_two_commits_with_launches_enough_get_verdicts(slowdown: float, verdict: str, end: str, tmp_path: Path) -> None:
+    base, head = two_commits(slowdown)
+    section = page_over(tmp_path, *base, *head).partition('id="verdicts1"')[2].partition("</section>")[0]
     assert f"<td>{verdict}<td>" in section
-    assert f"gate: {'FAILED' if verdict == 'SLOWER' else 'PASSED'}" in section
-    assert "bbbbbbbbbb" in section
+    assert f"gate: {end}" in section
+    assert HEAD[:10] in section
 
 
-def without_verdict() -> dict[str, Sequence[Json]]:
-    base, head = launches("a", 1.0, 6, 2030), launches("b", 1.5, 4, 2040)
+def without_verdict() -> dict[str, list[Json]]:
+    base, head = two_commits()
     return {
         "too few of base": [*base[:4], *head],
         "too few of head": [*base, *head[:2]],
         "one commit": base,
-        "with changes": [*base, *({**run, "commit_info": {"id": "b" * 10, "dirty": True}} for run in head)],
-        "another machine": [
-            *base,
-            *({**run, "machine_info": {**run["machine_info"], "system": "Other"}} for run in head),
-        ],
+        "with changes": [*base, *two_commits(dirty=True)[1]],
+        "another machine": [*base, *({**run, "machine_info": machine(system="Other")} for run in head)],
     }
 
 
@@ -232,8 +202,7 @@ def test_launches_of_its_kernels_are_a_floor_behind_each_line(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "traffic, corners, heights",
-    [(None, [1.0, 1000.0], [2.0, 2.0]), (100.0, [1.0, 20.0, 1000.0], [0.1, 2.0, 2.0])],
+    "traffic, corners, heights", [(None, [1.0, 1000.0], [2.0, 2.0]), (100.0, [1.0, 20.0, 1000.0], [0.1, 2.0, 2.0])]
 )
 def test_the_roof_is_what_memory_allows_up_to_the_best_product(
     traffic: float | None, corners: list[float], heights: list[float], tmp_path: Path
@@ -246,7 +215,7 @@ def test_the_roof_is_what_memory_allows_up_to_the_best_product(
 
 
 def test_host_and_device_are_lanes_of_one_attention_layer(tmp_path: Path) -> None:
-    data = figures(page_over(tmp_path, with_passes(record([timed()]), traced())))["run1-lanes"]["data"]
+    data = figures(page_with(tmp_path, traced()))["run1-lanes"]["data"]
     assert {trace["group"] for trace in data} == {f"tiny 8 forward fp32 naive, {way}ward" for way in ("for", "back")}
     scores, softmax = data[:2]
     assert (scores["y"], scores["base"], scores["x"]) == (["host", "device"], [0.0, 3.0], [2.0, 2.0])

@@ -63,21 +63,15 @@ def test_honest_facts_raise_none(name: str) -> None:
     assert raised(QUIET[name]) == []
 
 
-def test_parts_are_added_up_round_by_round() -> None:
+def test_scatter_alone_is_no_paging_and_no_parts_that_do_not_add_up() -> None:
+    assert "paging" not in raised(RowFacts(SCATTERED, predicted_peak_bytes=50, available_bytes=100))
+    assert "paging" not in raised(RowFacts(SCATTERED, available_bytes=100))
     parts = {"forward": [0.4 * value for value in NOISY], "backward": [0.6 * value for value in NOISY]}
     assert "parts_do_not_add_up" not in raised(RowFacts(NOISY, part_seconds=parts))
 
 
-def test_scatter_is_paging_only_where_memory_is_nearly_full() -> None:
-    assert "paging" not in raised(RowFacts(SCATTERED, predicted_peak_bytes=50, available_bytes=100))
-    assert "paging" not in raised(RowFacts(SCATTERED, available_bytes=100))
-
-
-def test_a_peak_below_the_predicted_one_is_off_too() -> None:
+def test_a_peak_below_the_predicted_one_is_off_and_a_rise_is_a_trend_too() -> None:
     assert raised(RowFacts(HONEST, peak_allocated_bytes=9 * GIB, predicted_peak_bytes=10 * GIB)) == ["peak_off"]
-
-
-def test_a_rise_is_a_trend_as_a_fall_is() -> None:
     assert "trend" in raised(RowFacts([value * (1 + 0.02 * place) for place, value in enumerate(HONEST)]))
 
 

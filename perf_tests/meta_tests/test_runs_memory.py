@@ -1,6 +1,7 @@
 """The memory pass as a user runs it: a row for each case, exact on a CPU; a process that dies is a row as well."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from model.sizes import SIZES
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
 from perf_tests.counting.case_counters import counters_of
-from perf_tests.meta_tests.launch import MODELS, ROOT, Launch, launch, short
+from perf_tests.meta_tests.launch import MODELS, ROOT, Launch, launch, launched_once
 from perf_tests.meta_tests.test_memory_snapshot import assert_opens
 from perf_tests.records.record import Json
 from perf_tests.workers.memory import MemoryWorker
@@ -17,14 +18,7 @@ from perf_tests.workers.process import WorkerEndedError
 ONLY_MEMORY = ("-k=memory_of", "--threads=1")
 
 
-@pytest.fixture(scope="module")
-def examined(tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    storage = tmp_path_factory.mktemp("examined") / "storage"
-    return launch(storage, *ONLY_MEMORY, "--memory-snapshot", "--phase=inference,forward,backward,full_step")
-
-
-def rows(launched: Launch) -> dict[str, Json]:
-    return {short(row["id"]): row for row in launched.record["passes"]}
+examined = launched_once(*ONLY_MEMORY, "--memory-snapshot", "--phase=inference,forward,backward,full_step")
 
 
 def case_of(row: Json) -> Case:
@@ -38,41 +32,30 @@ def case_of(row: Json) -> Case:
 
 def test_each_case_is_a_row_of_the_pass(examined: Launch) -> None:
     assert examined.exit_code == 0, examined.output + examined.errors
-    assert rows(examined).keys() == {
-        "test_memory_of_inference[tiny-ctx8-fp32-naive]",
-        "test_memory_of_forward[tiny-ctx8-fp32-naive]",
-        "test_memory_of_backward[tiny-ctx8-fp32-naive]",
-        "test_memory_of_full_step[tiny-ctx8-fp32-naive]",
-        "test_memory_of_attention_forward[d16-seq16-fp32-naive]",
-        "test_memory_of_attention_backward[d16-seq16-fp32-naive]",
+    assert examined.passes.keys() == {
+        *(
+            f"test_memory_of_{phase}[tiny-ctx8-fp32-naive]"
+            for phase in ("inference", "forward", "backward", "full_step")
+        ),
+        *(f"test_memory_of_attention_{phase}[d16-seq16-fp32-naive]" for phase in ("forward", "backward")),
     }
-    assert all(row["pass"] == "memory" for row in rows(examined).values())
+    assert all(row["pass"] == "memory" for row in examined.passes.values())
     assert examined.record["benchmarks"] == []
 
 
-def test_a_run_of_passes_alone_has_no_screen_of_results(examined: Launch) -> None:
-    assert " memory " in examined.output
-    assert " results " not in examined.output
-
-
-def test_on_a_cpu_the_peak_is_the_predicted_one(examined: Launch) -> None:
-    for row in examined.record["passes"]:
+def test_on_a_cpu_the_peak_of_a_case_and_of_each_part_is_the_predicted_one(examined: Launch) -> None:
+    for row in examined.passes.values():
         values = row["values"]
         assert values["predicted_peak_bytes"] == counters_of(case_of(row)).peak_bytes
-        # The loss scale, a number of four bytes, is only predicted.
-        assert values["peak_allocated_bytes"] == pytest.approx(values["predicted_peak_bytes"], abs=64, rel=1e-6)
+        assert values["parts"]
+        for found in (values, *values["parts"]):
+            # The loss scale, a number of four bytes, is only predicted.
+            assert found["peak_allocated_bytes"] == pytest.approx(found["predicted_peak_bytes"], abs=64, rel=1e-6)
         assert values["flags"] == []
 
 
-def test_so_is_the_peak_of_each_part(examined: Launch) -> None:
-    for row in examined.record["passes"]:
-        assert row["values"]["parts"]
-        for part in row["values"]["parts"]:
-            assert part["peak_allocated_bytes"] == pytest.approx(part["predicted_peak_bytes"], abs=64, rel=1e-6)
-
-
 def test_the_categories_add_up_to_the_peak(examined: Launch) -> None:
-    for row in examined.record["passes"]:
+    for row in examined.passes.values():
         values = row["values"]
         assert sum(values["peak_by_category_bytes"].values()) == pytest.approx(values["peak_allocated_bytes"], abs=64)
         moments = zip(*values["timeline"]["category_bytes"].values(), strict=True)
@@ -80,30 +63,29 @@ def test_the_categories_add_up_to_the_peak(examined: Launch) -> None:
 
 
 def test_what_waits_for_the_backward_pass_is_what_the_counters_say(examined: Launch) -> None:
-    for row in examined.record["passes"]:
+    for row in examined.passes.values():
         saved = sum(part["saved_bytes"] for part in row["values"]["saved_bytes_by_part"])
         expected = 0 if row["identity"]["phase"] == "inference" else counters_of(case_of(row)).saved_bytes
         assert saved == expected
 
 
-def test_a_step_has_its_moments(examined: Launch) -> None:
-    values = rows(examined)["test_memory_of_full_step[tiny-ctx8-fp32-naive]"]["values"]
+def test_a_step_has_its_moments_and_attention_alone_the_one_before_its_backward_pass(examined: Launch) -> None:
+    values = examined.passes["test_memory_of_full_step[tiny-ctx8-fp32-naive]"]["values"]
     marks = {mark["name"]: mark["allocated_bytes"] for mark in values["marks"]}
     assert list(marks) == ["after init", "after forward", "before backward", "before optimizer", "after optimizer"]
     assert marks["after init"] < marks["before backward"] < values["peak_allocated_bytes"]
     assert [part["name"] for part in values["timeline"]["parts"]] == ["forward", "loss", "backward", "optimizer"]
-
-
-def test_attention_alone_says_what_it_holds_before_its_backward_pass(examined: Launch) -> None:
     forward, backward = (
-        rows(examined)[f"test_memory_of_attention_{phase}[d16-seq16-fp32-naive]"]["values"]
-        for phase in ("forward", "backward")
+        examined.passes[f"test_memory_of_attention_{way}[d16-seq16-fp32-naive]"]["values"][
+            "memory_before_backward_bytes"
+        ]
+        for way in ("forward", "backward")
     )
-    assert forward["memory_before_backward_bytes"] == backward["memory_before_backward_bytes"] > 0
+    assert forward == backward > 0
 
 
 def test_the_largest_blocks_have_their_lines(examined: Launch) -> None:
-    values = rows(examined)["test_memory_of_forward[tiny-ctx8-fp32-naive]"]["values"]
+    values = examined.passes["test_memory_of_forward[tiny-ctx8-fp32-naive]"]["values"]
     sizes = [made["bytes"] for made in values["largest_allocations"]]
     assert sizes == sorted(sizes, reverse=True)
     assert all(made["line"].startswith("model/") for made in values["largest_allocations"])
@@ -111,13 +93,14 @@ def test_the_largest_blocks_have_their_lines(examined: Launch) -> None:
 
 def test_a_snapshot_of_each_case_lies_beside_the_record(examined: Launch) -> None:
     (machine_folder,) = {path.parent for path in examined.storage.glob("*/*.json")}
-    for row in examined.record["passes"]:
+    for row in examined.passes.values():
         assert_opens((machine_folder / row["values"]["snapshot"]).read_bytes())
     assert not list(examined.storage.rglob(".unfinished-*"))
 
 
 def test_the_screen_has_a_row_for_each_case_and_says_where_the_snapshots_are(examined: Launch) -> None:
-    shown = examined.output.partition("- memory -")[2]
+    before, _, shown = examined.output.partition("- memory -")
+    assert " results " not in before
     assert "full_step tiny-ctx8-fp32-naive" in shown
     assert "saved for the backward pass by a block of tiny-ctx8-fp32-naive" in shown
     assert "snapshots for pytorch.org/memory_viz: files-" in shown
@@ -133,7 +116,7 @@ def test_a_process_that_dies_is_an_outcome_and_the_next_case_runs(tmp_path: Path
     assert (row["outcome"], row["pass"]) == (outcome, "memory")
     assert kind in row["reason"]
     assert died.exit_code == (0 if outcome == "out_of_memory" else 1)
-    assert "test_memory_of_forward[tiny-ctx8-fp32-own]" in rows(died)
+    assert "test_memory_of_forward[tiny-ctx8-fp32-own]" in died.passes
     assert "Traceback" not in died.output
 
 
@@ -146,24 +129,22 @@ def test_a_phase_that_runs_out_of_memory_or_would_not_fit_is_an_outcome(tmp_path
     assert full.outcomes["test_memory_of_forward[tiny-ctx100000000-fp32-own]"]["outcome"] == "would_not_fit"
 
 
-@pytest.fixture
-def worker(tmp_path: Path) -> Iterator[MemoryWorker]:
-    """Of a folder that has no suite in it."""
-    worker = MemoryWorker(tmp_path)
-    yield worker
-    worker.end()
-
-
-def test_a_worker_that_cannot_start_says_why(worker: MemoryWorker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PYTHONPATH", raising=False)
-    with pytest.raises(WorkerEndedError, match="No module named 'perf_tests'"):
-        worker.ask({})
-
-
-def test_a_task_that_nobody_understands_is_answered_and_the_worker_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = MemoryWorker(ROOT)
+@contextmanager
+def worker_in(folder: Path) -> Iterator[MemoryWorker]:
+    worker = MemoryWorker(folder)
     try:
-        for _ in range(2):
-            assert "ended with exit code 1" in worker.ask({})["outcome"]["reason"]
+        yield worker
     finally:
         worker.end()
+
+
+def test_a_worker_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    with worker_in(tmp_path) as worker, pytest.raises(WorkerEndedError, match="No module named 'perf_tests'"):
+        worker.ask({})  # in a folder that has no suite in it
+
+
+def test_a_task_that_nobody_understands_is_answered_and_the_worker_goes_on() -> None:
+    with worker_in(ROOT) as worker:
+        for _ in range(2):
+            assert "ended with exit code 1" in worker.ask({})["outcome"]["reason"]

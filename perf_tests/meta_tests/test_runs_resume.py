@@ -17,6 +17,7 @@ from perf_tests.meta_tests.launch import (
     finish,
     finished,
     launch,
+    launched_once,
     short,
     start,
     start_command,
@@ -26,10 +27,9 @@ from perf_tests.records.journal import read_journal
 DIES_AT_16 = (f"--model={MODELS}:DiesAt16", *THREE_CASES)
 
 
-@pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    """Killed in the second of three cases."""
-    return launch(tmp_path_factory.mktemp("killed"), *DIES_AT_16, PLANTED_SIGNAL="SIGKILL")
+# Both in the second of three cases.
+killed = launched_once(*DIES_AT_16, PLANTED_SIGNAL="SIGKILL")
+interrupted = launched_once(*DIES_AT_16, PLANTED_SIGNAL="SIGINT")
 
 
 @pytest.fixture(scope="module")
@@ -37,78 +37,51 @@ def resumed(killed: Launch, tmp_path_factory: pytest.TempPathFactory) -> Launch:
     return launch(copied(killed, tmp_path_factory.mktemp("resumed")), *DIES_AT_16, "--resume")
 
 
-def test_a_killed_run_loses_only_the_case_in_flight(killed: Launch) -> None:
-    assert killed.exit_code == -signal.SIGKILL
-    assert finished(killed) == {"test_forward[tiny-ctx8-fp32-own]"}
-    assert killed.records == []
+def test_a_run_that_is_killed_or_interrupted_loses_only_the_case_in_flight(killed: Launch, interrupted: Launch) -> None:
+    assert (killed.exit_code, interrupted.exit_code) == (-signal.SIGKILL, 2)
+    for ended in (killed, interrupted):
+        assert finished(ended) == {"test_forward[tiny-ctx8-fp32-own]"}
+        assert ended.records == []
 
 
-def test_a_resumed_run_ends_in_one_record_with_every_case_once(resumed: Launch) -> None:
+def test_a_resumed_run_ends_in_one_record_with_every_case_once_and_no_journal(resumed: Launch) -> None:
     assert resumed.exit_code == 0
     assert resumed.measured.keys() == ALL_THREE
     assert len(resumed.record["benchmarks"]) == 3
     assert resumed.record["outcomes"] == []
+    assert resumed.journals == []
+    assert "1 of 3 cases were done" in resumed.output
 
 
 def test_a_resumed_run_keeps_the_rounds_that_were_measured_before(killed: Launch, resumed: Launch) -> None:
     contents = read_journal(killed.journals[0])
     assert contents is not None
-
     assert contents.benchmarks == [resumed.measured["test_forward[tiny-ctx8-fp32-own]"]]
 
 
-def test_a_complete_run_leaves_no_journal(resumed: Launch) -> None:
-    assert resumed.journals == []
-
-
-def test_a_resumed_run_says_how_much_was_done(resumed: Launch) -> None:
-    assert "1 of 3 cases were done" in resumed.output
-
-
 def test_an_interrupted_run_is_not_gone_on_with_under_other_options(killed: Launch, tmp_path: Path) -> None:
-    storage = copied(killed, tmp_path)
-    journal = next(storage.glob("*/journal-*"))
-    before = journal.read_bytes()
-
-    refused = launch(storage, *DIES_AT_16, "--resume", "--rounds=3", "--batch-size=2")
-
+    refused = launch(copied(killed, tmp_path), *DIES_AT_16, "--resume", "--rounds=3", "--batch-size=2")
     assert refused.exit_code == 4
     assert "rounds (2 then, 3 now)" in refused.errors
     assert "batch_size (4 then, 2 now)" in refused.errors
     assert refused.records == []
-    assert journal.read_bytes() == before
+    assert [path.read_bytes() for path in refused.journals] == [path.read_bytes() for path in killed.journals]
 
 
 def test_a_case_that_kills_the_process_twice_is_given_up(killed: Launch, tmp_path: Path) -> None:
     storage = copied(killed, tmp_path)
-
     again = launch(storage, *DIES_AT_16, "--resume", PLANTED_SIGNAL="SIGKILL")
     last = launch(storage, *DIES_AT_16, "--resume", PLANTED_SIGNAL="SIGKILL")
-
     assert again.exit_code == -signal.SIGKILL
     assert last.exit_code == 1
     assert last.measured.keys() | last.outcomes.keys() == ALL_THREE
     assert "died twice" in last.outcomes["test_forward[tiny-ctx16-fp32-own]"]["reason"]
 
 
-@pytest.fixture(scope="module")
-def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    """Ctrl-C in the second of three cases."""
-    return launch(tmp_path_factory.mktemp("interrupted"), *DIES_AT_16, PLANTED_SIGNAL="SIGINT")
-
-
-def test_ctrl_c_keeps_what_was_measured(interrupted: Launch) -> None:
-    assert interrupted.exit_code == 2
-    assert finished(interrupted) == {"test_forward[tiny-ctx8-fp32-own]"}
-    assert interrupted.records == []
-
-
 def test_the_command_that_an_interrupted_run_prints_completes_it(interrupted: Launch) -> None:
     command = interrupted.output.partition("resume with `")[2].partition("`")[0]
     pytest_name, *arguments = shlex.split(command)
-
     completed = finish(start_command((sys.executable, "-m", pytest_name, *arguments)), interrupted.storage)
-
     assert completed.exit_code == 0
     assert completed.measured.keys() == ALL_THREE
     assert completed.journals == []
@@ -116,7 +89,6 @@ def test_the_command_that_an_interrupted_run_prints_completes_it(interrupted: La
 
 def test_a_run_that_stops_at_its_first_failure_keeps_its_journal(tmp_path: Path) -> None:
     stopped = launch(tmp_path, f"--model={MODELS}:FailsWithoutGraph", *THREE_CASES, "--phase=inference", "--exitfirst")
-
     assert stopped.exit_code == 1
     assert stopped.records == []
     assert finished(stopped) == {f"test_inference[tiny-ctx{context}-fp32-own]" for context in (8, 16)}
@@ -135,7 +107,6 @@ def test_two_runs_at_once_end_in_two_records(tmp_path: Path) -> None:
     finally:
         gate.touch()
         both = finish(first, tmp_path)
-
     assert (both.exit_code, second.exit_code) == (0, 0)
     assert "No interrupted run of this machine to resume" in second.output
     assert len(journals_of_the_first) == 1

@@ -8,13 +8,7 @@ from pathlib import Path
 import pytest
 
 from perf_tests.proofs.synthetic import BACKWARD, record, timed, untimed
-from perf_tests.records.store import (
-    encoded,
-    list_records,
-    read_record,
-    save_record,
-    write_whole,
-)
+from perf_tests.records.store import encoded, list_records, read_record, save_record, write_whole
 
 
 def refuse(number: int) -> object:
@@ -28,57 +22,38 @@ def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_what_was_saved_is_read_back(tmp_path: Path) -> None:
-    data = record([timed()], [untimed(BACKWARD)])
-
-    assert read_record(save_record(data, tmp_path / "machine", "name")).data == data
-
-
-def test_records_are_numbered_one_after_the_other(tmp_path: Path) -> None:
+def test_records_are_numbered_one_after_the_other_and_no_number_is_given_again(tmp_path: Path) -> None:
+    """A comparison by number must not silently mean another run."""
     for name in ("first", "second", "third"):
         save_record(record([timed()]), tmp_path, name)
-
     assert files(tmp_path) == ["0001_first.json", "0002_second.json", "0003_third.json"]
+    (tmp_path / "0002_second.json").unlink()
+    assert save_record(record([timed()]), tmp_path, "fourth").name == "0004_fourth.json"
 
 
-def test_each_folder_counts_for_itself(tmp_path: Path) -> None:
-    save_record(record([timed()]), tmp_path / "one", "name")
-    save_record(record([timed()]), tmp_path / "other", "name")
-
-    assert files(tmp_path / "one") == files(tmp_path / "other") == ["0001_name.json"]
-
-
-def test_a_file_system_without_links_holds_records_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "link", refuse(errno.EPERM))
-    data = record([timed()])
+@pytest.mark.parametrize("has_links", [True, False])
+def test_what_was_saved_is_read_back_with_and_without_links(
+    has_links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_links:
+        monkeypatch.setattr(os, "link", refuse(errno.EPERM))
+    data = record([timed()], [untimed(BACKWARD)])
     paths = [save_record(data, tmp_path, "name") for _ in range(2)]
-
     assert files(tmp_path) == ["0001_name.json", "0002_name.json"]
     assert [read_record(path).data for path in paths] == [data, data]
 
 
-def test_a_number_freed_in_the_middle_is_not_given_again(tmp_path: Path) -> None:
-    """A comparison by number must not silently mean another run."""
-    for name in ("first", "second", "third"):
-        save_record(record([timed()]), tmp_path, name)
-    (tmp_path / "0002_second.json").unlink()
-
-    assert save_record(record([timed()]), tmp_path, "fourth").name == "0004_fourth.json"
-
-
-def test_a_name_stays_inside_its_folder(tmp_path: Path) -> None:
-    path = save_record(record([timed()]), tmp_path / "machine", "../a b/c")
-
-    assert path.parent == tmp_path / "machine"
-    assert path.name == "0001_..-a-b-c.json"
+def test_each_folder_counts_for_itself_and_a_name_stays_inside(tmp_path: Path) -> None:
+    for folder in ("one", "other"):
+        save_record(record([timed()]), tmp_path / folder, "../a b/c")
+    assert files(tmp_path) == ["one", "other"]
+    assert files(tmp_path / "one") == files(tmp_path / "other") == ["0001_..-a-b-c.json"]
 
 
 def test_runs_that_save_at_once_do_not_overwrite_each_other(tmp_path: Path) -> None:
     runs = [record([timed()], written=f"2030-01-{day:02}") for day in range(1, 17)]
-
     with ThreadPoolExecutor(8) as threads:
         paths = list(threads.map(lambda data: save_record(data, tmp_path, "same"), runs))
-
     assert len(set(paths)) == len(runs)
     assert [read_record(path).data for path in paths] == runs
 
@@ -95,7 +70,6 @@ def test_a_run_that_takes_the_number_first_keeps_its_file(tmp_path: Path, monkey
 
     monkeypatch.setattr(os, "link", link_after_rival)
     path = save_record(record([timed()]), tmp_path, "name")
-
     assert rival.read_text() == "rival"
     assert path.name == "0002_name.json"
 
@@ -108,10 +82,8 @@ def test_a_disk_that_refuses_is_left_as_it_was(
     save_record(record([timed()]), tmp_path, "before")
     content = (tmp_path / "0001_before.json").read_bytes()
     monkeypatch.setattr(os, call, refuse(number))
-
     with pytest.raises(OSError, match=os.strerror(number)):
         save_record(record([timed()]), tmp_path, "after")
-
     assert files(tmp_path) == ["0001_before.json"]
     assert (tmp_path / "0001_before.json").read_bytes() == content
 
@@ -122,16 +94,10 @@ def test_a_file_that_cannot_be_replaced_stays_as_it_was(
 ) -> None:
     (tmp_path / "out.json").write_text("old")
     monkeypatch.setattr(os, call, refuse(errno.ENOSPC))
-
     with pytest.raises(OSError, match="No space left"):
         write_whole(tmp_path / "out.json", b"new")
-
     assert files(tmp_path) == ["out.json"]
     assert (tmp_path / "out.json").read_text() == "old"
-
-
-def test_a_storage_without_a_folder_holds_nothing(tmp_path: Path) -> None:
-    assert list_records(tmp_path / "nowhere").records == []
 
 
 def test_files_that_are_no_records_are_named_and_left_alone(tmp_path: Path) -> None:
@@ -144,14 +110,11 @@ def test_files_that_are_no_records_are_named_and_left_alone(tmp_path: Path) -> N
         "0005_no-text.json": b"\xff\xfe\x00",
         "0006_deep.json": b"[" * 100_000,
     }
+    (tmp_path / "machine/0007_folder.json").mkdir(parents=True)
     for name, content in foreign.items():
-        (tmp_path / "machine").mkdir(exist_ok=True)
         (tmp_path / "machine" / name).write_bytes(content)
-    (tmp_path / "machine" / "0007_folder.json").mkdir()
     save_record(record([timed()]), tmp_path / "machine", "good")
-
     listing = list_records(tmp_path)
-
     assert [stored.path.name for stored in listing.records] == ["0008_good.json"]
     for name, sentence in zip([*foreign, "0007_folder.json"], listing.left_out, strict=True):
         assert name in sentence
@@ -162,5 +125,5 @@ def test_files_that_are_no_records_are_named_and_left_alone(tmp_path: Path) -> N
 def test_records_of_several_folders_are_listed_by_date(tmp_path: Path) -> None:
     for folder, date in (("a", "2030-01-02"), ("b", "2030-01-03"), ("c", "2030-01-01")):
         save_record(record([timed()], written=date), tmp_path / folder, "name")
-
     assert [found.path.parent.name for found in list_records(tmp_path).records] == ["c", "a", "b"]
+    assert list_records(tmp_path / "nowhere").records == []

@@ -1,13 +1,13 @@
 """Tables for people: every case once, in its unit, in the digits its spread allows, and whatever it is called."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from perf_tests.proofs.synthetic import attention_identity, record, timed, traced, untimed
+from perf_tests.proofs.synthetic import attention_identity, record, timed, timed_attention, traced, untimed
 from perf_tests.records.record import OUTCOMES, Json
-from perf_tests.views.tables.digits import ratio_spread, significant, with_spread
+from perf_tests.views.tables.digits import ratio_spread, with_spread
 from perf_tests.views.tables.record import tables_of
 from perf_tests.views.tables.table import Table, latex, markdown, typst
 
@@ -20,17 +20,8 @@ def case(phase: str = "forward", seconds: Sequence[float] = (0.010, 0.012), **ch
     return timed(f"test_{phase}[{'-'.join(map(str, changes.values()))}]", seconds, phase=phase, **changes)
 
 
-def lost(phase: str = "forward", outcome: str = "out_of_memory", reason: str = "of this", **changes: object) -> Json:
-    changes = {"size": "small", "context_length": 128, **changes}
-    return untimed(f"test_{phase}[{'-'.join(map(str, changes.values()))}]", outcome, reason, phase=phase, **changes)
-
-
-def alone(phase: str = "forward", seconds: Sequence[float] = (0.010, 0.012), **changes: object) -> Json:
-    """A timed row of attention alone."""
-    labels = attention_identity(phase=f"attention_{phase}", **changes)
-    row = timed(f"test_attention_{phase}[{'-'.join(map(str, changes.values()))}]", seconds)
-    extra = {name: value for name, value in changes.items() if name not in labels}
-    return {**row, "extra_info": {**labels, "flags": [], **extra}}
+def lost(phase: str = "forward", outcome: str = "out_of_memory", reason: str = "of this") -> Json:
+    return untimed(f"test_{phase}[small-128]", outcome, reason, phase=phase, size="small", context_length=128)
 
 
 def table(data: Json, name: str) -> Table:
@@ -54,14 +45,11 @@ def column(found: Table, name: str) -> list[str]:
         (0.0012345, None, "0.001234"),
         (2.5, None, "2.500"),
         (1.0, float("inf"), "1.000"),
+        (0.0, None, "0"),
     ],
 )
 def test_a_figure_ends_where_its_spread_does(value: float, spread: float | None, text: str) -> None:
     assert with_spread(value, spread) == text
-
-
-def test_zero_has_no_digits_to_find() -> None:
-    assert significant(0.0) == "0"
 
 
 def test_the_spread_of_a_ratio_is_that_of_both_sides() -> None:
@@ -77,17 +65,22 @@ def test_each_size_and_context_is_a_row_and_each_phase_a_column() -> None:
     assert [row[:2] for row in found.rows] == [("small", "128"), ("small", "1024"), ("large", "128"), ("large", "1024")]
 
 
-def test_a_time_is_the_mean_and_the_standard_deviation_in_milliseconds() -> None:
-    assert column(table(record([case(seconds=(0.010, 0.011, 0.012))]), "timing"), "forward (ms)") == ["11.0 ± 1.0"]
+CELLS = {
+    "the mean and the deviation of several rounds": ([case(seconds=(0.010, 0.011, 0.012))], "11.0 ± 1.0"),
+    "a single round without a deviation": ([case(seconds=(0.010,))], "10.00"),
+    "both of two shapes of one name": ([case(), case(seconds=(0.5,), d_model=2560)], "11.0 ± 1.4 / 500.0"),
+    "a dash for what was not selected": ([case("backward"), case(context_length=256)], "-"),
+}
 
 
-def test_a_single_round_has_no_spread() -> None:
-    assert column(table(record([case(seconds=(0.010,))]), "timing"), "forward (ms)") == ["10.00"]
+@pytest.mark.parametrize("shown", CELLS)
+def test_a_cell_shows(shown: str) -> None:
+    rows, cell = CELLS[shown]
+    assert column(table(record(rows), "timing"), "forward (ms)")[0] == cell
 
 
 def test_what_all_cases_share_is_said_once_in_the_title() -> None:
-    found = table(record([case()]), "timing")
-    assert found.title.endswith(": naive, fp32, batch 4")
+    assert table(record([case()]), "timing").title.endswith(": naive, fp32, batch 4")
     both = table(record([case(), case(precision="bf16")]), "timing")
     assert column(both, "Precision") == ["fp32", "bf16"]
     assert "fp32" not in both.title
@@ -100,26 +93,12 @@ def test_cases_that_differ_in_any_axis_are_different_rows(changes: Json) -> None
     assert len(set(found.rows)) == 2
 
 
-def test_two_shapes_of_one_name_are_both_shown() -> None:
-    found = table(record([case(), case(seconds=(0.5,), d_model=2560)]), "timing")
-    assert column(found, "forward (ms)") == ["11.0 ± 1.4 / 500.0"]
-
-
+@pytest.mark.parametrize("others", [[], [case()]], ids=["alone", "beside a timing"])
 @pytest.mark.parametrize("outcome", OUTCOMES)
-def test_a_case_without_a_timing_is_a_cell_and_a_reason(outcome: str) -> None:
-    found = table(record([case()], [lost("backward", outcome, "because of this")]), "timing")
-    (cell,) = column(found, "backward (ms)")
-    assert cell == ("OOM" if outcome == "out_of_memory" else OUTCOMES[outcome])
+def test_a_case_without_a_timing_is_a_cell_and_a_reason(outcome: str, others: list[Json]) -> None:
+    found = table(record(others, [lost("backward", outcome, "because of this")]), "timing")
+    assert column(found, "backward (ms)") == ["OOM" if outcome == "out_of_memory" else OUTCOMES[outcome]]
     assert any(note.endswith(f"{OUTCOMES[outcome]}: because of this") for note in found.notes)
-
-
-def test_a_record_of_outcomes_alone_is_a_table() -> None:
-    assert column(table(record([], [lost()]), "timing"), "forward (ms)") == ["OOM"]
-
-
-def test_what_was_not_selected_is_a_dash() -> None:
-    found = table(record([case(), case("backward"), case(context_length=256)]), "timing")
-    assert column(found, "backward (ms)")[1] == "-"
 
 
 def test_each_precision_stands_beside_fp32_with_its_ratio() -> None:
@@ -135,10 +114,6 @@ def test_a_ratio_with_a_case_that_ran_out_of_memory_is_a_dash() -> None:
     assert any("too large" in note for note in found.notes)
 
 
-def test_without_fp32_there_is_no_table_of_precisions() -> None:
-    assert "precision" not in [table.name for table in tables_of(record([case(precision="bf16")]), "run")]
-
-
 def test_peaks_are_in_the_unit_that_suits_with_the_prediction_beside() -> None:
     small = case(peak_allocated_bytes=2**26, predicted_peak_bytes=2**25)
     found = table(record([small, case("full_step", peak_allocated_bytes=2**36)]), "memory")
@@ -148,25 +123,24 @@ def test_peaks_are_in_the_unit_that_suits_with_the_prediction_beside() -> None:
     assert column(large, "full_step (GiB)") == ["64.00"]
 
 
-def test_without_a_peak_there_is_no_table_of_memory() -> None:
-    assert [table.name for table in tables_of(record([case()]), "run")] == ["timing"]
-
-
 def test_attention_has_its_implementations_side_by_side_and_out_of_memory_cells() -> None:
-    short = [alone(phase, head_dim=16, sequence_length=256, attention=name)
-             for name in ("naive", "compiled") for phase in ("forward", "backward")]  # fmt: skip
-    long = untimed("test_attention_forward[16-512]", reason="6 GiB asked")
-    long = {**attention_identity(sequence_length=512), **{name: long[name] for name in ("id", "outcome", "reason")}}
+    short = [timed_attention((0.010, 0.012), phase=f"attention_{way}", attention=name)
+             for name in ("naive", "compiled") for way in ("forward", "backward")]  # fmt: skip
+    long = {"id": "long", "outcome": "out_of_memory", "reason": "6 GiB", **attention_identity(sequence_length=512)}
     found = table(record(short, [long]), "attention")
-    assert found.header == ("d", "Sequence", "naive forward (ms)", "compiled forward (ms)", "naive backward (ms)",
-                            "compiled backward (ms)")  # fmt: skip
+    assert found.header[2:] == (
+        "naive forward (ms)",
+        "compiled forward (ms)",
+        "naive backward (ms)",
+        "compiled backward (ms)",
+    )
     assert [row[2] for row in found.rows] == ["11.0 ± 1.4", "OOM"]
 
 
-@pytest.mark.parametrize("value", [None, float("nan"), float("inf"), "many", True, 10**400, [1]])
-def test_a_peak_that_is_no_number_is_no_figure(value: object) -> None:
-    row = case()
-    row["extra_info"]["peak_allocated_bytes"] = value
+@pytest.mark.parametrize("peak", [None, float("nan"), float("inf"), "many", True, 10**400, [1]])
+def test_without_fp32_and_without_a_peak_there_are_timings_alone(peak: object) -> None:
+    row = case(precision="bf16")
+    row["extra_info"]["peak_allocated_bytes"] = peak
     assert [table.name for table in tables_of({**record(), "benchmarks": [row]}, "run")] == ["timing"]
 
 
@@ -228,16 +202,10 @@ def test_a_name_stays_one_string_in_typst() -> None:
 
 
 @pytest.mark.parametrize("write", [markdown, latex, typst])
-def test_each_format_can_be_written_in_any_encoding_and_names_the_unit(write: object) -> None:
-    assert callable(write)
+def test_each_format_can_be_encoded_names_the_unit_and_has_one_order(write: Callable[[list[Table]], str]) -> None:
     text = write(tables_of(record([case(size=HOSTILE)]), "run"))
     assert text.encode()
     assert "(ms)" in text
-
-
-@pytest.mark.parametrize("write", [markdown, latex, typst])
-def test_the_same_record_gives_the_same_text(write: object) -> None:
-    assert callable(write)
     rows = [case(), case("backward"), case(precision="bf16")]
     forwards, backwards = record(rows, written="2030"), record(rows[::-1], written="2030")
     assert write(tables_of(forwards, "run")) == write(tables_of(backwards, "run"))

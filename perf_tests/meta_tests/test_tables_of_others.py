@@ -1,5 +1,6 @@
 """A table that cannot be read is refused with one sentence that says where and why."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ from perf_tests.audit.figures import Timing
 from perf_tests.audit.files import audit_file
 from perf_tests.audit.tables_of_others import read_table
 from perf_tests.meta_tests.foreign_tables import Row, model_row, written
-from perf_tests.proofs.synthetic import attention_identity, record, timed
+from perf_tests.proofs.synthetic import record, timed, timed_attention
+from perf_tests.records.record import Json
 from perf_tests.views.tables.flat_figures import COLUMNS, as_csv, flat_figures
 
 
@@ -42,63 +44,46 @@ def test_missing_columns_are_named(tmp_path: Path) -> None:
     assert "lacks the columns gpu, batch" in refusal(written(tmp_path, [row]))
 
 
-@pytest.mark.parametrize(
-    "content, said",
-    [
-        (b"", "is empty"),
-        (b"\n", "is empty"),
-        (b"a,b\n1,2\n", "lacks the columns"),
-        (b"\xff\xfe\x00", "cannot be read as a CSV"),
-        (b'd_ff,"' + b"x" * 200_000, "cannot be read as a CSV"),
-    ],
-)
-def test_a_file_that_is_no_table_is_refused(content: bytes, said: str, tmp_path: Path) -> None:
-    path = tmp_path / "table.csv"
-    path.write_bytes(content)
-    assert said in refusal(path)
-
-
-def test_a_head_without_rows_is_refused(tmp_path: Path) -> None:
-    path = written(tmp_path, [model_row()])
-    path.write_text(path.read_text().splitlines()[0] + "\n")
-    assert "has a header but no rows" in refusal(path)
-
-
-def test_a_line_with_too_few_values_is_named(tmp_path: Path) -> None:
-    path = written(tmp_path, [model_row()])
-    path.write_text(path.read_text() + "only,three,values\n")
-    assert "line 3 has 3 values, the header has 18 columns" in refusal(path)
+HEAD = ",".join(model_row())
 
 
 @pytest.mark.parametrize(
-    "content, said",
+    "name, content, said",
     [
-        ("{", "cannot be read as JSON"),
-        ("[1]", "is no pytest-benchmark file"),
-        ('{"benchmarks": []}', "holds no benchmark"),
-        ('{"benchmarks": [{"name": "x"}]}', "has no timing"),
-        ("[" * 100_000, "cannot be read as JSON"),
+        ("table.csv", "", "is empty"),
+        ("table.csv", "\n", "is empty"),
+        ("table.csv", "a,b\n1,2\n", "lacks the columns"),
+        ("table.csv", "\xff\xfe\x00", "cannot be read as a CSV"),
+        ("table.csv", 'd_ff,"' + "x" * 200_000, "cannot be read as a CSV"),
+        ("table.csv", f"{HEAD}\n", "has a header but no rows"),
+        ("table.csv", f"{HEAD}\nonly,three,values\n", "line 2 has 3 values, the header has 18 columns"),
+        ("run.json", "{", "cannot be read as JSON"),
+        ("run.json", "[1]", "is no pytest-benchmark file"),
+        ("run.json", '{"benchmarks": []}', "holds no benchmark"),
+        ("run.json", "[" * 100_000, "cannot be read as JSON"),
     ],
 )
-def test_a_json_that_is_no_benchmark_file_is_refused(content: str, said: str, tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    path.write_text(content)
-    with pytest.raises(ValueError, match=said):
-        audit_file(path)
+def test_a_file_that_is_no_table_and_no_run_is_refused(name: str, content: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content, encoding="latin-1")
+    assert said in refusal(tmp_path / name)
+
+
+def test_a_benchmark_without_a_timing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"benchmarks": [{"name": "x"}]}')
+    with pytest.raises(ValueError, match="Benchmark x has no timing"):
+        audit_file(tmp_path / "run.json")
 
 
 def test_a_folder_is_no_table(tmp_path: Path) -> None:
     assert "cannot be read as a CSV" in refusal(tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["attention", "timing"])
-def test_a_table_of_our_own_tells_its_implementations_apart(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind, make", [("attention", timed_attention), ("timing", timed)])
+def test_a_table_of_our_own_tells_its_implementations_apart(
+    kind: str, make: Callable[..., Json], tmp_path: Path
+) -> None:
     """By the columns that others lack: a pass that fuses is no second measurement of the one that compiles."""
-    rows = []
-    for name in ("naive", "compiled", "sdpa"):
-        row = timed(f"a_test[{name}]", attention=name)
-        alone = {**row, "extra_info": attention_identity(attention=name)}
-        rows.append(alone if kind == "attention" else row)
+    rows = [make(attention=name) for name in ("naive", "compiled", "sdpa")]
     path = tmp_path / "ours.csv"
     path.write_text(as_csv(flat_figures(record(rows), "ours")[kind], COLUMNS[kind]))
     figures = [figure for figure in read_table(path)[1] if isinstance(figure, Timing)]

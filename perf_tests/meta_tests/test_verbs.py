@@ -8,51 +8,70 @@ from pathlib import Path
 import pytest
 
 from perf_tests.__main__ import main
-from perf_tests.proofs.synthetic import BACKWARD, FORWARD, record, timed, untimed
+from perf_tests.proofs.synthetic import BACKWARD, FORWARD, TEN_ROUNDS, record, timed, untimed, write_record
 from perf_tests.records.record import Json
 
 ROOT = Path(__file__).parents[2]
-SLOWER = tuple(1.1 * seconds for seconds in (1.00, 1.01, 1.02, 1.03, 1.04, 1.05, 1.06, 1.07, 1.08, 1.09))
+SLOWER = [1.1 * seconds for seconds in TEN_ROUNDS]
 
 
-def written(folder: Path, name: str, data: Json) -> str:
-    path = folder / name
-    path.write_text(json.dumps(data))
-    return str(path)
+def compare(before: Path, now: Path, *options: str) -> int:
+    return main(["compare", str(before), str(now), *options])
 
 
 def test_two_records_are_compared_case_by_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = written(tmp_path, "before.json", record([timed()]))
-    now = written(tmp_path, "now.json", record([timed(seconds=SLOWER)]))
-    assert main(["compare", before, now]) == 0
+    before = write_record(tmp_path / "before.json", record([timed()]))
+    now = write_record(tmp_path / "now.json", record([timed(seconds=SLOWER)]))
+    assert compare(before, now) == 0
     assert "1.100" in capsys.readouterr().out
 
 
 def test_json_says_the_same_to_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(tmp_path, "run.json", record([timed()]))
-    assert main(["compare", path, path, "--json"]) == 0
+    path = write_record(tmp_path / "run.json", record([timed()]))
+    assert compare(path, path, "--json") == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["id"], row["ratio"], row["is_failure"]) == (FORWARD, 1.0, False)
 
 
 @pytest.mark.parametrize("now", [record([timed()]), record([timed()], [untimed(BACKWARD, phase="backward")])])
 def test_a_case_that_lost_its_figure_is_a_finding(now: Json, tmp_path: Path) -> None:
-    before = written(tmp_path, "before.json", record([timed(), timed(BACKWARD, phase="backward")]))
-    assert main(["compare", before, written(tmp_path, "now.json", now)]) == 1
+    before = write_record(tmp_path / "before.json", record([timed(), timed(BACKWARD, phase="backward")]))
+    assert compare(before, write_record(tmp_path / "now.json", now)) == 1
 
 
 def test_records_of_two_machines_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = written(tmp_path, "before.json", record([timed()], threads=4))
-    now = written(tmp_path, "now.json", record([timed()], threads=2))
-    assert main(["compare", before, now]) == 3
+    before = write_record(tmp_path / "before.json", record([timed()], threads=4))
+    now = write_record(tmp_path / "now.json", record([timed()], threads=2))
+    assert compare(before, now) == 3
     assert "threads: 2 here, 4 there" in capsys.readouterr().out
 
 
-def test_a_file_that_is_no_record_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(tmp_path, "torn.json", record([timed()]))
-    Path(path).write_text("{")
-    assert main(["compare", path, path]) == 3
-    assert path in capsys.readouterr().out
+@pytest.fixture
+def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only record of the storage below the working folder."""
+    monkeypatch.chdir(tmp_path)
+    return write_record(tmp_path / ".benchmarks/machine/0001_x.json", record([timed()]))
+
+
+@pytest.mark.parametrize("words", [["tables"], ["report", "--output=page.html"]])
+def test_a_record_is_not_changed_by_looking_at_it(words: list[str], stored: Path) -> None:
+    before = (stored.read_bytes(), stored.stat().st_mtime_ns)
+    assert main([*words, "--storage=.benchmarks"]) == 0
+    assert (stored.read_bytes(), stored.stat().st_mtime_ns) == before
+
+
+@pytest.mark.parametrize("words", ["tables --output={file}", "report --output=missing/page.html"])
+def test_what_cannot_be_written_is_one_sentence(words: str, stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words.format(file=stored).split(), "--storage=.benchmarks"]) == 2
+    assert len((said := capsys.readouterr().err).splitlines()) == 1
+    assert "cannot be written" in said
+
+
+@pytest.mark.parametrize("words", ["compare {file} {file}", "replay {file}", "report {file}", "tables {file}"])
+def test_a_file_that_is_no_record_is_named(words: str, stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored.write_text("{}\n")
+    assert main(words.format(file=stored).split()) == 3
+    assert f"{stored} cannot be" in "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize("words", [[], ["compare"], ["unknown"]])
@@ -73,7 +92,7 @@ def test_a_reader_that_has_seen_enough_ends_a_verb_without_a_traceback() -> None
     assert verb.returncode == 0
 
 
-@pytest.mark.parametrize("words", [["compare", "a", "b"], ["audit", "published/e2e_timing.csv"]])
+@pytest.mark.parametrize("words", [["compare", "a", "b"], ["audit", "published/e2e_timing.csv"], ["report", "none"]])
 def test_a_verb_does_not_wait_for_what_only_others_take(words: list[str]) -> None:
     program = "import sys; from perf_tests.__main__ import main; main(sys.argv[1:]); print(*sys.modules)"
     ended = subprocess.run([sys.executable, "-c", program, *words], cwd=ROOT, capture_output=True, text=True)
@@ -85,8 +104,5 @@ def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     shown = capsys.readouterr().out
-    assert all(
-        f"    {path.stem} " in shown
-        for path in (ROOT / "perf_tests/verbs").glob("[a-z]*.py")
-        if path.stem != "exit_codes"
-    )
+    verbs = {path.stem for path in (ROOT / "perf_tests/verbs").glob("[a-z]*.py")} - {"exit_codes"}
+    assert all(f"    {verb} " in shown for verb in verbs)

@@ -1,9 +1,7 @@
 """A study of warm-up: fresh processes that run a benchmark's own rounds, rows of the record, and what to set."""
 
-import io
 import json
-import os
-import subprocess
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,13 +16,12 @@ from perf_tests.instruments.traced_call import ROUNDS_BETWEEN
 from perf_tests.measures.studied import StudiedMeasure, Study
 from perf_tests.meta_tests.documents import page
 from perf_tests.meta_tests.example_cases import CPU
-from perf_tests.meta_tests.launch import ROOT, Launch, launch, short
+from perf_tests.meta_tests.launch import ROOT, Launch, launch, launched_once
 from perf_tests.meta_tests.test_gate_course import SETTINGS as GATE_SETTINGS
 from perf_tests.proofs.synthetic import passed
 from perf_tests.records.record import Json
 from perf_tests.views.screens.warmup import machine_line, warmup_lines
-from perf_tests.workers.channel import Channel
-from perf_tests.workers.process import WorkerEndedError, WorkerProcess
+from perf_tests.workers.process import WorkerEndedError, WorkerProcess, start_worker
 from perf_tests.workers.settings import received, sent
 from perf_tests.workers.study import in_fresh_process
 
@@ -35,6 +32,7 @@ SETTINGS = replace(
     GATE_SETTINGS, sizes=("tiny",), contexts=(8,), precisions=("fp32",), attentions=("naive",), executions=("eager",),
     checkpoints=("none",), phases=("forward", "backward"),
 )  # fmt: skip
+FALLING = [9.0, 7.0, 5.0, 3.0, 2.5, 2.0]
 FIRST_ROUND: Json = {
     "first_round_parts": {"steady_round_seconds": 1.0, "allocator_growth_seconds": 3.0, "unexplained_seconds": 1.0},
     "first_round": {"modules_loaded": 0, "page_faults": 9000, "largest_growth": []},
@@ -57,70 +55,55 @@ def without_timed_phase(slow: list[float]) -> Json:
     return {"warmup_rounds": 5, "leaves_out_timed_phase": True, "warmup_seconds": [0.5] * 5, "seconds": seconds}
 
 
-def test_as_many_rounds_are_enough_as_were_slow() -> None:
-    values = warmup_values(series([5.0, 2.0]), FIRST_ROUND, 5)
-    assert (values["recommended_warmup_rounds"], values["flags"]) == (2, [])
-    assert values["recommendation"] == "2 warm-up rounds are enough in all 5 processes; --warmup-rounds 5 covers that."
+RECOMMENDED: dict[str, tuple[list[Json], int, list[str], str]] = {
+    "as many rounds as were slow": (series([5.0, 2.0]), 2, [], "in all 5 processes; --warmup-rounds 5 covers that."),
+    "more rounds than were set": (series(FALLING), 6, ["short_warmup"], "in all 5 processes; set --warmup-rounds 6."),
+    "nothing of a process that never settles": (
+        *([*series([], drift=0.05)[:1], *series([5.0])[1:]], 1, []),
+        "1 warm-up round is enough in 4 of 5 processes, those that became steady; ",
+    ),
+    "no cure for a machine that drifts": (
+        *(series([], drift=0.05), max(STUDIED_WARMUP_ROUNDS), ["short_warmup"]),
+        "No process became steady within 20 rounds",
+    ),
+    "nothing new of too few rounds": (series([2.0], rounds=2)[:1], 5, [], "give at least --rounds 5"),
+}
 
 
-def test_a_warm_up_that_was_too_short_is_flagged_with_what_to_set() -> None:
-    values = warmup_values(series([9.0, 7.0, 5.0, 3.0, 2.5, 2.0]), FIRST_ROUND, 5)
-    assert values["flags"] == ["short_warmup"]
-    assert values["recommendation"] == "6 warm-up rounds are enough in all 5 processes; set --warmup-rounds 6."
+@pytest.mark.parametrize("what", RECOMMENDED)
+def test_it_is_recommended(what: str) -> None:
+    found, rounds, flags, said = RECOMMENDED[what]
+    values = warmup_values(found, FIRST_ROUND, 5)
+    assert (values["recommended_warmup_rounds"], values["flags"]) == (rounds, flags)
+    assert said in values["recommendation"]
 
 
-def test_a_process_that_never_settles_is_counted_and_not_averaged_in() -> None:
-    (drifting, *_), settled = series([], drift=0.05), series([5.0])[1:]
-    values = warmup_values([drifting, *settled], FIRST_ROUND, 5)
-    assert values["recommended_warmup_rounds"] == 1
-    words = "1 warm-up round is enough in 4 of 5 processes, those that became steady; "
-    assert values["recommendation"].startswith(words)
-
-
-def test_a_machine_that_drifts_is_told_that_no_warm_up_cures_it() -> None:
-    values = warmup_values(series([], drift=0.05), FIRST_ROUND, 5)
-    assert values["recommended_warmup_rounds"] == max(STUDIED_WARMUP_ROUNDS)
-    assert "No process became steady within 20 rounds" in values["recommendation"]
-
-
-def test_too_few_rounds_recommend_nothing_new() -> None:
-    (first, *_) = series([2.0], rounds=2)
-    values = warmup_values([first], FIRST_ROUND, 5)
-    assert (values["recommended_warmup_rounds"], values["flags"]) == (5, [])
-    assert "give at least --rounds 5" in values["recommendation"]
-
-
-def test_rounds_are_numbered_through_the_whole_process() -> None:
+def test_rounds_are_numbered_through_the_process_and_the_first_has_its_parts_where_none_warmed_up() -> None:
     rows = warmup_values([*series([5.0, 2.0]), without_timed_phase([3.0])], FIRST_ROUND, 5)["series"]
     assert [row["steady_from_round"] for row in rows] == [3, 3, 3, 3, 3, 7]
+    assert [bool(row["first_round_parts"]) for row in rows] == [True, *[False] * 5]
 
 
-def test_an_outlier_bears_its_number_in_the_process() -> None:
-    (row,) = (one for one in series([]) if one["warmup_rounds"] == 5)
-    row["seconds"][3] = 9.0
-    assert warmup_values([row], FIRST_ROUND, 5)["series"][0]["outliers"] == [9]
-    assert warmup_values([without_timed_phase([])], FIRST_ROUND, 5)["series"][0]["outliers"] == []
-    apart = without_timed_phase([])
-    apart["seconds"][3] = 9.0
-    assert warmup_values([apart], FIRST_ROUND, 5)["series"][0]["outliers"] == [9]
+@pytest.mark.parametrize("process", [series([])[STUDIED_WARMUP_ROUNDS.index(5)], without_timed_phase([])])
+def test_an_outlier_bears_its_number_in_the_process(process: Json) -> None:
+    assert warmup_values([process], FIRST_ROUND, 5)["series"][0]["outliers"] == []
+    seconds = [*process["seconds"][:3], 9.0, *process["seconds"][4:]]
+    assert warmup_values([{**process, "seconds": seconds}], FIRST_ROUND, 5)["series"][0]["outliers"] == [9]
 
 
 def test_what_a_warm_up_without_the_timed_phase_leaves_slow_is_said() -> None:
-    said = warmup_values([*series([5.0]), without_timed_phase([3.0])], FIRST_ROUND, 5)["recommendation"]
-    assert said.endswith("After a warm-up without the timed phase, 1 measured round was slow.")
-    said = warmup_values([*series([5.0]), without_timed_phase([])], FIRST_ROUND, 5)["recommendation"]
-    assert "without the timed phase" not in said
-
-
-def test_the_parts_of_the_first_round_belong_to_the_process_without_a_warm_up() -> None:
-    rows = warmup_values(series([5.0]), FIRST_ROUND, 5)["series"]
-    assert [bool(row["first_round_parts"]) for row in rows] == [True, False, False, False, False]
+    slow, quick = (
+        warmup_values([*series([5.0]), without_timed_phase(rounds)], FIRST_ROUND, 5)["recommendation"]
+        for rounds in ([3.0], [])
+    )
+    assert slow.endswith("After a warm-up without the timed phase, 1 measured round was slow.")
+    assert "without the timed phase" not in quick
 
 
 def test_the_screen_has_a_row_for_each_case_and_one_line_for_the_machine() -> None:
     quick = passed(STUDY, "warmup", warmup_values(series([5.0, 2.0]), FIRST_ROUND, 5))
     slow_id = STUDY.replace("forward", "backward")
-    slow = passed(slow_id, "warmup", warmup_values(series([9.0, 7.0, 5.0, 3.0, 2.5, 2.0]), FIRST_ROUND, 5))
+    slow = passed(slow_id, "warmup", warmup_values(series(FALLING), FIRST_ROUND, 5))
     lines = warmup_lines([quick, slow])
     assert "allocator growth 75%" in lines[1]
     assert "round 3" in lines[1]
@@ -162,16 +145,16 @@ def test_room_is_made_after_a_warm_up_and_not_without_one(monkeypatch: pytest.Mo
     assert made == [1]  # without a warm-up nothing is known of what a round needs
 
 
-def test_a_warm_up_runs_whole_rounds() -> None:
-    _, ran = studied_rounds(Study(1, 1))
-    assert ran == ["set-up", "timed"] * 2
+@pytest.mark.parametrize(
+    "study, rounds", [(Study(1, 1), 2), (Study(0, 1, traces_first_round=True), 2 + ROUNDS_BETWEEN)]
+)
+def test_whole_rounds_are_run_and_several_before_the_one_that_a_first_is_held_against(
+    study: Study, rounds: int
+) -> None:
+    assert studied_rounds(study)[1] == ["set-up", "timed"] * rounds
 
 
-def test_the_first_round_is_held_against_one_after_several_others() -> None:
-    _, ran = studied_rounds(Study(0, 1, traces_first_round=True))
-    assert ran == ["set-up", "timed"] * (2 + ROUNDS_BETWEEN)
-
-
+@pytest.mark.usefixtures("forked_workers")
 def test_a_fresh_process_times_every_round_of_the_benchmark() -> None:
     answer = in_fresh_process(SETTINGS, BACKWARD, Study(2, 3), ROOT)["values"]
     assert (len(answer["warmup_seconds"]), len(answer["seconds"])) == (2, 3)
@@ -179,30 +162,30 @@ def test_a_fresh_process_times_every_round_of_the_benchmark() -> None:
 
 
 def test_a_fresh_process_traces_its_first_round() -> None:
+    """Started and not forked, as a study's are."""
     answer = in_fresh_process(SETTINGS, FORWARD, Study(0, 1, traces_first_round=True), ROOT)["values"]
     assert answer["first_round_parts"]["steady_round_seconds"] > 0
     assert answer["first_round"]["page_faults"] > answer["first_round"]["steady_page_faults"]
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_case_that_does_not_fit_a_fresh_process_is_its_answer() -> None:
     answer = in_fresh_process(replace(SETTINGS, memory_budget_bytes=2**20), FORWARD, Study(0, 1), ROOT)
     assert answer["outcome"]["outcome"] == "would_not_fit"
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_fresh_process_without_its_benchmark_says_so() -> None:
     with pytest.raises(WorkerEndedError, match=r"with 3 warm-up rounds failed: its process exited with 1: .*not found"):
         in_fresh_process(SETTINGS, FORWARD.replace("ctx8", "ctx9"), Study(3, 1), ROOT)
 
 
 def test_a_fresh_process_that_is_killed_is_named_with_its_signal(monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed_at_once(*_: object) -> WorkerProcess:
-        its_read, our_write = os.pipe()
-        our_read, its_write = os.pipe()
-        process = subprocess.Popen(["sleep", "60"], pass_fds=(its_read, its_write), process_group=0)
-        process.kill()
-        os.close(its_read)
-        os.close(its_write)
-        return WorkerProcess(process, Channel(our_read, our_write), io.BytesIO())
+    def killed_at_once(module: str, folder: Path, environment: Mapping[str, str]) -> WorkerProcess:
+        worker = start_worker(module, folder, environment)
+        worker.process.kill()
+        worker.process.wait()
+        return worker
 
     monkeypatch.setattr("perf_tests.workers.study.start_worker", killed_at_once)
     with pytest.raises(WorkerEndedError, match=r"was killed by SIGKILL\."):
@@ -212,27 +195,23 @@ def test_a_fresh_process_that_is_killed_is_named_with_its_signal(monkeypatch: py
 QUICK = ("--phase=forward,backward", "--warmup-study", "--rounds=6", "-p", "perf_tests.meta_tests.quick_warmup_study")
 
 
-@pytest.fixture(scope="module")
-def studied(tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    return launch(tmp_path_factory.mktemp("studied") / "storage", *QUICK)
+studied = launched_once(*QUICK)
 
 
 def test_a_study_of_each_case_is_saved_beside_the_timings(studied: Launch) -> None:
     assert studied.exit_code == 0, studied.output + studied.errors
-    rows = {short(row["id"]): row for row in studied.record["passes"]}
-    assert rows.keys() == {
-        "test_warmup_of_forward[tiny-ctx8-fp32-naive]", "test_warmup_of_backward[tiny-ctx8-fp32-naive]",
-        "test_warmup_of_attention_forward[d16-seq16-fp32-naive]",
-        "test_warmup_of_attention_backward[d16-seq16-fp32-naive]",
+    assert studied.passes.keys() == {
+        f"test_warmup_of_{before}{way}[{case}-fp32-naive]"
+        for before, case in (("", "tiny-ctx8"), ("attention_", "d16-seq16")) for way in ("forward", "backward")
     }  # fmt: skip
-    assert {row["pass"] for row in rows.values()} == {"warmup"}
+    assert {row["pass"] for row in studied.passes.values()} == {"warmup"}
     assert len(studied.measured) == 4
 
 
 def test_only_a_phase_with_a_set_up_can_leave_its_timed_part_out(studied: Launch) -> None:
     kinds = {
         row["identity"]["phase"]: [one["leaves_out_timed_phase"] for one in row["values"]["series"]]
-        for row in studied.record["passes"]
+        for row in studied.passes.values()
     }
     assert kinds["forward"] == kinds["attention_forward"] == [False] * 5
     assert kinds["backward"] == kinds["attention_backward"] == [False] * 5 + [True]

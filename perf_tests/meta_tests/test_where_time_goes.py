@@ -14,7 +14,7 @@ from model.training import Training
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.kernels import trace_rounds
 from perf_tests.measures.rounds import Rounds
-from perf_tests.meta_tests.documents import ROOT, block, indented, page
+from perf_tests.meta_tests.documents import ROOT, block, indented, named, page
 from perf_tests.meta_tests.example_cases import CPU, TOY, build, language_model_case, random_tokens
 from perf_tests.records.record import Json
 from perf_tests.records.store import read_record
@@ -47,39 +47,35 @@ def traced(phase: str, precision: str, layers: int) -> Json:
         training.clear_gradients()
         return (training.loss(training.forward(tokens), tokens),)
 
-    rounds: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
-        "forward": (lambda: training.forward(tokens), tuple),
-        "backward": (training.backward, graph),
-        "full_step": (lambda: training.step(tokens, tokens), tuple),
+    rounds = {
+        "forward": Rounds(lambda: training.forward(tokens)),
+        "backward": Rounds(training.backward, graph),
+        "full_step": Rounds(lambda: training.step(tokens, tokens)),
     }
-    trace = trace_rounds(Rounds(*rounds[phase]).play, CpuDevice(CPU)).trace
+    trace = trace_rounds(rounds[phase].play, CpuDevice(CPU)).trace
     return kernel_values(read_chrome_trace(trace), language_model_case(config, phase=phase).identity())
 
 
 @pytest.mark.parametrize("phase, figures", formulas())
 @pytest.mark.parametrize("layers", LAYERS)
-def test_the_launches_are_those_of_a_traced_step(phase: str, figures: list[tuple[int, int]], layers: int) -> None:
-    for precision, (of_layer, beside) in zip(("fp32", "bf16"), figures, strict=False):
-        assert traced(phase, precision, layers)["launches"] == of_layer * layers + beside
-
-
-@pytest.mark.parametrize("phase, figures", formulas())
-def test_the_products_are_counted_and_expected(phase: str, figures: list[tuple[int, int]]) -> None:
-    of_layer, beside = figures[2]
-    for layers in LAYERS:
-        values = traced(phase, "fp32", layers)
-        assert values["matrix_products"]["count"] == of_layer * layers + beside
-        assert values["matrix_products"]["expected_count"] == of_layer * layers + beside
+def test_launches_and_products_are_those_of_a_traced_step(
+    phase: str, figures: list[tuple[int, int]], layers: int
+) -> None:
+    fp32, bf16, products = (of_layer * layers + beside for of_layer, beside in figures)
+    assert [traced(phase, precision, layers)["launches"] for precision in ("fp32", "bf16")] == [fp32, bf16]
+    counted = traced(phase, "fp32", layers)["matrix_products"]
+    assert counted["count"] == counted["expected_count"] == products
     assert expected_products(language_model_case(phase=phase, attention="sdpa").identity()) is None
-
-
-def test_the_readme_has_three_phases_to_compare() -> None:
-    assert [phase for phase, _ in formulas()] == ["forward", "backward", "full_step"]
 
 
 def shown() -> list[list[str]]:
     rows = [re.split(r"\s{2,}", line.strip()) for line in indented(block(TEXT, "published"))]
     return rows[1:]
+
+
+def test_there_are_phases_and_shares_to_compare() -> None:
+    assert [phase for phase, _ in formulas()] == ["forward", "backward", "full_step"]
+    assert len(shown()) == 5
 
 
 @pytest.mark.parametrize("row", shown())
@@ -95,22 +91,12 @@ def test_a_published_share_is_that_of_its_source(row: list[str]) -> None:
     assert found == dict(zip(("forward", "full_step"), shares, strict=True))
 
 
-def test_there_are_shares_to_compare() -> None:
-    assert len(shown()) == 5
-
-
 def measured(phase: str, precision: str) -> Json:
     """What the record that the page names says of `small`."""
-    name = re.search(r"`(\.benchmarks/[^`]+\.json)`", block(TEXT, "measured"))
-    assert name is not None
-    (found,) = (
-        row["values"]
-        for row in read_record(ROOT / name[1]).data["passes"]
-        if row["pass"] == "kernels"
-        and (row["identity"]["phase"], row["identity"].get("size"), row["identity"]["precision"])
-        == (phase, "small", precision)
-    )
-    return dict(found)
+    asked = {"phase": phase, "size": "small", "precision": precision}
+    passes = read_record(named(block(TEXT, "measured"), "json")).data["passes"]
+    (found,) = (row for row in passes if row["pass"] == "kernels" and asked.items() <= row["identity"].items())
+    return dict(found["values"])
 
 
 def test_the_measured_table_is_the_records() -> None:

@@ -1,6 +1,8 @@
 """Small records as the suite writes them, with invented figures."""
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
@@ -37,22 +39,14 @@ def timed(case_id: str = FORWARD, seconds: Sequence[float] = TEN_ROUNDS, **chang
     middle = median(seconds)
     extra = {name: value for name, value in changes.items() if name not in identity()}
     info = {"tokens_per_second": 32 / middle, "tflops_per_second": 0.02, "share_of_matmul_ceiling": 0.25, "flags": []}
+    spread = {"min": min(seconds), "max": max(seconds), "mean": mean(seconds), "stddev": 0.03}
     return {
         "group": "forward",
         "name": case_id.rpartition("::")[2],
         "fullname": case_id,
         "params": {"model_size": "tiny"},
         "extra_info": {**identity(**changes), **info, **extra},
-        "stats": {
-            "min": min(seconds),
-            "max": max(seconds),
-            "mean": mean(seconds),
-            "median": middle,
-            "iqr": 0.05,
-            "stddev": 0.03,
-            "rounds": len(seconds),
-            "data": list(seconds),
-        },
+        "stats": {**spread, "median": middle, "iqr": 0.05, "rounds": len(seconds), "data": list(seconds)},
     }
 
 
@@ -72,12 +66,8 @@ def traced(case_id: str = FORWARD, **changes: Any) -> Json:
             for side, late in (("host", 0), ("device", 3))
             for name, start in (("scores", late), ("softmax", late + 4))
         ]
-        return {
-            "parts": [part, softmax],
-            "lanes": lanes,
-            "softmax_over_products_time": ratio,
-            "softmax_over_products_flops": 0.02,
-        }
+        over_products = {"softmax_over_products_time": ratio, "softmax_over_products_flops": 0.02}
+        return {"parts": [part, softmax], "lanes": lanes, **over_products}
 
     values = {
         "launches": 60, "wall_seconds": 0.015, "plain_wall_seconds": 0.0125, "kernel_seconds": 0.01,
@@ -87,7 +77,7 @@ def traced(case_id: str = FORWARD, **changes: Any) -> Json:
         "kernels": [kernel("gemm<float>", "matrix product", 0.75), kernel("add", "elementwise", 0.25)],
         "attention": {"forward": direction(0.5), "backward": direction(0.4)},
     }  # fmt: skip
-    return {"id": case_id, "identity": identity(**changes), "pass": "kernels", "values": values}
+    return passed(case_id, "kernels", values, **changes)
 
 
 CATEGORIES = ("parameters", "gradients", "optimizer state", "activations", "temporaries")
@@ -139,19 +129,20 @@ def warmed(case_id: str = FORWARD, seconds: float = 0.01, **changes: Any) -> Jso
     return passed(case_id, "warmup", values, **changes)
 
 
+def timed_attention(seconds: Sequence[float] = TEN_ROUNDS, **changes: Any) -> Json:
+    """The row of attention alone; `changes` go to its identity and its id, other names to its `extra_info`."""
+    labels = attention_identity(**changes)
+    extra = {name: value for name, value in changes.items() if name not in labels}
+    row = timed(f"test_{labels['phase']}[{'-'.join(map(str, changes.values()))}]", seconds)
+    return {**row, "extra_info": {**labels, "flags": [], **extra}}
+
+
 def untimed(
     case_id: str = FORWARD, outcome: str = "out_of_memory", reason: str = "1.0 GiB asked, 0.5 GiB left", **changes: Any
 ) -> Json:
     """The row of a case without a timing; `changes` go to its identity."""
-    return {
-        "id": case_id,
-        **identity(**changes),
-        "outcome": outcome,
-        "reason": reason,
-        "needed_bytes": 2**30,
-        "available_bytes": 2**29,
-        "rounds": [],
-    }
+    memory = {"needed_bytes": 2**30, "available_bytes": 2**29}
+    return {"id": case_id, **identity(**changes), "outcome": outcome, "reason": reason, **memory, "rounds": []}
 
 
 def passed(case_id: str, extra_pass: str = "kernels", values: Json | None = None, **changes: Any) -> Json:
@@ -161,26 +152,11 @@ def passed(case_id: str, extra_pass: str = "kernels", values: Json | None = None
 
 def machine(**changes: Any) -> Json:
     """A machine as a record describes it; `changes` replace facts of `cpu` and `torch` or the others by name."""
-    facts: Json = {
-        "node": "host-1",
-        "processor": "x86_64",
-        "machine": "x86_64",
-        "python_version": "3.11.7",
-        "system": "Linux",
-        "release": "6.1.0",
-        "cpu": {"brand_raw": "Some CPU", "arch": "X86_64", "count": 8, "hz_actual": [2_400_000_000, 0]},
-        "torch": {
-            "device": "cpu",
-            "gpu": None,
-            "memory_gib": 16,
-            "torch": "2.13.0+cpu",
-            "torch_git": "abc",
-            "cuda": None,
-            "threads": 4,
-            "deterministic_algorithms": False,
-            "environment": {},
-        },
-    }
+    cpu = {"brand_raw": "Some CPU", "arch": "X86_64", "count": 8, "hz_actual": [2_400_000_000, 0]}
+    build = {"torch": "2.13.0+cpu", "torch_git": "abc", "cuda": None, "deterministic_algorithms": False}
+    device: Json = {"device": "cpu", "gpu": None, "memory_gib": 16, "threads": 4, "environment": {}}
+    system = {"node": "host-1", "system": "Linux", "release": "6.1.0", "python_version": "3.11.7"}
+    facts: Json = {**system, "processor": "x86_64", "machine": "x86_64", "cpu": cpu, "torch": {**device, **build}}
     for name, value in changes.items():
         place = next((facts[part] for part in ("cpu", "torch") if name in facts[part]), facts)
         place[name] = value
@@ -211,3 +187,10 @@ def record(
 def with_passes(data: Json, *passes: Json) -> Json:
     """The record with extra passes over its cases."""
     return {**data, "passes": list(passes)}
+
+
+def write_record(path: Path, data: Json | str) -> Path:
+    """The record as a file, and the folders above it; a string is what stands in the file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(data if isinstance(data, str) else json.dumps(data))
+    return path
