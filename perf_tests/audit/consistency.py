@@ -151,7 +151,7 @@ def _share_of_fp32_peak(timing: Timing) -> float:
     if flops is None or not timing.is_eager or timing.precision != "fp32":
         return 0.0
     try:
-        peak = timing.matmul_flops_per_second or gpu_named(timing.gpu).fp32_flops_per_second
+        peak = timing.matmul_flops_per_second or gpu_named(timing.gpu).rates["fp32"]
     except ValueError:
         return 0.0
     return flops / figure(timing) / peak

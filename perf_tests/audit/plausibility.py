@@ -95,10 +95,9 @@ def likely_cause(timing: Timing, rate: float, peak: float, gpu: Gpu | None) -> s
     if rate > 20 * peak:
         return f"a wrong unit: as seconds it would be {rate / 1e15:.3g} TFLOP/s"
     if timing.precision == "fp32" and gpu is not None:
-        tf32 = gpu.tf32_flops_per_second
-        if tf32 is not None and gpu.fp32_flops_per_second < tf32 and rate <= 0.65 * tf32:
+        if gpu.rates["fp32"] < (tf32 := gpu.rates.get("tf32", 0.0)) and rate <= 0.65 * tf32:
             return "TF32 multiplied under the label fp32, or the clock was read without waiting for the device"
-        if gpu.bf16_flops_per_second is not None and rate <= gpu.bf16_flops_per_second:
+        if rate <= gpu.rates.get("bf16", 0.0):
             return "a row of another precision among the fp32 ones"
     half = "half the batch" if rate <= 2 * peak else "a smaller batch or model"
     return f"{half} of what is stated, or the clock was read without waiting for the device"

@@ -96,7 +96,7 @@ def test_the_cards_with_half_the_lanes_are_known_cards() -> None:
         names = [name for name in GPUS if name.startswith(family)]
         assert names
         rates = [ceilings_of(GPUS[name]).matmul_flops_per_second["fp32"] for name in names]
-        peaks = [GPUS[name].fp32_flops_per_second for name in names]
+        peaks = [GPUS[name].rates["fp32"] for name in names]
         assert rates == pytest.approx([FP32_EFFICIENCY_WITH_64_LANES * peak for peak in peaks])
 
 
