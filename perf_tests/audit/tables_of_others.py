@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from perf_tests.audit.figures import Kernel, Memory, Timing, implementation_named, labelled_precision
+from perf_tests.limits.datasheets import GIB
 from perf_tests.limits.least_work import AttentionWork, ModelConfig, ModelWork
 from perf_tests.phases import PHASES, PHASES_OF_OTHERS
-
-GIB = 2**30
 
 
 class Row:

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from perf_tests.limits.datasheets import BY_HAND, GIB, GPUS, gpu_named
+from perf_tests.limits.datasheets import BY_HAND, GIB, GPUS, Gpu, gpu_named
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_rates_are_dense() -> None:
 
 
 @pytest.mark.parametrize("gpu", GPUS.values(), ids=lambda gpu: gpu.name)
-def test_a_narrower_format_is_never_slower(gpu: object) -> None:
+def test_a_narrower_format_is_never_slower(gpu: Gpu) -> None:
     rates = [gpu.rates.get(precision) for precision in ("fp32", "tf32", "bf16")]
     present = [rate for rate in rates if rate is not None]
     assert present == sorted(present)
