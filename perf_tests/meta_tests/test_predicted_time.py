@@ -4,7 +4,6 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from perf_tests.counting.case_counters import KernelGroup
 from perf_tests.limits.ceilings import (
     BACKWARD_LAUNCH_SECONDS,
     CARDS_WITH_64_LANES,
@@ -14,7 +13,7 @@ from perf_tests.limits.ceilings import (
     ceilings_of,
 )
 from perf_tests.limits.datasheets import GPUS, gpu_named
-from perf_tests.limits.predicted_time import Part, predicted_time
+from perf_tests.limits.predicted_time import KernelGroup, Part, predicted_time
 from perf_tests.meta_tests.example_cases import CEILINGS
 
 MACHINE = replace(
