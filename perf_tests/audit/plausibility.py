@@ -56,7 +56,7 @@ def _why_not_judged(timing: Timing, gpu: Gpu | None) -> str:
         return f"GPU {timing.gpu!r} has no datasheet here" if timing.gpu else "no GPU stated"
     if timing.precision is None:
         return f"precision {timing.precision_label!r} is not certain"
-    if gpu.flops_per_second(timing.precision) is None:
+    if timing.precision not in gpu.rates:
         return f"{gpu.name} has no {timing.precision} path, so something else ran"
     return ""
 
@@ -64,9 +64,8 @@ def _why_not_judged(timing: Timing, gpu: Gpu | None) -> str:
 def faster_than_arithmetic(timing: Timing, work: Work, seconds: float, gpu: Gpu | None) -> Finding | None:
     """Matrix products above the peak rate of the labelled precision."""
     flops = work.least_flops(timing.phase, leaves_masked_half=not timing.is_eager)
+    assert flops is not None
     peak, limit = _peak(timing, gpu)
-    if flops is None or peak is None:
-        return None
     rate = flops / seconds
     figure = f"{seconds * 1e3:.4g} ms is {rate / 1e12:.4g} TFLOP/s"
     cause = likely_cause(timing, rate, peak, gpu)
@@ -78,15 +77,14 @@ def faster_than_arithmetic(timing: Timing, work: Work, seconds: float, gpu: Gpu 
     return None
 
 
-def _peak(timing: Timing, gpu: Gpu | None) -> tuple[float | None, str]:
+def _peak(timing: Timing, gpu: Gpu | None) -> tuple[float, str]:
+    """FLOP/s, and the same in words, of a timing that can be judged."""
     if timing.matmul_flops_per_second:
         peak = MEASURED_CEILING_MARGIN * timing.matmul_flops_per_second
         return peak, f"{peak / 1e12:.4g} TFLOP/s ({MEASURED_CEILING_MARGIN:g} x the best product measured there)"
-    if gpu is None or timing.precision is None:
-        return None, ""
-    rated = gpu.flops_per_second(timing.precision)
-    if rated is None:
-        return None, ""
+    assert gpu is not None
+    assert timing.precision is not None
+    rated = gpu.rates[timing.precision]
     inferred = ", GPU inferred, not stated" if timing.gpu_is_inferred else ""
     margin = f" x {gpu.clock_margin:g} for its clock" if gpu.clock_margin > 1 else ""
     return rated * gpu.clock_margin, f"{rated / 1e12:.4g} TFLOP/s{margin} ({timing.precision} on {gpu.name}{inferred})"

@@ -149,6 +149,7 @@ def _forget_old_launches(runs: Sequence[RecordedRun]) -> None:
     counts: Counter[str] = Counter()
     for run in reversed(runs):
         if run.launch is not None:
-            counts[run.launch.data["commit_info"]["id"]] += 1
-            if counts[run.launch.data["commit_info"]["id"]] > LAUNCHES_OF_A_COMMIT:
+            commit = run.launch.data["commit_info"]["id"]
+            counts[commit] += 1
+            if counts[commit] > LAUNCHES_OF_A_COMMIT:
                 run.launch = None
