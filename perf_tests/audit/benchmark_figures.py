@@ -38,8 +38,7 @@ def timings_of(record: Json) -> list[Timing]:
 def _timing(row: Json, gpu: str) -> Timing:
     place = str(row.get("fullname") or row.get("name"))
     rounds = rounds_of(row, place)
-    info = row.get("extra_info")
-    info = info if isinstance(info, dict) else {}
+    info = row["extra_info"] if isinstance(row.get("extra_info"), dict) else {}
     work, why = _work(info)
     ceiling = info.get("matmul_ceiling_tflops_per_second")
     return Timing(
