@@ -6,7 +6,6 @@ from statistics import median, pstdev
 from typing import Any
 
 from perf_tests.audit.figures import Timing, implementation_named
-from perf_tests.audit.tables_of_others import labelled_precision
 from perf_tests.identity import has_identity, is_attention
 from perf_tests.limits.least_work import AttentionWork, ModelConfig, ModelWork, Work
 from perf_tests.records.record import Json
@@ -39,10 +38,8 @@ def timings_of(record: Json) -> list[Timing]:
 def _timing(row: Json, gpu: str) -> Timing:
     place = str(row.get("fullname") or row.get("name"))
     rounds = rounds_of(row, place)
-    info = row.get("extra_info")
-    info = info if isinstance(info, dict) else {}
+    info = row["extra_info"] if isinstance(row.get("extra_info"), dict) else {}
     work, why = _work(info)
-    precision = str(info.get("precision") or "precision not stated")
     ceiling = info.get("matmul_ceiling_tflops_per_second")
     return Timing(
         place=place.rpartition("::")[2],
@@ -51,15 +48,13 @@ def _timing(row: Json, gpu: str) -> Timing:
         gpu_is_inferred=False,
         work=work,
         without_work=why,
-        precision=labelled_precision(precision),
-        precision_label=precision,
+        precision_label=str(info.get("precision") or "precision not stated"),
         has_fp32_weights=work is not None,
         implementation=implementation_named(*(str(info.get(name, default)) for name, default in _AXES)),
         phase=str(info.get("phase")),
         seconds=median(rounds),
         std_seconds=pstdev(rounds),
         rounds=len(rounds),
-        warmup_rounds=info.get("warmup_rounds"),
         peak_bytes=info.get("peak_allocated_bytes"),
         # For CPUs; on a GPU the datasheet's peak is better than a product measured in the same noise.
         matmul_flops_per_second=ceiling * 1e12 if isinstance(ceiling, float) and not gpu else None,

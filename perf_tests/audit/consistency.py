@@ -12,7 +12,7 @@ from perf_tests.audit.finding import IMPOSSIBLE, INCONSISTENT, NOTICE, SUSPICIOU
 from perf_tests.audit.plausibility import OUTLIER_SHARE
 from perf_tests.limits.datasheets import gpu_named
 from perf_tests.limits.least_work import AttentionWork, ModelWork, Work
-from perf_tests.phases import PHASES, phase_named
+from perf_tests.phases import PHASES, Phase, phase_named
 
 SAME_CELL_TOLERANCE = 1.25
 PARTS_TOLERANCE = 1.10
@@ -23,8 +23,6 @@ OPTIMIZER_TOLERANCE = 1.10
 COMPARABLE_SPEED_UP = 1.05
 LONG_SEQUENCE = 4096
 """From here on attention alone is bound by its kernels, not by their launches."""
-
-Rule = Callable[[Sequence[Timing]], Iterator[Finding]]
 
 
 def steady(timings: Iterable[Timing]) -> list[Timing]:
@@ -84,22 +82,23 @@ def parts_and_whole(timings: Sequence[Timing]) -> Iterator[Finding]:
     """Phases that do not add up to their step, even in the reading that favours the table most."""
     for group in by(steady(timings), same_configuration):
         phases = phases_of(group)
-        for whole, parts in ((row.name, row.main_parts) for row in PHASES.values() if row.name in phases):
-            if len(parts) < 2:
+        for row in PHASES.values():
+            whole, parts = row.name, row.main_parts
+            if whole not in phases or len(parts) < 2:
                 continue
             spread = 1 + max((timing.std_seconds or 0) / figure(timing) for timing in group)
             longest, shortest = spread * max(map(figure, phases[whole])), min(map(figure, phases[whole])) / spread
-            row = PHASES[whole]
-            inside = (
-                p for p in PHASES.values() if p != row and p.family == row.family and set(p.timed) <= set(row.timed)
-            )
-            for part in (p.name for p in inside):
-                if part in phases and min(map(figure, phases[part])) > longest * PARTS_TOLERANCE:
+            for part in (p.name for p in PHASES.values() if p != row and p.name in phases and _is_inside(p, row)):
+                if min(map(figure, phases[part])) > longest * PARTS_TOLERANCE:
                     shown = f"{milliseconds(phases[part])} of {milliseconds(phases[whole])}"
                     why, cause = "a part takes longer than the whole", "times of two configurations under one label"
                     yield found(INCONSISTENT, "part and whole", phases[part] + phases[whole], shown, "1", why, cause)
             if all(part in phases for part in parts):
                 yield from _sum_of_parts(phases, whole, parts, longest, shortest)
+
+
+def _is_inside(part: Phase, whole: Phase) -> bool:
+    return part.family == whole.family and set(part.timed) <= set(whole.timed)
 
 
 def _sum_of_parts(
@@ -151,7 +150,7 @@ def _share_of_fp32_peak(timing: Timing) -> float:
     if flops is None or not timing.is_eager or timing.precision != "fp32":
         return 0.0
     try:
-        peak = timing.matmul_flops_per_second or gpu_named(timing.gpu).fp32_flops_per_second
+        peak = timing.matmul_flops_per_second or gpu_named(timing.gpu).rates["fp32"]
     except ValueError:
         return 0.0
     return flops / figure(timing) / peak
@@ -315,7 +314,7 @@ def constant_offset(timings: Sequence[Timing]) -> Iterator[Finding]:
                 yield found(SUSPICIOUS, "constant offset", list(upper), shown, "1.3 between sizes", why, cause)
 
 
-RULES: tuple[Rule, ...] = (
+RULES = (
     parts_and_whole,
     backward_over_forward,
     attention_backward_over_forward,

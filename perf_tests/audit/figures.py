@@ -1,25 +1,34 @@
 """Labelled figures of tables, ours and published ones."""
 
+import re
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from perf_tests.limits.least_work import Work
 
 
 @dataclass(frozen=True)
-class Timing:
-    """A time with its labels. None where the table leaves a label out; units are SI."""
+class LabelledFigure(ABC):
+    """A row of a table. None where it leaves a label out; units are SI."""
 
     place: str
     """`line 7` or a benchmark's name."""
     series: str
     """The figure's source; figures of one series were measured together."""
     gpu: str
+
+    @abstractmethod
+    def describe(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Timing(LabelledFigure):
+    """A time with its labels."""
+
     gpu_is_inferred: bool
     work: Work | None
     without_work: str
     """The reason where `work` is None."""
-    precision: str | None
-    """fp32, tf32, bf16, fp16; None where the label is none of them for certain."""
     precision_label: str
     has_fp32_weights: bool
     """True under autocast too."""
@@ -31,10 +40,13 @@ class Timing:
     """None where the table has no figure."""
     std_seconds: float | None
     rounds: int | None
-    warmup_rounds: int | None
     matmul_flops_per_second: float | None = None
     """Of the best product measured on the same machine, where a record holds it."""
     peak_bytes: int | None = None
+
+    @property
+    def precision(self) -> str | None:
+        return labelled_precision(self.precision_label)
 
     @property
     def is_eager(self) -> bool:
@@ -48,12 +60,9 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Memory:
+class Memory(LabelledFigure):
     """An amount of device memory with its labels; `value_bytes` reads GB as 1e9, `most_bytes` as 2**30."""
 
-    place: str
-    series: str
-    gpu: str
     kind: str
     """`model` or `attention`."""
     size: str
@@ -74,10 +83,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Kernel:
-    place: str
-    series: str
-    gpu: str
+class Kernel(LabelledFigure):
     size: str
     context_length: int | None
     scope: str
@@ -85,11 +91,17 @@ class Kernel:
     calls: int | None
     total_seconds: float | None
     average_seconds: float | None
-    std_seconds: float | None
     percent: float | None
 
     def describe(self) -> str:
         return f"{self.series}: {self.size} ctx {self.context_length} {self.scope}: {self.name[:60]}"
+
+
+def labelled_precision(text: str) -> str | None:
+    """`fp32`, `tf32`, `bf16` or `fp16`; None where the label is none of them for certain."""
+    label = text.casefold().replace("bfloat16", "bf16").replace("float", "fp")
+    found = re.match(r"(fp32|tf32|bf16|fp16)(?![0-9])", label)
+    return found[1] if found and "?" not in label else None
 
 
 def implementation_named(attention: str, execution: str, checkpoint: str, model: str = "ours") -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from perf_tests.audit import consistency, kernel_checks, memory_checks
 from perf_tests.audit.benchmark_figures import read_benchmarks
-from perf_tests.audit.figures import Kernel, Memory, Timing
-from perf_tests.audit.finding import VERDICTS, Finding, LabelledFigure, NotJudged
+from perf_tests.audit.figures import Kernel, LabelledFigure, Memory, Timing
+from perf_tests.audit.finding import VERDICTS, Finding, NotJudged
 from perf_tests.audit.plausibility import memory_beyond_card, one_outlier, rule_out
 from perf_tests.audit.tables_of_others import read_table
 from perf_tests.limits.datasheets import Gpu

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+
+from perf_tests.audit.figures import LabelledFigure
 
 IMPOSSIBLE = "impossible"
 INCONSISTENT = "inconsistent"
@@ -49,15 +50,6 @@ class NotJudged:
 
     place: str
     reason: str
-
-
-class LabelledFigure(Protocol):
-    """A row of `figures.py`."""
-
-    @property
-    def place(self) -> str: ...
-
-    def describe(self) -> str: ...
 
 
 def found(

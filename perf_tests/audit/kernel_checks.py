@@ -119,7 +119,7 @@ def matrix_products(kernels: Sequence[Kernel]) -> Iterator[Finding]:
         if kernel.scope != "forward" or kernel.calls != 7 * config.num_layers + 1:
             continue
         try:
-            peak = gpu_named(kernel.gpu).fp32_flops_per_second
+            peak = gpu_named(kernel.gpu).rates["fp32"]
         except ValueError:
             continue
         flops = config.forward_flops(USUAL_BATCH_SIZE, kernel.context_length)

@@ -11,27 +11,20 @@ TOLERANCE = 1e-6
 
 
 def inconsistencies(values: Json) -> list[str]:
-    return [*_counts(values), *_totals(values), *_shares(values), *_copies(values)]
+    return list(_inconsistencies(values))
 
 
-def _counts(values: Json) -> Iterator[str]:
+def _inconsistencies(values: Json) -> Iterator[str]:
     counts = values.get("launches_of_rounds") or []
     if len(set(counts)) > 1:
         yield f"two rounds of the same work launch {' and '.join(map(str, counts))} kernels"
-
     products = values["matrix_products"]
     if products.get("expected_count") is not None and products["count"] != products["expected_count"]:
         yield f"{products['count']} matrix products ran, and the model has {products['expected_count']}"
-
-
-def _totals(values: Json) -> Iterator[str]:
     for kernel in values["kernels"]:
         if not isclose(kernel["calls"] * kernel["mean_seconds"], kernel["total_seconds"], rel_tol=TOLERANCE):
             calls, mean, total = kernel["calls"], kernel["mean_seconds"], kernel["total_seconds"]
             yield f"{kernel['name']}: {calls} calls x mean is {calls * mean:.4g} s, its total {total:.4g} s"
-
-
-def _shares(values: Json) -> Iterator[str]:
     of_kernels = sum(kernel["share"] for kernel in values["kernels"]) + values["other_kernels"]["share"]
     of_kinds = sum(row["share_of_kernel_time"] for row in values["kinds"])
     for what, share in (("kernels", of_kernels), ("kinds", of_kinds)):
@@ -39,9 +32,6 @@ def _shares(values: Json) -> Iterator[str]:
             yield f"the shares of all {what} add up to {share:.4f}"
     if values["busy_share"] is not None and values["busy_share"] > 1 + TOLERANCE:
         yield f"the device is busy for {values['busy_share']:.1%} of the time"
-
-
-def _copies(values: Json) -> Iterator[str]:
     for row in values["memory_operations"]:
         if row["kind"] == "host-to-device" and row["count"]:
             yield f"{row['count']:g} copies from the host to the device ran inside a round, and none should"

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 from perf_tests.audit.figures import Memory
 from perf_tests.audit.finding import IMPOSSIBLE, INCONSISTENT, SUSPICIOUS, Finding, found
+from perf_tests.limits.datasheets import GIB
 from perf_tests.limits.least_work import FLOAT32_BYTES, SIZES, ModelConfig
 
-GIB = 2**30
 ADAMW_BYTES_PER_PARAMETER = 16
 """fp32 weight, gradient and two moments."""
 LONG_SEQUENCE = 8192

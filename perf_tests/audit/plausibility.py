@@ -4,7 +4,8 @@ import math
 
 from perf_tests.audit.figures import Memory, Timing
 from perf_tests.audit.finding import IMPOSSIBLE, SUSPICIOUS, Finding, NotJudged, found
-from perf_tests.limits.datasheets import Gpu, gpu_named
+from perf_tests.limits.datasheets import GIB, Gpu, gpu_named
+from perf_tests.limits.least_work import Work
 
 NEAR_PEAK = 0.92
 """Share of a datasheet peak above which no eager training pass has been seen: suspicious."""
@@ -14,8 +15,6 @@ MEASURED_CEILING_MARGIN = 1.25
 
 OUTLIER_SHARE = 0.25
 """Standard deviation over mean above which one slow round is the simplest explanation."""
-
-GIB = 2**30
 
 
 def rule_out(timing: Timing, gpu_by_hand: Gpu | None = None) -> list[Finding | NotJudged]:
@@ -30,7 +29,12 @@ def rule_out(timing: Timing, gpu_by_hand: Gpu | None = None) -> list[Finding | N
     reason = _why_not_judged(timing, gpu)
     if reason:
         return [NotJudged(timing.place, reason)]
-    checks = (faster_than_arithmetic(timing, gpu), faster_than_memory(timing, gpu), larger_than_card(timing, gpu))
+    assert timing.work is not None
+    checks = (
+        faster_than_arithmetic(timing, timing.work, timing.seconds, gpu),
+        faster_than_memory(timing, timing.work, timing.seconds, gpu),
+        larger_than_card(timing, timing.work, gpu),
+    )
     return [finding for finding in checks if finding]
 
 
@@ -52,21 +56,18 @@ def _why_not_judged(timing: Timing, gpu: Gpu | None) -> str:
         return f"GPU {timing.gpu!r} has no datasheet here" if timing.gpu else "no GPU stated"
     if timing.precision is None:
         return f"precision {timing.precision_label!r} is not certain"
-    if gpu.flops_per_second(timing.precision) is None:
+    if timing.precision not in gpu.rates:
         return f"{gpu.name} has no {timing.precision} path, so something else ran"
     return ""
 
 
-def faster_than_arithmetic(timing: Timing, gpu: Gpu | None) -> Finding | None:
+def faster_than_arithmetic(timing: Timing, work: Work, seconds: float, gpu: Gpu | None) -> Finding | None:
     """Matrix products above the peak rate of the labelled precision."""
-    assert timing.work is not None
-    assert timing.seconds is not None
-    flops = timing.work.least_flops(timing.phase, leaves_masked_half=not timing.is_eager)
+    flops = work.least_flops(timing.phase, leaves_masked_half=not timing.is_eager)
+    assert flops is not None
     peak, limit = _peak(timing, gpu)
-    if flops is None or peak is None:
-        return None
-    rate = flops / timing.seconds
-    figure = f"{timing.seconds * 1e3:.4g} ms is {rate / 1e12:.4g} TFLOP/s"
+    rate = flops / seconds
+    figure = f"{seconds * 1e3:.4g} ms is {rate / 1e12:.4g} TFLOP/s"
     cause = likely_cause(timing, rate, peak, gpu)
     if rate > peak:
         return found(IMPOSSIBLE, "arithmetic", [timing], figure, limit, "no machine exceeds its peak rate", cause)
@@ -76,15 +77,14 @@ def faster_than_arithmetic(timing: Timing, gpu: Gpu | None) -> Finding | None:
     return None
 
 
-def _peak(timing: Timing, gpu: Gpu | None) -> tuple[float | None, str]:
+def _peak(timing: Timing, gpu: Gpu | None) -> tuple[float, str]:
+    """FLOP/s, and the same in words, of a timing that can be judged."""
     if timing.matmul_flops_per_second:
         peak = MEASURED_CEILING_MARGIN * timing.matmul_flops_per_second
         return peak, f"{peak / 1e12:.4g} TFLOP/s ({MEASURED_CEILING_MARGIN:g} x the best product measured there)"
-    if gpu is None or timing.precision is None:
-        return None, ""
-    rated = gpu.flops_per_second(timing.precision)
-    if rated is None:
-        return None, ""
+    assert gpu is not None
+    assert timing.precision is not None
+    rated = gpu.rates[timing.precision]
     inferred = ", GPU inferred, not stated" if timing.gpu_is_inferred else ""
     margin = f" x {gpu.clock_margin:g} for its clock" if gpu.clock_margin > 1 else ""
     return rated * gpu.clock_margin, f"{rated / 1e12:.4g} TFLOP/s{margin} ({timing.precision} on {gpu.name}{inferred})"
@@ -95,37 +95,33 @@ def likely_cause(timing: Timing, rate: float, peak: float, gpu: Gpu | None) -> s
     if rate > 20 * peak:
         return f"a wrong unit: as seconds it would be {rate / 1e15:.3g} TFLOP/s"
     if timing.precision == "fp32" and gpu is not None:
-        tf32 = gpu.tf32_flops_per_second
-        if tf32 is not None and gpu.fp32_flops_per_second < tf32 and rate <= 0.65 * tf32:
+        if gpu.rates["fp32"] < (tf32 := gpu.rates.get("tf32", 0.0)) and rate <= 0.65 * tf32:
             return "TF32 multiplied under the label fp32, or the clock was read without waiting for the device"
-        if gpu.bf16_flops_per_second is not None and rate <= gpu.bf16_flops_per_second:
+        if rate <= gpu.rates.get("bf16", 0.0):
             return "a row of another precision among the fp32 ones"
     half = "half the batch" if rate <= 2 * peak else "a smaller batch or model"
     return f"{half} of what is stated, or the clock was read without waiting for the device"
 
 
-def faster_than_memory(timing: Timing, gpu: Gpu | None) -> Finding | None:
+def faster_than_memory(timing: Timing, work: Work, seconds: float, gpu: Gpu | None) -> Finding | None:
     """More traffic than the card's bandwidth, counting only what an unfused pass must move past the cache."""
     if gpu is None or gpu.l2_cache_bytes is None or not timing.is_eager or timing.precision is None:
         return None
-    assert timing.work is not None
-    assert timing.seconds is not None
     element_bytes = 4 if timing.precision in ("fp32", "tf32") else 2
-    traffic = timing.work.least_traffic_bytes(timing.phase, element_bytes, gpu.l2_cache_bytes)
-    if not traffic or traffic / timing.seconds <= gpu.bytes_per_second:
+    traffic = work.least_traffic_bytes(timing.phase, element_bytes, gpu.l2_cache_bytes)
+    if not traffic or traffic / seconds <= gpu.bytes_per_second:
         return None
-    figure = f"{timing.seconds * 1e3:.4g} ms moves {traffic / timing.seconds / 1e9:.4g} GB/s"
+    figure = f"{seconds * 1e3:.4g} ms moves {traffic / seconds / 1e9:.4g} GB/s"
     limit = f"{gpu.bytes_per_second / 1e9:.4g} GB/s ({gpu.name})"
     why = "the scores do not fit into the cache and must go through memory"
     cause = "a pass that kept no gradient, a fused kernel under the name of an unfused one, or a wrong unit"
     return found(IMPOSSIBLE, "traffic", [timing], figure, limit, why, cause)
 
 
-def larger_than_card(timing: Timing, gpu: Gpu | None) -> Finding | None:
+def larger_than_card(timing: Timing, work: Work, gpu: Gpu | None) -> Finding | None:
     if gpu is None or not timing.has_fp32_weights:
         return None
-    assert timing.work is not None
-    needed = timing.work.least_resident_bytes(timing.phase)
+    needed = work.least_resident_bytes(timing.phase)
     if not needed or needed <= gpu.memory_bytes:
         return None
     figure, limit = f"{needed / GIB:.4g} GiB must be resident", f"{gpu.memory_bytes / GIB:.4g} GiB ({gpu.name})"
@@ -151,8 +147,7 @@ def one_outlier(timing: Timing) -> Finding | None:
     """A spread that one slow round among the rest explains."""
     if not timing.seconds or timing.seconds < 0 or not timing.std_seconds or not timing.rounds:
         return None
-    share = timing.std_seconds / timing.seconds
-    if share <= OUTLIER_SHARE:
+    if timing.std_seconds / timing.seconds <= OUTLIER_SHARE:
         return None
     figure = f"{timing.seconds * 1e3:.4g} +- {timing.std_seconds * 1e3:.4g} ms"
     pair = slow_round(timing.seconds, timing.std_seconds, timing.rounds)

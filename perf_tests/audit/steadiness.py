@@ -4,7 +4,7 @@ In: seconds of rounds in order. Out: counts and places of rounds.
 """
 
 from collections.abc import Sequence
-from math import atan, comb, cos, inf, pi, sin, sqrt
+from math import atan, cos, inf, pi, sin, sqrt
 from statistics import fmean, median, stdev
 
 from perf_tests.audit.row_flags import has_outlier, has_trend
@@ -28,8 +28,9 @@ def slow_first_rounds(seconds: Sequence[float]) -> int:
     The first k rounds are slow if each is slower than all later rounds, by 5 % of their median, and if the fastest of
     the k lies beyond the prediction interval of one more round like the later ones (Hahn, "Factors for Calculating
     Two-Sided Prediction Intervals for Samples from a Normal Distribution", JASA 64, 1969) at level 1 % / 2^k. The
-    levels sum to 1 %, which bounds false alarms on normal noise; for any noise `most_false_alarms` bounds them. One
-    outlier among the later rounds is left out; it has its own flag.
+    levels sum to 1 %, which bounds false alarms on normal noise; for noise whose
+    orders are equally likely, the sum of (k + 1) / C(n, k) over k does. One outlier among the later rounds is left out;
+    it has its own flag.
     """
     most = min(len(seconds) // 2, len(seconds) - FEWEST_REST, MOST_SLOW)
     return max((count for count in range(1, most + 1) if _are_slow(seconds[:count], seconds[count:])), default=0)
@@ -43,15 +44,6 @@ def _are_slow(first: Sequence[float], rest: Sequence[float]) -> bool:
     scatter = stdev(rest) * sqrt(1 + 1 / len(rest))
     deviations = (fastest - fmean(rest)) / scatter if scatter else inf
     return student_tail(deviations, len(rest) - 1) <= LEVEL / 2 ** len(first)
-
-
-def most_false_alarms(rounds: int) -> float:
-    """Highest rate at which steady rounds are taken for slow first ones, if all their orders are equally likely.
-
-    Of the C(n, k) choices, k + 1 put the first k of n above all others but one, the outlier that may be left out.
-    """
-    most = min(rounds // 2, rounds - FEWEST_REST, MOST_SLOW)
-    return sum((count + 1) / comb(rounds, count) for count in range(1, most + 1))
 
 
 def student_tail(deviations: float, degrees: int) -> float:

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perf_tests.audit.figures import Kernel, Memory, Timing, implementation_named
+from perf_tests.audit.figures import Kernel, Memory, Timing, implementation_named, labelled_precision
+from perf_tests.limits.datasheets import GIB
 from perf_tests.limits.least_work import AttentionWork, ModelConfig, ModelWork
 from perf_tests.phases import PHASES, PHASES_OF_OTHERS
-
-GIB = 2**30
 
 
 class Row:
@@ -77,13 +76,6 @@ def label_of(text: str) -> str:
     return named[1] if named else text
 
 
-def labelled_precision(text: str) -> str | None:
-    """`fp32`, `tf32`, `bf16` or `fp16`; None where the label is none of them for certain."""
-    label = text.casefold().replace("bfloat16", "bf16").replace("float", "fp")
-    found = re.match(r"(fp32|tf32|bf16|fp16)(?![0-9])", label)
-    return found[1] if found and "?" not in label else None
-
-
 _OTHER_NAMES = {
     phase.published_as: phase.name for phase in (*PHASES.values(), *PHASES_OF_OTHERS.values()) if phase.published_as
 }
@@ -119,7 +111,6 @@ def _timing(row: Row, work: ModelWork | AttentionWork | None, why: str, phase: s
         gpu_is_inferred=row.is_inferred("gpu_basis"),
         work=work,
         without_work=why,
-        precision=labelled_precision(precision),
         precision_label=precision or "precision not stated",
         has_fp32_weights=labelled_precision(precision) in ("fp32", "tf32") or "amp" in precision,
         implementation=_implementation(row),
@@ -127,7 +118,6 @@ def _timing(row: Row, work: ModelWork | AttentionWork | None, why: str, phase: s
         seconds=row.seconds("mean_ms"),
         std_seconds=row.seconds("std_ms"),
         rounds=row.count("n_measured"),
-        warmup_rounds=row.count("warmup"),
     )
 
 
@@ -179,7 +169,6 @@ def _kernel(row: Row) -> Kernel:
         calls=row.count("calls"),
         total_seconds=row.seconds("total_ms"),
         average_seconds=row.seconds("avg_us", 1e6),
-        std_seconds=row.seconds("std_us", 1e6),
         percent=row.number("pct_of_gpu_time"),
     )
 

@@ -14,8 +14,9 @@ from model.precision import PRECISIONS
 from model.training import optimizer_that_runs
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
 from perf_tests.counting.fake_training import attention_passes, inference, passes, updates
-from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, KernelCost, PartCounters
+from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, PartCounters
 from perf_tests.instruments.kernel_cost import MATRIX_PRODUCTS
+from perf_tests.limits.predicted_time import KernelCost, KernelGroup
 
 ZERO_GRAD_POLICIES = ("before_forward", "after_forward", "before_step")
 """When a training step clears the gradients; `before_step` clears the new ones, so nothing is updated."""
@@ -26,13 +27,6 @@ LARGEST_ALLOCATIONS = 8
 
 class NotCountedError(Exception):
     """The case has no exact counters; the message gives the reason."""
-
-
-@dataclass(frozen=True)
-class KernelGroup(KernelCost):
-    """Equal kernel-launching operations of one phase."""
-
-    calls: int
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ from perf_tests.instruments.torch_private import (
     TorchDispatchMode,
     autograd_file,
 )
+from perf_tests.limits.predicted_time import KernelCost
 
 PARAMETERS = "parameters"
 INPUTS = "inputs"
@@ -47,19 +48,6 @@ WEIGHT_COPIES = "autocast's weight copies"
 
 BACKWARD_PASS = "backward pass"
 """The place of blocks made by autograd, whose caller's line would mislead."""
-
-
-@dataclass(frozen=True)
-class KernelCost:
-    """The cost of one operation that launches a kernel."""
-
-    name: str
-    """The operator, `aten.mm`."""
-    flops: int
-    bytes: int
-    """Read and written, at least."""
-    rate: str
-    """The arithmetic rate that bounds it: "fp32", "tf32", "bf16", "fp16"; "" for elementwise work."""
 
 
 @dataclass(frozen=True)

@@ -53,13 +53,10 @@ BACKWARD_LAUNCH_SECONDS = 29e-6
 
 
 def ceilings_of(gpu: Gpu) -> Ceilings:
-    rates = {precision: gpu.flops_per_second(precision) for precision in MATMUL_EFFICIENCY}
     return Ceilings(
         name=gpu.name,
         matmul_flops_per_second={
-            precision: rate * _matmul_efficiency(gpu, precision)
-            for precision, rate in rates.items()
-            if rate is not None
+            precision: rate * _matmul_efficiency(gpu, precision) for precision, rate in gpu.rates.items()
         },
         bytes_per_second=gpu.bytes_per_second * MEMORY_EFFICIENCY,
         launch_seconds=LAUNCH_SECONDS,

@@ -5,28 +5,26 @@ the rate of the FFMA units, the only ones that `fp32` with TF32 off may use.
 """
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 GIB = 2**30
-_TERA = 1e12
-_GIGA = 1e9
 _RATES = ("fp32", "tf32", "bf16", "fp16")
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """The peaks of one card. None where the card has no such path, or only emulates it."""
+    """The peaks of one card; a path that it only emulates counts as missing."""
 
     name: str
     memory_bytes: int
     """The datasheet's capacity, its GB being 2**30; a program sees 1 to 6 % less (driver, error correction)."""
     bytes_per_second: float
-    fp32_flops_per_second: float
-    tf32_flops_per_second: float | None
-    bf16_flops_per_second: float | None
-    """Tensor cores, accumulating in fp32."""
-    fp16_flops_per_second: float | None
-    """Tensor cores, accumulating in fp32; the P100 has none and multiplies halves at twice its fp32 rate."""
+    rates: Mapping[str, float]
+    """FLOP/s by precision, without paths that the card lacks; bf16 and fp16 of tensor cores that accumulate in fp32.
+
+    The P100 has none and multiplies halves at twice its fp32 rate.
+    """
     l2_cache_bytes: int | None
     """None where no public source has it."""
     clock_margin: float
@@ -43,8 +41,7 @@ class Gpu:
         known = precision.removesuffix("-unscaled")
         if known not in _RATES:
             raise ValueError(f"There is no peak for precision {precision!r}; known: {', '.join(_RATES)}.")
-        rate: float | None = getattr(self, f"{known}_flops_per_second")
-        return rate
+        return self.rates.get(known)
 
 
 PASCAL = "NVIDIA Tesla P100 datasheet, PB-08284-001, and NVIDIA Tesla P100 whitepaper, WP-08019-001"
@@ -68,73 +65,63 @@ GB202_PRO = "NVIDIA RTX PRO Blackwell GPU Architecture whitepaper and RTX PRO 60
 
 _DATA_CENTRE, _GEFORCE = 1.0, 1.1
 
-_Row = tuple[str, float, float, float, float | None, float | None, float | None, float, float, str, str]
-
-# Kept apart from the class so that a card is one line, and the units stand in one head.
-_ROWS: tuple[_Row, ...] = (
-    # name, memory GB, GB/s, TFLOP/s in fp32, tf32, bf16, fp16, L2 MB, clock margin, source, aliases
-    ("P100-PCIe-12GB", 12, 549, 9.3, None, None, 18.7, 3, _DATA_CENTRE, PASCAL, "p100 pcie 12gb"),
-    ("P100-PCIe-16GB", 16, 732, 9.3, None, None, 18.7, 4, _DATA_CENTRE, PASCAL, "p100 pcie"),
-    ("P100-SXM2-16GB", 16, 732, 10.6, None, None, 21.2, 4, _DATA_CENTRE, PASCAL, "p100|p100 sxm2"),
-    ("V100-PCIe-16GB", 16, 900, 14.0, None, None, 112, 6, _DATA_CENTRE, VOLTA, "v100 pcie"),
-    ("V100-PCIe-32GB", 32, 900, 14.0, None, None, 112, 6, _DATA_CENTRE, VOLTA, "v100 pcie 32gb"),
-    ("V100S-PCIe-32GB", 32, 1134, 16.4, None, None, 130, 6, _DATA_CENTRE, VOLTA, "v100s"),
-    ("V100-SXM2-16GB", 16, 900, 15.7, None, None, 125, 6, _DATA_CENTRE, VOLTA, "v100|v100 sxm2"),
-    ("V100-SXM2-32GB", 32, 900, 15.7, None, None, 125, 6, _DATA_CENTRE, VOLTA, "v100 32gb|v100 sxm2 32gb"),
-    ("T4", 16, 320, 8.1, None, None, 65, 4, _DATA_CENTRE, TURING, "t4"),
-    ("A100-40GB", 40, 1555, 19.5, 156, 312, 312, 40, _DATA_CENTRE, AMPERE, "a100|a100 40gb|a100 40"),
-    ("A100-PCIe-80GB", 80, 1935, 19.5, 156, 312, 312, 40, _DATA_CENTRE, AMPERE, "a100|a100 80gb pcie"),
-    ("A100-SXM-80GB", 80, 2039, 19.5, 156, 312, 312, 40, _DATA_CENTRE, AMPERE, "a100|a100 80gb|a100 80"),
-    ("A800-PCIe-40GB", 40, 1555, 19.5, 156, 312, 312, 40, _DATA_CENTRE, A800, "a800 40gb|a800 pcie 40gb"),
-    ("A800-PCIe-80GB", 80, 1935, 19.5, 156, 312, 312, 40, _DATA_CENTRE, A800, "a800 pcie|a800 80gb pcie"),
-    ("A800-SXM-80GB", 80, 2039, 19.5, 156, 312, 312, 40, _DATA_CENTRE, A800, "a800|a800 80gb"),
-    ("A10", 24, 600, 31.2, 62.5, 125, 125, 6, _DATA_CENTRE, A10, "a10"),
-    ("L4", 24, 300, 30.3, 60, 121, 121, 48, _DATA_CENTRE, L4, "l4"),
-    ("L40S", 48, 864, 91.6, 183, 362, 362, 96, _DATA_CENTRE, L40S, "l40s"),
-    ("H100-PCIe", 80, 2039, 51.2, 378, 756, 756, 50, _DATA_CENTRE, HOPPER, "h100 pcie"),
-    ("H100-NVL", 94, 3938, 60.0, 417.5, 835, 835, 50, _DATA_CENTRE, HOPPER, "h100 nvl"),
-    ("H100-SXM", 80, 3352, 66.9, 494.7, 989.4, 989.4, 50, _DATA_CENTRE, HOPPER, "h100"),
-    ("H800-PCIe", 80, 2039, 51.2, 378, 756, 756, 50, _DATA_CENTRE, H800, "h800 pcie"),
-    ("H800-SXM", 80, 3352, 66.9, 494.7, 989.4, 989.4, 50, _DATA_CENTRE, H800, "h800"),
-    ("H20", 96, 4000, 44.0, 74, 148, 148, 60, _DATA_CENTRE, H20, "h20"),
-    ("H200-NVL", 141, 4800, 60.0, 417.5, 835, 835, 50, _DATA_CENTRE, H200, "h200 nvl"),
-    ("H200-SXM", 141, 4800, 66.9, 494.7, 989.4, 989.4, 50, _DATA_CENTRE, H200, "h200"),
-    ("B200", 180, 8000, 80.0, 1125, 2250, 2250, 126, _DATA_CENTRE, BLACKWELL, "b200"),
-    ("GB200", 186, 8000, 90.0, 1250, 2500, 2500, 126, _DATA_CENTRE, BLACKWELL, "gb200"),
-    ("RTX 3070", 8, 448, 20.3, 20.3, 40.6, 40.6, 4, _GEFORCE, GA102, "rtx 3070"),
-    ("RTX 3090", 24, 936, 35.6, 35.6, 71, 71, 6, _GEFORCE, GA102, "rtx 3090"),
-    ("RTX 4060", 8, 272, 15.1, 15.1, 30.2, 30.2, 24, _GEFORCE, ADA, "rtx 4060"),
-    ("RTX 4060 Laptop", 8, 256, 14.6, 14.6, 29.1, 29.1, 32, _GEFORCE, ADA_LAPTOP, "rtx 4060 laptop"),
-    ("RTX 4090", 24, 1008, 82.6, 82.6, 165.2, 165.2, 72, _GEFORCE, ADA, "rtx 4090"),
-    ("RTX 4090 Laptop", 16, 576, 39.7, 39.7, 79.4, 79.4, 64, _GEFORCE, ADA_LAPTOP, "rtx 4090 laptop"),
-    ("RTX 5090", 32, 1792, 104.8, 104.8, 209.5, 209.5, 96, _GEFORCE, GB202, "rtx 5090"),
-    ("RTX PRO 6000 Blackwell", 96, 1792, 126.0, 251.9, 503.8, 503.8, 128, _GEFORCE, GB202_PRO, "rtx pro 6000"),
-)  # fmt: skip
-
 
 def _gpu(
     name: str,
     memory: float,
     bandwidth: float,
-    fp32: float,
-    tf32: float | None,
-    bf16: float | None,
-    fp16: float | None,
+    rates: Sequence[float | None],
     l2: float | None,
     margin: float,
     source: str,
     aliases: str,
 ) -> Gpu:
-    """In the units of `_ROWS`."""
-    tf32, bf16, fp16 = (None if rate is None else rate * _TERA for rate in (tf32, bf16, fp16))
+    """In the units of the table below."""
+    known = {precision: rate * 1e12 for precision, rate in zip(_RATES, rates, strict=True) if rate is not None}
     l2_bytes = None if l2 is None else int(l2 * 2**20)
-    words = tuple(aliases.split("|"))
-    return Gpu(
-        name, int(memory * GIB), bandwidth * _GIGA, fp32 * _TERA, tf32, bf16, fp16, l2_bytes, margin, source, words
-    )
+    return Gpu(name, int(memory * GIB), bandwidth * 1e9, known, l2_bytes, margin, source, tuple(aliases.split("|")))
 
 
-GPUS = {row[0]: _gpu(*row) for row in _ROWS}
+_CARDS = (
+    # name, memory GB, GB/s, TFLOP/s in (fp32, tf32, bf16, fp16), L2 MB, clock margin, source, aliases
+    _gpu("P100-PCIe-12GB", 12, 549, (9.3, None, None, 18.7), 3, _DATA_CENTRE, PASCAL, "p100 pcie 12gb"),
+    _gpu("P100-PCIe-16GB", 16, 732, (9.3, None, None, 18.7), 4, _DATA_CENTRE, PASCAL, "p100 pcie"),
+    _gpu("P100-SXM2-16GB", 16, 732, (10.6, None, None, 21.2), 4, _DATA_CENTRE, PASCAL, "p100|p100 sxm2"),
+    _gpu("V100-PCIe-16GB", 16, 900, (14.0, None, None, 112), 6, _DATA_CENTRE, VOLTA, "v100 pcie"),
+    _gpu("V100-PCIe-32GB", 32, 900, (14.0, None, None, 112), 6, _DATA_CENTRE, VOLTA, "v100 pcie 32gb"),
+    _gpu("V100S-PCIe-32GB", 32, 1134, (16.4, None, None, 130), 6, _DATA_CENTRE, VOLTA, "v100s"),
+    _gpu("V100-SXM2-16GB", 16, 900, (15.7, None, None, 125), 6, _DATA_CENTRE, VOLTA, "v100|v100 sxm2"),
+    _gpu("V100-SXM2-32GB", 32, 900, (15.7, None, None, 125), 6, _DATA_CENTRE, VOLTA, "v100 32gb|v100 sxm2 32gb"),
+    _gpu("T4", 16, 320, (8.1, None, None, 65), 4, _DATA_CENTRE, TURING, "t4"),
+    _gpu("A100-40GB", 40, 1555, (19.5, 156, 312, 312), 40, _DATA_CENTRE, AMPERE, "a100|a100 40gb|a100 40"),
+    _gpu("A100-PCIe-80GB", 80, 1935, (19.5, 156, 312, 312), 40, _DATA_CENTRE, AMPERE, "a100|a100 80gb pcie"),
+    _gpu("A100-SXM-80GB", 80, 2039, (19.5, 156, 312, 312), 40, _DATA_CENTRE, AMPERE, "a100|a100 80gb|a100 80"),
+    _gpu("A800-PCIe-40GB", 40, 1555, (19.5, 156, 312, 312), 40, _DATA_CENTRE, A800, "a800 40gb|a800 pcie 40gb"),
+    _gpu("A800-PCIe-80GB", 80, 1935, (19.5, 156, 312, 312), 40, _DATA_CENTRE, A800, "a800 pcie|a800 80gb pcie"),
+    _gpu("A800-SXM-80GB", 80, 2039, (19.5, 156, 312, 312), 40, _DATA_CENTRE, A800, "a800|a800 80gb"),
+    _gpu("A10", 24, 600, (31.2, 62.5, 125, 125), 6, _DATA_CENTRE, A10, "a10"),
+    _gpu("L4", 24, 300, (30.3, 60, 121, 121), 48, _DATA_CENTRE, L4, "l4"),
+    _gpu("L40S", 48, 864, (91.6, 183, 362, 362), 96, _DATA_CENTRE, L40S, "l40s"),
+    _gpu("H100-PCIe", 80, 2039, (51.2, 378, 756, 756), 50, _DATA_CENTRE, HOPPER, "h100 pcie"),
+    _gpu("H100-NVL", 94, 3938, (60.0, 417.5, 835, 835), 50, _DATA_CENTRE, HOPPER, "h100 nvl"),
+    _gpu("H100-SXM", 80, 3352, (66.9, 494.7, 989.4, 989.4), 50, _DATA_CENTRE, HOPPER, "h100"),
+    _gpu("H800-PCIe", 80, 2039, (51.2, 378, 756, 756), 50, _DATA_CENTRE, H800, "h800 pcie"),
+    _gpu("H800-SXM", 80, 3352, (66.9, 494.7, 989.4, 989.4), 50, _DATA_CENTRE, H800, "h800"),
+    _gpu("H20", 96, 4000, (44.0, 74, 148, 148), 60, _DATA_CENTRE, H20, "h20"),
+    _gpu("H200-NVL", 141, 4800, (60.0, 417.5, 835, 835), 50, _DATA_CENTRE, H200, "h200 nvl"),
+    _gpu("H200-SXM", 141, 4800, (66.9, 494.7, 989.4, 989.4), 50, _DATA_CENTRE, H200, "h200"),
+    _gpu("B200", 180, 8000, (80.0, 1125, 2250, 2250), 126, _DATA_CENTRE, BLACKWELL, "b200"),
+    _gpu("GB200", 186, 8000, (90.0, 1250, 2500, 2500), 126, _DATA_CENTRE, BLACKWELL, "gb200"),
+    _gpu("RTX 3070", 8, 448, (20.3, 20.3, 40.6, 40.6), 4, _GEFORCE, GA102, "rtx 3070"),
+    _gpu("RTX 3090", 24, 936, (35.6, 35.6, 71, 71), 6, _GEFORCE, GA102, "rtx 3090"),
+    _gpu("RTX 4060", 8, 272, (15.1, 15.1, 30.2, 30.2), 24, _GEFORCE, ADA, "rtx 4060"),
+    _gpu("RTX 4060 Laptop", 8, 256, (14.6, 14.6, 29.1, 29.1), 32, _GEFORCE, ADA_LAPTOP, "rtx 4060 laptop"),
+    _gpu("RTX 4090", 24, 1008, (82.6, 82.6, 165.2, 165.2), 72, _GEFORCE, ADA, "rtx 4090"),
+    _gpu("RTX 4090 Laptop", 16, 576, (39.7, 39.7, 79.4, 79.4), 64, _GEFORCE, ADA_LAPTOP, "rtx 4090 laptop"),
+    _gpu("RTX 5090", 32, 1792, (104.8, 104.8, 209.5, 209.5), 96, _GEFORCE, GB202, "rtx 5090"),
+    _gpu("RTX PRO 6000 Blackwell", 96, 1792, (126.0, 251.9, 503.8, 503.8), 128, _GEFORCE, GB202_PRO, "rtx pro 6000"),
+)  # fmt: skip
+GPUS = {gpu.name: gpu for gpu in _CARDS}
 """Every card with a datasheet here. A name without a form factor means the faster one."""
 
 BY_HAND = "memory=24GiB,bandwidth=300GB/s,fp32=30.3,tf32=60,bf16=121,fp16=121"
@@ -184,7 +171,5 @@ def _by_hand(text: str) -> Gpu:
     missing = [name for name in ("memory", "bandwidth", "fp32") if name not in given]
     if missing:
         raise ValueError(f"GPU {text!r} lacks {' and '.join(missing)}; give at least memory, bandwidth and fp32.")
-    tf32, bf16, fp16 = (given.get(name) for name in ("tf32", "bf16", "fp16"))
-    return _gpu(
-        text, given["memory"], given["bandwidth"], given["fp32"], tf32, bf16, fp16, None, 1.0, "given by hand", ""
-    )
+    rates = tuple(given.get(name) for name in _RATES)
+    return _gpu(text, given["memory"], given["bandwidth"], rates, None, 1.0, "given by hand", "")

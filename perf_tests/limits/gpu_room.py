@@ -19,10 +19,6 @@ a card with room for 84.1 GB (kbjiang/cs336-assignment2-systems-mine, 2.7B at co
 
 FITS, MAY_NOT_FIT, DOES_NOT_FIT = "fits", "may not fit", "does not fit"
 
-# PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp: one workspace for each thread that launches matrix products.
-_WORKSPACE_BYTES, _WORKSPACE_BYTES_ON_HOPPER = 8320 * 1024, 32 * 2**20
-_HOPPER = ("H100", "H200", "H800", "H20")
-
 
 @dataclass(frozen=True)
 class Room:
@@ -49,9 +45,3 @@ def room_on(gpu: Gpu) -> Room:
         f"{gpu.memory_bytes / 1e9:.1f} GB less {kept_share:.1%} for driver and error correction "
         f"and {CONTEXT_BYTES / 1e9:.1f} GB for the CUDA context",
     )
-
-
-def cublas_workspace_bytes(gpu_name: str, threads: int) -> int:
-    """cuBLAS's own memory from the same allocator; forward and backward pass run in a thread each."""
-    on_hopper = gpu_name.startswith(_HOPPER)
-    return threads * (_WORKSPACE_BYTES_ON_HOPPER if on_hopper else _WORKSPACE_BYTES)

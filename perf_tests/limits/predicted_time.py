@@ -6,7 +6,6 @@ kernel's own time is the longer of its arithmetic and its memory traffic (Willia
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from perf_tests.limits.ceilings import Ceilings
 
@@ -20,23 +19,24 @@ UNCERTAINTY_ON_A_KNOWN_HOST = {LAUNCH: 0.3, COMPUTE: 0.3, MEMORY: 0.3}
 """The same where the launch time was measured on the host."""
 
 
-class Kernels(Protocol):
-    """Equal kernels."""
+@dataclass(frozen=True)
+class KernelCost:
+    """The cost of one operation that launches a kernel."""
 
-    @property
-    def calls(self) -> int: ...
+    name: str
+    """The operator, `aten.mm`."""
+    flops: int
+    bytes: int
+    """Read and written, at least."""
+    rate: str
+    """The arithmetic rate that bounds it: "fp32", "tf32", "bf16", "fp16"; "" for elementwise work."""
 
-    @property
-    def flops(self) -> int:
-        """Of one call, matrix products alone."""
 
-    @property
-    def bytes(self) -> int:
-        """Read and written by one call."""
+@dataclass(frozen=True)
+class KernelGroup(KernelCost):
+    """Equal kernel-launching operations of one phase."""
 
-    @property
-    def rate(self) -> str:
-        """Precision of a matrix product; empty for other kernels."""
+    calls: int
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Part:
     """Consecutive launches of one host thread: a forward pass, a backward pass, an optimizer step."""
 
     launches: int
-    kernels: Sequence[Kernels]
+    kernels: Sequence[KernelGroup]
     is_backward: bool = False
 
 
@@ -98,7 +98,7 @@ def predicted_time(parts: Iterable[Part], ceilings: Ceilings) -> PredictedTime:
     return PredictedTime(done, launched, compute_seconds, memory_seconds)
 
 
-def _kernel_seconds(kernels: Iterable[Kernels], ceilings: Ceilings) -> tuple[float, float]:
+def _kernel_seconds(kernels: Iterable[KernelGroup], ceilings: Ceilings) -> tuple[float, float]:
     compute_seconds = memory_seconds = 0.0
     for kernel in kernels:
         arithmetic = kernel.flops / _rate(kernel.rate, ceilings) if kernel.flops else 0.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perf_tests.limits.datasheets import BY_HAND, GIB, GPUS, gpu_named
+from perf_tests.limits.datasheets import BY_HAND, GIB, GPUS, Gpu, gpu_named
 
 
 @pytest.mark.parametrize(
@@ -52,14 +52,14 @@ def test_a_name_that_leaves_the_memory_open_names_the_candidates() -> None:
 
 def test_rates_are_dense() -> None:
     h100 = GPUS["H100-SXM"]
-    assert h100.fp32_flops_per_second == pytest.approx(66.9e12)
+    assert h100.rates["fp32"] == pytest.approx(66.9e12)
     assert h100.flops_per_second("bf16") == pytest.approx(989.4e12)
     assert GPUS["L4"].bytes_per_second == 300e9
 
 
 @pytest.mark.parametrize("gpu", GPUS.values(), ids=lambda gpu: gpu.name)
-def test_a_narrower_format_is_never_slower(gpu: object) -> None:
-    rates = [getattr(gpu, f"{precision}_flops_per_second") for precision in ("fp32", "tf32", "bf16")]
+def test_a_narrower_format_is_never_slower(gpu: Gpu) -> None:
+    rates = [gpu.rates.get(precision) for precision in ("fp32", "tf32", "bf16")]
     present = [rate for rate in rates if rate is not None]
     assert present == sorted(present)
 
@@ -73,5 +73,5 @@ def test_a_path_that_a_card_lacks_has_no_rate() -> None:
 
 def test_peaks_by_hand_are_read_with_their_units() -> None:
     gpu = gpu_named(BY_HAND)
-    assert (gpu.memory_bytes, gpu.bytes_per_second, gpu.fp32_flops_per_second) == (24 * GIB, 300e9, 30.3e12)
+    assert (gpu.memory_bytes, gpu.bytes_per_second, gpu.rates["fp32"]) == (24 * GIB, 300e9, 30.3e12)
     assert gpu_named("memory=8,bandwidth=100,fp32=5").flops_per_second("bf16") is None

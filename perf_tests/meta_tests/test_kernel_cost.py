@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from perf_tests.instruments.counters import Counting, KernelCost
+from perf_tests.instruments.counters import Counting
 from perf_tests.instruments.kernel_cost import multi_tensor_launches, touched_elements_bytes
 from perf_tests.instruments.torch_private import operator
+from perf_tests.limits.predicted_time import KernelCost
 
 
 def kernels_of(

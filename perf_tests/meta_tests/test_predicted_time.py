@@ -4,7 +4,6 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from perf_tests.counting.case_counters import KernelGroup
 from perf_tests.limits.ceilings import (
     BACKWARD_LAUNCH_SECONDS,
     CARDS_WITH_64_LANES,
@@ -14,7 +13,7 @@ from perf_tests.limits.ceilings import (
     ceilings_of,
 )
 from perf_tests.limits.datasheets import GPUS, gpu_named
-from perf_tests.limits.predicted_time import Part, predicted_time
+from perf_tests.limits.predicted_time import KernelGroup, Part, predicted_time
 from perf_tests.meta_tests.example_cases import CEILINGS
 
 MACHINE = replace(
@@ -96,7 +95,7 @@ def test_the_cards_with_half_the_lanes_are_known_cards() -> None:
         names = [name for name in GPUS if name.startswith(family)]
         assert names
         rates = [ceilings_of(GPUS[name]).matmul_flops_per_second["fp32"] for name in names]
-        peaks = [GPUS[name].fp32_flops_per_second for name in names]
+        peaks = [GPUS[name].rates["fp32"] for name in names]
         assert rates == pytest.approx([FP32_EFFICIENCY_WITH_64_LANES * peak for peak in peaks])
 
 

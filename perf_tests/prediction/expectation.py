@@ -170,7 +170,7 @@ def _with_rates_of_now(expectation: Expectation, measure_again: Callable[[str], 
 
 
 def _likely_cause(expectation: Expectation, rate: float) -> str:
-    tf32 = expectation.gpu.tf32_flops_per_second if expectation.gpu else None
+    tf32 = expectation.gpu.rates.get("tf32") if expectation.gpu else None
     if expectation.case.precision == "fp32" and tf32 is not None and rate <= tf32:
         return "TF32 products under the name fp32, or a missing synchronisation"
     return "a missing synchronisation, or less work than the case states: a smaller batch or context"

@@ -14,7 +14,6 @@ from model.sizes import SIZES
 from perf_tests.cases import LanguageModelCase
 from perf_tests.counting.case_counters import Counters, PartPeak, counters_of
 from perf_tests.instruments.counters import WEIGHT_COPIES
-from perf_tests.limits.gpu_room import cublas_workspace_bytes
 
 PUBLISHED = Path(__file__).parents[2] / "published"
 TABLE = PUBLISHED / "memory.csv"
@@ -33,6 +32,10 @@ LEFT_OUT = {
 PRECISIONS = {"fp32": "fp32", "tf32(labelled fp32)": "fp32", "bf16_amp": "bf16", "fp16_amp": "bf16"}
 
 CHECKPOINT = "full_step_peak:checkpoint group="
+
+# PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp: one workspace for each thread that launches matrix products.
+_WORKSPACE_BYTES, _WORKSPACE_BYTES_ON_HOPPER = 8320 * 1024, 32 * 2**20
+_HOPPER = ("H100", "H200", "H800", "H20")
 
 
 @dataclass(frozen=True)
@@ -172,8 +175,14 @@ def predicted_bytes(cell: PublishedPeak) -> int:
     if conditions["autocast_until"] == "step":
         parts = _with_weight_copies_to_the_end(parts)
     threads = 1 if "forward" in cell.mode else 2
-    beside = _held_beside_bytes(cell) + cublas_workspace_bytes(cell.gpu, threads)
+    beside = _held_beside_bytes(cell) + _cublas_workspace_bytes(cell.gpu, threads)
     return max(part.peak_bytes for part in parts) + beside
+
+
+def _cublas_workspace_bytes(gpu_name: str, threads: int) -> int:
+    """cuBLAS's own memory from the same allocator; forward and backward pass run in a thread each."""
+    on_hopper = gpu_name.startswith(_HOPPER)
+    return threads * (_WORKSPACE_BYTES_ON_HOPPER if on_hopper else _WORKSPACE_BYTES)
 
 
 def _parts_of_mode(cell: PublishedPeak, counters: Counters) -> list[PartPeak]:

@@ -10,15 +10,8 @@ from perf_tests.records.store import write_whole
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE
 from perf_tests.views.screens.gate import as_json, markdown, report_lines
 
-EXIT_CODES = {
-    RunVerdict.PASSED: FINE,
-    RunVerdict.FAILED: FINDINGS,
-    RunVerdict.UNDECIDED: FINDINGS,
-    RunVerdict.CONTAMINATED: UNREADABLE,
-    RunVerdict.INCOMPARABLE: UNREADABLE,
-    RunVerdict.INTERRUPTED: UNREADABLE,
-}
-"""Samples without a verdict count as input that cannot be compared."""
+EXIT_CODES = {RunVerdict.PASSED: FINE, RunVerdict.FAILED: FINDINGS, RunVerdict.UNDECIDED: FINDINGS}
+"""All other samples have no verdict on the code and count as input that cannot be compared."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(as_json(result, samples.header, rules))
     else:
         print("\n".join(report_lines(result, samples.header, rules)))
-    return EXIT_CODES[result.verdict]
+    return EXIT_CODES.get(result.verdict, UNREADABLE)
 
 
 def write_summary(path: Path, text: str) -> None:

@@ -6,7 +6,6 @@ from perf_tests.gate.recorded_sides import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAU
 from perf_tests.phases import label_of
 from perf_tests.records.compare import ComparedCase, Status, compare
 from perf_tests.records.record import Json
-from perf_tests.records.store import StoredRecord
 from perf_tests.views.report.figure import Figure, Point, Series, markers, tags_of
 from perf_tests.views.report.run import MachineRuns, RecordedRun
 from perf_tests.views.screens.comparison import Reading, reading
@@ -161,7 +160,7 @@ def verdict_table(machine: MachineRuns) -> Table | None:
     from perf_tests.views.screens.gate import case_row
     from perf_tests.views.screens.recorded_gate import RECORDED_HEADER, recorded_conditions, recorded_verdict
 
-    base, head = (_launches(runs) for runs in found)
+    base, head = ([run.launch for run in runs if run.launch is not None] for runs in found)
     first, second = (f"{runs[-1].commit} (runs {', '.join(str(run.number) for run in runs)})" for runs in found)
     title = f"Verdicts: {second} against {first}"
     reason = why_incomparable(base, head)
@@ -187,7 +186,3 @@ def two_commits(machine: MachineRuns) -> tuple[list[RecordedRun], list[RecordedR
             if len(head) >= FEWEST_HEAD_LAUNCHES and len(base) >= FEWEST_BASE_LAUNCHES:
                 return base, head
     return None
-
-
-def _launches(runs: Sequence[RecordedRun]) -> list[StoredRecord]:
-    return [run.launch for run in runs if run.launch is not None]

@@ -73,11 +73,10 @@ def _of_field(cells: Sequence[Cell], field: str, name: str, place: int) -> list[
         for cell in cells
         if (amount := cell.number(field))
     ]
-    if field == MEASURED:
-        return [Series(name, points, colour=place, mode="markers")] if points else []
-    is_alone = not any(cell.number(MEASURED) for cell in cells)
-    circles = Series(name, points, colour=place, mode="markers", symbol="circle-open", is_in_legend=is_alone)
-    return [circles] if points else []
+    is_in_legend = field == MEASURED or not any(cell.number(MEASURED) for cell in cells)
+    symbol = "" if field == MEASURED else "circle-open"
+    series = Series(name, points, colour=place, mode="markers", symbol=symbol, is_in_legend=is_in_legend)
+    return [series] if points else []
 
 
 def memory_categories(run: RecordedRun) -> list[Figure]:

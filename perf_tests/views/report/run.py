@@ -9,7 +9,7 @@ from typing import Any
 from perf_tests.records.record import Json, identity_of, machine_differences, timing_outcomes
 from perf_tests.records.store import StoredRecord
 from perf_tests.views.report.figure import Figure, Series
-from perf_tests.views.tables.cells import Cell, cells_of, pass_cells
+from perf_tests.views.tables.cells import PASSES, Cell, cells_of, pass_cells
 from perf_tests.views.tables.conditions import commit_of, machine_line, machine_name
 
 FULL_RUNS_OF_A_MACHINE = 2
@@ -18,8 +18,6 @@ FULL_RUNS_OF_A_MACHINE = 2
 LAUNCHES_OF_A_COMMIT = 20
 """The newest: more sharpen a verdict little, and older ones describe the machine of another day."""
 READ_BY_THE_GATE = ("cpu_seconds", "matmul_ceiling_tflops_per_second")
-
-PASSES = ("kernels", "memory", "warmup")
 
 
 @dataclass
@@ -151,6 +149,7 @@ def _forget_old_launches(runs: Sequence[RecordedRun]) -> None:
     counts: Counter[str] = Counter()
     for run in reversed(runs):
         if run.launch is not None:
-            counts[run.launch.data["commit_info"]["id"]] += 1
-            if counts[run.launch.data["commit_info"]["id"]] > LAUNCHES_OF_A_COMMIT:
+            commit = run.launch.data["commit_info"]["id"]
+            counts[commit] += 1
+            if counts[commit] > LAUNCHES_OF_A_COMMIT:
                 run.launch = None

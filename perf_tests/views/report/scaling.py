@@ -1,6 +1,7 @@
 """How time and memory grow with context, model size and sequence length, and what bounds the time."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
 
 from perf_tests.records.compare import median_interval
@@ -23,10 +24,10 @@ TITLES = {"time": "time", "memory": "peak memory", "before-backward": "memory be
 CROSSES = ("x", "x-open", "x-thin-open", "x-open-dot")
 """For cases without a timing, by width and precision."""
 
+LENGTH = "sequence_length"
 ABOVE = 2.0
 """Height of cases without a figure over the largest one."""
 
-Number = Callable[[Cell], float | None]
 Names = Callable[[Cell], tuple[str, str]]
 Value = tuple[float, float | None, float | None]
 """A figure and the ends of its interval."""
@@ -43,26 +44,27 @@ def size_scaling(run: RecordedRun) -> list[Figure]:
 
 
 def _figures(run: RecordedRun, axis: str, x_title: str, field: str, first_name: Callable[[Cell], str]) -> list[Figure]:
-    def x(cell: Cell) -> float | None:
-        return cell.number(field)
-
     def names(cell: Cell) -> tuple[str, str]:
         return first_name(cell), f"{cell.label('precision')} {cell.implementation}"
 
-    cells = [cell for cell in run.cells if cell.is_timed and not cell.is_attention and x(cell)]
+    cells = [cell for cell in run.cells if cell.is_timed and not cell.is_attention and _x(cell, field)]
     figures = []
     for phase, found in groupby(sorted(cells, key=phase_order), key=lambda cell: cell.phase):
         chosen = list(found)
-        lines = lines_of(chosen, x, milliseconds, names)
+        lines = lines_of(chosen, field, milliseconds, names)
         if not any(len({point.x for point in line.points}) > 1 for line in lines):
             continue
-        floors = floors_of(chosen, x, names)
+        floors = floors_of(chosen, field, names)
         figures += run.figures(
             f"{axis}-{phase}", f"{phase}: time over {x_title}", (x_title, "median of the rounds (ms)"),
             [*floors, *lines], [*floor_notes(floors), rounds_line(chosen)],
-            x_values=sorted({int(x(cell) or 0) for cell in chosen}) if axis == "context" else (),
+            x_values=sorted({int(_x(cell, field)) for cell in chosen}) if axis == "context" else (),
         )  # fmt: skip
     return figures
+
+
+def _x(cell: Cell, field: str) -> float:
+    return cell.number(field) or 0.0
 
 
 def milliseconds(cell: Cell) -> Value | None:
@@ -78,13 +80,13 @@ def looks_of(cells: Sequence[Cell], names: Names) -> dict[tuple[str, str], tuple
     return {pair: (firsts.index(pair[0]), seconds.index(pair[1])) for pair in map(names, cells)}
 
 
-def lines_of(cells: Sequence[Cell], x: Number, y: Callable[[Cell], Value | None], names: Names) -> list[Series]:
+def lines_of(cells: Sequence[Cell], field: str, y: Callable[[Cell], Value | None], names: Names) -> list[Series]:
     """A line for each pair of names through the cells that have a figure."""
     series = []
     for pair, look in looks_of(cells, names).items():
         points = [
-            Point(x(cell) or 0.0, found[0], case_name(cell.id), tags_of(cell), *found[1:])
-            for cell in sorted(cells, key=lambda cell: x(cell) or 0.0)
+            Point(_x(cell, field), found[0], case_name(cell.id), tags_of(cell), *found[1:])
+            for cell in sorted(cells, key=lambda cell: _x(cell, field))
             if names(cell) == pair and (found := y(cell))
         ]
         if points:
@@ -92,7 +94,7 @@ def lines_of(cells: Sequence[Cell], x: Number, y: Callable[[Cell], Value | None]
     return series
 
 
-def floors_of(cells: Sequence[Cell], x: Number, names: Names) -> list[Series]:
+def floors_of(cells: Sequence[Cell], field: str, names: Names) -> list[Series]:
     """Minimum times of each case, as far as its record has them: a thin line behind those of one name."""
     series: list[Series] = []
     for dash, (floor, meaning) in enumerate(FLOORS.items(), 1):
@@ -100,7 +102,7 @@ def floors_of(cells: Sequence[Cell], x: Number, names: Names) -> list[Series]:
         for cell in cells:
             if (seconds := floor_seconds(cell)[floor] or 0.0) > 0:
                 text = f"{case_name(cell.id)}: {meaning}"
-                lines.setdefault(names(cell), []).append(Point(x(cell) or 0.0, seconds * 1e3, text, tags_of(cell)))
+                lines.setdefault(names(cell), []).append(Point(_x(cell, field), seconds * 1e3, text, tags_of(cell)))
         for place, points in enumerate(lines.values()):
             points.sort(key=lambda point: point.x)
             series.append(
@@ -136,10 +138,7 @@ def attention_memory(run: RecordedRun) -> list[Figure]:
     peaks = _attention_figures(run, cells, "memory", "peak of allocated memory (MiB)", _mebibytes)
     backward = [cell for cell in passed if cell.phase == "backward"]
     held = backward or passed  # a forward pass alone ends in the same moment
-
-    def before_backward(cell: Cell) -> Value | None:
-        return _mebibytes(cell, "memory_before_backward_bytes")
-
+    before_backward = partial(_mebibytes, field="memory_before_backward_bytes")
     return peaks + _attention_figures(
         run, held, "before-backward", "held before the backward pass (MiB)", before_backward
     )
@@ -154,24 +153,20 @@ def _attention_figures(
     run: RecordedRun, cells: Sequence[Cell], name: str, y_title: str, figure: Callable[[Cell], Value | None]
 ) -> list[Figure]:
     figures = []
-    alone = [cell for cell in cells if cell.is_attention and cell.number("sequence_length")]
+    alone = [cell for cell in cells if cell.is_attention and _x(cell, LENGTH)]
     alone.sort(key=phase_order)
     for phase in distinct(cell.phase for cell in alone):
         cells = [cell for cell in alone if cell.phase == phase]
-        lines = lines_of(cells, _length, figure, _names)
+        lines = lines_of(cells, LENGTH, figure, _names)
         if not lines:
             continue
-        floors = floors_of(cells, _length, _names) if name == "time" else []
+        floors = floors_of(cells, LENGTH, _names) if name == "time" else []
         figures += run.figures(
             f"attention-{name}-{phase}", f"Attention alone, {phase}: {TITLES[name]} over length",
             ("sequence length (tokens)", y_title), [*floors, *lines, *_crosses(cells, lines)],
-            [*floor_notes(floors), rounds_line(cells)], x_values=sorted({int(_length(cell)) for cell in cells}),
+            [*floor_notes(floors), rounds_line(cells)], x_values=sorted({int(_x(cell, LENGTH)) for cell in cells}),
         )  # fmt: skip
     return figures
-
-
-def _length(cell: Cell) -> float:
-    return cell.number("sequence_length") or 0.0
 
 
 def _names(cell: Cell) -> tuple[str, str]:
@@ -183,11 +178,14 @@ def _crosses(cells: Sequence[Cell], lines: Sequence[Series]) -> list[Series]:
     top = max(point.y for line in lines for point in line.points) * ABOVE
     series = []
     for names, (colour, dash) in looks_of(cells, _names).items():
-        lost = sorted((cell for cell in cells if _names(cell) == names and cell.outcome), key=_length)
+        lost = sorted(
+            (cell for cell in cells if _names(cell) == names and cell.outcome), key=lambda cell: _x(cell, LENGTH)
+        )
         if lost:
             said = " and ".join(distinct(OUTCOMES[cell.outcome] for cell in lost))
             points = [
-                Point(_length(cell), top, why, tags_of(cell)) for cell, why in zip(lost, lost_lines(lost), strict=True)
+                Point(_x(cell, LENGTH), top, why, tags_of(cell))
+                for cell, why in zip(lost, lost_lines(lost), strict=True)
             ]
             symbol = CROSSES[dash % len(CROSSES)]
             series.append(Series(f"{', '.join(names)}: {said}", points, colour, dash, mode="markers", symbol=symbol))

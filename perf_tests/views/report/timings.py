@@ -16,7 +16,6 @@ from perf_tests.views.tables.timing import SPREAD_NOTE, milliseconds
 
 INTERVAL_NOTE = "interval: 95 % confidence interval of the median within this launch, by order statistics"
 
-
 Column = Callable[[Cell], str | None]
 """A figure of a timed case as text, None for an unknown one; a column without any is left out."""
 
@@ -30,11 +29,6 @@ def _number(name: str, form: str) -> Column:
     return lambda cell: None if (value := cell.number(name)) is None else format(value, form)
 
 
-def _rate(cell: Cell) -> str | None:
-    rate = cell.number("tflops_per_second")
-    return None if rate is None else significant(rate, 3)
-
-
 LABELS = {
     False: ("Size", "Context", "Phase", "Precision", "Implementation"),
     True: ("d", "Sequence", "Phase", "Precision", "Implementation"),
@@ -45,7 +39,7 @@ FIGURES: dict[str, Column] = {
     "mean ± std (ms)": milliseconds,
     "rounds": lambda cell: str(len(cell.rounds)),
     "tokens/s": _number("tokens_per_second", ",.0f"),
-    "TFLOP/s": _rate,
+    "TFLOP/s": lambda cell: None if (rate := cell.number("tflops_per_second")) is None else significant(rate, 3),
     "of matmul ceiling": _number("share_of_matmul_ceiling", ".0%"),
     "MFU": _number("mfu", ".1%"),
     "of roofline": _number("roofline_fraction", ".0%"),

@@ -1,23 +1,21 @@
 """A kernel pass in a terminal: one row for each case after a run, and everything about one case."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from perf_tests.audit.kernel_consistency import inconsistencies, product_shares_that_do_not_fall
 from perf_tests.records.record import Json
-from perf_tests.views.screens.lines import DASH, case_name, column_table, duration, shown, table
+from perf_tests.views.screens.lines import DASH, Columns, case_name, column_table, duration, shown, table
 
 NAME_WIDTH = 60
 """Characters shown of a kernel's name; names of C++ templates have thousands."""
 
-Columns = dict[str, Callable[[Json], str]]
-
-SHARES: Columns = {
+SHARES: Columns[Json] = {
     "launches": lambda row: f"{row['launches']:g}",
     "time": lambda row: duration(row["seconds"]),
     "of kernels": lambda row: f"{row['share_of_kernel_time']:.1%}",
     "of wall": lambda row: f"{row['share_of_wall']:.1%}",
 }
-SUMMARY: Columns = {
+SUMMARY: Columns[Json] = {
     "case": lambda row: case_name(row["id"]),
     "launches": lambda row: f"{row['values']['launches']}",
     "products": lambda row: f"{row['values']['matrix_products']['count']}",
@@ -26,12 +24,12 @@ SUMMARY: Columns = {
     "softmax / products": lambda row: _softmax_over_products(row["values"]["attention"] or {}),
     "wall, not traced": lambda row: duration(row["values"]["plain_wall_seconds"]),
 }
-REGION: Columns = {
+REGION: Columns[Json] = {
     "region": lambda row: f"{row['region']}{', backward' if row['is_backward'] else ''}",
     **SHARES,
     "of its direction": lambda row: f"{row['share_of_direction']:.1%}",
 }
-ATTENTION_PART: Columns = {
+ATTENTION_PART: Columns[Json] = {
     "part": lambda row: str(row["part"]),
     "launches": lambda row: f"{row['launches']:g}",
     "device": lambda row: duration(row["device_seconds"]),
@@ -67,7 +65,7 @@ def _left_out(values: Json) -> list[str]:
 def detail_lines(values: Json) -> list[str]:
     products = values["matrix_products"]
     expected = products.get("expected_count")
-    kind: Columns = {"kind": lambda row: str(row["kind"]), **SHARES}
+    kind: Columns[Json] = {"kind": lambda row: str(row["kind"]), **SHARES}
     return [
         f"{values['launches']:g} kernels in a round, {duration(values['kernel_seconds'])} of "
         f"{duration(values['wall_seconds'])}; device busy {values['busy_share']:.1%}",

@@ -12,6 +12,8 @@ WIDTH = 120
 """Characters per line of a table of results."""
 
 T = TypeVar("T")
+Columns = Mapping[str, Callable[[T], str]]
+"""Each column's heading, and what it shows of a row."""
 
 
 def result_lines(record: Json) -> list[str]:
@@ -38,7 +40,7 @@ def _result_table(rows: Sequence[Json]) -> list[str]:
     return [*column_table(columns, rows), "; ".join(note for name, note in _NOTES.items() if name in columns)]
 
 
-_COLUMNS: dict[str, Callable[[Json], str]] = {
+_COLUMNS: Columns[Json] = {
     "case": lambda row: case_name(row["fullname"]),
     "median": lambda row: duration(row["stats"]["median"]),
     "spread": lambda row: f"{row['stats']['iqr'] / row['stats']['median']:.1%}",
@@ -113,6 +115,6 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     ]
 
 
-def column_table(columns: Mapping[str, Callable[[T], str]], rows: Iterable[T]) -> list[str]:
+def column_table(columns: Columns[T], rows: Iterable[T]) -> list[str]:
     """The same, from each column's heading and what it shows of a row."""
     return table(tuple(columns), [[cell(row) for cell in columns.values()] for row in rows])

@@ -1,16 +1,16 @@
 """A memory pass in a terminal: peaks beside their prediction, saved bytes, the largest blocks, attention's growth."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from perf_tests.audit.row_flags import FLAGS
 from perf_tests.records.record import Json
-from perf_tests.views.screens.lines import DASH, case_name, column_table, shown
+from perf_tests.views.screens.lines import DASH, Columns, case_name, column_table, shown
 from perf_tests.views.tables.attention_memory_fit import Fit, attention_fits
 
 LARGEST_SHOWN = 3
 
-SUMMARY: dict[str, Callable[[Json], str]] = {
+SUMMARY: Columns[Json] = {
     "case, MB": lambda row: _name(row),
     "peak": lambda row: megabytes(row["values"]["peak_allocated_bytes"]),
     "reserved": lambda row: megabytes(row["values"]["peak_reserved_bytes"]),
@@ -22,7 +22,7 @@ SUMMARY: dict[str, Callable[[Json], str]] = {
     "before optimizer": lambda row: megabytes(_mark(row, "before optimizer")),
     "after optimizer": lambda row: megabytes(_mark(row, "after optimizer")),
 }
-FIT: dict[str, Callable[[Fit], str]] = {
+FIT: Columns[Fit] = {
     "attention alone, float32 numbers for each of the batch": lambda fit: (
         f"{fit.implementation} {fit.precision}, {fit.quantity}"
     ),

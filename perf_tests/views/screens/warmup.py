@@ -1,12 +1,12 @@
 """A warm-up study in a terminal: one row for each case, and the recommendation for this machine."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from perf_tests.records.record import Json
 from perf_tests.traces.first_round_parts import STEADY
-from perf_tests.views.screens.lines import DASH, case_name, column_table, duration
+from perf_tests.views.screens.lines import DASH, Columns, case_name, column_table, duration
 
-COLUMNS: dict[str, Callable[[Json], str]] = {
+COLUMNS: Columns[Json] = {
     "case": lambda row: case_name(row["id"]),
     "first round": lambda row: duration(_after(row, 0)["seconds"][0]),
     "of it mostly": lambda row: _mostly(_after(row, 0)["first_round_parts"]),

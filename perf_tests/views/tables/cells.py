@@ -14,6 +14,9 @@ from perf_tests.phases import label_of, place_of
 from perf_tests.records.record import OUTCOMES, Json, identity_of, timing_outcomes
 from perf_tests.views.screens.lines import DASH, case_name
 
+PASSES = ("kernels", "memory", "warmup")
+"""The extra passes, in the order of a write-up."""
+
 LABELS = ("Size", "Context", "Phase", "Precision", "Implementation")
 SHORT_OUTCOMES = {**OUTCOMES, "out_of_memory": "OOM"}
 """For a cell between figures."""
@@ -101,11 +104,11 @@ def cells_of(record: Json) -> list[Cell]:
         Cell(row["fullname"], identity_of(row), row["extra_info"], tuple(row["stats"]["data"]))
         for row in record["benchmarks"]
     ]
-    cells += [
-        Cell(row["id"], identity_of(row), {}, outcome=row["outcome"], reason=row["reason"])
-        for row in timing_outcomes(record)
-    ]
-    return sorted(cells, key=_order)
+    return sorted([*cells, *map(_lost, timing_outcomes(record))], key=_order)
+
+
+def _lost(row: Json) -> Cell:
+    return Cell(row["id"], identity_of(row), {}, outcome=row["outcome"], reason=row["reason"])
 
 
 def _order(cell: Cell) -> tuple[Any, ...]:
@@ -164,11 +167,7 @@ def pass_cells(record: Json, name: str) -> list[Cell]:
         and isinstance(row.get("id"), str)
         and all(isinstance(row.get(part), dict) for part in ("identity", "values"))
     ]
-    return found + [
-        Cell(row["id"], identity_of(row), {}, outcome=row["outcome"], reason=row["reason"])
-        for row in rows_in(record, "outcomes")
-        if row.get("pass") == name
-    ]
+    return found + [_lost(row) for row in rows_in(record, "outcomes") if row.get("pass") == name]
 
 
 def labels_of(cell: Cell) -> tuple[str, ...]:

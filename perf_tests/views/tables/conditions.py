@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from perf_tests.records.record import Json
-from perf_tests.views.tables.cells import Cell, distinct, finite
+from perf_tests.views.tables.cells import Cell, distinct, finite, inside
 
 
 def machine_name(record: Json) -> str:
@@ -20,20 +20,15 @@ def machine_name(record: Json) -> str:
 
 def machine_line(record: Json) -> str:
     facts = record["machine_info"].get("torch") or {}
-    parts = [machine_name(record)]
-    if facts.get("torch"):
-        parts.append(f"torch {facts['torch']}")
-    gpu = facts.get("gpu")
-    if isinstance(gpu, dict) and gpu.get("driver"):
-        parts.append(f"driver {gpu['driver']}")
-    if facts.get("threads"):
-        parts.append(f"{facts['threads']} threads")
-    if facts.get("deterministic_algorithms") is True:
-        parts.append("deterministic algorithms")
-    environment = facts.get("environment")
-    if isinstance(environment, dict):
-        parts += [f"{name}={value}" for name, value in sorted(environment.items())]
-    return ", ".join(parts)
+    known = {
+        "torch {}": facts.get("torch"),
+        "driver {}": inside(facts, "gpu").get("driver"),
+        "{} threads": facts.get("threads"),
+        "deterministic algorithms": facts.get("deterministic_algorithms") is True,
+    }
+    parts = [words.format(value) for words, value in known.items() if value]
+    environment = [f"{name}={value}" for name, value in sorted(inside(facts, "environment").items())]
+    return ", ".join([machine_name(record), *parts, *environment])
 
 
 def commit_of(record: Json) -> str:

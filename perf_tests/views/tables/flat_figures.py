@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from perf_tests.phases import PHASES
 from perf_tests.records.record import Json
 from perf_tests.views.screens.lines import DASH
-from perf_tests.views.tables.cells import Cell, cells_of, finite, pass_cells, rows_in
+from perf_tests.views.tables.cells import PASSES, Cell, cells_of, finite, pass_cells, rows_in
 from perf_tests.views.tables.conditions import machine_name
 from perf_tests.views.tables.digits import MIB
 from perf_tests.views.tables.warmup import seconds_of
@@ -46,7 +46,7 @@ FORWARD_PEAKS = {"inference": "forward_peak(no_grad)", "forward": "forward_peak(
 
 def flat_figures(record: Json, name: str) -> dict[str, list[Json]]:
     """Rows of each kind, by the kind's columns; unknown values are empty."""
-    passes = {extra_pass: pass_cells(record, extra_pass) for extra_pass in ("kernels", "memory", "warmup")}
+    passes = {extra_pass: pass_cells(record, extra_pass) for extra_pass in PASSES}
     return flat_rows(cells_of(record), name, machine_name(record), passes)
 
 

@@ -4,12 +4,14 @@ from statistics import median
 
 from perf_tests.records.record import Json
 from perf_tests.views.tables.cells import Cell, finite, inside, name_of, rows_in
-from perf_tests.views.writeup.sources import Answer, Question, Source, Sources
+from perf_tests.views.writeup.sources import Answer, Source, Sources, question
 
 TOLD_KINDS = 4
 NAME_CHARACTERS = 60
+COMMAND = "pytest perf_tests --kernels --phase forward,backward,full_step"
 
 
+@question("Which kernel takes most, and is it the same in the forward and the backward pass?", COMMAND)
 def top_kernel(sources: Sources) -> Answer | None:
     found = sources.passed("kernels")
     tops: dict[str, tuple[Cell, Json]] = {}
@@ -28,6 +30,7 @@ def top_kernel(sources: Sources) -> Answer | None:
     return found.says(f"{'Yes, it is the same' if same else 'No, they differ'}: {'; '.join(said)}.")
 
 
+@question("What takes time beside matrix products?", COMMAND)
 def beside_products(sources: Sources) -> Answer | None:
     found = sources.passed("kernels")
     cell = _first(found, "forward")
@@ -42,6 +45,7 @@ def beside_products(sources: Sources) -> Answer | None:
     return found.says(f"Of the kernel time of {name_of(cell)}: {', '.join(said[:TOLD_KINDS])}.")
 
 
+@question("What share do matrix products take in a training step, and in a forward pass?", COMMAND)
 def products_in_a_step(sources: Sources) -> Answer | None:
     """Shares here, and in how many published profiles the share falls."""
     falls = [forward > step for forward, step in _published_shares(sources)]
@@ -70,6 +74,7 @@ def _published_shares(sources: Sources) -> list[tuple[float, float]]:
     return [(of["forward"], of["full_step"]) for of in shares.values() if {"forward", "full_step"} <= of.keys()]
 
 
+@question("How does the softmax compare with the products of attention?", COMMAND)
 def softmax_against_products(sources: Sources) -> Answer | None:
     found = sources.passed("kernels")
     said = []
@@ -86,6 +91,7 @@ def softmax_against_products(sources: Sources) -> Answer | None:
     )
 
 
+@question("Does a profiler agree with the clock?", COMMAND)
 def profiler_and_clock(sources: Sources) -> Answer | None:
     found = sources.passed("kernels")
     ratios = [
@@ -110,13 +116,4 @@ def _share(cell: Cell | None) -> float | None:
     return None if cell is None else finite(inside(cell.info, "matrix_products").get("share_of_kernel_time"))
 
 
-COMMAND = "pytest perf_tests --kernels --phase forward,backward,full_step"
-QUESTIONS = (
-    Question("Which kernel takes most, and is it the same in the forward and the backward pass?", COMMAND, top_kernel),
-    Question("What takes time beside matrix products?", COMMAND, beside_products),
-    Question(
-        "What share do matrix products take in a training step, and in a forward pass?", COMMAND, products_in_a_step
-    ),
-    Question("How does the softmax compare with the products of attention?", COMMAND, softmax_against_products),
-    Question("Does a profiler agree with the clock?", COMMAND, profiler_and_clock),
-)
+QUESTIONS = (top_kernel, beside_products, products_in_a_step, softmax_against_products, profiler_and_clock)

@@ -2,7 +2,7 @@
 
 from perf_tests.views.tables.cells import finite, name_of
 from perf_tests.views.tables.digits import GIB, MIB
-from perf_tests.views.writeup.sources import Answer, Question, Shape, Sources
+from perf_tests.views.writeup.sources import Answer, Shape, Sources, question
 
 BATCH, ATTENTION_BATCH = 4, 8
 FLOAT_BYTES = 4
@@ -11,8 +11,10 @@ AGREE = 0.001
 CONTEXTS = (128, 256, 512, 1024)
 MEASURED_MODEL = "2.7B"
 """The size whose memory the course asks for."""
+LEDGER_COMMAND = "pytest perf_tests/test_counters.py"
 
 
+@question("Why can mixed precision be slower?", LEDGER_COMMAND)
 def launches_of_mixed_precision(sources: Sources) -> Answer:
     counts = [sources.counted("forward", f"small-ctx128-{name}-naive", "kernel_launches") for name in ("fp32", "bf16")]
     return Answer(
@@ -22,6 +24,7 @@ def launches_of_mixed_precision(sources: Sources) -> Answer:
     )
 
 
+@question("Why can mixed precision take more memory?", LEDGER_COMMAND)
 def memory_of_mixed_precision(sources: Sources) -> Answer:
     def peak(phase: str, context: int, precision: str) -> float:
         return sources.counted(phase, f"{MEASURED_MODEL}-ctx{context}-{precision}-naive", "peak_bytes") / GIB
@@ -36,6 +39,10 @@ def memory_of_mixed_precision(sources: Sources) -> Answer:
     )
 
 
+@question(
+    "Which tensor is the largest, attention's or the feed-forward's?",
+    "python -m perf_tests predict --size 2.7B --context 512 --gpu H100",
+)
 def largest_tensor(sources: Sources) -> Answer:
     shape = sources.shapes[MEASURED_MODEL]
     unit = BATCH * FLOAT_BYTES / MIB
@@ -57,6 +64,7 @@ def crossover(shape: Shape) -> float:
     return shape.d_ff / shape.num_heads
 
 
+@question("How large is one tensor of the residual stream?", "pytest perf_tests --memory --phase forward")
 def residual_tensor(sources: Sources) -> Answer:
     shape = sources.shapes[MEASURED_MODEL]
     said = [f"{BATCH * context * shape.d_model * FLOAT_BYTES / MIB:g} MiB at {context}" for context in CONTEXTS]
@@ -66,6 +74,7 @@ def residual_tensor(sources: Sources) -> Answer:
     )
 
 
+@question("How does the peak of a training step grow with the context?", LEDGER_COMMAND)
 def peak_of_a_step(sources: Sources) -> Answer:
     def peaks(phase: str) -> str:
         ids = [f"{MEASURED_MODEL}-ctx{context}-fp32-naive" for context in CONTEXTS]
@@ -79,6 +88,7 @@ def peak_of_a_step(sources: Sources) -> Answer:
     )
 
 
+@question("How does what attention saves grow with the length?", LEDGER_COMMAND)
 def attention_over_length(sources: Sources) -> Answer:
     said = []
     for name in ("naive", "sdpa"):
@@ -104,6 +114,10 @@ def squares_saved(sources: Sources, attention: str) -> tuple[float, float]:
     return abs(large - 2 * small) / (long**2 - 2 * short**2), large / small
 
 
+@question(
+    "Where does attention alone run out of memory?",
+    "python -m perf_tests predict --head-dim 64 --sequence-length all --gpu T4",
+)
 def attention_that_does_not_fit(sources: Sources) -> Answer:
     peaks = [
         sources.counted("attention_backward", f"d{width}-seq16384-fp32-{name}", "peak_bytes") / GIB
@@ -118,6 +132,7 @@ def attention_that_does_not_fit(sources: Sources) -> Answer:
     )
 
 
+@question("Does the measured peak agree with the predicted one?", "pytest perf_tests --memory")
 def measured_against_counted(sources: Sources) -> Answer | None:
     found = sources.passed("memory")
     peaks = [
@@ -137,24 +152,13 @@ def measured_against_counted(sources: Sources) -> Answer | None:
     )
 
 
-LEDGER_COMMAND = "pytest perf_tests/test_counters.py"
 QUESTIONS = (
-    Question("Why can mixed precision be slower?", LEDGER_COMMAND, launches_of_mixed_precision),
-    Question("Why can mixed precision take more memory?", LEDGER_COMMAND, memory_of_mixed_precision),
-    Question(
-        "Which tensor is the largest, attention's or the feed-forward's?",
-        "python -m perf_tests predict --size 2.7B --context 512 --gpu H100", largest_tensor,
-    ),
-    Question(
-        "How large is one tensor of the residual stream?", "pytest perf_tests --memory --phase forward", residual_tensor
-    ),
-    Question("How does the peak of a training step grow with the context?", LEDGER_COMMAND, peak_of_a_step),
-    Question("How does what attention saves grow with the length?", LEDGER_COMMAND, attention_over_length),
-    Question(
-        "Where does attention alone run out of memory?",
-        "python -m perf_tests predict --head-dim 64 --sequence-length all --gpu T4", attention_that_does_not_fit,
-    ),
-    Question(
-        "Does the measured peak agree with the predicted one?", "pytest perf_tests --memory", measured_against_counted
-    ),
-)  # fmt: skip
+    launches_of_mixed_precision,
+    memory_of_mixed_precision,
+    largest_tensor,
+    residual_tensor,
+    peak_of_a_step,
+    attention_over_length,
+    attention_that_does_not_fit,
+    measured_against_counted,
+)

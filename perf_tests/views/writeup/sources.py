@@ -4,7 +4,7 @@ import csv
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from perf_tests.records.ledger import LedgerKey, read_ledger
@@ -119,3 +119,8 @@ class Question:
     asked: str
     command: str
     answer: Callable[[Sources], Answer | None]
+
+
+def question(asked: str, command: str) -> Callable[[Callable[[Sources], Answer | None]], Question]:
+    """Decorates the function that answers it."""
+    return partial(Question, asked, command)

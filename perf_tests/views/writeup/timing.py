@@ -7,11 +7,12 @@ from statistics import median
 from perf_tests.views.screens.lines import case_name, duration
 from perf_tests.views.tables.cells import Cell, finite, inside, name_of, pairs_along, rows_in
 from perf_tests.views.tables.warmup import first_round_parts, part_name, seconds_of, series_name
-from perf_tests.views.writeup.sources import Answer, Question, Sources
+from perf_tests.views.writeup.sources import Answer, Sources, question
 
 Pair = tuple[Cell, Cell]
 
 
+@question("How much do the rounds of a case vary?", "pytest perf_tests")
 def how_sure(sources: Sources) -> Answer | None:
     found = sources.timed()
     spreads = [(cell.std_seconds / cell.mean_seconds, cell) for cell in found.cells if cell.std_seconds]
@@ -25,6 +26,7 @@ def how_sure(sources: Sources) -> Answer | None:
     )
 
 
+@question("What changes without a warm-up?", "pytest perf_tests --warmup-study")
 def warm_up(sources: Sources) -> Answer | None:
     return _warm_up_study(sources) or _first_rounds(sources)
 
@@ -94,6 +96,7 @@ def _first_rounds(sources: Sources) -> Answer | None:
     )
 
 
+@question("How much faster is mixed precision?", "pytest perf_tests --precision fp32,bf16")
 def mixed_precision(sources: Sources) -> Answer | None:
     found = sources.timed(_precision_pairs)
     said = [
@@ -103,6 +106,7 @@ def mixed_precision(sources: Sources) -> Answer | None:
     return found.says(f"fp32 over bf16, medians: {', '.join(said)}.") if said else None
 
 
+@question("Does a backward pass take twice its forward pass?", "pytest perf_tests --phase forward,backward")
 def backward_over_forward(sources: Sources) -> Answer | None:
     def pairs(cells: Sequence[Cell]) -> list[Pair]:
         return _pairs(cells, "phase", "forward", "backward")
@@ -120,6 +124,7 @@ def backward_over_forward(sources: Sources) -> Answer | None:
     )
 
 
+@question("What do compiling and fusing save in attention alone?", "pytest perf_tests --attention naive,compiled,sdpa")
 def fused_attention(sources: Sources) -> Answer | None:
     found = sources.timed(lambda cells: _pairs(cells, "attention", "naive", "sdpa", alone=True))
     parts = []
@@ -132,6 +137,7 @@ def fused_attention(sources: Sources) -> Answer | None:
     return found.says(f"Naive over the other, over widths and lengths: {', '.join(parts)}.") if parts else None
 
 
+@question("Does precision change the optimizer's time?", "pytest perf_tests --phase full_step --precision fp32,bf16")
 def optimizer_and_precision(sources: Sources) -> Answer | None:
     found = sources.timed(_optimizer_seconds)
     said = [
@@ -157,6 +163,7 @@ def _optimizer_seconds(cells: Sequence[Cell]) -> list[tuple[Cell, float, float]]
     return found
 
 
+@question("Why was the deeper model slower?", "pytest perf_tests --size xl,2.7B --context 512 --kernels")
 def depth(sources: Sources) -> Answer | None:
     deep, wide = ("xl", "2.7B")
     shapes = sources.shapes
@@ -207,26 +214,4 @@ def _place(cell: Cell) -> str:
     return f"{cell.label('size')}, context {cell.label('context_length')}"
 
 
-QUESTIONS = (
-    Question("How much do the rounds of a case vary?", "pytest perf_tests", how_sure),
-    Question(
-        "What changes without a warm-up?", "pytest perf_tests --warmup-study", warm_up
-    ),
-    Question("How much faster is mixed precision?", "pytest perf_tests --precision fp32,bf16", mixed_precision),
-    Question(
-        "Does a backward pass take twice its forward pass?", "pytest perf_tests --phase forward,backward",
-        backward_over_forward,
-    ),
-    Question(
-        "Does precision change the optimizer's time?", "pytest perf_tests --phase full_step --precision fp32,bf16",
-        optimizer_and_precision,
-    ),
-    Question(
-        "What do compiling and fusing save in attention alone?", "pytest perf_tests --attention naive,compiled,sdpa",
-        fused_attention,
-    ),
-    Question(
-        "Why was the deeper model slower?", "pytest perf_tests --size xl,2.7B --context 512 --kernels",
-        depth,
-    ),
-)  # fmt: skip
+QUESTIONS = (how_sure, warm_up, mixed_precision, backward_over_forward, optimizer_and_precision, fused_attention, depth)
