@@ -51,10 +51,6 @@ class _OfAPhase(ABC):
         multiple = self.row.forward_multiple
         return None if multiple is None else multiple * self.forward_flops
 
-    @property
-    def has_backward(self) -> bool:
-        return self.row.has_backward
-
 
 @dataclass(frozen=True)
 class LanguageModelCase(_OfAPhase):

@@ -4,6 +4,7 @@ On a GPU from the caching allocator's statistics, on a CPU from every block that
 """
 
 import gc
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -46,18 +47,6 @@ class AllocatorPeak:
 
 
 @dataclass(frozen=True)
-class Fragmentation:
-    """What the caching allocator keeps beyond what it hands out in one round."""
-
-    reserved_less_allocated_bytes: int
-    """Difference of the two peaks."""
-    inactive_split_bytes: int
-    """Peak of idle memory in blocks cut from larger ones, which cannot be given back."""
-    allocation_retries: int
-    """Allocations that succeeded only after the cache was emptied."""
-
-
-@dataclass(frozen=True)
 class RoundMemory:
     """One round, its set-up included."""
 
@@ -65,7 +54,8 @@ class RoundMemory:
     peak_reserved_bytes: int | None
     marks: tuple[Mark, ...]
     parts: tuple[AllocatorPeak, ...]
-    fragmentation: Fragmentation | None
+    fragmentation: dict[str, int] | None
+    """What the caching allocator keeps beyond what it hands out."""
     events: tuple[AllocatorEvent, ...] = ()
     """Every block of the round in order, on a CPU."""
     allocated_before_bytes: int = 0
@@ -119,7 +109,7 @@ def _on_cpu(play: Play) -> RoundMemory:
 
 def read_round(trace: AllocatorTrace, held_at_end_bytes: int) -> RoundMemory:
     """The last round of a trace at whose end `held_at_end_bytes` are held in all."""
-    before = held_at_end_bytes - trace.allocated_at_end()
+    before = held_at_end_bytes - trace.allocated_at(math.inf)
     whole = trace.stretch(ROUND)
     marks, parts = [], []
     for stretch in trace.stretches:
@@ -186,5 +176,10 @@ class _CudaStatistics:
     def round_memory(self) -> RoundMemory:
         retries = self._note_peaks()["num_alloc_retries"] - self.retries_before
         allocated, reserved = self.peaks["allocated"], self.peaks["reserved"]
-        fragmentation = Fragmentation(reserved - allocated, self.peaks["inactive_split"], retries)
+        fragmentation = {
+            "reserved_less_allocated_bytes": reserved - allocated,  # difference of the two peaks
+            # Peak of idle memory in blocks cut from larger ones, which cannot be given back.
+            "inactive_split_bytes": self.peaks["inactive_split"],
+            "allocation_retries": retries,  # allocations that succeeded only after the cache was emptied
+        }
         return RoundMemory(allocated, reserved, tuple(self.marks), tuple(self.parts), fragmentation)

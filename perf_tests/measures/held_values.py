@@ -37,14 +37,14 @@ def memory_values(
         ],
         "saved_bytes_by_part": saved_by_part(held.saved_bytes),
         "residual_tensor_bytes": residual_tensor_bytes(case),
-        "fragmentation": None if exact.fragmentation is None else vars(exact.fragmentation),
+        "fragmentation": exact.fragmentation,
         "resident_set_peak_bytes": resident_set_peak_bytes(),
         "snapshot": None,
         "flags": [],
     }
     values |= _attributed(held) if sees_operations else _not_attributed(exact)
     if isinstance(case, AttentionCase):
-        moment = "before backward" if case.has_backward else "after forward"
+        moment = "before backward" if case.row.has_backward else "after forward"
         values["memory_before_backward_bytes"] = next(m.allocated_bytes for m in marks if m.name == moment)
     return values
 
