@@ -38,22 +38,14 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class AllocatorPeak:
-    """Peak of one part of a round."""
-
-    name: str
-    peak_allocated_bytes: int
-    peak_reserved_bytes: int | None
-
-
-@dataclass(frozen=True)
 class RoundMemory:
     """One round, its set-up included."""
 
     peak_allocated_bytes: int
     peak_reserved_bytes: int | None
     marks: tuple[Mark, ...]
-    parts: tuple[AllocatorPeak, ...]
+    parts: tuple[dict[str, Any], ...]
+    """The name of each as `phase`, and its peaks."""
     fragmentation: dict[str, int] | None
     """What the caching allocator keeps beyond what it hands out."""
     events: tuple[AllocatorEvent, ...] = ()
@@ -117,7 +109,7 @@ def read_round(trace: AllocatorTrace, held_at_end_bytes: int) -> RoundMemory:
             name = stretch.name.removeprefix(PART)
             marks.append(Mark(f"before {name}", before + trace.allocated_at(stretch.start), None))
             marks.append(Mark(f"after {name}", before + trace.allocated_at(stretch.end), None))
-            parts.append(AllocatorPeak(name, before + trace.peak_in(stretch), None))
+            parts.append(_part(name, before + trace.peak_in(stretch), None))
     return RoundMemory(
         peak_allocated_bytes=before + trace.peak_in(whole),
         peak_reserved_bytes=None,
@@ -127,6 +119,10 @@ def read_round(trace: AllocatorTrace, held_at_end_bytes: int) -> RoundMemory:
         events=trace.events_in(whole),
         allocated_before_bytes=before + trace.allocated_at(whole.start),
     )
+
+
+def _part(name: str, allocated_bytes: int, reserved_bytes: int | None) -> dict[str, Any]:
+    return {"phase": name, "peak_allocated_bytes": allocated_bytes, "peak_reserved_bytes": reserved_bytes}
 
 
 def _on_cuda(play: Play, device: torch.device) -> RoundMemory:
@@ -142,7 +138,7 @@ class _CudaStatistics:
 
     device: torch.device
     marks: list[Mark] = field(default_factory=list)
-    parts: list[AllocatorPeak] = field(default_factory=list)
+    parts: list[dict[str, Any]] = field(default_factory=list)
     peaks: dict[str, int] = field(default_factory=dict)
     retries_before: int = 0
 
@@ -156,7 +152,7 @@ class _CudaStatistics:
         yield
         statistics = self._mark(f"after {name}")
         peaks = (statistics[f"{kind}_bytes.all.peak"] for kind in ("allocated", "reserved"))
-        self.parts.append(AllocatorPeak(name, *peaks))
+        self.parts.append(_part(name, *peaks))
 
     def _mark(self, name: str) -> dict[str, Any]:
         statistics = self._note_peaks()

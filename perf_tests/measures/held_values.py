@@ -3,7 +3,6 @@
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import astuple
 from itertools import accumulate
 
 from perf_tests.cases import AttentionCase, Case
@@ -31,10 +30,7 @@ def memory_values(
         "peak_allocated_bytes": exact.peak_allocated_bytes,
         "peak_reserved_bytes": exact.peak_reserved_bytes,
         "marks": [vars(mark) for mark in marks],
-        "parts": [
-            {"phase": name, "peak_allocated_bytes": allocated, "peak_reserved_bytes": reserved}
-            for name, allocated, reserved in map(astuple, exact.parts)
-        ],
+        "parts": list(exact.parts),
         "saved_bytes_by_part": saved_by_part(held.saved_bytes),
         "residual_tensor_bytes": residual_tensor_bytes(case),
         "fragmentation": exact.fragmentation,

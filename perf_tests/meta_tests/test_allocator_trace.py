@@ -44,7 +44,10 @@ def test_what_stood_before_the_trace_is_part_of_every_figure() -> None:
 
 def test_each_part_has_its_own_peak_and_its_marks() -> None:
     found = read_round(read_allocator_trace(EVENTS), held_at_end_bytes=120)
-    assert [(part.name, part.peak_allocated_bytes) for part in found.parts] == [("forward", 112), ("backward", 127)]
+    assert [(part["phase"], part["peak_allocated_bytes"]) for part in found.parts] == [
+        ("forward", 112),
+        ("backward", 127),
+    ]
     assert {mark.name: mark.allocated_bytes for mark in found.marks} == {
         "before forward": 100, "after forward": 107, "before backward": 107, "after backward": 120
     }  # fmt: skip
