@@ -107,7 +107,7 @@ REFUSALS = {
         "--against-option=size=tiny", says=("write AXIS=VALUE", "attention, precision")
     ),
     "another option that is not known": refused(
-        "--against-option=attention=fast", says=("'fast' is not known", "naive, compiled, sdpa, flex")
+        "--against-option=attention=fast", says=("'fast' is unknown", "naive, compiled, sdpa, flex")
     ),
     "another option that is head's own": refused("--against-option=attention=naive", says=("is head's own value",)),
     "another option against several": refused(
