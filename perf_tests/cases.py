@@ -1,9 +1,10 @@
 """What one benchmark measures: a frozen case with id and identity, and the grids that the options select."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Container
 from dataclasses import asdict, dataclass
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 
@@ -12,7 +13,7 @@ from model.sizes import SIZES, ModelConfig
 from model.training import optimizer_that_runs
 from perf_tests.identity import AttentionIdentity, LanguageModelIdentity, identity_from, is_attention
 from perf_tests.options import Settings
-from perf_tests.phases import ATTENTION_ALONE, LANGUAGE_MODEL, PHASES, Phase, phases_of
+from perf_tests.phases import ATTENTION_ALONE, LANGUAGE_MODEL, PHASES, Phase
 
 ZERO_GRAD_POLICY = "set_to_none_before_forward"
 
@@ -23,6 +24,13 @@ class _OfAPhase(ABC):
     """What follows from the phase of a case."""
 
     phase: str
+    axes: ClassVar[dict[str, str]]
+    """The parameters of its benchmark, each with the field of `Settings` that holds their values."""
+
+    @classmethod
+    def grid(cls, settings: Settings) -> list[tuple[Any, ...]]:
+        """Values of the axes, smallest case first."""
+        return list(product(*(getattr(settings, field) for field in cls.axes.values())))
 
     @abstractmethod
     def identity(self) -> dict[str, Any]:
@@ -43,10 +51,6 @@ class _OfAPhase(ABC):
         multiple = self.row.forward_multiple
         return None if multiple is None else multiple * self.forward_flops
 
-    @property
-    def has_backward(self) -> bool:
-        return self.row.has_backward
-
 
 @dataclass(frozen=True)
 class LanguageModelCase(_OfAPhase):
@@ -65,6 +69,46 @@ class LanguageModelCase(_OfAPhase):
     """How AdamW runs; None in phases without it."""
     device: str
     model: str
+    axes: ClassVar = {
+        "model_size": "sizes", "context_length": "contexts", "precision": "precisions", "attention": "attentions",
+        "execution": "executions", "checkpoint": "checkpoints",
+    }  # fmt: skip
+
+    @classmethod
+    def of(cls, phase: str, axes: dict[str, Any], settings: Settings) -> Self:
+        """The case of one parametrized test."""
+        optimizer = optimizer_that_runs(settings.optimizer, torch.device(settings.device))
+        return cls(
+            phase=phase,
+            size=axes["model_size"],
+            config=SIZES[axes["model_size"]].at_context(axes["context_length"]),
+            batch_size=settings.batch_size,
+            optimizer=optimizer if PHASES[phase].trains else None,
+            device=settings.device_type,
+            model=settings.model or "ours",
+            **{name: axes[name] for name in cls.axes if name != "model_size"},
+        )
+
+    @classmethod
+    def grid(cls, settings: Settings) -> list[tuple[Any, ...]]:
+        """Without attention compiled by itself inside a compiled model."""
+        compiled = {("compiled", name) for name, attention in ATTENTION.items() if attention.is_compiled}
+        return [values for values in super().grid(settings) if (values[4], values[3]) not in compiled]
+
+    @staticmethod
+    def id_of(
+        size: str, context: int, precision: str, attention: str, execution: str = "eager", checkpoint: str = "none"
+    ) -> str:
+        """`small-ctx128-bf16-naive`; an axis at its default adds nothing, so that a new axis renames no old case.
+
+        The id joins a case to its rows in older records: a changed id breaks every comparison of the case.
+        """
+        parts = [size, f"ctx{context}", precision, attention]
+        if execution != "eager":
+            parts.append(f"{execution}-model")
+        if checkpoint != "none":
+            parts.append(f"checkpoint-{checkpoint}")
+        return "-".join(parts)
 
     def identity(self) -> dict[str, Any]:
         return identity_from(LanguageModelIdentity, self, self.config)
@@ -91,6 +135,22 @@ class LanguageModelCase(_OfAPhase):
 class AttentionCase(AttentionIdentity, _OfAPhase):
     """Causal attention alone, without heads: query, key and value of shape (8, sequence, head width)."""
 
+    axes: ClassVar = {
+        "head_dim": "head_dims", "sequence_length": "sequence_lengths", "precision": "attention_alone_precisions",
+        "attention": "attention_alone_implementations",
+    }  # fmt: skip
+
+    @classmethod
+    def of(cls, phase: str, axes: dict[str, Any], settings: Settings) -> Self:
+        """The case of one parametrized test."""
+        values = {name: axes[name] for name in cls.axes}
+        return cls(phase=phase, batch_size=ATTENTION_BATCH_SIZE, device=settings.device_type, **values)
+
+    @staticmethod
+    def id_of(head_dim: int, sequence_length: int, precision: str, attention: str) -> str:
+        """`d64-seq1024-fp32-naive`."""
+        return f"d{head_dim}-seq{sequence_length}-{precision}-{attention}"
+
     def identity(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -110,72 +170,13 @@ class AttentionCase(AttentionIdentity, _OfAPhase):
 
 Case = LanguageModelCase | AttentionCase
 
-LANGUAGE_MODEL_AXES = {
-    "model_size": "sizes", "context_length": "contexts", "precision": "precisions", "attention": "attentions",
-    "execution": "executions", "checkpoint": "checkpoints",
-}  # fmt: skip
-ATTENTION_AXES = {
-    "head_dim": "head_dims", "sequence_length": "sequence_lengths", "precision": "attention_alone_precisions",
-    "attention": "attention_alone_implementations",
-}  # fmt: skip
-"""The axes of a benchmark, and the fields of `Settings` that hold their values."""
+
+FAMILIES = (LanguageModelCase, AttentionCase)
 
 
-def language_model_grid(settings: Settings) -> list[tuple[str | int, ...]]:
-    """Values of `LANGUAGE_MODEL_AXES`, smallest model first; a compiled model has no attention compiled by itself."""
-    compiled = {("compiled", name) for name, attention in ATTENTION.items() if attention.is_compiled}
-    grid = product(*(getattr(settings, name) for name in LANGUAGE_MODEL_AXES.values()))
-    return [values for values in grid if (values[4], values[3]) not in compiled]
-
-
-def attention_grid(settings: Settings) -> list[tuple[str | int, ...]]:
-    """Values of `ATTENTION_AXES`, smallest cell first."""
-    return list(product(*(getattr(settings, name) for name in ATTENTION_AXES.values())))
-
-
-def language_model_id(values: tuple[str | int, ...]) -> str:
-    """`small-ctx128-bf16-naive`; an axis at its default adds nothing, so that a new axis renames no old case.
-
-    The id joins a case to its rows in older records: a changed id breaks every comparison of the case.
-    """
-    size, context, precision, attention, execution, checkpoint = values
-    parts = [str(size), f"ctx{context}", str(precision), str(attention)]
-    if execution != "eager":
-        parts.append(f"{execution}-model")
-    if checkpoint != "none":
-        parts.append(f"checkpoint-{checkpoint}")
-    return "-".join(parts)
-
-
-def attention_id(values: tuple[str | int, ...]) -> str:
-    """`d64-seq1024-fp32-naive`."""
-    head_dim, sequence_length, precision, attention = values
-    return f"d{head_dim}-seq{sequence_length}-{precision}-{attention}"
-
-
-def language_model_case(phase: str, axes: dict[str, Any], settings: Settings) -> LanguageModelCase:
-    """The case of one parametrized test from its `LANGUAGE_MODEL_AXES`."""
-    optimizer = optimizer_that_runs(settings.optimizer, torch.device(settings.device))
-    return LanguageModelCase(
-        phase=phase,
-        size=axes["model_size"],
-        config=SIZES[axes["model_size"]].at_context(axes["context_length"]),
-        context_length=axes["context_length"],
-        batch_size=settings.batch_size,
-        precision=axes["precision"],
-        attention=axes["attention"],
-        execution=axes["execution"],
-        checkpoint=axes["checkpoint"],
-        optimizer=optimizer if PHASES[phase].trains else None,
-        device=settings.device_type,
-        model=settings.model or "ours",
-    )
-
-
-def attention_case(phase: str, axes: dict[str, Any], settings: Settings) -> AttentionCase:
-    """The case of one parametrized test from its `ATTENTION_AXES`."""
-    values = {name: axes[name] for name in ATTENTION_AXES}
-    return AttentionCase(phase=phase, batch_size=ATTENTION_BATCH_SIZE, device=settings.device_type, **values)
+def family_of(names: Container[str]) -> type[Case]:
+    """The cases whose axes or identity have these names."""
+    return FAMILIES[is_attention(names)]
 
 
 def chosen_phases(settings: Settings) -> set[str]:
@@ -187,16 +188,14 @@ def is_inside(identity: dict[str, Any], settings: Settings) -> bool:
     """Whether the axes of this run contain the case of an older row."""
     if identity.get("phase") not in chosen_phases(settings) or identity.get("device") != settings.device_type:
         return False
-    if is_attention(identity):
-        return all(identity[name] in getattr(settings, field) for name, field in ATTENTION_AXES.items())
-    values = {**identity, "model_size": identity["size"]}
-    return identity["model"] == (settings.model or "ours") and all(
-        values[name] in getattr(settings, field) for name, field in LANGUAGE_MODEL_AXES.items()
-    )
+    model = settings.model or "ours"
+    values = {**identity, "model_size": identity.get("size")}
+    axes = family_of(identity).axes
+    return identity.get("model", model) == model and all(values[name] in getattr(settings, axes[name]) for name in axes)
 
 
 def selectable_cases(settings: Settings) -> int:
     """How many cases the axes span."""
-    phases = chosen_phases(settings)
-    grids = {LANGUAGE_MODEL: language_model_grid(settings), ATTENTION_ALONE: attention_grid(settings)}
-    return sum(len(grid) for family, grid in grids.items() for phase in phases_of(family) if phase.name in phases)
+    chosen = [PHASES[name] for name in chosen_phases(settings)]
+    grids = {LANGUAGE_MODEL: LanguageModelCase.grid(settings), ATTENTION_ALONE: AttentionCase.grid(settings)}
+    return sum(len(grids[phase.family]) for phase in chosen)

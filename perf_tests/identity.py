@@ -4,7 +4,7 @@ Fields have the record's order. A new field goes to the end and defaults to null
 therefore still join.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
@@ -57,9 +57,9 @@ OF_A_PHASE = ("phase", "optimizer", "zero_grad_policy")
 """Fields that may differ between the phases of one configuration."""
 
 
-def is_attention(values: Mapping[str, Any]) -> bool:
-    """Whether a row's values or a benchmark's axes are of attention alone."""
-    return "head_dim" in values
+def is_attention(names: Container[str]) -> bool:
+    """Whether a row's fields or a benchmark's axes are of attention alone."""
+    return "head_dim" in names
 
 
 def family_of(values: Mapping[str, Any]) -> Identity:

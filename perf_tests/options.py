@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
@@ -184,30 +184,35 @@ OPTIONS = (
 _PARSE = {option.name: option.parse for option in OPTIONS}
 
 
-@dataclass(frozen=True)
+def _given(option: str, on_cpu: Any, on_gpu: Any = None) -> Any:
+    """A field with the value typed for an option, else its default; a GPU's where that differs."""
+    return field(metadata={"option": (option, on_cpu, on_gpu)})
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """One run: which cases, and how each is measured."""
 
     device: str
     sizes: tuple[str, ...]
-    contexts: tuple[int, ...]
+    contexts: tuple[int, ...] = _given("--context", (128,), CONTEXTS)
     precisions: tuple[str, ...]
     attentions: tuple[str, ...]
-    executions: tuple[str, ...]
-    checkpoints: tuple[str, ...]
-    phases: tuple[str, ...]
-    head_dims: tuple[int, ...]
-    sequence_lengths: tuple[int, ...]
-    attention_alone_precisions: tuple[str, ...]
-    attention_alone_implementations: tuple[str, ...]
-    batch_size: int
-    warmup_rounds: int
-    rounds: int
-    attention_alone_rounds: int
+    executions: tuple[str, ...] = _given("--execution", ("eager",))
+    checkpoints: tuple[str, ...] = _given("--checkpoint", ("none",))
+    phases: tuple[str, ...] = _given("--phase", ("forward", "backward", "full_step"), PHASE_LABELS)
+    head_dims: tuple[int, ...] = _given("--head-dim", (16, 64), HEAD_DIMS)
+    sequence_lengths: tuple[int, ...] = _given("--sequence-length", (256, 1024), SEQUENCE_LENGTHS)
+    attention_alone_precisions: tuple[str, ...] = _given("--precision", ("fp32",))
+    attention_alone_implementations: tuple[str, ...] = _given("--attention", ("naive", "compiled", "sdpa"))
+    batch_size: int = _given("--batch-size", 4)
+    warmup_rounds: int = _given("--warmup-rounds", 5)
+    rounds: int = _given("--rounds", 10)
+    attention_alone_rounds: int = _given("--rounds", 10, 100)
     threads: int
-    seed: int
-    optimizer: str
-    memory_budget_bytes: int | None
+    seed: int = _given("--seed", 2027)
+    optimizer: str = _given("--optimizer", "default")
+    memory_budget_bytes: int | None = _given("--memory-budget", None)
     model: str | None
     passes: tuple[str, ...]
     memory_snapshot: bool
@@ -243,11 +248,9 @@ def typed_or(config: pytest.Config, name: str, default: Any) -> Any:
 def read_settings(config: pytest.Config) -> Settings:
     """The options of this run, defaults filled in; raises pytest.UsageError naming the option at fault."""
     device = typed_or(config, "--device", None)
-    on_gpu = device.type == "cuda"
 
-    def given(name: str, on_cpu: Any, otherwise: Any = None) -> Any:
-        """The value typed, else the default; `otherwise` is a GPU's default where it differs."""
-        return typed_or(config, name, otherwise if on_gpu and otherwise is not None else on_cpu)
+    def given(name: str, on_cpu: Any, on_gpu: Any = None) -> Any:
+        return typed_or(config, name, on_gpu if device.type == "cuda" and on_gpu is not None else on_cpu)
 
     native = tuple(name for name in ("fp32", "bf16") if PRECISIONS[name].why_unsupported(device) is None)
     asked = {name for name, option in PASSES.items() if config.getoption(option)}
@@ -261,29 +264,15 @@ def read_settings(config: pytest.Config) -> Settings:
         device=str(device),
         # A gate measures each case dozens of times, and all of `small` would take it an hour on a CPU.
         sizes=given("--size", ("small-2layers",) if is_gate else ("small",), GPU_SIZES),
-        contexts=given("--context", (128,), CONTEXTS),
         precisions=given("--precision", native),
         # The attention inside a model of the user's own is not ours to choose.
         attentions=attentions if model is None else ("own",),
-        executions=given("--execution", ("eager",)),
-        checkpoints=given("--checkpoint", ("none",)),
-        phases=given("--phase", ("forward", "backward", "full_step"), PHASE_LABELS),
-        head_dims=given("--head-dim", (16, 64), HEAD_DIMS),
-        sequence_lengths=given("--sequence-length", (256, 1024), SEQUENCE_LENGTHS),
-        attention_alone_precisions=given("--precision", ("fp32",)),
-        attention_alone_implementations=given("--attention", ("naive", "compiled", "sdpa")),
-        batch_size=given("--batch-size", 4),
-        warmup_rounds=given("--warmup-rounds", 5),
-        rounds=given("--rounds", 10),
-        attention_alone_rounds=given("--rounds", 10, 100),
-        threads=given("--threads", None) or physical_cores(),
-        seed=given("--seed", 2027),
-        optimizer=given("--optimizer", "default"),
-        memory_budget_bytes=given("--memory-budget", None),
         model=model,
         passes=passes,
         memory_snapshot=config.getoption("--memory-snapshot"),
         nvtx=_nvtx(config, passes),
+        threads=given("--threads", None) or physical_cores(),
+        **{field.name: given(*field.metadata["option"]) for field in fields(Settings) if field.metadata},
     )
 
 

@@ -14,7 +14,6 @@ from perf_tests.bench import benchmark_options
 from perf_tests.bench.against import read_against
 from perf_tests.bench.outcomes import ImpossibleError, Outcome, is_out_of_memory, out_of_memory
 from perf_tests.bench.stash import AGAINST, CASE, OUTCOME, PASS, SAVING, SETTINGS, WORKBENCH
-from perf_tests.identity import is_attention
 from perf_tests.options import PASSES, add_options, read_settings
 from perf_tests.phases import place_of
 from perf_tests.records.record import Json
@@ -76,11 +75,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Spread a benchmark over the axes it asks for."""
     if _marked(metafunc.definition, "phase") is None:
         return
-    is_alone = "model_size" not in metafunc.fixturenames
-    axes = cases.ATTENTION_AXES if is_alone else cases.LANGUAGE_MODEL_AXES
-    make_id = cases.attention_id if is_alone else cases.language_model_id
-    values = (cases.attention_grid if is_alone else cases.language_model_grid)(metafunc.config.stash[SETTINGS])
-    metafunc.parametrize(",".join(axes), values, ids=[make_id(value) for value in values], indirect=True)
+    family = cases.family_of(metafunc.fixturenames)
+    grid = family.grid(metafunc.config.stash[SETTINGS])
+    metafunc.parametrize(",".join(family.axes), grid, ids=[family.id_of(*values) for values in grid], indirect=True)
 
 
 @pytest.hookimpl(trylast=True)
@@ -89,8 +86,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     for item in items:
         if phase := _marked(item, "phase"):
             axes = item.callspec.params  # type: ignore[attr-defined]  # public on every parametrized pytest.Function
-            make = cases.attention_case if is_attention(axes) else cases.language_model_case
-            item.stash[CASE] = make(phase, axes, config.stash[SETTINGS])
+            item.stash[CASE] = cases.family_of(axes).of(phase, axes, config.stash[SETTINGS])
             item.stash[PASS] = _marked(item, "extra_pass")
     others = [item for item in items if CASE not in item.stash]
     benchmarks = _side_by_side([item for item in items if CASE in item.stash])

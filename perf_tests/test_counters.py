@@ -12,7 +12,7 @@ import torch
 from perf_tests.bench.stash import LEDGER_LINES
 from perf_tests.counting.case_counters import counters_of
 from perf_tests.counting.counted_grid import counted_grid, line_of
-from perf_tests.records.ledger_book import LedgerBook
+from perf_tests.records.ledger import LedgerBook
 
 FOLDER = Path(__file__).parent / "counting" / "counters"
 GRID = counted_grid()

@@ -12,7 +12,7 @@ from model.precision import PRECISIONS
 from model.training import OPTIMIZERS
 from model.transformer import blocks_per_checkpoint
 from perf_tests.bench.benchmark_options import SavingOptions
-from perf_tests.cases import ATTENTION_AXES, LANGUAGE_MODEL_AXES
+from perf_tests.cases import FAMILIES
 from perf_tests.options import EXECUTIONS, PASSES, Settings, one_of, typed_or
 
 DEFAULT_MINUTES = 15.0
@@ -45,7 +45,7 @@ class OtherOption:
 
 def _fields_of(axis: str) -> list[str]:
     """The fields of `Settings` that hold an axis."""
-    return [axes[axis] for axes in (LANGUAGE_MODEL_AXES, ATTENTION_AXES) if axis in axes] or [axis]
+    return [family.axes[axis] for family in FAMILIES if axis in family.axes] or [axis]
 
 
 @dataclass(frozen=True)

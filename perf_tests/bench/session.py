@@ -27,29 +27,26 @@ class MeasuringSession:
     progress: Progress
 
     def begin(self, case_id: str, warmup_rounds: int, rounds: int) -> None:
-        self.journal.started(case_id)
+        self.journal.write("started", case_id)
         self.progress.begin(case_id, warmup_rounds, rounds)
 
     def measured(self, row: Json) -> None:
-        self.journal.benchmark(row)
-        self.contents.benchmarks.append(row)
-        self.progress.end(row["fullname"], f"{case_name(row['fullname'])}  {duration(row['stats']['median'])}")
+        self._keep("benchmark", row, row["fullname"], duration(row["stats"]["median"]))
 
     def not_measured(
         self, case_id: str, case: Case, outcome: Outcome, rounds: Sequence[float] = (), extra_pass: str | None = None
     ) -> None:
-        row = outcome.as_row(case_id, case, rounds)
-        if extra_pass is not None:
-            row["pass"] = extra_pass
-        self.journal.outcome(row)
-        self.contents.outcomes.append(row)
-        self.progress.end(case_id, f"{case_name(case_id)}  {OUTCOMES[outcome.outcome]}")
+        row = outcome.as_row(case_id, case, rounds) | ({} if extra_pass is None else {"pass": extra_pass})
+        self._keep("outcome", row, case_id, OUTCOMES[outcome.outcome])
 
     def passed(self, case_id: str, case: Case, extra_pass: str, values: Json) -> None:
         row = {"id": case_id, "identity": case.identity(), "pass": extra_pass, "values": values}
-        self.journal.extra_pass(row)
-        self.contents.passes.append(row)
-        self.progress.end(case_id, f"{case_name(case_id)}  done")
+        self._keep("pass", row, case_id, "done")
+
+    def _keep(self, kind: str, row: Json, case_id: str, result: str) -> None:
+        self.journal.write(kind, row)
+        self.contents.add(kind, row)
+        self.progress.end(case_id, f"{case_name(case_id)}  {result}")
 
     def side_file(self, case_id: str, suffix: str) -> Path:
         """The path of a file too large for the record, in the run's folder beside it. Raises OSError."""

@@ -3,14 +3,7 @@
 from itertools import product
 
 from model.sizes import SIZES
-from perf_tests.cases import (
-    ATTENTION_BATCH_SIZE,
-    AttentionCase,
-    Case,
-    LanguageModelCase,
-    attention_id,
-    language_model_id,
-)
+from perf_tests.cases import ATTENTION_BATCH_SIZE, AttentionCase, Case, LanguageModelCase
 from perf_tests.counting.case_counters import Counters
 from perf_tests.options import CONTEXTS, HEAD_DIMS, SEQUENCE_LENGTHS, SIZES_APART
 from perf_tests.phases import ATTENTION_ALONE, LANGUAGE_MODEL, phases_of
@@ -31,7 +24,7 @@ def counted_grid() -> dict[str, list[Case]]:
     """From id to the cases that differ only in their phase and share one count, smallest first."""
     sizes = [size for size in SIZES if size not in SIZES_APART]
     grid: dict[str, list[Case]] = {
-        language_model_id((size, context, precision, attention, "eager", "none")): [
+        LanguageModelCase.id_of(size, context, precision, attention): [
             LanguageModelCase(
                 phase=phase.name, size=size, config=SIZES[size].at_context(context), context_length=context,
                 batch_size=BATCH_SIZE, precision=precision, attention=attention, execution="eager", checkpoint="none",
@@ -42,7 +35,7 @@ def counted_grid() -> dict[str, list[Case]]:
         for size, context, attention, precision in product(sizes, CONTEXTS, ATTENTIONS, PRECISIONS)
     }  # fmt: skip
     for head_dim, sequence_length, attention in product(HEAD_DIMS, SEQUENCE_LENGTHS, ATTENTIONS):
-        grid[attention_id((head_dim, sequence_length, "fp32", attention))] = [
+        grid[AttentionCase.id_of(head_dim, sequence_length, "fp32", attention)] = [
             AttentionCase(phase.name, head_dim, sequence_length, ATTENTION_BATCH_SIZE, "fp32", attention, DEVICE)
             for phase in phases_of(ATTENTION_ALONE)
         ]

@@ -22,7 +22,7 @@ def needed_bytes(case: Case) -> int:
     tensor = case.batch_size * case.sequence_length * case.head_dim * FLOAT32_BYTES
     square = case.batch_size * case.sequence_length**2 * _element_bytes(case.precision)
     # Query, key, value and output; backward, the gradients of all four.
-    tensors = 8 if case.has_backward else 4
+    tensors = 8 if case.row.has_backward else 4
     return tensors * tensor + SAVED_SQUARES[case.attention] * square
 
 
@@ -34,7 +34,7 @@ def _language_model_bytes(case: LanguageModelCase) -> int:
     if not case.row.records_graph:
         return weights + logits
     forward_done = weights + state + saved_bytes(case) + logits
-    if not case.has_backward:
+    if not case.row.has_backward:
         return forward_done
     return max(forward_done, weights + state + _recomputing_bytes(case), weights + state + gradients)
 

@@ -14,7 +14,7 @@ from perf_tests.gate.events import Uncounted
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import GateSamples
 from perf_tests.gate.suite import Shift, detectable_in, sentinel_shifts, shift_of_the_suite
-from perf_tests.gate.verdicts import CaseResult, ExactResult, Verdict, accepted_slowdown, case_results, exact_results
+from perf_tests.gate.verdicts import CaseResult, ExactResult, Verdict, accepted_slowdown, case_results, exact_result
 
 
 class RunVerdict(StrEnum):
@@ -100,7 +100,7 @@ def conclude(samples: GateSamples, rules: Rules) -> GateResult:
     accepted = accepted_in(samples.header)
     course = course_of(samples, rules)
     cases = case_results(samples, course, rules, accepted)
-    exact = exact_results(samples.exact, accepted)
+    exact = [exact_result(finding, accepted) for finding in samples.exact]
     suite = shift_of_the_suite(course.screening, rules)
     suite_accepted = None if suite is None else accepted_slowdown(SUITE, suite.effect, accepted)
     suite_fails = suite is not None and suite.is_significant and suite_accepted is None

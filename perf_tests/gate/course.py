@@ -53,9 +53,6 @@ class Look:
     number: int
     pairs: int
     level: float
-    slower: tuple[str, ...]
-    faster: tuple[str, ...]
-    cleared: tuple[str, ...]
     undecided: tuple[str, ...]
 
 
@@ -125,8 +122,8 @@ def course_of(samples: GateSamples, rules: Rules) -> Course:
         after = _held_back(after, before, wall_values[:, :count], screening, rules)
         used = np.where(after.decided & ~state.decided, count, used)
         state = after
-        flags = (state.slower, state.faster, state.cleared, screening.screened.candidates & ~state.decided)
-        taken.append(Look(number, count, level, *map(screening.names, flags)))
+        undecided = screening.names(screening.screened.candidates & ~state.decided)
+        taken.append(Look(number, count, level, undecided))
     return Course(screening, state, by_wall_time, values, wall_values, used, tuple(taken))
 
 

@@ -112,12 +112,8 @@ def case_results(samples: GateSamples, course: Course, rules: Rules, accepted: l
     return [with_acceptance(row, accepted) for row in rows]
 
 
-def exact_results(findings: list[ExactFinding], accepted: list[Acceptance]) -> list[ExactResult]:
-    """A row for each counter: any increase fails, unless its new value is accepted."""
-    return [_exact(finding, accepted) for finding in findings]
-
-
-def _exact(finding: ExactFinding, accepted: list[Acceptance]) -> ExactResult:
+def exact_result(finding: ExactFinding, accepted: list[Acceptance]) -> ExactResult:
+    """The row of a counter: any increase fails, unless its new value is accepted."""
     rise = finding.new - finding.old
     verdict = Verdict.MORE if rise > 0 else Verdict.LESS if rise < 0 else Verdict.SAME
     key = (finding.case, finding.counter)

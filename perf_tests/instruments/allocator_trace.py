@@ -5,7 +5,6 @@ blocks and of other libraries.
 """
 
 import json
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import accumulate
@@ -51,9 +50,6 @@ class AllocatorTrace:
 
     def allocated_at(self, time: float) -> int:
         return sum(event.bytes for event in self.events if event.time <= time)
-
-    def allocated_at_end(self) -> int:
-        return self.allocated_at(math.inf)
 
     def peak(self) -> int:
         """The most handed out at any moment; 0 where it is never more than before the trace."""

@@ -135,12 +135,12 @@ class RoundHealth:
 
     def facts(self) -> dict[str, Any]:
         """`energy_joules_per_round` includes the set-up of a round."""
-        if self.health is None:
-            return {"throttled_rounds": None, "energy_joules_per_round": None}
-        return {"throttled_rounds": self.throttled_rounds, "energy_joules_per_round": self._energy_per_round()}
+        throttled_rounds = None if self.health is None else self.throttled_rounds
+        return {"throttled_rounds": throttled_rounds, "energy_joules_per_round": self._energy_per_round()}
 
     def _energy_per_round(self) -> float | None:
-        assert self.health is not None
+        if self.health is None:
+            return None
         stop_joules, seconds = self.health.energy_joules(), time.perf_counter() - self._start
         if stop_joules is None or self._start_joules is None or not self._rounds or seconds < ENERGY_LEAST_SECONDS:
             return None

@@ -46,6 +46,7 @@ class TracedRounds:
 
 
 Around = Callable[[], AbstractContextManager[object]]
+"""Makes the context that half a round runs in."""
 
 PlayRound = Callable[[Around, Around], None]
 """Runs one round, its set-up inside the first context and its target inside the second."""

@@ -4,6 +4,7 @@ On a GPU from the caching allocator's statistics, on a CPU from every block that
 """
 
 import gc
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -37,35 +38,16 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class AllocatorPeak:
-    """Peak of one part of a round."""
-
-    name: str
-    peak_allocated_bytes: int
-    peak_reserved_bytes: int | None
-
-
-@dataclass(frozen=True)
-class Fragmentation:
-    """What the caching allocator keeps beyond what it hands out in one round."""
-
-    reserved_less_allocated_bytes: int
-    """Difference of the two peaks."""
-    inactive_split_bytes: int
-    """Peak of idle memory in blocks cut from larger ones, which cannot be given back."""
-    allocation_retries: int
-    """Allocations that succeeded only after the cache was emptied."""
-
-
-@dataclass(frozen=True)
 class RoundMemory:
     """One round, its set-up included."""
 
     peak_allocated_bytes: int
     peak_reserved_bytes: int | None
     marks: tuple[Mark, ...]
-    parts: tuple[AllocatorPeak, ...]
-    fragmentation: Fragmentation | None
+    parts: tuple[dict[str, Any], ...]
+    """The name of each as `phase`, and its peaks."""
+    fragmentation: dict[str, int] | None
+    """What the caching allocator keeps beyond what it hands out."""
     events: tuple[AllocatorEvent, ...] = ()
     """Every block of the round in order, on a CPU."""
     allocated_before_bytes: int = 0
@@ -119,7 +101,7 @@ def _on_cpu(play: Play) -> RoundMemory:
 
 def read_round(trace: AllocatorTrace, held_at_end_bytes: int) -> RoundMemory:
     """The last round of a trace at whose end `held_at_end_bytes` are held in all."""
-    before = held_at_end_bytes - trace.allocated_at_end()
+    before = held_at_end_bytes - trace.allocated_at(math.inf)
     whole = trace.stretch(ROUND)
     marks, parts = [], []
     for stretch in trace.stretches:
@@ -127,7 +109,7 @@ def read_round(trace: AllocatorTrace, held_at_end_bytes: int) -> RoundMemory:
             name = stretch.name.removeprefix(PART)
             marks.append(Mark(f"before {name}", before + trace.allocated_at(stretch.start), None))
             marks.append(Mark(f"after {name}", before + trace.allocated_at(stretch.end), None))
-            parts.append(AllocatorPeak(name, before + trace.peak_in(stretch), None))
+            parts.append(_part(name, before + trace.peak_in(stretch), None))
     return RoundMemory(
         peak_allocated_bytes=before + trace.peak_in(whole),
         peak_reserved_bytes=None,
@@ -137,6 +119,10 @@ def read_round(trace: AllocatorTrace, held_at_end_bytes: int) -> RoundMemory:
         events=trace.events_in(whole),
         allocated_before_bytes=before + trace.allocated_at(whole.start),
     )
+
+
+def _part(name: str, allocated_bytes: int, reserved_bytes: int | None) -> dict[str, Any]:
+    return {"phase": name, "peak_allocated_bytes": allocated_bytes, "peak_reserved_bytes": reserved_bytes}
 
 
 def _on_cuda(play: Play, device: torch.device) -> RoundMemory:
@@ -152,7 +138,7 @@ class _CudaStatistics:
 
     device: torch.device
     marks: list[Mark] = field(default_factory=list)
-    parts: list[AllocatorPeak] = field(default_factory=list)
+    parts: list[dict[str, Any]] = field(default_factory=list)
     peaks: dict[str, int] = field(default_factory=dict)
     retries_before: int = 0
 
@@ -166,7 +152,7 @@ class _CudaStatistics:
         yield
         statistics = self._mark(f"after {name}")
         peaks = (statistics[f"{kind}_bytes.all.peak"] for kind in ("allocated", "reserved"))
-        self.parts.append(AllocatorPeak(name, *peaks))
+        self.parts.append(_part(name, *peaks))
 
     def _mark(self, name: str) -> dict[str, Any]:
         statistics = self._note_peaks()
@@ -186,5 +172,10 @@ class _CudaStatistics:
     def round_memory(self) -> RoundMemory:
         retries = self._note_peaks()["num_alloc_retries"] - self.retries_before
         allocated, reserved = self.peaks["allocated"], self.peaks["reserved"]
-        fragmentation = Fragmentation(reserved - allocated, self.peaks["inactive_split"], retries)
+        fragmentation = {
+            "reserved_less_allocated_bytes": reserved - allocated,  # difference of the two peaks
+            # Peak of idle memory in blocks cut from larger ones, which cannot be given back.
+            "inactive_split_bytes": self.peaks["inactive_split"],
+            "allocation_retries": retries,  # allocations that succeeded only after the cache was emptied
+        }
         return RoundMemory(allocated, reserved, tuple(self.marks), tuple(self.parts), fragmentation)

@@ -3,7 +3,6 @@
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import astuple
 from itertools import accumulate
 
 from perf_tests.cases import AttentionCase, Case
@@ -31,20 +30,17 @@ def memory_values(
         "peak_allocated_bytes": exact.peak_allocated_bytes,
         "peak_reserved_bytes": exact.peak_reserved_bytes,
         "marks": [vars(mark) for mark in marks],
-        "parts": [
-            {"phase": name, "peak_allocated_bytes": allocated, "peak_reserved_bytes": reserved}
-            for name, allocated, reserved in map(astuple, exact.parts)
-        ],
+        "parts": list(exact.parts),
         "saved_bytes_by_part": saved_by_part(held.saved_bytes),
         "residual_tensor_bytes": residual_tensor_bytes(case),
-        "fragmentation": None if exact.fragmentation is None else vars(exact.fragmentation),
+        "fragmentation": exact.fragmentation,
         "resident_set_peak_bytes": resident_set_peak_bytes(),
         "snapshot": None,
         "flags": [],
     }
     values |= _attributed(held) if sees_operations else _not_attributed(exact)
     if isinstance(case, AttentionCase):
-        moment = "before backward" if case.has_backward else "after forward"
+        moment = "before backward" if case.row.has_backward else "after forward"
         values["memory_before_backward_bytes"] = next(m.allocated_bytes for m in marks if m.name == moment)
     return values
 

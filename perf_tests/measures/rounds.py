@@ -2,14 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+from perf_tests.instruments.kernels import Around
 from perf_tests.records.record import Json
-
-Around = Callable[[], AbstractContextManager[object]]
-"""Makes the context that half a round runs in."""
 
 SetUp = Callable[[], tuple[Any, ...] | None]
 """Returns the arguments of the target."""

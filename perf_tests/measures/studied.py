@@ -4,7 +4,7 @@ import gc
 from dataclasses import dataclass
 
 from perf_tests.instruments.clock import Clock
-from perf_tests.instruments.compilation import count_compilations
+from perf_tests.instruments.compilation import cache_state, count_compilations
 from perf_tests.instruments.device import Device
 from perf_tests.instruments.page_faults import seconds_per_page_fault
 from perf_tests.instruments.traced_call import ROUNDS_BETWEEN, TracedCall, traced_call
@@ -51,7 +51,7 @@ class StudiedMeasure(Measure):
         return {
             "warmup_seconds": seconds[: study.warmup_rounds],
             "seconds": seconds[study.warmup_rounds :],
-            "compile_cache": count_compilations().since(compilations).cache_state,
+            "compile_cache": cache_state(count_compilations() - compilations),
         }
 
     def _trace(self, rounds: Rounds) -> Json:

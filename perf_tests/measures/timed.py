@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perf_tests.instruments.clock import Clock
-from perf_tests.instruments.compilation import count_compilations
+from perf_tests.instruments.compilation import cache_state, count_compilations
 from perf_tests.instruments.device import Device
 from perf_tests.instruments.gpu_health import RoundHealth
 from perf_tests.instruments.machine import drifting_facts
@@ -63,7 +63,7 @@ class TimedMeasure(Measure):
         rounds_seconds = time.perf_counter() - start
         if rounds.loss_scale is not None:
             self._loss_scales.append(rounds.loss_scale())
-        compiled = count_compilations().since(compilations)
+        compiled = count_compilations() - compilations
         return Timing(
             seconds=self.benchmark.stats["data"],
             median_seconds=self.benchmark.stats["median"],
@@ -73,9 +73,9 @@ class TimedMeasure(Measure):
             rounds_seconds=rounds_seconds,
             first_setup_seconds=first[0],
             first_round_seconds=first[1],
-            compiled_graphs=compiled.graphs,
-            compile_cache=compiled.cache_state,
-            recompiles=count_compilations().since(first_compilations).graphs,
+            compiled_graphs=compiled["graphs"],
+            compile_cache=cache_state(compiled),
+            recompiles=(count_compilations() - first_compilations)["graphs"],
             loss_scales=self._loss_scales[-self.rounds - 1 :],
             drift={"before": before, "after": self._drifting_facts(), **self.health.facts()},
             peak_allocated_bytes=self.device.peak_allocated_bytes(),

@@ -92,8 +92,9 @@ def test_only_suspects_are_launched_again() -> None:
 
 def test_a_decided_case_is_launched_no_more() -> None:
     samples = gate_run([*QUIET, SLOW], RULES, seed=1)
-    (first,) = course_of(samples, RULES).looks
-    assert (first.slower, first.undecided, first.pairs) == (("slow",), (), 10)
+    course = course_of(samples, RULES)
+    (first,) = course.looks
+    assert (course.screening.names(course.confirmed.slower), first.undecided, first.pairs) == (("slow",), (), 10)
     assert next_step(samples, RULES) is None
 
 

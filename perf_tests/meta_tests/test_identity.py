@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perf_tests import identity
-from perf_tests.cases import Case, attention_case, language_model_case
+from perf_tests.cases import Case, family_of
 from perf_tests.identity import AttentionIdentity, LanguageModelIdentity, has_identity, identity_from
 from perf_tests.meta_tests.documents import ROOT
 from perf_tests.options import Settings
@@ -26,8 +26,7 @@ SETTINGS: dict[str, Any] = {
 
 def fresh_case(row: Json) -> Case:
     """The case of a row, from the settings and axes of its test, without measuring."""
-    make = attention_case if "head_dim" in row["params"] else language_model_case
-    return make(row["extra_info"]["phase"], row["params"], Settings(**SETTINGS))
+    return family_of(row["params"]).of(row["extra_info"]["phase"], row["params"], Settings(**SETTINGS))
 
 
 @pytest.mark.parametrize("case_id", ROWS)

@@ -28,10 +28,10 @@ def contents_of(path: Path) -> JournalContents:
 
 def test_what_was_written_is_read_back_with_how_often_each_case_began(journal: Journal) -> None:
     for case_id in (FORWARD, BACKWARD, BACKWARD):
-        journal.started(case_id)
-    journal.benchmark(timed(FORWARD))
-    journal.outcome(untimed(BACKWARD))
-    journal.extra_pass(passed(FULL_STEP))
+        journal.write("started", case_id)
+    journal.write("benchmark", timed(FORWARD))
+    journal.write("outcome", untimed(BACKWARD))
+    journal.write("pass", passed(FULL_STEP))
     assert contents_of(journal.path) == JournalContents(
         HEADER, [timed(FORWARD)], [untimed(BACKWARD)], [passed(FULL_STEP)], {FORWARD: 1, BACKWARD: 2}
     )
@@ -44,21 +44,21 @@ def test_a_finished_case_has_left_the_process_when_the_call_returns(
     """Safe against a kill, for it can be read elsewhere, and against a power cut, for it was synchronised."""
     sizes_on_disk = []
     monkeypatch.setattr(os, "fsync", lambda number: sizes_on_disk.append(os.fstat(number).st_size))
-    journal.benchmark(timed(FORWARD))
+    journal.write("benchmark", timed(FORWARD))
     assert contents_of(journal.path).finished_ids == {FORWARD}
     assert sizes_on_disk == [journal.path.stat().st_size]
 
 
 def test_a_number_that_json_does_not_know_is_null_in_the_journal(journal: Journal) -> None:
-    journal.benchmark(timed(FORWARD, peak_allocated_bytes=math.nan))
+    journal.write("benchmark", timed(FORWARD, peak_allocated_bytes=math.nan))
     assert contents_of(journal.path).benchmarks[0]["extra_info"]["peak_allocated_bytes"] is None
     assert b"NaN" not in journal.path.read_bytes()
 
 
 def test_a_line_torn_anywhere_is_dropped_and_the_lines_before_survive(journal: Journal) -> None:
-    journal.benchmark(timed(FORWARD))
+    journal.write("benchmark", timed(FORWARD))
     whole = journal.path.read_bytes()
-    journal.benchmark(timed(BACKWARD))
+    journal.write("benchmark", timed(BACKWARD))
     longer = journal.path.read_bytes()
     for length in range(len(whole), len(longer)):
         journal.path.write_bytes(longer[:length])
@@ -71,14 +71,14 @@ def test_a_journal_torn_inside_its_header_holds_nothing(journal: Journal) -> Non
 
 
 def test_a_reopened_journal_goes_on_after_its_last_whole_line(journal: Journal) -> None:
-    journal.benchmark(timed(FORWARD))
+    journal.write("benchmark", timed(FORWARD))
     journal.close()
     with journal.path.open("ab") as file:
         file.write(b'{"benchmark": {"fulln' + b"." * 9999)
     reopened = Journal.reopen(journal.path)
     assert reopened is not None
-    reopened.started(BACKWARD)
-    reopened.benchmark(timed(BACKWARD))
+    reopened.write("started", BACKWARD)
+    reopened.write("benchmark", timed(BACKWARD))
     reopened.close()
     assert [row["fullname"] for row in contents_of(journal.path).benchmarks] == [FORWARD, BACKWARD]
 
@@ -106,7 +106,7 @@ def test_a_foreign_file_under_a_journals_name_is_told_apart_and_left_alone(tmp_p
 
 @pytest.mark.parametrize("line", [b"garbage", b"[]", b"5", b'{"benchmark": 1}', b'{"other": {}}'])
 def test_a_journal_damaged_in_the_middle_is_told_apart(journal: Journal, line: bytes) -> None:
-    journal.benchmark(timed(FORWARD))
+    journal.write("benchmark", timed(FORWARD))
     last_line = journal.path.read_bytes().splitlines()[-1]
     with journal.path.open("ab") as file:
         file.write(line + b"\n" + last_line + b"\n")

@@ -10,8 +10,16 @@ from perf_tests.counting.counted_grid import counted_grid
 from perf_tests.meta_tests.forked_python import forked_python
 from perf_tests.meta_tests.git_repository import make_repository
 from perf_tests.meta_tests.launch import ROOT
-from perf_tests.records.ledger import COLUMNS, COUNTERS, LedgerKey, ledger_file, moved, read_ledger, write_ledger
-from perf_tests.records.ledger_book import LedgerBook
+from perf_tests.records.ledger import (
+    COLUMNS,
+    COUNTERS,
+    LedgerBook,
+    LedgerKey,
+    ledger_file,
+    moved,
+    read_ledger,
+    write_ledger,
+)
 
 KEY: LedgerKey = ("forward", "small-ctx128-fp32-naive")
 OTHER: LedgerKey = ("optimizer", "small-ctx128-fp32-naive")

@@ -1,12 +1,12 @@
 """What is written down when code is generated in the wrong place."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from perf_tests.instruments.clock import Clock
-from perf_tests.instruments.compilation import CompilationCount
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.measures import timed
 from perf_tests.measures.row import Row
@@ -42,7 +42,7 @@ def test_code_generated_in_a_measured_round_is_flagged(
         graphs += rounds in (0, generated_in_round)
         rounds += 1
 
-    monkeypatch.setattr(timed, "count_compilations", lambda: CompilationCount(graphs, 0, graphs))
+    monkeypatch.setattr(timed, "count_compilations", lambda: Counter(graphs=graphs, cache_misses=graphs))
     device, benchmark = CpuDevice(CPU), LoopBenchmark()
     row = Row(language_model_case(), warmup_rounds)
     TimedMeasure(benchmark, Clock(device), device, 3, warmup_rounds, row)(target)

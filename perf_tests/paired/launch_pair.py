@@ -3,13 +3,11 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from perf_tests.gate.events import SIDES, Side
 from perf_tests.paired.draws import Draw
 from perf_tests.records.record import Json
-from perf_tests.workers.channel import ClosedError, SilentError
 from perf_tests.workers.process import WorkerProcess, inherited_environment, start_worker
 
 STEADY = {
@@ -24,62 +22,20 @@ START_SECONDS = 600.0
 """Time limit for a worker to start, and to build and warm a case, which may compile."""
 
 
-class WorkerError(Exception):
-    """A worker of `side` died, hung or cannot serve; the message says why, without a full stop."""
-
-    def __init__(self, side: Side, reason: str, cannot_start: bool = False) -> None:
-        super().__init__(reason)
-        self.side = side
-        self.cannot_start = cannot_start
-        """Whether the side's own code failed before the first case."""
-
-
-@dataclass
-class Worker:
-    side: Side
-    worker: WorkerProcess
-
-    @property
-    def process_id(self) -> int:
-        return self.worker.process.pid
-
-    def send(self, message: Json) -> None:
-        try:
-            self.worker.channel.send(message)
-        except ClosedError as error:
-            raise WorkerError(self.side, self.worker.how_it_ended()) from error
-
-    def receive(self, patience_seconds: float) -> Json:
-        """The next message; raises WorkerError if there is none, or if it says that the worker cannot continue."""
-        try:
-            message = self.worker.channel.receive(patience_seconds)
-        except SilentError as error:
-            raise WorkerError(self.side, f"it gave no answer for {patience_seconds:.0f} s") from error
-        except (ClosedError, ValueError) as error:
-            raise WorkerError(self.side, self.worker.how_it_ended()) from error
-        if "cannot" in message:
-            raise WorkerError(self.side, str(message["cannot"]).strip().rstrip("."), cannot_start=True)
-        return message
-
-    def ask(self, message: Json, patience_seconds: float) -> Json:
-        self.send(message)
-        return self.receive(patience_seconds)
-
-
 @contextmanager
-def launched(trees: Mapping[Side, Path], tasks: Mapping[Side, Json], draw: Draw) -> Iterator[dict[Side, Worker]]:
+def launched(trees: Mapping[Side, Path], tasks: Mapping[Side, Json], draw: Draw) -> Iterator[dict[Side, WorkerProcess]]:
     """Both workers, started together and told what to collect; both are ended on every exit."""
-    workers: dict[Side, Worker] = {}
+    workers: dict[Side, WorkerProcess] = {}
     sides: Sequence[Side] = ("head", "base") if draw.head_starts_first else SIDES
     try:
         for side in sides:
             environment = worker_environment(draw)
-            workers[side] = Worker(side, start_worker("perf_tests.paired.worker", trees[side], environment))
+            workers[side] = start_worker("perf_tests.paired.worker", trees[side], environment, side)
             workers[side].send(tasks[side])
         yield workers
     finally:
         for worker in workers.values():
-            worker.worker.end()
+            worker.end()
 
 
 def worker_environment(draw: Draw) -> dict[str, str]:

@@ -12,11 +12,12 @@ from perf_tests.gate.exact_counters import exact_events
 from perf_tests.gate.samples import SamplesFile
 from perf_tests.instruments.cores import keep_on, let_go, processors_for
 from perf_tests.paired.draws import Draw, draw_cores, draw_order, draw_pair, draw_quadruples, quadruple_count
-from perf_tests.paired.launch_pair import START_SECONDS, Worker, WorkerError, launched
+from perf_tests.paired.launch_pair import START_SECONDS, launched
 from perf_tests.paired.trees import Trees
 from perf_tests.records.compare import identity_difference
 from perf_tests.records.record import Json
 from perf_tests.views.screens.lines import case_name
+from perf_tests.workers.process import WorkerEndedError, WorkerProcess
 
 SENTINELS = ("arithmetic", "memory", "interpreter")
 
@@ -85,14 +86,14 @@ class Measuring:
         while part.left:
             try:
                 part.measure()
-            except WorkerError as error:
+            except WorkerEndedError as error:
                 self._note_trouble(error, part)
         for (name, side), times in part.sentinel_seconds.items():
             self.samples_file.append(Sentinel(stage, pair, name, side, times).to_line())
         seconds = time.monotonic() - start - (self.counting_seconds - counting_seconds)
         self.samples_file.append(PairTime(stage, pair, round(seconds, 3)).to_line())
 
-    def count_cases(self, cases: Sequence[str], workers: Mapping[Side, Worker]) -> None:
+    def count_cases(self, cases: Sequence[str], workers: Mapping[Side, WorkerProcess]) -> None:
         """Keep the exact counters of both sides; a worker that fails in it costs no case its time."""
         start = time.monotonic()
         self.counts = False
@@ -101,7 +102,7 @@ class Measuring:
                 for side, worker in workers.items():
                     worker.send({"count": self.own_ids[side][case]})
                 answers = {side: worker.receive(self.start_seconds) for side, worker in workers.items()}
-            except WorkerError as error:
+            except WorkerEndedError as error:
                 reason = f"counting {case_name(case)} failed: {error}"
                 for left in cases[place:]:
                     self.samples_file.append(Uncounted(left, error.side, reason).to_line())
@@ -110,7 +111,7 @@ class Measuring:
                 self.samples_file.append(event.to_line())
         self.counting_seconds += time.monotonic() - start
 
-    def _note_trouble(self, error: WorkerError, part: "_PairPart") -> None:
+    def _note_trouble(self, error: WorkerEndedError, part: "_PairPart") -> None:
         """Launch again, or give up the current case; a side that cannot load has none of the cases."""
         if error.cannot_start and error.side == "head":
             raise UnmeasurableError(f"{error}.") from error
@@ -150,7 +151,7 @@ class _PairPart:
         self._all = list(self.left)
 
     def measure(self) -> None:
-        """Launch both sides and measure the cases left; raises WorkerError as soon as one side fails."""
+        """Launch both sides and measure the cases left; raises WorkerEndedError as soon as one side fails."""
         measuring = self.measuring
         trees: dict[Side, Path] = {"base": measuring.trees.base, "head": measuring.trees.head}
         with launched(trees, measuring.tasks, self.draw) as workers:
@@ -164,7 +165,7 @@ class _PairPart:
             if measuring.counts:
                 measuring.count_cases([case for case in self._all if case not in measuring.left_out], workers)
 
-    def _agree_on_cases(self, workers: Mapping[Side, Worker]) -> None:
+    def _agree_on_cases(self, workers: Mapping[Side, WorkerProcess]) -> None:
         """Leave out cases that a side lacks or defines differently; tell both sides the order."""
         measuring = self.measuring
         for side, answer in self._receive_all(workers).items():
@@ -177,14 +178,14 @@ class _PairPart:
         for side, worker in workers.items():
             worker.send({"order": [measuring.own_ids[side][case] for case in self.left]})
 
-    def _receive_all(self, workers: Mapping[Side, Worker]) -> dict[Side, Json]:
-        """An answer of each side. Raises WorkerError, of two the graver, which is that head's code cannot be used."""
+    def _receive_all(self, workers: Mapping[Side, WorkerProcess]) -> dict[Side, Json]:
+        """An answer of each side. Of two WorkerEndedErrors it raises the graver: head's code cannot be used."""
         answers: dict[Side, Json] = {}
-        troubles: list[WorkerError] = []
+        troubles: list[WorkerEndedError] = []
         for side, worker in workers.items():
             try:
                 answers[side] = worker.receive(self.measuring.start_seconds)
-            except WorkerError as error:
+            except WorkerEndedError as error:
                 troubles.append(error)
         if troubles:
             raise max(troubles, key=lambda error: (error.cannot_start, error.side == "head"))
@@ -197,7 +198,7 @@ class _PairPart:
         difference = identity_difference({**identity, **on_purpose}, {**self.measuring.identities[case], **on_purpose})
         return f"under this id it measures something else: {difference}" if difference else None
 
-    def _measure_case(self, case: str, workers: Mapping[Side, Worker]) -> None:
+    def _measure_case(self, case: str, workers: Mapping[Side, WorkerProcess]) -> None:
         measuring = self.measuring
         answers = self._receive_all(workers)
         line = None
@@ -217,7 +218,7 @@ class _PairPart:
             measuring.samples_file.append(line)
 
     @contextmanager
-    def _on_the_same_cores(self, case: str, workers: Mapping[Side, Worker]) -> Iterator[list[int] | None]:
+    def _on_the_same_cores(self, case: str, workers: Mapping[Side, WorkerProcess]) -> Iterator[list[int] | None]:
         """Both workers on cores drawn for this case.
 
         The scheduler would keep each process on its own core, and load on one core would look like a difference of
@@ -229,14 +230,14 @@ class _PairPart:
             return
         cores = draw_cores(measuring.seed, self.pair, case, processors_for(measuring.threads), measuring.threads)
         for worker in workers.values():
-            keep_on(worker.process_id, cores)
+            keep_on(worker.process.pid, cores)
         try:
             yield cores
         finally:
             for worker in workers.values():
-                let_go(worker.process_id)
+                let_go(worker.process.pid)
 
-    def _measure_rounds(self, case: str, workers: Mapping[Side, Worker], round_seconds: float) -> Json:
+    def _measure_rounds(self, case: str, workers: Mapping[Side, WorkerProcess], round_seconds: float) -> Json:
         unmeasured = 1 if round_seconds < PRIMED_BELOW_SECONDS else 0
         patience_seconds = self.measuring.answer_seconds + 100 * round_seconds
         quadruple_seconds = round_seconds * sum(unmeasured + rounds for _, rounds in turns(ORDERS[0]))
@@ -255,7 +256,7 @@ class _PairPart:
         return line
 
     def _measure_quadruple(
-        self, order: str, workers: Mapping[Side, Worker], unmeasured: int, patience_seconds: float
+        self, order: str, workers: Mapping[Side, WorkerProcess], unmeasured: int, patience_seconds: float
     ) -> dict[str, list[float]]:
         quadruple: dict[str, list[float]] = {}
         for side, rounds in turns(order):
@@ -266,7 +267,7 @@ class _PairPart:
             self.measuring.turns += 1
         return quadruple
 
-    def _measure_sentinels(self, workers: Mapping[Side, Worker], order: str) -> None:
+    def _measure_sentinels(self, workers: Mapping[Side, WorkerProcess], order: str) -> None:
         for name in SENTINELS:
             for side, count in turns(order):
                 answer = workers[side].ask({"sentinel": name, "count": count}, self.measuring.answer_seconds)

@@ -7,11 +7,11 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from perf_tests.workers.channel import Channel, ClosedError
+from perf_tests.workers.channel import Channel, ClosedError, channel_of_worker
 
 
 def main() -> int:
-    channel = Channel(int(sys.argv[1]), int(sys.argv[2]))
+    channel = channel_of_worker()
     try:
         reason = _why_no_model() or _serve(channel)
         if reason:

@@ -10,7 +10,7 @@ from statistics import median
 
 from perf_tests.audit.plausibility import MEASURED_CEILING_MARGIN
 from perf_tests.cases import Case, LanguageModelCase
-from perf_tests.counting.case_counters import Counters, counters_of, why_not_counted
+from perf_tests.counting.case_counters import Counters, NotCountedError, counters_of
 from perf_tests.limits.ceilings import Ceilings
 from perf_tests.limits.datasheets import Gpu
 from perf_tests.limits.least_work import AttentionWork, ModelWork, Work
@@ -99,11 +99,10 @@ def expect(case: Case, ceilings: Ceilings | None, gpu: Gpu | None) -> Expectatio
 
 def counted(case: Case) -> tuple[Counters | None, str | None]:
     """The case's exact counters, or None and one sentence why not."""
-    reason = why_not_counted(case)
-    if reason is not None:
-        return None, reason
     try:
         return counters_of(case), None
+    except NotCountedError as error:
+        return None, str(error)
     except Exception as error:
         # An operation unknown to the counters, in another torch for example, must not cost the case its timing.
         return None, f"counting failed: {type(error).__name__}: {error}"

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from perf_tests.records.record import Json, without_nan
 
@@ -26,6 +26,13 @@ class JournalContents:
     passes: list[Json] = field(default_factory=list)
     starts: dict[str, int] = field(default_factory=dict)
     """By case."""
+
+    def add(self, kind: str, row: Any) -> None:
+        """Raises KeyError for an unknown kind of line."""
+        if kind == "started":
+            self.starts[row] = self.starts.get(row, 0) + 1
+        else:
+            {"benchmark": self.benchmarks, "outcome": self.outcomes, "pass": self.passes}[kind].append(row)
 
     @property
     def finished_ids(self) -> set[str]:
@@ -46,7 +53,7 @@ class Journal:
         path = folder / f"journal-{stamp}-{os.getpid()}.jsonl"
         journal = cls(path, path.open("xb"))
         _lock(journal._file)
-        journal._append({"header": header})
+        journal.write("header", header)
         return journal
 
     @classmethod
@@ -63,17 +70,11 @@ class Journal:
         file.truncate()
         return cls(path, file)
 
-    def started(self, case_id: str) -> None:
-        self._append({"started": case_id})
-
-    def benchmark(self, row: Json) -> None:
-        self._append({"benchmark": row})
-
-    def outcome(self, row: Json) -> None:
-        self._append({"outcome": row})
-
-    def extra_pass(self, row: Json) -> None:
-        self._append({"pass": row})
+    def write(self, kind: str, row: Json | str) -> None:
+        line = json.dumps(without_nan({kind: row}), allow_nan=False) + "\n"
+        self._file.write(line.encode())
+        self._file.flush()
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         # A line that a full disk refused stays in the buffer and is refused again, which was reported already.
@@ -84,12 +85,6 @@ class Journal:
         """Remove the journal, once its record is on disk."""
         self.path.unlink()
         self.close()
-
-    def _append(self, entry: Json) -> None:
-        line = json.dumps(without_nan(entry), allow_nan=False) + "\n"
-        self._file.write(line.encode())
-        self._file.flush()
-        os.fsync(self._file.fileno())
 
 
 def read_journal(path: Path) -> JournalContents | None:
@@ -105,12 +100,7 @@ def read_journal(path: Path) -> JournalContents | None:
         contents = JournalContents({name: header["header"][name] for name in HEADER})
         for entry in entries:
             ((kind, row),) = entry.items()
-            if kind == "started":
-                contents.starts[row] = contents.starts.get(row, 0) + 1
-            else:
-                {"benchmark": contents.benchmarks, "outcome": contents.outcomes, "pass": contents.passes}[kind].append(
-                    row
-                )
+            contents.add(kind, row)
         if not all(isinstance(case_id, str) for case_id in contents.finished_ids):
             raise TypeError("a case without a name")
     except (AttributeError, ValueError, KeyError, TypeError) as error:

@@ -17,7 +17,7 @@ from perf_tests.bench.progress import Line, Progress, expected_work
 from perf_tests.bench.session import MeasuringSession, ResumeError, open_journal
 from perf_tests.bench.stash import AGAINST, CASE, OTHER_MEASURE, PASS, RUN, SAVING, SETTINGS, WORKBENCH, Run
 from perf_tests.bench.workbench import Workbench, set_up
-from perf_tests.cases import ATTENTION_AXES, LANGUAGE_MODEL_AXES
+from perf_tests.cases import FAMILIES
 from perf_tests.gate.accepted import FILE_NAME, Acceptance, read_accepted
 from perf_tests.instruments import machine
 from perf_tests.instruments.kernels import ProfilerBusyError, check_no_profiler
@@ -139,7 +139,7 @@ def prepare_table(config: pytest.Config, benchmarks: list[Json]) -> None:
     assert session is not None
     measured = {row["fullname"] for row in session.contents.benchmarks}
     benchmarks[:] = [row for row in benchmarks if row["fullname"] in measured]
-    same_parameters(benchmarks, (*LANGUAGE_MODEL_AXES, *ATTENTION_AXES))
+    same_parameters(benchmarks, [name for family in FAMILIES for name in family.axes])
     if run.baseline:
         show_beside_baseline(benchmarks, run.baseline.data, run.baseline.name)
 

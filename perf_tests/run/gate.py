@@ -11,7 +11,7 @@ from perf_tests.bench.against import Against
 from perf_tests.bench.progress import Line
 from perf_tests.bench.stash import AGAINST, CASE, GATE_RULES, SAVING, SETTINGS
 from perf_tests.bench.workbench import Workbench
-from perf_tests.cases import ATTENTION_AXES, LANGUAGE_MODEL_AXES, AttentionCase, attention_id, language_model_id
+from perf_tests.cases import family_of
 from perf_tests.gate.conclusion import RunVerdict
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.verdicts import CaseResult, Verdict
@@ -72,10 +72,9 @@ def _id_at_base(item: pytest.Item, against: Against) -> str:
     axes = dict(item.callspec.params)  # type: ignore[attr-defined]  # public on every parametrized pytest.Function
     if other is None or other.axis not in axes:
         return item.nodeid
-    alone = isinstance(item.stash[CASE], AttentionCase)
-    names, ids = (ATTENTION_AXES, attention_id) if alone else (LANGUAGE_MODEL_AXES, language_model_id)
     axes[other.axis] = other.value
-    return f"{item.nodeid.partition('[')[0]}[{ids(tuple(axes[name] for name in names))}]"
+    family = family_of(axes)
+    return f"{item.nodeid.partition('[')[0]}[{family.id_of(*(axes[name] for name in family.axes))}]"
 
 
 @dataclass

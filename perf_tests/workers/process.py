@@ -9,14 +9,22 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+from perf_tests.gate.events import Side
 from perf_tests.records.record import Json
-from perf_tests.workers.channel import Channel, ClosedError
+from perf_tests.workers.channel import Channel, ClosedError, SilentError
 
 
 class WorkerEndedError(Exception):
-    """A worker ended without an answer; the message says how, without a full stop."""
+    """A worker died, hung or cannot serve; the message says how, without a full stop."""
+
+    def __init__(self, reason: str, side: Side | None = None, cannot_start: bool = False) -> None:
+        super().__init__(reason)
+        self.side: Any = side
+        """Of the gate's worker; None of another one."""
+        self.cannot_start = cannot_start
+        """Whether the side's own code failed before the first case."""
 
 
 @dataclass
@@ -26,16 +34,36 @@ class WorkerProcess:
     process: subprocess.Popen[bytes]
     channel: Channel
     log: IO[bytes]
+    side: Side | None = None
+    """Of a gate."""
 
-    def ask(self, task: Json) -> Json:
-        """The worker's answer, without a time limit. Raises WorkerEndedError."""
+    def send(self, message: Json) -> None:
+        """Raises WorkerEndedError."""
         try:
-            self.channel.send(task)
-            return self.channel.receive()
-        except (ClosedError, ValueError) as error:
-            raise WorkerEndedError(self.how_it_ended()) from error
+            self.channel.send(message)
+        except ClosedError as error:
+            raise WorkerEndedError(self._how_it_ended(), self.side) from error
 
-    def how_it_ended(self) -> str:
+    def receive(self, patience_seconds: float | None = None) -> Json:
+        """The next message, within `patience_seconds` where given.
+
+        Raises WorkerEndedError if there is none, or if it says that the worker cannot continue.
+        """
+        try:
+            message = self.channel.receive(patience_seconds)
+        except SilentError as error:
+            raise WorkerEndedError(f"it gave no answer for {patience_seconds:.0f} s", self.side) from error
+        except (ClosedError, ValueError) as error:
+            raise WorkerEndedError(self._how_it_ended(), self.side) from error
+        if "cannot" in message:
+            raise WorkerEndedError(str(message["cannot"]).strip().rstrip("."), self.side, cannot_start=True)
+        return message
+
+    def ask(self, message: Json, patience_seconds: float | None = None) -> Json:
+        self.send(message)
+        return self.receive(patience_seconds)
+
+    def _how_it_ended(self) -> str:
         """Call it once the worker has closed its end of the channel."""
         try:
             code = self.process.wait(timeout=5)
@@ -61,7 +89,7 @@ class WorkerProcess:
         self.log.close()
 
 
-def start_worker(module: str, folder: Path, environment: Mapping[str, str]) -> WorkerProcess:
+def start_worker(module: str, folder: Path, environment: Mapping[str, str], side: Side | None = None) -> WorkerProcess:
     log = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the worker lives
     its_read, our_write = os.pipe()
     our_read, its_write = os.pipe()
@@ -79,7 +107,7 @@ def start_worker(module: str, folder: Path, environment: Mapping[str, str]) -> W
     finally:
         os.close(its_read)
         os.close(its_write)
-    return WorkerProcess(process, Channel(our_read, our_write), log)
+    return WorkerProcess(process, Channel(our_read, our_write), log, side)
 
 
 def inherited_environment() -> dict[str, str]:
