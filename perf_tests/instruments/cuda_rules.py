@@ -19,9 +19,11 @@ from perf_tests.instruments.torch_private import operator
 
 HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
 LISTS = {
+    "low": "AT_FORALL_LOWER_PRECISION_FP",
     "float32": "AT_FORALL_FP32",
     "set dtype": "AT_FORALL_FP32_SET_OPT_DTYPE",
     "append dtype": "AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE",
+    "widest": "AT_FORALL_PROMOTE",
 }
 
 _SIXTEEN_BIT = (torch.bfloat16, torch.float16)
@@ -30,33 +32,42 @@ _PYTHON_NAMES = {"__pow__", "__rpow__", "cross_entropy"}
 """Calls of listed operators under other names, or made of listed ones that run out of sight of the mode."""
 
 
-def cuda_lists() -> dict[str, list[str]]:
-    """What CUDA's autocast casts each operator to, as ATen/autocast_mode.h of the installed torch says.
-
-    Operators without their overload, by policy; raises ValueError where a policy is missing.
-    """
+def op_lists(header: str) -> dict[str, list[str]]:
+    """Operators with their overload, such as `softmax.int`, by policy; raises ValueError where a policy is missing."""
     # A line that ends in a backslash continues in the next.
-    joined = HEADER.read_text().replace("\\\n", " ")
+    joined = header.replace("\\\n", " ")
     lists = {}
     for policy, macro in LISTS.items():
         found = re.search(rf"#define {macro}\(_\)(.*)", joined)
         if found is None:
             raise ValueError(f"{HEADER} defines no {macro}; this torch lists its operators in another way.")
-        lists[policy] = re.findall(r'"(\w+)' if policy == "append dtype" else r"_\((\w+)", found[1])
+        if policy == "append dtype":
+            lists[policy] = re.findall(r'"([\w.]+)"', found[1])
+        else:
+            lists[policy] = [".".join(filter(None, pair)) for pair in re.findall(r"_\((\w+)(?:,\s*(\w+))?\)", found[1])]
     return lists
+
+
+def cuda_lists() -> dict[str, list[str]]:
+    """What CUDA's autocast casts each operator to, as ATen/autocast_mode.h of the installed torch says."""
+    return op_lists(HEADER.read_text())
 
 
 @cache
 def runs_in_float32() -> frozenset[str]:
     """Names of calls whose arguments CUDA's autocast casts to float32."""
     lists = cuda_lists()
-    return frozenset({*lists["float32"], *lists["append dtype"]} | _PYTHON_NAMES)
+    return frozenset({_without_overload(name) for name in (*lists["float32"], *lists["append dtype"])} | _PYTHON_NAMES)
 
 
 @cache
 def returns_float32() -> frozenset[str]:
     """Names of calls that CUDA's autocast gives a dtype if they have none."""
-    return frozenset(cuda_lists()["set dtype"])
+    return frozenset(_without_overload(name) for name in cuda_lists()["set dtype"])
+
+
+def _without_overload(name: str) -> str:
+    return name.partition(".")[0]
 
 
 class CudaRules(TorchFunctionMode):
