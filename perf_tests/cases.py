@@ -170,13 +170,12 @@ class AttentionCase(AttentionIdentity, _OfAPhase):
 
 Case = LanguageModelCase | AttentionCase
 
-
 FAMILIES = (LanguageModelCase, AttentionCase)
 
 
 def family_of(names: Container[str]) -> type[Case]:
     """The cases whose axes or identity have these names."""
-    return FAMILIES[is_attention(names)]
+    return AttentionCase if is_attention(names) else LanguageModelCase
 
 
 def chosen_phases(settings: Settings) -> set[str]:
