@@ -11,13 +11,10 @@ from perf_tests.cases import AttentionCase, LanguageModelCase
 from perf_tests.counting import fake_training
 from perf_tests.instruments.counters import ACTIVATIONS, GRADIENTS, PartCounters
 from perf_tests.instruments.layer_extrapolation import NotOfEqualLayersError, extrapolated
+from perf_tests.meta_tests.example_cases import language_model_case
 
-CASE = LanguageModelCase(
-    phase="forward", size="own",
-    config=ModelConfig(d_model=32, d_ff=48, num_layers=2, num_heads=4, vocab_size=51, context_length=24),
-    context_length=24, batch_size=3, precision="fp32", attention="naive", execution="eager", checkpoint="none",
-    optimizer=None, device="cpu", model="ours",
-)  # fmt: skip
+CONFIG = ModelConfig(d_model=32, d_ff=48, num_layers=2, num_heads=4, vocab_size=51, context_length=24)
+CASE = language_model_case(CONFIG, batch_size=3)
 
 
 @pytest.fixture
@@ -52,9 +49,7 @@ def test_passes_count_the_same_on_real_tensors(
 
 @pytest.mark.parametrize("optimizer", ["loop", "foreach", "fused"])
 @pytest.mark.parametrize("scales_loss", [False, True])
-def test_updates_count_the_same_on_real_tensors(
-    optimizer: str, scales_loss: bool, request: pytest.FixtureRequest
-) -> None:
+def test_updates_count_alike_on_real_tensors(optimizer: str, scales_loss: bool, request: pytest.FixtureRequest) -> None:
     on_fake = fake_training.updates(CASE.config, optimizer, scales_loss, "cuda")
     request.getfixturevalue("real_tensors")
     fake_training.updates.cache_clear()

@@ -15,10 +15,9 @@ from perf_tests.gate.conclusion import GateResult, RunVerdict
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import read_samples
 from perf_tests.gate.verdicts import Verdict
-from perf_tests.meta_tests.example_cases import attention_case
+from perf_tests.meta_tests.example_cases import SETTINGS, attention_case
 from perf_tests.meta_tests.git_repository import commit, git
 from perf_tests.meta_tests.test_paired_measuring import tree
-from perf_tests.options import Settings
 from perf_tests.paired import run as run_module
 from perf_tests.paired.run import GatePlan, GateRun, run_gate
 from perf_tests.paired.trees import find_commit
@@ -30,13 +29,6 @@ CASES: Mapping[str, Case] = {
     )
     for length in (64, 128, 256)
 }
-
-SETTINGS = Settings(
-    device="cpu", sizes=(), contexts=(), precisions=(), attentions=(), executions=(), checkpoints=(), phases=(),
-    head_dims=(), sequence_lengths=(), attention_alone_precisions=(), attention_alone_implementations=(), batch_size=1,
-    warmup_rounds=1, rounds=1, attention_alone_rounds=1, threads=1, seed=1, optimizer="default",
-    memory_budget_bytes=None, model=None, passes=(), memory_snapshot=False, nvtx=False,
-)  # fmt: skip
 
 QUICK = Rules(screen_pairs=3, confirm_looks=(5, 8), look_shares=(0.5, 0.5), clock="wall")
 

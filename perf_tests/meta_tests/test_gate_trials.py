@@ -228,9 +228,7 @@ def test_an_estimate_off_by_more_than_half_a_point_refutes_the_claim(capsys: pyt
 
 
 @pytest.mark.parametrize(("found", "said"), [(40, "holds"), (25, "does not hold")])
-def test_what_a_noisy_run_says_it_finds_is_tried_where_it_says_so(
-    found: int, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_noisy_runs_claim_is_tried_where_it_says(found: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     ten = [power_trial(0.10, place < found, cpu_spread=0.05, detectable=0.08) for place in range(40)]
     beyond = [power_trial(0.05, False, cpu_spread=0.05, detectable=0.08) for _ in range(40)]
     gate_power.conclude_from([*ten, *beyond])

@@ -56,9 +56,7 @@ def with_a_new_field(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param("flushed", Status.INCOMPARABLE, "cold_cache was None, is 'flushed'", id="off its default"),
     ],
 )
-def test_rows_without_a_new_field_join_those_where_it_is_null(
-    value: str | None, status: Status, explanation: str
-) -> None:
+def test_rows_without_a_field_join_those_where_it_is_null(value: str | None, status: Status, explanation: str) -> None:
     rows = [{**row, "extra_info": {**row["extra_info"], "cold_cache": value}} for row in RECORD["benchmarks"]]
     compared = compare(RECORD, {**RECORD, "benchmarks": rows})
     assert {(row.status, row.explanation) for row in compared} == {(status, explanation)}

@@ -64,7 +64,7 @@ VALUES: Json = {
     "share, workspace_bytes, is_flagged", [(1.0, 0, False), (1.009, 0, False), (1.02, 0, True), (0.98, 0, True),
                                            (1.02, 10**9, False), (0.98, 10**9, True)],
 )  # fmt: skip
-def test_a_peak_beyond_a_hundredth_and_the_workspaces_is_flagged(
+def test_a_peak_beyond_1_percent_and_workspaces_is_flagged(
     share: float, workspace_bytes: int, is_flagged: bool
 ) -> None:
     counters = counters_of(language_model_case())

@@ -96,9 +96,7 @@ def test_the_old_model_is_gone_before_the_next_is_built(shelf: ModelShelf, monke
     assert alive_while_building == [False]
 
 
-def test_to_others_are_left_the_model_and_what_the_heap_keeps(
-    shelf: ModelShelf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_others_are_left_the_model_and_what_the_heap_keeps(shelf: ModelShelf, monkeypatch: pytest.MonkeyPatch) -> None:
     model = weakref.ref(shelf.lend(language_model_case(), "loop").model)
     given_back = []
     monkeypatch.setattr(heap, "give_back", lambda: given_back.append(model() is None))

@@ -19,11 +19,17 @@ def compare(before: Path, now: Path, *options: str) -> int:
     return main(["compare", str(before), str(now), *options])
 
 
-def test_two_records_are_compared_case_by_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = write_record(tmp_path / "before.json", record([timed()]))
-    now = write_record(tmp_path / "now.json", record([timed(seconds=SLOWER)]))
-    assert compare(before, now) == 0
-    assert "1.100" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    "now, code, words",
+    [(record([timed(seconds=SLOWER)]), 0, "1.100"), (record([timed()], threads=2), 3, "threads: 2 here, 4 there")],
+    ids=["case by case", "not those of two machines"],
+)
+def test_records_are_compared(
+    now: Json, code: int, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = write_record(tmp_path / "before.json", record([timed()], threads=4))
+    assert compare(before, write_record(tmp_path / "now.json", now)) == code
+    assert words in capsys.readouterr().out
 
 
 def test_json_says_the_same_to_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,13 +43,6 @@ def test_json_says_the_same_to_machines(tmp_path: Path, capsys: pytest.CaptureFi
 def test_a_case_that_lost_its_figure_is_a_finding(now: Json, tmp_path: Path) -> None:
     before = write_record(tmp_path / "before.json", record([timed(), timed(BACKWARD, phase="backward")]))
     assert compare(before, write_record(tmp_path / "now.json", now)) == 1
-
-
-def test_records_of_two_machines_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = write_record(tmp_path / "before.json", record([timed()], threads=4))
-    now = write_record(tmp_path / "now.json", record([timed()], threads=2))
-    assert compare(before, now) == 3
-    assert "threads: 2 here, 4 there" in capsys.readouterr().out
 
 
 @pytest.fixture

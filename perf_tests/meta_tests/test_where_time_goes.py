@@ -5,21 +5,17 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import pytest
 
 from model.precision import PRECISIONS
 from model.training import Training
-from perf_tests.instruments.device import CpuDevice
-from perf_tests.instruments.kernels import trace_rounds
-from perf_tests.measures.rounds import Rounds
 from perf_tests.meta_tests.documents import ROOT, block, indented, named, page
 from perf_tests.meta_tests.example_cases import CPU, TOY, build, language_model_case, random_tokens
+from perf_tests.meta_tests.traced_rounds import rounds, traced_values
 from perf_tests.records.record import Json
 from perf_tests.records.store import read_record
-from perf_tests.traces.chrome_trace import read_chrome_trace
-from perf_tests.traces.kernel_table import expected_products, kernel_values
+from perf_tests.traces.kernel_table import expected_products
 
 TEXT = page("where-time-goes")
 LAYERS = (1, 3)
@@ -42,25 +38,12 @@ def traced(phase: str, precision: str, layers: int) -> Json:
     config = replace(TOY, num_layers=layers)
     training, tokens = Training(build(config), PRECISIONS[precision], CPU), random_tokens(config)
     training.create_optimizer_state()
-
-    def graph() -> tuple[Any, ...]:
-        training.clear_gradients()
-        return (training.loss(training.forward(tokens), tokens),)
-
-    rounds = {
-        "forward": Rounds(lambda: training.forward(tokens)),
-        "backward": Rounds(training.backward, graph),
-        "full_step": Rounds(lambda: training.step(tokens, tokens)),
-    }
-    trace = trace_rounds(rounds[phase].play, CpuDevice(CPU)).trace
-    return kernel_values(read_chrome_trace(trace), language_model_case(config, phase=phase).identity())
+    return traced_values(language_model_case(config, phase=phase), *rounds(training, tokens)[phase])
 
 
 @pytest.mark.parametrize("phase, figures", formulas())
 @pytest.mark.parametrize("layers", LAYERS)
-def test_launches_and_products_are_those_of_a_traced_step(
-    phase: str, figures: list[tuple[int, int]], layers: int
-) -> None:
+def test_launches_and_products_are_those_of_a_trace(phase: str, figures: list[tuple[int, int]], layers: int) -> None:
     fp32, bf16, products = (of_layer * layers + beside for of_layer, beside in figures)
     assert [traced(phase, precision, layers)["launches"] for precision in ("fp32", "bf16")] == [fp32, bf16]
     counted = traced(phase, "fp32", layers)["matrix_products"]
