@@ -23,12 +23,8 @@ from perf_tests.paired.run import GatePlan, GateRun, run_gate
 from perf_tests.paired.trees import find_commit
 from perf_tests.views.screens.gate import report_lines
 
-CASES: Mapping[str, Case] = {
-    f"perf_tests/test_attention.py::test_attention_forward[d16-seq{length}-fp32-naive]": attention_case(
-        sequence_length=length
-    )
-    for length in (64, 128, 256)
-}
+CASE_ID = "perf_tests/test_attention.py::test_attention_forward[d16-seq{}-fp32-naive]"
+CASES: Mapping[str, Case] = {CASE_ID.format(n): attention_case(sequence_length=n) for n in (64, 128, 256)}
 
 QUICK = Rules(screen_pairs=3, confirm_looks=(5, 8), look_shares=(0.5, 0.5), clock="wall")
 

@@ -56,7 +56,6 @@ def test_each_change_fits_the_code_and_leaves_the_result_as_it_was(name: str, tr
     before = {path: path.read_text() for path in (tree / "model").glob("*.py")}
     CHANGES[name](tree)
     changed = [path for path, text in before.items() if path.read_text() != text]
-
     assert bool(changed) == (name != "same-code")
     for path in changed:
         compile(path.read_text(), str(path), "exec")
@@ -163,9 +162,8 @@ def test_a_run_that_says_nothing_ends_the_proof(
 
     monkeypatch.setattr(gate_trials, "run_trial", fails)
     arguments = gate_trials.proof_arguments("about", "cost", runs=1, minutes=5).parse_args([f"--folder={tmp_path}"])
-    assert (
-        gate_trials.prove(arguments, [gate_trials.Plan({"change": "item"}, lambda tree: None, ())], conclude_from) == 2
-    )
+    plan = gate_trials.Plan({"change": "item"}, lambda tree: None, ())
+    assert gate_trials.prove(arguments, [plan], conclude_from) == 2
     assert capsys.readouterr().out.endswith("no verdict\n")
 
 
@@ -213,7 +211,6 @@ def test_power_is_claimed_from_enough_trials_on_a_machine_calm_enough(
     five = [power_trial(0.05, place < found, spread) for place in range(trials)]
     three = [power_trial(0.03, place < 32) for place in range(40)]
     real = real_trial("item", True, True)
-
     assert gate_power.conclude_from([*five, *three, real]) == exit_code
     output = capsys.readouterr().out
     assert f"{found} of {trials}" in next(line for line in output.splitlines() if line.strip().startswith("5%"))
@@ -300,7 +297,6 @@ def test_false_alarms_are_counted_against_the_promised_rate(
     contaminated = trial("comments", verdict=RunVerdict.CONTAMINATED)
     failed = [trial("same-code")] * alarms
     passed = [trial("comments", verdict=RunVerdict.PASSED)] * (runs - alarms)
-
     assert conclude_from([contaminated, *failed, *passed]) == exit_code
     output = capsys.readouterr().out
     assert f"runs with a false alarm: {alarms} of {runs}" in output

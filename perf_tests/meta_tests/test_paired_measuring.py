@@ -21,14 +21,7 @@ from perf_tests.paired.draws import (
     draw_quadruples,
     quadruple_count,
 )
-from perf_tests.paired.measuring import (
-    PRIMED_BELOW_SECONDS,
-    SENTINELS,
-    SETTLING_QUADRUPLES,
-    Measuring,
-    UnmeasurableError,
-    turns,
-)
+from perf_tests.paired.measuring import PRIMED_BELOW_SECONDS, SETTLING_QUADRUPLES, Measuring, UnmeasurableError, turns
 from perf_tests.paired.trees import Trees
 from perf_tests.records.record import Json
 
@@ -293,5 +286,5 @@ def test_the_first_quadruples_of_short_rounds_are_thrown_away_and_count_as_time_
         worked = [(folder / "worked.txt").read_text().splitlines() for folder in (run.trees.base, run.trees.head)]
     orders = [len(line.orders) for line in read_samples(tmp_path / "samples.jsonl").measurements]
     assert set(orders) == {quadruple_count(rounds * round_seconds)}
-    of_sentinels = 3 * len(SENTINELS) * len(CASES)
+    of_sentinels = 3 * len(measuring_module.SENTINELS) * len(CASES)
     assert sum(map(len, worked)) - of_sentinels == sum(3 * (count + thrown_away) for count in orders)
