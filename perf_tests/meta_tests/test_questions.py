@@ -114,11 +114,6 @@ def test_without_its_tables_there_is_one_sentence(tmp_path: Path, capsys: pytest
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_page_that_cannot_be_written_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["questions", f"--output={tmp_path}/missing/page.md"]) == 2
-    assert "cannot be written" in capsys.readouterr().err
-
-
 def shape_of(config: ModelConfig) -> Shape:
     return Shape(config.d_model, config.d_ff, config.num_layers, config.num_heads)
 

@@ -51,9 +51,8 @@ def test_launches_and_products_are_those_of_a_trace(phase: str, figures: list[tu
     assert expected_products(language_model_case(phase=phase, attention="sdpa").identity()) is None
 
 
-def shown() -> list[list[str]]:
-    rows = [re.split(r"\s{2,}", line.strip()) for line in indented(block(TEXT, "published"))]
-    return rows[1:]
+def shown(name: str = "published") -> list[list[str]]:
+    return [re.split(r"\s{2,}", line.strip()) for line in indented(block(TEXT, name))[1:]]
 
 
 def test_there_are_phases_and_shares_to_compare() -> None:
@@ -88,8 +87,7 @@ def test_the_measured_table_is_the_records() -> None:
         f"{label} {phase.replace('_', ' ')}": [figure(values) for values in by_phase[phase]]
         for phase, figures in FIGURE_OF_PHASE.items() for label, figure in figures.items()
     }  # fmt: skip
-    shown = {row[0]: row[1:] for row in (re.split(r"\s{2,}", line) for line in indented(block(TEXT, "measured"))[1:])}
-    assert shown == expected
+    assert {row[0]: row[1:] for row in shown("measured")} == expected
 
 
 def share(values: Json) -> str:
