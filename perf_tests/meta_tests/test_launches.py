@@ -22,9 +22,8 @@ def test_the_launches_of_a_traced_phase_are_those_counted(phase: str, attention:
     training.create_optimizer_state()
     optimizer = "loop" if PHASES[phase].trains else None
     case = language_model_case(phase=phase, attention=attention, precision=precision, optimizer=optimizer)
-    assert (
-        traced_values(case, *rounds(training, random_tokens())[phase])["launches"] == counters_of(case).kernel_launches
-    )
+    traced = traced_values(case, *rounds(training, random_tokens())[phase])
+    assert traced["launches"] == counters_of(case).kernel_launches
 
 
 @pytest.mark.parametrize("attention", ["naive", "sdpa"])

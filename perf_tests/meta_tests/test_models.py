@@ -110,11 +110,6 @@ def test_lending_sets_the_precision(shelf: ModelShelf) -> None:
     assert torch.get_float32_matmul_precision() == "highest"
 
 
-def test_a_foreign_model_that_reads_its_context_is_lent(shelf: ModelShelf) -> None:
-    logits_BTV = shelf.lend(FOREIGN, "loop").forward(random_tokens())
-    assert logits_BTV.shape == (2, TOY.context_length, TOY.vocab_size)
-
-
 def test_with_a_single_token_there_is_no_context_to_ignore(shelf: ModelShelf) -> None:
     shelf.lend(language_model_case(TOY.at_context(1), model=f"{MODELS}:IgnoresContext", attention="own"), "loop")
     assert shelf.builds == 1
