@@ -18,7 +18,6 @@ from perf_tests.records.record import Json, identity_of
 RECORD: Json = json.loads(COMMITTED.read_bytes())
 ROWS = {row["fullname"]: row for row in RECORD["benchmarks"]}
 
-
 SETTINGS: dict[str, Any] = {
     name: tuple(value) if isinstance(value, list) else value for name, value in RECORD["suite"]["settings"].items()
 }

@@ -128,8 +128,7 @@ def test_a_model_is_narrowed_and_keeps_its_depth() -> None:
 
 
 def test_in_a_trace_width_weighs_little_and_depth_weighs_in_full() -> None:
-    thin, wide, deep = (
-        trace_bytes(replace(TOY, **changes)) for changes in ({}, {"d_model": 128, "d_ff": 512}, {"num_layers": 8})
-    )
+    shapes: list[dict[str, int]] = [{}, {"d_model": 128, "d_ff": 512}, {"num_layers": 8}]
+    thin, wide, deep = (trace_bytes(replace(TOY, **shape)) for shape in shapes)
     assert 0.9 < wide / thin < 1.2
     assert 2 < deep / thin < 4

@@ -13,7 +13,6 @@ CASES = (f"--model={MODELS}:OutOfMemoryOnRequest", "--phase=forward,backward", "
 FORWARD = "test_forward[tiny-ctx8-fp32-own]"
 BACKWARD = "test_backward[tiny-ctx8-fp32-own]"
 
-
 baseline = launched_once(*CASES)
 
 

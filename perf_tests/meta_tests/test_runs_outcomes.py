@@ -9,7 +9,6 @@ from perf_tests.records.record import identity_of
 
 BUDGET_BYTES = 2 * 2**30
 
-
 ONE_FAMILY = (f"--model={MODELS}:Everything", "--memory-budget=2GiB", "-k=not attention")
 
 grid = launched_once(

@@ -187,7 +187,6 @@ def test_a_fresh_process_that_is_killed_is_named_with_its_signal(monkeypatch: py
 
 QUICK = ("--phase=forward,backward", "--warmup-study", "--rounds=6", "-p", "perf_tests.meta_tests.quick_warmup_study")
 
-
 studied = launched_once(*QUICK)
 
 
