@@ -10,6 +10,7 @@ from model.sizes import ModelConfig
 from model.transformer import TransformerLM
 from perf_tests.cases import AttentionCase, LanguageModelCase
 from perf_tests.limits.ceilings import Ceilings
+from perf_tests.options import Settings
 
 TOY = ModelConfig(d_model=16, d_ff=24, num_layers=2, num_heads=2, vocab_size=37, context_length=8)
 """Small enough to be built and run in milliseconds."""
@@ -25,6 +26,15 @@ CEILINGS = Ceilings(
     launches_overlap=False,
     source="planted",
 )
+
+SETTINGS = Settings(
+    device="cpu", sizes=("tiny",), contexts=(8,), precisions=("fp32",), attentions=("naive",), executions=("eager",),
+    checkpoints=("none",), phases=("forward", "backward"), head_dims=(), sequence_lengths=(),
+    attention_alone_precisions=(), attention_alone_implementations=(), batch_size=1, warmup_rounds=1, rounds=1,
+    attention_alone_rounds=1, threads=1, seed=1, optimizer="default", memory_budget_bytes=None, model=None, passes=(),
+    memory_snapshot=False, nvtx=False,
+)  # fmt: skip
+"""Forward and backward passes of the smallest model, one round each."""
 
 
 def language_model_case(config: ModelConfig = TOY, **changes: object) -> LanguageModelCase:

@@ -27,17 +27,13 @@ class Healthy(TransformerLM):
         self.calls = 0
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
-        if len(tokens_BT) == 1:
-            return super().forward(tokens_BT)
-        self.calls += 1
-        self.before_forward()
-        return self.after_forward(super().forward(tokens_BT))
+        if len(tokens_BT) > 1:
+            self.calls += 1
+            self.before_forward()
+        return super().forward(tokens_BT)
 
     def before_forward(self) -> None:
         return
-
-    def after_forward(self, logits_BTV: Tensor) -> Tensor:
-        return logits_BTV
 
 
 class DiesAt16(Healthy):
@@ -88,10 +84,10 @@ class FailsWithoutGraph(Healthy):
         if self.config.context_length == 16 and self.calls == 3 and not torch.is_grad_enabled():
             raise RuntimeError("planted in the third round")
 
-    def after_forward(self, logits_BTV: Tensor) -> Tensor:
-        if self.config.context_length == 24 and not torch.is_grad_enabled():
-            return logits_BTV * float("nan")
-        return logits_BTV
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        is_planted = len(tokens_BT) > 1 and self.config.context_length == 24 and not torch.is_grad_enabled()
+        logits_BTV = super().forward(tokens_BT)
+        return logits_BTV * float("nan") if is_planted else logits_BTV
 
 
 class Everything(FailsWithoutGraph):

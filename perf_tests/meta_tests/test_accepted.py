@@ -21,10 +21,6 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def test_an_entry_is_read(tmp_path: Path) -> None:
-    assert read_accepted(written(tmp_path, WHOLE)) == [Acceptance("a", 1.08, "stability", "abc")]
-
-
 def test_no_file_accepts_nothing(tmp_path: Path) -> None:
     assert read_accepted(tmp_path / "accepted.toml") == []
 

@@ -39,9 +39,7 @@ def test_the_sizes_apart_are_no_part_of_all() -> None:
         ("optimizer", "fused", {"optimizer": "fused"}),
     ],
 )
-def test_another_option_changes_its_axis_of_base_and_nothing_else(
-    axis: str, value: str, changed: dict[str, Any]
-) -> None:
+def test_another_option_changes_that_axis_of_base_alone(axis: str, value: str, changed: dict[str, Any]) -> None:
     head = settings(attention="naive", precision="fp32")
     base = OtherOption(axis, value).applied_to(head)
     assert vars(base) == {**vars(head), **changed}

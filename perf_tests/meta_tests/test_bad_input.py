@@ -1,14 +1,11 @@
 """Bad input, as a user types it: one sentence that says what is wrong and what is known, and pytest's exit code."""
 
-import json
-import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 
-from perf_tests.meta_tests.forked_python import forked_python
-from perf_tests.meta_tests.launch import MODELS, ROOT, SMALL
+from perf_tests.meta_tests.launch import MODELS, SMALL, launch_all
 from perf_tests.records.store import own_folder
 
 USAGE, NOTHING_SELECTED = 4, 5
@@ -96,17 +93,12 @@ def ends(storage: Path) -> dict[str, tuple[int, str, str]]:
     always = ("perf_tests", "-p", "no:cacheprovider", *SMALL)
     kept = f"--benchmark-storage=file://{storage}"
     commands = [[*always, *(() if "no:benchmark" in typed else (kept,)), *typed.split()] for typed in REFUSALS]
-    process = subprocess.run(
-        [forked_python(), "-m", "perf_tests.meta_tests.many_launches"],
-        cwd=ROOT, input=json.dumps(commands), capture_output=True, text=True, timeout=300, check=True,
-    )  # fmt: skip
-    return dict(zip(REFUSALS, map(tuple, json.loads(process.stdout)), strict=True))
+    return dict(zip(REFUSALS, launch_all(commands), strict=True))
 
 
 @pytest.mark.parametrize("typed", REFUSALS)
 def test_bad_input_ends_in_its_exit_code_and_one_sentence(typed: str, ends: dict[str, tuple[int, str, str]]) -> None:
     exit_code, output, errors = ends[typed]
-
     assert exit_code == (NOTHING_SELECTED if typed.startswith("-k") else USAGE), output + errors
     telling = [line for line in (output + errors).splitlines() if all(words in line for words in REFUSALS[typed])]
     assert len(telling) == 1, output + errors
@@ -116,6 +108,5 @@ def test_bad_input_ends_in_its_exit_code_and_one_sentence(typed: str, ends: dict
 
 def test_bad_input_measures_nothing_and_damages_nothing(storage: Path, ends: dict[str, tuple[int, str, str]]) -> None:
     left = {path.name: path.read_text() for path in storage.rglob("*") if path.is_file()}
-
     assert len(ends) == len(REFUSALS)
     assert left == DAMAGED

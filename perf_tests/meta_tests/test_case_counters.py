@@ -22,9 +22,11 @@ from perf_tests.counting.fake_training import attention_passes, passes
 from perf_tests.instruments.allocator_trace import allocator_peak_bytes
 from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS
 from perf_tests.instruments.storage_tracker import TEMPORARIES
+from perf_tests.measures.rounds import Rounds
 from perf_tests.meta_tests.example_cases import CPU, TOY, attention_case, language_model_case
 from perf_tests.meta_tests.launch import ROOT
 from perf_tests.meta_tests.played_step import played_step
+from perf_tests.meta_tests.traced_rounds import rounds
 
 NARROW = ModelConfig(d_model=64, d_ff=192, num_layers=2, num_heads=4, vocab_size=100, context_length=64)
 """Where attention and feed-forward weigh as much as the vocabulary."""
@@ -158,22 +160,6 @@ def test_mixed_precision_saves_no_memory_where_nothing_is_kept() -> None:
     assert mixed >= single
 
 
-def resident_bytes(counters: Counters) -> int:
-    """What is there before a round, and is none of its allocations: weights, inputs and optimizer state."""
-    held = counters.parts[0].bytes_by_category
-    return sum(held.get(category, 0) for category in (PARAMETERS, INPUTS, OPTIMIZER_STATE))
-
-
-def play_round(phase: str, training: Training, tokens_BT: Tensor) -> None:
-    if phase == "full_step":
-        training.step(tokens_BT, tokens_BT)
-    elif phase == "backward":
-        training.backward(training.loss(training.forward(tokens_BT), tokens_BT))
-    else:
-        with torch.set_grad_enabled(phase == "forward"):
-            training.forward(tokens_BT)
-
-
 @pytest.mark.parametrize("phase", ["inference", "forward", "backward", "full_step"])
 @pytest.mark.parametrize("attention, optimizer", [("naive", "loop"), ("naive", "foreach"), ("sdpa", "fused")])
 def test_the_peak_on_a_cpu_is_its_allocators(phase: str, attention: str, optimizer: str) -> None:
@@ -181,8 +167,10 @@ def test_the_peak_on_a_cpu_is_its_allocators(phase: str, attention: str, optimiz
     training = Training(TransformerLM(NARROW, ATTENTION[attention].build()), PRECISIONS["fp32"], CPU, optimizer)
     training.create_optimizer_state()
     counters, tokens_BT = counters_of(case), torch.zeros(3, 64, dtype=torch.int64)
-    measured = allocator_peak_bytes(lambda: play_round(phase, training, tokens_BT))
-    assert counters.peak_bytes - resident_bytes(counters) == pytest.approx(measured, rel=0.001)
+    measured = allocator_peak_bytes(Rounds(*rounds(training, tokens_BT)[phase]).play)
+    # What is there before a round is none of its allocations.
+    before = sum(counters.parts[0].bytes_by_category.get(name, 0) for name in (PARAMETERS, INPUTS, OPTIMIZER_STATE))
+    assert counters.peak_bytes - before == pytest.approx(measured, rel=0.001)
 
 
 def test_the_parts_of_a_peak_add_up_and_are_named() -> None:
@@ -277,6 +265,29 @@ def test_a_loss_read_back_in_a_step_is_one_more_value_that_the_host_waits_for(mo
     after = counters_of(case).host_reads
     passes.cache_clear()
     assert after == before + 1
+
+
+@pytest.mark.parametrize("checkpoint", ["attention", "block"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_recomputed_pass_takes_the_kernel_that_the_first_took(precision: str, checkpoint: str) -> None:
+    """By the rules of the device that was asked for."""
+
+    def attention_kernels(**changes: object) -> set[str]:
+        counters = counters_of(case_of("tiny", 64, attention="sdpa", precision=precision, **changes))
+        return {kernel.name for kernel in counters.kernels if "attention" in kernel.name}
+
+    forward, backward = attention_kernels(), attention_kernels(phase="backward")
+    assert forward
+    assert attention_kernels(phase="backward", checkpoint=checkpoint) == backward | forward
+
+
+def test_a_recomputed_exponential_runs_in_float32() -> None:
+    """Autocast on CUDA keeps exp in float32; the CPU's would halve the bytes."""
+    ways: list[dict[str, str]] = [{}, {"phase": "backward", "checkpoint": "attention"}]
+    cases = (case_of("tiny", 64, precision="bf16", **changes) for changes in ways)
+    forward, recomputed = ({k.bytes for k in counters_of(case).kernels if k.name == "aten.exp"} for case in cases)
+    assert forward
+    assert recomputed == forward
 
 
 DIGEST = """

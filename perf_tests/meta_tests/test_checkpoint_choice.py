@@ -9,23 +9,17 @@ from model.sizes import ModelConfig
 from perf_tests.__main__ import main
 from perf_tests.cases import LanguageModelCase
 from perf_tests.counting.case_counters import counters_of
-from perf_tests.limits.ceilings import Ceilings
 from perf_tests.limits.gpu_room import Room
-from perf_tests.meta_tests.example_cases import language_model_case
+from perf_tests.meta_tests.example_cases import CEILINGS, language_model_case
 from perf_tests.prediction.step import CheckpointChoice, TargetMachine, choose_checkpoint, worthwhile_checkpoints
 from perf_tests.proofs import best_checkpoint
 
 CONFIG = ModelConfig(d_model=64, d_ff=256, num_layers=6, num_heads=4, vocab_size=50, context_length=128)
 CASE = language_model_case(CONFIG, phase="full_step", size="six layers", batch_size=4, optimizer="loop")
 
-CPU = Ceilings(
-    name="", matmul_flops_per_second={"fp32": 1e11}, bytes_per_second=1e10,
-    launch_seconds=1e-5, backward_launch_seconds=2e-5, launches_overlap=False, source="made up by a test",
-)  # fmt: skip
-
 
 def machine(room_bytes: int = 10**12) -> TargetMachine:
-    return TargetMachine("this CPU", "cpu", Room(room_bytes, "made up"), CPU, None)
+    return TargetMachine("this CPU", "cpu", Room(room_bytes, "made up"), CEILINGS, None)
 
 
 def test_the_checkpoint_that_is_named_is_the_allocators_best(capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,9 +29,7 @@ def test_the_checkpoint_that_is_named_is_the_allocators_best(capsys: pytest.Capt
     assert "the one named, block: holds" in said
 
 
-def test_a_wrong_name_and_a_wrong_peak_are_seen(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_name_and_peak_are_seen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     right = best_checkpoint.measured_step
 
     def with_less_for_all_blocks(case: LanguageModelCase) -> tuple[int, float]:

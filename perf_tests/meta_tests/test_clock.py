@@ -59,9 +59,7 @@ def test_the_parts_of_a_round_add_up_to_it_and_wait_for_nothing(device: QueueDev
     assert device.synchronisations == 2
 
 
-def test_on_a_device_without_events_the_parts_are_wall_time(
-    device: QueueDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_events_the_parts_are_wall_time(device: QueueDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "record_event", lambda: None)
     clock = Clock(device)
     clock()
@@ -112,9 +110,7 @@ def test_rounds(benchmark, monkeypatch):
 
 
 @pytest.mark.parametrize("deaf_to, outcome", [(None, "passed"), (5, "failed"), (6, "failed")])
-def test_pytest_benchmark_times_with_the_clock_of_the_marker(
-    pytester: pytest.Pytester, deaf_to: int | None, outcome: str
-) -> None:
+def test_pytest_benchmark_takes_the_markers_clock(pytester: pytest.Pytester, deaf_to: int | None, outcome: str) -> None:
     """Deaf at the first measured round's start or end (two warm-up rounds wait four times), its reading is wrong."""
     pytester.makepyfile(ROUNDS_OF_A_BENCHMARK.format(deaf_to=deaf_to, left_over=LEFT_OVER, work=WORK))
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-q")

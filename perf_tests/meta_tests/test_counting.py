@@ -134,9 +134,8 @@ def test_autocasts_copies_of_weights_are_told_from_other_casts() -> None:
             kept.append(torch.nn.functional.linear(x, weight))
 
     part = counted(forward, parameters=[weight], inputs=[x])
-    assert (
-        part.held_at_end[counters.WEIGHT_COPIES] == 0
-    )  # the product keeps the input's cast, whose gradient is the weight's
+    # The product keeps the input's cast, whose gradient is the weight's.
+    assert part.held_at_end[counters.WEIGHT_COPIES] == 0
     assert part.held_at_peak[counters.WEIGHT_COPIES] == 64 * 64 * 2
 
 

@@ -13,7 +13,6 @@ from perf_tests.instruments.torch_private import FakeTensorMode
 HALF = torch.bfloat16
 FLOAT = torch.float32
 
-# PyTorch, "Automatic Mixed Precision package", CUDA Ops that can autocast to float16, to float32, and all others.
 DTYPES: dict[str, tuple[Callable[[Tensor], Tensor], torch.dtype]] = {
     "a product": (lambda x: x @ x, HALF),
     "linear": (lambda x: F.linear(x, x), HALF),

@@ -8,21 +8,16 @@ import torch
 from model.training import optimizer_that_runs
 from perf_tests.bench.outcomes import ImpossibleError
 from perf_tests.instruments.clock import Clock
-from perf_tests.limits.ceilings import Ceilings
 from perf_tests.limits.datasheets import GPUS
 from perf_tests.measures.row import Row
 from perf_tests.measures.timed import TimedMeasure
+from perf_tests.meta_tests.example_cases import CEILINGS as A_MACHINE
 from perf_tests.meta_tests.example_cases import attention_case, language_model_case
-from perf_tests.meta_tests.fake_device import QueueDevice
-from perf_tests.meta_tests.test_measure import LoopBenchmark
+from perf_tests.meta_tests.fake_device import LoopBenchmark, QueueDevice
 from perf_tests.prediction.expectation import Expectation, expect, why_impossible
 
 RATE = 1e9
-CEILINGS = Ceilings(
-    name="a machine", matmul_flops_per_second={"fp32": RATE, "bf16": RATE}, bytes_per_second=1e9,
-    launch_seconds=1e-6, backward_launch_seconds=1e-6, launches_overlap=True,
-    source="planted",
-)  # fmt: skip
+CEILINGS = replace(A_MACHINE, matmul_flops_per_second={"fp32": RATE, "bf16": RATE}, bytes_per_second=1e9)
 
 
 @pytest.fixture(scope="module")

@@ -11,18 +11,10 @@ from perf_tests.cases import AttentionCase, LanguageModelCase
 from perf_tests.counting import fake_training
 from perf_tests.instruments.counters import ACTIVATIONS, GRADIENTS, PartCounters
 from perf_tests.instruments.layer_extrapolation import NotOfEqualLayersError, extrapolated
+from perf_tests.meta_tests.example_cases import language_model_case
 
-CASE = LanguageModelCase(
-    phase="forward", size="own",
-    config=ModelConfig(d_model=32, d_ff=48, num_layers=2, num_heads=4, vocab_size=51, context_length=24),
-    context_length=24, batch_size=3, precision="fp32", attention="naive", execution="eager", checkpoint="none",
-    optimizer=None, device="cpu", model="ours",
-)  # fmt: skip
-
-
-@pytest.fixture
-def real_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fake_training, "FakeTensorMode", nullcontext)
+CONFIG = ModelConfig(d_model=32, d_ff=48, num_layers=2, num_heads=4, vocab_size=51, context_length=24)
+CASE = language_model_case(CONFIG, batch_size=3)
 
 
 def without_log(parts: dict[str, PartCounters]) -> dict[str, PartCounters]:
@@ -42,21 +34,19 @@ def told(case: LanguageModelCase) -> dict[str, PartCounters]:
 @pytest.mark.parametrize("precision, checkpoint", [("fp32", "none"), ("bf16", "none"), ("fp16", "block")])
 @pytest.mark.parametrize("attention, target", [("naive", "cpu"), ("naive", "cuda"), ("sdpa", "cpu")])
 def test_passes_count_the_same_on_real_tensors(
-    precision: str, attention: str, target: str, checkpoint: str, request: pytest.FixtureRequest
+    precision: str, attention: str, target: str, checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = replace(CASE, precision=precision, attention=attention, device=target, checkpoint=checkpoint)
     on_fake = count_all(case)
-    request.getfixturevalue("real_tensors")
+    monkeypatch.setattr(fake_training, "FakeTensorMode", nullcontext)
     assert without_log(count_all(case)) == without_log(on_fake)
 
 
 @pytest.mark.parametrize("optimizer", ["loop", "foreach", "fused"])
 @pytest.mark.parametrize("scales_loss", [False, True])
-def test_updates_count_the_same_on_real_tensors(
-    optimizer: str, scales_loss: bool, request: pytest.FixtureRequest
-) -> None:
+def test_real_tensors_count_updates_alike(optimizer: str, scales_loss: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     on_fake = fake_training.updates(CASE.config, optimizer, scales_loss, "cuda")
-    request.getfixturevalue("real_tensors")
+    monkeypatch.setattr(fake_training, "FakeTensorMode", nullcontext)
     fake_training.updates.cache_clear()
     assert fake_training.updates(CASE.config, optimizer, scales_loss, "cuda") == on_fake
 
@@ -64,11 +54,11 @@ def test_updates_count_the_same_on_real_tensors(
 @pytest.mark.parametrize("attention, target", [("naive", "cpu"), ("naive", "cuda"), ("sdpa", "cpu")])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_attention_alone_counts_the_same_on_real_tensors(
-    attention: str, target: str, precision: str, request: pytest.FixtureRequest
+    attention: str, target: str, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = AttentionCase("attention_forward", 16, 40, 3, precision, attention, target)
     on_fake = fake_training.attention_passes(case)
-    request.getfixturevalue("real_tensors")
+    monkeypatch.setattr(fake_training, "FakeTensorMode", nullcontext)
     fake_training.attention_passes.cache_clear()
     assert fake_training.attention_passes(case) == on_fake
 
@@ -103,10 +93,8 @@ def test_a_peak_that_wanders_with_the_depth_is_found() -> None:
     """Two layers peak at the end of the backward pass, at all gradients; many at its start, at all that was saved."""
     config = ModelConfig(d_model=64, d_ff=1024, num_layers=14, num_heads=1, vocab_size=4000, context_length=2)
     case = replace(CASE, config=config, context_length=2, batch_size=19)
-    shallow, deep = (
-        fake_training.count_passes(replace(case, config=replace(config, num_layers=2))),
-        fake_training.count_passes(case),
-    )
+    shallow = fake_training.count_passes(replace(case, config=replace(config, num_layers=2)))
+    deep = fake_training.count_passes(case)
     assert shallow["backward"].held_at_peak[ACTIVATIONS] == 0
     assert deep["backward"].held_at_peak[GRADIENTS] == 0
     assert fake_training.passes(case)["backward"].peak_bytes == deep["backward"].peak_bytes

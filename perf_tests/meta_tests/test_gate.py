@@ -210,7 +210,6 @@ def test_launches_after_its_verdict_change_no_figure_of_a_case() -> None:
 
 NOISY_WALL = [SimulatedCase(f"c {place}", pair_spread=0.05, cpu_pair_spread=0.005) for place in range(10)]
 
-
 HARDLY_LESS = [replace(case, cpu_pair_spread=0.045) for case in NOISY_WALL]
 
 

@@ -15,28 +15,16 @@ from perf_tests.gate.conclusion import GateResult, RunVerdict
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import read_samples
 from perf_tests.gate.verdicts import Verdict
-from perf_tests.meta_tests.example_cases import attention_case
+from perf_tests.meta_tests.example_cases import SETTINGS, attention_case
 from perf_tests.meta_tests.git_repository import commit, git
 from perf_tests.meta_tests.test_paired_measuring import tree
-from perf_tests.options import Settings
 from perf_tests.paired import run as run_module
 from perf_tests.paired.run import GatePlan, GateRun, run_gate
 from perf_tests.paired.trees import find_commit
 from perf_tests.views.screens.gate import report_lines
 
-CASES: Mapping[str, Case] = {
-    f"perf_tests/test_attention.py::test_attention_forward[d16-seq{length}-fp32-naive]": attention_case(
-        sequence_length=length
-    )
-    for length in (64, 128, 256)
-}
-
-SETTINGS = Settings(
-    device="cpu", sizes=(), contexts=(), precisions=(), attentions=(), executions=(), checkpoints=(), phases=(),
-    head_dims=(), sequence_lengths=(), attention_alone_precisions=(), attention_alone_implementations=(), batch_size=1,
-    warmup_rounds=1, rounds=1, attention_alone_rounds=1, threads=1, seed=1, optimizer="default",
-    memory_budget_bytes=None, model=None, passes=(), memory_snapshot=False, nvtx=False,
-)  # fmt: skip
+CASE_ID = "perf_tests/test_attention.py::test_attention_forward[d16-seq{}-fp32-naive]"
+CASES: Mapping[str, Case] = {CASE_ID.format(n): attention_case(sequence_length=n) for n in (64, 128, 256)}
 
 QUICK = Rules(screen_pairs=3, confirm_looks=(5, 8), look_shares=(0.5, 0.5), clock="wall")
 

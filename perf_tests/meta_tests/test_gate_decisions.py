@@ -44,17 +44,15 @@ def test_every_suspect_makes_it_harder_for_each() -> None:
     values = values_about([0.02, 0.0], 0.01, 12)
     found = decisions.stage_two_estimate(values, NOTHING_LENT)
     level = 1.5 * float(found.slower_p_values(RULES.log_margin)[0])
-    both, none = np.array([True, True]), np.array([False, False])
-    assert decisions.rejected_values(values, found, np.array([True, False]), none, both, level, RULES).tolist() == [
-        True,
-        False,
-    ]
-    assert decisions.rejected_values(values, found, both, none, both, level, RULES).tolist() == [False, False]
-    # The other was rejected at an earlier look, and leaves the count.
-    assert decisions.rejected_values(values, found, both, np.array([False, True]), both, level, RULES).tolist() == [
-        True,
-        False,
-    ]
+
+    def rejected(suspects: list[bool], earlier: list[bool]) -> list[bool]:
+        """Of two cases, of which some were rejected at an earlier look and leave the count."""
+        flags = np.array(suspects), np.array(earlier), np.array([True, True])
+        return list(decisions.rejected_values(values, found, *flags, level, RULES))
+
+    assert rejected([True, False], [False, False]) == [True, False]
+    assert rejected([True, True], [False, False]) == [False, False]
+    assert rejected([True, True], [False, True]) == [True, False]
 
 
 def rejected_of_ten(values: Floats, level: float) -> int:
@@ -100,9 +98,8 @@ def test_who_may_be_faster_by_what_matters_is_measured_on() -> None:
     values = values_about([-0.03], 0.02, 12)
     for faster in (False, True):
         screened = suspected(1, faster)
-        after = decisions.confirm_values(
-            values, screened, decisions.nothing_confirmed(screened), 1e-9, RULES, is_last=False
-        )
+        before = decisions.nothing_confirmed(screened)
+        after = decisions.confirm_values(values, screened, before, 1e-9, RULES, is_last=False)
         assert after.cleared[0] != faster
 
 

@@ -14,13 +14,15 @@ import pytest
 
 from perf_tests.gate.samples import GateSamples, read_samples
 from perf_tests.meta_tests.forked_python import forked_python
-from perf_tests.meta_tests.git_repository import commit, git
-from perf_tests.meta_tests.launch import Launch, start_command
+from perf_tests.meta_tests.git_repository import commit, git, make_repository
+from perf_tests.meta_tests.launch import ROOT, Launch, start_command
 
 ONE_CASE = (
     "perf_tests/test_attention.py", "-p", "perf_tests.meta_tests.quick_gate", "-p", "no:cacheprovider", "--device=cpu",
     "--threads=1", "--phase=forward", "--warmup-rounds=1", "--head-dim=16", "--sequence-length=256",
 )  # fmt: skip
+OLDEST = "a554965"
+"""The first commit whose model these benchmarks still measure."""
 NAIVE = "test_attention_forward[d16-seq256-fp32-naive]"
 
 TWICE_THE_WORK = (
@@ -130,6 +132,17 @@ def test_a_base_with_another_interface_has_only_new_cases_with_the_reason(clone:
     assert "cannot be used by these benchmarks: ImportError" in ended.output
 
 
+def test_this_tree_is_still_judged_against_the_oldest_base(tmp_path: Path) -> None:
+    """The suite as it is, committed on top of the history of this checkout, from before the rooms."""
+    found = subprocess.run(["git", "cat-file", "-e", f"{OLDEST}^{{commit}}"], cwd=ROOT, capture_output=True)
+    if found.returncode:
+        pytest.skip(f"{OLDEST} is not in this clone: fetch the whole history to gate against it")
+    git(tmp_path, "clone", "-q", "--shared", "--no-checkout", str(ROOT), "suite")
+    ended = gate(make_repository(tmp_path / "suite"), "--attention=naive", "--against", OLDEST, "-v")
+    assert ended.exit_code == 0, ended.output + ended.errors
+    assert re.search(rf"{re.escape(NAIVE)} (OK|UNDECIDED|FASTER)", ended.output), ended.output
+
+
 def test_two_implementations_of_one_revision_are_compared(clone: Path) -> None:
     ended = gate(clone, "--attention=sdpa", "--against-option=attention=naive", "--gate-minutes=0.01")
     assert ended.exit_code == 0, ended.output + ended.errors
@@ -143,9 +156,7 @@ def test_two_implementations_of_one_revision_are_compared(clone: Path) -> None:
 
 
 @pytest.mark.parametrize("way_to_end", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "a scheduler"])
-def test_a_run_that_is_ended_keeps_its_samples_and_leaves_no_tree_and_no_worker(
-    clone: Path, way_to_end: signal.Signals
-) -> None:
+def test_an_ended_run_keeps_its_samples_and_leaves_no_tree_or_worker(clone: Path, way_to_end: signal.Signals) -> None:
     process = begin(clone, "--attention=naive", "--against=HEAD", "-v", python=sys.executable)
     assert process.stdout is not None
     seen = ""

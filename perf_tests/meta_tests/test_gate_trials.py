@@ -56,7 +56,6 @@ def test_each_change_fits_the_code_and_leaves_the_result_as_it_was(name: str, tr
     before = {path: path.read_text() for path in (tree / "model").glob("*.py")}
     CHANGES[name](tree)
     changed = [path for path, text in before.items() if path.read_text() != text]
-
     assert bool(changed) == (name != "same-code")
     for path in changed:
         compile(path.read_text(), str(path), "exec")
@@ -163,9 +162,8 @@ def test_a_run_that_says_nothing_ends_the_proof(
 
     monkeypatch.setattr(gate_trials, "run_trial", fails)
     arguments = gate_trials.proof_arguments("about", "cost", runs=1, minutes=5).parse_args([f"--folder={tmp_path}"])
-    assert (
-        gate_trials.prove(arguments, [gate_trials.Plan({"change": "item"}, lambda tree: None, ())], conclude_from) == 2
-    )
+    plan = gate_trials.Plan({"change": "item"}, lambda tree: None, ())
+    assert gate_trials.prove(arguments, [plan], conclude_from) == 2
     assert capsys.readouterr().out.endswith("no verdict\n")
 
 
@@ -213,7 +211,6 @@ def test_power_is_claimed_from_enough_trials_on_a_machine_calm_enough(
     five = [power_trial(0.05, place < found, spread) for place in range(trials)]
     three = [power_trial(0.03, place < 32) for place in range(40)]
     real = real_trial("item", True, True)
-
     assert gate_power.conclude_from([*five, *three, real]) == exit_code
     output = capsys.readouterr().out
     assert f"{found} of {trials}" in next(line for line in output.splitlines() if line.strip().startswith("5%"))
@@ -228,9 +225,7 @@ def test_an_estimate_off_by_more_than_half_a_point_refutes_the_claim(capsys: pyt
 
 
 @pytest.mark.parametrize(("found", "said"), [(40, "holds"), (25, "does not hold")])
-def test_what_a_noisy_run_says_it_finds_is_tried_where_it_says_so(
-    found: int, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_noisy_runs_claim_is_tried_where_it_says(found: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     ten = [power_trial(0.10, place < found, cpu_spread=0.05, detectable=0.08) for place in range(40)]
     beyond = [power_trial(0.05, False, cpu_spread=0.05, detectable=0.08) for _ in range(40)]
     gate_power.conclude_from([*ten, *beyond])
@@ -302,7 +297,6 @@ def test_false_alarms_are_counted_against_the_promised_rate(
     contaminated = trial("comments", verdict=RunVerdict.CONTAMINATED)
     failed = [trial("same-code")] * alarms
     passed = [trial("comments", verdict=RunVerdict.PASSED)] * (runs - alarms)
-
     assert conclude_from([contaminated, *failed, *passed]) == exit_code
     output = capsys.readouterr().out
     assert f"runs with a false alarm: {alarms} of {runs}" in output

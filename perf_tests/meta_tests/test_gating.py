@@ -58,9 +58,7 @@ def report(found: GatePlugin) -> pytest.TestReport:
         (None, RunVerdict.PASSED, "skipped", "NOT MEASURED"),
     ],
 )
-def test_a_verdict_is_the_result_of_its_test(
-    row: CaseResult | None, verdict: RunVerdict, outcome: str, words: str
-) -> None:
+def test_a_verdict_is_its_tests_result(row: CaseResult | None, verdict: RunVerdict, outcome: str, words: str) -> None:
     found = plugin(row, verdict)
     shown = report(found)
     assert shown.outcome == outcome

@@ -19,10 +19,8 @@ from perf_tests.instruments.gpu_health import GpuHealth, NoHealthError, RoundHea
 from perf_tests.instruments.machine import drifting_facts
 from perf_tests.measures.row import Row
 from perf_tests.measures.timed import TimedMeasure
-from perf_tests.meta_tests.example_cases import CPU, language_model_case
-from perf_tests.meta_tests.fake_device import QueueDevice
-from perf_tests.meta_tests.test_measure import LoopBenchmark
-from perf_tests.meta_tests.test_warmup_study import SETTINGS
+from perf_tests.meta_tests.example_cases import CPU, SETTINGS, language_model_case
+from perf_tests.meta_tests.fake_device import LoopBenchmark, QueueDevice
 
 GPU = torch.device("cuda", 0)
 POWER_CAP, IDLE = 0x004, 0x001

@@ -19,8 +19,8 @@ from perf_tests.measures.served import OneRound, ServedMeasure
 from perf_tests.measures.timed import TimedMeasure
 from perf_tests.meta_tests.documents import page
 from perf_tests.meta_tests.example_cases import CPU, language_model_case
+from perf_tests.meta_tests.fake_device import LoopBenchmark
 from perf_tests.meta_tests.launch import ROOT
-from perf_tests.meta_tests.test_measure import LoopBenchmark
 from perf_tests.records.record import Json
 
 BEGINNING = """

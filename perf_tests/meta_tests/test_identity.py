@@ -18,7 +18,6 @@ from perf_tests.records.record import Json, identity_of
 RECORD: Json = json.loads(COMMITTED.read_bytes())
 ROWS = {row["fullname"]: row for row in RECORD["benchmarks"]}
 
-
 SETTINGS: dict[str, Any] = {
     name: tuple(value) if isinstance(value, list) else value for name, value in RECORD["suite"]["settings"].items()
 }
@@ -55,9 +54,7 @@ def with_a_new_field(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param("flushed", Status.INCOMPARABLE, "cold_cache was None, is 'flushed'", id="off its default"),
     ],
 )
-def test_rows_without_a_new_field_join_those_where_it_is_null(
-    value: str | None, status: Status, explanation: str
-) -> None:
+def test_rows_without_a_field_join_those_where_it_is_null(value: str | None, status: Status, explanation: str) -> None:
     rows = [{**row, "extra_info": {**row["extra_info"], "cold_cache": value}} for row in RECORD["benchmarks"]]
     compared = compare(RECORD, {**RECORD, "benchmarks": rows})
     assert {(row.status, row.explanation) for row in compared} == {(status, explanation)}

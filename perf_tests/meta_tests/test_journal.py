@@ -38,9 +38,7 @@ def test_what_was_written_is_read_back_with_how_often_each_case_began(journal: J
     assert contents_of(journal.path).finished_ids == {FORWARD, BACKWARD, FULL_STEP}
 
 
-def test_a_finished_case_has_left_the_process_when_the_call_returns(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finished_case_is_on_disk_when_the_call_returns(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     """Safe against a kill, for it can be read elsewhere, and against a power cut, for it was synchronised."""
     sizes_on_disk = []
     monkeypatch.setattr(os, "fsync", lambda number: sizes_on_disk.append(os.fstat(number).st_size))
@@ -83,9 +81,7 @@ def test_a_reopened_journal_goes_on_after_its_last_whole_line(journal: Journal) 
     assert [row["fullname"] for row in contents_of(journal.path).benchmarks] == [FORWARD, BACKWARD]
 
 
-def test_a_journal_that_its_own_run_has_just_completed_is_not_reopened(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_journal_that_its_run_completed_is_not_reopened(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its run discards it between another process's opening it and locking it."""
     file = journal.path.open("r+b")
     journal.discard()

@@ -16,6 +16,7 @@ from perf_tests.instruments.kernels import ProfilerBusyError, trace_rounds
 from perf_tests.measures.rounds import Rounds
 from perf_tests.meta_tests.example_cases import CPU, TOY, build, language_model_case, random_tokens
 from perf_tests.meta_tests.kernel_traces import DIV, SGEMM, HandWritten, forward_and_backward, row
+from perf_tests.meta_tests.traced_rounds import rounds, traced_values
 from perf_tests.proofs.quick import trace_bytes
 from perf_tests.proofs.synthetic import FORWARD, FULL_STEP, identity, passed
 from perf_tests.records.record import Json, without_nan
@@ -210,12 +211,9 @@ def test_the_tables_show_each_figure_to_a_person(values: Json) -> None:
 @pytest.fixture(scope="module")
 def traced() -> Json:
     """A real full step of two layers on the CPU."""
-    step = Training(build(), PRECISIONS["fp32"], CPU)
-    step.create_optimizer_state()
-    tokens = random_tokens()
-    traced = trace_rounds(Rounds(lambda: step.step(tokens, tokens)).play, CpuDevice(CPU))
-    identity = language_model_case(phase="full_step").identity()
-    return kernel_values(read_chrome_trace(traced.trace), identity, traced.plain_seconds, 1e11)
+    training = Training(build(), PRECISIONS["fp32"], CPU)
+    training.create_optimizer_state()
+    return traced_values(language_model_case(phase="full_step"), *rounds(training, random_tokens())["full_step"])
 
 
 def test_a_real_step_contradicts_nothing_and_is_json(traced: Json) -> None:

@@ -1,8 +1,6 @@
 """What is written down when code is generated in the wrong place."""
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -12,23 +10,7 @@ from perf_tests.measures import timed
 from perf_tests.measures.row import Row
 from perf_tests.measures.timed import TimedMeasure
 from perf_tests.meta_tests.example_cases import CPU, language_model_case
-
-
-class LoopBenchmark:
-    """pytest-benchmark's fixture as far as `TimedMeasure` sees it."""
-
-    disabled = False
-
-    def __init__(self) -> None:
-        self.extra_info: dict[str, Any] = {}
-        self.stats = {"median": 1.0, "data": [1.0, 1.0, 1.0]}
-
-    def pedantic(
-        self, target: Callable[[], None], *, setup: Callable[[], None], rounds: int, warmup_rounds: int
-    ) -> None:
-        for _ in range(warmup_rounds + rounds):
-            setup()
-            target()
+from perf_tests.meta_tests.fake_device import LoopBenchmark
 
 
 @pytest.mark.parametrize("warmup_rounds, generated_in_round, is_flagged", [(1, 0, False), (2, 3, True), (0, 0, True)])

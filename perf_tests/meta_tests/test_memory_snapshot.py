@@ -10,16 +10,11 @@ import torch
 from perf_tests.instruments import memory_snapshot
 from perf_tests.instruments.allocator_trace import AllocatorEvent
 from perf_tests.instruments.memory_holders import Frame
-from perf_tests.instruments.memory_snapshot import (
-    MOST_ENTRIES,
-    Happening,
-    Snapshot,
-    snapshot_of_events,
-    synthetic_snapshot,
-)
+from perf_tests.instruments.memory_snapshot import Happening, Snapshot, snapshot_of_events, synthetic_snapshot
 from perf_tests.instruments.torch_private import cuda_memory_history, cuda_memory_snapshot
 from perf_tests.measures.held import PICKLE_PROTOCOL
 
+MOST_ENTRIES = memory_snapshot.MOST_ENTRIES
 VIEWER_READS = {
     "PROTO", "FRAME", "STOP", "MARK", "MEMOIZE", "BINGET", "LONG_BINGET", "BINPUT", "LONG_BINPUT", "EMPTY_DICT",
     "EMPTY_LIST", "EMPTY_TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "TUPLE", "LIST", "DICT", "APPEND", "APPENDS", "SETITEM",

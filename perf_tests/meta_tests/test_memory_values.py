@@ -16,6 +16,7 @@ from perf_tests.measures.held import HeldMeasure, Standing
 from perf_tests.measures.held_values import MOST_MOMENTS, residual_tensor_bytes, saved_by_part, timeline
 from perf_tests.meta_tests.example_cases import CPU, attention_case, build, language_model_case, random_tokens
 from perf_tests.meta_tests.test_memory_snapshot import assert_consistent, assert_opens
+from perf_tests.meta_tests.traced_rounds import rounds
 from perf_tests.passes.memory import with_prediction, workspace_bytes_of
 from perf_tests.records.record import Json
 
@@ -64,9 +65,7 @@ VALUES: Json = {
     "share, workspace_bytes, is_flagged", [(1.0, 0, False), (1.009, 0, False), (1.02, 0, True), (0.98, 0, True),
                                            (1.02, 10**9, False), (0.98, 10**9, True)],
 )  # fmt: skip
-def test_a_peak_beyond_a_hundredth_and_the_workspaces_is_flagged(
-    share: float, workspace_bytes: int, is_flagged: bool
-) -> None:
+def test_a_peak_1_percent_beyond_workspaces_is_flagged(share: float, workspace_bytes: int, is_flagged: bool) -> None:
     counters = counters_of(language_model_case())
     values = {**VALUES, "peak_allocated_bytes": round(share * counters.peak_bytes)}
     found = with_prediction(values, counters, None, workspace_bytes)
@@ -78,9 +77,8 @@ def test_a_peak_beyond_a_hundredth_and_the_workspaces_is_flagged(
 def test_without_counters_a_row_says_why() -> None:
     found = with_prediction(VALUES, None, "nobody knows.", 0)
     assert (found["prediction_reason"], found["flags"]) == ("nobody knows.", [])
-    assert (
-        found["predicted_peak_bytes"] is found["prediction_error"] is found["parts"][0]["predicted_peak_bytes"] is None
-    )
+    assert found["predicted_peak_bytes"] is found["prediction_error"] is None
+    assert found["parts"][0]["predicted_peak_bytes"] is None
 
 
 def test_a_cpu_has_workspaces_only_where_a_library_takes_some() -> None:
@@ -94,14 +92,10 @@ def test_a_cpu_has_workspaces_only_where_a_library_takes_some() -> None:
 def examined(snapshot: Path) -> Json:
     """A backward pass of the toy model, examined in this very process; other tests' tensors may stand beside."""
     training, tokens = Training(build(), PRECISIONS["fp32"], CPU), random_tokens()
-
-    def graph() -> tuple[object]:
-        training.clear_gradients()
-        return (training.loss(training.forward(tokens), tokens),)
-
+    target, setup = rounds(training, tokens)["backward"]
     case = language_model_case(phase="backward")
     measure = HeldMeasure(case, CPU, lambda: Standing(training, (tokens,)), snapshot)
-    measure(training.backward, setup=graph)
+    measure(target, setup=setup)
     return measure.values
 
 

@@ -96,9 +96,7 @@ def test_the_old_model_is_gone_before_the_next_is_built(shelf: ModelShelf, monke
     assert alive_while_building == [False]
 
 
-def test_to_others_are_left_the_model_and_what_the_heap_keeps(
-    shelf: ModelShelf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_others_are_left_the_model_and_what_the_heap_keeps(shelf: ModelShelf, monkeypatch: pytest.MonkeyPatch) -> None:
     model = weakref.ref(shelf.lend(language_model_case(), "loop").model)
     given_back = []
     monkeypatch.setattr(heap, "give_back", lambda: given_back.append(model() is None))
@@ -110,11 +108,6 @@ def test_lending_sets_the_precision(shelf: ModelShelf) -> None:
     torch.set_float32_matmul_precision("high")
     shelf.lend(language_model_case(), "loop")
     assert torch.get_float32_matmul_precision() == "highest"
-
-
-def test_a_foreign_model_that_reads_its_context_is_lent(shelf: ModelShelf) -> None:
-    logits_BTV = shelf.lend(FOREIGN, "loop").forward(random_tokens())
-    assert logits_BTV.shape == (2, TOY.context_length, TOY.vocab_size)
 
 
 def test_with_a_single_token_there_is_no_context_to_ignore(shelf: ModelShelf) -> None:

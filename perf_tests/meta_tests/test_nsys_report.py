@@ -200,9 +200,7 @@ def capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
     return planted
 
 
-def test_a_report_is_exported_beside_itself_by_nsys(
-    capture: Callable[[str], Path], report: Path, kernels: Verb
-) -> None:
+def test_nsys_exports_a_report_beside_itself(capture: Callable[[str], Path], report: Path, kernels: Verb) -> None:
     path = capture(f'[ "$1 $2 $3" = "export --type sqlite" ] && cp {report} "$7"')
     code, shown = kernels(path)
     assert code == 0

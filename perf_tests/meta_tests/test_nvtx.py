@@ -62,7 +62,7 @@ def test_the_names_are_those_that_traces_and_reports_are_read_by() -> None:
     assert (chrome_trace.ROUND, chrome_trace.SET_UP) == (ROUND, SET_UP)
 
 
-def test_on_a_gpu_the_capture_starts_before_the_measured_rounds_and_stops_after_them(
+def test_on_a_gpu_the_capture_encloses_the_measured_rounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told: list[str] = []

@@ -21,14 +21,7 @@ from perf_tests.paired.draws import (
     draw_quadruples,
     quadruple_count,
 )
-from perf_tests.paired.measuring import (
-    PRIMED_BELOW_SECONDS,
-    SENTINELS,
-    SETTLING_QUADRUPLES,
-    Measuring,
-    UnmeasurableError,
-    turns,
-)
+from perf_tests.paired.measuring import PRIMED_BELOW_SECONDS, SETTLING_QUADRUPLES, Measuring, UnmeasurableError, turns
 from perf_tests.paired.trees import Trees
 from perf_tests.records.record import Json
 
@@ -95,17 +88,20 @@ def test_every_case_is_measured_on_both_sides_and_kept_with_its_raw_rounds(tmp_p
     }
 
 
-def bound(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, tuple[int, ...]]]:
+Asked = list[tuple[str, int, tuple[int, ...]]]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """What was asked of the cores, in order."""
-    asked: list[tuple[str, int, tuple[int, ...]]] = []
+    asked: Asked = []
     monkeypatch.setattr(measuring_module, "processors_for", lambda threads: [3, 5])
     monkeypatch.setattr(measuring_module, "keep_on", lambda pid, cores: asked.append(("keep", pid, tuple(cores))))
     monkeypatch.setattr(measuring_module, "let_go", lambda pid: asked.append(("let go", pid, ())))
     return asked
 
 
-def test_both_sides_work_through_a_case_on_the_same_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = bound(monkeypatch)
+def test_both_sides_work_through_a_case_on_the_same_cores(tmp_path: Path, asked: Asked) -> None:
     measured(tmp_path, threads=1)
     for place in range(0, 4 * len(CASES), 4):
         what, process_ids, cores = zip(*asked[place : place + 4], strict=True)
@@ -117,18 +113,12 @@ def test_both_sides_work_through_a_case_on_the_same_cores(tmp_path: Path, monkey
     assert len(asked) == 4 * len(CASES)
 
 
-def test_workers_that_compute_elsewhere_are_left_to_the_scheduler(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = bound(monkeypatch)
+def test_workers_that_compute_elsewhere_are_left_to_the_scheduler(tmp_path: Path, asked: Asked) -> None:
     measured(tmp_path)
     assert asked == []
 
 
-def test_a_worker_that_hangs_in_a_case_does_not_keep_the_other_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = bound(monkeypatch)
+def test_a_worker_that_hangs_in_a_case_does_not_keep_the_other_bound(tmp_path: Path, asked: Asked) -> None:
     measured(tmp_path, head={"faults": {"two": "hangs"}}, threads=1)
     kept, freed = ([pid for what, pid, _ in asked if what == word] for word in ("keep", "let go"))
     assert sorted(kept) == sorted(freed)
@@ -296,5 +286,5 @@ def test_the_first_quadruples_of_short_rounds_are_thrown_away_and_count_as_time_
         worked = [(folder / "worked.txt").read_text().splitlines() for folder in (run.trees.base, run.trees.head)]
     orders = [len(line.orders) for line in read_samples(tmp_path / "samples.jsonl").measurements]
     assert set(orders) == {quadruple_count(rounds * round_seconds)}
-    of_sentinels = 3 * len(SENTINELS) * len(CASES)
+    of_sentinels = 3 * len(measuring_module.SENTINELS) * len(CASES)
     assert sum(map(len, worked)) - of_sentinels == sum(3 * (count + thrown_away) for count in orders)

@@ -194,9 +194,7 @@ def test_a_machine_without_git_is_told(clone: Path, monkeypatch: pytest.MonkeyPa
         find_commit(clone, "main")
 
 
-def test_a_disk_without_room_is_told_before_anything_is_copied(
-    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_told_before_any_copy(clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (clone / "large.bin").open("wb") as file:
         file.truncate(1 << 42)  # a hole, which takes no room until it is copied
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -206,9 +204,7 @@ def test_a_disk_without_room_is_told_before_anything_is_copied(
     assert list(tmp_path.iterdir()) == before
 
 
-def test_a_disk_that_fills_up_on_the_way_is_told_and_nothing_is_left(
-    clone: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fills_up_is_told_and_nothing_is_left(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "copy2", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(TreeError, match="No space left on device; set TMPDIR"), planted(clone, None):
         pytest.fail("planted although the disk was full")

@@ -25,9 +25,7 @@ TINY = language_model_case(
 
 def machine(room_bytes: int = 10**12) -> TargetMachine:
     uncertainty = {"launch": 0.5, "compute": 0.3, "memory": 0.3}
-    return TargetMachine(
-        "a card", "cuda", Room(room_bytes, "made up"), ceilings_of(gpu_named("A100-80GB")), uncertainty
-    )
+    return TargetMachine("card", "cuda", Room(room_bytes, "made up"), ceilings_of(gpu_named("A100-80GB")), uncertainty)
 
 
 def at(case: LanguageModelCase, batch_size: int = 4, context: int = 64) -> LanguageModelCase:

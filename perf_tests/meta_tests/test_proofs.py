@@ -2,15 +2,15 @@
 
 import math
 import random
-import sys
+from dataclasses import replace
 
 import pytest
 
-from perf_tests.meta_tests.forked_python import forked_python
+from perf_tests.meta_tests.example_cases import TOY
 from perf_tests.proofs import against_llama
 from perf_tests.proofs.launches import LaunchError, launch_suite
 from perf_tests.proofs.paired_ratio import means_outside, paired_ratio, paired_ratio_of_turns
-from perf_tests.proofs.quick import Claim, parsed_time_line
+from perf_tests.proofs.quick import Claim, narrow, parsed_time_line, trace_bytes
 from perf_tests.proofs.verdict import conclude
 from perf_tests.views.screens.lines import time_line
 
@@ -94,9 +94,9 @@ def test_ours_against_llama_is_the_loop_against_the_suite(
     assert f"ours / llama {ours:.3f} ({ours:.3f} to {ours:.3f})" in capsys.readouterr().out
 
 
-def test_a_run_is_read_from_its_record_and_a_failed_one_says_what_it_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("forked_workers")
+def test_a_run_is_read_from_its_record_and_a_failed_one_says_what_it_printed() -> None:
     """Here rounds that do nothing, which measure the suite's own cost."""
-    monkeypatch.setattr(sys, "executable", forked_python())
     suite = ["-p", "perf_tests.meta_tests.quick_ceiling", "perf_tests/proofs/interleaved_rounds.py", "-k=nothing"]
     size = ["--size=tiny", "--context=64", "--precision=fp32", "--warmup-rounds=1", "--rounds=3"]
     (nothing,) = launch_suite([*suite, "--phase=inference", "--device=cpu", *size]).benchmarks
@@ -119,3 +119,16 @@ def test_a_claim_with_several_limits_holds_where_each_figure_is_below_its_own(
 ) -> None:
     assert Claim("takes less than 2 s and 8 MB", (2, 8), lambda: figures).is_shown() is holds
     assert f"{figures[1]:g} (limit 8)" in capsys.readouterr().out
+
+
+def test_a_model_is_narrowed_and_keeps_its_depth() -> None:
+    slim = narrow(replace(TOY, d_model=64, d_ff=256))
+    assert (slim.num_layers, slim.num_heads, slim.vocab_size) == (TOY.num_layers, TOY.num_heads, TOY.vocab_size)
+    assert (slim.d_model, slim.d_ff) == (2 * TOY.num_heads, 8 * TOY.num_heads)
+
+
+def test_in_a_trace_width_weighs_little_and_depth_weighs_in_full() -> None:
+    shapes: list[dict[str, int]] = [{}, {"d_model": 128, "d_ff": 512}, {"num_layers": 8}]
+    thin, wide, deep = (trace_bytes(replace(TOY, **shape)) for shape in shapes)
+    assert 0.9 < wide / thin < 1.2
+    assert 2 < deep / thin < 4

@@ -80,9 +80,7 @@ def test_every_recorded_outlier_is_a_cell() -> None:
     "source, mode, context",
     [("brandon-snider", "forward_peak(with grad)", 512), ("LINYUNLinYun", "forward_peak(no_grad)", 1024)],
 )
-def test_a_cell_that_its_own_log_contradicts_is_predicted_as_the_log_has_it(
-    source: str, mode: str, context: int
-) -> None:
+def test_a_cell_that_its_log_contradicts_is_predicted_as_the_log_has_it(source: str, mode: str, context: int) -> None:
     (cell,) = compared([peak(source, mode, context)])
     known = outlier(cell.cell)
     assert known is not None

@@ -52,10 +52,8 @@ def test_the_regions_of_a_step_nest_as_the_model_does() -> None:
     opener, step = Opener(), training()
     with regions_opened_by(opener):
         step.step(random_tokens(), random_tokens())
-    within_attention = [
-        path[4:] for path in opener.opened if path[:4] == ("full_step", "forward", "block 1", "attention")
-    ]
-    assert within_attention == [(), ("rotary",), ("rotary",), ("scores",), ("mask",), ("softmax",), ("value_product",)]
+    attention = [path[4:] for path in opener.opened if path[:4] == ("full_step", "forward", "block 1", "attention")]
+    assert attention == [(), ("rotary",), ("rotary",), ("scores",), ("mask",), ("softmax",), ("value_product",)]
     assert Counter(path[1] for path in opener.opened if len(path) == 2) == dict.fromkeys(
         ("zero_grad", "forward", "loss", "backward", "optimizer"), 1
     )

@@ -39,9 +39,7 @@ def test_a_replay_says_what_the_run_said(tmp_path: Path, capsys: pytest.CaptureF
     assert json.loads(capsys.readouterr().out) == json.loads(said)
 
 
-def test_a_replay_of_an_unchanged_suite_is_fine_and_writes_its_summary(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unchanged_suite_is_fine_and_its_summary_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, _ = recorded(tmp_path, QUIET)
     assert main(["replay", str(path), "--summary", str(tmp_path / "summary.md")]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "gate: PASSED (6 OK)"

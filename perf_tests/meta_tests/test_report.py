@@ -149,11 +149,9 @@ def test_nothing_comes_from_outside(tmp_path: Path) -> None:
 
 
 def test_every_figure_has_its_conditions_below_and_its_data_to_download(two_grids: str) -> None:
-    shown = re.findall(
-        r'<figure><h4>.*?<div class="plot" id="plot-([^"]+)".*?<figcaption>(.*?)</figcaption>', two_grids
-    )
-    assert [name for name, _ in shown] == list(figures(two_grids))
-    for name, caption in shown:
+    seen = re.findall(r'<figure><h4>.*?<div class="plot" id="plot-([^"]+)".*?<figcaption>(.*?)</figcaption>', two_grids)
+    assert [name for name, _ in seen] == list(figures(two_grids))
+    for name, caption in seen:
         assert "Invented GPU" in caption
         assert f'data-figure="{name}"' in caption
 

@@ -27,7 +27,6 @@ from perf_tests.views.report.memory import FEWEST_MOMENTS, thinned
 
 MIB = 2**20
 
-
 pytestmark = pytest.mark.usefixtures("no_plotly")
 
 

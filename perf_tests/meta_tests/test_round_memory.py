@@ -6,12 +6,8 @@ from contextlib import AbstractContextManager
 import pytest
 import torch
 
-from perf_tests.instruments.round_memory import (
-    OpenPart,
-    live_tensor_bytes,
-    memory_of_round,
-    resident_set_peak_bytes,
-)
+from perf_tests.instruments.allocator_trace import allocator_peak_bytes
+from perf_tests.instruments.round_memory import OpenPart, live_tensor_bytes, memory_of_round, resident_set_peak_bytes
 from perf_tests.meta_tests.example_cases import CPU
 
 MIB = 2**20
@@ -68,6 +64,32 @@ def test_live_tensors_are_counted_by_storage_and_with_their_gradients() -> None:
 def test_the_resident_size_is_read_where_the_system_tells_it() -> None:
     resident = resident_set_peak_bytes()
     assert resident is None or resident > 10 * MIB
+
+
+def test_the_peak_is_the_most_held_at_one_time() -> None:
+    def hold_three_then_five() -> None:
+        first, second = block(1), block(2)
+        del first
+        third = block(3)
+        del second, third
+        block(4)
+
+    assert allocator_peak_bytes(hold_three_then_five) == 5 * MIB
+
+
+def test_a_second_look_starts_from_zero_whatever_the_first_left() -> None:
+    kept: list[torch.Tensor] = []
+    assert allocator_peak_bytes(lambda: kept.append(block(2))) == 2 * MIB
+    assert allocator_peak_bytes(lambda: None) == 0
+    assert allocator_peak_bytes(lambda: block(1)) == MIB
+
+
+def test_the_graph_holds_what_the_backward_pass_needs() -> None:
+    """Each exp keeps its result; without a graph only its input and its result are there at once."""
+    x = torch.zeros(MIB // 4, requires_grad=True)
+    assert allocator_peak_bytes(lambda: x.exp().exp().exp()) == 3 * MIB
+    with torch.no_grad():
+        assert allocator_peak_bytes(lambda: x.exp().exp().exp()) == 2 * MIB
 
 
 class FakeStatistics:

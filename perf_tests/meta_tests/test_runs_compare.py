@@ -13,7 +13,6 @@ CASES = (f"--model={MODELS}:OutOfMemoryOnRequest", "--phase=forward,backward", "
 FORWARD = "test_forward[tiny-ctx8-fp32-own]"
 BACKWARD = "test_backward[tiny-ctx8-fp32-own]"
 
-
 baseline = launched_once(*CASES)
 
 
@@ -63,9 +62,7 @@ def test_the_same_run_twice_differs_in_nothing_that_counts(again: Launch) -> Non
     assert "No verdict on time: every comparable record is of this run's own code." in again.output
 
 
-def test_every_case_has_the_ratio_of_its_medians_and_an_interval_labelled_for_what_it_is(
-    baseline: Launch, again: Launch
-) -> None:
+def test_every_case_has_the_ratio_of_its_medians_and_a_labelled_interval(baseline: Launch, again: Launch) -> None:
     before, now = baseline.measured, json.loads((again.storage / "whole.json").read_bytes())["benchmarks"]
     assert len(now) == 4
     for row in now:
@@ -103,9 +100,7 @@ def test_a_baseline_of_another_machine_is_refused_before_measuring(baseline: Lau
     assert refused.journals == []
 
 
-def test_without_a_number_a_record_of_another_machine_is_passed_over_and_named(
-    baseline: Launch, tmp_path: Path
-) -> None:
+def test_without_a_number_another_machines_record_is_passed_over_and_named(baseline: Launch, tmp_path: Path) -> None:
     first = launch_after(baseline, tmp_path, change_torch, "--benchmark-compare")
     assert first.exit_code == 0
     assert "torch: " in first.output
@@ -113,9 +108,7 @@ def test_without_a_number_a_record_of_another_machine_is_passed_over_and_named(
     assert " compared with " not in first.output
 
 
-def test_only_a_case_of_this_runs_axes_is_gone_which_fails_the_run_and_keeps_it(
-    baseline: Launch, tmp_path: Path
-) -> None:
+def test_only_a_case_of_this_runs_axes_is_gone_which_fails_and_keeps_it(baseline: Launch, tmp_path: Path) -> None:
     def add_cases(data: Json) -> None:
         renamed, elsewhere = (json.loads(json.dumps(row_of(data, FORWARD))) for _ in range(2))
         renamed["fullname"] = renamed["fullname"].replace("test_forward[", "test_renamed[")

@@ -17,7 +17,6 @@ from perf_tests.workers.process import WorkerEndedError
 
 ONLY_MEMORY = ("-k=memory_of", "--threads=1")
 
-
 examined = launched_once(*ONLY_MEMORY, "--memory-snapshot", "--phase=inference,forward,backward,full_step")
 
 
@@ -109,15 +108,13 @@ def test_the_screen_has_a_row_for_each_case_and_says_where_the_snapshots_are(exa
 @pytest.mark.parametrize("kind, outcome", [("SIGKILL", "out_of_memory"), ("SIGSEGV", "error")])
 def test_a_process_that_dies_is_an_outcome_and_the_next_case_runs(tmp_path: Path, kind: str, outcome: str) -> None:
     model = f"--model={MODELS}:DiesAt16"
-    died = launch(
-        tmp_path, *ONLY_MEMORY, "--memory", model, "--context=8,16,24", "--phase=forward", PLANTED_SIGNAL=kind
-    )
-    row = died.outcomes["test_memory_of_forward[tiny-ctx16-fp32-own]"]
+    end = launch(tmp_path, *ONLY_MEMORY, "--memory", model, "--context=8,16,24", "--phase=forward", PLANTED_SIGNAL=kind)
+    row = end.outcomes["test_memory_of_forward[tiny-ctx16-fp32-own]"]
     assert (row["outcome"], row["pass"]) == (outcome, "memory")
     assert kind in row["reason"]
-    assert died.exit_code == (0 if outcome == "out_of_memory" else 1)
-    assert "test_memory_of_forward[tiny-ctx8-fp32-own]" in died.passes
-    assert "Traceback" not in died.output
+    assert end.exit_code == (0 if outcome == "out_of_memory" else 1)
+    assert "test_memory_of_forward[tiny-ctx8-fp32-own]" in end.passes
+    assert "Traceback" not in end.output
 
 
 def test_a_phase_that_runs_out_of_memory_or_would_not_fit_is_an_outcome(tmp_path: Path) -> None:

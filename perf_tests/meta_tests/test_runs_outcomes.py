@@ -9,7 +9,6 @@ from perf_tests.records.record import identity_of
 
 BUDGET_BYTES = 2 * 2**30
 
-
 ONE_FAMILY = (f"--model={MODELS}:Everything", "--memory-budget=2GiB", "-k=not attention")
 
 grid = launched_once(
@@ -78,9 +77,7 @@ def test_pytest_benchmarks_own_table_shows_no_case_without_a_timing(grid: Launch
     assert not any(name in table for name in grid.outcomes)
 
 
-def test_a_failed_case_fails_the_run_and_one_that_does_not_fit_fails_nothing(
-    grid: Launch, out_of_memory_alone: Launch
-) -> None:
+def test_failed_cases_fail_the_run_and_those_that_do_not_fit_do_not(grid: Launch, out_of_memory_alone: Launch) -> None:
     assert (grid.exit_code, out_of_memory_alone.exit_code) == (1, 0)
 
 
@@ -127,9 +124,7 @@ def test_a_model_is_built_once_and_every_case_starts_from_the_same_weights(all_p
     assert builds(logs / "all_phases") == 1
 
 
-def test_a_case_alone_starts_from_the_weights_it_has_in_the_middle_of_a_grid(
-    all_phases: Launch, logs: Path, tmp_path: Path
-) -> None:
+def test_a_case_alone_starts_from_the_weights_it_has_in_a_grid(all_phases: Launch, logs: Path, tmp_path: Path) -> None:
     name = "test_backward[tiny-ctx8-fp32-own]"
     alone = logged(tmp_path / "log", tmp_path / "storage", "--phase=backward")
     assert weights(tmp_path / "log") == {name: weights(logs / "all_phases")[name]}

@@ -6,9 +6,7 @@ from perf_tests.meta_tests.launch import Launch, launched_once
 
 ARGUMENTS = ("--phase=forward,backward", "-k=ctx8")
 
-
 honest = launched_once(*ARGUMENTS)
-
 
 too_fast = launched_once(*ARGUMENTS, PLANTED_FLOPS_PER_SECOND="1")
 """A machine whose best product does one operation a second."""

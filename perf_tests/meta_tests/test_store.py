@@ -76,9 +76,7 @@ def test_a_run_that_takes_the_number_first_keeps_its_file(tmp_path: Path, monkey
 
 @pytest.mark.parametrize("call", ["fsync", "link"])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
-def test_a_disk_that_refuses_is_left_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
-) -> None:
+def test_a_refusing_disk_is_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int) -> None:
     save_record(record([timed()]), tmp_path, "before")
     content = (tmp_path / "0001_before.json").read_bytes()
     monkeypatch.setattr(os, call, refuse(number))
@@ -89,9 +87,7 @@ def test_a_disk_that_refuses_is_left_as_it_was(
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_a_file_that_cannot_be_replaced_stays_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_a_file_that_cannot_be_replaced_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     (tmp_path / "out.json").write_text("old")
     monkeypatch.setattr(os, call, refuse(errno.ENOSPC))
     with pytest.raises(OSError, match="No space left"):

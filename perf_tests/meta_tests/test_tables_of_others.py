@@ -79,9 +79,7 @@ def test_a_folder_is_no_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind, make", [("attention", timed_attention), ("timing", timed)])
-def test_a_table_of_our_own_tells_its_implementations_apart(
-    kind: str, make: Callable[..., Json], tmp_path: Path
-) -> None:
+def test_our_own_table_tells_its_implementations_apart(kind: str, make: Callable[..., Json], tmp_path: Path) -> None:
     """By the columns that others lack: a pass that fuses is no second measurement of the one that compiles."""
     rows = [make(attention=name) for name in ("naive", "compiled", "sdpa")]
     path = tmp_path / "ours.csv"

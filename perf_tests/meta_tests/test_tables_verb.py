@@ -29,21 +29,13 @@ def test_every_format_shows_the_committed_run(chosen_format: str, capsys: pytest
     assert "sdpa" in capsys.readouterr().out
 
 
-def test_without_a_name_the_newest_record_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_record(tmp_path / "a/0002_x.json", sized("older", "2029"))
-    write_record(tmp_path / "b/0001_x.json", sized("newer", "2030"))
-    assert tables(tmp_path) == 0
-    assert "newer" in (printed := capsys.readouterr().out)
-    assert "older" not in printed
-
-
-@pytest.mark.parametrize("word", ["0001", "0001_x", "a/0001", "{storage}/a/0001_x.json", "{storage}/a"])
-def test_a_record_is_named_by_path_folder_or_beginning(
-    word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("words", ["0001", "0001_x", "a/0001", "{storage}/a/0001_x.json", "{storage}/a", ""])
+def test_a_record_is_named_by_path_folder_or_beginning_and_without_a_name_is_the_newest(
+    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_record(tmp_path / "a/0001_x.json", sized("asked"))
-    write_record(tmp_path / "b/0002_x.json", sized("other"))
-    assert tables(tmp_path, word.format(storage=tmp_path)) == 0
+    write_record(tmp_path / "a/0001_x.json", sized("asked", "2030"))
+    write_record(tmp_path / "b/0002_x.json", sized("other", "2029"))
+    assert tables(tmp_path, *words.format(storage=tmp_path).split()) == 0
     assert "asked" in (printed := capsys.readouterr().out)
     assert "other" not in printed
 

@@ -12,6 +12,7 @@ from perf_tests.proofs.synthetic import BACKWARD, FORWARD, TEN_ROUNDS, record, t
 from perf_tests.records.record import Json
 
 ROOT = Path(__file__).parents[2]
+KEPT = "--storage=.benchmarks"
 SLOWER = [1.1 * seconds for seconds in TEN_ROUNDS]
 
 
@@ -19,11 +20,15 @@ def compare(before: Path, now: Path, *options: str) -> int:
     return main(["compare", str(before), str(now), *options])
 
 
-def test_two_records_are_compared_case_by_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = write_record(tmp_path / "before.json", record([timed()]))
-    now = write_record(tmp_path / "now.json", record([timed(seconds=SLOWER)]))
-    assert compare(before, now) == 0
-    assert "1.100" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    "now, code, said",
+    [(record([timed(seconds=SLOWER)]), 0, "1.100"), (record([timed()], threads=2), 3, "threads: 2 here, 4 there")],
+    ids=["case by case", "not those of two machines"],
+)
+def test_runs_are_compared(now: Json, code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = write_record(tmp_path / "before.json", record([timed()], threads=4))
+    assert compare(before, write_record(tmp_path / "now.json", now)) == code
+    assert said in capsys.readouterr().out
 
 
 def test_json_says_the_same_to_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,13 +44,6 @@ def test_a_case_that_lost_its_figure_is_a_finding(now: Json, tmp_path: Path) -> 
     assert compare(before, write_record(tmp_path / "now.json", now)) == 1
 
 
-def test_records_of_two_machines_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = write_record(tmp_path / "before.json", record([timed()], threads=4))
-    now = write_record(tmp_path / "now.json", record([timed()], threads=2))
-    assert compare(before, now) == 3
-    assert "threads: 2 here, 4 there" in capsys.readouterr().out
-
-
 @pytest.fixture
 def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The only record of the storage below the working folder."""
@@ -56,13 +54,16 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("words", [["tables"], ["report", "--output=page.html"]])
 def test_a_record_is_not_changed_by_looking_at_it(words: list[str], stored: Path) -> None:
     before = (stored.read_bytes(), stored.stat().st_mtime_ns)
-    assert main([*words, "--storage=.benchmarks"]) == 0
+    assert main([*words, KEPT]) == 0
     assert (stored.read_bytes(), stored.stat().st_mtime_ns) == before
 
 
-@pytest.mark.parametrize("words", ["tables --output={file}", "report --output=missing/page.html"])
+@pytest.mark.parametrize(
+    "words",
+    [f"tables {KEPT} --output={{file}}", f"report {KEPT} --output=no/page.html", "questions --output=no/page.md"],
+)
 def test_what_cannot_be_written_is_one_sentence(words: str, stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*words.format(file=stored).split(), "--storage=.benchmarks"]) == 2
+    assert main(words.format(file=stored).split()) == 2
     assert len((said := capsys.readouterr().err).splitlines()) == 1
     assert "cannot be written" in said
 

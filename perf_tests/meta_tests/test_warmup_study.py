@@ -15,9 +15,8 @@ from perf_tests.instruments.gpu_health import ENERGY_LEAST_SECONDS
 from perf_tests.instruments.traced_call import ROUNDS_BETWEEN
 from perf_tests.measures.studied import StudiedMeasure, Study
 from perf_tests.meta_tests.documents import page
-from perf_tests.meta_tests.example_cases import CPU
+from perf_tests.meta_tests.example_cases import CPU, SETTINGS
 from perf_tests.meta_tests.launch import ROOT, Launch, launch, launched_once
-from perf_tests.meta_tests.test_gate_course import SETTINGS as GATE_SETTINGS
 from perf_tests.proofs.synthetic import passed
 from perf_tests.records.record import Json
 from perf_tests.views.screens.warmup import machine_line, warmup_lines
@@ -28,10 +27,6 @@ from perf_tests.workers.study import in_fresh_process
 FORWARD = "perf_tests/test_forward.py::test_forward[tiny-ctx8-fp32-naive]"
 BACKWARD = "perf_tests/test_backward.py::test_backward[tiny-ctx8-fp32-naive]"
 STUDY = "perf_tests/test_warmup.py::test_warmup_of_forward[tiny-ctx8-fp32-naive]"
-SETTINGS = replace(
-    GATE_SETTINGS, sizes=("tiny",), contexts=(8,), precisions=("fp32",), attentions=("naive",), executions=("eager",),
-    checkpoints=("none",), phases=("forward", "backward"),
-)  # fmt: skip
 FALLING = [9.0, 7.0, 5.0, 3.0, 2.5, 2.0]
 FIRST_ROUND: Json = {
     "first_round_parts": {"steady_round_seconds": 1.0, "allocator_growth_seconds": 3.0, "unexplained_seconds": 1.0},
@@ -148,9 +143,7 @@ def test_room_is_made_after_a_warm_up_and_not_without_one(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     "study, rounds", [(Study(1, 1), 2), (Study(0, 1, traces_first_round=True), 2 + ROUNDS_BETWEEN)]
 )
-def test_whole_rounds_are_run_and_several_before_the_one_that_a_first_is_held_against(
-    study: Study, rounds: int
-) -> None:
+def test_whole_rounds_are_run_and_several_before_the_one_a_first_is_held_against(study: Study, rounds: int) -> None:
     assert studied_rounds(study)[1] == ["set-up", "timed"] * rounds
 
 
@@ -193,7 +186,6 @@ def test_a_fresh_process_that_is_killed_is_named_with_its_signal(monkeypatch: py
 
 
 QUICK = ("--phase=forward,backward", "--warmup-study", "--rounds=6", "-p", "perf_tests.meta_tests.quick_warmup_study")
-
 
 studied = launched_once(*QUICK)
 

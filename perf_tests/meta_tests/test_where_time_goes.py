@@ -5,21 +5,17 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import pytest
 
 from model.precision import PRECISIONS
 from model.training import Training
-from perf_tests.instruments.device import CpuDevice
-from perf_tests.instruments.kernels import trace_rounds
-from perf_tests.measures.rounds import Rounds
 from perf_tests.meta_tests.documents import ROOT, block, indented, named, page
 from perf_tests.meta_tests.example_cases import CPU, TOY, build, language_model_case, random_tokens
+from perf_tests.meta_tests.traced_rounds import rounds, traced_values
 from perf_tests.records.record import Json
 from perf_tests.records.store import read_record
-from perf_tests.traces.chrome_trace import read_chrome_trace
-from perf_tests.traces.kernel_table import expected_products, kernel_values
+from perf_tests.traces.kernel_table import expected_products
 
 TEXT = page("where-time-goes")
 LAYERS = (1, 3)
@@ -42,25 +38,12 @@ def traced(phase: str, precision: str, layers: int) -> Json:
     config = replace(TOY, num_layers=layers)
     training, tokens = Training(build(config), PRECISIONS[precision], CPU), random_tokens(config)
     training.create_optimizer_state()
-
-    def graph() -> tuple[Any, ...]:
-        training.clear_gradients()
-        return (training.loss(training.forward(tokens), tokens),)
-
-    rounds = {
-        "forward": Rounds(lambda: training.forward(tokens)),
-        "backward": Rounds(training.backward, graph),
-        "full_step": Rounds(lambda: training.step(tokens, tokens)),
-    }
-    trace = trace_rounds(rounds[phase].play, CpuDevice(CPU)).trace
-    return kernel_values(read_chrome_trace(trace), language_model_case(config, phase=phase).identity())
+    return traced_values(language_model_case(config, phase=phase), *rounds(training, tokens)[phase])
 
 
 @pytest.mark.parametrize("phase, figures", formulas())
 @pytest.mark.parametrize("layers", LAYERS)
-def test_launches_and_products_are_those_of_a_traced_step(
-    phase: str, figures: list[tuple[int, int]], layers: int
-) -> None:
+def test_launches_and_products_are_those_of_a_trace(phase: str, figures: list[tuple[int, int]], layers: int) -> None:
     fp32, bf16, products = (of_layer * layers + beside for of_layer, beside in figures)
     assert [traced(phase, precision, layers)["launches"] for precision in ("fp32", "bf16")] == [fp32, bf16]
     counted = traced(phase, "fp32", layers)["matrix_products"]
@@ -68,9 +51,8 @@ def test_launches_and_products_are_those_of_a_traced_step(
     assert expected_products(language_model_case(phase=phase, attention="sdpa").identity()) is None
 
 
-def shown() -> list[list[str]]:
-    rows = [re.split(r"\s{2,}", line.strip()) for line in indented(block(TEXT, "published"))]
-    return rows[1:]
+def shown(name: str = "published") -> list[list[str]]:
+    return [re.split(r"\s{2,}", line.strip()) for line in indented(block(TEXT, name))[1:]]
 
 
 def test_there_are_phases_and_shares_to_compare() -> None:
@@ -105,8 +87,7 @@ def test_the_measured_table_is_the_records() -> None:
         f"{label} {phase.replace('_', ' ')}": [figure(values) for values in by_phase[phase]]
         for phase, figures in FIGURE_OF_PHASE.items() for label, figure in figures.items()
     }  # fmt: skip
-    shown = {row[0]: row[1:] for row in (re.split(r"\s{2,}", line) for line in indented(block(TEXT, "measured"))[1:])}
-    assert shown == expected
+    assert {row[0]: row[1:] for row in shown("measured")} == expected
 
 
 def share(values: Json) -> str:
