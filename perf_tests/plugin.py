@@ -92,6 +92,11 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     benchmarks = _side_by_side([item for item in items if CASE in item.stash])
     if benchmarks and not config.option.collectonly and not session.testsfailed:
         benchmarks = recording.get_ready(config, benchmarks)
+        if config.stash[AGAINST] is not None:
+            # Imported late: its statistics load scipy, which would slow the start of every other run.
+            from perf_tests.run import gate
+
+            gate.get_ready(config, benchmarks)
     items[:] = [*benchmarks, *others]
 
 

@@ -29,7 +29,7 @@ from perf_tests.records.store import BaselineError, StoredRecord, latest_baselin
 
 
 def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pytest.Item]:
-    """Refuse what cannot run before measuring; returns the cases still to be measured."""
+    """Refuse what cannot run before measuring; returns the cases still to be measured. A gate plans its own run."""
     if not config.pluginmanager.hasplugin("benchmark"):
         raise pytest.UsageError(
             "perf_tests measures with pytest-benchmark, and -p no:benchmark switched it off; drop that option."
@@ -37,10 +37,6 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     saving, settings = config.stash[SAVING], config.stash[SETTINGS]
     config.stash[WORKBENCH] = workbench = set_up(settings)
     if config.stash[AGAINST] is not None:
-        # Imported late: its statistics load scipy, which would slow the start of every other run.
-        from perf_tests.run import gate
-
-        gate.get_ready(config, benchmarks, workbench)
         return benchmarks
     _mark(benchmarks, workbench)
     if settings.nvtx:

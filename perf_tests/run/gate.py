@@ -9,8 +9,7 @@ import pytest
 
 from perf_tests.bench.against import Against
 from perf_tests.bench.progress import Line
-from perf_tests.bench.stash import AGAINST, CASE, GATE_RULES, SAVING, SETTINGS
-from perf_tests.bench.workbench import Workbench
+from perf_tests.bench.stash import AGAINST, CASE, GATE_RULES, SAVING, SETTINGS, WORKBENCH
 from perf_tests.cases import family_of
 from perf_tests.gate.conclusion import RunVerdict
 from perf_tests.gate.rules import Rules
@@ -27,9 +26,9 @@ VERDICT = "gate verdict"
 """The user property of a report that holds the verdict."""
 
 
-def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item], workbench: Workbench) -> None:
+def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
     """Refuse what cannot run before measuring, and register the plugin that runs the benchmarks."""
-    against = config.stash[AGAINST]
+    workbench, against = config.stash[WORKBENCH], config.stash[AGAINST]
     assert against is not None
     accepted_slowdowns(config.rootpath)
     # Base and head are in memory at the same time.
