@@ -5,6 +5,10 @@ from typing import Protocol
 import torch
 
 from perf_tests.instruments import heap, host_memory
+from perf_tests.instruments.torch_private import spin_cuda
+
+HIGHEST_HERTZ = 2.5e9
+"""Above the clock rate of every GPU's multiprocessors, so that a count of cycles takes at least its time."""
 
 
 class Event(Protocol):
@@ -12,9 +16,14 @@ class Event(Protocol):
 
     def seconds_until(self, later: "Event") -> float: ...
 
+    def is_done(self) -> bool: ...
+
 
 class Device:
     """What the clock and the suite ask of the machine that computes; the defaults suit one without a queue of work."""
+
+    warm_up_seconds = 0.0
+    """How long it must work before its clock rates are those under load."""
 
     def __init__(self, torch_device: torch.device) -> None:
         self.torch_device = torch_device
@@ -25,6 +34,9 @@ class Device:
     def record_event(self) -> Event | None:
         """Mark this point of the queue; None where the device has no clock of its own."""
         return None
+
+    def hold(self, seconds: float) -> None:
+        """Make work issued from here on wait in the queue for at least this long, while the host goes on issuing."""
 
     def is_alive(self) -> bool:
         """False once an error has left the device unusable for this process."""
@@ -90,9 +102,15 @@ class CudaEvent:
         assert isinstance(later, CudaEvent)
         return float(self.event.elapsed_time(later.event)) / 1e3
 
+    def is_done(self) -> bool:
+        return self.event.query()
+
 
 class CudaDevice(Device):
     """An NVIDIA GPU under PyTorch's caching allocator, which finds its freed blocks again and needs no room made."""
+
+    warm_up_seconds = 0.3
+    """Idle, an H200 runs at 345 MHz, under load at 1980, and the ramp takes some tenths of a second."""
 
     def __init__(self, torch_device: torch.device) -> None:
         super().__init__(torch_device)
@@ -103,6 +121,9 @@ class CudaDevice(Device):
 
     def record_event(self) -> Event | None:
         return CudaEvent()
+
+    def hold(self, seconds: float) -> None:
+        spin_cuda(round(seconds * HIGHEST_HERTZ))
 
     def is_alive(self) -> bool:
         try:

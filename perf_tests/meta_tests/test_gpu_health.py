@@ -184,7 +184,7 @@ def measured(nvml: FakeNvml, throttled: range) -> dict[str, Any]:
         done += 1
         nvml.bits = POWER_CAP if done in throttled else IDLE
 
-    row = Row(language_model_case(), 2)
+    row = Row(language_model_case())
     measure = TimedMeasure(benchmark, Clock(device), device, 3, 2, row, health=RoundHealth(health))
     measure(target)
     return {**benchmark.extra_info, "rounds_run": done}
@@ -204,6 +204,6 @@ def test_throttled_rounds_are_flagged_by_number_and_kept(nvml: FakeNvml, throttl
 
 def test_on_a_cpu_health_is_null() -> None:
     device, benchmark = CpuDevice(CPU), LoopBenchmark()
-    TimedMeasure(benchmark, Clock(device), device, 3, 0, Row(language_model_case(), 0))(lambda: None)
+    TimedMeasure(benchmark, Clock(device), device, 3, 0, Row(language_model_case()))(lambda: None)
     assert benchmark.extra_info["throttled_rounds"] is None
     assert benchmark.extra_info["energy_joules_per_round"] is None
