@@ -108,11 +108,11 @@ class TimedMeasure(Measure):
     def _warm_up(self, rounds: Rounds) -> int:
         """The rest of the warm-up; how many rounds it had with the first."""
         done = 1
-        for number in warm_up(self.device, self.warmup_rounds - 1):
-            done = number + 2
-            self._prepare(rounds, min(done, self.warmup_rounds) - 1)
+        for number in warm_up(self.device, self.warmup_rounds, done):
+            self._prepare(rounds, min(number, self.warmup_rounds - 1))
             with self.clock.round():
                 rounds.run()
+            done = number + 1
         return done
 
     def _measure(self, rounds: Rounds) -> None:

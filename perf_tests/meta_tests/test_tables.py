@@ -124,6 +124,12 @@ def test_peaks_are_in_the_unit_that_suits_with_the_prediction_beside() -> None:
     assert column(large, "full_step (GiB)") == ["64.00"]
 
 
+def test_warm_up_rounds_are_those_that_ran() -> None:
+    data = record([case(warmup_rounds=5, warmup_rounds_run=312)])
+    assert "at least 5 warm-up rounds" in table(data, "timing").notes[1]
+    assert flat_figures(data, "run")["timing"][0]["warmup"] == 312
+
+
 def test_a_case_of_a_hundred_rounds_has_its_percentiles_and_one_of_fewer_has_none() -> None:
     rounds = [place / 1000 for place in range(101)]
     data = record([timed_attention(rounds[1:], sequence_length=512), timed_attention(rounds[2:], sequence_length=256)])

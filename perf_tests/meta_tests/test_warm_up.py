@@ -51,7 +51,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> RampingDevice:
 
 def timed(device: RampingDevice, warmup_rounds: int) -> tuple[dict[str, Any], list[int]]:
     """`extra_info`, and the number that the progress line got for each round."""
-    benchmark, numbers = LoopBenchmark(), []
+    benchmark = LoopBenchmark()
+    numbers: list[int] = []
     health: Any = RoundHealth(device)  # type: ignore[arg-type]
     row = Row(language_model_case())
     TimedMeasure(benchmark, Clock(device), device, 3, warmup_rounds, row, numbers.append, health)(device.work)

@@ -94,7 +94,7 @@ def _common(cell: Cell, name: str, machine: str) -> Json:
         "vocab": cell.label("vocab_size"),
         "context_basis": "stated",
         "causal_mask": "yes",
-        "warmup": _or_empty(cell.number("warmup_rounds")),
+        "warmup": _or_empty(cell.info.get("warmup_rounds_run", cell.info.get("warmup_rounds"))),
         "sync": "yes",
         **_times(cell),
     }
