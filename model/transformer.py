@@ -6,8 +6,6 @@ Left out: dropout, weight tying, key-value caching and fused operations (fused a
 Shapes: B batch, T tokens, D model width, H heads, K head width, F feed-forward width, V vocabulary, P = K / 2 pairs.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recomputed
@@ -222,7 +220,3 @@ class Embedding(nn.Module):
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         return self.weight_VD[tokens_BT]
-
-
-ModelFactory = Callable[[ModelConfig], nn.Module]
-"""Builds a language model of the given shape: int64 tokens (B, T) to logits (B, T, V)."""

@@ -13,6 +13,8 @@ from model.sizes import SIZES, ModelConfig
 from model.training import optimizer_that_runs
 from perf_tests.identity import AttentionIdentity, LanguageModelIdentity, identity_from, is_attention
 from perf_tests.options import Settings
+from perf_tests.own.hugging_face import is_configuration
+from perf_tests.own.model import OwnModel, configured_shape
 from perf_tests.phases import ATTENTION_ALONE, LANGUAGE_MODEL, PHASES, Phase
 
 ZERO_GRAD_POLICY = "set_to_none_before_forward"
@@ -47,7 +49,10 @@ class _OfAPhase(ABC):
 
     @property
     def model_flops(self) -> int | None:
-        """Model FLOPs of one round, over the full T x T square; None for a phase without matrix products."""
+        """Model FLOPs of one round, over the full T x T square; None for a phase without matrix products.
+
+        Raises TypeError for a model of the user's own.
+        """
         multiple = self.row.forward_multiple
         return None if multiple is None else multiple * self.forward_flops
 
@@ -69,6 +74,7 @@ class LanguageModelCase(_OfAPhase):
     """How AdamW runs; None in phases without it."""
     device: str
     model: str
+    model_arguments: tuple[str, ...] = ()
     axes: ClassVar = {
         "model_size": "sizes", "context_length": "contexts", "precision": "precisions", "attention": "attentions",
         "execution": "executions", "checkpoint": "checkpoints",
@@ -81,11 +87,12 @@ class LanguageModelCase(_OfAPhase):
         return cls(
             phase=phase,
             size=axes["model_size"],
-            config=SIZES[axes["model_size"]].at_context(axes["context_length"]),
+            config=config_of(settings, axes["model_size"], axes["context_length"]),
             batch_size=settings.batch_size,
             optimizer=optimizer if PHASES[phase].trains else None,
             device=settings.device_type,
             model=settings.model or "ours",
+            model_arguments=settings.model_arguments,
             **{name: axes[name] for name in cls.axes if name != "model_size"},
         )
 
@@ -111,7 +118,15 @@ class LanguageModelCase(_OfAPhase):
         return "-".join(parts)
 
     def identity(self) -> dict[str, Any]:
-        return identity_from(LanguageModelIdentity, self, self.config)
+        if self.own is None:
+            return identity_from(LanguageModelIdentity, self, self.config)
+        known = identity_from(LanguageModelIdentity, self, self.config) | self.own.in_identity
+        return known | self.own.shape(self.config)
+
+    @property
+    def own(self) -> OwnModel | None:
+        """The user's model; None for ours."""
+        return None if self.model == "ours" else OwnModel(self.model, self.model_arguments)
 
     @property
     def zero_grad_policy(self) -> str | None:
@@ -123,12 +138,14 @@ class LanguageModelCase(_OfAPhase):
 
     @property
     def forward_flops(self) -> int:
+        if self.own is not None:
+            raise TypeError(f"what {self.model} computes is counted, not known in closed form.")
         return self.config.forward_flops(self.batch_size, self.context_length)
 
     @property
     def built_from(self) -> tuple[Any, ...]:
         """Cases with equal values share one model."""
-        return (self.model, self.config, self.attention, self.execution, self.checkpoint, self.device)
+        return (self.own, self.config, self.attention, self.execution, self.checkpoint, self.device)
 
 
 @dataclass(frozen=True)
@@ -178,9 +195,17 @@ def family_of(names: Container[str]) -> type[Case]:
     return AttentionCase if is_attention(names) else LanguageModelCase
 
 
+def config_of(settings: Settings, size: str, context_length: int) -> ModelConfig:
+    """What a case of this size asks its model for. Raises OwnModelError for a configuration that is none."""
+    if settings.model is not None and is_configuration(settings.model):
+        return configured_shape(OwnModel(settings.model, settings.model_arguments), context_length)
+    return SIZES[size].at_context(context_length)
+
+
 def chosen_phases(settings: Settings) -> set[str]:
-    """Names of the phases of both families that `--phase` selects."""
-    return {phase.name for phase in PHASES.values() if phase.label in settings.phases}
+    """Names of the phases that `--phase` selects, of attention alone only where its grid is not empty."""
+    families = {LANGUAGE_MODEL, ATTENTION_ALONE} if settings.head_dims else {LANGUAGE_MODEL}
+    return {phase.name for phase in PHASES.values() if phase.label in settings.phases and phase.family in families}
 
 
 def is_inside(identity: dict[str, Any], settings: Settings) -> bool:

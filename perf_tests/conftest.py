@@ -10,16 +10,18 @@ from model.attention import ATTENTION, AttentionFunction
 from model.precision import PRECISIONS
 from model.training import Training
 from perf_tests.bench.inputs import AttentionInputs, Batch, axis
-from perf_tests.bench.models import ForeignModelError, ModelShelf, forget
+from perf_tests.bench.models import ModelShelf, forget
 from perf_tests.bench.stash import CASE, OTHER_MEASURE, PASS, WORKBENCH
 from perf_tests.bench.workbench import Workbench
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
+from perf_tests.counting.memory_estimate import parameters_of
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.gpu_health import RoundHealth
 from perf_tests.instruments.sdpa_backend import sdpa_backend
 from perf_tests.measures.rounds import Measure
 from perf_tests.measures.row import Row
 from perf_tests.measures.timed import TimedMeasure
+from perf_tests.own.guard import OwnModelError
 from perf_tests.passes.every_pass import EVERY_PASS
 from perf_tests.passes.extra_pass import ROOT, ExtraPass
 from perf_tests.records.record import Json
@@ -70,7 +72,7 @@ def training(case: LanguageModelCase, workbench: Workbench, shelf: ModelShelf) -
     with workbench.spending("building"):
         try:
             training = shelf.lend(case, workbench.settings.optimizer)
-        except ForeignModelError as error:  # which every further case would meet too
+        except OwnModelError as error:  # which every further case would meet too
             pytest.exit(str(error), returncode=pytest.ExitCode.USAGE_ERROR)
         workbench.device.synchronize()
     yield training
@@ -164,7 +166,7 @@ def _conditions(case: Case, workbench: Workbench) -> Json:
         "warmup_rounds": workbench.settings.warmup_rounds,
         "records_graph": case.row.records_graph,
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "parameters": case.config.parameters if isinstance(case, LanguageModelCase) else 0,
+        "parameters": parameters_of(case),
     }
     if case.attention == "sdpa":
         conditions["sdpa_backend"] = _sdpa_backend(case, workbench.device.torch_device)

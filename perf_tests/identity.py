@@ -16,10 +16,11 @@ class LanguageModelIdentity:
     phase: str
     model: str
     size: str
-    d_model: int
-    d_ff: int
-    num_layers: int
-    num_heads: int
+    d_model: int | None
+    """This and the next three are null where a model of one's own takes or names none."""
+    d_ff: int | None
+    num_layers: int | None
+    num_heads: int | None
     vocab_size: int
     context_length: int
     batch_size: int
@@ -32,6 +33,10 @@ class LanguageModelIdentity:
     zero_grad_policy: str | None
     """When a step clears the old gradients; None in phases that do not time this."""
     device: str
+    model_args: str | None = None
+    """`depth=3, width=192`, as given to the factory of --model."""
+    model_digest: str | None = None
+    """Of these arguments and of the values of a configuration, never of source; None without either."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ class AttentionIdentity:
 Identity = type[LanguageModelIdentity] | type[AttentionIdentity]
 
 DIMENSIONS = {field.name for family in (LanguageModelIdentity, AttentionIdentity) for field in fields(family)
-              if field.type is int}  # fmt: skip
+              if field.type in (int, int | None)}  # fmt: skip
 """Fields whose smaller values need no more memory."""
 
 OF_A_PHASE = ("phase", "optimizer", "zero_grad_policy")

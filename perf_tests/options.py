@@ -1,6 +1,5 @@
 """The command line of the suite: a table of options, read and checked once into a frozen `Settings`."""
 
-import importlib.util
 import math
 import os
 import re
@@ -20,6 +19,9 @@ from model.training import OPTIMIZERS
 from model.transformer import blocks_per_checkpoint
 from perf_tests.instruments.cores import processor_of_each_core
 from perf_tests.instruments.nvtx_ranges import why_no_ranges
+from perf_tests.own.hugging_face import check_configuration, is_configuration, size_name
+from perf_tests.own.model import argument
+from perf_tests.own.named import check_name
 from perf_tests.phases import PHASES
 
 PHASE_LABELS = tuple(dict.fromkeys(phase.label for phase in PHASES.values()))
@@ -104,17 +106,19 @@ def minutes(option: str, text: str) -> float:
     raise ValueError(f"{option} {text!r} is not a positive number of minutes.")
 
 
-def model_factory(option: str, text: str) -> str:
-    module, _, factory = text.partition(":")
-    if not module or not factory:
-        raise ValueError(f"{option} {text!r} names no factory; write it as package.module:build_model.")
-    try:
-        found = importlib.util.find_spec(module)
-    except (ImportError, ValueError) as error:
-        raise ValueError(f"{option} {text!r}: module {module!r} cannot be imported: {error}.") from error
-    if found is None:
-        raise ValueError(f"{option} {text!r}: there is no module {module!r} on the path; add its folder to PYTHONPATH.")
+def own_model(option: str, text: str) -> str:
+    (check_configuration if is_configuration(text) else check_name)(option, text)
     return text
+
+
+def own_arguments(option: str, text: str) -> tuple[str, ...]:
+    """One `name=value` a line: the option is repeatable."""
+    lines = tuple(text.splitlines())
+    names = [argument(line)[0] for line in lines]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{option} {name} is given twice; give it once.")
+    return lines
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,7 @@ class Option:
     metavar: str = ""
     typed_by_default: str | None = None
     """The text that `getoption` returns where nothing was typed."""
+    is_repeatable: bool = False
 
 
 OPTIONS = (
@@ -161,8 +166,9 @@ OPTIONS = (
     Option("--optimizer", f"AdamW implementation: {', '.join(OPTIMIZERS)}", "PyTorch's choice for the device",
            partial(one_of, OPTIMIZERS)),
     Option("--memory-budget", "memory limit, for example 12GiB", "free memory", byte_count),
-    Option("--model", "measure your own model: MODULE:FACTORY, where FACTORY(config) returns an nn.Module",
-           "the suite's model", model_factory),
+    Option("--model", "measure your own model: MODULE:FACTORY or FILE.py:FACTORY, where FACTORY(config) returns an "
+           "nn.Module, or hf:CONFIG.json", "the suite's model", own_model),
+    Option("--model-arg", "an argument of the factory of --model, or a value of the configuration; repeatable", parse=own_arguments, metavar="NAME=VALUE", is_repeatable=True),
     Option("--kernels",
            "also trace each case after the timings: kernels, launches, gaps, one attention layer by part"),
     Option("--memory", "also examine the memory of each case in its own process: peaks, saved tensors, largest blocks"),
@@ -216,6 +222,7 @@ class Settings:
     optimizer: str = _given("--optimizer", "default")
     memory_budget_bytes: int | None = _given("--memory-budget", None)
     model: str | None
+    model_arguments: tuple[str, ...] = _given("--model-arg", ())
     passes: tuple[str, ...]
     memory_snapshot: bool
     nvtx: bool
@@ -233,7 +240,8 @@ def add_options(parser: pytest.Parser) -> None:
             continue
         metavar = option.metavar or option.name.strip("-").upper().replace("-", "_")
         text = f"{option.text} (default: {option.default})" if option.default else option.text
-        group.addoption(option.name, default=option.typed_by_default, metavar=metavar, help=text)
+        action = "append" if option.is_repeatable else "store"
+        group.addoption(option.name, action=action, default=option.typed_by_default, metavar=metavar, help=text)
 
 
 def typed_or(config: pytest.Config, name: str, default: Any) -> Any:
@@ -242,7 +250,7 @@ def typed_or(config: pytest.Config, name: str, default: Any) -> Any:
     if text is None or parse is None:
         return default
     try:
-        return parse(name, str(text))
+        return parse(name, "\n".join(text) if isinstance(text, list) else str(text))
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
 
@@ -262,10 +270,11 @@ def read_settings(config: pytest.Config) -> Settings:
     is_gate = any(config.getoption(name) is not None for name in ("--against", "--against-option"))
     model = given("--model", None)
     attentions = given("--attention", ("naive",))
+    alone = model is None or any(config.getoption(name) is not None for name in ("--head-dim", "--sequence-length"))
+    _refuse_with_own_model(config, model, alone)
     return Settings(
         device=str(device),
-        # A gate measures each case dozens of times, and all of `small` would take it an hour on a CPU.
-        sizes=given("--size", ("small-2layers",) if is_gate else ("small",), GPU_SIZES),
+        sizes=_sizes(given, model, is_gate),
         precisions=given("--precision", native),
         # The attention inside a model of the user's own is not ours to choose.
         attentions=attentions if model is None else ("own",),
@@ -274,8 +283,34 @@ def read_settings(config: pytest.Config) -> Settings:
         memory_snapshot=config.getoption("--memory-snapshot"),
         nvtx=_nvtx(config, passes),
         threads=given("--threads", None) or physical_cores(),
-        **{field.name: given(*field.metadata["option"]) for field in fields(Settings) if field.metadata},
+        **{
+            **{field.name: given(*field.metadata["option"]) for field in fields(Settings) if field.metadata},
+            **({} if alone else {"head_dims": (), "sequence_lengths": ()}),
+        },
     )
+
+
+def _sizes(given: Callable[..., Any], model: str | None, is_gate: bool) -> tuple[str, ...]:
+    if model is not None and is_configuration(model):
+        return (size_name(model),)
+    # A gate measures each case dozens of times, and all of `small` would take it an hour on a CPU.
+    return tuple(given("--size", ("small-2layers",) if is_gate else ("small",), GPU_SIZES))
+
+
+def _refuse_with_own_model(config: pytest.Config, model: str | None, alone: bool) -> None:
+    """What chooses a part of the suite's model, or an argument without a model. Raises pytest.UsageError."""
+    if model is None:
+        if config.getoption("--model-arg"):
+            raise pytest.UsageError("--model-arg is for a factory of your own; name it with --model.")
+        return
+    ours = {"--checkpoint": "the model of --model chooses its own checkpoints"}
+    if not alone:
+        ours["--attention"] = "the model of --model brings its own attention"
+    if is_configuration(model):
+        ours["--size"] = "the configuration says the shape; change a value of it with --model-arg"
+    for option, reason in ours.items():
+        if config.getoption(option) is not None:
+            raise pytest.UsageError(f"{option} does not apply: {reason}.")
 
 
 def physical_cores() -> int:

@@ -12,9 +12,11 @@ from model.precision import PRECISIONS
 from perf_tests import cases
 from perf_tests.bench import benchmark_options
 from perf_tests.bench.against import read_against
-from perf_tests.bench.outcomes import ImpossibleError, Outcome, is_out_of_memory, out_of_memory
+from perf_tests.bench.outcomes import ImpossibleError, Outcome, out_of_memory
 from perf_tests.bench.stash import AGAINST, CASE, OUTCOME, PASS, SAVING, SETTINGS, WORKBENCH
+from perf_tests.instruments.out_of_memory import is_out_of_memory
 from perf_tests.options import PASSES, add_options, read_settings
+from perf_tests.own.guard import OwnModelError
 from perf_tests.phases import place_of
 from perf_tests.records.record import Json
 from perf_tests.run import after as reporting
@@ -86,7 +88,10 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     for item in items:
         if phase := _marked(item, "phase"):
             axes = item.callspec.params  # type: ignore[attr-defined]  # public on every parametrized pytest.Function
-            item.stash[CASE] = cases.family_of(axes).of(phase, axes, config.stash[SETTINGS])
+            try:
+                item.stash[CASE] = cases.family_of(axes).of(phase, axes, config.stash[SETTINGS])
+            except OwnModelError as error:
+                raise pytest.UsageError(str(error)) from error
             item.stash[PASS] = _marked(item, "extra_pass")
     others = [item for item in items if CASE not in item.stash]
     benchmarks = _side_by_side([item for item in items if CASE in item.stash])

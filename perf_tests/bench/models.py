@@ -1,28 +1,20 @@
 """The model under test: built once for the cases that share it, and reset before each."""
 
 import gc
-import importlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from model.attention import ATTENTION
 from model.compilation import compiled, forget_compiled
 from model.precision import PRECISIONS
-from model.sizes import ModelConfig
 from model.training import Training
-from model.transformer import ModelFactory, TransformerLM
-from perf_tests.bench.outcomes import is_out_of_memory
+from model.transformer import TransformerLM
 from perf_tests.cases import LanguageModelCase
 from perf_tests.instruments import heap
 from perf_tests.instruments.device import Device
-
-
-class ForeignModelError(Exception):
-    """The factory given with --model makes no language model; the message is one sentence."""
+from perf_tests.own.check import check_values_of
 
 
 @dataclass
@@ -69,11 +61,11 @@ class ModelShelf:
     def _build(self, case: LanguageModelCase) -> nn.Module:
         self.builds += 1
         with self.device.torch_device:
-            if case.model == "ours":
+            if case.own is None:
                 return TransformerLM(case.config, ATTENTION[case.attention].build(), case.checkpoint)
-            model = build_foreign_model(case.model, case.config)
+            model = case.own.build(case.config)
         model = model.to(self.device.torch_device)
-        check_foreign_model(model, case, self.device.torch_device)
+        check_values_of(case.model, model, case.config, self.device.torch_device)
         return model
 
 
@@ -82,50 +74,3 @@ def forget(device: Device) -> None:
     gc.collect()
     forget_compiled()
     device.release_memory()
-
-
-def build_foreign_model(name: str, config: ModelConfig) -> nn.Module:
-    """What `MODULE:FACTORY` makes of `config`. Raises ForeignModelError with one sentence."""
-    module_name, _, factory_name = name.partition(":")
-    with _as_foreign_model_error(f"--model {name} cannot be imported"):
-        factory: ModelFactory = getattr(importlib.import_module(module_name), factory_name)
-    with _as_foreign_model_error(f"--model {name} builds no model of {config}"):
-        model = factory(config)
-    if not isinstance(model, nn.Module):
-        raise ForeignModelError(f"--model {name} returned a {type(model).__name__}; it must return an nn.Module.")
-    return model
-
-
-@contextmanager
-def _as_foreign_model_error(what: str) -> Iterator[None]:
-    """Any error of the user's code but running out of memory, which is an outcome of the case."""
-    try:
-        yield
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise
-        raise ForeignModelError(f"{what}: {type(error).__name__}: {error}") from error
-
-
-@torch.no_grad()
-def check_foreign_model(model: nn.Module, case: LanguageModelCase, device: torch.device) -> None:
-    """Raises ForeignModelError unless the model is a language model of the case's shape that reads its context."""
-    shape = (1, case.context_length)
-    wanted = (*shape, case.config.vocab_size)
-    tokens_BT = torch.randint(case.config.vocab_size, shape, device=device)
-    with _as_foreign_model_error(f"--model {case.model} fails on tokens of shape {shape}"):
-        logits_BTV = model(tokens_BT)
-    if not isinstance(logits_BTV, Tensor) or tuple(logits_BTV.shape) != wanted:
-        got = tuple(logits_BTV.shape) if isinstance(logits_BTV, Tensor) else type(logits_BTV).__name__
-        raise ForeignModelError(
-            f"--model {case.model} returned {got} for tokens of shape {shape}; it must return logits of shape {wanted}."
-        )
-    if case.context_length == 1:
-        return
-    changed_BT = (tokens_BT + 1) % case.config.vocab_size
-    changed_BT[:, -1] = tokens_BT[:, -1]
-    if torch.equal(model(changed_BT)[:, -1], logits_BTV[:, -1]):
-        raise ForeignModelError(
-            f"--model {case.model} ignores its context: the last logits do not depend on earlier tokens, "
-            "so a figure for this context length would be wrong."
-        )

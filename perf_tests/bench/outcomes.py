@@ -49,11 +49,8 @@ def why_unsupported(case: Case, device: torch.device) -> Outcome | None:
     if reason is None and case.attention in ATTENTION:
         head_dim = case.head_dim if isinstance(case, AttentionCase) else case.config.head_dim
         reason = ATTENTION[case.attention].why_unavailable(device, head_dim)
-    if reason is None and isinstance(case, LanguageModelCase):
-        if case.execution == "compiled":
-            reason = why_cannot_compile(device)
-        if reason is None and case.model != "ours" and case.checkpoint != "none":
-            reason = f"--checkpoint {case.checkpoint} applies to the suite's model only; --model chooses its own."
+    if reason is None and isinstance(case, LanguageModelCase) and case.execution == "compiled":
+        reason = why_cannot_compile(device)
     return None if reason is None else Outcome("unsupported", reason)
 
 
@@ -79,19 +76,11 @@ def _is_smaller(row: Json, case: Case) -> bool:
     if there.keys() != here.keys():
         return False
     return all(
-        there[name] <= here[name] if name in DIMENSIONS else there[name] == here[name]
+        there[name] <= here[name]
+        if name in DIMENSIONS and None not in (there[name], here[name])
+        else there[name] == here[name]
         for name in here
         if name != "size"
-    )
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out: on the GPU or, through the limited address space, on the host."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    text = str(error)
-    return isinstance(error, RuntimeError) and (
-        "can't allocate memory" in text or "std::bad_alloc" in text or "CUDA out of memory" in text
     )
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from perf_tests.cases import Case
+from perf_tests.cases import Case, LanguageModelCase
+from perf_tests.own.model import facts_of
 from perf_tests.phases import FORWARD_PASSES
 
 _FORWARD_PASSES_OF_PART = {**FORWARD_PASSES, "optimizer": 0.5}
@@ -36,6 +37,8 @@ class Line:
 def expected_work(case: Case, rounds: int) -> float:
     """Rough FLOPs of all rounds and their set-ups, to estimate the remaining time."""
     passes = sum(_FORWARD_PASSES_OF_PART.get(part, 0.0) for part in case.row.parts)
+    if isinstance(case, LanguageModelCase) and case.own is not None:
+        return passes * 2 * case.tokens * (facts_of(case.own, case.config).parameters or 1) * rounds
     return passes * case.forward_flops * rounds
 
 

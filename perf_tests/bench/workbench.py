@@ -9,13 +9,14 @@ from functools import cached_property
 import torch
 
 from model.precision import PRECISIONS
-from perf_tests.bench.outcomes import Outcome, is_out_of_memory, why_too_large, why_unsupported
+from perf_tests.bench.outcomes import Outcome, why_too_large, why_unsupported
 from perf_tests.bench.session import MeasuringSession
 from perf_tests.cases import AttentionCase, Case
 from perf_tests.instruments import matmul_rate as roofline
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.device import Device, open_device
 from perf_tests.instruments.gpu_health import GpuHealth, NoHealthError, open_gpu_health
+from perf_tests.instruments.out_of_memory import is_out_of_memory
 from perf_tests.limits.ceilings import Ceilings
 from perf_tests.limits.datasheets import Gpu, gpu_named
 from perf_tests.options import Settings

@@ -5,7 +5,7 @@ products, what the caching allocator loses in blocks that it does not split, and
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,9 +14,19 @@ from model.precision import PRECISIONS
 from model.training import optimizer_that_runs
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
 from perf_tests.counting.fake_training import attention_passes, inference, passes, updates
+from perf_tests.counting.memory_estimate import parameters_of
+from perf_tests.counting.own_flops import (
+    names_with_executed_flops,
+    names_with_model_flops,
+    pass_flops,
+    products_outside,
+)
 from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, PartCounters
 from perf_tests.instruments.kernel_cost import MATRIX_PRODUCTS
 from perf_tests.limits.predicted_time import KernelCost, KernelGroup
+from perf_tests.own.guard import OwnModelError, guarded
+from perf_tests.own.model import facts_of
+from perf_tests.phases import FORWARD_PASSES
 
 ZERO_GRAD_POLICIES = ("before_forward", "after_forward", "before_step")
 """When a training step clears the gradients; `before_step` clears the new ones, so nothing is updated."""
@@ -54,9 +64,10 @@ class Allocation:
 class Counters:
     """One round of one case."""
 
-    parameters: int
+    parameters: int | None
     model_flops: int | None
-    executed_flops: int
+    """None for a phase without matrix products, and this and the next where an operation's are not known."""
+    executed_flops: int | None
     matmul_calls: int
     kernel_launches: int
     bytes_touched: int
@@ -84,10 +95,10 @@ class _Part:
 def why_not_counted(case: Case) -> str | None:
     """None where the case has exact counters, else one sentence why not."""
     if isinstance(case, LanguageModelCase):
-        if case.model != "ours":
-            return f"exact counters cover only the suite's model, not {case.model}."
         if case.execution != "eager":
             return "what a compiled model fuses is unknown until it is compiled for its device."
+        if case.own is not None:
+            return facts_of(case.own, case.config).why_not_played
     if case.attention not in COUNTED_ATTENTION:
         return f"what {case.attention} attention fuses is unknown until it is compiled for its device."
     return None
@@ -109,8 +120,16 @@ def counters_of(
         counted = attention_passes(replace(case, phase="attention_forward"))
         timed = {f"attention_{part}": part in case.row.timed for part in case.row.parts}
         return _counters(case, 0, [_Part(name, counted[name], timed[name], Counter()) for name in timed])
-    parts = _language_model_parts(case, zero_grad, first_step, all_layers)
-    return _counters(case, case.config.parameters, parts)
+    if case.own is None:
+        parts = _language_model_parts(case, zero_grad, first_step, all_layers)
+        return _counters(case, parameters_of(case), parts)
+    try:
+        with guarded("it cannot be played on tensors without content"):
+            parts = _language_model_parts(case, zero_grad, first_step, all_layers)
+            counters = _counters(case, parameters_of(case), parts)
+    except OwnModelError as error:
+        raise NotCountedError(str(error)) from error
+    return counters
 
 
 def _language_model_parts(case: LanguageModelCase, zero_grad: str, first_step: bool, all_layers: bool) -> list[_Part]:
@@ -130,7 +149,8 @@ def _language_model_parts(case: LanguageModelCase, zero_grad: str, first_step: b
         beside["loss"] += old_gradients
     if is_updated:
         optimizer = optimizer_that_runs(case.optimizer or "default", torch.device(case.device))
-        counted_updates = updates(case.config, optimizer, PRECISIONS[case.precision].scales_loss, case.device)
+        scales_loss = PRECISIONS[case.precision].scales_loss
+        counted_updates = updates(case.config, optimizer, scales_loss, case.device, case.own)
         updating = counted_updates["first_update" if first_step else "update"]
         state = (updating.held_at_start - counted["forward"].held_at_start)[OPTIMIZER_STATE]
         for name in ("forward", "loss", "backward"):
@@ -142,7 +162,7 @@ def _language_model_parts(case: LanguageModelCase, zero_grad: str, first_step: b
     return [_Part(name, counted[name], name in timed, beside[name]) for name in names if name in counted]
 
 
-def _counters(case: Case, parameters: int, parts: Sequence[_Part]) -> Counters:
+def _counters(case: Case, parameters: int | None, parts: Sequence[_Part]) -> Counters:
     kernels = sum((part.counters.kernels for part in parts if part.is_timed), Counter[KernelCost]())
     peaks = []
     for part in parts:
@@ -152,8 +172,8 @@ def _counters(case: Case, parameters: int, parts: Sequence[_Part]) -> Counters:
     largest = sorted(made.items(), key=lambda item: (-item[0][0], item[0][1:]))[:LARGEST_ALLOCATIONS]
     return Counters(
         parameters=parameters,
-        model_flops=case.model_flops,
-        executed_flops=sum(kernel.flops * calls for kernel, calls in kernels.items()),
+        model_flops=_model_flops(case, {kernel.name for kernel in kernels}),
+        executed_flops=_executed_flops(case, kernels),
         matmul_calls=sum(calls for kernel, calls in kernels.items() if kernel.name in MATRIX_PRODUCTS),
         kernel_launches=kernels.total(),
         bytes_touched=sum(kernel.bytes * calls for kernel, calls in kernels.items()),
@@ -164,3 +184,20 @@ def _counters(case: Case, parameters: int, parts: Sequence[_Part]) -> Counters:
         parts=tuple(peaks),
         largest_allocations=tuple(Allocation(size, count, *made_by) for (size, *made_by), count in largest),
     )
+
+
+def _model_flops(case: Case, names: Collection[str]) -> int | None:
+    if not isinstance(case, LanguageModelCase) or case.own is None:
+        return case.model_flops
+    timed = [name.replace("inference", "forward") for name in case.row.timed if name in FORWARD_PASSES]
+    if not timed or products_outside(names, names_with_model_flops()):
+        return None
+    flops = pass_flops(replace(case, phase="forward", optimizer=None))
+    return sum(flops[name] for name in timed)
+
+
+def _executed_flops(case: Case, kernels: Counter[KernelCost]) -> int | None:
+    is_own = isinstance(case, LanguageModelCase) and case.own is not None
+    if is_own and products_outside((kernel.name for kernel in kernels), names_with_executed_flops()):
+        return None
+    return sum(kernel.flops * calls for kernel, calls in kernels.items())

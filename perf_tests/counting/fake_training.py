@@ -27,6 +27,7 @@ from perf_tests.instruments.counters import (
 from perf_tests.instruments.cuda_rules import follow_rules
 from perf_tests.instruments.layer_extrapolation import NotOfEqualLayersError, extrapolated
 from perf_tests.instruments.torch_private import FakeTensorMode
+from perf_tests.own.model import OwnModel
 
 MODEL_SOURCE = Path(model_package.__file__).parent
 HOST = torch.device("cpu")
@@ -58,11 +59,12 @@ def from_few_layers(
     """What `count` finds for all layers, extrapolated from `few` layers and one more.
 
     The first layer of an inference differs, because the caller still holds its input: an inference needs two at least.
-    Blocks that share a checkpoint count as one layer; those left over follow them, as in the model.
+    Blocks that share a checkpoint count as one layer; those left over follow them, as in the model. A model of the
+    user's own is counted whole, because its layers are not known.
     """
     blocks = max(1, blocks_per_checkpoint(case.checkpoint))
     layers, left_over = divmod(case.config.num_layers, blocks)
-    if all_layers or layers <= few + 1:
+    if all_layers or layers <= few + 1 or case.own is not None:
         return count(case)
     depths = (few * blocks + left_over, (few + 1) * blocks + left_over)
     less, more = (count(replace(case, config=replace(case.config, num_layers=depth))) for depth in depths)
@@ -97,7 +99,9 @@ def count_passes(case: LanguageModelCase) -> Parts:
 
 
 def _model_and_batch(case: LanguageModelCase, counting: Counting) -> tuple[Training, Tensor, Tensor]:
-    training = fake_training(case.config, case.attention, case.checkpoint, case.precision, "loop", case.device)
+    training = fake_training(
+        case.config, case.attention, case.checkpoint, case.precision, "loop", case.device, case.own
+    )
     counting.claim(PARAMETERS)
     tokens_BT, targets_BT = (torch.zeros(case.batch_size, case.context_length, dtype=torch.int64) for _ in range(2))
     counting.claim(INPUTS)
@@ -107,14 +111,14 @@ def _model_and_batch(case: LanguageModelCase, counting: Counting) -> tuple[Train
 
 
 @lru_cache(maxsize=256)
-def updates(config: ModelConfig, optimizer: str, scales_loss: bool, device: str) -> Parts:
+def updates(config: ModelConfig, optimizer: str, scales_loss: bool, device: str, own: OwnModel | None = None) -> Parts:
     """Counters of `first_update`, which makes the optimizer's state, and of `update`, which finds it there.
 
     Only weights, gradients and state are held.
     """
     precision = "fp16" if scales_loss else "fp32"
     with playing(device, precision) as counting:
-        training = fake_training(config, "naive", "none", precision, optimizer, device)
+        training = fake_training(config, "naive", "none", precision, optimizer, device, own)
         counting.claim(PARAMETERS)
         make_loss_scale(training)
         counting.claim(OPTIMIZER_STATE)
@@ -161,9 +165,17 @@ def playing(device: str, precision: str) -> Iterator[Counting]:
 
 
 def fake_training(
-    config: ModelConfig, attention: str, checkpoint: str, precision: str, optimizer: str, device: str
+    config: ModelConfig,
+    attention: str,
+    checkpoint: str,
+    precision: str,
+    optimizer: str,
+    device: str,
+    own: OwnModel | None = None,
 ) -> Training:
-    """A model in training on the host, to run by the rules of a device type."""
+    """A model in training on the host, to run by the rules of a device type; `own` in place of the suite's."""
+    if own is not None:
+        return Training(own.build(config), PRECISIONS[precision], HOST, optimizer)
     model = TransformerLM(config, ATTENTION[attention].build(), checkpoint)
     if device == "cuda" and checkpoint != "none":
         for module in model.modules():

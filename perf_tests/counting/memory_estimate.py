@@ -7,18 +7,26 @@ moment with most of them. Temporaries come on top; running out of memory because
 from model.precision import PRECISIONS
 from model.transformer import blocks_per_checkpoint
 from perf_tests.cases import Case, LanguageModelCase
+from perf_tests.own.model import OwnModel, facts_of
 
 FLOAT32_BYTES = 4
 ADAMW_STATE_BYTES_PER_PARAMETER = 8
 
 # T x T matrices that autograd saves: naive saves the exponentials and the probabilities.
-SAVED_SQUARES = {"naive": 2, "compiled": 0, "sdpa": 0, "flex": 0, "own": 0}
+SAVED_SQUARES = {"naive": 2, "compiled": 0, "sdpa": 0, "flex": 0}
+
+
+def parameters_of(case: Case) -> int | None:
+    """Of ours in closed form, of the user's counted; None where memory ran out before they were there."""
+    if not isinstance(case, LanguageModelCase):
+        return 0
+    return case.config.parameters if case.own is None else facts_of(case.own, case.config).parameters
 
 
 def needed_bytes(case: Case) -> int:
     """Least peak memory of one round of `case`, including everything resident."""
     if isinstance(case, LanguageModelCase):
-        return _language_model_bytes(case)
+        return _language_model_bytes(case) if case.own is None else _own_model_bytes(case, case.own)
     tensor = case.batch_size * case.sequence_length * case.head_dim * FLOAT32_BYTES
     square = case.batch_size * case.sequence_length**2 * _element_bytes(case.precision)
     # Query, key, value and output; backward, the gradients of all four.
@@ -39,14 +47,24 @@ def _language_model_bytes(case: LanguageModelCase) -> int:
     return max(forward_done, weights + state + _recomputing_bytes(case), weights + state + gradients)
 
 
+def _own_model_bytes(case: LanguageModelCase, own: OwnModel) -> int:
+    """What the module itself says of its parameters, and the logits; 0 for a model that could not be built."""
+    facts = facts_of(own, case.config)
+    if facts.parameters is None or facts.trainable_parameters is None:
+        return 0
+    weights, trained = FLOAT32_BYTES * facts.parameters, facts.trainable_parameters
+    state = ADAMW_STATE_BYTES_PER_PARAMETER * trained if case.row.trains else 0
+    gradients = FLOAT32_BYTES * trained if case.row.has_backward else 0
+    logits = case.tokens * case.config.vocab_size * _element_bytes(case.precision)
+    return weights + state + max(gradients, logits)
+
+
 def saved_bytes(case: LanguageModelCase) -> int:
     """What a forward pass saves for the backward pass, without weights.
 
     For the suite's eager model these are the tensors of `model/transformer.py`, line by line, without those of one
-    number per row. Of a compiled model only the inputs of its products are certain, of a user's model nothing.
+    number per row. Of a compiled model only the inputs of its products are certain.
     """
-    if case.model != "ours":
-        return 0
     groups = _checkpointed_groups(case)
     blocks = groups * _width_bytes(case) if groups else case.config.num_layers * _block_bytes(case)
     return blocks + _head_bytes(case)
@@ -55,7 +73,7 @@ def saved_bytes(case: LanguageModelCase) -> int:
 def _recomputing_bytes(case: LanguageModelCase) -> int:
     """The inputs of all checkpointed groups, and the inside of the last, which is recomputed first."""
     groups = _checkpointed_groups(case)
-    if not groups or case.model != "ours":
+    if not groups:
         return 0
     blocks = min(blocks_per_checkpoint(case.checkpoint), case.config.num_layers)
     last_group = case.config.num_layers - (groups - 1) * blocks

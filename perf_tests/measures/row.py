@@ -94,7 +94,7 @@ class Row:
             **(compilation if timing.compiled_graphs else {}),
             "warmup_rounds_run": timing.warmup_rounds_run,
             **timing.drift,
-            "model_flops": self.case.model_flops,
+            "model_flops": self._model_flops,
             "device_seconds": timing.device_seconds or None,
             "device_busy_seconds": timing.device_busy_seconds,
             "cpu_seconds": timing.cpu_seconds,
@@ -112,7 +112,7 @@ class Row:
         return info
 
     def _rates(self, median_seconds: float) -> Json:
-        flops, ceiling = self.case.model_flops, self.matmul_flops_per_second
+        flops, ceiling = self._model_flops, self.matmul_flops_per_second
         rate = None if flops is None else flops / median_seconds
         return {
             "tokens_per_second": self.case.tokens / median_seconds,
@@ -122,8 +122,14 @@ class Row:
         }
 
     @property
+    def _model_flops(self) -> int | None:
+        return self.case.model_flops if self.expectation is None else self.expectation.model_flops
+
+    @property
     def _executes_model_flops(self) -> bool:
         """Fused kernels skip the masked half of the square, and checkpoints recompute."""
+        if self.case.attention == "own" and self.expectation is not None and self.expectation.counters is not None:
+            return self.expectation.counters.executed_flops == self._model_flops
         return self.case.attention == "naive" and getattr(self.case, "checkpoint", "none") == "none"
 
     def _compile_seconds(self, timing: Timing) -> Json | None:

@@ -12,7 +12,19 @@ from perf_tests.meta_tests.documents import ROOT, page
 
 ROOMS = (
     *("model", "phases", "identity", "limits", "records", "traces", "audit", "gate", "views", "instruments"),
-    *("options", "cases", "checks", "counting", "prediction", "bench", "measures", "workers", "passes", "paired"),
+    *(
+        "own",
+        "options",
+        "cases",
+        "checks",
+        "counting",
+        "prediction",
+        "bench",
+        "measures",
+        "workers",
+        "passes",
+        "paired",
+    ),
     *("run", "plugin", "conftest", "tests", "verbs", "proofs", "meta_tests"),
 )
 """From what is measured to what tests the tools."""

@@ -12,12 +12,14 @@ from model.sizes import ModelConfig
 from model.training import Training
 from model.transformer import TransformerLM
 from perf_tests.bench import models
-from perf_tests.bench.models import ForeignModelError, ModelShelf, build_foreign_model
+from perf_tests.bench.models import ModelShelf
 from perf_tests.cases import LanguageModelCase
 from perf_tests.instruments import heap
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.meta_tests.example_cases import CPU, TOY, language_model_case, random_tokens
 from perf_tests.meta_tests.launch import MODELS
+from perf_tests.own.guard import OwnModelError
+from perf_tests.own.model import OwnModel
 
 FOREIGN = language_model_case(model=f"{MODELS}:Averaging", attention="own")
 
@@ -118,14 +120,13 @@ def test_with_a_single_token_there_is_no_context_to_ignore(shelf: ModelShelf) ->
 @pytest.mark.parametrize(
     "factory, words",
     [
-        ("Wrapped", "returned tuple"),
         ("raises", "builds no model of .*KeyError: 'hidden_size'"),
         ("Unrunnable", "fails on tokens of shape .*an attention mask is missing"),
     ],
 )
 def test_a_foreign_model_that_is_no_language_model_is_refused(shelf: ModelShelf, factory: str, words: str) -> None:
     case = language_model_case(model=f"{MODELS}:{factory}", attention="own")
-    with pytest.raises(ForeignModelError, match=words) as refusal:
+    with pytest.raises(OwnModelError, match=words) as refusal:
         shelf.lend(case, "loop")
     assert str(refusal.value).startswith(f"--model {case.model} ")
     assert ". " not in str(refusal.value)
@@ -137,5 +138,5 @@ def test_a_foreign_model_that_runs_out_of_memory_is_not_refused_for_it(shelf: Mo
 
 
 def test_a_module_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ForeignModelError, match="no_such_module:build cannot be imported"):
-        build_foreign_model("no_such_module:build", TOY)
+    with pytest.raises(OwnModelError, match="no_such_module:build cannot be imported"):
+        OwnModel("no_such_module:build").build(TOY)

@@ -53,6 +53,13 @@ class Expectation:
             "mfu": self._mfu(median_seconds),
         }
 
+    @property
+    def model_flops(self) -> int | None:
+        """Of one round; of a model of the user's own only counted ones, and None where they are not known."""
+        if isinstance(self.case, LanguageModelCase) and self.case.own is not None:
+            return self.counters.model_flops if self.counters else None
+        return self.case.model_flops
+
     def _roofline(self) -> PredictedTime | None:
         if self.counters is None or self.ceilings is None:
             return None
@@ -65,9 +72,9 @@ class Expectation:
     def _mfu(self, median_seconds: float) -> float | None:
         """Model FLOPs utilisation against the datasheet (Chowdhery et al., "PaLM", 2022, appendix B)."""
         peak = self.gpu.flops_per_second(self.case.precision) if self.gpu else None
-        if peak is None or self.case.model_flops is None:
+        if peak is None or self.model_flops is None:
             return None
-        return self.case.model_flops / median_seconds / peak
+        return self.model_flops / median_seconds / peak
 
     def is_over_ceiling(self, median_seconds: float) -> bool:
         """Whether the products run faster than the best square one measured here; traffic may be served by caches."""
@@ -117,7 +124,7 @@ def _least_flops(case: Case, counters: Counters | None) -> dict[str, int]:
                 by_rate[kernel.rate] += kernel.calls * kernel.flops
         return dict(by_rate)
     if isinstance(case, LanguageModelCase):
-        if case.model != "ours":
+        if case.own is not None:
             return {}
         work: Work = ModelWork(case.size, case.config, case.batch_size, case.context_length)
     else:

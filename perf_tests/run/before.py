@@ -17,12 +17,14 @@ from perf_tests.bench.progress import Line, Progress, expected_work
 from perf_tests.bench.session import MeasuringSession, ResumeError, open_journal
 from perf_tests.bench.stash import AGAINST, CASE, OTHER_MEASURE, PASS, RUN, SAVING, SETTINGS, WORKBENCH, Run
 from perf_tests.bench.workbench import Workbench, set_up
-from perf_tests.cases import FAMILIES
+from perf_tests.cases import FAMILIES, Case, LanguageModelCase
 from perf_tests.gate.accepted import FILE_NAME, Acceptance, read_accepted
 from perf_tests.instruments import machine
 from perf_tests.instruments.kernels import ProfilerBusyError, check_no_profiler
 from perf_tests.measures.ranged import RangedMeasure
 from perf_tests.options import PASSES
+from perf_tests.own.check import check_before_measuring
+from perf_tests.own.guard import OwnModelError
 from perf_tests.passes.every_pass import EVERY_PASS
 from perf_tests.records.record import Json, machine_differences
 from perf_tests.records.store import BaselineError, StoredRecord, latest_baseline, list_records, numbered_baseline
@@ -36,12 +38,24 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
         )
     saving, settings = config.stash[SAVING], config.stash[SETTINGS]
     config.stash[WORKBENCH] = workbench = set_up(settings)
+    _check_own_model([item.stash[CASE] for item in benchmarks], workbench)
     if config.stash[AGAINST] is not None:
         return benchmarks
     _mark(benchmarks, workbench)
     if settings.nvtx:
         config.stash[OTHER_MEASURE] = lambda item, workbench: RangedMeasure(item.stash[CASE], workbench)
     return benchmarks if saving.disabled or settings.nvtx else _open_run(config, benchmarks, workbench)
+
+
+def _check_own_model(cases: list[Case], workbench: Workbench) -> None:
+    own = next((case.own for case in cases if isinstance(case, LanguageModelCase)), None)
+    if own is None:
+        return
+    configs = dict.fromkeys(case.config for case in cases if isinstance(case, LanguageModelCase))
+    try:
+        check_before_measuring(own, list(configs), workbench.device.torch_device)
+    except OwnModelError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 def _open_run(config: pytest.Config, benchmarks: list[pytest.Item], workbench: Workbench) -> list[pytest.Item]:

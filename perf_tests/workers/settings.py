@@ -7,6 +7,7 @@ from model.attention import ATTENTION
 from model.precision import PRECISIONS
 from model.sizes import SIZES
 from perf_tests.options import Settings
+from perf_tests.own.hugging_face import is_configuration
 from perf_tests.records.record import Json
 
 
@@ -27,5 +28,6 @@ def received(values: Json) -> Settings:
         ("attentions", {**ATTENTION, "own": None}),
         ("attention_alone_implementations", ATTENTION),
     ):
-        fields[name] = tuple(value for value in fields[name] if value in known)
+        if name != "sizes" or not is_configuration(fields["model"] or ""):
+            fields[name] = tuple(value for value in fields[name] if value in known)
     return Settings(**fields)

@@ -1,0 +1,84 @@
+"""Model FLOPs of a user's model: PyTorch's FlopCounterMode over one step on tensors without content.
+
+Fused attention counts over the full T x T square, without the scores that its backward pass computes again, as the
+formula of our own model does; what a checkpoint inside the model recomputes counts as part of its backward pass.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+from perf_tests.cases import LanguageModelCase
+from perf_tests.counting.fake_training import fake_training
+from perf_tests.instruments.cuda_rules import CudaRules
+from perf_tests.instruments.kernel_cost import FUSED_ATTENTION, MATRIX_PRODUCTS
+from perf_tests.instruments.torch_private import FakeTensorMode, operator
+
+_WORDS_OF_PRODUCTS = {
+    "mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "matmul", "linear", "bilinear",
+    "trilinear", "convolution", "conv1d", "conv2d", "conv3d", "attention", "lstm", "gru", "rnn", "cdist", "addr",
+}  # fmt: skip
+"""Words of an operation's name that say it multiplies matrices."""
+
+_SMALL = ("aten", "prim", "prims")
+"""Namespaces whose operations are known by name; any other may multiply."""
+
+
+@lru_cache(maxsize=64)
+def pass_flops(case: LanguageModelCase) -> dict[str, int]:
+    """FLOPs of the `forward` and the `backward` pass of `case`, whatever its phase."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(FakeTensorMode())
+        if case.device == "cuda":
+            stack.enter_context(CudaRules())
+        training = fake_training(case.config, "own", "none", case.precision, "loop", case.device, case.own)
+        tokens_BT = torch.zeros(case.batch_size, case.context_length, dtype=torch.int64)
+        forward, backward = (FlopCounterMode(display=False, custom_mapping=_formulas()) for _ in range(2))
+        with forward:
+            logits_BTV = training.forward(tokens_BT)
+        loss = training.loss(logits_BTV, tokens_BT)
+        with backward:
+            training.backward(loss)
+        return {"forward": forward.get_total_flops(), "backward": backward.get_total_flops()}
+
+
+def products_outside(names: Iterable[str], known: Iterable[str]) -> list[str]:
+    """Of operations by name, those that multiply matrices, or might, and are not `known`."""
+    return sorted(name for name in set(names) - set(known) if _may_multiply(name))
+
+
+def names_with_executed_flops() -> set[str]:
+    return {*MATRIX_PRODUCTS, *FUSED_ATTENTION}
+
+
+def names_with_model_flops() -> set[str]:
+    return {str(packet) for packet in flop_registry} | names_with_executed_flops()
+
+
+def _may_multiply(name: str) -> bool:
+    namespace, _, operation = name.partition(".")
+    return namespace not in _SMALL or not _WORDS_OF_PRODUCTS.isdisjoint(operation.split("_"))
+
+
+def _formulas() -> dict[Any, Callable[..., int]]:
+    return {
+        operator(name.removeprefix("aten.")): _attention_formula(query, 2 if name.endswith("_backward") else 1)
+        for name, (_, query, _) in FUSED_ATTENTION.items()
+    }
+
+
+def _attention_formula(query: int, times: int) -> Callable[..., int]:
+    """Scores and output, and backward a gradient for each factor of both; fewer heads of keys cost as many products."""
+
+    def flops(*shapes: Any, **named: Any) -> int:
+        *batch, queries, width = shapes[query]
+        keys, value_width = shapes[query + 2][-2:]
+        return times * 2 * math.prod(batch) * queries * keys * (width + value_width)
+
+    return flops

@@ -1,0 +1,90 @@
+"""Whether a model of the user's own is a language model that can be measured: first without content, then for real."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from model.sizes import ModelConfig
+from perf_tests.instruments.out_of_memory import is_out_of_memory
+from perf_tests.instruments.torch_private import FakeTensorMode
+from perf_tests.own.guard import LONGEST_SECONDS, OwnModelError, guarded
+from perf_tests.own.model import OwnModel, facts_of
+
+SMALL_PARAMETERS = 100_000_000
+"""A model of at most so many is built and run for the check; a larger one when its first case borrows it."""
+
+
+def check_before_measuring(own: OwnModel, configs: Sequence[ModelConfig], device: torch.device) -> None:
+    """Raises OwnModelError unless it is a language model under each of `configs`, of which the smallest comes first.
+
+    The smallest runs on `device` too, unless it is large or memory runs out, which is an outcome of its cases.
+    """
+    for config in configs:
+        if facts_of(own, config).why_not_played is None:
+            _check_without_content(own, config)
+    try:
+        if (facts_of(own, configs[0]).parameters or 0) <= SMALL_PARAMETERS:
+            check_values_of(own.name, own.build(configs[0]).to(device), configs[0], device)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+
+
+@torch.no_grad()
+def _check_without_content(own: OwnModel, config: ModelConfig) -> None:
+    """Only of what came out: to fail on tensors without content, on a value read for example, is no fault."""
+    with FakeTensorMode():
+        model = own.build(config)
+        tokens_BT = torch.zeros(1, config.context_length, dtype=torch.int64)
+        try:
+            with guarded("it cannot be played", LONGEST_SECONDS):
+                output = model(tokens_BT)
+        except OwnModelError:
+            return
+        check_output(own.name, model, tokens_BT, output, config.vocab_size)
+
+
+@torch.no_grad()
+def check_values_of(name: str, model: nn.Module, config: ModelConfig, device: torch.device) -> None:
+    """Raises OwnModelError unless the model, run on `device`, computes finite logits from all of its context."""
+    tokens_BT = torch.randint(config.vocab_size, (1, config.context_length), device=device)
+    given_BT = tokens_BT.clone()
+    with guarded(f"--model {name} fails on tokens of shape {tuple(tokens_BT.shape)}", LONGEST_SECONDS):
+        logits_BTV = model(tokens_BT)
+    check_output(name, model, tokens_BT, logits_BTV, config.vocab_size)
+    if not torch.equal(tokens_BT, given_BT):
+        raise OwnModelError(f"--model {name} changed its tokens in place; change a copy, because they are used again.")
+    if not bool(torch.isfinite(logits_BTV).all()):
+        raise OwnModelError(f"--model {name} returned logits that are not finite, from its initial weights.")
+    if config.context_length == 1:
+        return
+    changed_BT = (tokens_BT + 1) % config.vocab_size
+    changed_BT[:, -1] = tokens_BT[:, -1]
+    with guarded(f"--model {name} fails at its second call", LONGEST_SECONDS):
+        changed_logits_BTV = model(changed_BT)
+    if torch.equal(changed_logits_BTV[:, -1], logits_BTV[:, -1]):
+        raise OwnModelError(
+            f"--model {name} ignores its context: the last logits do not depend on earlier tokens, "
+            "so a figure for this context length would be wrong."
+        )
+
+
+def check_output(name: str, model: nn.Module, tokens_BT: Tensor, logits_BTV: Any, vocab_size: int) -> None:
+    """Raises OwnModelError unless these are logits of the tokens, and all is in float32."""
+    halves = {str(one.dtype) for one in model.parameters() if one.is_floating_point() and one.dtype != torch.float32}
+    if halves:
+        raise OwnModelError(
+            f"--model {name} has parameters of {', '.join(sorted(halves))}; build them in float32 and choose the "
+            "precision with --precision."
+        )
+    shape = tuple(tokens_BT.shape)
+    wanted = (*shape, vocab_size)
+    got = tuple(logits_BTV.shape) if isinstance(logits_BTV, Tensor) else type(logits_BTV).__name__
+    if got != wanted:
+        raise OwnModelError(
+            f"--model {name} returned {got} for tokens of shape {shape}; it must return logits of shape {wanted}."
+        )
+    if logits_BTV.dtype != torch.float32:
+        raise OwnModelError(f"--model {name} returned logits of {logits_BTV.dtype}; without autocast give float32.")

@@ -1,0 +1,82 @@
+"""Runs code of the user's own: within a time, without a lasting effect on torch, its failures as one sentence."""
+
+import signal
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import torch
+
+from perf_tests.instruments.out_of_memory import is_out_of_memory
+
+LONGEST_SECONDS = 10
+"""For one call, here mostly on tensors without content; more is taken for a call that never returns."""
+
+
+class OwnModelError(Exception):
+    """The model given with --model cannot be measured; the message is one sentence."""
+
+
+class _TooLongError(BaseException):
+    """Not an Exception, which the user's code might catch."""
+
+
+@contextmanager
+def guarded(what: str, seconds: float | None = None) -> Iterator[None]:
+    """Raises OwnModelError for what goes wrong inside; running out of memory stays what it is, an outcome of a case.
+
+    `what` begins the sentence: "--model m:build builds no model". Code in C is not interrupted after `seconds`.
+    """
+    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    try:
+        with warnings.catch_warnings(), _at_most(seconds):
+            warnings.simplefilter("ignore")
+            yield
+        changed = _changes(dtype, device)
+    except _TooLongError:
+        raise OwnModelError(f"{what}: it did not return within {seconds:g} s.") from None
+    except SystemExit as error:
+        raise OwnModelError(f"{what}: it called exit({error.code!r}).") from error
+    except OwnModelError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        text = " ".join(str(error).split())
+        raise OwnModelError(f"{what}: {type(error).__name__}: {text}") from error
+    finally:
+        if torch.get_default_dtype() != dtype:
+            torch.set_default_dtype(dtype)
+        if torch.get_default_device() != device:
+            torch.set_default_device(device)
+    if changed:
+        raise OwnModelError(f"{what}: it changed {changed}; pass dtype or device to what needs it.")
+
+
+def _changes(dtype: torch.dtype, device: torch.device) -> str:
+    if torch.get_default_dtype() != dtype:
+        return f"torch's default dtype from {dtype} to {torch.get_default_dtype()}"
+    if torch.get_default_device() != device:
+        return f"torch's default device from {device} to {torch.get_default_device()}"
+    return ""
+
+
+@contextmanager
+def _at_most(seconds: float | None) -> Iterator[None]:
+    """Interrupt what runs inside, where signals can: in the main thread."""
+    if seconds is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise _TooLongError
+
+    handler = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)

@@ -1,0 +1,56 @@
+"""What the command line names as `MODULE:NAME` or `FILE.py:NAME`: looked for without running it, then loaded."""
+
+import importlib
+import importlib.util
+import sys
+from hashlib import sha256
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+def check_name(option: str, text: str) -> None:
+    """Raises ValueError with one sentence unless `text` has one of the forms and its module or file is there."""
+    place, _, name = text.rpartition(":")
+    if not place or not name.isidentifier():
+        raise ValueError(f"{option} {text!r} names no factory; write it as package.module:build or path/file.py:build.")
+    if place.endswith(".py"):
+        if not Path(place).is_file():
+            raise ValueError(f"{option} {text!r}: there is no file {place}, seen from {Path.cwd()}.")
+        return
+    try:
+        found = importlib.util.find_spec(place)
+    except (ImportError, ValueError) as error:
+        raise ValueError(f"{option} {text!r}: module {place!r} cannot be imported: {error}.") from error
+    if found is None:
+        raise ValueError(
+            f"{option} {text!r}: there is no module {place!r} on the path; add its folder to PYTHONPATH, "
+            f"or name its file as path/{place.replace('.', '/')}.py:{name}."
+        )
+
+
+def load(text: str) -> Any:
+    """What `text` names; runs its module, and raises what that raises."""
+    place, _, name = text.rpartition(":")
+    module = _module_of_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    return getattr(module, name)
+
+
+def _module_of_file(file: Path) -> ModuleType:
+    """The module of a file under a name of its own, so that a `model.py` is not taken for the suite's `model`."""
+    file = file.resolve()
+    name = f"own_{file.stem}_{sha256(str(file).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))  # last, or a file beside it could shadow a library's module
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
