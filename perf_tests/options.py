@@ -168,7 +168,8 @@ OPTIONS = (
     Option("--memory-budget", "memory limit, for example 12GiB", "free memory", byte_count),
     Option("--model", "measure your own model: MODULE:FACTORY or FILE.py:FACTORY, where FACTORY(config) returns an "
            "nn.Module, or hf:CONFIG.json", "the suite's model", own_model),
-    Option("--model-arg", "an argument of the factory of --model, or a value of the configuration; repeatable", parse=own_arguments, metavar="NAME=VALUE", is_repeatable=True),
+    Option("--model-arg", "an argument of the factory of --model, or a value of the configuration; repeatable",
+           parse=own_arguments, metavar="NAME=VALUE", is_repeatable=True),
     Option("--kernels",
            "also trace each case after the timings: kernels, launches, gaps, one attention layer by part"),
     Option("--memory", "also examine the memory of each case in its own process: peaks, saved tensors, largest blocks"),

@@ -7,8 +7,10 @@ import errno
 import os
 import resource
 import signal
+import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -177,6 +179,48 @@ class Wrapped(Averaging):
         return (super().forward(tokens_BT),)
 
 
+class OutputObject(Averaging):
+    """Logits inside an object, as transformers returns them."""
+
+    def forward(self, tokens_BT: Tensor) -> Any:
+        return SimpleNamespace(logits=super().forward(tokens_BT))
+
+
+class Tied(Averaging):
+    """Embedding and head share their matrix."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.head = nn.Linear(4, config.vocab_size, bias=False)
+        self.head.weight = self.embedding.weight
+
+
+class ReadsAValue(Averaging):
+    """Nothing can play it on tensors without content."""
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        return super().forward(tokens_BT) * (1.0 if tokens_BT.sum().item() >= 0 else 2.0)
+
+
+class ChangesItsTokens(Averaging):
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        logits_BTV = super().forward(tokens_BT)
+        tokens_BT.zero_()
+        return logits_BTV
+
+
+class NotANumber(Averaging):
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        return super().forward(tokens_BT) / 0
+
+
+class Halved(Averaging):
+    """Its output alone is in half precision."""
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        return super().forward(tokens_BT).half()
+
+
 class Unrunnable(Averaging):
     def forward(self, tokens_BT: Tensor) -> Tensor:
         raise TypeError("an attention mask is missing")
@@ -188,6 +232,47 @@ def no_module(config: ModelConfig) -> str:
 
 def raises(config: ModelConfig) -> nn.Module:
     raise KeyError("hidden_size")
+
+
+def half_parameters(config: ModelConfig) -> nn.Module:
+    return Averaging(config).half()
+
+
+def exits(config: ModelConfig) -> nn.Module:
+    sys.exit(3)
+
+
+def prints(config: ModelConfig) -> nn.Module:
+    print("built")
+    return Averaging(config)
+
+
+def never_returns(config: ModelConfig) -> nn.Module:
+    while True:
+        time.sleep(0.1)
+
+
+def nothing(config: ModelConfig) -> None:
+    return None
+
+
+def a_class(config: ModelConfig) -> type[nn.Module]:
+    return Averaging
+
+
+def changes_the_default_dtype(config: ModelConfig) -> nn.Module:
+    torch.set_default_dtype(torch.float64)
+    return Averaging(config)
+
+
+def changes_the_default_device(config: ModelConfig) -> nn.Module:
+    torch.set_default_device("meta")
+    return Averaging(config)
+
+
+def of_width(*, width: int, vocab_size: int = 10_000) -> nn.Module:
+    """Takes nothing but --model-arg."""
+    return Averaging(ModelConfig(4, 4, 1, 1, vocab_size), width)
 
 
 def runs_out_of_memory(config: ModelConfig) -> nn.Module:

@@ -14,6 +14,7 @@ from perf_tests.measures.timed import TimedMeasure
 from perf_tests.meta_tests.example_cases import CEILINGS as A_MACHINE
 from perf_tests.meta_tests.example_cases import attention_case, language_model_case
 from perf_tests.meta_tests.fake_device import LoopBenchmark, QueueDevice
+from perf_tests.meta_tests.launch import MODELS
 from perf_tests.prediction.expectation import Expectation, expect, why_impossible
 
 RATE = 1e9
@@ -84,11 +85,12 @@ def test_an_operation_that_cannot_be_counted_takes_no_case_its_time(monkeypatch:
     assert expectation.derived(1.0)["bound"] is None
 
 
-def test_of_somebody_elses_model_nothing_is_sure() -> None:
-    expectation = expect(language_model_case(model="package:build"), CEILINGS, None)
+def test_of_a_model_that_cannot_be_played_nothing_is_sure() -> None:
+    expectation = expect(language_model_case(model=f"{MODELS}:ReadsAValue", attention="own"), CEILINGS, None)
     assert expectation.least_flops == {}
+    assert expectation.model_flops is None
     assert why_impossible(expectation, [1e-12], [], None) is None
-    assert "only the suite's model" in str(expectation.counters_reason)
+    assert "cannot be played" in str(expectation.counters_reason)
 
 
 def test_derived_figures_follow_from_counters_and_ceilings(forward: Expectation) -> None:

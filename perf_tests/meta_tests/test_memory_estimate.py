@@ -9,8 +9,9 @@ from model.attention import ATTENTION
 from model.precision import PRECISIONS
 from model.sizes import SIZES, ModelConfig
 from perf_tests.cases import LanguageModelCase
-from perf_tests.counting.memory_estimate import needed_bytes, saved_bytes
-from perf_tests.meta_tests.example_cases import CPU, attention_case, build, language_model_case, random_tokens
+from perf_tests.counting.memory_estimate import needed_bytes, parameters_of, saved_bytes
+from perf_tests.meta_tests.example_cases import CPU, TOY, attention_case, build, language_model_case, random_tokens
+from perf_tests.meta_tests.launch import MODELS
 from perf_tests.meta_tests.saved_tensors import saved_for_backward, storage_bytes
 
 WIDER = ModelConfig(d_model=256, d_ff=1024, num_layers=2, num_heads=4, vocab_size=500)
@@ -105,5 +106,8 @@ def test_a_checkpointed_forward_needs_only_the_inputs_of_the_checkpoints_and_goi
     assert needed_bytes(language_model_case(config, checkpoint="block", phase="backward")) > block
 
 
-def test_nothing_is_said_of_the_activations_of_a_foreign_model() -> None:
-    assert saved_bytes(language_model_case(model="somebody:model", attention="own")) == 0
+def test_of_a_model_of_ones_own_its_own_parameters_are_certain_and_nothing_of_our_form() -> None:
+    case = language_model_case(model=f"{MODELS}:Tied", attention="own", phase="full_step", optimizer="loop")
+    assert parameters_of(case) == TOY.vocab_size * 4
+    logits = case.tokens * TOY.vocab_size
+    assert needed_bytes(case) == 4 * (3 * TOY.vocab_size * 4 + max(TOY.vocab_size * 4, logits))

@@ -135,9 +135,8 @@ def test_an_unknown_outcome_is_refused() -> None:
         (of_size("small", precision="tf32"), "tf32"),
         (of_size("small", attention="flex"), "flex_attention"),
         (attention_case(attention="flex"), "flex_attention"),
-        (of_size("small", model="somebody:model", attention="own", checkpoint="block"), "checkpoint block"),
     ],
-    ids=["precision", "attention", "attention_alone", "checkpoint"],
+    ids=["precision", "attention", "attention_alone"],
 )
 def test_what_the_device_cannot_run_is_unsupported_with_its_reason(case: Case, words: str) -> None:
     outcome = why_unsupported(case, CPU)
