@@ -103,6 +103,7 @@ def _model_and_batch(case: LanguageModelCase, counting: Counting) -> tuple[Train
         case.config, case.attention, case.checkpoint, case.precision, "loop", case.device, case.own
     )
     counting.claim(PARAMETERS)
+    counting.guesses_values = case.own is None
     tokens_BT, targets_BT = (torch.zeros(case.batch_size, case.context_length, dtype=torch.int64) for _ in range(2))
     counting.claim(INPUTS)
     make_loss_scale(training)

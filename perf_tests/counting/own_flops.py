@@ -6,7 +6,6 @@ formula of our own model does; what a checkpoint inside the model recomputes cou
 
 import math
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
 from functools import lru_cache
 from typing import Any
 
@@ -14,10 +13,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from perf_tests.cases import LanguageModelCase
-from perf_tests.counting.fake_training import fake_training
-from perf_tests.instruments.cuda_rules import CudaRules
+from perf_tests.counting.fake_training import fake_training, playing
 from perf_tests.instruments.kernel_cost import FUSED_ATTENTION, MATRIX_PRODUCTS
-from perf_tests.instruments.torch_private import FakeTensorMode, operator
+from perf_tests.instruments.torch_private import operator
 
 _WORDS_OF_PRODUCTS = {
     "mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "matmul", "linear", "bilinear",
@@ -32,12 +30,9 @@ _SMALL = ("aten", "prim", "prims")
 @lru_cache(maxsize=64)
 def pass_flops(case: LanguageModelCase) -> dict[str, int]:
     """FLOPs of the `forward` and the `backward` pass of `case`, whatever its phase."""
-    with ExitStack() as stack:
-        stack.enter_context(torch.enable_grad())
-        stack.enter_context(FakeTensorMode())
-        if case.device == "cuda":
-            stack.enter_context(CudaRules())
+    with playing(case.device, case.precision) as counting:
         training = fake_training(case.config, "own", "none", case.precision, "loop", case.device, case.own)
+        counting.guesses_values = False
         tokens_BT = torch.zeros(case.batch_size, case.context_length, dtype=torch.int64)
         forward, backward = (FlopCounterMode(display=False, custom_mapping=_formulas()) for _ in range(2))
         with forward:

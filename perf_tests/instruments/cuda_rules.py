@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from perf_tests.instruments.torch_private import operator
@@ -96,6 +97,8 @@ def fused_attention(
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> Tensor:
     """The kernel that a GPU uses: flash for 16 bits, memory-efficient for float32.
 
@@ -108,10 +111,13 @@ def fused_attention(
         dtype = torch.get_autocast_dtype("cpu")
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     if query.dtype in _SIXTEEN_BIT:
-        return operator("_scaled_dot_product_flash_attention")(query, key, value, dropout_p, is_causal)[0]
+        return operator("_scaled_dot_product_flash_attention")(query, key, value, dropout_p, is_causal, scale=scale)[0]
+    if enable_gqa:  # the memory-efficient kernel takes as many heads of keys as of queries; without it, PyTorch's math
+        with sdpa_kernel(SDPBackend.MATH):
+            return F.scaled_dot_product_attention(query, key, value, None, dropout_p, is_causal, scale, enable_gqa)
     efficient = operator("_scaled_dot_product_efficient_attention")
     records_graph = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
-    return efficient(query, key, value, None, records_graph, dropout_p, is_causal)[0]
+    return efficient(query, key, value, None, records_graph, dropout_p, is_causal, scale=scale)[0]
 
 
 def follow_rules(module: nn.Module) -> None:

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 
 import torch
 from torch import nn
+
+from perf_tests.own.guard import OwnModelError
 
 Values = tuple[tuple[str, Any], ...]
 """Values of the configuration by name."""
@@ -51,7 +54,7 @@ def configuration_values(model: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=16)
 def configuration(model: str, arguments: Values) -> Any:
-    """transformers' configuration, the values of `arguments` in place of the file's. Raises ValueError."""
+    """transformers' configuration, the values of `arguments` in place of the file's. Raises OwnModelError."""
     values = configuration_values(model)
     changes = {name: value for name, value in arguments if name != "attn_implementation"}
     kind = values.pop("model_type")
@@ -59,12 +62,12 @@ def configuration(model: str, arguments: Values) -> Any:
     try:
         known = transformers.AutoConfig.for_model(kind)
     except ValueError as error:
-        raise ValueError(
+        raise OwnModelError(
             f"--model {model} names the architecture {kind!r}, which transformers does not know."
         ) from error
     unknown = [name for name in changes if not hasattr(known, name)]
     if unknown:
-        raise ValueError(f"--model-arg {unknown[0]} is no value of a {kind} configuration.")
+        raise OwnModelError(f"--model-arg {unknown[0]} is no value of a {kind} configuration.")
     # Keys and values of earlier tokens, of no use in training, would count as memory.
     return transformers.AutoConfig.for_model(kind, **{**values, **changes, "use_cache": False})
 
@@ -73,7 +76,8 @@ def build(model: str, arguments: Values) -> nn.Module:
     """Weights in float32, whatever the configuration says: precision is an axis of its own."""
     attention = dict(arguments).get("attn_implementation")
     if attention not in (None, *BUILT_IN_ATTENTION):
-        raise ValueError(f"attn_implementation is {attention!r}; it must be one of {', '.join(BUILT_IN_ATTENTION)}.")
+        known = ", ".join(BUILT_IN_ATTENTION)
+        raise OwnModelError(f"--model-arg attn_implementation is {attention!r}; it must be one of {known}.")
     chosen = {} if attention is None else {"attn_implementation": attention}
     built: nn.Module = _transformers().AutoModelForCausalLM.from_config(
         configuration(model, arguments), trust_remote_code=False, dtype=torch.float32, **chosen
@@ -90,6 +94,16 @@ def shape(model: str, arguments: Values) -> dict[str, int | None]:
     found = configuration(model, arguments)
     values = {ours: getattr(found, theirs, None) for ours, theirs in names.items()}
     return {name: value if isinstance(value, int) else None for name, value in values.items()}
+
+
+def treat_fake_tensors_as_real() -> None:
+    """Where transformers is loaded: its models compute a mask for tensors without content, and none for real ones.
+
+    They ask this function (transformers 5.23); it has no switch, and counts would be of operations that never run.
+    """
+    imports = sys.modules.get("transformers.utils.import_utils")
+    if hasattr(imports, "is_fake_tensor"):
+        vars(imports)["is_fake_tensor"] = lambda tensor: False
 
 
 def _transformers() -> Any:

@@ -64,6 +64,7 @@ class OwnModel:
         if not isinstance(model, nn.Module):
             got = f"the class {model.__name__}" if inspect.isclass(model) else f"a {type(model).__name__}"
             raise OwnModelError(f"--model {self.name} returned {got}; it must return an nn.Module.")
+        hugging_face.treat_fake_tensors_as_real()
         model.register_forward_hook(_logits_alone)
         return model
 
