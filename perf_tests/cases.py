@@ -87,7 +87,7 @@ class LanguageModelCase(_OfAPhase):
         return cls(
             phase=phase,
             size=axes["model_size"],
-            config=config_of(settings, axes["model_size"], axes["context_length"]),
+            config=config_of(own_model(settings), axes["model_size"], axes["context_length"]),
             batch_size=settings.batch_size,
             optimizer=optimizer if PHASES[phase].trains else None,
             device=settings.device_type,
@@ -195,10 +195,14 @@ def family_of(names: Container[str]) -> type[Case]:
     return AttentionCase if is_attention(names) else LanguageModelCase
 
 
-def config_of(settings: Settings, size: str, context_length: int) -> ModelConfig:
+def own_model(settings: Settings) -> OwnModel | None:
+    return None if settings.model is None else OwnModel(settings.model, settings.model_arguments)
+
+
+def config_of(own: OwnModel | None, size: str, context_length: int) -> ModelConfig:
     """What a case of this size asks its model for. Raises OwnModelError for a configuration that is none."""
-    if settings.model is not None and is_configuration(settings.model):
-        return configured_shape(OwnModel(settings.model, settings.model_arguments), context_length)
+    if own is not None and is_configuration(own.name):
+        return configured_shape(own, context_length)
     return SIZES[size].at_context(context_length)
 
 

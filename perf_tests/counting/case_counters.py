@@ -35,7 +35,7 @@ COUNTED_ATTENTION = ("naive", "sdpa")
 LARGEST_ALLOCATIONS = 8
 
 
-class NotCountedError(Exception):
+class NotCountedError(ValueError):
     """The case has no exact counters; the message gives the reason."""
 
 
@@ -124,7 +124,7 @@ def counters_of(
         parts = _language_model_parts(case, zero_grad, first_step, all_layers)
         return _counters(case, parameters_of(case), parts)
     try:
-        with guarded("it cannot be played on tensors without content"):
+        with guarded(f"{case.model} cannot be played on tensors without content"):
             parts = _language_model_parts(case, zero_grad, first_step, all_layers)
             counters = _counters(case, parameters_of(case), parts)
     except OwnModelError as error:

@@ -114,7 +114,9 @@ def fused_attention(
         return operator("_scaled_dot_product_flash_attention")(query, key, value, dropout_p, is_causal, scale=scale)[0]
     if enable_gqa:  # the memory-efficient kernel takes as many heads of keys as of queries; without it, PyTorch's math
         with sdpa_kernel(SDPBackend.MATH):
-            return F.scaled_dot_product_attention(query, key, value, None, dropout_p, is_causal, scale, enable_gqa)
+            return F.scaled_dot_product_attention(
+                query, key, value, None, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            )
     efficient = operator("_scaled_dot_product_efficient_attention")
     records_graph = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
     return efficient(query, key, value, None, records_graph, dropout_p, is_causal, scale=scale)[0]

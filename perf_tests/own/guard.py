@@ -15,7 +15,7 @@ LONGEST_SECONDS = 10
 """For one call, here mostly on tensors without content; more is taken for a call that never returns."""
 
 
-class OwnModelError(Exception):
+class OwnModelError(ValueError):
     """The model given with --model cannot be measured; the message is one sentence."""
 
 

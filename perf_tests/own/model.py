@@ -106,12 +106,12 @@ def facts_of(own: OwnModel, config: ModelConfig) -> Facts:
             with FakeTensorMode():
                 model = own.build(watched)
         except OwnModelError as error:
-            why_not = f"it cannot be built on tensors without content: {error}"
+            why_not = f"{own.name} cannot be built on tensors without content: {error.__cause__!r}."
             model = own.build(watched)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        return Facts(None, None, {name: getattr(config, name) or None for name in SHAPE}, "memory ran out building it.")
+        return Facts(None, None, {name: getattr(config, name) or None for name in SHAPE}, f"memory ran out building {own.name}.")
     if hugging_face.is_configuration(own.name):
         named = hugging_face.shape(own.name, own.values)
         shape = {name: named[name] for name in SHAPE}

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
+from perf_tests.cases import LanguageModelCase
 from perf_tests.limits.gpu_room import FRAGMENTATION_SHARE, MAY_NOT_FIT
 from perf_tests.limits.predicted_time import COMPUTE, LAUNCH, MEMORY
 from perf_tests.phases import label_of
@@ -67,9 +68,11 @@ def _checkpoint_option(step: PredictedCase) -> str:
 
 
 def _step_name(step: PredictedCase) -> str:
+    assert isinstance(step.case, LanguageModelCase)
     case = step.case.identity()
+    of_model = case["size"] if step.case.own is None else f"{case['size']} ({case['model']})"
     return (
-        f"A training step of {case['size']} at context {case['context_length']}, batch {case['batch_size']}, "
+        f"A training step of {of_model} at context {case['context_length']}, batch {case['batch_size']}, "
         f"{case['precision']}, {case['attention']} attention, AdamW {case['optimizer']}"
     )
 

@@ -10,7 +10,7 @@ from model.device import device_named
 from model.precision import PRECISIONS
 from model.sizes import SIZES
 from model.training import OPTIMIZERS, optimizer_that_runs
-from perf_tests.cases import ATTENTION_BATCH_SIZE, AttentionCase, LanguageModelCase
+from perf_tests.cases import ATTENTION_BATCH_SIZE, AttentionCase, LanguageModelCase, config_of
 from perf_tests.counting.case_counters import COUNTED_ATTENTION
 from perf_tests.instruments.device import open_device
 from perf_tests.limits.ceilings import ceilings_of
@@ -22,10 +22,14 @@ from perf_tests.options import (
     SEQUENCE_LENGTHS,
     checkpoints,
     one_of,
+    own_arguments,
+    own_model,
     physical_cores,
     whole_number,
     whole_numbers,
 )
+from perf_tests.own.hugging_face import is_configuration, size_name
+from perf_tests.own.model import OwnModel
 from perf_tests.phases import ATTENTION_ALONE, phases_of
 from perf_tests.prediction.machine_ceilings import ceilings_here
 from perf_tests.prediction.step import TargetMachine, worthwhile_checkpoints
@@ -54,18 +58,46 @@ def this_machine() -> TargetMachine:
 
 def requested_step(arguments: argparse.Namespace, machine: TargetMachine) -> LanguageModelCase:
     """The full training step asked for."""
-    size = one_of(SIZES, "--size", arguments.size, "; a new size is one line in model/sizes.py")
+    own = requested_model(arguments)
+    size = requested_size(arguments, own)
     context = whole_number("--context", arguments.context)
+    config = config_of(own, size, context)
     optimizer = one_of(OPTIMIZERS, "--optimizer", arguments.optimizer)
-    checkpoint = requested_checkpoints(arguments.checkpoint, SIZES[size].num_layers)[0]
+    checkpoint = requested_checkpoints(arguments.checkpoint, config.num_layers)[0]
     return LanguageModelCase(
-        phase="full_step", size=size, config=SIZES[size].at_context(context), context_length=context,
+        phase="full_step", size=size, config=config, context_length=context,
         batch_size=whole_number("--batch-size", arguments.batch_size),
         precision=_precision(arguments.precision, machine),
-        attention=one_of(COUNTED_ATTENTION, "--attention", arguments.attention), execution="eager",
+        attention="own" if own else one_of(COUNTED_ATTENTION, "--attention", arguments.attention), execution="eager",
         checkpoint=checkpoint, optimizer=optimizer_that_runs(optimizer, torch.device(machine.device)),
-        device=machine.device, model="ours",
+        device=machine.device, model="ours" if own is None else own.name,
+        model_arguments=() if own is None else own.arguments,
     )  # fmt: skip
+
+
+def requested_model(arguments: argparse.Namespace) -> OwnModel | None:
+    """The model of --model, checked; None for ours."""
+    if arguments.model is None:
+        if arguments.model_arg:
+            raise ValueError("--model-arg is for a factory of your own; name it with --model.")
+        return None
+    for option, value, default in (
+        ("--attention", arguments.attention, "naive"), ("--checkpoint", arguments.checkpoint, "none")
+    ):  # fmt: skip
+        if value != default:
+            raise ValueError(f"{option} does not apply: the model of --model has its own.")
+    own_arguments("--model-arg", "\n".join(arguments.model_arg))
+    return OwnModel(own_model("--model", arguments.model), tuple(arguments.model_arg))
+
+
+def requested_size(arguments: argparse.Namespace, own: OwnModel | None) -> str:
+    if own is None or not is_configuration(own.name):
+        if arguments.size is None:
+            raise ValueError("--model MODULE:FACTORY needs a --size to ask its factory for.")
+        return one_of(SIZES, "--size", arguments.size, "; a new size is one line in model/sizes.py")
+    if arguments.size is not None:
+        raise ValueError("--size does not apply: the configuration says the shape; change a value with --model-arg.")
+    return size_name(own.name)
 
 
 def requested_checkpoints(text: str, num_layers: int) -> list[str]:

@@ -119,7 +119,8 @@ def predict_step(case: LanguageModelCase, machine: TargetMachine) -> StepPredict
     Raises NotCountedError for a case without exact counters, and ValueError where the machine lacks the precision.
     """
     phases = {row.name: predict_case(replace(case, phase=row.name), machine) for row in phases_of(LANGUAGE_MODEL)}
-    prediction = StepPrediction(machine, phases, {}, 4 * FLOAT32_BYTES * case.config.parameters)
+    parameters = counters_of(case).parameters or 0
+    prediction = StepPrediction(machine, phases, {}, 4 * FLOAT32_BYTES * parameters)
     if prediction.fits or prediction.is_hopeless:
         return prediction
     return replace(prediction, remedies=_remedies(replace(case, phase="full_step"), machine))
@@ -203,6 +204,8 @@ def _remedies(case: LanguageModelCase, machine: TargetMachine) -> dict[str, Pred
         ("--checkpoint attention", replace(case, checkpoint="attention"), case.checkpoint == "none"),
         ("--checkpoint block", replace(case, checkpoint="block"), case.checkpoint in ("none", "attention")),
     ]
+    if case.own is not None:  # its attention and checkpoints are its own
+        return {name: predict_case(one, machine) for name, one, is_new in changes[:1] if is_new} | _smaller(case, machine)
     tried = {change: predict_case(changed, machine) for change, changed, is_new in changes if is_new}
     is_enough = any(step.fits for step in tried.values())
     tried |= _smaller(case, machine)

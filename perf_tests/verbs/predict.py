@@ -3,6 +3,8 @@
 import argparse
 import gc
 import json
+import sys
+from pathlib import Path
 
 from perf_tests.records.record import Json
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, USAGE
@@ -11,6 +13,8 @@ from perf_tests.verbs.exit_codes import FINDINGS, FINE, USAGE
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpu", required=True, help="a GPU's name, `here`, or its peaks (memory=..,fp32=..)")
     parser.add_argument("--size", help="a model size, for a training step")
+    parser.add_argument("--model", help="your own: MODULE:FACTORY, FILE.py:FACTORY or hf:CONFIG.json")
+    parser.add_argument("--model-arg", action="append", default=[], metavar="NAME=VALUE", help="its argument")
     parser.add_argument("--context", default="512", help="tokens in a sequence (default: 512)")
     parser.add_argument("--batch-size", default="4", help="sequences in a batch (default: 4)")
     parser.add_argument("--precision", default="fp32", help="fp32, tf32, bf16, fp16, fp16-unscaled (default: fp32)")
@@ -38,11 +42,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _predict(arguments: argparse.Namespace) -> int:
     alone = arguments.head_dim is not None or arguments.sequence_length is not None
-    if alone == (arguments.size is not None):
-        raise ValueError("give --size for a training step, or --head-dim and --sequence-length for attention alone.")
+    if alone == (arguments.size is not None or arguments.model is not None):
+        raise ValueError("give --size or --model for a training step, or --head-dim and --sequence-length for attention alone.")
     # Only this verb counts a model's operations, which needs torch; the others start without it.
     from perf_tests.prediction import lines, request, step
 
+    sys.path.append(str(Path.cwd()))  # where a module named by --model is looked for, as pytest does
     machine = request.requested_machine(arguments.gpu)
     if alone:
         cells = step.predict_attention(request.requested_attention(arguments, machine), machine)
