@@ -8,7 +8,7 @@ TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 LAUNCHES ?= 10
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 
-.PHONY: help perf baseline gate report pictures questions nsys test test-tools-a-to-q test-tools-r-to-z test-suites lint proofs clean
+.PHONY: help perf baseline gate ledger report pictures questions nsys test test-tools-a-to-q test-tools-r-to-z test-suites lint proofs clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1: /p' Makefile
@@ -21,6 +21,9 @@ gate: .venv/.installed  ## is the working tree slower than BASE? make gate BASE=
 
 baseline: .venv/.installed  ## record LAUNCHES launches of this commit, for `python -m perf_tests gate`
 	for launch in $$(seq $(LAUNCHES)); do $(BIN)/pytest perf_tests $(ARGS) || exit; done
+
+ledger: .venv/.installed  ## exact counters against their ledger; of your own: make ledger MODEL=hf:CONFIG.json
+	$(BIN)/pytest perf_tests/test_counters.py $(if $(MODEL),--model "$(MODEL)") $(ARGS)
 
 report: .venv/.installed  ## write report.html, one page over the recorded runs
 	$(BIN)/python -m perf_tests report -o report.html $(ARGS)

@@ -4,34 +4,63 @@ Collected only when it is named or with `--update-counters`: it measures nothing
 """
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 
-from perf_tests.bench.stash import LEDGER_LINES
-from perf_tests.counting.case_counters import counters_of
-from perf_tests.counting.counted_grid import counted_grid, line_of
+from perf_tests.bench.stash import LEDGER_LINES, SAVING, SETTINGS
+from perf_tests.cases import Case, own_model
+from perf_tests.counting.case_counters import NotCountedError, counters_of
+from perf_tests.counting.counted_grid import counted_grid, line_of, own_grid
+from perf_tests.options import Settings
+from perf_tests.own.guard import OwnModelError
 from perf_tests.records.ledger import LedgerBook
 
 FOLDER = Path(__file__).parent / "counting" / "counters"
-GRID = counted_grid()
-KEYS = [(case.phase, case_id) for case_id, cases in GRID.items() for case in cases]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "case_id" in metafunc.fixturenames:
+        metafunc.parametrize("case_id", grid_of(metafunc.config.stash[SETTINGS]))
+
+
+@cache
+def grid_of(settings: Settings) -> dict[str, list[Case]]:
+    """Ours, or with --model that of the model under test."""
+    try:
+        return counted_grid() if settings.model is None else own_grid(settings)
+    except OwnModelError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 @pytest.fixture(scope="module")
-def book(request: pytest.FixtureRequest) -> Iterator[LedgerBook]:
+def grid(pytestconfig: pytest.Config) -> dict[str, list[Case]]:
+    return grid_of(pytestconfig.stash[SETTINGS])
+
+
+@pytest.fixture(scope="module")
+def book(request: pytest.FixtureRequest, grid: dict[str, list[Case]]) -> Iterator[LedgerBook]:
+    config = request.config
+    own = own_model(config.stash[SETTINGS])
+    folder = FOLDER if own is None else config.stash[SAVING].storage / "counters" / own.in_a_path
+    options = "" if own is None else f" {own.as_options}"
+    keys = [(case.phase, case_id) for case_id, cases in grid.items() for case in cases]
     try:
-        book = LedgerBook.opened(FOLDER, torch.__version__, request.config.getoption("--update-counters"), KEYS)
+        book = LedgerBook.opened(folder, torch.__version__, config.getoption("--update-counters"), keys, options)
     except ValueError as error:
         pytest.exit(str(error), returncode=pytest.ExitCode.USAGE_ERROR)
     yield book
-    request.config.stash[LEDGER_LINES] = book.closed(is_complete=not request.session.testsfailed)
+    config.stash[LEDGER_LINES] = book.closed(is_complete=not request.session.testsfailed)
 
 
-@pytest.mark.parametrize("case_id", GRID)
-def test_counters_are_those_of_the_ledger(case_id: str, book: LedgerBook) -> None:
-    findings = book.compare({(case.phase, case_id): line_of(counters_of(case)) for case in GRID[case_id]})
+def test_counters_are_those_of_the_ledger(case_id: str, grid: dict[str, list[Case]], book: LedgerBook) -> None:
+    try:
+        counted = {(case.phase, case_id): line_of(counters_of(case)) for case in grid[case_id]}
+    except NotCountedError as error:
+        pytest.fail(str(error), pytrace=False)
+    findings = book.compare(counted)
     if findings:
         pytest.fail("\n".join(findings), pytrace=False)
     if book.why_not_compared:

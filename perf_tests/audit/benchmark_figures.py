@@ -74,6 +74,8 @@ def _work(info: dict[str, Any]) -> tuple[Work | None, str]:
     """The shape in the identity, or why there is none."""
     if not has_identity(info):
         return None, "no identity: neither phase nor shape of what was timed"
+    if info.get("model", "ours") != "ours":
+        return None, "a model of one's own, whose work no formula knows"
     try:
         if is_attention(info):
             return AttentionWork(int(info["batch_size"]), int(info["sequence_length"]), int(info["head_dim"])), ""

@@ -6,6 +6,7 @@ A factory is called with the `ModelConfig` asked for, unless it takes no positio
 
 import inspect
 import json
+import shlex
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -46,6 +47,17 @@ class OwnModel:
         known = json.dumps([self.values, configured], sort_keys=True)
         digest = sha256(known.encode()).hexdigest()[:12] if text or configured else None
         return {"model_args": text, "model_digest": digest}
+
+    @property
+    def in_a_path(self) -> str:
+        """`gpt2.json` or `nets.py-build`, with the digest where there is one."""
+        parts = (self.name.removeprefix(hugging_face.PREFIX).rpartition("/")[2], self.in_identity["model_digest"])
+        return "-".join(part.replace(":", "-") for part in parts if part)
+
+    @property
+    def as_options(self) -> str:
+        """What to type for it."""
+        return shlex.join(["--model", self.name, *(f"--model-arg={text}" for text in self.arguments)])
 
     def shape(self, config: ModelConfig) -> dict[str, int | None]:
         """As asked of the factory or named by the configuration, null where it takes none. Raises OwnModelError."""
@@ -111,7 +123,9 @@ def facts_of(own: OwnModel, config: ModelConfig) -> Facts:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        return Facts(None, None, {name: getattr(config, name) or None for name in SHAPE}, f"memory ran out building {own.name}.")
+        return Facts(
+            None, None, {name: getattr(config, name) or None for name in SHAPE}, f"memory ran out building {own.name}."
+        )
     if hugging_face.is_configuration(own.name):
         named = hugging_face.shape(own.name, own.values)
         shape = {name: named[name] for name in SHAPE}

@@ -205,7 +205,9 @@ def _remedies(case: LanguageModelCase, machine: TargetMachine) -> dict[str, Pred
         ("--checkpoint block", replace(case, checkpoint="block"), case.checkpoint in ("none", "attention")),
     ]
     if case.own is not None:  # its attention and checkpoints are its own
-        return {name: predict_case(one, machine) for name, one, is_new in changes[:1] if is_new} | _smaller(case, machine)
+        return {name: predict_case(one, machine) for name, one, is_new in changes[:1] if is_new} | _smaller(
+            case, machine
+        )
     tried = {change: predict_case(changed, machine) for change, changed, is_new in changes if is_new}
     is_enough = any(step.fits for step in tried.values())
     tried |= _smaller(case, machine)

@@ -111,14 +111,18 @@ class LedgerBook:
     """Of every line that the ledger should have, in order."""
     ledger: Ledger | None
     """None where this torch version has none yet."""
+    options: str = ""
+    """Of the command: which model, for one of one's own."""
     counted: dict[LedgerKey, Line] = field(default_factory=dict)
 
     @classmethod
-    def opened(cls, folder: Path, torch_version: str, is_updating: bool, keys: Sequence[LedgerKey]) -> "LedgerBook":
+    def opened(
+        cls, folder: Path, torch_version: str, is_updating: bool, keys: Sequence[LedgerKey], options: str = ""
+    ) -> "LedgerBook":
         """Raises ValueError with one sentence for a ledger that cannot be read."""
         path = ledger_file(folder, torch_version)
         ledger = read_ledger(path) if path.exists() else None
-        return cls(path, torch_version, is_updating, keys, ledger)
+        return cls(path, torch_version, is_updating, keys, ledger, options)
 
     @property
     def why_not_compared(self) -> str | None:
@@ -127,7 +131,7 @@ class LedgerBook:
             return None
         return (
             f"torch {self.torch_version} has no ledger ({self.path}), so the counters are not compared; "
-            f"record one with `{COMMAND}` and commit it."
+            f"record one with `{COMMAND}{self.options}` and commit it."
         )
 
     def compare(self, counted: dict[LedgerKey, Line]) -> list[str]:
@@ -162,7 +166,7 @@ class LedgerBook:
         return [*changes, f"{len(changes)} counters or cases changed; {self.path} has {len(new)} lines."]
 
     def _how_to_accept(self) -> str:
-        return f"If this is intended, accept it with `{COMMAND}` and commit {self.path.name}."
+        return f"If this is intended, accept it with `{COMMAND}{self.options}` and commit {self.path.name}."
 
 
 def _shown(key: LedgerKey, line: Line) -> str:

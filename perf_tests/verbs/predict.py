@@ -43,7 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _predict(arguments: argparse.Namespace) -> int:
     alone = arguments.head_dim is not None or arguments.sequence_length is not None
     if alone == (arguments.size is not None or arguments.model is not None):
-        raise ValueError("give --size or --model for a training step, or --head-dim and --sequence-length for attention alone.")
+        raise ValueError(
+            "give --size or --model for a training step, or --head-dim and --sequence-length for attention alone."
+        )
     # Only this verb counts a model's operations, which needs torch; the others start without it.
     from perf_tests.prediction import lines, request, step
 
