@@ -205,12 +205,12 @@ def _remedies(case: LanguageModelCase, machine: TargetMachine) -> dict[str, Pred
         ("--checkpoint block", replace(case, checkpoint="block"), case.checkpoint in ("none", "attention")),
     ]
     if case.own is not None:  # its attention and checkpoints are its own
-        return {name: predict_case(one, machine) for name, one, is_new in changes[:1] if is_new} | _smaller(
-            case, machine
-        )
+        changes = changes[:1]
     tried = {change: predict_case(changed, machine) for change, changed, is_new in changes if is_new}
     is_enough = any(step.fits for step in tried.values())
     tried |= _smaller(case, machine)
+    if case.own is not None:
+        return tried
     leanest = replace(case, optimizer="fused", attention="sdpa", checkpoint="block")
     if not is_enough:
         step = predict_case(leanest, machine)
