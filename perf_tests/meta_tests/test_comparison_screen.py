@@ -12,7 +12,6 @@ from perf_tests.views.screens.comparison import (
     STRIP_COLUMNS,
     Reading,
     ScreenLine,
-    Tone,
     comparison_lines,
     painted,
     reading,
@@ -136,9 +135,9 @@ def test_a_reading_is_that_of_its_interval(interval: tuple[float, float] | None,
 
 
 def test_colour_says_only_what_words_say() -> None:
-    toned = [(line.tone, line.text.split()[0]) for line in comparison_lines(compare(BEFORE, NOW), 120)]
-    assert {name for tone, name in toned if tone is Tone.BAD} == {"gone", "no-longer", "slower", "much-slower"}
-    assert {name for tone, name in toned if tone is Tone.GOOD} == {"faster"}
+    found = [(line.colour, line.text.split()[0]) for line in comparison_lines(compare(BEFORE, NOW), 120)]
+    assert {name for colour, name in found if colour == "red"} == {"gone", "no-longer", "slower", "much-slower"}
+    assert {name for colour, name in found if colour == "green"} == {"faster"}
 
 
 @pytest.mark.parametrize(
@@ -159,7 +158,7 @@ def test_colour_is_for_terminals_whose_users_want_it(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal, raising=False)
-    assert painted(ScreenLine("slower", Tone.BAD)) == ("\x1b[31mslower\x1b[0m" if is_painted else "slower")
+    assert painted(ScreenLine("slower", "red")) == ("\x1b[31mslower\x1b[0m" if is_painted else "slower")
     assert painted(ScreenLine("same")) == "same"
 
 

@@ -22,7 +22,7 @@ from perf_tests.options import Settings
 from perf_tests.records.compare import compare
 from perf_tests.records.record import Json, identity_of, ids_of
 from perf_tests.records.store import StoredRecord, encoded, list_records, write_whole
-from perf_tests.views.screens.comparison import Tone, comparison_lines, width
+from perf_tests.views.screens.comparison import comparison_lines, width
 from perf_tests.views.screens.lines import result_lines, time_line
 from perf_tests.views.screens.passes import pass_lines
 
@@ -180,7 +180,7 @@ def _show_run(terminal: pytest.TerminalReporter, run: Run) -> None:
         terminal.section(f"compared with {run.baseline.name}", sep="-")
         for line in comparison_lines(run.rows, width()):
             # pytest's own colours, which `--color` and NO_COLOR turn off.
-            terminal.write_line(line.text, red=line.tone == Tone.BAD, green=line.tone == Tone.GOOD)
+            terminal.write_line(line.text, red=line.colour == "red", green=line.colour == "green")
     _show(terminal, "gate", run.verdict_lines)
     seconds = {"total": seconds_since_process_start(), **terminal.config.stash[WORKBENCH].spent_seconds}
     _show(terminal, "run", [time_line(seconds), *run.notes])

@@ -71,8 +71,8 @@ class Figure:
     y_title: str
     series: Sequence[Series]
     notes: Sequence[str]
-    x_log: bool = True
-    y_log: bool = True
+    x_log: bool = False
+    y_log: bool = False
     line_at: tuple[float, str] | None = None
     picks_one: bool = False
     """Whether a reader picks one group of series, where all are too many to tell apart."""
@@ -96,8 +96,8 @@ def markers(named: Iterable[tuple[str, Point]]) -> list[Series]:
     return [Series(name, found, place, mode="markers") for place, (name, found) in enumerate(points.items())]
 
 
-def phase_bars(found: Iterable[tuple[Cell, str, float]], colour: Callable[[str], int]) -> list[Series]:
-    """A stacked bar for each phase from (cell, part of the bar, height); a reader picks the configuration."""
+def bars(found: Iterable[tuple[Cell, str, float]], colour: Callable[[str], int]) -> list[Series]:
+    """A stacked bar for each phase of a configuration, from (cell, part of the bar, height)."""
     points: dict[tuple[str, str], list[Point]] = {}
     for cell, name, height in found:
         points.setdefault((without_phase(cell), name), []).append(Point(cell.phase, height, name, tags_of(cell)))
@@ -179,18 +179,13 @@ def _axis(
     title: str, is_log: bool, data: Sequence[float | str], values: Sequence[float] | Sequence[str], exponents: str
 ) -> Json:
     """Of names where any value is one. Ticks at 1, 2 and 5 need a decade; within one, Plotly finds better ones."""
-    axis: Json = {"title": {"text": plain(title)}, "automargin": True}
-    numbers = [value for value in data if not isinstance(value, str)]
+    axis: Json = {"title": {"text": plain(title)}, "automargin": True, "exponentformat": exponents}
+    numbers, names = [value for value in data if not isinstance(value, str)], [plain(str(value)) for value in values]
     if len(numbers) < len(data):
-        axis |= {"type": "category", "categoryarray": [plain(str(value)) for value in values]}
-        return {**axis, "exponentformat": exponents}
+        return axis | {"type": "category", "categoryarray": names}
     if is_log:
-        axis["type"] = "log"
-    if is_log and min(numbers) * 10 <= max(numbers):
-        axis["dtick"] = "D2"
-    if values:
-        axis |= {"tickvals": list(values), "ticktext": [plain(str(value)) for value in values]}
-    return {**axis, "exponentformat": exponents}
+        axis |= {"type": "log"} | ({"dtick": "D2"} if min(numbers) * 10 <= max(numbers) else {})
+    return axis | ({"tickvals": list(values), "ticktext": names} if values else {})
 
 
 def _line(line_at: tuple[float, str] | None, is_log: bool) -> Json:
@@ -235,7 +230,7 @@ def _counted(trace: Json) -> Json:
     xs = trace["x"]
     if len(xs) < 3 or isinstance(xs[0], str) or xs != [xs[0] + place for place in range(len(xs))]:
         return trace
-    return {"x_from": xs[0], **{name: value for name, value in trace.items() if name != "x"}}
+    return {"x_from": trace.pop("x")[0], **trace}
 
 
 def rounded(value: float) -> float:

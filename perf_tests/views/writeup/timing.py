@@ -206,8 +206,7 @@ def _precision_pairs(cells: Sequence[Cell]) -> list[Pair]:
 
 def _pairs(cells: Sequence[Cell], axis: str, base: str, other: str, alone: bool = False) -> list[Pair]:
     """(cell at `base`, cell at `other`) of models, or of attention alone."""
-    found = pairs_along((cell for cell in cells if cell.is_attention == alone), axis, base)
-    return [pair for pair in found if other == (pair[1].phase if axis == "phase" else pair[1].label(axis))]
+    return pairs_along((cell for cell in cells if cell.is_attention == alone), axis, base, other)
 
 
 def _place(cell: Cell) -> str:
