@@ -186,11 +186,7 @@ def _machine_json(machine: TargetMachine) -> Json:
     return {
         "machine": machine.name,
         "room_bytes": machine.room.bytes,
-        "matmul_flops_per_second": dict(machine.ceilings.matmul_flops_per_second),
-        "bytes_per_second": machine.ceilings.bytes_per_second,
-        "launch_seconds": machine.ceilings.launch_seconds,
-        "backward_launch_seconds": machine.ceilings.backward_launch_seconds,
-        "source": machine.ceilings.source,
+        **{name: rate for name, rate in vars(machine.ceilings).items() if name not in ("name", "launches_overlap")},
     }
 
 

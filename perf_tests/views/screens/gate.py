@@ -19,8 +19,6 @@ from perf_tests.views.tables.table import in_markdown, pipe_table
 
 CLOCKS = {"wall": "wall time", "cpu": "CPU time of the process"}
 
-CLOCK_COLUMN = {"wall": "wall", "cpu": "CPU"}
-
 REASON = "WHY IT IS WORTH IT"
 """For the user to replace."""
 HOW_TO_ACCEPT = f"To accept an intended slowdown, add to .benchmarks/{FILE_NAME} with a reason:"
@@ -195,7 +193,7 @@ def case_row(row: CaseResult) -> tuple[str, ...]:
     return (
         case_name(row.id),
         _verdict(row),
-        DASH if row.clock is None else CLOCK_COLUMN[row.clock],
+        DASH if row.clock is None else CLOCKS[row.clock].split()[0],
         duration(row.base_seconds),
         duration(row.head_seconds),
         *((DASH,) * 3 if effect is None else (f"{effect.effect:+.1%}", interval_words(effect), str(effect.pairs))),

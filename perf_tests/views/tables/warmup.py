@@ -6,7 +6,7 @@ from functools import partial
 from perf_tests.records.record import Json
 from perf_tests.views.screens.lines import DASH, shown
 from perf_tests.views.tables.cells import Cell, distinct, finite, inside, lost_lines, name_of, rows_in
-from perf_tests.views.tables.digits import count_in, figure_in, significant, with_spread
+from perf_tests.views.tables.digits import count_in, figure_in, mean_in, significant
 from perf_tests.views.tables.table import Columns, Table, pass_table
 
 WARMUP_NOTE = (
@@ -47,11 +47,8 @@ def seconds_of(series: Json, name: str) -> list[float]:
 def _mean(name: str, row: Json) -> str:
     """Mean and spread of the measured rounds, with the places of the outliers among them."""
     series = row["by_name"].get(name, {})
-    mean, spread = finite(series.get("mean_seconds")), finite(series.get("std_seconds"))
-    if mean is None:
-        return DASH
-    said, outliers = with_spread(mean * 1e3, spread and spread * 1e3), series.get("outliers")
-    if isinstance(outliers, list) and outliers:
+    said, outliers = mean_in(series, "std_seconds", 1e3), series.get("outliers")
+    if said != DASH and isinstance(outliers, list) and outliers:
         return f"{said} (outlier: round {', '.join(map(str, outliers))})"
     return said
 
