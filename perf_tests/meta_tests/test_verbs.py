@@ -93,6 +93,18 @@ def test_a_reader_that_has_seen_enough_ends_a_verb_without_a_traceback() -> None
     assert verb.returncode == 0
 
 
+def test_no_verb_but_report_may_load_plotly() -> None:
+    verbs = {path.stem for path in (ROOT / "perf_tests/verbs").glob("*.py")} - {"report"}
+    program = (
+        "import sys; from importlib import import_module; [*map(import_module, sys.argv[1:])]; print(*sys.modules)"
+    )
+    modules = [f"perf_tests.verbs.{verb}" for verb in sorted(verbs)]
+    ended = subprocess.run([sys.executable, "-c", program, *modules], cwd=ROOT, capture_output=True, text=True)
+    assert "plotly" not in (loaded := set(ended.stdout.split()))
+    assert set(modules) <= loaded
+    assert not any(name.startswith("perf_tests.views.report") for name in loaded)
+
+
 @pytest.mark.parametrize("words", [["compare", "a", "b"], ["audit", "published/e2e_timing.csv"], ["report", "none"]])
 def test_a_verb_does_not_wait_for_what_only_others_take(words: list[str]) -> None:
     program = "import sys; from perf_tests.__main__ import main; main(sys.argv[1:]); print(*sys.modules)"

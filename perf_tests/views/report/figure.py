@@ -131,10 +131,10 @@ def _trace(series: Series) -> Json:
         "y": [rounded(point.y) for point in points],
         "text": _once([plain(point.text) for point in points]),
         "tags": _once([list(point.tags) for point in points]),
-        "hovertemplate": "%{text}<br>%{x}: %{y}<extra></extra>",
-        "showlegend": series.is_in_legend,
-        **_look(series),
-    }
+        "look": {
+            "hovertemplate": "%{text}<br>%{x}: %{y}<extra></extra>", "showlegend": series.is_in_legend, **_look(series)
+        },
+    }  # fmt: skip
     if series.look == "lane":
         starts = [point.low or 0.0 for point in points]
         lengths = [rounded((point.high or 0.0) - start) for point, start in zip(points, starts, strict=True)]
@@ -207,20 +207,13 @@ def plain(value: str) -> str:
     return html.escape(printable(value), quote=False)
 
 
-OF_ONE_TRACE = ("name", "group", "x", "y", "text", "tags", "error_y", "base")
-"""These differ between traces; the rest is their look, and thousands of traces have few looks."""
-
-
 def with_shared_looks(figures: Sequence[Json]) -> Json:
-    """The figures, each trace with the number of its look, and each look once; page.js undoes it."""
+    """Each trace with the number of its look, since thousands have few, and each look once; page.js undoes it."""
     looks: dict[str, int] = {}
     shared = []
     for figure in figures:
-        traces = []
-        for trace in figure["data"]:
-            look = json.dumps({name: value for name, value in trace.items() if name not in OF_ONE_TRACE})
-            own = {name: value for name, value in trace.items() if name in OF_ONE_TRACE}
-            traces.append({"look": looks.setdefault(look, len(looks)), **_counted(own)})
+        numbers = [looks.setdefault(json.dumps(trace["look"]), len(looks)) for trace in figure["data"]]
+        traces = [{**_counted(trace), "look": n} for trace, n in zip(figure["data"], numbers, strict=True)]
         shared.append({**figure, "data": traces})
     return {"looks": list(map(json.loads, looks)), "figures": shared}
 
@@ -230,7 +223,7 @@ def _counted(trace: Json) -> Json:
     xs = trace["x"]
     if len(xs) < 3 or isinstance(xs[0], str) or xs != [xs[0] + place for place in range(len(xs))]:
         return trace
-    return {"x_from": trace.pop("x")[0], **trace}
+    return {"x_from": xs[0], **{name: value for name, value in trace.items() if name != "x"}}
 
 
 def rounded(value: float) -> float:

@@ -114,6 +114,3 @@ def _first(found: Source, phase: str) -> Cell | None:
 
 def _share(cell: Cell | None) -> float | None:
     return None if cell is None else finite(inside(cell.info, "matrix_products").get("share_of_kernel_time"))
-
-
-QUESTIONS = (top_kernel, beside_products, products_in_a_step, softmax_against_products, profiler_and_clock)

@@ -124,19 +124,6 @@ def backward_over_forward(sources: Sources) -> Answer | None:
     )
 
 
-@question("What do compiling and fusing save in attention alone?", "pytest perf_tests --attention naive,compiled,sdpa")
-def fused_attention(sources: Sources) -> Answer | None:
-    found = sources.timed(lambda cells: _pairs(cells, "attention", "naive", "sdpa", alone=True))
-    parts = []
-    for name in ("compiled", "sdpa"):
-        pairs = _pairs(found.cells, "attention", "naive", name, alone=True)
-        for phase in ("forward", "backward"):
-            ratios = [base.median_seconds / other.median_seconds for base, other in pairs if base.phase == phase]
-            if ratios:
-                parts.append(f"{name} {phase} {min(ratios):.1f} to {max(ratios):.1f} x")
-    return found.says(f"Naive over the other, over widths and lengths: {', '.join(parts)}.") if parts else None
-
-
 @question("Does precision change the optimizer's time?", "pytest perf_tests --phase full_step --precision fp32,bf16")
 def optimizer_and_precision(sources: Sources) -> Answer | None:
     found = sources.timed(_optimizer_seconds)
@@ -161,6 +148,19 @@ def _optimizer_seconds(cells: Sequence[Cell]) -> list[tuple[Cell, float, float]]
         if fp32 and bf16:
             found.append((pair[0], fp32, bf16))
     return found
+
+
+@question("What do compiling and fusing save in attention alone?", "pytest perf_tests --attention naive,compiled,sdpa")
+def fused_attention(sources: Sources) -> Answer | None:
+    found = sources.timed(lambda cells: _pairs(cells, "attention", "naive", "sdpa", alone=True))
+    parts = []
+    for name in ("compiled", "sdpa"):
+        pairs = _pairs(found.cells, "attention", "naive", name, alone=True)
+        for phase in ("forward", "backward"):
+            ratios = [base.median_seconds / other.median_seconds for base, other in pairs if base.phase == phase]
+            if ratios:
+                parts.append(f"{name} {phase} {min(ratios):.1f} to {max(ratios):.1f} x")
+    return found.says(f"Naive over the other, over widths and lengths: {', '.join(parts)}.") if parts else None
 
 
 @question("Why was the deeper model slower?", "pytest perf_tests --size xl,2.7B --context 512 --kernels")
@@ -211,6 +211,3 @@ def _pairs(cells: Sequence[Cell], axis: str, base: str, other: str, alone: bool 
 
 def _place(cell: Cell) -> str:
     return f"{cell.label('size')}, context {cell.label('context_length')}"
-
-
-QUESTIONS = (how_sure, warm_up, mixed_precision, backward_over_forward, optimizer_and_precision, fused_attention, depth)
