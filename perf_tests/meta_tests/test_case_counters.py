@@ -232,9 +232,7 @@ def test_a_tensor_more_for_the_backward_pass_moves_saved_bytes_and_peak(monkeypa
 
 
 def test_a_copy_is_read_and_written_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    before, after = (
-        counted_afresh(change, monkeypatch, "attention_forward") for change in (lambda query: query, torch.clone)
-    )
+    before, after = (counted_afresh(of, monkeypatch, "attention_forward") for of in (lambda query: query, torch.clone))
     assert after.bytes_touched == before.bytes_touched + 2 * 8 * 64 * 16 * 4
 
 

@@ -65,7 +65,8 @@ def test_each_case_of_either_run_is_one_line(case_id: str, words: str) -> None:
     assert words in line
 
 
-def test_the_first_line_counts_what_became_of_the_cases() -> None:
+def test_the_first_line_counts_what_became_of_the_cases_and_a_note_says_that_no_interval_is_a_verdict() -> None:
+    assert any("within these launches" in text and "not a verdict" in text for text in texts())
     assert texts()[0] == (
         "10 cases: 1 gone, 1 no longer measured, 1 incomparable, 2 slower, 1 faster, 1 no difference, 1 new, "
         "1 measured now, not before, 1 measured in neither"
@@ -82,10 +83,6 @@ def test_a_large_ratio_within_its_interval_stands_below_a_small_one_beyond_it() 
     rows = [measured("noisy", 2.0, (0.5, 3.0)), measured("sure", 1.1, (1.05, 1.2))]
     found = [line.text.split()[0] for line in comparison_lines(rows, 120)]
     assert found.index("sure") < found.index("noisy")
-
-
-def test_the_interval_is_said_to_be_no_verdict() -> None:
-    assert any("within these launches" in text and "not a verdict" in text for text in texts())
 
 
 LONG = "perf_tests/test_attention.py::test_attention_backward[d128-seq16384-fp32-compiled-{}]"

@@ -29,9 +29,8 @@ FLOORS: dict[str, tuple[str, Callable[[Cell], float | None]]] = {
 """Minimum times of a case: their meaning, and their seconds as far as its record has them."""
 
 Names = Callable[[Cell], tuple[str, str]]
-Value = tuple[float, float | None, float | None]
-"""A figure and the ends of its interval."""
-Y = Callable[[Cell], Value | None]
+Y = Callable[[Cell], tuple[float, ...]]
+"""A figure, with the ends of its interval where it has one; empty for an unknown one."""
 MEDIAN = "median of the rounds (ms)"
 
 
@@ -59,24 +58,21 @@ def _kind(cell: Cell) -> str:
     return f"{cell.label('precision')} {cell.implementation}"
 
 
-def milliseconds(cell: Cell) -> Value | None:
-    if not cell.is_timed:
-        return None
-    low, high = (end and end * 1e3 for end in median_interval(cell.rounds, 0.95) or (None, None))
-    return cell.median_seconds * 1e3, low, high
+def milliseconds(cell: Cell) -> tuple[float, ...]:
+    known = (cell.median_seconds, *(median_interval(cell.rounds, 0.95) or ())) if cell.is_timed else ()
+    return tuple(seconds * 1e3 for seconds in known)
 
 
-def _mebibytes(cell: Cell, field: str) -> Value | None:
+def _mebibytes(cell: Cell, field: str) -> tuple[float, ...]:
     amount = cell.number(field)
-    return (amount / MIB, None, None) if amount else None
+    return (amount / MIB,) if amount else ()
 
 
 def _product_seconds(cell: Cell) -> float | None:
     """Of the counted products at the measured rate, where the case does what was counted."""
-    flops, rate = cell.number("model_flops"), cell.number("matmul_ceiling_tflops_per_second")
-    if cell.number("share_of_matmul_ceiling") is None or not flops or not rate or rate <= 0:
-        return None
-    return flops / (rate * 1e12)
+    names = ("model_flops", "matmul_ceiling_tflops_per_second", "share_of_matmul_ceiling")
+    flops, rate, share = map(cell.number, names)
+    return flops / (rate * 1e12) if flops and rate and share is not None else None
 
 
 def context_scaling(run: RecordedRun) -> list[Figure]:
