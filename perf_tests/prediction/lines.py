@@ -57,9 +57,8 @@ def checkpoint_lines(choice: CheckpointChoice) -> list[str]:
         *table(header, rows), f"rates and launches: {choice.machine.ceilings.source}", "",
         f"smallest peak: {_checkpoint_option(smallest)}, {_gb(smallest.peak_bytes)}",
     ]  # fmt: skip
-    if fastest is None:
-        return [*lines, "fastest that fits: none"]
-    return [*lines, f"fastest that fits: {_checkpoint_option(fastest)}, {duration(fastest.time.seconds)}"]
+    said = f"{_checkpoint_option(fastest)}, {duration(fastest.time.seconds)}" if fastest else "none"
+    return [*lines, f"fastest that fits: {said}"]
 
 
 def _checkpoint_option(step: PredictedCase) -> str:

@@ -4,7 +4,6 @@ import html
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from math import log10
 from typing import Any
 
 from perf_tests.records.record import Json
@@ -117,7 +116,7 @@ def plotly_of(figure: Figure) -> Json:
             "xaxis": _axis(figure.x_title, figure.x_log, xs, () if names else figure.x_values, "B"),
             "yaxis": _axis(figure.y_title, figure.y_log, ys, names, "none"),
             "barmode": "stack",
-            **_line(figure.line_at, figure.y_log),
+            "shapes": [_line(*figure.line_at)] if figure.line_at else [],
         },
     }
 
@@ -188,17 +187,10 @@ def _axis(
     return axis | ({"tickvals": list(values), "ticktext": names} if values else {})
 
 
-def _line(line_at: tuple[float, str] | None, is_log: bool) -> Json:
-    if line_at is None:
-        return {"shapes": [], "annotations": []}
-    height, label = line_at
-    line = {"color": GREY, "width": 1, "dash": "dash"}
+def _line(height: float, label: str) -> Json:
     return {
-        "shapes": [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": height, "y1": height, "line": line}],
-        "annotations": [{
-            "xref": "paper", "x": 1, "y": log10(height) if is_log else height, "text": plain(label),
-            "showarrow": False, "xanchor": "right", "yanchor": "bottom",
-        }],
+        "type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": height, "y1": height,
+        "line": {"color": GREY, "width": 1, "dash": "dash"}, "label": {"text": plain(label), "textposition": "end"},
     }  # fmt: skip
 
 

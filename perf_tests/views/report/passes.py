@@ -1,6 +1,6 @@
 """Kernel and warm-up passes: kernel shares, one attention layer on host and device, the rounds of fresh processes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from perf_tests.views.report.figure import Figure, Point, Series, markers, tags_of
@@ -44,10 +44,10 @@ def attention_layer(run: RecordedRun) -> list[Figure]:
 def attention_lanes(run: RecordedRun) -> list[Figure]:
     """When host and device worked on one attention layer, a lane each; a reader picks the traced case."""
     series = [
-        Series(part, points, colour=place, look="lane", group=f"{name_of(cell)}, {way}")
+        replace(part, look="lane", group=f"{name_of(cell)}, {way}")
         for cell in last_phases(run.passed("kernels"))
         for way in ("forward", "backward")
-        for place, (part, points) in enumerate(_lane_points(cell, way).items())
+        for part in markers(_lane_points(cell, way))
     ]
     note = "host: each part's region, or the calls that launch; device: each kernel; on a CPU both are one"
     return run.figures(
@@ -56,15 +56,13 @@ def attention_lanes(run: RecordedRun) -> list[Figure]:
     )  # fmt: skip
 
 
-def _lane_points(cell: Cell, way: str) -> dict[str, list[Point]]:
-    points: dict[str, list[Point]] = {}
+def _lane_points(cell: Cell, way: str) -> Iterator[tuple[str, Point]]:
     for row in rows_in(cell.info, "attention", way, "lanes"):
         start, seconds = finite(row.get("start_seconds")), finite(row.get("seconds"))
         if start is not None and seconds is not None and seconds >= 0:
             part, side = str(row.get("part")), str(row.get("side"))
             low, high = start * 1e6, (start + seconds) * 1e6
-            points.setdefault(part, []).append(Point(side, high - low, part, tags_of(cell), low, high))
-    return points
+            yield part, Point(side, high - low, part, tags_of(cell), low, high)
 
 
 def _sides(cell: Cell) -> Sequence[Series]:

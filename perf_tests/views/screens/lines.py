@@ -1,6 +1,6 @@
 """A record in a terminal: plain lines, a pure function of the data."""
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import TypeVar
 
 from perf_tests.audit.row_flags import FLAGS
@@ -12,7 +12,7 @@ WIDTH = 120
 """Characters per line of a table of results."""
 
 T = TypeVar("T")
-Columns = Mapping[str, Callable[[T], str]]
+Columns = dict[str, Callable[[T], str]]
 """Each column's heading, and what it shows of a row."""
 
 

@@ -41,8 +41,8 @@ def attention_fits(passes: Sequence[Json]) -> list[Fit]:
         if is_attention(row["identity"]):
             by_implementation[row["identity"]["attention"], row["identity"]["precision"]].append(row)
     return [
-        Fit(quantity, *names, *_fit([_cell(row, field) for row in chosen]), len(chosen))
-        for names, rows in by_implementation.items()
+        Fit(quantity, attention, precision, *_fit([_cell(row, field) for row in chosen]), len(chosen))
+        for (attention, precision), rows in by_implementation.items()
         for quantity, chosen, field in _quantities(rows)
         if len({row["identity"]["sequence_length"] for row in chosen}) >= 2
     ]

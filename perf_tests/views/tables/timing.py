@@ -107,8 +107,7 @@ def _memory(
     entries: list[Entry] = []
     for cell in cells:
         for field, suffix in fields.items():
-            amount = cell.number(field)
-            if amount is not None:
+            if (amount := cell.number(field)) is not None:
                 entries.append((cell, f"{column(cell)}{suffix} ({unit})", significant(amount / divisor)))
         if not cell.is_timed:
             entries.append((cell, f"{column(cell)} ({unit})", SHORT_OUTCOMES[cell.outcome]))

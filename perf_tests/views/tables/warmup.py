@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from perf_tests.records.record import Json
-from perf_tests.views.screens.lines import DASH, shown
+from perf_tests.views.screens.lines import DASH, Columns, shown
 from perf_tests.views.tables.cells import Cell, distinct, finite, inside, lost_lines, name_of, rows_in
 from perf_tests.views.tables.digits import count_in, figure_in, mean_in, significant
-from perf_tests.views.tables.table import Columns, Table, pass_table
+from perf_tests.views.tables.table import Table, pass_table
 
 WARMUP_NOTE = (
     "mean ± standard deviation; each number of warm-up rounds in its own process; first round and steady from: "
@@ -19,7 +19,7 @@ FIRST_ROUND_NOTE = "one profiled process: extra time of its first round over a s
 def warmup_table(cells: Sequence[Cell]) -> Table | None:
     series = [(cell, {series_name(row): row for row in rows_in(cell.info, "series")}) for cell in cells]
     rows = [(cell, {**cell.info, "by_name": of}) for cell, of in series if of or cell.outcome]
-    columns: Columns = {
+    columns: Columns[Json] = {
         f"after {name} (ms)": partial(_mean, name) for name in distinct(name for _, of in series for name in of)
     }
     columns |= {
@@ -74,7 +74,7 @@ def _recommendations(cells: Sequence[Cell]) -> list[str]:
 
 def first_round_table(cells: Sequence[Cell]) -> Table | None:
     rows = [(cell, parts) for cell in cells if (parts := first_round_parts(cell.info))]
-    columns: Columns = {
+    columns: Columns[Json] = {
         f"{part_name(name)} (ms)": partial(figure_in, name=name, factor=1e3)
         for name in distinct(name for _, parts in rows for name in parts)
     }

@@ -103,7 +103,7 @@ def mixed_precision(sources: Sources) -> Answer | None:
         f"{base.phase} {base.median_seconds / other.median_seconds:.2f} x ({_place(base)})"
         for base, other in _precision_pairs(found.cells)
     ]
-    return found.says(f"fp32 over bf16, medians: {', '.join(said)}.") if said else None
+    return found.says(f"fp32 over bf16, medians: {', '.join(said)}.", said)
 
 
 @question("Does a backward pass take twice its forward pass?", "pytest perf_tests --phase forward,backward")
@@ -116,11 +116,10 @@ def backward_over_forward(sources: Sources) -> Answer | None:
         f"{backward.median_seconds / forward.median_seconds:.2f} in {forward.label('precision')} ({_place(forward)})"
         for forward, backward in pairs(found.cells)
     ]
-    if not said:
-        return None
     return found.says(
         f"{', '.join(said)}. Its matrix products are twice those of the forward pass; what launches or memory bound "
         "need not double.",
+        said,
     )
 
 
@@ -131,11 +130,10 @@ def optimizer_and_precision(sources: Sources) -> Answer | None:
         f"{duration(fp32)} in fp32 and {duration(bf16)} in bf16, {fp32 / bf16:.2f} x ({_place(base)})"
         for base, fp32, bf16 in _optimizer_seconds(found.cells)
     ]
-    if not said:
-        return None
     return found.says(
         f"The optimizer's part of a full step: {', '.join(said)}. Weights, gradients and AdamW's state are fp32 in "
         "both, so its work is the same.",
+        said,
     )
 
 
@@ -160,7 +158,7 @@ def fused_attention(sources: Sources) -> Answer | None:
             ratios = [base.median_seconds / other.median_seconds for base, other in pairs if base.phase == phase]
             if ratios:
                 parts.append(f"{name} {phase} {min(ratios):.1f} to {max(ratios):.1f} x")
-    return found.says(f"Naive over the other, over widths and lengths: {', '.join(parts)}.") if parts else None
+    return found.says(f"Naive over the other, over widths and lengths: {', '.join(parts)}.", parts)
 
 
 @question("Why was the deeper model slower?", "pytest perf_tests --size xl,2.7B --context 512 --kernels")
