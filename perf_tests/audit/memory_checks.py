@@ -1,10 +1,9 @@
 """Rules between amounts of memory, and against the model whose peak they are."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from perf_tests.audit.figures import Memory
+from perf_tests.audit.figures import Memory, grouped
 from perf_tests.audit.finding import IMPOSSIBLE, INCONSISTENT, SUSPICIOUS, Finding, found
 from perf_tests.limits.datasheets import GIB
 from perf_tests.limits.least_work import FLOAT32_BYTES, SIZES, ModelConfig
@@ -95,14 +94,11 @@ def _attention_key(memory: Memory) -> tuple[object, ...]:
 
 def shrinking_peaks(figures: Sequence[Memory]) -> Iterator[Finding]:
     """More memory for less context, all else alike."""
-    groups: dict[tuple[object, ...], list[Memory]] = defaultdict(list)
-    for memory in figures:
-        if memory.kind == "model" and "peak" in memory.mode and memory.length and memory.value_bytes:
-            key = (memory.series, memory.gpu, memory.size, memory.batch_size, memory.precision_label, memory.mode)
-            groups[(*key, memory.is_compiled)].append(memory)
-    for group in groups.values():
-        ordered = sorted(group, key=lambda memory: memory.length or 0)
-        for shorter, longer in pairwise(ordered):
+    peaks = [m for m in figures if m.kind == "model" and "peak" in m.mode and m.length and m.value_bytes]
+    for group in grouped(
+        peaks, lambda m: (m.series, m.gpu, m.size, m.batch_size, m.precision_label, m.mode, m.is_compiled)
+    ):
+        for shorter, longer in pairwise(sorted(group, key=lambda memory: memory.length or 0)):
             most, least = longer.most_bytes or 0, shorter.value_bytes or 0
             if longer.length != shorter.length and most < 0.97 * least:
                 why = f"context {shorter.length} has more"
