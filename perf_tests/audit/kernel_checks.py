@@ -45,7 +45,9 @@ def calls_times_average(kernels: Sequence[Kernel]) -> Iterator[Finding]:
 
 
 def profiles(kernels: Sequence[Kernel]) -> list[list[Kernel]]:
-    return grouped(kernels, lambda kernel: (kernel.series, kernel.gpu, kernel.size, kernel.context_length, kernel.scope))
+    return grouped(
+        kernels, lambda kernel: (kernel.series, kernel.gpu, kernel.size, kernel.context_length, kernel.scope)
+    )
 
 
 def shares_of_one_time(kernels: Sequence[Kernel]) -> Iterator[Finding]:

@@ -64,9 +64,7 @@ def decide_clock(samples: GateSamples, rules: Rules) -> ClockDecision:
     pairs = samples.pairs(1)
     wall, cpu = (_typical_spread(pair_values(samples, 1, pairs, clock)) for clock in ("wall", "cpu"))
     screening = [line for line in samples.measurements if line.stage == 1]
-    has_cpu = bool(screening) and all(
-        seconds is not None for line in screening for seconds in line.seconds_by("cpu")
-    )
+    has_cpu = bool(screening) and all(seconds is not None for line in screening for seconds in line.seconds_by("cpu"))
     if rules.clock == "cpu" and screening and not has_cpu:
         raise ValueError("The gate's clock is cpu, but some cases have no CPU time: choose wall or auto.")
     better = has_cpu and cpu < CPU_TIME_ADVANTAGE * wall
