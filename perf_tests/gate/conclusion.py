@@ -10,7 +10,7 @@ from enum import StrEnum
 from perf_tests.gate.accepted import SUITE, accepted_in
 from perf_tests.gate.clock import ClockDecision
 from perf_tests.gate.course import course_of
-from perf_tests.gate.events import Uncounted
+from perf_tests.gate.events import ExactFinding, Incomparable, NoTiming, Uncounted
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import GateSamples
 from perf_tests.gate.suite import Shift, detectable_in, sentinel_shifts, shift_of_the_suite
@@ -72,7 +72,7 @@ class Step:
 
 def next_step(samples: GateSamples, rules: Rules) -> Step | None:
     """What to launch next; None when everything is decided, or the launches of the last look are done."""
-    without_timing = {row.case for row in samples.without_timing}
+    without_timing = {row.case for row in samples.of(NoTiming)}
     if len(samples.pairs(1)) < rules.screen_pairs:
         cases = tuple(case for case in samples.cases if case not in without_timing)
         return Step(1, cases) if cases else None
@@ -100,7 +100,7 @@ def conclude(samples: GateSamples, rules: Rules) -> GateResult:
     accepted = accepted_in(samples.header)
     course = course_of(samples, rules)
     cases = case_results(samples, course, rules, accepted)
-    exact = [exact_result(finding, accepted) for finding in samples.exact]
+    exact = [exact_result(finding, accepted) for finding in samples.of(ExactFinding)]
     suite = shift_of_the_suite(course.screening, rules)
     suite_accepted = None if suite is None else accepted_slowdown(SUITE, suite.effect, accepted)
     suite_fails = suite is not None and suite.is_significant and suite_accepted is None
@@ -117,13 +117,13 @@ def conclude(samples: GateSamples, rules: Rules) -> GateResult:
         course.screening.clock,
         detectable_in(course, rules),
         (len(samples.pairs(1)), len(samples.pairs(2))),
-        tuple(samples.uncounted),
+        tuple(samples.of(Uncounted)),
     )
 
 
 def _run_verdict(samples: GateSamples, rules: Rules, cases: list[CaseResult], fails: bool) -> tuple[RunVerdict, str]:
-    if samples.incomparable:
-        return RunVerdict.INCOMPARABLE, "; ".join(samples.incomparable)
+    if reasons := [event.reason for event in samples.of(Incomparable)]:
+        return RunVerdict.INCOMPARABLE, "; ".join(reasons)
     moved = contamination(samples, rules)
     if moved:
         return RunVerdict.CONTAMINATED, moved

@@ -25,23 +25,12 @@ import os
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TypeVar
 
-from perf_tests.gate.events import (
-    EVENTS,
-    End,
-    EndReason,
-    Event,
-    ExactFinding,
-    Incomparable,
-    Measurement,
-    NoTiming,
-    PairTime,
-    Relaunch,
-    Sentinel,
-    Uncounted,
-)
+from perf_tests.gate.events import EVENTS, End, EndReason, Event, Measurement
 from perf_tests.records.record import Json, without_nan
+
+E = TypeVar("E", bound=Event)
 
 FORMAT_VERSION = 1
 KIND = "gate-samples"
@@ -56,15 +45,7 @@ class GateSamples:
 
     header: Json
     measurements: list[Measurement] = field(default_factory=list)
-    without_timing: list[NoTiming] = field(default_factory=list)
-    sentinels: list[Sentinel] = field(default_factory=list)
-    exact: list[ExactFinding] = field(default_factory=list)
-    uncounted: list[Uncounted] = field(default_factory=list)
-    pair_seconds: dict[tuple[int, int], float] = field(default_factory=dict)
-    """By stage and pair; not in every file."""
-    relaunches: list[Relaunch] = field(default_factory=list)
-    incomparable: list[str] = field(default_factory=list)
-    end: EndReason | None = None
+    events: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         _check_header(self.header)
@@ -77,6 +58,15 @@ class GateSamples:
         """The numbers of the launch pairs of a stage, in the order they ran in."""
         return sorted({measurement.pair for measurement in self.measurements if measurement.stage == stage})
 
+    def of(self, kind: type[E]) -> list[E]:
+        """The events of one kind."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+    @property
+    def end(self) -> EndReason | None:
+        """Why the run stopped; None where it was killed."""
+        return next((event.reason for event in reversed(self.of(End))), None)
+
     def add(self, line: object) -> None:
         """Take in one line after the header; raises ValueError, with what is wrong, for a damaged one."""
         if not isinstance(line, dict):
@@ -84,7 +74,7 @@ class GateSamples:
         if "event" not in line:
             self._add_measurement(Measurement.from_line(line))
         elif isinstance(line["event"], str) and line["event"] in EVENTS:
-            self._add_event(EVENTS[line["event"]].from_line(line))
+            self.events.append(EVENTS[line["event"]].from_line(line))
         else:
             raise ValueError(f"the event {line['event']!r} is not known")
 
@@ -94,23 +84,6 @@ class GateSamples:
         if any((m.pair, m.case) == (measurement.pair, measurement.case) for m in self.measurements[-len(self.cases) :]):
             raise ValueError(f"pair {measurement.pair} has {measurement.case!r} twice")
         self.measurements.append(measurement)
-
-    def _add_event(self, event: Event) -> None:
-        if isinstance(event, PairTime):
-            self.pair_seconds[event.stage, event.pair] = event.seconds
-        elif isinstance(event, Incomparable):
-            self.incomparable.append(event.reason)
-        elif isinstance(event, End):
-            self.end = event.reason
-        else:
-            lists: dict[type[Event], list[Any]] = {
-                NoTiming: self.without_timing,
-                Sentinel: self.sentinels,
-                ExactFinding: self.exact,
-                Uncounted: self.uncounted,
-                Relaunch: self.relaunches,
-            }
-            lists[type(event)].append(event)
 
 
 class SamplesFile:

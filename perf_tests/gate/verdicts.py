@@ -98,7 +98,7 @@ class ExactResult:
 
 def case_results(samples: GateSamples, course: Course, rules: Rules, accepted: list[Acceptance]) -> list[CaseResult]:
     """A row for each case, in the order of the run."""
-    lost = {(row.case, row.side): row for row in samples.without_timing}
+    lost = {(row.case, row.side): row for row in samples.of(NoTiming)}
     rows = []
     for place, case in enumerate(samples.cases):
         base, head = lost.get((case, "base")), lost.get((case, "head"))

@@ -75,8 +75,8 @@ class Measuring:
     turns: int = 0
     _deaths: dict[str, int] = field(default_factory=dict)
 
-    def measure_pair(self, stage: int, pair: int, groups: Iterable[Sequence[str]]) -> None:
-        """Measure each case of `groups` in one launch pair. Raises UnmeasurableError and OSError."""
+    def measure_pair(self, stage: int, pair: int, groups: Iterable[Sequence[str]]) -> float:
+        """Measure each case of `groups` in one launch pair; its seconds. Raises UnmeasurableError and OSError."""
         draw = draw_pair(self.seed, pair)
         order = [case for case in draw_order(self.seed, pair, groups) if case not in self.left_out]
         self.trees.move(draw.base_name, draw.head_name)
@@ -90,8 +90,9 @@ class Measuring:
                 self._note_trouble(error, part)
         for (name, side), times in part.sentinel_seconds.items():
             self.samples_file.append(Sentinel(stage, pair, name, side, times).to_line())
-        seconds = time.monotonic() - start - (self.counting_seconds - counting_seconds)
-        self.samples_file.append(PairTime(stage, pair, round(seconds, 3)).to_line())
+        seconds = round(time.monotonic() - start - (self.counting_seconds - counting_seconds), 3)
+        self.samples_file.append(PairTime(stage, pair, seconds).to_line())
+        return seconds
 
     def count_cases(self, cases: Sequence[str], workers: Mapping[Side, WorkerProcess]) -> None:
         """Keep the exact counters of both sides; a worker that fails in it costs no case its time."""

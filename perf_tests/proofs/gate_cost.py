@@ -8,6 +8,7 @@ import sys
 from statistics import median
 
 from perf_tests.gate.course import screening_of
+from perf_tests.gate.events import PairTime
 from perf_tests.gate.rules import rules_from_settings
 from perf_tests.proofs.gate_false_alarms import NO_OP_CHANGES
 from perf_tests.proofs.gate_simulation import CLAIMED_CLEARED, CLAIMED_SPREAD
@@ -67,7 +68,7 @@ def in_words(trial: Trial) -> str:
 def screening_seconds(trial: Trial) -> float:
     """Of stage 1."""
     assert trial.samples is not None
-    return sum(seconds for (stage, _), seconds in trial.samples.pair_seconds.items() if stage == 1)
+    return sum(time.seconds for time in trial.samples.of(PairTime) if time.stage == 1)
 
 
 def cleared_in(trial: Trial) -> int:

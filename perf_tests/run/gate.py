@@ -18,6 +18,7 @@ from perf_tests.paired.measuring import UnmeasurableError
 from perf_tests.paired.run import GatePlan, GateRun, run_gate
 from perf_tests.paired.trees import Commit, TreeError, find_commit
 from perf_tests.records.store import write_whole
+from perf_tests.records.words import counted
 from perf_tests.run.before import accepted_slowdowns, machine_info_of, terminal_line
 from perf_tests.views.screens.gate import finding_sentences, markdown, report_lines
 from perf_tests.views.screens.lines import case_name
@@ -97,7 +98,7 @@ class GateWatch:
         if self.line is None and self.terminal is not None:
             seconds = time.monotonic() - self._start
             self.terminal.ensure_newline()
-            self.terminal.write_line(f"{self._prefix}: {cases} cases, {seconds:.0f} s so far")
+            self.terminal.write_line(f"{self._prefix}: {counted(cases, 'case')}, {seconds:.0f} s so far")
 
     def case_begins(self, case: str, place: int) -> None:
         if self.line is not None:
