@@ -10,11 +10,7 @@ TOLERANCE = 1e-6
 """Of two computations of one number: rounding alone."""
 
 
-def inconsistencies(values: Json) -> list[str]:
-    return list(_inconsistencies(values))
-
-
-def _inconsistencies(values: Json) -> Iterator[str]:
+def inconsistencies(values: Json) -> Iterator[str]:
     counts = values.get("launches_of_rounds") or []
     if len(set(counts)) > 1:
         yield f"two rounds of the same work launch {' and '.join(map(str, counts))} kernels"
