@@ -67,6 +67,8 @@ class CaseResult:
     verdict: Verdict
     effect: Effect | None = None
     """From the launches that decided: of a suspect stage 2 alone, because selection in stage 1 biases its launches."""
+    all_launches: Effect | None = None
+    """From both stages, which exaggerates the effect of a suspect."""
     base_seconds: float | None = None
     """Median time of a round by `clock`, the one behind the verdict."""
     head_seconds: float | None = None
@@ -154,7 +156,7 @@ def _timed(samples: GateSamples, course: Course, rules: Rules, place: int) -> Ca
     if not lines:
         return CaseResult(case, verdict, explanation="not measured in any launch pair")
     wall = bool(course.by_wall_time[place])
-    found = _estimate(course, place, wall)
+    found, everything = _estimates(course, place, wall)
     needed = None
     if verdict == Verdict.UNDECIDED:
         level = rules.alpha * (1 - rules.suite_share) * rules.look_shares[-1]
@@ -162,8 +164,8 @@ def _timed(samples: GateSamples, course: Course, rules: Rules, place: int) -> Ca
         mean, variance = float(found.mean[0]), float(found.variance[0])
         needed = launches_needed(mean, variance, level, rules.look_clearing_level, rules, FEWEST_PAIRS)
     clock: Clock = "wall" if wall else course.screening.clock.clock
-    effect = None if np.isnan(found.mean[0]) else Effect(*found.interval(0), int(found.count[0]))
-    return CaseResult(case, verdict, effect, *median_seconds(lines, clock), clock, needed)
+    effects = _effect(found), everything and _effect(everything)
+    return CaseResult(case, verdict, *effects, *median_seconds(lines, clock), clock, needed)
 
 
 def median_seconds(lines: Sequence[Measurement], clock: Clock) -> tuple[float | None, float | None]:
@@ -187,14 +189,20 @@ def _verdict(course: Course, place: int) -> Verdict:
     return Verdict.UNDECIDED if unclear or screened.estimate.count[place] < FEWEST_PAIRS else Verdict.OK
 
 
-def _estimate(course: Course, place: int, wall: bool) -> Estimate:
-    """The estimate behind the verdict; arrays of one case."""
+def _estimates(course: Course, place: int, wall: bool) -> tuple[Estimate, Estimate | None]:
+    """The estimate behind the verdict, and that of all launches if those are more; arrays of one case."""
     screening = course.screening
     guard = screening.guard if wall else None
     prior = screening.screened.prior if guard is None else guard.prior
-    first, second = (stage.wall_values if wall else stage.values for stage in (screening, course))
-    used = second[[place], : course.pairs_used[place]]
-    return moderated(estimate(used if np.sum(~np.isnan(used)) >= FEWEST_PAIRS else first[[place]]), prior)
+    first, second = ((stage.wall_values if wall else stage.values)[[place]] for stage in (screening, course))
+    second = second[:, : course.pairs_used[place]]
+    if np.sum(~np.isnan(second)) < FEWEST_PAIRS:
+        return moderated(estimate(first), prior), None
+    return moderated(estimate(second), prior), moderated(estimate(np.hstack((first, second))), prior)
+
+
+def _effect(found: Estimate) -> Effect | None:
+    return None if np.isnan(found.mean[0]) else Effect(*found.interval(0), int(found.count[0]))
 
 
 def launches_needed(
