@@ -6,11 +6,12 @@ from itertools import combinations, pairwise
 from math import log2
 from statistics import mean
 
-from perf_tests.audit.figures import Timing, grouped
+from perf_tests.audit.figures import Timing
 from perf_tests.audit.finding import IMPOSSIBLE, INCONSISTENT, NOTICE, SUSPICIOUS, Finding, found
 from perf_tests.audit.plausibility import OUTLIER_SHARE, gpu_of
 from perf_tests.limits.least_work import AttentionWork, ModelWork
 from perf_tests.phases import PHASES, Phase, phase_named
+from perf_tests.records.grouped import grouped
 
 SAME_CELL_TOLERANCE = 1.25
 PARTS_TOLERANCE = 1.10
@@ -38,12 +39,12 @@ def same_configuration(timing: Timing) -> tuple[Hashable, ...]:
 
 
 def phases_of(timings: Iterable[Timing]) -> dict[str, list[Timing]]:
-    return {group[0].phase: group for group in grouped(timings, lambda timing: timing.phase)}
+    return grouped(timings, lambda timing: timing.phase)
 
 
 def configurations(timings: Iterable[Timing]) -> list[dict[str, list[Timing]]]:
     """The timings of each configuration, by phase."""
-    return [phases_of(group) for group in grouped(timings, same_configuration)]
+    return [phases_of(group) for group in grouped(timings, same_configuration).values()]
 
 
 def figure(timing: Timing) -> float:
@@ -57,7 +58,7 @@ def milliseconds(timings: Iterable[Timing]) -> str:
 
 def same_cell_twice(timings: Sequence[Timing]) -> Iterator[Finding]:
     """One configuration and phase of one repository with two times. Which of them is wrong cannot be told."""
-    for group in grouped(timings, lambda t: (repository(t), *same_configuration(t)[1:], t.phase)):
+    for group in grouped(timings, lambda t: (repository(t), *same_configuration(t)[1:], t.phase)).values():
         ordered, ratio = _fastest_first(group)
         if ratio > SAME_CELL_TOLERANCE:
             why = f"the same labels are {ratio:.2f} apart"
@@ -166,7 +167,7 @@ def attention_exponent(timings: Sequence[Timing]) -> Iterator[Finding]:
         work = replace(timing.work, sequence_length=0)
         return (*same_configuration(replace(timing, work=work)), timing.phase)
 
-    for group in grouped((t for t in timings if _length(t) >= LONG_SEQUENCE and t.is_eager), series):
+    for group in grouped((t for t in timings if _length(t) >= LONG_SEQUENCE and t.is_eager), series).values():
         for shorter, longer in pairwise(sorted(group, key=_length)):
             if _length(shorter) < 2 * LONG_SEQUENCE or _length(longer) != 2 * _length(shorter):
                 continue
@@ -193,7 +194,7 @@ def launch_bound_groups(timings: Sequence[Timing]) -> list[list[Timing]]:
         return (timing.series, timing.gpu, shape, timing.precision_label, timing.implementation)
 
     groups = []
-    for group in grouped(_forward_passes(timings), series):
+    for group in grouped(_forward_passes(timings), series).values():
         per_width = sorted({_of_model(timing).config.d_model: timing for timing in group}.items())
         ordered = [timing for _, timing in per_width]
         flat = [timing for count, timing in enumerate(ordered, start=1) if _are_flat(ordered[:count])]
@@ -233,7 +234,9 @@ def launch_bound(timings: Sequence[Timing]) -> Iterator[Finding]:
 def mixed_precision_arms(timings: Sequence[Timing]) -> Iterator[Finding]:
     """Two precisions, both bound by launches: the device does not explain a difference between them."""
     bound = [timing for group in launch_bound_groups(timings) for timing in group]
-    for group in grouped(bound, lambda timing: (repository(timing), timing.gpu, timing.work, timing.implementation)):
+    for group in grouped(
+        bound, lambda timing: (repository(timing), timing.gpu, timing.work, timing.implementation)
+    ).values():
         full = [timing for timing in group if timing.precision == "fp32"]
         half = [timing for timing in group if timing.precision in ("bf16", "fp16")]
         for slow, fast in zip(full, half, strict=False):
@@ -249,7 +252,7 @@ def mixed_precision_arms(timings: Sequence[Timing]) -> Iterator[Finding]:
 def optimizer_and_precision(timings: Sequence[Timing]) -> Iterator[Finding]:
     """AdamW updates fp32 weights under every precision, so its time is the same."""
     updates = [timing for timing in timings if timing.phase == "optimizer" and timing.has_fp32_weights]
-    for group in grouped(updates, lambda timing: (timing.series, timing.gpu, timing.work)):
+    for group in grouped(updates, lambda timing: (timing.series, timing.gpu, timing.work)).values():
         ordered, ratio = _fastest_first(group)
         if len({timing.precision for timing in group}) > 1 and ratio > OPTIMIZER_TOLERANCE:
             why = "the update works on fp32 weights whatever the forward pass computes in"
@@ -261,7 +264,7 @@ def optimizer_and_precision(timings: Sequence[Timing]) -> Iterator[Finding]:
 def compiled_did_nothing(timings: Sequence[Timing]) -> Iterator[Finding]:
     """Compiled and eager times equal in every phase measured both ways, of which there are two or more."""
     low, high = 0.98, 1.02
-    for group in grouped(timings, lambda t: (repository(t), t.gpu, t.work, t.precision_label)):
+    for group in grouped(timings, lambda t: (repository(t), t.gpu, t.work, t.precision_label)).values():
         eager, compiled = (phases_of(t for t in group if t.implementation == way) for way in ("eager", "compiled"))
         pairs = [(eager[phase][0], compiled[phase][0]) for phase in compiled if phase in eager]
         ratios = [figure(one) / figure(other) for one, other in pairs]
@@ -283,8 +286,8 @@ def _peaks_differ(one: Timing, other: Timing) -> bool:
 def constant_offset(timings: Sequence[Timing]) -> Iterator[Finding]:
     """Two series of one card that differ by the same time at every size, as by constant work inside one range."""
     forward = [timing for timing in _forward_passes(timings) if timing.is_eager]
-    for group in grouped(forward, lambda t: (t.gpu, t.precision_label)):
-        series = [{t.work: t for t in reversed(one)} for one in grouped(group, lambda t: t.series)]
+    for group in grouped(forward, lambda t: (t.gpu, t.precision_label)).values():
+        series = [{t.work: t for t in reversed(one)} for one in grouped(group, lambda t: t.series).values()]
         for one, other in combinations(series, 2):
             shared = [work for work in reversed(one) if work in other]
             lower, upper = sorted(

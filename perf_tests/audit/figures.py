@@ -2,10 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import TypeVar
 
 from perf_tests.limits.least_work import Work
 
@@ -98,17 +95,6 @@ class Kernel(LabelledFigure):
 
     def describe(self) -> str:
         return f"{self.series}: {self.size} ctx {self.context_length} {self.scope}: {self.name[:60]}"
-
-
-F = TypeVar("F", bound=LabelledFigure)
-
-
-def grouped(rows: Iterable[F], key: Callable[[F], Hashable]) -> list[list[F]]:
-    """Rows of one key together, in their order."""
-    groups: dict[Hashable, list[F]] = defaultdict(list)
-    for row in rows:
-        groups[key(row)].append(row)
-    return list(groups.values())
 
 
 def labelled_precision(text: str) -> str | None:

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from statistics import median
 
-from perf_tests.audit.figures import Kernel, grouped
+from perf_tests.audit.figures import Kernel
 from perf_tests.audit.finding import IMPOSSIBLE, INCONSISTENT, SUSPICIOUS, Finding, found
 from perf_tests.audit.plausibility import gpu_of
 from perf_tests.limits.least_work import SIZES
+from perf_tests.records.grouped import grouped
 
 SHARE_TOLERANCE_POINTS = 1.0
 
@@ -45,9 +46,7 @@ def calls_times_average(kernels: Sequence[Kernel]) -> Iterator[Finding]:
 
 
 def profiles(kernels: Sequence[Kernel]) -> list[list[Kernel]]:
-    return grouped(
-        kernels, lambda kernel: (kernel.series, kernel.gpu, kernel.size, kernel.context_length, kernel.scope)
-    )
+    return list(grouped(kernels, lambda k: (k.series, k.gpu, k.size, k.context_length, k.scope)).values())
 
 
 def shares_of_one_time(kernels: Sequence[Kernel]) -> Iterator[Finding]:

@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from perf_tests.audit.figures import Memory, grouped
+from perf_tests.audit.figures import Memory
 from perf_tests.audit.finding import IMPOSSIBLE, INCONSISTENT, SUSPICIOUS, Finding, found
 from perf_tests.limits.datasheets import GIB
 from perf_tests.limits.least_work import FLOAT32_BYTES, SIZES, ModelConfig
+from perf_tests.records.grouped import grouped
 
 ADAMW_BYTES_PER_PARAMETER = 16
 """fp32 weight, gradient and two moments."""
@@ -95,9 +96,8 @@ def _attention_key(memory: Memory) -> tuple[object, ...]:
 def shrinking_peaks(figures: Sequence[Memory]) -> Iterator[Finding]:
     """More memory for less context, all else alike."""
     peaks = [m for m in figures if m.kind == "model" and "peak" in m.mode and m.length and m.value_bytes]
-    for group in grouped(
-        peaks, lambda m: (m.series, m.gpu, m.size, m.batch_size, m.precision_label, m.mode, m.is_compiled)
-    ):
+    groups = grouped(peaks, lambda m: (m.series, m.gpu, m.size, m.batch_size, m.precision_label, m.mode, m.is_compiled))
+    for group in groups.values():
         for shorter, longer in pairwise(sorted(group, key=lambda memory: memory.length or 0)):
             most, least = longer.most_bytes or 0, shorter.value_bytes or 0
             if longer.length != shorter.length and most < 0.97 * least:

@@ -91,30 +91,30 @@ class SamplesFile:
 
     def __init__(self, path: Path, header: Json) -> None:
         """Begin a new file; raises FileExistsError rather than overwrite samples, ValueError for a wrong header."""
-        header = {"format_version": FORMAT_VERSION, "kind": KIND, **header}
-        self.samples = GateSamples(_as_read_back(header))
+        text = _encoded({"format_version": FORMAT_VERSION, "kind": KIND, **header})
+        self.samples = GateSamples(json.loads(text))
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: IO[bytes] = path.open("xb")
-        self._write(header)
+        self._write(text)
 
     def append(self, line: Json) -> None:
         """Check a line, keep it and write it; raises ValueError for a wrong one, which is not written."""
-        self.samples.add(_as_read_back(line))
-        self._write(line)
+        text = _encoded(line)
+        self.samples.add(json.loads(text))  # as a reader will, so that run and replay decide on the same numbers
+        self._write(text)
 
     def close(self) -> None:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
 
-    def _write(self, line: Json) -> None:
-        self._file.write(json.dumps(without_nan(line), allow_nan=False).encode() + b"\n")
+    def _write(self, line: bytes) -> None:
+        self._file.write(line)
         self._file.flush()
 
 
-def _as_read_back(line: Json) -> Json:
-    """What a reader will find, so that the run and its replay decide on the very same numbers."""
-    return json.loads(json.dumps(without_nan(line), allow_nan=False))
+def _encoded(line: Json) -> bytes:
+    return json.dumps(without_nan(line), allow_nan=False).encode() + b"\n"
 
 
 def read_samples(path: Path) -> GateSamples:
