@@ -29,10 +29,8 @@ def inconsistencies(values: Json) -> list[str]:
             found.append(f"the shares of all {what} add up to {share:.4f}")
     if values["busy_share"] is not None and values["busy_share"] > 1 + TOLERANCE:
         found.append(f"the device is busy for {values['busy_share']:.1%} of the time")
-    for row in values["memory_operations"]:
-        if row["kind"] == "host-to-device" and row["count"]:
-            found.append(f"{row['count']:g} copies from the host to the device ran inside a round, and none should")
-    return found
+    counts = [row["count"] for row in values["memory_operations"] if row["kind"] == "host-to-device" and row["count"]]
+    return found + [f"{n:g} copies from the host to the device ran inside a round, and none should" for n in counts]
 
 
 def product_shares_that_do_not_fall(passes: Sequence[Json]) -> list[str]:

@@ -243,18 +243,15 @@ class _PairPart:
         patience_seconds = self.measuring.answer_seconds + 100 * round_seconds
         quadruple_seconds = round_seconds * sum(unmeasured + rounds for _, rounds in turns(ORDERS[0]))
         orders = draw_quadruples(self.measuring.seed, self.pair, case, quadruple_count(quadruple_seconds))
-        line: Json = {"stage": self.stage, "pair": self.pair, "case": case, "orders": orders}
-        line.update({f"{side}{clock}seconds": [] for side in SIDES for clock in ("_", "_cpu_")})
         if unmeasured:
             for order in orders[:SETTLING_QUADRUPLES]:
                 self._measure_quadruple(order, workers, unmeasured, patience_seconds)
-        for order in orders:
-            quadruple = self._measure_quadruple(order, workers, unmeasured, patience_seconds)
-            for name, seconds in quadruple.items():
-                line[name].append(seconds)
+        quadruples = [self._measure_quadruple(order, workers, unmeasured, patience_seconds) for order in orders]
         if case in self._with_sentinels:
             self._measure_sentinels(workers, orders[0])
-        return line
+        clocks = [f"{side}{clock}seconds" for side in SIDES for clock in ("_", "_cpu_")]
+        seconds = {name: [quadruple[name] for quadruple in quadruples] for name in clocks}
+        return {"stage": self.stage, "pair": self.pair, "case": case, "orders": orders, **seconds}
 
     def _measure_quadruple(
         self, order: str, workers: Mapping[Side, WorkerProcess], unmeasured: int, patience_seconds: float
