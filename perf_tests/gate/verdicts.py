@@ -164,7 +164,7 @@ def _timed(samples: GateSamples, course: Course, rules: Rules, place: int) -> Ca
         mean, variance = float(found.mean[0]), float(found.variance[0])
         needed = launches_needed(mean, variance, level, rules.look_clearing_level, rules, FEWEST_PAIRS)
     clock: Clock = "wall" if wall else course.screening.clock.clock
-    effects = _effect(found), everything and _effect(everything)
+    effects = _effect(found), None if everything is None else _effect(everything)
     return CaseResult(case, verdict, *effects, *median_seconds(lines, clock), clock, needed)
 
 

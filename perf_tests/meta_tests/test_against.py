@@ -9,7 +9,7 @@ import pytest
 from perf_tests.bench.against import OtherOption
 from perf_tests.bench.progress import Line
 from perf_tests.options import Settings, read_settings
-from perf_tests.run.gate import GateWatch
+from perf_tests.paired.watch import Watch
 
 
 def settings(**typed: str) -> Settings:
@@ -46,7 +46,7 @@ def test_another_option_changes_that_axis_of_base_alone(axis: str, value: str, c
 
 
 def watched(line: Line | None, terminal: Mock) -> None:
-    watch = GateWatch(terminal, line, screen_pairs=6, seconds=900)
+    watch = Watch(terminal, line, screen_pairs=6, seconds=900)
     watch.pair_begins(1, 1, 30)
     watch.case_begins("perf_tests/test_forward.py::test_forward[tiny-ctx8-fp32-naive]", 4)
     watch.pair_begins(2, 8, 3)

@@ -238,7 +238,7 @@ def test_a_run_cut_short_anywhere_is_still_concluded() -> None:
     whole = gate_run([*QUIET[:2], SLOW, *NOISY_WALL[:2]], RULES, seed=1, quadruples=2)
     for kept in range(0, len(whole.measurements), 7):
         for events in ([End("budget")], [End("interrupted")], []):
-            part = GateSamples(whole.header, whole.measurements[:kept], events)
+            part = GateSamples(whole.header, whole.measurements[:kept], [*events])
             assert len(conclude(part, RULES).cases) == 5
         next_step(part, RULES)
 

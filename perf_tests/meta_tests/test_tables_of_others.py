@@ -62,17 +62,13 @@ HEAD = ",".join(model_row())
         ("run.json", "{", "cannot be read as JSON"),
         ("run.json", "[1]", "is no pytest-benchmark file"),
         ("run.json", '{"benchmarks": []}', "holds no benchmark"),
+        ("run.json", '{"benchmarks": [{"name": "x"}]}', "Benchmark x has no timing"),
         ("run.json", "[" * 100_000, "cannot be read as JSON"),
     ],
 )
 def test_a_file_that_is_no_table_and_no_run_is_refused(name: str, content: str, said: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content, encoding="latin-1")
     assert said in refusal(tmp_path / name)
-
-
-def test_a_benchmark_without_a_timing_is_named(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text('{"benchmarks": [{"name": "x"}]}')
-    assert "Benchmark x has no timing" in refusal(tmp_path / "run.json")
 
 
 def test_a_folder_is_no_table(tmp_path: Path) -> None:

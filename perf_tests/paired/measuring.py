@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from perf_tests.gate.events import ABSENT, ORDERS, SIDES, NoTiming, PairTime, Relaunch, Sentinel, Side, Uncounted
 from perf_tests.gate.exact_counters import exact_events
@@ -14,6 +13,7 @@ from perf_tests.instruments.cores import keep_on, let_go, processors_for
 from perf_tests.paired.draws import Draw, draw_cores, draw_order, draw_pair, draw_quadruples, quadruple_count
 from perf_tests.paired.launch_pair import START_SECONDS, launched
 from perf_tests.paired.trees import Trees
+from perf_tests.paired.watch import Watch
 from perf_tests.records.compare import identity_difference
 from perf_tests.records.record import Json
 from perf_tests.views.screens.lines import case_name
@@ -35,14 +35,6 @@ MOST_DEATHS = 2
 
 class UnmeasurableError(Exception):
     """Head cannot be measured at all; the message is one sentence."""
-
-
-class Watch(Protocol):
-    """Receives the run's progress."""
-
-    def pair_begins(self, stage: int, pair: int, cases: int) -> None: ...
-
-    def case_begins(self, case: str, place: int) -> None: ...
 
 
 @dataclass

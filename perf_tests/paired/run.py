@@ -20,8 +20,9 @@ from perf_tests.gate.samples import SamplesFile
 from perf_tests.instruments.cores import can_bind
 from perf_tests.options import Settings
 from perf_tests.paired.launch_pair import STEADY
-from perf_tests.paired.measuring import Measuring, Watch
+from perf_tests.paired.measuring import Measuring
 from perf_tests.paired.trees import Commit, Trees, planted, state_of_head
+from perf_tests.paired.watch import Watch
 from perf_tests.records.record import Json
 from perf_tests.records.words import counted
 from perf_tests.workers.settings import sent

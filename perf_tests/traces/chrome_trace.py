@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from perf_tests.records.record import Json
 from perf_tests.traces.kernel_events import Call, MemoryOperation, Region, Span, Trace, TracedKernel
@@ -179,16 +180,18 @@ def _device_kernels(events: list[Json], reader: _Reader) -> Iterator[TracedKerne
 
 
 def _kernel(event: Json, frame: _Frame, operation: Json | None, launch: Call | None = None) -> TracedKernel:
-    name, around = event["name"], (frame.regions, frame.is_backward, launch)
+    name = event["name"]
+    around: Json = {"regions": frame.regions, "is_backward": frame.is_backward, "launch": launch}
+    made = partial(TracedKernel, event["ts"], _end_us(event), name, **around)
     if operation is None:
-        return TracedKernel(event["ts"], _end_us(event), name, kind_of(name), "", "", *around)
+        return made(kind_of(name))
     operator, arguments = operation["name"], operation.get("args", {})
     dims, dtypes = arguments.get("Input Dims", []), arguments.get("Input type", [])
     tensors = tensors_of(dims, dtypes)
     kind = kind_of(name, operator, tuple(dtype for _, dtype in tensors))
     shapes = " ".join("x".join(map(str, shape)) or "1" for shape, _ in tensors)
-    costs = {"flops": flops_of(operator, dims, dtypes), "bytes_touched": bytes_of(operator, dims, dtypes)}
-    return TracedKernel(event["ts"], _end_us(event), name, kind, operator, shapes, *around, **costs)
+    flops, touched = flops_of(operator, dims, dtypes), bytes_of(operator, dims, dtypes)
+    return made(kind, operator, shapes, flops=flops, bytes_touched=touched)
 
 
 def _memory_operation(event: Json, reader: _Reader) -> MemoryOperation:
