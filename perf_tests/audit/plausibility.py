@@ -126,10 +126,8 @@ def larger_than_card(timing: Timing, work: Work, gpu: Gpu | None) -> Finding | N
     if not needed or needed <= gpu.memory_bytes:
         return None
     figure, limit = f"{needed / GIB:.4g} GiB must be resident", f"{gpu.memory_bytes / GIB:.4g} GiB ({gpu.name})"
-    why = "weights and gradients in fp32 do not fit"
-    return found(
-        IMPOSSIBLE, "memory", [timing], figure, limit, why, "weights in half precision, or paging to host memory"
-    )
+    why, cause = "weights and gradients in fp32 do not fit", "weights in half precision, or paging to host memory"
+    return found(IMPOSSIBLE, "memory", [timing], figure, limit, why, cause)
 
 
 def slow_round(mean: float, std: float, rounds: int) -> tuple[float, float] | None:

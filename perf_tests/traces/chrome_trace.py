@@ -181,8 +181,10 @@ def _device_kernels(events: list[Json], reader: _Reader) -> Iterator[TracedKerne
 
 def _kernel(event: Json, frame: _Frame, operation: Json | None, launch: Call | None = None) -> TracedKernel:
     name = event["name"]
-    around: Json = {"regions": frame.regions, "is_backward": frame.is_backward, "launch": launch}
-    made = partial(TracedKernel, event["ts"], _end_us(event), name, **around)
+    made = partial(
+        TracedKernel, event["ts"], _end_us(event), name,
+        regions=frame.regions, is_backward=frame.is_backward, launch=launch,
+    )  # fmt: skip
     if operation is None:
         return made(kind_of(name))
     operator, arguments = operation["name"], operation.get("args", {})
