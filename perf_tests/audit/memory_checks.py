@@ -36,8 +36,7 @@ def _config(memory: Memory) -> ModelConfig | None:
     """The known shape with this width and depth; None for a block alone or a shard of the state."""
     if memory.kind != "model" or "block" in memory.size:
         return None
-    shapes = [c for c in SIZES.values() if (c.d_model, c.num_layers) == (memory.width, memory.layers)]
-    return shapes[0] if shapes else None
+    return next((c for c in SIZES.values() if (c.d_model, c.num_layers) == (memory.width, memory.layers)), None)
 
 
 def flat_over_context(figures: Sequence[Memory]) -> Iterator[Finding]:
