@@ -52,6 +52,7 @@ def test_the_commit_asked_for_is_the_base_and_unasked_the_newest_with_launches_e
     found = sides(data, asked=5)
     assert counts(found) == (BASE[:12], 2, 1)
     assert f"{BASE[:12]} has 2 comparable launches and this code 1" in found.why_no_verdict
+    assert "has 1 comparable launch and" in sides([data[0], data[-1]]).why_no_verdict
 
 
 def test_a_store_of_this_code_alone_is_no_baseline() -> None:

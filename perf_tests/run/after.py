@@ -22,6 +22,7 @@ from perf_tests.options import Settings
 from perf_tests.records.compare import compare
 from perf_tests.records.record import Json, identity_of, ids_of
 from perf_tests.records.store import StoredRecord, encoded, list_records, write_whole
+from perf_tests.records.words import counted
 from perf_tests.views.screens.comparison import comparison_lines, width
 from perf_tests.views.screens.lines import result_lines, time_line
 from perf_tests.views.screens.passes import pass_lines
@@ -139,7 +140,7 @@ def _compare(run: Run, record: Json, baseline: Json, settings: Settings, saving:
     run.failures += regressions(record, baseline, saving.compare_fail)
     if not run.gone_counts:
         left_out = selectable_cases(settings) - len(ids)
-        run.notes.append(f"{left_out} cases of these axes were not selected; they do not count as gone.")
+        run.notes.append(f"Not selected, so not counted as gone: {counted(left_out, 'case')} of these axes.")
 
 
 def judge(run: Run, storage: Path, is_asked: bool) -> None:
