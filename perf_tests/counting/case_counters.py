@@ -113,6 +113,17 @@ def counters_of(
     return _counters(case, case.config.parameters, parts)
 
 
+def counters_or_reason(case: Case) -> tuple[Counters | None, str | None]:
+    """The case's exact counters, or None and one sentence why not."""
+    try:
+        return counters_of(case), None
+    except NotCountedError as error:
+        return None, str(error)
+    except Exception as error:
+        # An operation unknown to the counters, in another torch for example, must not cost the case its timing.
+        return None, f"counting failed: {type(error).__name__}: {error}"
+
+
 def _language_model_parts(case: LanguageModelCase, zero_grad: str, first_step: bool, all_layers: bool) -> list[_Part]:
     names, timed = case.row.parts, case.row.timed
     # One count serves every phase of these passes.

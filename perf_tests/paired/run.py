@@ -24,7 +24,7 @@ from perf_tests.paired.measuring import Measuring
 from perf_tests.paired.trees import Commit, Trees, planted, state_of_head
 from perf_tests.paired.watch import Watch
 from perf_tests.records.record import Json
-from perf_tests.records.words import counted
+from perf_tests.records.words import how_many
 from perf_tests.workers.settings import sent
 
 IDLE_SECONDS_LIMIT = 0.002
@@ -163,7 +163,7 @@ def _tasks(plan: GatePlan) -> dict[Side, Json]:
 def _header(plan: GatePlan, trees: Trees, seed: int) -> tuple[Json, list[str]]:
     """The first line of the samples, and notes on it."""
     head = state_of_head(plan.root)
-    changes = counted(head["changed_files"], "uncommitted change") if head["changed_files"] else ""
+    changes = how_many(head["changed_files"], "uncommitted change") if head["changed_files"] else ""
     words = f"working tree ({str(head['commit'])[:12]}{changes and f' and {changes}'})"
     other = plan.against.other_option
     base_words = f"{plan.base.typed} ({plan.base.short_hash})" if plan.base else words

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from perf_tests.bench.progress import Line
-from perf_tests.records.words import counted
+from perf_tests.records.words import how_many
 from perf_tests.views.screens.lines import case_name
 
 
@@ -31,7 +31,7 @@ class Watch:
         if self.line is None and self.terminal is not None:
             seconds = time.monotonic() - self._start
             self.terminal.ensure_newline()
-            self.terminal.write_line(f"{self._prefix}: {counted(cases, 'case')}, {seconds:.0f} s so far")
+            self.terminal.write_line(f"{self._prefix}: {how_many(cases, 'case')}, {seconds:.0f} s so far")
 
     def case_begins(self, case: str, place: int) -> None:
         if self.line is not None:

@@ -190,12 +190,10 @@ def _machine_json(machine: TargetMachine) -> Json:
 
 
 def _case_json(cell: PredictedCase) -> Json:
+    kept = {name: getattr(cell, name) for name in ("verdict", "peak_bytes", "peak_part", "bytes_by_category")}
     return {
         "identity": cell.case.identity(),
-        "verdict": cell.verdict,
-        "peak_bytes": cell.peak_bytes,
-        "peak_part": cell.peak_part,
-        "bytes_by_category": cell.bytes_by_category,
+        **kept,
         "predicted_seconds": cell.time.seconds,
         "uncertainty": cell.uncertainty,
         "bound": cell.time.bound,

@@ -14,6 +14,7 @@ from perf_tests.gate.rules import Rules
 from perf_tests.gate.suite import Shift
 from perf_tests.gate.verdicts import CaseResult, Effect, ExactResult, Verdict
 from perf_tests.records.record import Json, without_nan
+from perf_tests.records.words import how_many
 from perf_tests.views.screens.lines import DASH, case_name, duration, printable, table
 from perf_tests.views.tables.table import in_markdown, pipe_table
 
@@ -61,8 +62,7 @@ def _uncounted_sentences(result: GateResult) -> list[str]:
     """One for each reason why exact counters are not compared."""
     reasons = Counter((row.side, row.reason) for row in result.uncounted)
     return [
-        f"Exact counters of {count} {'case' if count == 1 else 'cases'} are not compared, because {side} has none: "
-        f"{reason.rstrip('.')}."
+        f"Exact counters of {how_many(count, 'case')} are not compared, because {side} has none: {reason.rstrip('.')}."
         for (side, reason), count in reasons.items()
     ]
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perf_tests.identity import is_attention
+from perf_tests.limits.least_work import FLOAT32_BYTES
 from perf_tests.records.record import Json
 
-FLOAT32_BYTES = 4
 MOST_SQUARES = 32
 
 Cell = tuple[float, float, float]

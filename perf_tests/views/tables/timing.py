@@ -134,3 +134,6 @@ def _table(
     header = (*(label.name for label in shown), *columns)
     notes = (note, *([line] if (line := rounds_line(list(cells))) else []), *lost_lines(cells))
     return Table(name, f"{title}{': ' if said else ''}{', '.join(said)}", header, len(shown), rows, notes)
+
+
+TIMING_TABLES = (timing_table, precision_table, memory_table, attention_table, attention_memory_table)
