@@ -14,7 +14,7 @@ from perf_tests.bench.models import ModelShelf, forget
 from perf_tests.bench.stash import CASE, OTHER_MEASURE, PASS, WORKBENCH
 from perf_tests.bench.workbench import Workbench
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
-from perf_tests.counting.memory_estimate import parameters_of
+from perf_tests.counting.case_counters import parameters_of
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.gpu_health import RoundHealth
 from perf_tests.instruments.sdpa_backend import sdpa_backend

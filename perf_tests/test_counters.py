@@ -16,7 +16,7 @@ from perf_tests.counting.case_counters import NotCountedError, counters_of
 from perf_tests.counting.counted_grid import counted_grid, line_of, own_grid
 from perf_tests.options import Settings
 from perf_tests.own.guard import OwnModelError
-from perf_tests.records.ledger import LedgerBook
+from perf_tests.records.ledger import LedgerBook, LedgerKey, Line
 
 FOLDER = Path(__file__).parent / "counting" / "counters"
 
@@ -56,6 +56,7 @@ def book(request: pytest.FixtureRequest, grid: dict[str, list[Case]]) -> Iterato
 
 
 def test_counters_are_those_of_the_ledger(case_id: str, grid: dict[str, list[Case]], book: LedgerBook) -> None:
+    counted: dict[LedgerKey, Line]
     try:
         counted = {(case.phase, case_id): line_of(counters_of(case)) for case in grid[case_id]}
     except NotCountedError as error:

@@ -10,7 +10,7 @@ from model.attention import ATTENTION
 from model.compilation import why_cannot_compile
 from model.precision import PRECISIONS
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
-from perf_tests.counting.memory_estimate import needed_bytes
+from perf_tests.counting.needed_bytes import needed_bytes
 from perf_tests.identity import DIMENSIONS
 from perf_tests.records.record import OUTCOMES, Json, identity_of
 

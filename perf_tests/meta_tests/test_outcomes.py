@@ -9,7 +9,7 @@ import torch
 from model.sizes import SIZES
 from perf_tests.bench.outcomes import Outcome, gib, out_of_memory, why_too_large, why_unsupported
 from perf_tests.cases import Case, LanguageModelCase
-from perf_tests.counting.memory_estimate import needed_bytes
+from perf_tests.counting.needed_bytes import needed_bytes
 from perf_tests.instruments.out_of_memory import is_out_of_memory
 from perf_tests.meta_tests.example_cases import CPU, attention_case, language_model_case
 

@@ -1,6 +1,7 @@
 """A model of one's own is known by itself, and what cannot be measured is refused in a sentence before measuring."""
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -211,4 +212,4 @@ def test_an_unknown_architecture_is_refused(configured: OwnModel, tmp_path: Path
 def test_the_time_limit_ends_with_the_call() -> None:
     with guard.guarded("--model m:f builds no model", 60):
         pass
-    assert guard.signal.getitimer(guard.signal.ITIMER_REAL) == (0.0, 0.0)
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

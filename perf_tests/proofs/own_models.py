@@ -9,6 +9,7 @@ import math
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -19,8 +20,8 @@ from model.precision import PRECISIONS
 from model.training import Training, cross_entropy
 from perf_tests.cases import LanguageModelCase
 from perf_tests.counting.case_counters import Counters, counters_of
-from perf_tests.instruments.allocator_trace import allocator_peak_bytes
 from perf_tests.own.model import OwnModel, configured_shape
+from perf_tests.proofs.allocator_peak import allocator_peak_bytes
 from perf_tests.proofs.predicted_cpu_peak import above_standing, rounds
 from perf_tests.proofs.verdict import conclude, conditions
 
@@ -29,11 +30,11 @@ BATCH_SIZE, CONTEXT, VOCABULARY = 2, 128, 5000
 LAYERS, HEADS, WIDTH = 3, 4, 128
 PHASES = ("forward", "backward", "full_step")
 
-_LLAMA = {
+_LLAMA: dict[str, object] = {
     "hidden_size": WIDTH, "intermediate_size": 352, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
     "num_key_value_heads": 2, "max_position_embeddings": 256,
 }  # fmt: skip
-CONFIGURATIONS = {
+CONFIGURATIONS: dict[str, dict[str, object]] = {
     "gpt2": {
         "n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "n_positions": 256, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
         "attn_pdrop": 0.0,
@@ -78,16 +79,12 @@ def differences(case: LanguageModelCase) -> list[str]:
     torch.manual_seed(0)
     model = case.own.build(case.config)
     tokens_BT = torch.randint(case.config.vocab_size, (case.batch_size, case.context_length))
-    counted = {phase: counters_of(of_phase(case, phase)) for phase in PHASES}
+    counted = {phase: counters_of(replace(case, phase=phase)) for phase in PHASES}
     failures = [*_parameters(counted["forward"], model), *_flops(case, counted, model, tokens_BT)]
     failures += _peaks(counted, model, tokens_BT)
     for line in failures:
         print(f"    {case.size} {case.own.arguments[0]}: {line}")
     return failures
-
-
-def of_phase(case: LanguageModelCase, phase: str) -> LanguageModelCase:
-    return LanguageModelCase(**{**vars(case), "phase": phase})
 
 
 def _parameters(counters: Counters, model: nn.Module) -> list[str]:
