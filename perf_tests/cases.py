@@ -2,17 +2,17 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Container
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any, ClassVar, Self
 
 import torch
 
 from model.attention import ATTENTION
-from model.sizes import SIZES, ModelConfig
+from model.sizes import ModelConfig
 from model.training import optimizer_that_runs
 from perf_tests.identity import AttentionIdentity, LanguageModelIdentity, identity_from, is_attention
-from perf_tests.options import Settings
+from perf_tests.options import Settings, shape_named, size_label
 from perf_tests.own.hugging_face import is_configuration
 from perf_tests.own.model import OwnModel, configured_shape
 from perf_tests.phases import ATTENTION_ALONE, LANGUAGE_MODEL, PHASES, Phase
@@ -77,7 +77,7 @@ class LanguageModelCase(_OfAPhase):
     model_arguments: tuple[str, ...] = ()
     axes: ClassVar = {
         "model_size": "sizes", "context_length": "contexts", "precision": "precisions", "attention": "attentions",
-        "execution": "executions", "checkpoint": "checkpoints",
+        "execution": "executions", "checkpoint": "checkpoints", "batch_size": "batch_sizes",
     }  # fmt: skip
 
     @classmethod
@@ -86,35 +86,46 @@ class LanguageModelCase(_OfAPhase):
         optimizer = optimizer_that_runs(settings.optimizer, torch.device(settings.device))
         return cls(
             phase=phase,
-            size=axes["model_size"],
-            config=config_of(own_model(settings), axes["model_size"], axes["context_length"]),
-            batch_size=settings.batch_size,
+            size=size_label(axes["model_size"]),
+            config=config_of(own_model(settings), axes["model_size"], axes["context_length"], settings.vocab_size),
+            batch_size=axes.get("batch_size") or settings.batch_sizes[0],
             optimizer=optimizer if PHASES[phase].trains else None,
             device=settings.device_type,
             model=settings.model or "ours",
             model_arguments=settings.model_arguments,
-            **{name: axes[name] for name in cls.axes if name != "model_size"},
+            **{name: axes[name] for name in cls.axes if name not in ("model_size", "batch_size")},
         )
 
     @classmethod
     def grid(cls, settings: Settings) -> list[tuple[Any, ...]]:
-        """Without attention compiled by itself inside a compiled model."""
+        """Without attention compiled by itself inside a compiled model; the batch is None where there is only one."""
         compiled = {("compiled", name) for name, attention in ATTENTION.items() if attention.is_compiled}
+        if len(settings.batch_sizes) == 1:
+            settings = replace(settings, batch_sizes=(None,))  # type: ignore[arg-type]
         return [values for values in super().grid(settings) if (values[4], values[3]) not in compiled]
 
     @staticmethod
     def id_of(
-        size: str, context: int, precision: str, attention: str, execution: str = "eager", checkpoint: str = "none"
+        size: str,
+        context: int,
+        precision: str,
+        attention: str,
+        execution: str = "eager",
+        checkpoint: str = "none",
+        batch_size: int | None = None,
     ) -> str:
         """`small-ctx128-bf16-naive`; an axis at its default adds nothing, so that a new axis renames no old case.
 
-        The id joins a case to its rows in older records: a changed id breaks every comparison of the case.
+        The id joins a case to its rows in older records: a changed id breaks every comparison of the case. The only
+        batch of a run, None, adds nothing either.
         """
-        parts = [size, f"ctx{context}", precision, attention]
+        parts = [size_label(size), f"ctx{context}", precision, attention]
         if execution != "eager":
             parts.append(f"{execution}-model")
         if checkpoint != "none":
             parts.append(f"checkpoint-{checkpoint}")
+        if batch_size not in (None, 4):
+            parts.append(f"batch{batch_size}")
         return "-".join(parts)
 
     def identity(self) -> dict[str, Any]:
@@ -199,11 +210,12 @@ def own_model(settings: Settings) -> OwnModel | None:
     return None if settings.model is None else OwnModel(settings.model, settings.model_arguments)
 
 
-def config_of(own: OwnModel | None, size: str, context_length: int) -> ModelConfig:
+def config_of(own: OwnModel | None, size: str, context_length: int, vocab_size: int | None = None) -> ModelConfig:
     """What a case of this size asks its model for. Raises OwnModelError for a configuration that is none."""
     if own is not None and is_configuration(own.name):
         return configured_shape(own, context_length)
-    return SIZES[size].at_context(context_length)
+    config = shape_named(size).at_context(context_length)
+    return config if vocab_size is None else replace(config, vocab_size=vocab_size)
 
 
 def chosen_phases(settings: Settings) -> set[str]:
@@ -218,6 +230,7 @@ def is_inside(identity: dict[str, Any], settings: Settings) -> bool:
         return False
     model = settings.model or "ours"
     values = {**identity, "model_size": identity.get("size")}
+    settings = replace(settings, sizes=tuple(size_label(size) for size in settings.sizes))
     axes = family_of(identity).axes
     return identity.get("model", model) == model and all(values[name] in getattr(settings, axes[name]) for name in axes)
 

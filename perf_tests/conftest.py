@@ -46,6 +46,7 @@ precision = axis("precision")
 attention = axis("attention")
 execution = axis("execution")
 checkpoint = axis("checkpoint")
+batch_size = axis("batch_size")
 
 
 @pytest.fixture
@@ -57,6 +58,7 @@ def case(
     attention: str,
     execution: str,
     checkpoint: str,
+    batch_size: int | None,
 ) -> Case:
     """What the axes describe; the plugin made it from the same values."""
     return request.node.stash[CASE]

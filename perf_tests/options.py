@@ -14,7 +14,7 @@ import pytest
 from model.attention import ATTENTION
 from model.device import device_named
 from model.precision import PRECISIONS
-from model.sizes import SIZES
+from model.sizes import SIZES, ModelConfig
 from model.training import OPTIMIZERS
 from model.transformer import blocks_per_checkpoint
 from perf_tests.instruments.cores import processor_of_each_core
@@ -57,6 +57,55 @@ def some_of(known: Collection[str], option: str, text: str, apart: Collection[st
         return tuple(name for name in known if name not in apart)
     chosen = {one_of(known, option, name.strip(), ", or all") for name in text.split(",")}
     return tuple(name for name in known if name in chosen)
+
+
+SHAPE = re.compile(r"(?:(?P<name>[A-Za-z][\w.]*)=)?(\d+)x(\d+)x(\d+)x(\d+)")
+
+
+def sizes(option: str, text: str) -> tuple[str, ...]:
+    """Known names and shapes of one's own, `192x768x3x4` or `wide=192x768x3x4`, smallest of each first."""
+    if text == "all":
+        return some_of(SIZES, option, text, SIZES_APART)
+    items = [item.strip() for item in text.split(",")]
+    shapes = {_known_or_own(option, item) for item in items if SHAPE.fullmatch(item)}
+    names = [size_label(item) for item in shapes]
+    doubled = [name for name in names if names.count(name) > 1]
+    if doubled:
+        raise ValueError(f"{option} names two shapes {doubled[0]!r}; give each a name of its own.")
+    known = {item for item in shapes if item in SIZES}
+    for item in items:
+        if not SHAPE.fullmatch(item):
+            known.add(one_of(SIZES, option, item, ", all, or a shape as D_MODELxD_FFxLAYERSxHEADS"))
+    own = sorted(shapes - known, key=lambda item: (shape_named(item).parameters, item))
+    return (*(name for name in SIZES if name in known), *own)
+
+
+def _known_or_own(option: str, text: str) -> str:
+    """The known size of this shape, else the text. Raises ValueError."""
+    match = SHAPE.fullmatch(text)
+    assert match is not None
+    if match["name"] in SIZES:
+        raise ValueError(f"{option} {text!r} gives another shape the name of a known size; choose another name.")
+    try:
+        shape = shape_named(text)
+    except ValueError as error:
+        raise ValueError(f"{option} {text!r} is no shape of a model: {error}") from error
+    return next((name for name, known in SIZES.items() if known == shape), text)
+
+
+def size_label(size: str) -> str:
+    """The name of a size as typed: `wide` of `wide=192x768x3x4`."""
+    return size.partition("=")[0]
+
+
+def shape_named(size: str) -> ModelConfig:
+    """The shape of a known name or of a shape as typed. Raises ValueError."""
+    if size in SIZES:
+        return SIZES[size]
+    match = SHAPE.fullmatch(size)
+    if match is None:
+        raise ValueError(f"{size!r} is neither a known size nor a shape.")
+    return ModelConfig(*(int(number) for number in match.groups()[1:]))
 
 
 def whole_number(option: str, text: str, least: int = 1) -> int:
@@ -138,8 +187,9 @@ class Option:
 OPTIONS = (
     Option("--device", "device: auto, cpu, cuda or cuda:N", "auto", lambda _, text: device_named(text),
            typed_by_default="auto"),
-    Option("--size", f"model sizes: {', '.join(SIZES)}", "small on a CPU, small to 2.7B on a GPU",
-           partial(some_of, SIZES, apart=SIZES_APART)),
+    Option("--size", f"model sizes: {', '.join(SIZES)}, or [NAME=]D_MODELxD_FFxLAYERSxHEADS",
+           "small on a CPU, small to 2.7B on a GPU", sizes),
+    Option("--vocab-size", "tokens in the vocabulary of each size", "10000", whole_number),
     Option("--context", "context lengths in tokens", "128 on a CPU, 128 to 1024 on a GPU",
            partial(whole_numbers, CONTEXTS)),
     Option("--precision", f"precisions: {', '.join(PRECISIONS)}",
@@ -156,7 +206,7 @@ OPTIONS = (
            partial(whole_numbers, HEAD_DIMS)),
     Option("--sequence-length", "sequence lengths of attention alone", "256,1024 on a CPU, all on a GPU",
            partial(whole_numbers, SEQUENCE_LENGTHS)),
-    Option("--batch-size", "sequences per batch of a language model", "4", whole_number),
+    Option("--batch-size", "sequences per batch of a language model", "4", partial(whole_numbers, (4,))),
     Option("--warmup-rounds",
            "unmeasured rounds before the measured ones; a GPU gets more until it has worked for 0.3 s", "5",
            partial(whole_number, least=0)),
@@ -214,7 +264,8 @@ class Settings:
     sequence_lengths: tuple[int, ...] = _given("--sequence-length", (256, 1024), SEQUENCE_LENGTHS)
     attention_alone_precisions: tuple[str, ...] = _given("--precision", ("fp32",))
     attention_alone_implementations: tuple[str, ...] = _given("--attention", ("naive", "compiled", "sdpa"))
-    batch_size: int = _given("--batch-size", 4)
+    batch_sizes: tuple[int, ...] = _given("--batch-size", (4,))
+    vocab_size: int | None = _given("--vocab-size", None)
     warmup_rounds: int = _given("--warmup-rounds", 5)
     rounds: int = _given("--rounds", 10)
     attention_alone_rounds: int = _given("--rounds", 10, 100)
@@ -309,6 +360,7 @@ def _refuse_with_own_model(config: pytest.Config, model: str | None, alone: bool
         ours["--attention"] = "the model of --model brings its own attention"
     if is_configuration(model):
         ours["--size"] = "the configuration says the shape; change a value of it with --model-arg"
+        ours["--vocab-size"] = "the configuration says the vocabulary; change it with --model-arg vocab_size=N"
     for option, reason in ours.items():
         if config.getoption(option) is not None:
             raise pytest.UsageError(f"{option} does not apply: {reason}.")

@@ -14,6 +14,7 @@ from perf_tests.bench import benchmark_options
 from perf_tests.bench.against import read_against
 from perf_tests.bench.outcomes import ImpossibleError, Outcome, out_of_memory
 from perf_tests.bench.stash import AGAINST, CASE, OUTCOME, PASS, SAVING, SETTINGS, WORKBENCH
+from perf_tests.instruments.host_memory import uncap_address_space
 from perf_tests.instruments.out_of_memory import is_out_of_memory
 from perf_tests.options import PASSES, add_options, read_settings
 from perf_tests.own.guard import OwnModelError
@@ -96,7 +97,11 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     others = [item for item in items if CASE not in item.stash]
     benchmarks = _side_by_side([item for item in items if CASE in item.stash])
     if benchmarks and not config.option.collectonly and not session.testsfailed:
-        benchmarks = recording.get_ready(config, benchmarks)
+        try:
+            benchmarks = recording.get_ready(config, benchmarks)
+        except MemoryError:
+            uncap_address_space()  # or the refusal could not be printed
+            raise recording.too_small(config) from None
         if config.stash[AGAINST] is not None:
             # Imported late: its statistics load scipy, which would slow the start of every other run.
             from perf_tests.run import gate
@@ -179,6 +184,7 @@ def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    uncap_address_space()  # the budget is for the cases; the record is written whatever they left of it
     reporting.finish(session)
 
 

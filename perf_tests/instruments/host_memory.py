@@ -25,6 +25,12 @@ def cap_address_space(budget_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard_limit))
 
 
+def uncap_address_space() -> None:
+    """Let this process grow again as far as the system lets it."""
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (hard_limit, hard_limit))
+
+
 def proc_values(file: str, name: str) -> list[str]:
     """The value of each line `name: value` in a file of /proc; empty where there is none."""
     try:

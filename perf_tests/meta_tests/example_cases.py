@@ -30,9 +30,9 @@ CEILINGS = Ceilings(
 SETTINGS = Settings(
     device="cpu", sizes=("tiny",), contexts=(8,), precisions=("fp32",), attentions=("naive",), executions=("eager",),
     checkpoints=("none",), phases=("forward", "backward"), head_dims=(), sequence_lengths=(),
-    attention_alone_precisions=(), attention_alone_implementations=(), batch_size=1, warmup_rounds=1, rounds=1,
-    attention_alone_rounds=1, threads=1, seed=1, optimizer="default", memory_budget_bytes=None, model=None,
-    model_arguments=(), passes=(), memory_snapshot=False, nvtx=False,
+    attention_alone_precisions=(), attention_alone_implementations=(), batch_sizes=(1,),
+    vocab_size=None, warmup_rounds=1, rounds=1, attention_alone_rounds=1, threads=1, seed=1, optimizer="default",
+    memory_budget_bytes=None, model=None, model_arguments=(), passes=(), memory_snapshot=False, nvtx=False,
 )  # fmt: skip
 """Forward and backward passes of the smallest model, one round each."""
 

@@ -18,8 +18,10 @@ from perf_tests.records.record import Json, identity_of
 RECORD: Json = json.loads(COMMITTED.read_bytes())
 ROWS = {row["fullname"]: row for row in RECORD["benchmarks"]}
 
-SETTINGS: dict[str, Any] = {"model_arguments": ()} | {
-    name: tuple(value) if isinstance(value, list) else value for name, value in RECORD["suite"]["settings"].items()
+SETTINGS: dict[str, Any] = {"model_arguments": (), "vocab_size": None, "batch_sizes": (4,)} | {
+    name: tuple(value) if isinstance(value, list) else value
+    for name, value in RECORD["suite"]["settings"].items()
+    if name != "batch_size"
 }
 
 

@@ -7,9 +7,11 @@ import pytest
 from model.sizes import SIZES
 from perf_tests.counting.case_counters import counters_of
 from perf_tests.counting.needed_bytes import needed_bytes
-from perf_tests.meta_tests.example_cases import attention_case, language_model_case
+from perf_tests.meta_tests.example_cases import TOY, attention_case, language_model_case
+from perf_tests.meta_tests.launch import MODELS
 
 WIDE = SIZES["2.7B"]
+UNPLAYED = {"model": f"{MODELS}:ReadsAValue", "attention": "own"}
 
 
 @pytest.mark.parametrize("checkpoint", ["none", "block"])
@@ -18,11 +20,18 @@ def test_an_eager_case_needs_its_exact_peak(checkpoint: str) -> None:
     assert needed_bytes(case) == counters_of(case).peak_bytes
 
 
-@pytest.mark.parametrize("changes", [{"execution": "compiled"}, {"attention": "compiled"}, {"model": "a:b"}])
+@pytest.mark.parametrize("changes", [{"execution": "compiled"}, {"attention": "compiled"}, UNPLAYED])
 @pytest.mark.parametrize("phase", ["inference", "forward", "backward", "optimizer", "full_step"])
 def test_what_no_counter_covers_needs_no_more_than_the_eager_case(phase: str, changes: dict[str, str]) -> None:
     eager = language_model_case(SIZES["small"].at_context(512), phase=phase)
     assert 0 < needed_bytes(replace(eager, **changes)) <= needed_bytes(eager)  # type: ignore[arg-type]
+
+
+def test_a_model_of_ones_own_needs_its_own_peak_with_shared_weights_once() -> None:
+    case = language_model_case(model=f"{MODELS}:Tied", attention="own", phase="full_step", optimizer="loop")
+    matrix = 4 * TOY.vocab_size * 4
+    assert counters_of(case).parameters == matrix / 4
+    assert 4 * matrix < needed_bytes(case) == counters_of(case).peak_bytes
 
 
 @pytest.mark.parametrize("execution", ["eager", "compiled"])

@@ -12,6 +12,7 @@ from perf_tests.cases import Case, LanguageModelCase
 from perf_tests.counting.needed_bytes import needed_bytes
 from perf_tests.instruments.out_of_memory import is_out_of_memory
 from perf_tests.meta_tests.example_cases import CPU, attention_case, language_model_case
+from perf_tests.meta_tests.launch import MODELS
 
 AMPLE = 10**18
 # More than any address space holds, so that no kernel setting makes the allocation succeed.
@@ -72,7 +73,7 @@ STILL_TRIED: dict[str, tuple[Case, Case]] = {
     "another attention": (of_size("medium", attention="sdpa"), of_size("small")),
     "another execution": (of_size("medium", execution="compiled"), of_size("small")),
     "another checkpoint": (of_size("medium", checkpoint="block"), of_size("small")),
-    "another model": (of_size("medium", model="somebody:model"), of_size("small")),
+    "another model": (of_size("medium", model=f"{MODELS}:Healthy"), of_size("small")),
     "another device": (of_size("medium", device="cuda"), of_size("small")),
     "wider, with 32 layers after 48": (of_size("2.7B"), of_size("xl")),
     "a smaller context": (of_size("small", 128), of_size("small")),

@@ -29,6 +29,8 @@ def step_lines(prediction: StepPrediction) -> list[str]:
         *verdict_lines(prediction.step, prediction.machine), "",
         *peak_lines(prediction.phases), "", *time_lines(prediction.phases.items(), prediction.machine),
     ]  # fmt: skip
+    if prediction.largest_batch is not None:
+        lines += ["", f"largest batch that fits: {prediction.largest_batch}"]
     if prediction.is_hopeless:
         static = _gb(prediction.unavoidable_bytes)
         lines += ["", f"no option makes it fit: parameters, gradients and optimizer state alone take {static}"]
@@ -158,6 +160,7 @@ def step_json(prediction: StepPrediction) -> Json:
         **_machine_json(prediction.machine),
         "verdict": prediction.step.verdict,
         "fits": prediction.fits,
+        "largest_batch": prediction.largest_batch,
         "phases": {name: _case_json(cell) for name, cell in prediction.phases.items()},
         "tried": [{"change": change, **_case_json(step)} for change, step in prediction.remedies.items()],
     }

@@ -8,7 +8,6 @@ import torch
 
 from model.device import device_named
 from model.precision import PRECISIONS
-from model.sizes import SIZES
 from model.training import OPTIMIZERS, optimizer_that_runs
 from perf_tests.cases import ATTENTION_BATCH_SIZE, AttentionCase, LanguageModelCase, config_of
 from perf_tests.counting.case_counters import COUNTED_ATTENTION
@@ -25,6 +24,8 @@ from perf_tests.options import (
     own_arguments,
     own_model,
     physical_cores,
+    size_label,
+    sizes,
     whole_number,
     whole_numbers,
 )
@@ -61,11 +62,12 @@ def requested_step(arguments: argparse.Namespace, machine: TargetMachine) -> Lan
     own = requested_model(arguments)
     size = requested_size(arguments, own)
     context = whole_number("--context", arguments.context)
-    config = config_of(own, size, context)
+    vocabulary = None if arguments.vocab_size is None else whole_number("--vocab-size", arguments.vocab_size)
+    config = config_of(own, size, context, vocabulary)
     optimizer = one_of(OPTIMIZERS, "--optimizer", arguments.optimizer)
     checkpoint = requested_checkpoints(arguments.checkpoint, config.num_layers)[0]
     return LanguageModelCase(
-        phase="full_step", size=size, config=config, context_length=context,
+        phase="full_step", size=size_label(size), config=config, context_length=context,
         batch_size=whole_number("--batch-size", arguments.batch_size),
         precision=_precision(arguments.precision, machine),
         attention="own" if own else one_of(COUNTED_ATTENTION, "--attention", arguments.attention), execution="eager",
@@ -94,9 +96,12 @@ def requested_size(arguments: argparse.Namespace, own: OwnModel | None) -> str:
     if own is None or not is_configuration(own.name):
         if arguments.size is None:
             raise ValueError("--model MODULE:FACTORY needs a --size to ask its factory for.")
-        return one_of(SIZES, "--size", arguments.size, "; a new size is one line in model/sizes.py")
-    if arguments.size is not None:
-        raise ValueError("--size does not apply: the configuration says the shape; change a value with --model-arg.")
+        chosen = sizes("--size", arguments.size)
+        if len(chosen) > 1:
+            raise ValueError(f"--size {arguments.size!r} names {len(chosen)} sizes; predict takes one.")
+        return chosen[0]
+    if arguments.size is not None or arguments.vocab_size is not None:
+        raise ValueError("--size and --vocab-size do not apply: the configuration says the shape; use --model-arg.")
     return size_name(own.name)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
 from perf_tests.counting.case_counters import Allocation, Counters, counters_of
 from perf_tests.limits.ceilings import Ceilings
-from perf_tests.limits.gpu_room import FITS, Room
+from perf_tests.limits.gpu_room import FITS, FRAGMENTATION_SHARE, Room
 from perf_tests.limits.least_work import FLOAT32_BYTES
 from perf_tests.limits.predicted_time import KernelGroup, Part, PredictedTime, predicted_time
 from perf_tests.phases import LANGUAGE_MODEL, phases_of
@@ -59,6 +59,8 @@ class StepPrediction:
     """The step under each change, as typed, cheapest first."""
     unavoidable_bytes: int
     """Parameters, gradients and AdamW's two moments in float32, which no batch, context or checkpoint changes."""
+    largest_batch: int | None
+    """The most sequences whose full step fits; None where those asked for do not."""
 
     @property
     def is_hopeless(self) -> bool:
@@ -120,10 +122,37 @@ def predict_step(case: LanguageModelCase, machine: TargetMachine) -> StepPredict
     """
     phases = {row.name: predict_case(replace(case, phase=row.name), machine) for row in phases_of(LANGUAGE_MODEL)}
     parameters = counters_of(case).parameters or 0
-    prediction = StepPrediction(machine, phases, {}, 4 * FLOAT32_BYTES * parameters)
-    if prediction.fits or prediction.is_hopeless:
+    prediction = StepPrediction(machine, phases, {}, 4 * FLOAT32_BYTES * parameters, None)
+    if prediction.fits:
+        return replace(prediction, largest_batch=largest_batch(replace(case, phase="full_step"), machine))
+    if prediction.is_hopeless:
         return prediction
     return replace(prediction, remedies=_remedies(replace(case, phase="full_step"), machine))
+
+
+def largest_batch(case: LanguageModelCase, machine: TargetMachine) -> int:
+    """The most sequences that fit, where the batch of `case` does.
+
+    The peak is a line of the batch, a steeper one beyond some batch: the line through two meets the room at the most.
+    """
+
+    def peak_bytes(batch_size: int) -> int:
+        return counters_of(replace(case, batch_size=batch_size)).peak_bytes
+
+    def fits(batch_size: int) -> bool:
+        return machine.room.verdict(peak_bytes(batch_size)) == FITS
+
+    room = machine.room.bytes / (1 + FRAGMENTATION_SHARE)
+    low, high = case.batch_size, 2 * case.batch_size
+    for _ in range(8):
+        slope = (peak_bytes(high) - peak_bytes(low)) / (high - low)
+        guess = max(case.batch_size, int(low + (room - peak_bytes(low)) / slope))
+        if fits(guess) and not fits(guess + 1):
+            return guess
+        low, high = (guess, guess + 1) if fits(guess) else (guess - 1, guess)
+    batches = range(case.batch_size, 2 * high)
+    best = largest_that_fits(batches, lambda size: predict_case(replace(case, batch_size=size), machine))
+    return case.batch_size if best is None else best[0]
 
 
 def predict_attention(cases: Iterable[AttentionCase], machine: TargetMachine) -> AttentionPrediction:

@@ -47,6 +47,13 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     return benchmarks if saving.disabled or settings.nvtx else _open_run(config, benchmarks, workbench)
 
 
+def too_small(config: pytest.Config) -> pytest.UsageError:
+    """The refusal of a budget that is used up before the first case."""
+    budget = config.getoption("--memory-budget")
+    words = "The memory that is free" if budget is None else f"--memory-budget {budget}"
+    return pytest.UsageError(f"{words} is less than the run needs before its first case; give it at least 256MiB.")
+
+
 def _check_own_model(cases: list[Case], workbench: Workbench) -> None:
     own = next((case.own for case in cases if isinstance(case, LanguageModelCase)), None)
     if own is None:

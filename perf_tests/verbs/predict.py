@@ -12,7 +12,8 @@ from perf_tests.verbs.exit_codes import FINDINGS, FINE, USAGE
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpu", required=True, help="a GPU's name, `here`, or its peaks (memory=..,fp32=..)")
-    parser.add_argument("--size", help="a model size, for a training step")
+    parser.add_argument("--size", help="a model size, or [NAME=]D_MODELxD_FFxLAYERSxHEADS, for a training step")
+    parser.add_argument("--vocab-size", help="tokens in its vocabulary (default: 10000)")
     parser.add_argument("--model", help="your own: MODULE:FACTORY, FILE.py:FACTORY or hf:CONFIG.json")
     parser.add_argument("--model-arg", action="append", default=[], metavar="NAME=VALUE", help="its argument")
     parser.add_argument("--context", default="512", help="tokens in a sequence (default: 512)")

@@ -6,7 +6,7 @@ from typing import Any
 from model.attention import ATTENTION
 from model.precision import PRECISIONS
 from model.sizes import SIZES
-from perf_tests.options import Settings
+from perf_tests.options import SHAPE, Settings
 from perf_tests.own.hugging_face import is_configuration
 from perf_tests.records.record import Json
 
@@ -22,12 +22,12 @@ def received(values: Json) -> Settings:
         name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
     }
     for name, known in (
-        ("sizes", SIZES),
         ("precisions", PRECISIONS),
         ("attention_alone_precisions", PRECISIONS),
         ("attentions", {**ATTENTION, "own": None}),
         ("attention_alone_implementations", ATTENTION),
     ):
-        if name != "sizes" or not is_configuration(fields["model"] or ""):
-            fields[name] = tuple(value for value in fields[name] if value in known)
+        fields[name] = tuple(value for value in fields[name] if value in known)
+    if not is_configuration(fields["model"] or ""):
+        fields["sizes"] = tuple(size for size in fields["sizes"] if size in SIZES or SHAPE.fullmatch(size))
     return Settings(**fields)
