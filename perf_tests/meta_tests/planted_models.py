@@ -195,6 +195,34 @@ class Tied(Averaging):
         self.head.weight = self.embedding.weight
 
 
+class GroupedHeads(Averaging):
+    """Fused attention of four heads over one head of keys and values."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config, config.d_model)
+        width = config.d_model // 4
+        self.query, self.key = nn.Linear(config.d_model, config.d_model), nn.Linear(config.d_model, 2 * width)
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        embedded = self.embedding(tokens_BT)
+        query = self.query(embedded).unflatten(-1, (4, -1)).transpose(1, 2)
+        key, value = (part.unsqueeze(1) for part in self.key(embedded).chunk(2, dim=-1))
+        attended = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        return self.head(attended.transpose(1, 2).flatten(2))
+
+
+class WithAnRnn(Averaging):
+    """Its products are inside an operation that no formula knows."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.rnn = nn.Bilinear(4, 4, 4)
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        embedded = self.embedding(tokens_BT)
+        return self.head(self.rnn(embedded, embedded).cumsum(1))
+
+
 class ReadsAValue(Averaging):
     """Nothing can play it on tensors without content."""
 

@@ -15,6 +15,9 @@ SIZES = "tiny, small-2layers, small, medium, large, xl, 2.7B, 10B"
 
 REFUSALS: dict[str, tuple[str, ...]] = {
     "--size=smal": ("--size 'smal' is unknown", SIZES),
+    "--size=192x768x3x5": ("'192x768x3x5' is no shape of a model", "not divisible by num_heads 5"),
+    "--size=tiny=192x768x3x4": ("the name of a known size",),
+    "--size=a=192x768x3x4,a=64x64x1x1": ("names two shapes 'a'",),
     "--size=tiny,huge": ("--size 'huge'", SIZES),
     "--precision=fp64": ("--precision 'fp64'", "fp32, tf32, bf16, fp16"),
     "--attention=flash": ("--attention 'flash'", "naive, compiled, sdpa, flex"),
@@ -37,6 +40,12 @@ REFUSALS: dict[str, tuple[str, ...]] = {
     "--model=torch": ("--model 'torch' names no factory",),
     "--model=nowhere:build": ("--model 'nowhere:build'", "'nowhere'"),
     "--model=no.where:build": ("--model 'no.where:build'",),
+    "--model=nowhere.py:build": ("there is no file nowhere.py",),
+    "--model=hf:nowhere.json": ("'hf:nowhere.json' cannot be read",),
+    "--model-arg=a=3": ("--model-arg is for a factory of your own",),
+    f"{OWN_MODEL}:Healthy --model-arg=a": ("--model-arg 'a' is no argument; write it as name=value",),
+    f"{OWN_MODEL}:Healthy --checkpoint=block": ("--checkpoint does not apply",),
+    f"{OWN_MODEL}:exits": ("planted_models:exits builds no model: it called exit(3)",),
     "--benchmark-compare-fail=median:5%": ("--benchmark-compare-fail", "add --benchmark-compare"),
     "--benchmark-compare-fail=median:5% --benchmark-compare": ("nothing to compare with", "no record"),
     "--benchmark-compare=0077": ("--benchmark-compare=0077 matches no record", "recorded here: 0001_broken"),

@@ -23,7 +23,7 @@ MARGIN = 1.02
 def main() -> int:
     arguments = parsed_arguments()
     if importlib.util.find_spec("transformers") is None:
-        print("There is no Llama to compare with here; install one with `pip install '.[llama]'`.")
+        print("There is no Llama to compare with here; install one with `pip install '.[hf]'`.")
         return 2
     suite = [
         "perf_tests/proofs/interleaved_models.py", "--model", "perf_tests.proofs.llama:build", "--device", "cpu",

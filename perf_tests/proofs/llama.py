@@ -1,4 +1,4 @@
-"""An independent model of the same shape: `--model perf_tests.proofs.llama:build`. Needs the extra `llama`."""
+"""An independent model of the same shape: `--model perf_tests.proofs.llama:build`. Needs the extra `hf`."""
 
 import importlib
 
