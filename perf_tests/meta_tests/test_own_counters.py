@@ -29,7 +29,7 @@ from perf_tests.proofs.predicted_cpu_peak import above_standing, rounds
 def of(factory: str, phase: str = "forward", **changes: object) -> LanguageModelCase:
     optimizer = "loop" if phase in ("optimizer", "full_step") else None
     changes = {"model": f"{MODELS}:{factory}", "attention": "own", "optimizer": optimizer, **changes}
-    return language_model_case(phase=phase, **changes)
+    return language_model_case(TOY, phase=phase, **changes)
 
 
 @pytest.mark.parametrize("factory", ["Healthy", "GroupedHeads", "Tied"])
