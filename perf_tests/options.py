@@ -158,7 +158,7 @@ OPTIONS = (
     Option("--seed", "seed of weights and inputs", "2027", partial(whole_number, least=0)),
     Option("--optimizer", f"AdamW implementation: {', '.join(OPTIMIZERS)}", "PyTorch's choice for the device",
            partial(one_of, OPTIMIZERS)),
-    Option("--memory-budget", "memory limit, for example 12GiB", "free memory", byte_count),
+    Option("--memory-budget", "memory limit, for example 12GiB", "free memory, less 2 GiB on a GPU", byte_count),
     Option("--model", "measure your own model: MODULE:FACTORY, where FACTORY(config) returns an nn.Module",
            "the suite's model", model_factory),
     Option("--kernels",

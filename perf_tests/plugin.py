@@ -12,7 +12,7 @@ from model.precision import PRECISIONS
 from perf_tests import cases
 from perf_tests.bench import benchmark_options
 from perf_tests.bench.against import read_against
-from perf_tests.bench.outcomes import ImpossibleError, Outcome, is_out_of_memory, out_of_memory
+from perf_tests.bench.outcomes import ImpossibleError, Outcome, outcome_of_error
 from perf_tests.bench.stash import AGAINST, CASE, OUTCOME, PASS, SAVING, SETTINGS, WORKBENCH
 from perf_tests.options import PASSES, add_options, read_settings
 from perf_tests.phases import place_of
@@ -128,26 +128,29 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
             pytest.skip(refusal.in_words)
         if workbench.session is not None:
             reporting.note_start(item, workbench)
-    yield from _out_of_memory_skips(item)
+    yield from _device_limits_skip(item)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     try:
-        yield from _out_of_memory_skips(item)
+        yield from _device_limits_skip(item)
     except ImpossibleError as error:
         item.stash[OUTCOME] = Outcome("impossible", str(error))
         raise
 
 
-def _out_of_memory_skips(item: pytest.Item) -> Generator[None, None, None]:
-    """Running out of memory skips the case with an outcome."""
+def _device_limits_skip(item: pytest.Item) -> Generator[None, None, None]:
+    """Running out of memory, or of what a kernel needs, skips the case with an outcome."""
     try:
         return (yield)
     except Exception as error:
-        if CASE not in item.stash or not is_out_of_memory(error):
+        if CASE not in item.stash:
             raise
-        outcome = out_of_memory(error, item.stash[CASE], item.config.stash[WORKBENCH].budget_bytes)
+        workbench = item.config.stash[WORKBENCH]
+        outcome = outcome_of_error(error, item.stash[CASE], workbench.device, workbench.budget_bytes)
+        if outcome is None:
+            raise
     # Here the error is gone, and with it the frames that kept the tensors of the failed round alive.
     item.stash[OUTCOME] = outcome
     pytest.skip(outcome.in_words)

@@ -15,10 +15,10 @@ from model.precision import PRECISIONS
 from model.sizes import ModelConfig
 from model.training import Training
 from model.transformer import ModelFactory, TransformerLM
-from perf_tests.bench.outcomes import is_out_of_memory
 from perf_tests.cases import LanguageModelCase
 from perf_tests.instruments import heap
 from perf_tests.instruments.device import Device
+from perf_tests.instruments.device_errors import is_out_of_memory
 
 
 class ForeignModelError(Exception):

@@ -6,16 +6,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import pytest
 import torch
 
 from model.precision import PRECISIONS
-from perf_tests.bench.outcomes import Outcome, is_out_of_memory, why_too_large, why_unsupported
+from perf_tests.bench.outcomes import Outcome, why_too_large, why_unsupported
 from perf_tests.bench.session import MeasuringSession
 from perf_tests.cases import AttentionCase, Case
 from perf_tests.instruments import matmul_rate as roofline
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.device import Device, open_device
+from perf_tests.instruments.device_errors import is_out_of_memory, words_of
 from perf_tests.instruments.gpu_health import GpuHealth, NoHealthError, open_gpu_health
+from perf_tests.instruments.sentinels import sentinel_bytes
 from perf_tests.limits.ceilings import Ceilings
 from perf_tests.limits.datasheets import Gpu, gpu_named
 from perf_tests.options import Settings
@@ -33,6 +36,8 @@ class Workbench:
     device: Device
     clock: Clock
     budget_bytes: int
+    budget_of_what: str = ""
+    """What limits the budget, in words that continue "may be used"."""
     spent_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(WORK, 0.0))
     """By kind of work; `compiling`, first rounds that generated code, is part of `rounds`."""
     session: MeasuringSession | None = None
@@ -49,7 +54,19 @@ class Workbench:
     def why_not(self, case: Case) -> Outcome | None:
         """Why the case is not tried; None where it is."""
         earlier = self.session.contents.outcomes if self.session else []
-        return why_unsupported(case, self.device.torch_device) or why_too_large(case, self.budget_bytes, earlier)
+        return why_unsupported(case, self.device.torch_device) or why_too_large(
+            case, self.budget_bytes, earlier, self.budget_of_what
+        )
+
+    def halve_memory(self) -> int:
+        """Base and head of the gate are in memory at the same time: what each may use, in bytes.
+
+        A case has less, because each side keeps its sentinels.
+        """
+        half_bytes = max(0, self.budget_bytes - self.device.kept_free_bytes) // 2
+        self.budget_bytes = max(0, half_bytes - sentinel_bytes(self.device.torch_device))
+        self.budget_of_what += " by each of base and head, which are in memory at the same time"
+        return half_bytes
 
     def ceiling(self, precision: str) -> float:
         """Matrix-product rate of this machine in FLOP/s, measured at the first call."""
@@ -112,13 +129,23 @@ class Workbench:
 
 
 def set_up(settings: Settings) -> Workbench:
-    """Prepare this process: device, threads, and a limit that makes running out of memory an error."""
+    """Prepare this process: device, threads, and a limit that makes running out of memory an error.
+
+    Raises pytest.UsageError where the device cannot be used.
+    """
     torch.set_num_threads(settings.threads)
-    device = open_device(torch.device(settings.device))
-    available_bytes = device.available_bytes()
-    budget_bytes = min(settings.memory_budget_bytes or available_bytes, available_bytes)
-    device.limit_memory(budget_bytes)
-    workbench = Workbench(settings, device, Clock(device), budget_bytes)
+    try:
+        device = open_device(torch.device(settings.device))
+        available_bytes = device.available_bytes()
+        budget_bytes = min(settings.memory_budget_bytes or available_bytes, available_bytes)
+        device.limit_memory(budget_bytes)
+        memory = device.memory_in_words()
+    except RuntimeError as error:
+        raise pytest.UsageError(
+            f"{settings.device} cannot be used: {words_of(error).rstrip('.')}; see what nvidia-smi says of it, "
+            "or measure with --device cpu."
+        ) from error
+    workbench = Workbench(settings, device, Clock(device), budget_bytes, f" ({memory})" if memory else "")
     if device.torch_device.type == "cuda":
         try:
             workbench.health = open_gpu_health(device.torch_device)

@@ -5,6 +5,7 @@ from typing import Protocol
 import torch
 
 from perf_tests.instruments import heap, host_memory
+from perf_tests.instruments.device_errors import is_out_of_memory
 
 
 class Event(Protocol):
@@ -15,6 +16,9 @@ class Event(Protocol):
 
 class Device:
     """What the clock and the suite ask of the machine that computes; the defaults suit one without a queue of work."""
+
+    kept_free_bytes = 0
+    """Memory that `available_bytes` leaves to libraries."""
 
     def __init__(self, torch_device: torch.device) -> None:
         self.torch_device = torch_device
@@ -33,6 +37,10 @@ class Device:
     def available_bytes(self) -> int:
         """Memory that this process could still take."""
         raise NotImplementedError
+
+    def memory_in_words(self) -> str:
+        """What is free and used now; empty where error messages and the system tell it."""
+        return ""
 
     def limit_memory(self, budget_bytes: int) -> None:
         """Make an allocation beyond the budget fail as an error that can be caught."""
@@ -94,6 +102,9 @@ class CudaEvent:
 class CudaDevice(Device):
     """An NVIDIA GPU under PyTorch's caching allocator, which finds its freed blocks again and needs no room made."""
 
+    kept_free_bytes = 2 * 2**30
+    """Libraries allocate handles, workspaces and kernels that they load late beside the caching allocator."""
+
     def __init__(self, torch_device: torch.device) -> None:
         super().__init__(torch_device)
         torch.cuda.set_device(torch_device)
@@ -107,15 +118,18 @@ class CudaDevice(Device):
     def is_alive(self) -> bool:
         try:
             torch.zeros(1, device=self.torch_device).add_(1).item()
-        except torch.OutOfMemoryError:
-            return True
-        except RuntimeError:
-            return False
+        except RuntimeError as error:
+            return is_out_of_memory(error)
         return True
 
     def available_bytes(self) -> int:
         free_bytes, _ = torch.cuda.mem_get_info(self.torch_device)
-        return free_bytes
+        return max(0, free_bytes - self.kept_free_bytes)
+
+    def memory_in_words(self) -> str:
+        free, total = (count / 2**30 for count in torch.cuda.mem_get_info(self.torch_device))
+        name = torch.cuda.get_device_name(self.torch_device)
+        return f"{name} has {total:.1f} GiB: {free:.1f} GiB free, {total - free:.1f} GiB used"
 
     def limit_memory(self, budget_bytes: int) -> None:
         total_bytes = torch.cuda.get_device_properties(self.torch_device).total_memory
