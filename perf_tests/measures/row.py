@@ -92,7 +92,8 @@ class Row:
             **timing.drift,
             "model_flops": self.case.model_flops,
             "device_seconds": timing.device_seconds or None,
-            "cpu_seconds": timing.cpu_seconds,
+            # On a GPU the thread that waits for the device spins.
+            "cpu_seconds": timing.cpu_seconds if self.case.device == "cpu" else None,
             "part_seconds": timing.part_seconds,
             "peak_allocated_bytes": timing.peak_allocated_bytes,
             "peak_reserved_bytes": timing.peak_reserved_bytes,

@@ -8,8 +8,11 @@ from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.device import Device
 from perf_tests.measures.rounds import Measure, Rounds
 
-OneRound = Callable[[], tuple[float, float]]
-"""Runs a round; its wall and CPU seconds."""
+OneRound = Callable[[], tuple[float, float | None]]
+"""Runs a round, and returns once the device is idle: its wall and CPU seconds.
+
+CPU time is None on a GPU: it is that of a thread that spins until the device is idle.
+"""
 
 
 @dataclass
@@ -21,10 +24,12 @@ class ServedMeasure(Measure):
     warmup_rounds: int
 
     def look(self, rounds: Rounds) -> None:
-        def one_round() -> tuple[float, float]:
+        spins = self.device.torch_device.type == "cuda"
+
+        def one_round() -> tuple[float, float | None]:
             rounds.play(around_target=self.clock.round)
             # The clocks count nanoseconds; further digits are the float's own.
-            return round(self.clock.wall_seconds[-1], 9), round(self.clock.cpu_seconds[-1], 9)
+            return round(self.clock.wall_seconds[-1], 9), None if spins else round(self.clock.cpu_seconds[-1], 9)
 
         warmup_seconds = []
         for _ in range(max(1, self.warmup_rounds)):

@@ -34,21 +34,26 @@ def note_start(item: pytest.Item, workbench: Workbench) -> None:
 
 
 def note_report(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Write the case's row, or why it has none, to the journal."""
-    workbench, case, extra_pass = item.config.stash[WORKBENCH], item.stash[CASE], item.stash[PASS]
-    if workbench.session is None or report.when == "teardown":
-        return
+    """Write the case's row, or why it has none, to the journal; after a failure stop where the device is unusable."""
+    workbench = item.config.stash[WORKBENCH]
+    if workbench.session is not None and report.when != "teardown":
+        _keep(item, report, workbench.session)
+    if not report.passed:
+        _leave_nothing(item, workbench)
+
+
+def _keep(item: pytest.Item, report: pytest.TestReport, session: MeasuringSession) -> None:
+    case, extra_pass = item.stash[CASE], item.stash[PASS]
     benchmark: Any = getattr(item, "funcargs", {}).get("benchmark")
-    with _or_stop(workbench.session):
+    with _or_stop(session):
         if not report.passed:
             rounds = list(benchmark.stats["data"]) if benchmark is not None and benchmark.stats else []
             outcome = item.stash.get(OUTCOME, None) or outcome_of_report(report)
-            workbench.session.not_measured(item.nodeid, case, outcome, rounds, extra_pass)
-            _leave_nothing(item, workbench)
+            session.not_measured(item.nodeid, case, outcome, rounds, extra_pass)
         elif report.when == "call" and extra_pass is not None:
-            workbench.session.passed(item.nodeid, case, extra_pass, item.stash[PASS_VALUES])
+            session.passed(item.nodeid, case, extra_pass, item.stash[PASS_VALUES])
         elif report.when == "call":
-            workbench.session.measured(benchmark.stats.as_dict(include_data=True))
+            session.measured(benchmark.stats.as_dict(include_data=True))
 
 
 @contextmanager
@@ -71,8 +76,9 @@ def _leave_nothing(item: pytest.Item, workbench: Workbench) -> None:
             setattr(sys, name, None)
     gc.collect()
     if not workbench.device.is_alive():
+        again = "start again" if workbench.session is None else "resume with --resume"
         item.session.shouldstop = (
-            f"{workbench.device.torch_device} is unusable after {item.name}; resume in a new process with --resume."
+            f"{workbench.device.torch_device} is unusable after {item.name}; {again} in a new process."
         )
 
 

@@ -31,8 +31,7 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
     workbench, against = config.stash[WORKBENCH], config.stash[AGAINST]
     assert against is not None
     accepted_slowdowns(config.rootpath)
-    # Base and head are in memory at the same time.
-    workbench.budget_bytes //= 2
+    half_bytes = workbench.halve_memory()
     items, unmeasured = [], {}
     for item in benchmarks:
         refusal = workbench.why_not(item.stash[CASE])
@@ -41,12 +40,17 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
             items.append(item)
         else:
             unmeasured[item.nodeid] = refusal.in_words
+    if not items:
+        first, reason = next(iter(unmeasured.items()))
+        raise pytest.UsageError(
+            f"The gate can measure none of {len(unmeasured)} cases; of the first, {case_name(first)}: {reason}"
+        )
     plan = GatePlan(
         root=config.rootpath,
         storage=config.stash[SAVING].storage,
         against=against,
         base=_base(config, against),
-        settings=replace(config.stash[SETTINGS], memory_budget_bytes=workbench.budget_bytes),
+        settings=replace(config.stash[SETTINGS], memory_budget_bytes=half_bytes),
         cases={item.nodeid: item.stash[CASE] for item in items},
         ids_at_base={item.nodeid: _id_at_base(item, against) for item in items},
         machine_info=machine_info_of(config),

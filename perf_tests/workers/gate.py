@@ -79,7 +79,13 @@ class GatePlugin(WorkerPlugin):
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         self.outcome = None
         result = yield
-        self.channel.send({"done": item.nodeid, "outcome": self.outcome})
+        if item.session.shouldstop:
+            # Every later case of this process would fail too, so the gate launches both sides again.
+            reason = "" if self.outcome is None else self.outcome["reason"]
+            device = item.config.stash[WORKBENCH].device.torch_device
+            self.channel.send({"ended": f"{device} is unusable after {reason}"})
+        else:
+            self.channel.send({"done": item.nodeid, "outcome": self.outcome})
         return result
 
     def serve_rounds(self, case_id: str, clock: Clock, one_round: OneRound, round_seconds: float) -> None:
@@ -99,7 +105,8 @@ class GatePlugin(WorkerPlugin):
                 for _ in range(request["unmeasured"]):
                     one_round()
                 wall, cpu = zip(*(one_round() for _ in range(request["rounds"])), strict=True)
-                answer = {"seconds": wall, "cpu_seconds": cpu, "idle_cpu_seconds": idle_cpu_seconds}
+                cpu_seconds = None if None in cpu else cpu
+                answer = {"seconds": wall, "cpu_seconds": cpu_seconds, "idle_cpu_seconds": idle_cpu_seconds}
 
     def _time_sentinel(self, name: str, count: int, clock: Clock) -> list[float]:
         """The first is dropped: the case has left its own data in the caches."""

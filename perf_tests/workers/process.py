@@ -47,7 +47,7 @@ class WorkerProcess:
     def receive(self, patience_seconds: float | None = None) -> Json:
         """The next message, within `patience_seconds` where given.
 
-        Raises WorkerEndedError if there is none, or if it says that the worker cannot continue.
+        Raises WorkerEndedError if there is none, or if it says that the worker cannot start or continue.
         """
         try:
             message = self.channel.receive(patience_seconds)
@@ -55,8 +55,9 @@ class WorkerProcess:
             raise WorkerEndedError(f"it gave no answer for {patience_seconds:.0f} s", self.side) from error
         except (ClosedError, ValueError) as error:
             raise WorkerEndedError(self._how_it_ended(), self.side) from error
-        if "cannot" in message:
-            raise WorkerEndedError(str(message["cannot"]).strip().rstrip("."), self.side, cannot_start=True)
+        for name in ("cannot", "ended"):
+            if name in message:
+                raise WorkerEndedError(str(message[name]).strip().rstrip("."), self.side, cannot_start=name == "cannot")
         return message
 
     def ask(self, message: Json, patience_seconds: float | None = None) -> Json:
