@@ -1,6 +1,7 @@
 """Choosing a GPU, and asking one for its memory and its health, against fakes of torch.cuda."""
 
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -8,7 +9,9 @@ import pytest
 import torch
 
 from model.device import device_named, why_gpu_cannot_run, why_gpu_is_passed_over
+from perf_tests.bench.workbench import set_up
 from perf_tests.instruments.device import CudaDevice
+from perf_tests.meta_tests.example_cases import SETTINGS, attention_case
 
 WHEEL = ["sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
 TOTAL_BYTES = 80 * 2**30
@@ -231,6 +234,36 @@ def test_a_gpu_that_others_have_filled_has_nothing_left(device: CudaDevice, monk
     monkeypatch.setattr(torch.cuda, "mem_get_info", Mock(return_value=(2**30, TOTAL_BYTES)))
     assert device.available_bytes() == 0
     assert device.memory_in_words() == "NVIDIA Example has 80.0 GiB: 1.0 GiB free, 79.0 GiB used"
+
+
+MIG = "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
+MIG_BYTES = 10 * 2**30
+
+
+def test_of_a_slice_of_a_gpu_its_own_memory_counts_and_a_case_that_does_not_fit_names_it(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: MIG)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (MIG_BYTES - 2**30, MIG_BYTES))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(total_memory=MIG_BYTES))
+    workbench = set_up(replace(SETTINGS, device="cuda:0"))
+    assert workbench.budget_bytes == MIG_BYTES - 3 * 2**30
+    assert cuda.limit.call_args.args[0] == pytest.approx(0.7)
+    refusal = workbench.why_not(attention_case(device="cuda", sequence_length=2**20))
+    assert refusal is not None
+    assert f"7.0 GiB may be used ({MIG} has 10.0 GiB: 9.0 GiB free, 1.0 GiB used)" in refusal.reason
+
+
+@pytest.mark.parametrize("words", ["CUDA-capable device(s) is/are busy or unavailable", "out of memory"])
+def test_a_gpu_that_takes_no_further_process_is_refused_in_one_sentence(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    error = RuntimeError(f"CUDA error: {words}\nCUDA kernel errors might be asynchronously reported")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", Mock(side_effect=error))
+    with pytest.raises(pytest.UsageError) as refusal:
+        set_up(replace(SETTINGS, device="cuda:0"))
+    step = "see what nvidia-smi says of it, or measure with --device cpu."
+    assert str(refusal.value) == f"cuda:0 cannot be used: CUDA error: {words}; {step}"
 
 
 class FakeEvent:

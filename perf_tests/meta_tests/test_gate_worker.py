@@ -108,6 +108,15 @@ def test_a_worker_whose_device_is_lost_says_so_instead_of_serving_the_next_case(
     assert "device-side assert triggered" in str(message)
 
 
+def test_why_the_suite_refuses_to_measure_reaches_the_gate() -> None:
+    plugin = GatePlugin(settings=SETTINGS, channel=RecordingChannel([]))
+    collection = plugin.pytest_collection()
+    next(collection)
+    with pytest.raises(pytest.UsageError):
+        collection.throw(pytest.UsageError("cuda:0 cannot be used."))
+    assert plugin.trouble == "cuda:0 cannot be used."
+
+
 def test_a_gpu_notices_its_sentinels_and_each_side_keeps_room_for_them() -> None:
     assert sentinel_bytes(GPU) == 3 * 4 * 4096**2 + 2 * 2**30
     assert sentinel_bytes(CPU) == 0
