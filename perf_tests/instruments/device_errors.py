@@ -6,6 +6,7 @@ _OUT_OF_MEMORY = (
     "can't allocate memory",  # PyTorch on a CPU
     "std::bad_alloc",
     "CUDA out of memory",  # PyTorch's allocator
+    "NVML_SUCCESS == ",  # the same, where NVML refuses to list processes, as in a MIG slice (pytorch/pytorch#112377)
     "CUDA error: out of memory",  # the rest need memory beside it: the runtime for kernels that it loads late
     "CUDA driver error: out of memory",
     "Triton Error [CUDA]: out of memory",

@@ -51,7 +51,11 @@ REFUSALS: dict[str, tuple[str, ...]] = {
     f"{GATE} --gate-minutes=nan": ("--gate-minutes 'nan' is not a positive number of minutes",),
     f"{GATE} --gate-undecided=maybe": ("--gate-undecided 'maybe'", "choose from pass, fail"),
     f"{GATE} --gate-summary=/nowhere/s.md": ("is not a folder",),
-    f"{GATE} --context=100000000 -k=test_forward": ("can measure none of", "by each of base and head", "choose a smaller"),
+    f"{GATE} --context=100000000 -k=test_forward": (
+        "can measure none of",
+        "by each of base and head",
+        "choose a smaller",
+    ),
     f"{GATE} --warmup-study": ("cannot be combined with --warmup-study",),
     f"{GATE} --kernels": ("cannot be combined with --kernels",),
     f"{GATE} --nvtx": ("cannot be combined with --nvtx",),

@@ -40,7 +40,11 @@ def served(monkeypatch: pytest.MonkeyPatch, device: QueueDevice) -> list[tuple[d
     """What a worker answers to a turn of two rounds and to a sentinel; a round launches a second of work."""
     monkeypatch.setattr(clock_module, "time", device)
     clock = Clock(device)
-    turns = [{"unmeasured": 1, "rounds": 2}, {"sentinel": "arithmetic", "count": 1}, {"enough": True}]
+    turns: list[dict[str, Any]] = [
+        {"unmeasured": 1, "rounds": 2},
+        {"sentinel": "arithmetic", "count": 1},
+        {"enough": True},
+    ]
     channel = RecordingChannel(turns, device)
     plugin = GatePlugin(settings=SETTINGS, channel=channel)
     plugin._sentinels = {"arithmetic": lambda: device.launch(3.0)}

@@ -19,6 +19,7 @@ AMPLE = 10**18
 # More than any address space holds, so that no kernel setting makes the allocation succeed.
 IMPOSSIBLE_BYTES = 1 << 62
 
+ALLOCATOR = '"/pytorch/c10/cuda/CUDACachingAllocator.cpp":1154, please report a bug to PyTorch.'
 CUBLAS = "CUDA error: {} when calling `cublasCreate(handle)`"
 CUDNN_FRONTEND = "cuDNN Frontend error: CUDNN_BACKEND_API_FAILED: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"
 TRITON = (
@@ -45,6 +46,7 @@ def test_a_failed_allocation_is_out_of_memory(allocate: Callable[[int], object])
     [
         pytest.param(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), True, id="cuda"),
         pytest.param(RuntimeError("std::bad_alloc"), True, id="bad_alloc"),
+        pytest.param(RuntimeError(f"NVML_SUCCESS == r INTERNAL ASSERT FAILED at {ALLOCATOR}"), True, id="mig"),
         pytest.param(
             RuntimeError("CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation'"), True, id="runtime"
         ),
