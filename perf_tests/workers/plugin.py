@@ -52,11 +52,11 @@ class WorkerPlugin(ABC):
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self) -> Generator[None, object, object]:
-        """Keep why the suite refuses to measure, for example because the device cannot be used."""
+        """Keep why nothing is measured, for example because the device cannot be used."""
         try:
             return (yield)
         except pytest.UsageError as error:
-            self.trouble = str(error)
+            self.trouble = str(error).partition("\n")[0]
             raise
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
