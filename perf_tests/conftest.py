@@ -137,7 +137,6 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
 def _row(case: Case, workbench: Workbench) -> Row:
     return Row(
         case,
-        workbench.settings.warmup_rounds,
         conditions=_conditions(case, workbench),
         matmul_flops_per_second=workbench.ceiling(case.precision),
         expectation=workbench.expect(case),

@@ -24,7 +24,7 @@ class RowFacts:
     """The rules' input, by the names of `extra_info` where it has them; None where unknown."""
 
     rounds_seconds: Sequence[float] = ()
-    device_seconds: Sequence[float] | None = None
+    device_busy_seconds: float | None = None
     part_seconds: Mapping[str, Sequence[float]] = field(default_factory=dict)
     bound: str | None = None
     peak_allocated_bytes: int | None = None
@@ -60,10 +60,10 @@ def has_trend(rounds: Sequence[float]) -> bool:
 
 
 def waits_for_host(facts: RowFacts) -> bool:
-    """Wall time exceeds device time although the device has enough work to be the slower."""
-    if not facts.device_seconds or facts.bound == "launch":
+    """Wall time exceeds the device's own although the device has enough work to be the slower."""
+    if facts.device_busy_seconds is None or facts.bound == "launch":
         return False
-    return median(facts.rounds_seconds) > 1.05 * median(facts.device_seconds)
+    return median(facts.rounds_seconds) > 1.05 * facts.device_busy_seconds
 
 
 def parts_do_not_add_up(facts: RowFacts) -> bool:
@@ -117,7 +117,7 @@ FLAGS = {
     "over_ceiling": Flag(lambda facts: facts.is_over_ceiling,
         "its products ran faster than the best square product measured here, which carries the same noise"),
     "waits_for_host": Flag(waits_for_host,
-        "wall time exceeds device time by over 5 % although launches do not bound it"),
+        "wall time exceeds the time that the device is busy by over 5 % although launches do not bound it"),
     "parts_do_not_add_up": Flag(parts_do_not_add_up,
         "the step and the sum of its parts differ by over 5 %"),
     "paging": Flag(may_page,

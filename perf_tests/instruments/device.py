@@ -6,6 +6,10 @@ import torch
 
 from perf_tests.instruments import heap, host_memory
 from perf_tests.instruments.device_errors import is_out_of_memory
+from perf_tests.instruments.torch_private import spin_cuda
+
+HIGHEST_HERTZ = 3e9
+"""Of a multiprocessor, so that a count of cycles takes at least its time on any GPU."""
 
 
 class Event(Protocol):
@@ -13,12 +17,16 @@ class Event(Protocol):
 
     def seconds_until(self, later: "Event") -> float: ...
 
+    def is_done(self) -> bool: ...
+
 
 class Device:
     """What the clock and the suite ask of the machine that computes; the defaults suit one without a queue of work."""
 
     kept_free_bytes = 0
     """Memory that `available_bytes` leaves to libraries."""
+    warm_up_seconds = 0.0
+    """How long it must work before its clock rates are those under load."""
 
     def __init__(self, torch_device: torch.device) -> None:
         self.torch_device = torch_device
@@ -29,6 +37,9 @@ class Device:
     def record_event(self) -> Event | None:
         """Mark this point of the queue; None where the device has no clock of its own."""
         return None
+
+    def hold(self, seconds: float) -> None:
+        """Make work issued from here on wait in the queue for at least this long, while the host goes on issuing."""
 
     def is_alive(self) -> bool:
         """False once an error has left the device unusable for this process."""
@@ -98,12 +109,17 @@ class CudaEvent:
         assert isinstance(later, CudaEvent)
         return float(self.event.elapsed_time(later.event)) / 1e3
 
+    def is_done(self) -> bool:
+        return self.event.query()
+
 
 class CudaDevice(Device):
     """An NVIDIA GPU under PyTorch's caching allocator, which finds its freed blocks again and needs no room made."""
 
     kept_free_bytes = 2 * 2**30
     """Libraries allocate handles, workspaces and kernels that they load late beside the caching allocator."""
+    warm_up_seconds = 0.3
+    """Idle, an H200 runs at 345 MHz, under load at 1980, and the ramp takes some tenths of a second."""
 
     def __init__(self, torch_device: torch.device) -> None:
         super().__init__(torch_device)
@@ -114,6 +130,9 @@ class CudaDevice(Device):
 
     def record_event(self) -> Event | None:
         return CudaEvent()
+
+    def hold(self, seconds: float) -> None:
+        spin_cuda(round(seconds * HIGHEST_HERTZ))
 
     def is_alive(self) -> bool:
         try:

@@ -70,6 +70,11 @@ def cuda_memory_snapshot() -> dict[str, Any]:
     return dict(torch.cuda.memory._snapshot())
 
 
+def spin_cuda(cycles: int) -> None:
+    """Occupy the current stream with a kernel that waits for so many cycles; no public kernel takes a known time."""
+    torch.cuda._sleep(cycles)
+
+
 def operator(name: str) -> Any:
     """An operator by its name in dispatch modes and traces, for example `_to_copy`.
 

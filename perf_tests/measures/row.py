@@ -19,10 +19,12 @@ class Timing:
     seconds: list[float]
     median_seconds: float
     device_seconds: list[float]
-    """Empty where the device has no clock."""
+    """Elapsed time in the device's stream, host stalls included; empty where the device has no clock."""
     cpu_seconds: list[float]
     all_part_seconds: dict[str, list[float]]
     """By part of a round, warm-up rounds first."""
+    warmup_rounds_run: int
+    """As many as were asked for, and on a GPU as many more as its clocks needed."""
     rounds_seconds: float
     """Warm-up and measured rounds with their set-ups."""
     first_setup_seconds: float | None
@@ -39,6 +41,8 @@ class Timing:
     """`before` and `after` the rounds: clocks, temperature, load; and the GPU's health in between."""
     peak_allocated_bytes: int | None
     peak_reserved_bytes: int | None
+    device_busy_seconds: float | None = None
+    """Of one more round whose launches waited in the queue, so that the device never waited; None where unknown."""
 
     @property
     def first_compiled_seconds(self) -> float:
@@ -63,7 +67,6 @@ class Row:
     """What is known of a case before its rounds; `of` adds their timing."""
 
     case: Case
-    warmup_rounds: int
     conditions: Json = field(default_factory=dict)
     """What a figure depends on besides the identity of its case."""
     matmul_flops_per_second: float | None = None
@@ -89,11 +92,13 @@ class Row:
             **self.conditions,
             **(first if timing.first_round_seconds is not None else {}),
             **(compilation if timing.compiled_graphs else {}),
+            "warmup_rounds_run": timing.warmup_rounds_run,
             **timing.drift,
             "model_flops": self.case.model_flops,
             "device_seconds": timing.device_seconds or None,
             # On a GPU the thread that waits for the device spins.
             "cpu_seconds": timing.cpu_seconds if self.case.device == "cpu" else None,
+            "device_busy_seconds": timing.device_busy_seconds,
             "part_seconds": timing.part_seconds,
             "peak_allocated_bytes": timing.peak_allocated_bytes,
             "peak_reserved_bytes": timing.peak_reserved_bytes,
@@ -103,7 +108,7 @@ class Row:
             info |= self.expectation.derived(timing.median_seconds)
         info["skipped_steps"] = timing.skipped_steps
         info["compile_seconds"] = self._compile_seconds(timing)
-        info["suggested_warmup_rounds"] = suggested_warmup_rounds(timing.seconds, self.warmup_rounds)
+        info["suggested_warmup_rounds"] = suggested_warmup_rounds(timing.seconds, timing.warmup_rounds_run)
         info["flags"] = self._flags(timing, info)
         return info
 

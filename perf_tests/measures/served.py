@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.device import Device
 from perf_tests.measures.rounds import Measure, Rounds
+from perf_tests.measures.warm_up import warm_up
 
 OneRound = Callable[[], tuple[float, float | None]]
 """Runs a round, and returns once the device is idle: its wall and CPU seconds.
@@ -31,11 +32,12 @@ class ServedMeasure(Measure):
             # The clocks count nanoseconds; further digits are the float's own.
             return round(self.clock.wall_seconds[-1], 9), None if spins else round(self.clock.cpu_seconds[-1], 9)
 
-        warmup_seconds = []
-        for _ in range(max(1, self.warmup_rounds)):
+        def timed_round() -> float:
             start = time.perf_counter()
             one_round()
-            warmup_seconds.append(time.perf_counter() - start)
+            return time.perf_counter() - start
+
+        warmup_seconds = [timed_round() for _ in warm_up(self.device, max(1, self.warmup_rounds))]
         self.device.make_room()
         # The shortest was disturbed least, above all by the other side, which warms up at the same time.
         self.serve(one_round, min(warmup_seconds))

@@ -281,6 +281,9 @@ class FakeEvent:
     def elapsed_time(self, later: "FakeEvent") -> float:
         return later.at - self.at
 
+    def query(self) -> bool:
+        return False
+
 
 def test_the_time_between_events_is_in_seconds(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
@@ -288,3 +291,14 @@ def test_the_time_between_events_is_in_seconds(device: CudaDevice, monkeypatch: 
     assert first is not None
     assert second is not None
     assert first.seconds_until(second) == 1e-3
+    assert not first.is_done()
+
+
+def test_a_queue_is_held_for_at_least_its_time_at_any_clock_rate(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spin = Mock()
+    monkeypatch.setattr("perf_tests.instruments.device.spin_cuda", spin)
+    device.hold(0.05)
+    (cycles,) = spin.call_args.args
+    assert cycles / 2.9e9 >= 0.05

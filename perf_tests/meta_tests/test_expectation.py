@@ -134,7 +134,7 @@ def test_a_device_that_is_not_waited_for_makes_a_case_impossible(deaf: bool, mon
         seconds.append(clock() - start)
 
     expectation = expect(language_model_case(), CEILINGS, None)
-    row = Row(language_model_case(), 0, expectation=expectation, measure_ceiling_again=lambda precision: RATE)
+    row = Row(language_model_case(), expectation=expectation, measure_ceiling_again=lambda precision: RATE)
     measure = TimedMeasure(benchmark, clock, device, 10, 0, row)
     if deaf:
         monkeypatch.setattr(device, "synchronize", lambda: None)
@@ -142,4 +142,4 @@ def test_a_device_that_is_not_waited_for_makes_a_case_impossible(deaf: bool, mon
             measure(timed)
     else:
         measure(timed)
-    assert seconds == [benchmark.stats["median"]] * 10
+    assert seconds[:10] == [benchmark.stats["median"]] * 10

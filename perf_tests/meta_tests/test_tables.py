@@ -8,6 +8,7 @@ import pytest
 from perf_tests.proofs.synthetic import attention_identity, record, timed, timed_attention, traced, untimed
 from perf_tests.records.record import OUTCOMES, Json
 from perf_tests.views.tables.digits import ratio_spread, with_spread
+from perf_tests.views.tables.flat_figures import flat_figures
 from perf_tests.views.tables.record import tables_of
 from perf_tests.views.tables.table import Table, latex, markdown, typst
 
@@ -121,6 +122,21 @@ def test_peaks_are_in_the_unit_that_suits_with_the_prediction_beside() -> None:
     assert found.rows[0][2:] == ("64.00", "32.00", "65536")
     large = table(record([case("full_step", peak_allocated_bytes=2**36)]), "memory")
     assert column(large, "full_step (GiB)") == ["64.00"]
+
+
+def test_warm_up_rounds_are_those_that_ran() -> None:
+    data = record([case(warmup_rounds=5, warmup_rounds_run=312)])
+    assert "at least 5 warm-up rounds" in table(data, "timing").notes[1]
+    assert flat_figures(data, "run")["timing"][0]["warmup"] == 312
+
+
+def test_a_case_of_a_hundred_rounds_has_its_percentiles_and_one_of_fewer_has_none() -> None:
+    rounds = [place / 1000 for place in range(101)]
+    data = record([timed_attention(rounds[1:], sequence_length=512), timed_attention(rounds[2:], sequence_length=256)])
+    found = table(data, "percentiles")
+    assert [(row[1], *row[5:]) for row in found.rows] == [("512", "50.50", "95.05", "99.01")]
+    (flat,) = [row for row in flat_figures(data, "run")["attention"] if row["p95_ms"] != ""]
+    assert (flat["median_ms"], flat["p95_ms"], flat["p99_ms"]) == pytest.approx((50.5, 95.05, 99.01))
 
 
 def test_attention_has_its_implementations_side_by_side_and_out_of_memory_cells() -> None:

@@ -47,6 +47,17 @@ _GENERATED = re.compile(r"^(graph_\d+_)?(cpp_fused|triton)_")
 _COPY_KINDS = {"HtoD": "host-to-device", "DtoH": "device-to-host", "DtoD": "device-to-device"}
 
 
+class NoDeviceEventsError(ValueError):
+    """The trace of a GPU without what ran on it; the message is one sentence without a period."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the profiler saw nothing of what ran on the GPU, because it could not use CUPTI, and the host's times are "
+            "no kernels; take other CUDA versions off LD_LIBRARY_PATH, let the driver admit your user to profiling "
+            "(NVreg_RestrictProfilingToAdminUsers=0), and trace again"
+        )
+
+
 @dataclass
 class _Frame:
     """An open event: those inside it are being read."""
@@ -129,7 +140,8 @@ def _computes(name: str) -> bool:
 
 
 def read_chrome_trace(text: bytes) -> Trace:
-    """The trace. Raises ValueError with one sentence for other text, or a trace without rounds."""
+    """The trace. Raises ValueError with one sentence for other text, a trace without rounds, or one of a GPU without
+    kernels (NoDeviceEventsError)."""
     try:
         events = [event for event in json.loads(text)["traceEvents"] if event.get("ph") == "X" and "cat" in event]
     except (ValueError, KeyError, TypeError) as error:
@@ -138,19 +150,21 @@ def read_chrome_trace(text: bytes) -> Trace:
 
 
 def trace_of_events(events: list[Json]) -> Trace:
-    """The trace of events in Kineto's schema. Raises ValueError without rounds."""
+    """The trace of events in Kineto's schema. Raises ValueError without rounds, or without kernels of a GPU."""
     reader = _Reader()
     for event in sorted((event for event in events if event["cat"] in HOST_EVENTS), key=_place):
         reader.read(event)
     if not reader.rounds:
         raise ValueError(f"it has no range {ROUND!r}, which the suite puts around each traced round")
     on_device = [event for event in events if event["cat"] == "kernel"]
+    copies = [event for event in events if event["cat"] in ("gpu_memcpy", "gpu_memset")]
     kernels = list(_device_kernels(on_device, reader))
     if not on_device:
+        if copies or reader.calls:  # of the CUDA runtime
+            raise NoDeviceEventsError
         kernels = [_kernel(event, frame, None, _facts_of(event["name"], event)) for event, frame in reader.operations]
-    copies = [event for event in events if event["cat"] in ("gpu_memcpy", "gpu_memset")]
     return Trace(
-        is_on_gpu=bool(on_device or copies),
+        is_on_gpu=bool(on_device),
         rounds=reader.rounds,
         kernels=sorted(kernels, key=lambda kernel: kernel.start_us),
         memory_operations=[_memory_operation(event, reader) for event in copies],

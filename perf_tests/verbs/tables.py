@@ -16,8 +16,9 @@ from perf_tests.views.tables.table import Table, latex, markdown, typst
 FORMATS = {"markdown": ("md", markdown), "latex": ("tex", latex), "typst": ("typ", typst)}
 FLAT_FORMATS = ("csv", "jsonl")
 NAMES = (
-    "timing", "precision", "memory", "attention", "attention_memory", "kernel_shares", "kernels", "attention_parts",
-    "memory_pass", "memory_parts", "memory_categories", "saved", "largest_blocks", "warmup", "first_rounds",
+    "timing", "percentiles", "precision", "memory", "attention", "attention_memory", "kernel_shares", "kernels",
+    "attention_parts", "memory_pass", "memory_parts", "memory_categories", "saved", "largest_blocks", "warmup",
+    "first_rounds",
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ In a cell of an extra pass `info` holds what the pass found; a case that it lost
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 from perf_tests.identity import OF_A_PHASE, is_attention
@@ -20,6 +20,10 @@ PASSES = ("kernels", "memory", "warmup")
 LABELS = ("Size", "Context", "Phase", "Precision", "Implementation")
 SHORT_OUTCOMES = {**OUTCOMES, "out_of_memory": "OOM"}
 """For a cell between figures."""
+
+PERCENTILES = (50, 95, 99)
+FEWEST_FOR_PERCENTILES = 100
+"""Rounds, so that one of them is above the 99th percentile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,14 @@ class Cell:
             return None
         mean = self.mean_seconds
         return math.sqrt(math.fsum((seconds - mean) ** 2 for seconds in self.rounds) / (len(self.rounds) - 1))
+
+    @property
+    def percentile_seconds(self) -> dict[int, float]:
+        """By percent, interpolated between rounds as by numpy's default; empty for fewer than 100 rounds."""
+        if len(self.rounds) < FEWEST_FOR_PERCENTILES:
+            return {}
+        cuts = quantiles(self.rounds, n=100, method="inclusive")
+        return {percent: cuts[percent - 1] for percent in PERCENTILES}
 
     def label(self, name: str) -> str:
         """An identity field as text; empty where it is null or missing."""

@@ -17,11 +17,11 @@ COLUMNS = {
     "timing": (
         "source", "gpu", "gpu_basis", "edition", "size", "d_model", "d_ff", "n_layers", "n_heads", "vocab", "batch",
         "context", "context_basis", "precision", "compiled", "phase", "mean_ms", "std_ms", "n_measured", "warmup",
-        "sync", "status", "note", "attention", "execution", "checkpoint", "optimizer", "median_ms",
+        "sync", "status", "note", "attention", "execution", "checkpoint", "optimizer", "median_ms", "p95_ms", "p99_ms",
     ),
     "attention": (
         "source", "gpu", "gpu_basis", "batch", "d_model", "seq_len", "causal_mask", "precision", "compiled", "phase",
-        "mean_ms", "std_ms", "n_measured", "status", "note", "attention", "median_ms",
+        "mean_ms", "std_ms", "n_measured", "status", "note", "attention", "median_ms", "p95_ms", "p99_ms",
     ),
     "memory": (
         "source", "gpu", "gpu_basis", "object", "size", "d_model", "n_layers", "batch", "context", "precision",
@@ -94,7 +94,7 @@ def _common(cell: Cell, name: str, machine: str) -> Json:
         "vocab": cell.label("vocab_size"),
         "context_basis": "stated",
         "causal_mask": "yes",
-        "warmup": _or_empty(cell.number("warmup_rounds")),
+        "warmup": _or_empty(cell.info.get("warmup_rounds_run", cell.info.get("warmup_rounds"))),
         "sync": "yes",
         **_times(cell),
     }
@@ -112,6 +112,7 @@ def _times(cell: Cell) -> Json:
         "mean_ms": cell.mean_seconds * 1e3,
         "std_ms": _or_empty(cell.std_seconds, 1e3),
         "median_ms": cell.median_seconds * 1e3,
+        **{f"p{percent}_ms": seconds * 1e3 for percent, seconds in cell.percentile_seconds.items()},
         "n_measured": len(cell.rounds),
     }
 

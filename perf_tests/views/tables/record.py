@@ -12,12 +12,13 @@ from perf_tests.views.tables.timing import (
     attention_memory_table,
     attention_table,
     memory_table,
+    percentile_table,
     precision_table,
     timing_table,
 )
 from perf_tests.views.tables.warmup import WARMUP_TABLES
 
-OF_CELLS = (timing_table, precision_table, memory_table, attention_table, attention_memory_table)
+OF_CELLS = (timing_table, percentile_table, precision_table, memory_table, attention_table, attention_memory_table)
 OF_PASSES = {"kernels": KERNEL_TABLES, "memory": MEMORY_TABLES, "warmup": WARMUP_TABLES}
 
 
