@@ -1,6 +1,5 @@
 """Rules between amounts of memory, and against the model whose peak they are."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -8,6 +7,7 @@ from perf_tests.audit.figures import Memory
 from perf_tests.audit.finding import IMPOSSIBLE, INCONSISTENT, SUSPICIOUS, Finding, found
 from perf_tests.limits.datasheets import GIB
 from perf_tests.limits.least_work import FLOAT32_BYTES, SIZES, ModelConfig
+from perf_tests.records.grouped import grouped
 
 ADAMW_BYTES_PER_PARAMETER = 16
 """fp32 weight, gradient and two moments."""
@@ -36,8 +36,7 @@ def _config(memory: Memory) -> ModelConfig | None:
     """The known shape with this width and depth; None for a block alone or a shard of the state."""
     if memory.kind != "model" or "block" in memory.size:
         return None
-    shapes = [c for c in SIZES.values() if (c.d_model, c.num_layers) == (memory.width, memory.layers)]
-    return shapes[0] if shapes else None
+    return next((c for c in SIZES.values() if (c.d_model, c.num_layers) == (memory.width, memory.layers)), None)
 
 
 def flat_over_context(figures: Sequence[Memory]) -> Iterator[Finding]:
@@ -95,14 +94,10 @@ def _attention_key(memory: Memory) -> tuple[object, ...]:
 
 def shrinking_peaks(figures: Sequence[Memory]) -> Iterator[Finding]:
     """More memory for less context, all else alike."""
-    groups: dict[tuple[object, ...], list[Memory]] = defaultdict(list)
-    for memory in figures:
-        if memory.kind == "model" and "peak" in memory.mode and memory.length and memory.value_bytes:
-            key = (memory.series, memory.gpu, memory.size, memory.batch_size, memory.precision_label, memory.mode)
-            groups[(*key, memory.is_compiled)].append(memory)
+    peaks = [m for m in figures if m.kind == "model" and "peak" in m.mode and m.length and m.value_bytes]
+    groups = grouped(peaks, lambda m: (m.series, m.gpu, m.size, m.batch_size, m.precision_label, m.mode, m.is_compiled))
     for group in groups.values():
-        ordered = sorted(group, key=lambda memory: memory.length or 0)
-        for shorter, longer in pairwise(ordered):
+        for shorter, longer in pairwise(sorted(group, key=lambda memory: memory.length or 0)):
             most, least = longer.most_bytes or 0, shorter.value_bytes or 0
             if longer.length != shorter.length and most < 0.97 * least:
                 why = f"context {shorter.length} has more"

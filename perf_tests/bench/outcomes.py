@@ -10,7 +10,7 @@ from model.attention import ATTENTION
 from model.compilation import why_cannot_compile
 from model.precision import PRECISIONS
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
-from perf_tests.counting.memory_estimate import needed_bytes
+from perf_tests.counting.needed_bytes import needed_bytes
 from perf_tests.identity import DIMENSIONS
 from perf_tests.instruments.device import Device
 from perf_tests.instruments.device_errors import is_beyond_device, is_out_of_memory, words_of

@@ -13,7 +13,7 @@ import torch
 from model.precision import PRECISIONS
 from model.training import optimizer_that_runs
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
-from perf_tests.counting.fake_training import attention_passes, inference, passes, updates
+from perf_tests.counting.fake_training import attention_passes, passes, updates
 from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, PartCounters
 from perf_tests.instruments.kernel_cost import MATRIX_PRODUCTS
 from perf_tests.limits.predicted_time import KernelCost, KernelGroup
@@ -113,12 +113,21 @@ def counters_of(
     return _counters(case, case.config.parameters, parts)
 
 
+def counters_or_reason(case: Case) -> tuple[Counters | None, str | None]:
+    """The case's exact counters, or None and one sentence why not."""
+    try:
+        return counters_of(case), None
+    except NotCountedError as error:
+        return None, str(error)
+    except Exception as error:
+        # An operation unknown to the counters, in another torch for example, must not cost the case its timing.
+        return None, f"counting failed: {type(error).__name__}: {error}"
+
+
 def _language_model_parts(case: LanguageModelCase, zero_grad: str, first_step: bool, all_layers: bool) -> list[_Part]:
     names, timed = case.row.parts, case.row.timed
     # One count serves every phase of these passes.
-    counted = (passes if case.row.records_graph else inference)(
-        replace(case, phase=names[0], optimizer=None), all_layers
-    )
+    counted = passes(replace(case, phase=names[0], optimizer=None), all_layers)
     clears = "zero_grad" in timed
     is_updated = case.row.trains and not (clears and zero_grad == "before_step")
     beside = {name: Counter[str]() for name in names}

@@ -1,5 +1,7 @@
 """One interface to a CPU and a GPU: synchronisation, events, memory."""
+# ruff: noqa: B027 -- Device's empty methods are defaults, right where there is no queue of work
 
+from abc import ABC, abstractmethod
 from typing import Protocol
 
 import torch
@@ -20,7 +22,7 @@ class Event(Protocol):
     def is_done(self) -> bool: ...
 
 
-class Device:
+class Device(ABC):
     """What the clock and the suite ask of the machine that computes; the defaults suit one without a queue of work."""
 
     kept_free_bytes = 0
@@ -45,17 +47,17 @@ class Device:
         """False once an error has left the device unusable for this process."""
         return True
 
+    @abstractmethod
     def available_bytes(self) -> int:
         """Memory that this process could still take."""
-        raise NotImplementedError
 
     def memory_in_words(self) -> str:
         """What is free and used now; empty where error messages and the system tell it."""
         return ""
 
+    @abstractmethod
     def limit_memory(self, budget_bytes: int) -> None:
         """Make an allocation beyond the budget fail as an error that can be caught."""
-        raise NotImplementedError
 
     def release_memory(self) -> None:
         """Give cached memory back."""

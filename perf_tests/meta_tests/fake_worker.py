@@ -17,7 +17,7 @@ ROUND_SECONDS = BEHAVIOUR.get("round_seconds", 0.001)
 
 
 def send(message: dict[str, Any]) -> None:
-    os.write(int(sys.argv[2]), json.dumps(message).encode() + b"\n")
+    os.write(int(sys.argv[1]), json.dumps(message).encode() + b"\n")
 
 
 def main() -> None:

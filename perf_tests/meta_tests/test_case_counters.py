@@ -19,7 +19,6 @@ from model.transformer import TransformerLM
 from perf_tests.cases import LanguageModelCase
 from perf_tests.counting.case_counters import Counters, NotCountedError, counters_of
 from perf_tests.counting.fake_training import attention_passes, passes
-from perf_tests.instruments.allocator_trace import allocator_peak_bytes
 from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS
 from perf_tests.instruments.storage_tracker import TEMPORARIES
 from perf_tests.measures.rounds import Rounds
@@ -27,6 +26,7 @@ from perf_tests.meta_tests.example_cases import CPU, TOY, attention_case, langua
 from perf_tests.meta_tests.launch import ROOT
 from perf_tests.meta_tests.played_step import played_step
 from perf_tests.meta_tests.traced_rounds import rounds
+from perf_tests.proofs.allocator_peak import allocator_peak_bytes
 
 NARROW = ModelConfig(d_model=64, d_ff=192, num_layers=2, num_heads=4, vocab_size=100, context_length=64)
 """Where attention and feed-forward weigh as much as the vocabulary."""
@@ -229,6 +229,11 @@ def test_a_tensor_more_for_the_backward_pass_moves_saved_bytes_and_peak(monkeypa
     one_tensor = 8 * 64 * 16 * 4
     assert after.saved_bytes == before.saved_bytes + one_tensor
     assert after.peak_bytes == before.peak_bytes + one_tensor
+
+
+def test_a_copy_is_read_and_written_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after = (counted_afresh(of, monkeypatch, "attention_forward") for of in (lambda query: query, torch.clone))
+    assert after.bytes_touched == before.bytes_touched + 2 * 8 * 64 * 16 * 4
 
 
 def test_a_tensor_kept_by_the_model_moves_the_peak(monkeypatch: pytest.MonkeyPatch) -> None:

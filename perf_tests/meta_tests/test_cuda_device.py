@@ -10,7 +10,7 @@ import torch
 
 from model.device import device_named, why_gpu_cannot_run, why_gpu_is_passed_over
 from perf_tests.bench.workbench import set_up
-from perf_tests.instruments.device import CudaDevice
+from perf_tests.instruments.device import CudaDevice, Device
 from perf_tests.meta_tests.example_cases import SETTINGS, attention_case
 
 WHEEL = ["sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
@@ -62,6 +62,11 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 @pytest.fixture
 def device(cuda: FakeCuda) -> CudaDevice:
     return CudaDevice(torch.device("cuda", 0))
+
+
+def test_a_device_says_what_memory_it_has_and_limits_it() -> None:
+    with pytest.raises(TypeError, match=r"available_bytes'?, '?limit_memory"):
+        Device(torch.device("cpu"))  # type: ignore[abstract]
 
 
 @pytest.mark.parametrize("text, name", [("auto", "cuda:0"), ("cuda", "cuda:0"), ("cuda:0", "cuda:0"), ("cpu", "cpu")])

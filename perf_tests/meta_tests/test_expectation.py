@@ -78,7 +78,7 @@ def test_an_operation_that_cannot_be_counted_takes_no_case_its_time(monkeypatch:
     def fail(case: object) -> None:
         raise NotImplementedError("aten.new")
 
-    monkeypatch.setattr("perf_tests.prediction.expectation.counters_of", fail)
+    monkeypatch.setattr("perf_tests.counting.case_counters.counters_of", fail)
     expectation = expect(language_model_case(), CEILINGS, None)
     assert expectation.counters_reason == "counting failed: NotImplementedError: aten.new"
     assert expectation.derived(1.0)["bound"] is None

@@ -10,7 +10,7 @@ from perf_tests.bench.stash import CASE, PASS, WORKBENCH
 from perf_tests.bench.workbench import Workbench
 from perf_tests.instruments import clock as clock_module
 from perf_tests.instruments.clock import Clock
-from perf_tests.instruments.device import Device
+from perf_tests.instruments.device import CpuDevice, Device
 from perf_tests.instruments.sentinels import sentinel_bytes, sentinels
 from perf_tests.measures.served import ServedMeasure
 from perf_tests.meta_tests.example_cases import CPU, SETTINGS, attention_case
@@ -132,7 +132,7 @@ def test_a_gpu_notices_its_sentinels_and_each_side_keeps_room_for_them() -> None
 
 
 def test_a_case_that_does_not_fit_beside_the_other_side_says_so_in_one_sentence() -> None:
-    workbench = workbench_on(Device(CPU))
+    workbench = workbench_on(CpuDevice(CPU))
     workbench.budget_bytes = 2
     workbench.halve_memory()
     refusal = workbench.why_not(attention_case())

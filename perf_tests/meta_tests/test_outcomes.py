@@ -10,8 +10,8 @@ import torch
 from model.sizes import SIZES
 from perf_tests.bench.outcomes import Outcome, gib, outcome_of_error, why_too_large, why_unsupported
 from perf_tests.cases import Case, LanguageModelCase
-from perf_tests.counting.memory_estimate import needed_bytes
-from perf_tests.instruments.device import Device
+from perf_tests.counting.needed_bytes import needed_bytes
+from perf_tests.instruments.device import CpuDevice, Device
 from perf_tests.instruments.device_errors import is_out_of_memory
 from perf_tests.meta_tests.example_cases import CPU, attention_case, language_model_case
 
@@ -29,7 +29,7 @@ TRITON = (
 )
 
 
-class FullDevice(Device):
+class FullDevice(CpuDevice):
     def memory_in_words(self) -> str:
         return "NVIDIA Example has 79.1 GiB: 0.1 GiB free, 79.0 GiB used"
 
@@ -173,14 +173,16 @@ def test_a_gpu_that_is_full_is_told_with_what_is_free_once(words: str, told: str
 
 
 def test_the_row_of_a_failure_keeps_its_first_line_and_its_rounds() -> None:
-    outcome = outcome_of_error(RuntimeError("can't allocate memory\nin a long trace"), of_size("small"), Device(CPU), 5)
+    outcome = outcome_of_error(
+        RuntimeError("can't allocate memory\nin a long trace"), of_size("small"), CpuDevice(CPU), 5
+    )
     assert outcome is not None
     row = outcome.as_row("some id", of_size("small"), [0.1, 0.2])
     assert (row["reason"], row["rounds"], row["size"]) == ("can't allocate memory", [0.1, 0.2], "small")
 
 
 def test_an_error_without_words_is_named_by_its_kind() -> None:
-    outcome = outcome_of_error(MemoryError(), of_size("small"), Device(CPU), 5)
+    outcome = outcome_of_error(MemoryError(), of_size("small"), CpuDevice(CPU), 5)
     assert outcome is not None
     assert outcome.reason == "MemoryError"
 

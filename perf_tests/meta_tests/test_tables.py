@@ -180,11 +180,6 @@ def test_passes_that_hold_no_kernels_are_no_tables(passes: object) -> None:
     assert [name for name in names if name not in ("timing", "kernel_shares")] == []
 
 
-def test_a_hundred_sizes_are_a_hundred_rows() -> None:
-    rows = [case(size=f"size{width}", d_model=width) for width in range(100, 0, -1)]
-    assert column(table(record(rows), "timing"), "Size") == [f"size{width}" for width in range(1, 101)]
-
-
 def test_notes_say_under_what_conditions() -> None:
     notes = " ".join(table(record([case(warmup_rounds=5)]), "timing").notes)
     for fact in ("Some CPU, 8 cores", "2.13.0+cpu", "4 threads", "batch 4", "2 measured rounds", "5 warm-up rounds",

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from perf_tests.gate.events import ABSENT, ORDERS, SIDES, NoTiming, PairTime, Relaunch, Sentinel, Side, Uncounted
 from perf_tests.gate.exact_counters import exact_events
@@ -14,6 +13,7 @@ from perf_tests.instruments.cores import keep_on, let_go, processors_for
 from perf_tests.paired.draws import Draw, draw_cores, draw_order, draw_pair, draw_quadruples, quadruple_count
 from perf_tests.paired.launch_pair import START_SECONDS, launched
 from perf_tests.paired.trees import Trees
+from perf_tests.paired.watch import Watch
 from perf_tests.records.compare import identity_difference
 from perf_tests.records.record import Json
 from perf_tests.views.screens.lines import case_name
@@ -46,14 +46,6 @@ class CaseEndedError(Exception):
         self.answer = answer
 
 
-class Watch(Protocol):
-    """Receives the run's progress."""
-
-    def pair_begins(self, stage: int, pair: int, cases: int) -> None: ...
-
-    def case_begins(self, case: str, place: int) -> None: ...
-
-
 @dataclass
 class Measuring:
     """Measures launch pairs of one run; `samples_file` grows with every case."""
@@ -84,8 +76,8 @@ class Measuring:
     turns: int = 0
     _deaths: dict[str, int] = field(default_factory=dict)
 
-    def measure_pair(self, stage: int, pair: int, groups: Iterable[Sequence[str]]) -> None:
-        """Measure each case of `groups` in one launch pair. Raises UnmeasurableError and OSError."""
+    def measure_pair(self, stage: int, pair: int, groups: Iterable[Sequence[str]]) -> float:
+        """Measure each case of `groups` in one launch pair; its seconds. Raises UnmeasurableError and OSError."""
         draw = draw_pair(self.seed, pair)
         order = [case for case in draw_order(self.seed, pair, groups) if case not in self.left_out]
         self.trees.move(draw.base_name, draw.head_name)
@@ -99,8 +91,9 @@ class Measuring:
                 self._note_trouble(error, part)
         for (name, side), times in part.sentinel_seconds.items():
             self.samples_file.append(Sentinel(stage, pair, name, side, times).to_line())
-        seconds = time.monotonic() - start - (self.counting_seconds - counting_seconds)
-        self.samples_file.append(PairTime(stage, pair, round(seconds, 3)).to_line())
+        seconds = round(time.monotonic() - start - (self.counting_seconds - counting_seconds), 3)
+        self.samples_file.append(PairTime(stage, pair, seconds).to_line())
+        return seconds
 
     def count_cases(self, cases: Sequence[str], workers: Mapping[Side, WorkerProcess]) -> None:
         """Keep the exact counters of both sides; a worker that fails in it costs no case its time."""
@@ -254,18 +247,16 @@ class _PairPart:
         patience_seconds = self.measuring.answer_seconds + 100 * round_seconds
         quadruple_seconds = round_seconds * sum(unmeasured + rounds for _, rounds in turns(ORDERS[0]))
         orders = draw_quadruples(self.measuring.seed, self.pair, case, quadruple_count(quadruple_seconds))
-        line: Json = {"stage": self.stage, "pair": self.pair, "case": case, "orders": orders}
-        line.update({f"{side}{clock}seconds": None for side in SIDES for clock in ("_", "_cpu_")})
         if unmeasured:
             for order in orders[:SETTLING_QUADRUPLES]:
                 self._measure_quadruple(order, workers, unmeasured, patience_seconds)
-        for order in orders:
-            quadruple = self._measure_quadruple(order, workers, unmeasured, patience_seconds)
-            for name, seconds in quadruple.items():
-                line[name] = [*(line[name] or ()), seconds]
+        quadruples = [self._measure_quadruple(order, workers, unmeasured, patience_seconds) for order in orders]
         if case in self._with_sentinels:
             self._measure_sentinels(workers, orders[0])
-        return line
+        clocks = [f"{side}{clock}seconds" for side in SIDES for clock in ("_", "_cpu_")]
+        # A GPU's rounds have no CPU time.
+        seconds = {name: [q[name] for q in quadruples] if name in quadruples[0] else None for name in clocks}
+        return {"stage": self.stage, "pair": self.pair, "case": case, "orders": orders, **seconds}
 
     def _measure_quadruple(
         self, order: str, workers: Mapping[Side, WorkerProcess], unmeasured: int, patience_seconds: float

@@ -20,9 +20,11 @@ from perf_tests.gate.samples import SamplesFile
 from perf_tests.instruments.cores import can_bind
 from perf_tests.options import Settings
 from perf_tests.paired.launch_pair import STEADY
-from perf_tests.paired.measuring import Measuring, Watch
+from perf_tests.paired.measuring import Measuring
 from perf_tests.paired.trees import Commit, Trees, planted, state_of_head
+from perf_tests.paired.watch import Watch
 from perf_tests.records.record import Json
+from perf_tests.records.words import how_many
 from perf_tests.workers.settings import sent
 
 IDLE_SECONDS_LIMIT = 0.002
@@ -138,9 +140,8 @@ def _measure_until_decided(plan: GatePlan, measuring: Measuring) -> EndReason:
         if pair and measured_seconds + last_pair_seconds > plan.seconds:
             return "budget"
         by_model = groupby(cases, key=lambda case_id: plan.cases[case_id].built_from)
-        measuring.measure_pair(step.stage, pair, [list(group) for _, group in by_model])
         # Pairs of one stage take about the same time; those of stage 2 have fewer cases.
-        last_pair_seconds = measuring.samples_file.samples.pair_seconds[step.stage, pair]
+        last_pair_seconds = measuring.measure_pair(step.stage, pair, [list(group) for _, group in by_model])
         pair += 1
 
 
@@ -162,15 +163,15 @@ def _tasks(plan: GatePlan) -> dict[Side, Json]:
 def _header(plan: GatePlan, trees: Trees, seed: int) -> tuple[Json, list[str]]:
     """The first line of the samples, and notes on it."""
     head = state_of_head(plan.root)
-    changes = f" and {head['changed_files']} uncommitted changes" if head["changed_files"] else ""
-    words = f"working tree ({str(head['commit'])[:12]}{changes})"
+    changes = how_many(head["changed_files"], "uncommitted change") if head["changed_files"] else ""
+    words = f"working tree ({str(head['commit'])[:12]}{changes and f' and {changes}'})"
     other = plan.against.other_option
     base_words = f"{plan.base.typed} ({plan.base.short_hash})" if plan.base else words
     accepted, notes = effective(
         read_accepted(trees.head / ".benchmarks" / FILE_NAME), read_accepted(trees.base / ".benchmarks" / FILE_NAME)
     )
-    if head["changed_files"]:
-        notes.append(f"The working tree was measured with its {head['changed_files']} uncommitted changes.")
+    if changes:
+        notes.append(f"The working tree was measured with its {changes}.")
     header = {
         "base": {
             "revision": plan.base.full_hash if plan.base else head["commit"],

@@ -10,7 +10,7 @@ from statistics import median
 
 from perf_tests.audit.plausibility import MEASURED_CEILING_MARGIN
 from perf_tests.cases import Case, LanguageModelCase
-from perf_tests.counting.case_counters import Counters, NotCountedError, counters_of
+from perf_tests.counting.case_counters import Counters, counters_or_reason
 from perf_tests.limits.ceilings import Ceilings
 from perf_tests.limits.datasheets import Gpu
 from perf_tests.limits.least_work import AttentionWork, ModelWork, Work
@@ -93,19 +93,8 @@ class Expectation:
 
 def expect(case: Case, ceilings: Ceilings | None, gpu: Gpu | None) -> Expectation:
     """Count the case on fake tensors; nothing runs on the device."""
-    counters, reason = counted(case)
+    counters, reason = counters_or_reason(case)
     return Expectation(case, counters, reason, _least_flops(case, counters), ceilings, gpu)
-
-
-def counted(case: Case) -> tuple[Counters | None, str | None]:
-    """The case's exact counters, or None and one sentence why not."""
-    try:
-        return counters_of(case), None
-    except NotCountedError as error:
-        return None, str(error)
-    except Exception as error:
-        # An operation unknown to the counters, in another torch for example, must not cost the case its timing.
-        return None, f"counting failed: {type(error).__name__}: {error}"
 
 
 def _least_flops(case: Case, counters: Counters | None) -> dict[str, int]:

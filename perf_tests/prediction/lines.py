@@ -57,9 +57,8 @@ def checkpoint_lines(choice: CheckpointChoice) -> list[str]:
         *table(header, rows), f"rates and launches: {choice.machine.ceilings.source}", "",
         f"smallest peak: {_checkpoint_option(smallest)}, {_gb(smallest.peak_bytes)}",
     ]  # fmt: skip
-    if fastest is None:
-        return [*lines, "fastest that fits: none"]
-    return [*lines, f"fastest that fits: {_checkpoint_option(fastest)}, {duration(fastest.time.seconds)}"]
+    said = f"{_checkpoint_option(fastest)}, {duration(fastest.time.seconds)}" if fastest else "none"
+    return [*lines, f"fastest that fits: {said}"]
 
 
 def _checkpoint_option(step: PredictedCase) -> str:
@@ -186,21 +185,15 @@ def _machine_json(machine: TargetMachine) -> Json:
     return {
         "machine": machine.name,
         "room_bytes": machine.room.bytes,
-        "matmul_flops_per_second": dict(machine.ceilings.matmul_flops_per_second),
-        "bytes_per_second": machine.ceilings.bytes_per_second,
-        "launch_seconds": machine.ceilings.launch_seconds,
-        "backward_launch_seconds": machine.ceilings.backward_launch_seconds,
-        "source": machine.ceilings.source,
+        **{name: rate for name, rate in vars(machine.ceilings).items() if name not in ("name", "launches_overlap")},
     }
 
 
 def _case_json(cell: PredictedCase) -> Json:
+    kept = {name: getattr(cell, name) for name in ("verdict", "peak_bytes", "peak_part", "bytes_by_category")}
     return {
         "identity": cell.case.identity(),
-        "verdict": cell.verdict,
-        "peak_bytes": cell.peak_bytes,
-        "peak_part": cell.peak_part,
-        "bytes_by_category": cell.bytes_by_category,
+        **kept,
         "predicted_seconds": cell.time.seconds,
         "uncertainty": cell.uncertainty,
         "bound": cell.time.bound,

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
 from perf_tests.counting.case_counters import Allocation, Counters, counters_of
-from perf_tests.counting.memory_estimate import FLOAT32_BYTES
 from perf_tests.limits.ceilings import Ceilings
 from perf_tests.limits.gpu_room import FITS, Room
+from perf_tests.limits.least_work import FLOAT32_BYTES
 from perf_tests.limits.predicted_time import KernelGroup, Part, PredictedTime, predicted_time
 from perf_tests.phases import LANGUAGE_MODEL, phases_of
 

@@ -169,8 +169,5 @@ def _comparable_facts(machine_info: Json) -> Json:
 def _flat(prefix: str, facts: Json) -> Json:
     leaves: Json = {}
     for name, value in facts.items():
-        if isinstance(value, dict):
-            leaves.update(_flat(f"{prefix}{name}.", value))
-        else:
-            leaves[f"{prefix}{name}"] = value
+        leaves |= _flat(f"{prefix}{name}.", value) if isinstance(value, dict) else {f"{prefix}{name}": value}
     return leaves

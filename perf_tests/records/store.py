@@ -25,7 +25,11 @@ class StoredRecord:
 
     @property
     def name(self) -> str:
-        return f"{self.path.parent.name}/{self.path.stem}"
+        return name_of(self.path)
+
+
+def name_of(path: Path) -> str:
+    return f"{path.parent.name}/{path.stem}"
 
 
 @dataclass(frozen=True)
@@ -169,7 +173,7 @@ def _path_of(storage: Path, asked: str) -> Path:
     if len(found) == 1:
         return found[0]
     if found:
-        names = ", ".join(f"{path.parent.name}/{path.stem}" for path in found)
+        names = ", ".join(map(name_of, found))
         raise BaselineError(f"--benchmark-compare={asked} matches several records ({names}); give more of the name.")
     known = ", ".join(path.stem for path in sorted(own.glob("*.json"))) or "none"
     raise BaselineError(f"--benchmark-compare={asked} matches no record under {storage}; recorded here: {known}.")

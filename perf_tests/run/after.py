@@ -4,12 +4,14 @@ import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perf_tests.audit.notices import notice_lines, with_notices
+from perf_tests.audit.benchmark_figures import timings_of
+from perf_tests.audit.consistency import findings_between
 from perf_tests.bench.benchmark_options import SavingOptions, regressions
 from perf_tests.bench.outcomes import outcome_of_report
 from perf_tests.bench.session import MeasuringSession
@@ -22,7 +24,8 @@ from perf_tests.options import Settings
 from perf_tests.records.compare import compare
 from perf_tests.records.record import Json, identity_of, ids_of
 from perf_tests.records.store import StoredRecord, encoded, list_records, write_whole
-from perf_tests.views.screens.comparison import Tone, comparison_lines, width
+from perf_tests.records.words import how_many
+from perf_tests.views.screens.comparison import comparison_lines, width
 from perf_tests.views.screens.lines import result_lines, time_line
 from perf_tests.views.screens.passes import pass_lines
 
@@ -92,7 +95,9 @@ def finish(session: pytest.Session) -> None:
     if not measuring.is_complete:
         run.notes.append(_interruption(measuring))
         return
-    run.record = with_notices(measuring.record())
+    run.record = measuring.record()
+    findings = findings_between(timings_of(run.record))
+    run.record["notices"] = [{**asdict(finding), "sentence": finding.sentence()} for finding in findings]
     _save(run, run.record, measuring, saving)
     if run.baseline is not None:
         _compare(run, run.record, run.baseline.data, stash[SETTINGS], saving)
@@ -145,7 +150,7 @@ def _compare(run: Run, record: Json, baseline: Json, settings: Settings, saving:
     run.failures += regressions(record, baseline, saving.compare_fail)
     if not run.gone_counts:
         left_out = selectable_cases(settings) - len(ids)
-        run.notes.append(f"{left_out} cases of these axes were not selected; they do not count as gone.")
+        run.notes.append(f"Not selected, so not counted as gone: {how_many(left_out, 'case')} of these axes.")
 
 
 def judge(run: Run, storage: Path, is_asked: bool) -> None:
@@ -179,14 +184,16 @@ def show(terminal: pytest.TerminalReporter) -> None:
 
 def _show_run(terminal: pytest.TerminalReporter, run: Run) -> None:
     if run.record is not None:
-        _show(terminal, "results", [*result_lines(run.record), *notice_lines(run.record)])
+        _show(
+            terminal, "results", [*result_lines(run.record), *(notice["sentence"] for notice in run.record["notices"])]
+        )
         for name, lines in pass_lines(run.record).items():
             _show(terminal, name, lines)
     if run.baseline is not None and run.rows:
         terminal.section(f"compared with {run.baseline.name}", sep="-")
         for line in comparison_lines(run.rows, width()):
             # pytest's own colours, which `--color` and NO_COLOR turn off.
-            terminal.write_line(line.text, red=line.tone == Tone.BAD, green=line.tone == Tone.GOOD)
+            terminal.write_line(line.text, red=line.colour == "red", green=line.colour == "green")
     _show(terminal, "gate", run.verdict_lines)
     seconds = {"total": seconds_since_process_start(), **terminal.config.stash[WORKBENCH].spent_seconds}
     _show(terminal, "run", [time_line(seconds), *run.notes])

@@ -7,8 +7,8 @@ forward operation that they differentiate by autograd's sequence number.
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from perf_tests.records.record import Json
 from perf_tests.traces.kernel_events import Call, MemoryOperation, Region, Span, Trace, TracedKernel
@@ -162,7 +162,7 @@ def trace_of_events(events: list[Json]) -> Trace:
     if not on_device:
         if copies or reader.calls:  # of the CUDA runtime
             raise NoDeviceEventsError
-        kernels = [_kernel(event, frame, None, _facts_of(event["name"], event)) for event, frame in reader.operations]
+        kernels = [_kernel(event, frame, event) for event, frame in reader.operations]
     return Trace(
         is_on_gpu=bool(on_device),
         rounds=reader.rounds,
@@ -185,34 +185,29 @@ def _device_kernels(events: list[Json], reader: _Reader) -> Iterator[TracedKerne
     seen: set[int] = set()
     for event in sorted(events, key=_place):
         call, frame = reader.launches.get(event.get("args", {}).get("correlation"), (None, _Frame(0)))
-        facts = _facts_of(event["name"], frame.operation)
+        kernel = _kernel(event, frame, frame.operation, call)
         if id(frame.operation) in seen:  # a product may be split and then summed: its cost belongs to it once
-            facts.update(flops=0, bytes_touched=0, is_first_of_operation=False)
+            kernel = replace(kernel, flops=0, bytes_touched=0, is_first_of_operation=False)
         if frame.operation is not None:
             seen.add(id(frame.operation))
-        yield _kernel(event, frame, call, facts)
+        yield kernel
 
 
-def _kernel(event: Json, frame: _Frame, launch: Call | None, facts: dict[str, Any]) -> TracedKernel:
-    return TracedKernel(
-        start_us=event["ts"], end_us=_end_us(event), name=event["name"], regions=frame.regions,
-        is_backward=frame.is_backward, launch=launch, **facts,
+def _kernel(event: Json, frame: _Frame, operation: Json | None, launch: Call | None = None) -> TracedKernel:
+    name = event["name"]
+    made = partial(
+        TracedKernel, event["ts"], _end_us(event), name,
+        regions=frame.regions, is_backward=frame.is_backward, launch=launch,
     )  # fmt: skip
-
-
-def _facts_of(kernel: str, operation: Json | None) -> dict[str, Any]:
     if operation is None:
-        return {"kind": kind_of(kernel)}
-    name, arguments = operation["name"], operation.get("args", {})
+        return made(kind_of(name))
+    operator, arguments = operation["name"], operation.get("args", {})
     dims, dtypes = arguments.get("Input Dims", []), arguments.get("Input type", [])
     tensors = tensors_of(dims, dtypes)
-    return {
-        "kind": kind_of(kernel, name, tuple(dtype for _, dtype in tensors)),
-        "operator": name,
-        "shapes": " ".join("x".join(map(str, shape)) or "1" for shape, _ in tensors),
-        "flops": flops_of(name, dims, dtypes),
-        "bytes_touched": bytes_of(name, dims, dtypes),
-    }
+    kind = kind_of(name, operator, tuple(dtype for _, dtype in tensors))
+    shapes = " ".join("x".join(map(str, shape)) or "1" for shape, _ in tensors)
+    flops, touched = flops_of(operator, dims, dtypes), bytes_of(operator, dims, dtypes)
+    return made(kind, operator, shapes, flops=flops, bytes_touched=touched)
 
 
 def _memory_operation(event: Json, reader: _Reader) -> MemoryOperation:

@@ -11,12 +11,12 @@ import pytest
 from perf_tests.bench.stash import CASE, WORKBENCH
 from perf_tests.bench.workbench import Workbench
 from perf_tests.cases import Case
+from perf_tests.counting.case_counters import counters_or_reason
 from perf_tests.gate.exact_counters import COUNTERS
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.sentinels import sentinels
 from perf_tests.measures.rounds import Measure
 from perf_tests.measures.served import OneRound, ServedMeasure
-from perf_tests.prediction.expectation import counted
 from perf_tests.records.record import Json
 from perf_tests.workers.channel import Channel, ClosedError
 from perf_tests.workers.plugin import WorkerPlugin
@@ -71,7 +71,7 @@ class GatePlugin(WorkerPlugin):
 
     def _count(self, case_id: str) -> Json:
         """Exact counters of a case on this side's `model/`, or null and the reason."""
-        counters, reason = counted(self._cases[case_id])
+        counters, reason = counters_or_reason(self._cases[case_id])
         values = None if counters is None else {name: getattr(counters, field) for name, field in COUNTERS.items()}
         return {"counted": case_id, "counters": values, "reason": reason}
 

@@ -1,7 +1,8 @@
-"""A worker as its starter sees it: `python -m MODULE READ WRITE` in a folder, and the channel to it."""
+"""A worker as its starter sees it: `python -m MODULE SOCKET` in a folder, and the channel to it."""
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -92,23 +93,19 @@ class WorkerProcess:
 
 def start_worker(module: str, folder: Path, environment: Mapping[str, str], side: Side | None = None) -> WorkerProcess:
     log = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the worker lives
-    its_read, our_write = os.pipe()
-    our_read, its_write = os.pipe()
-    try:
+    ours, its = socket.socketpair()
+    with its:
         process = subprocess.Popen(
-            [sys.executable, "-m", module, str(its_read), str(its_write)],
+            [sys.executable, "-m", module, str(its.fileno())],
             cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            pass_fds=(its_read, its_write),
+            pass_fds=(its.fileno(),),
             process_group=0,  # Ctrl-C is for the suite, which ends its workers itself
         )
-    finally:
-        os.close(its_read)
-        os.close(its_write)
-    return WorkerProcess(process, Channel(our_read, our_write), log, side)
+    return WorkerProcess(process, Channel(ours), log, side)
 
 
 def inherited_environment() -> dict[str, str]:

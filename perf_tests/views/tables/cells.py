@@ -160,14 +160,15 @@ def distinct(values: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(values))
 
 
-def pairs_along(cells: Iterable[Cell], axis: str, base: str) -> list[tuple[Cell, Cell]]:
-    """Each (cell at `base`, other cell) that differ only along `axis`."""
+def pairs_along(cells: Iterable[Cell], axis: str, base: str, other: str = "") -> list[tuple[Cell, Cell]]:
+    """Each (cell at `base`, cell at `other`, or at any other) that differ only along `axis`."""
     follow = (axis, *OF_A_PHASE) if axis == "phase" else (axis,)
     groups: dict[tuple[str, ...], dict[str, Cell]] = {}
     for cell in cells:
         same = tuple(f"{name}={value}" for name, value in cell.identity.items() if name not in follow)
         groups.setdefault(same, {})[cell.phase if axis == "phase" else cell.label(axis)] = cell
-    return [(of[base], other) for of in groups.values() if base in of for other in of.values() if other is not of[base]]
+    found = (of for of in groups.values() if base in of)
+    return [(of[base], of[name]) for of in found for name in of if name != base and other in ("", name)]
 
 
 def pass_cells(record: Json, name: str) -> list[Cell]:

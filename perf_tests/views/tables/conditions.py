@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from perf_tests.records.record import Json
+from perf_tests.records.words import how_many
 from perf_tests.views.tables.cells import Cell, distinct, finite, inside
 
 
@@ -14,7 +15,7 @@ def machine_name(record: Json) -> str:
         return str(gpu.get("name", gpu) if isinstance(gpu, dict) else gpu)
     cpu = machine.get("cpu") or {}
     count = finite(cpu.get("count"))
-    cores = "" if count is None else f", {count:.0f} core{'' if count == 1 else 's'}"
+    cores = "" if count is None else f", {how_many(round(count), 'core')}"
     return f"{cpu.get('brand_raw') or machine.get('machine') or 'unknown CPU'}{cores}"
 
 

@@ -129,8 +129,7 @@ def _memory(
     entries: list[Entry] = []
     for cell in cells:
         for field, suffix in fields.items():
-            amount = cell.number(field)
-            if amount is not None:
+            if (amount := cell.number(field)) is not None:
                 entries.append((cell, f"{column(cell)}{suffix} ({unit})", significant(amount / divisor)))
         if not cell.is_timed:
             entries.append((cell, f"{column(cell)} ({unit})", SHORT_OUTCOMES[cell.outcome]))
@@ -157,3 +156,8 @@ def _table(
     header = (*(label.name for label in shown), *columns)
     notes = (note, *([line] if (line := rounds_line(list(cells))) else []), *lost_lines(cells))
     return Table(name, f"{title}{': ' if said else ''}{', '.join(said)}", header, len(shown), rows, notes)
+
+
+TIMING_TABLES = (
+    timing_table, percentile_table, precision_table, memory_table, attention_table, attention_memory_table,
+)  # fmt: skip

@@ -150,15 +150,3 @@ def measured_against_counted(sources: Sources) -> Answer | None:
         f"{abs(measured - predicted):,.0f} bytes of {predicted:,.0f}, {abs(measured / predicted - 1):.2%}, in "
         f"{name_of(cell)}. Libraries' own workspaces are not predicted."
     )
-
-
-QUESTIONS = (
-    launches_of_mixed_precision,
-    memory_of_mixed_precision,
-    largest_tensor,
-    residual_tensor,
-    peak_of_a_step,
-    attention_over_length,
-    attention_that_does_not_fit,
-    measured_against_counted,
-)
