@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import model.compilation
 from model.attention import ATTENTION
 from model.device import device_named
 from model.precision import PRECISIONS
@@ -25,7 +26,9 @@ from perf_tests.phases import PHASES
 PHASE_LABELS = tuple(dict.fromkeys(phase.label for phase in PHASES.values()))
 CONTEXTS = (128, 256, 512, 1024)
 CHECKPOINTS = ("none", "attention", "block")
-EXECUTIONS = ("eager", "compiled")
+# Earlier revisions of `model`, which the gate measures too, have no such modes.
+CUDA_GRAPH_EXECUTIONS: tuple[str, ...] = getattr(model.compilation, "CUDA_GRAPH_MODES", ())
+EXECUTIONS = ("eager", "compiled", *CUDA_GRAPH_EXECUTIONS)
 HEAD_DIMS = (16, 32, 64, 128)
 SEQUENCE_LENGTHS = (256, 1024, 4096, 8192, 16384)
 GPU_SIZES = ("small", "medium", "large", "xl", "2.7B")

@@ -106,6 +106,9 @@ class Workbench:
         alone = isinstance(case, AttentionCase)
         return self.settings.attention_alone_rounds if alone else self.settings.rounds
 
+    def warmup_rounds(self, case: Case) -> int:
+        return max(self.settings.warmup_rounds, case.fewest_warmup_rounds)
+
     def on_round(self, number: int) -> None:
         if self.session is not None:
             self.session.progress.round(number)

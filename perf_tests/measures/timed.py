@@ -39,6 +39,8 @@ class TimedMeasure(Measure):
         """Raises ImpossibleError after the rounds for a time below this machine's minimum."""
         self.clock.forget()
         if self.row is None:
+            for _ in range(self.warmup_rounds):
+                rounds.play()
             self.benchmark.pedantic(rounds.run, setup=rounds.prepare, rounds=1, warmup_rounds=0)
             return
         self.timing = self._time(rounds)
@@ -76,6 +78,7 @@ class TimedMeasure(Measure):
             compiled_graphs=compiled["graphs"],
             compile_cache=cache_state(compiled),
             recompiles=(count_compilations() - first_compilations)["graphs"],
+            cudagraph_skips=compiled["cudagraph_skips"],
             loss_scales=self._loss_scales[-self.rounds - 1 :],
             drift={"before": before, "after": self._drifting_facts(), **self.health.facts()},
             peak_allocated_bytes=self.device.peak_allocated_bytes(),
