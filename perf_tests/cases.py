@@ -160,7 +160,8 @@ class AttentionCase(AttentionIdentity, _OfAPhase):
     def of(cls, phase: str, axes: dict[str, Any], settings: Settings) -> Self:
         """The case of one parametrized test."""
         values = {name: axes[name] for name in cls.axes}
-        return cls(phase=phase, batch_size=ATTENTION_BATCH_SIZE, device=settings.device_type, **values)
+        cache = "cold" if settings.cold_cache else None
+        return cls(phase=phase, batch_size=ATTENTION_BATCH_SIZE, device=settings.device_type, cache=cache, **values)
 
     @staticmethod
     def id_of(head_dim: int, sequence_length: int, precision: str, attention: str) -> str:

@@ -125,6 +125,7 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
         workbench.rounds(case),
         case.fewest_warmup_rounds if workbench.disabled else workbench.warmup_rounds(case),
         row=None if workbench.disabled else _row(case, workbench),
+        flush=None if workbench.disabled else workbench.cache_flush(case),
         on_round=workbench.on_round,
         health=RoundHealth(workbench.health),
     )
