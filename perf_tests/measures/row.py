@@ -41,6 +41,8 @@ class Timing:
     """`before` and `after` the rounds: clocks, temperature, load; and the GPU's health in between."""
     peak_allocated_bytes: int | None
     peak_reserved_bytes: int | None
+    flushed_bytes: int | None
+    """Written before each measured round to flush the caches; None where they are warm."""
 
     @property
     def first_compiled_seconds(self) -> float:
@@ -91,6 +93,7 @@ class Row:
             **self.conditions,
             **(first if timing.first_round_seconds is not None else {}),
             **(compilation if timing.compiled_graphs else {}),
+            **({} if timing.flushed_bytes is None else {"flushed_bytes": timing.flushed_bytes}),
             **timing.drift,
             "model_flops": self.case.model_flops,
             "device_seconds": timing.device_seconds or None,

@@ -86,6 +86,7 @@ class TimedMeasure(Measure):
             drift={"before": before, "after": self._drifting_facts(), **self.health.facts()},
             peak_allocated_bytes=self._without_flush(self.device.peak_allocated_bytes()),
             peak_reserved_bytes=self._without_flush(self.device.peak_reserved_bytes()),
+            flushed_bytes=None if self.flush is None else self.flush.bytes,
         )
 
     def _without_flush(self, peak_bytes: int | None) -> int | None:

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from perf_tests.bench.stash import CASE
+from perf_tests.bench.workbench import Workbench
+from perf_tests.cases import Case
 from perf_tests.instruments import cache_flush
 from perf_tests.instruments.cache_flush import CacheFlush, last_level_cache_bytes, listed_cache_bytes
 from perf_tests.instruments.clock import Clock
@@ -18,12 +20,13 @@ from perf_tests.instruments.device import CpuDevice
 from perf_tests.measures.row import Row
 from perf_tests.measures.served import ServedMeasure
 from perf_tests.measures.timed import TimedMeasure
-from perf_tests.meta_tests.example_cases import CPU, attention_case, language_model_case
+from perf_tests.meta_tests.example_cases import CPU, SETTINGS, attention_case, language_model_case
 from perf_tests.meta_tests.fake_device import LoopBenchmark
 from perf_tests.meta_tests.launch import Launch, launched_once
 from perf_tests.records.compare import Status, compare
 from perf_tests.run.before import check_cold_cache
 from perf_tests.views.tables.cells import cells_of
+from perf_tests.workers.gate import GatePlugin
 
 WARM_UP, ROUNDS = 2, 3
 MIB = 2**20
@@ -97,6 +100,14 @@ def test_the_gate_flushes_before_each_round_that_it_asks_for(clock: SpyClock) ->
     assert clock.ran == COLD_ROUND
 
 
+@pytest.mark.parametrize("case, is_flushed", [(COLD, True), (attention_case(), False), (language_model_case(), False)])
+def test_a_worker_of_the_gate_flushes_for_cold_cases_alone(case: Case, is_flushed: bool) -> None:
+    device = SpyDevice(CPU)
+    plugin = GatePlugin(settings=SETTINGS, channel=Mock())
+    measure: Any = plugin.measure(Mock(stash={CASE: case}), Workbench(SETTINGS, device, Clock(device), 0))
+    assert isinstance(measure.flush, CacheFlush) is is_flushed
+
+
 def test_twice_the_last_level_cache_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_flush, "last_level_cache_bytes", lambda device: 3 * MIB // 2 + 1)
     flush = CacheFlush(CPU)
@@ -140,8 +151,11 @@ def test_a_run_without_attention_alone_has_nothing_to_flush_for() -> None:
 
 def test_timings_of_attention_alone_are_cold_and_passes_and_models_are_not(cold: Launch) -> None:
     assert cold.exit_code == 0, cold.output + cold.errors
-    cache = {name: row["extra_info"].get("cache") for name, row in cold.measured.items()}
-    assert cache == {"test_forward[tiny-ctx8-fp32-naive]": None, "test_attention_forward[d16-seq16-fp32-naive]": "cold"}
+    infos = {name: row["extra_info"] for name, row in cold.measured.items()}
+    model, alone = "test_forward[tiny-ctx8-fp32-naive]", "test_attention_forward[d16-seq16-fp32-naive]"
+    assert {name: info.get("cache") for name, info in infos.items()} == {model: None, alone: "cold"}
+    assert {name: "flushed_bytes" in info for name, info in infos.items()} == {model: False, alone: True}
+    assert infos[alone]["flushed_bytes"] >= 2 * last_level_cache_bytes(CPU)
     assert {row["identity"].get("cache") for row in cold.passes.values()} == {None}
 
 
