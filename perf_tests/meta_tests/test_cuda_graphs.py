@@ -119,7 +119,7 @@ def test_the_kernel_pass_records_graphs_before_its_first_round(monkeypatch: pyte
     ran: list[int] = []
     monkeypatch.setattr(traced, "trace_rounds", Mock(side_effect=ProfilerBusyError))
     with pytest.raises(ProfilerBusyError):
-        TracedMeasure("some id", GRAPHED, Mock())(lambda: ran.append(1))
+        TracedMeasure("some id", GRAPHED, Mock(device=CpuDevice(CPU)))(lambda: ran.append(1))
     assert len(ran) == 3
 
 
