@@ -80,14 +80,14 @@ def clock() -> SpyClock:
 
 
 def test_caches_are_flushed_once_before_each_measured_round_and_outside_of_its_time(clock: SpyClock) -> None:
-    row, device = Row(COLD, WARM_UP), SpyDevice(CPU)
+    row, device = Row(COLD), SpyDevice(CPU)
     measure = TimedMeasure(clock.benchmark, clock, device, ROUNDS, WARM_UP, row, flush=clock.flush)
     measure(clock.target, clock.setup)
     assert clock.ran == WARM_ROUND * WARM_UP + COLD_ROUND * ROUNDS
 
 
 def test_the_buffer_is_no_part_of_the_peak(clock: SpyClock) -> None:
-    TimedMeasure(clock.benchmark, clock, SpyDevice(CPU), 3, 1, Row(COLD, 1), flush=clock.flush)(clock.target)
+    TimedMeasure(clock.benchmark, clock, SpyDevice(CPU), 3, 1, Row(COLD), flush=clock.flush)(clock.target)
     assert clock.benchmark.extra_info["peak_allocated_bytes"] == 1000 - 64
 
 

@@ -135,7 +135,7 @@ def test_a_graphs_pool_is_no_allocated_peak_and_what_was_left_out_of_graphs_is_f
     seen = iter([Counter[str](), *[Counter(graphs=1, cudagraph_skips=1)] * 5])
     monkeypatch.setattr(timed, "count_compilations", lambda: next(seen))
     device, benchmark = CountingDevice(CPU), LoopBenchmark()
-    TimedMeasure(benchmark, Clock(device), device, 3, 3, Row(case, 3))(lambda: None)
+    TimedMeasure(benchmark, Clock(device), device, 3, 3, Row(case))(lambda: None)
     assert benchmark.extra_info["peak_allocated_bytes"] == peak
     assert "no_cuda_graph" in benchmark.extra_info["flags"]
 
