@@ -78,7 +78,7 @@ class ModelShelf:
 
 
 def forget(device: Device) -> None:
-    """Free what the last case left: garbage, compiled graphs, cached memory."""
+    """Free what the last case left: garbage, compiled graphs, cached memory, libraries' workspaces."""
     gc.collect()
     forget_compiled()
     device.release_memory()

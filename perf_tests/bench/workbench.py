@@ -14,9 +14,11 @@ from perf_tests.bench.session import MeasuringSession
 from perf_tests.cases import AttentionCase, Case
 from perf_tests.instruments import matmul_rate as roofline
 from perf_tests.instruments.clock import Clock
+from perf_tests.instruments.cuda_rules import libraries_here
 from perf_tests.instruments.device import Device, open_device
 from perf_tests.instruments.gpu_health import GpuHealth, NoHealthError, open_gpu_health
 from perf_tests.limits.ceilings import Ceilings
+from perf_tests.limits.cuda_libraries import CudaLibraries
 from perf_tests.limits.datasheets import Gpu, gpu_named
 from perf_tests.options import Settings
 from perf_tests.prediction import machine_ceilings
@@ -65,7 +67,12 @@ class Workbench:
     def expect(self, case: Case) -> Expectation:
         """The case's exact counters and the machine's ceilings."""
         with self.spending("counting"):
-            return expect(case, self._ceilings_for(case.precision), self._gpu)
+            return expect(case, self._ceilings_for(case.precision), self._gpu, self.libraries)
+
+    @property
+    def libraries(self) -> CudaLibraries | None:
+        """Of this GPU; None on a CPU."""
+        return libraries_here(self.device.torch_device)
 
     @contextmanager
     def spending(self, kind: str) -> Iterator[None]:

@@ -19,9 +19,11 @@ from torch import Tensor
 
 from perf_tests.instruments.cuda_rules import CudaRules
 from perf_tests.instruments.garbage import no_collections
+from perf_tests.instruments.index_splits import index_splits
 from perf_tests.instruments.kernel_cost import (
     LAUNCHES_NOTHING,
     REUSES_FIRST_ARGUMENT,
+    accumulator_bytes,
     bytes_of,
     flops_of,
     launches_of,
@@ -37,6 +39,7 @@ from perf_tests.instruments.torch_private import (
     TorchDispatchMode,
     autograd_file,
 )
+from perf_tests.limits.cuda_libraries import FLASH
 from perf_tests.limits.predicted_time import KernelCost
 
 PARAMETERS = "parameters"
@@ -45,6 +48,7 @@ GRADIENTS = "gradients"
 OPTIMIZER_STATE = "optimizer state"
 ACTIVATIONS = "activations"
 WEIGHT_COPIES = "autocast's weight copies"
+WORKSPACES = "library workspaces"
 
 BACKWARD_PASS = "backward pass"
 """The place of blocks made by autograd, whose caller's line would mislead."""
@@ -55,7 +59,7 @@ class PartCounters:
     """Counters of one part. Bytes held are by category."""
 
     kernels: Counter[KernelCost]
-    """Launches; those of one operation on lists of tensors share its bytes evenly."""
+    """Launches; those of one operation share its bytes evenly."""
     saved_bytes: int
     """Saved for the backward pass, each storage once in its first part, without named ones such as parameters."""
     held_at_start: Counter[str]
@@ -85,16 +89,18 @@ class _OpenPart:
 class Counting(TorchDispatchMode):
     """Counts what runs inside it for a device of type `target`, "cuda" or "cpu".
 
-    `float32_rate` is the rate of a float32 matrix product, "fp32" or "tf32". Lines in the folder `source` are named as
-    places of blocks. Register tensors that exist before, or they count when first touched. Draws nothing random and
+    `float32_rate` is the rate of a float32 matrix product, "fp32" or "tf32"; `sdpa` is CUDA's fused attention in 16
+    bits, "flash" or "cudnn". Lines in the folder `source` are named as places of blocks. Register tensors that exist before, or they count when first touched. Draws nothing random and
     leaves the thread count alone.
     """
 
-    def __init__(self, target: str, float32_rate: str = "fp32", source: Path | None = None) -> None:
+    def __init__(
+        self, target: str, float32_rate: str = "fp32", source: Path | None = None, sdpa: str = FLASH
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.on_cuda = target == "cuda"
         self.tracker = StorageTracker(CUDA_BLOCK_BYTES if self.on_cuda else 1, separate_host=self.on_cuda)
-        self._float32_rate = float32_rate
+        self._float32_rate, self._sdpa = float32_rate, sdpa
         self._source = None if source is None else f"{source}/"
         self._parts: dict[str, _OpenPart] = {}
         self._current = _OpenPart(0)
@@ -102,7 +108,7 @@ class Counting(TorchDispatchMode):
 
     def __enter__(self) -> "Counting":
         if self.on_cuda:
-            self._stack.enter_context(CudaRules())
+            self._stack.enter_context(CudaRules(self._sdpa))
         # A collection would free at a moment that depends on everything else in the process.
         self._stack.enter_context(no_collections())
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -164,8 +170,13 @@ class Counting(TorchDispatchMode):
         for tensor in outputs:
             if not self.tracker.knows(tensor):
                 take_in(self.tracker, tensor, name, self._place(), inputs, on_host)
+        if self.on_cuda and (size := accumulator_bytes(name, args)):
+            self.tracker.pass_by(size, name, self._place(), WORKSPACES)
         if outputs and not nothing_launched and not on_host:
-            self._count(name, args, kwargs, inputs, outputs)
+            launches = launches_of(name, args, self.on_cuda)
+            if launches == 1 and self.on_cuda:
+                launches = index_splits(func, name, args, inputs, outputs)
+            self._count(name, launches, args, kwargs, inputs, outputs)
         return result
 
     def _place(self) -> str:
@@ -176,14 +187,19 @@ class Counting(TorchDispatchMode):
         return bool(inputs) and self.on_cuda and all(self.tracker.block_of(tensor).on_host for tensor in inputs)
 
     def _count(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[Tensor], outputs: list[Tensor]
+        self,
+        name: str,
+        launches: int,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        inputs: list[Tensor],
+        outputs: list[Tensor],
     ) -> None:
-        launches = launches_of(name, args, self.on_cuda)
         flops, touched = flops_of(name, args, kwargs), bytes_of(name, inputs, outputs)
         rate = rate_of(name, args, self._float32_rate, self.on_cuda)
         if not launches:
             return
-        # All launches of one operation on lists share its bytes; no byte is lost in dividing.
+        # All launches of one operation share its bytes; no byte is lost in dividing.
         share, left_over = divmod(touched, launches)
         self._current.kernels[KernelCost(name, flops, share + 1, rate)] += left_over
         self._current.kernels[KernelCost(name, flops, share, rate)] += launches - left_over

@@ -5,6 +5,7 @@ from typing import Protocol
 import torch
 
 from perf_tests.instruments import heap, host_memory
+from perf_tests.instruments.torch_private import clear_cublas_workspaces
 
 
 class Event(Protocol):
@@ -39,7 +40,7 @@ class Device:
         raise NotImplementedError
 
     def release_memory(self) -> None:
-        """Give cached memory back."""
+        """Give back cached memory and what libraries keep."""
 
     def make_room(self) -> None:
         """After the warm-up: make sure that no later round waits for memory."""
@@ -122,6 +123,7 @@ class CudaDevice(Device):
         torch.cuda.set_per_process_memory_fraction(min(budget_bytes / total_bytes, 1.0), self.torch_device)
 
     def release_memory(self) -> None:
+        clear_cublas_workspaces()
         torch.cuda.empty_cache()
 
     def start_peaks(self) -> None:

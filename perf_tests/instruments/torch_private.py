@@ -70,6 +70,17 @@ def cuda_memory_snapshot() -> dict[str, Any]:
     return dict(torch.cuda.memory._snapshot())
 
 
+def clear_cublas_workspaces() -> None:
+    """Give cuBLAS's workspaces back to the caching allocator, where each would count in the next case's peak.
+
+    Torch's own way between recordings of CUDA graphs (torch/_inductor/cudagraph_trees.py). Builds without CUDA have
+    neither workspaces nor the function.
+    """
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if clear is not None:
+        clear()
+
+
 def operator(name: str) -> Any:
     """An operator by its name in dispatch modes and traces, for example `_to_copy`.
 

@@ -12,6 +12,7 @@ from perf_tests.audit.plausibility import MEASURED_CEILING_MARGIN
 from perf_tests.cases import Case, LanguageModelCase
 from perf_tests.counting.case_counters import Counters, NotCountedError, counters_of
 from perf_tests.limits.ceilings import Ceilings
+from perf_tests.limits.cuda_libraries import CudaLibraries
 from perf_tests.limits.datasheets import Gpu
 from perf_tests.limits.least_work import AttentionWork, ModelWork, Work
 from perf_tests.limits.predicted_time import Part, PredictedTime, predicted_time
@@ -91,16 +92,18 @@ class Expectation:
         return {name: rate * MEASURED_CEILING_MARGIN for name, rate in measured.items()}, words
 
 
-def expect(case: Case, ceilings: Ceilings | None, gpu: Gpu | None) -> Expectation:
+def expect(
+    case: Case, ceilings: Ceilings | None, gpu: Gpu | None, libraries: CudaLibraries | None = None
+) -> Expectation:
     """Count the case on fake tensors; nothing runs on the device."""
-    counters, reason = counted(case)
+    counters, reason = counted(case, libraries)
     return Expectation(case, counters, reason, _least_flops(case, counters), ceilings, gpu)
 
 
-def counted(case: Case) -> tuple[Counters | None, str | None]:
+def counted(case: Case, libraries: CudaLibraries | None) -> tuple[Counters | None, str | None]:
     """The case's exact counters, or None and one sentence why not."""
     try:
-        return counters_of(case), None
+        return counters_of(case, libraries=libraries), None
     except NotCountedError as error:
         return None, str(error)
     except Exception as error:

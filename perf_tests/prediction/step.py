@@ -8,6 +8,7 @@ from perf_tests.cases import AttentionCase, Case, LanguageModelCase
 from perf_tests.counting.case_counters import Allocation, Counters, counters_of
 from perf_tests.counting.memory_estimate import FLOAT32_BYTES
 from perf_tests.limits.ceilings import Ceilings
+from perf_tests.limits.cuda_libraries import CudaLibraries
 from perf_tests.limits.gpu_room import FITS, Room
 from perf_tests.limits.predicted_time import KernelGroup, Part, PredictedTime, predicted_time
 from perf_tests.phases import LANGUAGE_MODEL, phases_of
@@ -27,6 +28,7 @@ class TargetMachine:
     ceilings: Ceilings
     uncertainty: dict[str, float] | None
     """Relative error of a predicted time by its bound; None where no measurements are known."""
+    libraries: CudaLibraries | None = None
 
 
 @dataclass(frozen=True)
@@ -146,9 +148,9 @@ def worthwhile_checkpoints(num_layers: int) -> list[str]:
 
 
 def predict_case(case: Case, machine: TargetMachine) -> PredictedCase:
-    counters = counters_of(case)
+    counters = counters_of(case, libraries=machine.libraries)
     highest = max(counters.parts, key=lambda part: part.peak_bytes)
-    time = predicted_time(parts_of(case, counters), machine.ceilings)
+    time = predicted_time(parts_of(case, counters, machine.libraries), machine.ceilings)
     return PredictedCase(
         case=case,
         peak_bytes=counters.peak_bytes,
@@ -168,12 +170,12 @@ def _uncertainty(case: Case, bound: str, machine: TargetMachine) -> float | None
     return machine.uncertainty[bound]
 
 
-def parts_of(case: Case, counters: Counters) -> list[Part]:
+def parts_of(case: Case, counters: Counters, libraries: CudaLibraries | None = None) -> list[Part]:
     """The phase, split where another thread launches: a step is a forward pass, a backward pass and an update."""
     if not isinstance(case, LanguageModelCase) or len(case.row.main_parts) < 2:
         return [_part(counters.kernels, case.row.is_backward)]
     forward, backward, update = (
-        counters_of(replace(case, phase=part)).kernels if part in case.row.timed else ()
+        counters_of(replace(case, phase=part), libraries=libraries).kernels if part in case.row.timed else ()
         for part in ("forward", "backward", "optimizer")
     )
     # The rest is the loss.
