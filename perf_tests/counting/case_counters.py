@@ -17,7 +17,7 @@ from perf_tests.cases import AttentionCase, Case, LanguageModelCase
 from perf_tests.counting.fake_training import attention_passes, inference, passes, updates
 from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, WORKSPACES, PartCounters
 from perf_tests.instruments.kernel_cost import MATRIX_PRODUCTS
-from perf_tests.limits.cuda_libraries import FLASH, CudaLibraries
+from perf_tests.limits.cuda_libraries import CudaLibraries
 from perf_tests.limits.predicted_time import KernelCost, KernelGroup
 
 ZERO_GRAD_POLICIES = ("before_forward", "after_forward", "before_step")
@@ -105,21 +105,20 @@ def counters_of(
 ) -> Counters:
     """Counters of one measured round of `case`, or with `first_step` of the first one, which makes the optimizer state.
 
-    `all_layers` counts every layer instead of a few. Without `libraries` a GPU is an imaginary one: flash attention in
-    16 bits, no workspaces. Raises NotCountedError, and ValueError for an unknown policy.
+    `all_layers` counts every layer instead of a few. Without `libraries`, those of its card, a GPU is an imaginary one
+    without workspaces. Raises NotCountedError, and ValueError for an unknown policy.
     """
     if zero_grad not in ZERO_GRAD_POLICIES:
         raise ValueError(f"zero_grad is {zero_grad!r}; it must be one of {', '.join(ZERO_GRAD_POLICIES)}.")
     reason = why_not_counted(case)
     if reason is not None:
         raise NotCountedError(reason)
-    sdpa = libraries.sdpa if libraries else FLASH
     if isinstance(case, AttentionCase):
-        counted = attention_passes(replace(case, phase="attention_forward"), sdpa)
+        counted = attention_passes(replace(case, phase="attention_forward"))
         timed = {f"attention_{part}": part in case.row.timed for part in case.row.parts}
         parts, parameters = [_Part(name, counted[name], timed[name], Counter()) for name in timed], 0
     else:
-        parts = _language_model_parts(case, zero_grad, first_step, all_layers, sdpa)
+        parts = _language_model_parts(case, zero_grad, first_step, all_layers)
         parameters = case.config.parameters
     workspaces = Counter({WORKSPACES: libraries.workspace_bytes * _multiplying_threads(parts)} if libraries else {})
     return _counters(case, parameters, [replace(part, beside=part.beside + workspaces) for part in parts])
@@ -131,13 +130,11 @@ def _multiplying_threads(parts: Sequence[_Part]) -> int:
     return len({part.name.endswith("backward") for part in multiplying})
 
 
-def _language_model_parts(
-    case: LanguageModelCase, zero_grad: str, first_step: bool, all_layers: bool, sdpa: str
-) -> list[_Part]:
+def _language_model_parts(case: LanguageModelCase, zero_grad: str, first_step: bool, all_layers: bool) -> list[_Part]:
     names, timed = case.row.parts, case.row.timed
     # One count serves every phase of these passes.
     counted = (passes if case.row.records_graph else inference)(
-        replace(case, phase=names[0], optimizer=None), all_layers, sdpa
+        replace(case, phase=names[0], optimizer=None), all_layers
     )
     clears = "zero_grad" in timed
     is_updated = case.row.trains and not (clears and zero_grad == "before_step")

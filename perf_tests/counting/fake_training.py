@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -27,7 +27,6 @@ from perf_tests.instruments.counters import (
 from perf_tests.instruments.cuda_rules import follow_rules
 from perf_tests.instruments.layer_extrapolation import NotOfEqualLayersError, extrapolated
 from perf_tests.instruments.torch_private import FakeTensorMode
-from perf_tests.limits.cuda_libraries import FLASH
 
 MODEL_SOURCE = Path(model_package.__file__).parent
 HOST = torch.device("cpu")
@@ -36,22 +35,21 @@ Parts = dict[str, PartCounters]
 
 
 @lru_cache(maxsize=256)
-def inference(case: LanguageModelCase, all_layers: bool = False, sdpa: str = FLASH) -> Parts:
+def inference(case: LanguageModelCase, all_layers: bool = False) -> Parts:
     """Counters of `inference`, from a few layers unless all are asked for; weights and batch are there at the start.
 
-    Here and in `passes`, what is counted depends on neither the phase nor the optimizer of `case`. `sdpa` is the fused
-    kernel of 16 bits on a GPU.
+    Here and in `passes`, what is counted depends on neither the phase nor the optimizer of `case`.
     """
-    return from_few_layers(partial(count_inference, sdpa=sdpa), case, 2, all_layers)
+    return from_few_layers(count_inference, case, 2, all_layers)
 
 
 @lru_cache(maxsize=256)
-def passes(case: LanguageModelCase, all_layers: bool = False, sdpa: str = FLASH) -> Parts:
+def passes(case: LanguageModelCase, all_layers: bool = False) -> Parts:
     """Counters of `forward`, `loss` and `backward`, from a few layers unless all are asked for.
 
     Only weights and batch are held at the start; the logits are freed after the loss.
     """
-    return from_few_layers(partial(count_passes, sdpa=sdpa), case, 1, all_layers)
+    return from_few_layers(count_passes, case, 1, all_layers)
 
 
 def from_few_layers(
@@ -74,19 +72,19 @@ def from_few_layers(
         return count(case)
 
 
-def count_inference(case: LanguageModelCase, sdpa: str = FLASH) -> Parts:
+def count_inference(case: LanguageModelCase) -> Parts:
     """`inference`, with every layer."""
-    with playing(case.device, case.precision, sdpa) as counting:
-        training, tokens_BT, _ = _model_and_batch(case, counting, sdpa)
+    with playing(case.device, case.precision) as counting:
+        training, tokens_BT, _ = _model_and_batch(case, counting)
         with counting.part("inference"), torch.no_grad():
             training.forward(tokens_BT)
         return counting.finished()
 
 
-def count_passes(case: LanguageModelCase, sdpa: str = FLASH) -> Parts:
+def count_passes(case: LanguageModelCase) -> Parts:
     """`forward`, `loss` and `backward`, with every layer."""
-    with playing(case.device, case.precision, sdpa) as counting:
-        training, tokens_BT, targets_BT = _model_and_batch(case, counting, sdpa)
+    with playing(case.device, case.precision) as counting:
+        training, tokens_BT, targets_BT = _model_and_batch(case, counting)
         with counting.part("forward"):
             logits_BTV = training.forward(tokens_BT)
         with counting.part("loss"):
@@ -98,8 +96,8 @@ def count_passes(case: LanguageModelCase, sdpa: str = FLASH) -> Parts:
         return counting.finished()
 
 
-def _model_and_batch(case: LanguageModelCase, counting: Counting, sdpa: str) -> tuple[Training, Tensor, Tensor]:
-    training = fake_training(case.config, case.attention, case.checkpoint, case.precision, "loop", case.device, sdpa)
+def _model_and_batch(case: LanguageModelCase, counting: Counting) -> tuple[Training, Tensor, Tensor]:
+    training = fake_training(case.config, case.attention, case.checkpoint, case.precision, "loop", case.device)
     counting.claim(PARAMETERS)
     tokens_BT, targets_BT = (torch.zeros(case.batch_size, case.context_length, dtype=torch.int64) for _ in range(2))
     counting.claim(INPUTS)
@@ -132,9 +130,9 @@ def updates(config: ModelConfig, optimizer: str, scales_loss: bool, device: str)
 
 
 @lru_cache(maxsize=256)
-def attention_passes(case: AttentionCase, sdpa: str = FLASH) -> Parts:
+def attention_passes(case: AttentionCase) -> Parts:
     """Counters of both phases of attention alone, by phase; query, key, value and output gradient are there."""
-    with playing(case.device, case.precision, sdpa) as counting:
+    with playing(case.device, case.precision) as counting:
         size = (case.batch_size, case.sequence_length, case.head_dim)
         leaves = [torch.zeros(size).requires_grad_() for _ in range(3)]
         gradient_BTK = torch.zeros(size)
@@ -150,7 +148,7 @@ def attention_passes(case: AttentionCase, sdpa: str = FLASH) -> Parts:
 
 
 @contextmanager
-def playing(device: str, precision: str, sdpa: str = FLASH) -> Iterator[Counting]:
+def playing(device: str, precision: str) -> Iterator[Counting]:
     """Count fake tensors by the rules of a device type, "cuda" or "cpu", recording a graph.
 
     Raises RuntimeError inside autocast, whose weight copies would outlive the passes counted.
@@ -158,25 +156,19 @@ def playing(device: str, precision: str, sdpa: str = FLASH) -> Iterator[Counting
     if torch.is_autocast_enabled("cpu"):
         raise RuntimeError("counters cannot be taken inside torch.autocast; leave it first.")
     float32_rate = "fp32" if PRECISIONS[precision].float32_matmul_precision == "highest" else "tf32"
-    with torch.enable_grad(), FakeTensorMode(), Counting(device, float32_rate, MODEL_SOURCE, sdpa) as counting:
+    with torch.enable_grad(), FakeTensorMode(), Counting(device, float32_rate, MODEL_SOURCE) as counting:
         yield counting
 
 
 def fake_training(
-    config: ModelConfig,
-    attention: str,
-    checkpoint: str,
-    precision: str,
-    optimizer: str,
-    device: str,
-    sdpa: str = FLASH,
+    config: ModelConfig, attention: str, checkpoint: str, precision: str, optimizer: str, device: str
 ) -> Training:
     """A model in training on the host, to run by the rules of a device type."""
     model = TransformerLM(config, ATTENTION[attention].build(), checkpoint)
     if device == "cuda" and checkpoint != "none":
         for module in model.modules():
             if isinstance(module, MultiHeadAttention):
-                follow_rules(module, sdpa)
+                follow_rules(module)
     return Training(model, PRECISIONS[precision], HOST, optimizer)
 
 

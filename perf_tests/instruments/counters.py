@@ -39,7 +39,6 @@ from perf_tests.instruments.torch_private import (
     TorchDispatchMode,
     autograd_file,
 )
-from perf_tests.limits.cuda_libraries import FLASH
 from perf_tests.limits.predicted_time import KernelCost
 
 PARAMETERS = "parameters"
@@ -49,6 +48,7 @@ OPTIMIZER_STATE = "optimizer state"
 ACTIVATIONS = "activations"
 WEIGHT_COPIES = "autocast's weight copies"
 WORKSPACES = "library workspaces"
+"""Of cuBLAS, which Counting does not see."""
 
 BACKWARD_PASS = "backward pass"
 """The place of blocks made by autograd, whose caller's line would mislead."""
@@ -89,18 +89,16 @@ class _OpenPart:
 class Counting(TorchDispatchMode):
     """Counts what runs inside it for a device of type `target`, "cuda" or "cpu".
 
-    `float32_rate` is the rate of a float32 matrix product, "fp32" or "tf32"; `sdpa` is CUDA's fused attention in 16
-    bits, "flash" or "cudnn". Lines in the folder `source` are named as places of blocks. Register tensors that exist before, or they count when first touched. Draws nothing random and
+    `float32_rate` is the rate of a float32 matrix product, "fp32" or "tf32". Lines in the folder `source` are named as
+    places of blocks. Register tensors that exist before, or they count when first touched. Draws nothing random and
     leaves the thread count alone.
     """
 
-    def __init__(
-        self, target: str, float32_rate: str = "fp32", source: Path | None = None, sdpa: str = FLASH
-    ) -> None:
+    def __init__(self, target: str, float32_rate: str = "fp32", source: Path | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.on_cuda = target == "cuda"
         self.tracker = StorageTracker(CUDA_BLOCK_BYTES if self.on_cuda else 1, separate_host=self.on_cuda)
-        self._float32_rate, self._sdpa = float32_rate, sdpa
+        self._float32_rate = float32_rate
         self._source = None if source is None else f"{source}/"
         self._parts: dict[str, _OpenPart] = {}
         self._current = _OpenPart(0)
@@ -108,7 +106,7 @@ class Counting(TorchDispatchMode):
 
     def __enter__(self) -> "Counting":
         if self.on_cuda:
-            self._stack.enter_context(CudaRules(self._sdpa))
+            self._stack.enter_context(CudaRules())
         # A collection would free at a moment that depends on everything else in the process.
         self._stack.enter_context(no_collections())
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -171,7 +169,7 @@ class Counting(TorchDispatchMode):
             if not self.tracker.knows(tensor):
                 take_in(self.tracker, tensor, name, self._place(), inputs, on_host)
         if self.on_cuda and (size := accumulator_bytes(name, args)):
-            self.tracker.pass_by(size, name, self._place(), WORKSPACES)
+            self.tracker.pass_by(size, name, self._place(), TEMPORARIES)
         if outputs and not nothing_launched and not on_host:
             launches = launches_of(name, args, self.on_cuda)
             if launches == 1 and self.on_cuda:

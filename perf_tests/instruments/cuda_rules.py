@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from perf_tests.instruments.torch_private import operator
-from perf_tests.limits.cuda_libraries import CUDNN, FLASH, CudaLibraries, libraries_on
+from perf_tests.limits.cuda_libraries import CudaLibraries, libraries_on
 
 HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
 LISTS = {
@@ -81,18 +81,14 @@ def libraries_here(device: torch.device) -> CudaLibraries | None:
 
 
 class CudaRules(TorchFunctionMode):
-    """Enter it around everything that runs Python code of the model; `sdpa` is the fused kernel of 16 bits."""
-
-    def __init__(self, sdpa: str = FLASH) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.sdpa = sdpa
+    """Enter it around everything that runs Python code of the model."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
         if func is F.scaled_dot_product_attention:
-            return fused_attention(self.sdpa, *args, **kwargs)
+            return fused_attention(*args, **kwargs)
         if torch.is_autocast_enabled("cpu"):
             name = getattr(func, "__name__", "")
             if name in runs_in_float32():
@@ -104,7 +100,6 @@ class CudaRules(TorchFunctionMode):
 
 
 def fused_attention(
-    sdpa: str,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -112,27 +107,27 @@ def fused_attention(
     dropout_p: float = 0.0,
     is_causal: bool = False,
 ) -> Tensor:
-    """The kernel that a GPU uses: memory-efficient for float32, for 16 bits the one that `sdpa` names.
+    """The kernel that a GPU uses: flash for 16 bits, memory-efficient for float32.
 
-    Assumes compute capability 8.0 or more and head widths that are multiples of 8 and at most 128, as in all of the
-    suite's sizes. Raises NotImplementedError for a mask, which needs other kernels.
+    cuDNN's kernel, which torch prefers for 16 bits on some cards, makes and saves tensors of the same sizes. Assumes
+    compute capability 8.0 or more and head widths that are multiples of 8, as in all of the suite's sizes. Raises
+    NotImplementedError for a mask, which needs other kernels.
     """
     if attn_mask is not None:
         raise NotImplementedError("fused attention with a mask is not counted for CUDA; count it for the CPU.")
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-    if query.dtype in _SIXTEEN_BIT and sdpa == FLASH:
+    if query.dtype in _SIXTEEN_BIT:
         return operator("_scaled_dot_product_flash_attention")(query, key, value, dropout_p, is_causal)[0]
-    kernel = "cudnn" if query.dtype in _SIXTEEN_BIT and sdpa == CUDNN else "efficient"
+    efficient = operator("_scaled_dot_product_efficient_attention")
     records_graph = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
-    attend = operator(f"_scaled_dot_product_{kernel}_attention")
-    return attend(query, key, value, None, records_graph, dropout_p, is_causal)[0]
+    return efficient(query, key, value, None, records_graph, dropout_p, is_causal)[0]
 
 
-def follow_rules(module: nn.Module, sdpa: str) -> None:
+def follow_rules(module: nn.Module) -> None:
     """Enter the rules with each call of `module`, because autograd hides modes from what a checkpoint recomputes."""
-    rules = CudaRules(sdpa)
+    rules = CudaRules()
 
     def enter(module: nn.Module, inputs: Any) -> None:
         rules.__enter__()  # type: ignore[no-untyped-call]

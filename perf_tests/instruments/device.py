@@ -48,6 +48,9 @@ class Device:
     def start_peaks(self) -> None:
         """Count peaks from here on."""
 
+    def allocated_bytes(self) -> int | None:
+        return None
+
     def peak_allocated_bytes(self) -> int | None:
         return None
 
@@ -128,6 +131,9 @@ class CudaDevice(Device):
 
     def start_peaks(self) -> None:
         torch.cuda.reset_peak_memory_stats(self.torch_device)
+
+    def allocated_bytes(self) -> int | None:
+        return torch.cuda.memory_allocated(self.torch_device)
 
     def peak_allocated_bytes(self) -> int | None:
         return torch.cuda.max_memory_allocated(self.torch_device)

@@ -13,8 +13,6 @@ MATRIX_PRODUCTS = {"aten.mm": 0, "aten.addmm": 1, "aten.bmm": 0, "aten.baddbmm":
 FUSED_ATTENTION = {
     "aten._scaled_dot_product_flash_attention": (2, 0, 4),
     "aten._scaled_dot_product_flash_attention_backward": (5, 1, 11),
-    "aten._scaled_dot_product_cudnn_attention": (2, 0, 6),
-    "aten._scaled_dot_product_cudnn_attention_backward": (5, 1, 14),
     "aten._scaled_dot_product_efficient_attention": (2, 0, 6),
     "aten._scaled_dot_product_efficient_attention_backward": (5, 1, 11),
     "aten._scaled_dot_product_flash_attention_for_cpu": (2, 0, 4),
@@ -122,11 +120,10 @@ def accumulator_bytes(name: str, args: tuple[Any, ...]) -> int:
     """What a fused backward pass in 16 bits allocates for itself on CUDA: the query's gradient in float32.
 
     PyTorch, flash_attn/flash_api.cpp, `mha_bwd`: rows in multiples of 128, widths of 32, and one more number a row.
-    cuDNN's workspace is assumed to be the same; NVIDIA publishes no size.
     """
-    if not name.endswith(("_flash_attention_backward", "_cudnn_attention_backward")):
+    if name != "aten._scaled_dot_product_flash_attention_backward":
         return 0
-    batch, heads, queries, width = args[FUSED_ATTENTION[name][1]].shape
+    batch, heads, queries, width = args[1].shape
     return 4 * batch * heads * (-(-queries // 128) * 128) * (-(-width // 32) * 32 + 1)
 
 

@@ -84,7 +84,9 @@ class StorageTracker:
 
     def pass_by(self, size: int, operator: str, place: str, category: str) -> None:
         """Add a block that its operation frees before it returns."""
-        block = StorageBlock(-(-size // self._block_bytes) * self._block_bytes, operator, place, category, on_host=False)
+        block = StorageBlock(
+            -(-size // self._block_bytes) * self._block_bytes, operator, place, category, on_host=False
+        )
         self.changes += [Change(block, True), Change(block, False)]
 
     def reuses_if_freed_next(self, argument: StorageBlock) -> None:

@@ -32,32 +32,27 @@ class CudaLibraries:
     workspace_bytes: int
     """Of cuBLAS, for each thread that launches matrix products: from the caching allocator, kept until cleared."""
     workspace_rule: str
-    """Why `workspace_bytes` is what it is, in words."""
+    """Where `workspace_bytes` comes from, in words."""
     sdpa_rule: str
+    """Why it is `sdpa`, in words."""
 
 
 def libraries_on(
     compute_major: int | None, torch_version: str, environment: Mapping[str, str], cudnn_version: int | None = None
 ) -> CudaLibraries:
     """By torch's rules; an unknown card counts as Ampere, an unknown cuDNN as the one that torch's wheel brings."""
-    version = _major_minor(torch_version)
-    named = f"torch {version[0]}.{version[1]} on compute capability {compute_major or 8}"
-    sdpa, why = _first_kernel(compute_major, version, environment, cudnn_version)
-    workspace_bytes = _configured_bytes(environment)
-    if workspace_bytes is not None:
-        workspace_rule = f"{CONFIG}={environment[CONFIG]}"
-    else:
-        workspace_bytes, workspace_rule = _default_bytes(compute_major, version), named
-    return CudaLibraries(sdpa, workspace_bytes, workspace_rule, why or named)
+    major, minor = torch_version.split(".")[:2]
+    version = int(major), int(minor)
+    sdpa, sdpa_rule = _first_kernel(compute_major, version, environment, cudnn_version)
+    workspace_bytes, workspace_rule = _default_bytes(compute_major, version), "torch's default on this card"
+    configured_bytes = _configured_bytes(environment)
+    if configured_bytes is not None:
+        workspace_bytes, workspace_rule = configured_bytes, f"{CONFIG}={environment[CONFIG]}"
+    return CudaLibraries(sdpa, workspace_bytes, workspace_rule, sdpa_rule)
 
 
 def libraries_of(gpu: Gpu, torch_version: str, environment: Mapping[str, str]) -> CudaLibraries:
     return libraries_on(gpu.compute_major, torch_version, environment)
-
-
-def _major_minor(version: str) -> tuple[int, int]:
-    major, minor = version.split(".")[:2]
-    return int(major), int(minor)
 
 
 def _configured_bytes(environment: Mapping[str, str]) -> int | None:
@@ -78,11 +73,11 @@ def _default_bytes(compute_major: int | None, version: tuple[int, int]) -> int:
 def _first_kernel(
     compute_major: int | None, version: tuple[int, int], environment: Mapping[str, str], cudnn_version: int | None
 ) -> tuple[str, str]:
-    """And why, where it is not the versions: PyTorch, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp."""
+    """And why: PyTorch, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, `check_prefer_cudnn_attention`."""
     if compute_major not in (HOPPER, BLACKWELL[0]):
-        return FLASH, ""
+        return FLASH, "torch's first choice"
     if environment.get(DEPRIORITIZED) == "1":
         return FLASH, f"{DEPRIORITIZED}=1"
     if cudnn_version is not None:
-        return (CUDNN if cudnn_version > CUDNN_AFTER else FLASH), f"cuDNN {cudnn_version}"
-    return (CUDNN if version >= BUNDLED_SINCE else FLASH), ""
+        return (CUDNN if cudnn_version > CUDNN_AFTER else FLASH), f"by cuDNN {cudnn_version}"
+    return (CUDNN if version >= BUNDLED_SINCE else FLASH), f"by the cuDNN of torch {version[0]}.{version[1]}'s wheel"

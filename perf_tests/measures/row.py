@@ -39,6 +39,8 @@ class Timing:
     """`before` and `after` the rounds: clocks, temperature, load; and the GPU's health in between."""
     peak_allocated_bytes: int | None
     peak_reserved_bytes: int | None
+    allocated_before_bytes: int | None
+    """Before the first round: model, inputs and whatever earlier cases left."""
 
     @property
     def first_compiled_seconds(self) -> float:
@@ -104,6 +106,7 @@ class Row:
         info["compile_seconds"] = self._compile_seconds(timing)
         info["suggested_warmup_rounds"] = suggested_warmup_rounds(timing.seconds, self.warmup_rounds)
         info["flags"] = self._flags(timing, info)
+        info["allocated_before_bytes"] = timing.allocated_before_bytes
         return info
 
     def _rates(self, median_seconds: float) -> Json:

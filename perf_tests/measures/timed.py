@@ -47,6 +47,7 @@ class TimedMeasure(Measure):
 
     def _time(self, rounds: Rounds) -> Timing:
         gc.collect()
+        allocated_before_bytes = self.device.allocated_bytes()
         before, compilations = self._drifting_facts(), count_compilations()
         start = time.perf_counter()
         # The benchmark would show a case that fails in its first round as measured, so that round runs outside of it.
@@ -80,6 +81,7 @@ class TimedMeasure(Measure):
             drift={"before": before, "after": self._drifting_facts(), **self.health.facts()},
             peak_allocated_bytes=self.device.peak_allocated_bytes(),
             peak_reserved_bytes=self.device.peak_reserved_bytes(),
+            allocated_before_bytes=allocated_before_bytes,
         )
 
     def _prepare(self, rounds: Rounds) -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from model.device import device_named, why_gpu_cannot_run, why_gpu_is_passed_over
+from perf_tests.bench.models import forget
 from perf_tests.instruments.device import CudaDevice
 
 WHEEL = ["sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
@@ -140,6 +141,16 @@ def test_a_budget_is_a_share_of_the_gpu_and_never_more_than_all(
 ) -> None:
     device.limit_memory(budget)
     assert cuda.limit.call_args.args[0] == fraction
+
+
+def test_workspaces_go_back_to_the_allocator_before_its_cache_is_emptied(
+    cuda: FakeCuda, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the next case holds what the last one multiplied with, 64 MiB on an H100."""
+    clear = "perf_tests.instruments.device.clear_cublas_workspaces"
+    monkeypatch.setattr(clear, lambda: cuda.calls.append("clear workspaces"))
+    forget(device)
+    assert cuda.calls[-2:] == ["clear workspaces", "empty_cache"]
 
 
 def test_opening_a_gpu_makes_it_the_current_one(cuda: FakeCuda) -> None:

@@ -75,7 +75,7 @@ def test_what_cannot_be_counted_is_held_to_the_masked_half() -> None:
 
 
 def test_an_operation_that_cannot_be_counted_takes_no_case_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(case: object) -> None:
+    def fail(case: object, **_: object) -> None:
         raise NotImplementedError("aten.new")
 
     monkeypatch.setattr("perf_tests.prediction.expectation.counters_of", fail)
@@ -141,5 +141,7 @@ def test_a_device_that_is_not_waited_for_makes_a_case_impossible(deaf: bool, mon
         with pytest.raises(ImpossibleError, match="the clock was read before the device finished"):
             measure(timed)
     else:
+        monkeypatch.setattr(device, "allocated_bytes", lambda: 512)
         measure(timed)
+        assert benchmark.extra_info["allocated_before_bytes"] == 512
     assert seconds == [benchmark.stats["median"]] * 10

@@ -150,7 +150,7 @@ def worthwhile_checkpoints(num_layers: int) -> list[str]:
 def predict_case(case: Case, machine: TargetMachine) -> PredictedCase:
     counters = counters_of(case, libraries=machine.libraries)
     highest = max(counters.parts, key=lambda part: part.peak_bytes)
-    time = predicted_time(parts_of(case, counters, machine.libraries), machine.ceilings)
+    time = predicted_time(parts_of(case, counters), machine.ceilings)
     return PredictedCase(
         case=case,
         peak_bytes=counters.peak_bytes,
@@ -170,12 +170,12 @@ def _uncertainty(case: Case, bound: str, machine: TargetMachine) -> float | None
     return machine.uncertainty[bound]
 
 
-def parts_of(case: Case, counters: Counters, libraries: CudaLibraries | None = None) -> list[Part]:
+def parts_of(case: Case, counters: Counters) -> list[Part]:
     """The phase, split where another thread launches: a step is a forward pass, a backward pass and an update."""
     if not isinstance(case, LanguageModelCase) or len(case.row.main_parts) < 2:
         return [_part(counters.kernels, case.row.is_backward)]
     forward, backward, update = (
-        counters_of(replace(case, phase=part), libraries=libraries).kernels if part in case.row.timed else ()
+        counters_of(replace(case, phase=part)).kernels if part in case.row.timed else ()
         for part in ("forward", "backward", "optimizer")
     )
     # The rest is the loss.
