@@ -73,8 +73,8 @@ def cuda_memory_snapshot() -> dict[str, Any]:
 def clear_cublas_workspaces() -> None:
     """Give cuBLAS's workspaces back to the caching allocator, where each would count in the next case's peak.
 
-    Torch's own way between recordings of CUDA graphs (torch/_inductor/cudagraph_trees.py). Builds without CUDA have
-    neither workspaces nor the function.
+    Torch's own way between recordings of CUDA graphs (torch/_inductor/cudagraph_trees.py); no public call frees them.
+    Builds without CUDA have neither workspaces nor the function.
     """
     clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
     if clear is not None:
