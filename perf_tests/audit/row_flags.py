@@ -12,8 +12,6 @@ OUTLIER_AGREEMENT = 0.1
 TREND_DEVIATIONS = 2.58
 """Two-sided 1 % of Mann and Kendall's test, in standard deviations."""
 TREND_LEAST_CHANGE = 0.05
-WORKSPACE_BYTES = 4 * 32 * 2**20
-"""cuBLAS takes up to 32 MiB for each of a few handles from the same allocator."""
 CPU_WORKSPACE_BYTES_PER_THREAD = 2 * 2**20
 """Of the CPU's fused attention and 16-bit products, from the same allocator: repacked factors, and a block of scores
 (PyTorch, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp: at most 256 x 512 numbers, twice in the backward pass)."""
@@ -29,7 +27,8 @@ class RowFacts:
     bound: str | None = None
     peak_allocated_bytes: int | None = None
     predicted_peak_bytes: int | None = None
-    workspace_bytes: int = WORKSPACE_BYTES
+    workspace_bytes: int = 0
+    """Of libraries, as far as the prediction leaves them out."""
     available_bytes: int | None = None
     sdpa_backend: str | None = None
     recompiles: int | None = None

@@ -85,7 +85,7 @@ def executed(model: nn.Module, execution: str) -> nn.Module:
 
 
 def forget(device: Device) -> None:
-    """Free what the last case left: garbage, compiled graphs, cached memory."""
+    """Free what the last case left: garbage, compiled graphs, cached memory, libraries' workspaces."""
     gc.collect()
     forget_compiled()
     device.release_memory()

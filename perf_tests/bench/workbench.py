@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import pytest
@@ -16,11 +16,13 @@ from perf_tests.cases import AttentionCase, Case
 from perf_tests.instruments import matmul_rate as roofline
 from perf_tests.instruments.cache_flush import CacheFlush
 from perf_tests.instruments.clock import Clock
+from perf_tests.instruments.cuda_rules import libraries_here
 from perf_tests.instruments.device import Device, open_device
 from perf_tests.instruments.device_errors import is_out_of_memory, words_of
 from perf_tests.instruments.gpu_health import GpuHealth, NoHealthError, open_gpu_health
 from perf_tests.instruments.sentinels import sentinel_bytes
-from perf_tests.limits.ceilings import Ceilings
+from perf_tests.limits.ceilings import Ceilings, Rate
+from perf_tests.limits.cuda_libraries import CudaLibraries
 from perf_tests.limits.datasheets import Gpu, gpu_named
 from perf_tests.options import Settings
 from perf_tests.prediction import machine_ceilings
@@ -45,7 +47,7 @@ class Workbench:
     health: GpuHealth | None = None
     why_no_health: str | None = None
     """A sentence where the state of a GPU cannot be read."""
-    _ceilings: dict[str, float] = field(default_factory=dict)
+    _rates: dict[str, Rate] = field(default_factory=dict)
 
     @property
     def disabled(self) -> bool:
@@ -70,20 +72,25 @@ class Workbench:
         return half_bytes
 
     def ceiling(self, precision: str) -> float:
-        """Matrix-product rate of this machine in FLOP/s, measured at the first call."""
-        return self._ceilings.get(precision) or self.measure_ceiling_again(precision)
+        """Highest matrix-product rate of this machine in FLOP/s, measured at the first call."""
+        return self._rates[precision].burst if precision in self._rates else self.measure_ceiling_again(precision)
 
     def measure_ceiling_again(self, precision: str) -> float:
         """The best rate so far, with one more measurement."""
-        rate = roofline.matmul_flops_per_second(PRECISIONS[precision], self.device)
+        rate = roofline.matmul_rate(PRECISIONS[precision], self.device)
         self.device.release_memory()
-        self._ceilings[precision] = max(rate, self._ceilings.get(precision, 0.0))
-        return self._ceilings[precision]
+        self._rates[precision] = rate.best_with(self._rates.get(precision, rate))
+        return self._rates[precision].burst
 
     def expect(self, case: Case) -> Expectation:
         """The case's exact counters and the machine's ceilings."""
         with self.spending("counting"):
-            return expect(case, self._ceilings_for(case.precision), self._gpu)
+            return expect(case, self._ceilings_for(case.precision), self._gpu, self.libraries)
+
+    @property
+    def libraries(self) -> CudaLibraries | None:
+        """Of this GPU; None on a CPU."""
+        return libraries_here(self.device.torch_device)
 
     @contextmanager
     def spending(self, kind: str) -> Iterator[None]:
@@ -96,9 +103,8 @@ class Workbench:
         """This machine's, with the better of the rates measured earlier and in this run."""
         if self._machine is None:
             return None
-        rates, name = self._machine.matmul_flops_per_second, precision.removesuffix("-unscaled")
-        best = max(rates.get(name, 0.0), self.ceiling(precision))
-        return replace(self._machine, matmul_flops_per_second={**rates, name: best})
+        self.ceiling(precision)
+        return self._machine.with_rate(precision.removesuffix("-unscaled"), self._rates[precision])
 
     @cached_property
     def _machine(self) -> Ceilings | None:

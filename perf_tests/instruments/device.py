@@ -8,7 +8,7 @@ import torch
 
 from perf_tests.instruments import heap, host_memory
 from perf_tests.instruments.device_errors import is_out_of_memory
-from perf_tests.instruments.torch_private import spin_cuda
+from perf_tests.instruments.torch_private import clear_cublas_workspaces, spin_cuda
 
 HIGHEST_HERTZ = 3e9
 """Of a multiprocessor, so that a count of cycles takes at least its time on any GPU."""
@@ -60,13 +60,16 @@ class Device(ABC):
         """Make an allocation beyond the budget fail as an error that can be caught."""
 
     def release_memory(self) -> None:
-        """Give cached memory back."""
+        """Give back cached memory and what libraries keep."""
 
     def make_room(self) -> None:
         """After the warm-up: make sure that no later round waits for memory."""
 
     def start_peaks(self) -> None:
         """Count peaks from here on."""
+
+    def allocated_bytes(self) -> int | None:
+        return None
 
     def peak_allocated_bytes(self) -> int | None:
         return None
@@ -157,10 +160,14 @@ class CudaDevice(Device):
         torch.cuda.set_per_process_memory_fraction(min(budget_bytes / total_bytes, 1.0), self.torch_device)
 
     def release_memory(self) -> None:
+        clear_cublas_workspaces()
         torch.cuda.empty_cache()
 
     def start_peaks(self) -> None:
         torch.cuda.reset_peak_memory_stats(self.torch_device)
+
+    def allocated_bytes(self) -> int | None:
+        return torch.cuda.memory_allocated(self.torch_device)
 
     def peak_allocated_bytes(self) -> int | None:
         return torch.cuda.max_memory_allocated(self.torch_device)

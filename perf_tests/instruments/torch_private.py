@@ -83,6 +83,17 @@ def spin_cuda(cycles: int) -> None:
     torch.cuda._sleep(cycles)
 
 
+def clear_cublas_workspaces() -> None:
+    """Give cuBLAS's workspaces back to the caching allocator, where each would count in the next case's peak.
+
+    Torch's own way between recordings of CUDA graphs (torch/_inductor/cudagraph_trees.py); no public call frees them.
+    Builds without CUDA have neither workspaces nor the function.
+    """
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if clear is not None:
+        clear()
+
+
 def operator(name: str) -> Any:
     """An operator by its name in dispatch modes and traces, for example `_to_copy`.
 

@@ -43,6 +43,8 @@ class Timing:
     """`before` and `after` the rounds: clocks, temperature, load; and the GPU's health in between."""
     peak_allocated_bytes: int | None
     peak_reserved_bytes: int | None
+    allocated_before_bytes: int | None
+    """Before the first round: model, inputs and whatever earlier cases left."""
     flushed_bytes: int | None
     """Written before each measured round to flush the caches; None where they are warm."""
     device_busy_seconds: float | None = None
@@ -116,6 +118,7 @@ class Row:
         info["compile_seconds"] = self._compile_seconds(timing)
         info["suggested_warmup_rounds"] = suggested_warmup_rounds(timing.seconds, timing.warmup_rounds_run)
         info["flags"] = self._flags(timing, info)
+        info["allocated_before_bytes"] = timing.allocated_before_bytes
         return info
 
     def _rates(self, median_seconds: float) -> Json:

@@ -58,6 +58,7 @@ class TimedMeasure(Measure):
 
     def _time(self, rounds: Rounds) -> Timing:
         gc.collect()
+        allocated_before_bytes = self.device.allocated_bytes()
         before, compilations = self._drifting_facts(), count_compilations()
         start = time.perf_counter()
         # The benchmark would show a case that fails in the warm-up as measured, so the warm-up runs outside of it.
@@ -91,6 +92,7 @@ class TimedMeasure(Measure):
             peak_allocated_bytes=self._without_flush(self.device.peak_allocated_bytes()),
             peak_reserved_bytes=self._without_flush(self.device.peak_reserved_bytes()),
             flushed_bytes=None if self.flush is None else self.flush.bytes,
+            allocated_before_bytes=self._without_flush(allocated_before_bytes),
         )
 
     def _without_flush(self, peak_bytes: int | None) -> int | None:

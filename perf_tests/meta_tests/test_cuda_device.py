@@ -9,8 +9,11 @@ import pytest
 import torch
 
 from model.device import device_named, why_gpu_cannot_run, why_gpu_is_passed_over
+from perf_tests.bench.models import forget
 from perf_tests.bench.workbench import set_up
+from perf_tests.instruments.cuda_rules import libraries_here
 from perf_tests.instruments.device import CudaDevice, Device
+from perf_tests.limits.cuda_libraries import libraries_on
 from perf_tests.meta_tests.example_cases import SETTINGS, attention_case
 
 WHEEL = ["sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
@@ -211,6 +214,24 @@ def test_a_budget_is_a_share_of_the_gpu_and_never_more_than_all(
 ) -> None:
     device.limit_memory(budget)
     assert cuda.limit.call_args.args[0] == fraction
+
+
+def test_workspaces_go_back_to_the_allocator_before_its_cache_is_emptied(
+    cuda: FakeCuda, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the next case holds what the last one multiplied with, 64 MiB on an H100."""
+    clear = "perf_tests.instruments.device.clear_cublas_workspaces"
+    monkeypatch.setattr(clear, lambda: cuda.calls.append("clear workspaces"))
+    forget(device)
+    assert cuda.calls[-2:] == ["clear workspaces", "empty_cache"]
+
+
+def test_the_libraries_rules_are_those_of_the_gpu_that_is_here(cuda: FakeCuda) -> None:
+    cuda.sees(capability=(9, 0))
+    here, on_ampere = libraries_here(torch.device("cuda", 0)), libraries_on(8, torch.__version__, {})
+    assert here is not None
+    assert here.workspace_bytes > on_ampere.workspace_bytes
+    assert libraries_here(torch.device("cpu")) is None
 
 
 def test_opening_a_gpu_makes_it_the_current_one(cuda: FakeCuda) -> None:

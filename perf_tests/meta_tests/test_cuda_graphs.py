@@ -16,7 +16,7 @@ from perf_tests.bench.outcomes import why_unsupported
 from perf_tests.bench.workbench import Workbench
 from perf_tests.cases import LanguageModelCase
 from perf_tests.counting.case_counters import why_not_counted
-from perf_tests.counting.memory_estimate import needed_bytes
+from perf_tests.counting.needed_bytes import needed_bytes
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.compilation import count_compilations
 from perf_tests.instruments.device import CpuDevice
