@@ -20,7 +20,7 @@ from perf_tests.records.record import Json
 from perf_tests.run import after as reporting
 from perf_tests.run import before as recording
 from perf_tests.run.shard import places_of_share
-from perf_tests.run.termination import ended_by_sigterm
+from perf_tests.run.termination import EXIT_CODE, TERMINATED, interrupted_by_sigterm
 
 LEDGER_TEST = "test_counters.py"
 
@@ -131,7 +131,7 @@ def _share_of(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
-    with ended_by_sigterm():
+    with interrupted_by_sigterm(session.config):
         return (yield)
 
 
@@ -192,6 +192,8 @@ def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     reporting.finish(session)
+    if session.config.stash.get(TERMINATED, False):
+        session.exitstatus = EXIT_CODE
 
 
 @pytest.hookimpl(trylast=True)
