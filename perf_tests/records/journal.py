@@ -59,7 +59,7 @@ class Journal:
     @classmethod
     def create(cls, folder: Path, header: Json) -> "Journal":
         folder.mkdir(parents=True, exist_ok=True)
-        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
         path = folder / f"journal-{stamp}-{os.getpid()}.jsonl"
         journal = cls(path, path.open("xb"))
         _lock(journal._file)

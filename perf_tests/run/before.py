@@ -97,7 +97,7 @@ def _open_run(config: pytest.Config, benchmarks: list[pytest.Item], workbench: W
         ) from error
     workbench.session = MeasuringSession(journal, contents, Progress(terminal_line(config)))
     config.stash[RUN] = run
-    left = _left(benchmarks, workbench.session, option.retry)
+    left = cases_left(benchmarks, workbench.session, option.retry)
     workbench.session.progress.predicted_seconds.update({i.nodeid: predicted_seconds(i, settings) for i in left})
     _limit_time(config, left)
     if contents.starts or contents.finished_ids:
@@ -108,7 +108,7 @@ def _open_run(config: pytest.Config, benchmarks: list[pytest.Item], workbench: W
     return _without_killers(left, workbench.session)
 
 
-def _left(benchmarks: list[pytest.Item], session: MeasuringSession, retries: bool) -> list[pytest.Item]:
+def cases_left(benchmarks: list[pytest.Item], session: MeasuringSession, retries: bool) -> list[pytest.Item]:
     """The cases that the journal does not hold."""
     for row in list(session.contents.outcomes) if retries else []:
         if row["outcome"] in RETRIED:
