@@ -1,6 +1,6 @@
 """One run from its first case to its record: the journal, and the rows of each case."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,38 +93,45 @@ class MeasuringSession:
 
 def open_journal(
     storage: Path, header: Json, resume: bool, any_driver: bool = False
-) -> tuple[Journal, JournalContents]:
+) -> tuple[Journal, JournalContents, list[str]]:
     """A new journal, or with `resume` that of this machine's newest interrupted run, if there is one.
 
-    Raises ResumeError when that run differs from this one, OSError when the journal cannot be written.
+    Beside it a sentence for each run of another machine. Raises ResumeError when the interrupted run differs from this
+    one, OSError when the journal cannot be written.
     """
-    if resume:
-        for path in unfinished_journals(storage):
-            try:
-                contents = read_journal(path)
-            except FileNotFoundError:  # that run has just become complete
-                continue
-            except ValueError as error:
-                raise ResumeError(f"{error} Delete it to start over.") from error
-            if contents is None or _is_another_share(contents.header, header):
-                continue
-            differences = machine_differences(header["machine_info"], contents.header["machine_info"])
-            if any(not difference.startswith(DRIVER) for difference in differences):
-                continue
-            journal = Journal.reopen(path)
-            if journal is None:  # that run is still running
-                continue
-            difference = _difference(contents.header, header)
-            if difference:
-                journal.close()
-                raise ResumeError(
-                    f"The interrupted run {path.name} differs from this one in {difference}; "
-                    f"resume it with `{contents.header['command']}`, or delete {path} to start over."
-                )
-            if differences:
-                _accept_driver(journal, contents, differences[0], header, any_driver)
-            return journal, contents
-    return Journal.create(own_folder(storage), header), JournalContents(header)
+    passed_over: list[str] = []
+    for path, contents in _interrupted_runs(storage, header) if resume else ():
+        differences = machine_differences(header["machine_info"], contents.header["machine_info"])
+        if any(not difference.startswith(DRIVER) for difference in differences):
+            passed_over.append(f"{path.name} is of another machine or build: {'; '.join(differences)}.")
+            continue
+        journal = Journal.reopen(path)
+        if journal is None:  # that run is still running
+            continue
+        difference = _difference(contents.header, header)
+        if difference:
+            journal.close()
+            raise ResumeError(
+                f"The interrupted run {path.name} differs from this one in {difference}; "
+                f"resume it with `{contents.header['command']}`, or delete {path} to start over."
+            )
+        if differences:
+            _accept_driver(journal, contents, differences[0], header, any_driver)
+        return journal, contents, []
+    return Journal.create(own_folder(storage), header), JournalContents(header), passed_over
+
+
+def _interrupted_runs(storage: Path, header: Json) -> Iterator[tuple[Path, JournalContents]]:
+    """Newest first, without those of other shares of this grid. Raises ResumeError for a damaged one."""
+    for path in unfinished_journals(storage):
+        try:
+            contents = read_journal(path)
+        except FileNotFoundError:  # that run has just become complete
+            continue
+        except ValueError as error:
+            raise ResumeError(f"{error} Delete it to start over.") from error
+        if contents is not None and not _is_another_share(contents.header, header):
+            yield path, contents
 
 
 def _is_another_share(interrupted: Json, now: Json) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Generator
 
 import pytest
 
-from perf_tests.run import time_limit
+from perf_tests.run.time_limit import TIME_LIMIT
 
 minutes = 0
 
@@ -16,5 +16,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     return (yield)
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    time_limit.seconds_since_process_start = lambda: 60.0 * minutes
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    limit = session.config.stash[TIME_LIMIT]
+    assert limit is not None
+    limit.now = lambda: 60.0 * minutes

@@ -9,6 +9,9 @@ import pytest
 from perf_tests.__main__ import main
 from perf_tests.proofs.synthetic import BACKWARD, FORWARD, FULL_STEP, passed, record, timed, untimed, write_record
 from perf_tests.records.record import Json, why_not_a_record
+from perf_tests.records.store import list_records, read_record
+from perf_tests.verbs.gate import records_of
+from perf_tests.views.report.run import machines_of
 
 KERNELS = "perf_tests/test_kernels.py::test_kernels_of_forward[tiny-ctx8-fp32-naive]"
 
@@ -95,6 +98,17 @@ def test_a_merged_record_goes_to_a_new_file_on_request_and_over_none_that_exists
     before = Path(paths[0]).read_bytes()
     assert main(["merge", *paths, "-o", paths[0]]) == 2
     assert Path(paths[0]).read_bytes() == before
+
+
+def test_of_merged_shards_the_merged_record_alone_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Otherwise the launches of a commit would count twice, and a page would compare a run with its own part."""
+    paths = written(tmp_path, FIRST, SECOND, record([timed(seconds=[2.0])]))
+    assert main(["merge", *paths[:2]]) == 0
+    left = ["machine/0003_abc", "machine/0004_abc"]
+    assert sorted(found.name for found in list_records(tmp_path).records) == left
+    assert [found.name for found in records_of(tmp_path, "abc")] == left
+    (machine,) = machines_of(map(read_record, sorted(tmp_path.glob("*/*.json"))), keeps_all=True)
+    assert sorted(run.name for run in machine.runs) == left
 
 
 def test_cases_of_other_shards_are_not_gone(tmp_path: Path) -> None:

@@ -9,19 +9,20 @@ from unittest.mock import Mock
 import pytest
 
 from perf_tests.bench.benchmark_options import SavingOptions
+from perf_tests.bench.outcomes import Outcome
 from perf_tests.bench.progress import Progress
 from perf_tests.bench.session import MeasuringSession, ResumeError, open_journal
 from perf_tests.bench.stash import RUN, SAVING, SETTINGS, WORKBENCH, Run
 from perf_tests.meta_tests.example_cases import SETTINGS as TOY_SETTINGS
 from perf_tests.meta_tests.example_cases import language_model_case
 from perf_tests.meta_tests.items import benchmark
-from perf_tests.proofs.synthetic import BACKWARD, FORWARD, FULL_STEP, TEN_ROUNDS, header, record, timed, untimed
+from perf_tests.proofs.synthetic import BACKWARD, FORWARD, FULL_STEP, TEN_ROUNDS, header, record, timed
 from perf_tests.records.journal import Journal, JournalContents, read_journal
 from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord, own_folder
 from perf_tests.run.after import finish
 from perf_tests.run.before import cases_left
-from perf_tests.run.time_limit import TIME_LIMIT
+from perf_tests.run.time_limit import TIME_LIMIT, TimeLimit
 
 
 def on_gpu(driver: str, shard: list[int] | None = None) -> Json:
@@ -41,7 +42,7 @@ def test_another_driver_is_named_and_resumed_only_on_request(tmp_path: Path) -> 
     path = interrupted(tmp_path, on_gpu("550.54"))
     with pytest.raises(ResumeError, match=r"gpu.driver: '560.28' here, '550.54' there.*--resume-any-driver"):
         open_journal(tmp_path, on_gpu("560.28"), resume=True)
-    journal, contents = open_journal(tmp_path, on_gpu("560.28"), resume=True, any_driver=True)
+    journal, contents, _ = open_journal(tmp_path, on_gpu("560.28"), resume=True, any_driver=True)
     journal.close()
     assert journal.path == path
     assert contents.finished_ids == {FORWARD}
@@ -51,10 +52,21 @@ def test_another_driver_is_named_and_resumed_only_on_request(tmp_path: Path) -> 
     assert record_now["suite"]["other_drivers"] == ["560.28"], "which rows of two drivers stand in one record is told"
 
 
+def test_a_run_of_other_hardware_is_passed_over_and_named(tmp_path: Path) -> None:
+    path = interrupted(tmp_path, on_gpu("550"))
+    here = {**on_gpu("550"), "machine_info": {**on_gpu("550")["machine_info"], "cpu": {"count": 64}}}
+    journal, contents, passed_over = open_journal(tmp_path, here, resume=True)
+    journal.close()
+    assert contents.finished_ids == set()
+    assert len(passed_over) == 1
+    assert f"{path.name} is of another machine or build: " in passed_over[0]
+    assert "cpu.count: 64 here, 8 there" in passed_over[0]
+
+
 def test_the_interrupted_run_of_another_shard_is_left_to_it(tmp_path: Path) -> None:
     first, second = (interrupted(tmp_path, on_gpu("550", [share, 2])) for share in (1, 2))
     for share, path in ((1, first), (2, second)):
-        journal, _ = open_journal(tmp_path, on_gpu("550", [share, 2]), resume=True)
+        journal, _, _ = open_journal(tmp_path, on_gpu("550", [share, 2]), resume=True)
         journal.close()
         assert journal.path == path
     with pytest.raises(ResumeError, match="shard"):
@@ -71,7 +83,7 @@ def measuring(tmp_path: Path) -> Iterator[MeasuringSession]:
 
 def test_retry_measures_again_what_ended_in_an_error(measuring: MeasuringSession) -> None:
     for case_id, outcome in ((FORWARD, "error"), (BACKWARD, "out_of_memory")):
-        measuring.contents.add("outcome", untimed(case_id, outcome))
+        measuring.not_measured(case_id, language_model_case(), Outcome(outcome, "why"))
     items = [benchmark(language_model_case(), nodeid=case_id) for case_id in (FORWARD, BACKWARD, FULL_STEP)]
     assert cases_left(items, measuring, retries=False) == items[2:]
     assert cases_left(items, measuring, retries=True) == [items[0], items[2]]
@@ -87,7 +99,7 @@ def ended(measuring: MeasuringSession, exit_code: int = 0, **saving: Any) -> tup
     stash[RUN], stash[SETTINGS] = run, TOY_SETTINGS
     stash[SAVING] = SavingOptions(Path("nowhere"), **saving)
     stash[WORKBENCH] = Mock(session=measuring)
-    stash[TIME_LIMIT] = Mock(is_reached=True, minutes=3)
+    stash[TIME_LIMIT] = TimeLimit(3, Mock(), Mock(), is_reached=True)
     session: Any = SimpleNamespace(config=SimpleNamespace(stash=stash), exitstatus=exit_code)
     finish(session)
     return int(session.exitstatus), run

@@ -37,6 +37,12 @@ def is_shard(record: Json) -> bool:
     return isinstance(settings, dict) and settings.get("shard") is not None
 
 
+def parts_of(record: Json) -> set[str]:
+    """The names of the shards that a merged record holds."""
+    names = record["suite"].get("merged_from")
+    return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
+
+
 def timing_outcomes(record: Json) -> list[Json]:
     """The outcomes of cases that were to be timed; those of extra passes over them are left out."""
     return [row for row in record["outcomes"] if row.get("pass") is None]

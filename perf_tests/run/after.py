@@ -87,7 +87,7 @@ def finish(session: pytest.Session) -> None:
     if not measuring.is_complete:
         limit = stash[TIME_LIMIT]
         if limit is not None and limit.is_reached:
-            _stop_at_limit(session, run, measuring)
+            _stop_at_limit(session, run, measuring, limit.minutes)
         run.notes.append(_interruption(measuring))
         return
     run.record = with_notices(measuring.record())
@@ -108,11 +108,11 @@ def finish(session: pytest.Session) -> None:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR  # as for any incomparable baseline
 
 
-def _stop_at_limit(session: pytest.Session, run: Run, measuring: MeasuringSession) -> None:
+def _stop_at_limit(session: pytest.Session, run: Run, measuring: MeasuringSession, minutes: float) -> None:
     """What is measured is compared; cases left are no success where the comparison may fail."""
     selection, saving = measuring.contents.header["selection"], session.config.stash[SAVING]
     left = len(set(selection) - measuring.contents.finished_ids)
-    run.notes.append(f"--time-limit {session.config.stash[TIME_LIMIT].minutes:g} is reached, {left} cases are left.")
+    run.notes.append(f"--time-limit {minutes:g} is reached, {left} cases are left.")
     if run.baseline is not None:
         _compare(run, measuring.record(), run.baseline.data, saving, gone_counts=False)
     if session.exitstatus == pytest.ExitCode.OK and run.failures:

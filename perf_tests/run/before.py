@@ -87,7 +87,7 @@ def _open_run(config: pytest.Config, benchmarks: list[pytest.Item], workbench: W
         run.accepted = accepted_slowdowns(config.rootpath) if saving.compare else ()
         header = _header(config, [item.nodeid for item in benchmarks], machine_info)
         option = config.option
-        journal, contents = open_journal(saving.storage, header, option.resume, option.resume_any_driver)
+        journal, contents, notes = open_journal(saving.storage, header, option.resume, option.resume_any_driver)
     except (BaselineError, ResumeError, ProfilerBusyError) as error:
         raise pytest.UsageError(str(error)) from error
     except OSError as error:
@@ -97,6 +97,7 @@ def _open_run(config: pytest.Config, benchmarks: list[pytest.Item], workbench: W
         ) from error
     workbench.session = MeasuringSession(journal, contents, Progress(terminal_line(config)))
     config.stash[RUN] = run
+    run.notes += notes
     left = cases_left(benchmarks, workbench.session, option.retry)
     workbench.session.progress.predicted_seconds.update({i.nodeid: predicted_seconds(i, settings) for i in left})
     _limit_time(config, left)
