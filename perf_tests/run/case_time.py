@@ -34,7 +34,7 @@ LAUNCHES_PER_BLOCK = 50
 """Of an eager forward pass: 46 in fp32, 62 in bf16, by the ledger of exact counters."""
 USES_PER_BYTE = 3
 """What a round holds is written once and read about twice."""
-COMPILING_SECONDS_PER_BLOCK = 8.0
+COMPILING_SECONDS_PER_BLOCK = 5.0
 OVERHEAD_SECONDS = {None: 2.0, "kernels": 5.0, "memory": 5.0, "warmup": 60.0}
 """By pass: building, counting, processes. These and compiling are rough, and hold until a like case is measured."""
 

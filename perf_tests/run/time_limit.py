@@ -16,7 +16,7 @@ from perf_tests.views.screens.lines import case_name
 class TimeLimit:
     """A plugin that leaves the cases that would end after the limit.
 
-    A case is predicted in closed form, times what the last like case took over its own prediction.
+    A case is predicted in closed form, times how much longer than predicted the last like case took.
     """
 
     minutes: float
@@ -36,8 +36,8 @@ class TimeLimit:
 
     def seconds(self, item: pytest.Item) -> float:
         """How long the case will take, its set-up, compiling and clean-up included."""
-        of_others = max(1.0, [1.0, *self._slowness.values()][-1])
-        return self.predict(item) * self._slowness.get(_kind(item), of_others)
+        of_last = [1.0, *self._slowness.values()][-1]
+        return self.predict(item) * max(1.0, self._slowness.get(_kind(item), of_last))
 
     def refuse_if_too_short(self, items: list[pytest.Item]) -> None:
         """Raises pytest.UsageError with one sentence where a case does not fit even right after the start."""
@@ -68,7 +68,7 @@ class TimeLimit:
 
 def _kind(item: pytest.Item) -> Hashable:
     case = item.stash[CASE]
-    return item.stash[PASS], case.phase, is_compiled(case)
+    return item.stash[PASS], case.phase, case.precision, case.attention, is_compiled(case)
 
 
 TIME_LIMIT = pytest.StashKey[TimeLimit | None]()
