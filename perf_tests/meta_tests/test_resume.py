@@ -96,7 +96,8 @@ def ended(measuring: MeasuringSession, exit_code: int = 0, **saving: Any) -> tup
     """A run whose time is up after FORWARD, whose rounds took `TEN_ROUNDS` in the baseline."""
     stash = pytest.Stash()
     run = Run(gone_counts=True, baseline=StoredRecord(Path("machine/0001_x.json"), record([timed(), timed(BACKWARD)])))
-    stash[RUN], stash[SETTINGS] = run, TOY_SETTINGS
+    stash[RUN] = run
+    stash[SETTINGS] = TOY_SETTINGS
     stash[SAVING] = SavingOptions(Path("nowhere"), **saving)
     stash[WORKBENCH] = Mock(session=measuring)
     stash[TIME_LIMIT] = TimeLimit(3, Mock(), Mock(), is_reached=True)

@@ -82,7 +82,7 @@ def test_a_limit_shorter_than_a_case_is_refused_with_its_name_its_seconds_and_th
     "longer, shorter",
     [
         (language_model_case(execution="compiled"), language_model_case()),
-        (language_model_case(phase="backward"), language_model_case()),
+        (language_model_case(phase="optimizer"), language_model_case(phase="forward_backward")),
         (attention_case(sequence_length=4096), attention_case()),
         (attention_case(attention="compiled"), attention_case()),
     ],
