@@ -93,8 +93,10 @@ class WorkerProcess:
 
 def start_worker(module: str, folder: Path, environment: Mapping[str, str], side: Side | None = None) -> WorkerProcess:
     log = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the worker lives
+    # A scheduler sends SIGTERM to every process. The worker inherits the mask, so that its starter ends it, in order.
+    unmasked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     ours, its = socket.socketpair()
-    with its:
+    try:
         process = subprocess.Popen(
             [sys.executable, "-m", module, str(its.fileno())],
             cwd=folder,
@@ -105,6 +107,9 @@ def start_worker(module: str, folder: Path, environment: Mapping[str, str], side
             pass_fds=(its.fileno(),),
             process_group=0,  # Ctrl-C is for the suite, which ends its workers itself
         )
+    finally:
+        its.close()
+        signal.pthread_sigmask(signal.SIG_SETMASK, unmasked)
     return WorkerProcess(process, Channel(ours), log, side)
 
 
