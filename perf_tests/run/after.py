@@ -124,7 +124,9 @@ def _stop_at_limit(session: pytest.Session, run: Run, measuring: MeasuringSessio
     """What is measured is compared; cases left are no success where the comparison may fail."""
     selection, saving = measuring.contents.header["selection"], session.config.stash[SAVING]
     left = len(set(selection) - measuring.contents.finished_ids)
-    run.notes.append(f"--time-limit {minutes:g} is reached, {how_many(left, 'case')} left.")
+    run.notes.append(
+        f"--time-limit {minutes:g} is reached, {how_many(left, 'case')} {'is' if left == 1 else 'are'} left."
+    )
     if run.baseline is not None:
         _compare(run, measuring.record(), run.baseline.data, saving, gone_counts=False)
     if session.exitstatus == pytest.ExitCode.OK and run.failures:
