@@ -127,9 +127,12 @@ wheels:  ## pack what a Linux x86-64 machine with torch and no network needs: ma
 	du -sm wheels
 
 # The file of paths shows the machine's packages, also those of a virtual environment, which a nested one would hide.
+FOLDERS_OF_THE_MACHINE := from importlib.util import find_spec as find; \
+    print(*(find(name).submodule_search_locations[0].rpartition('/')[0] for name in ('torch', 'pip')), sep='\n')
+
 offline:  ## install from wheels/ alone into VENV, beside the torch that PYTHON has
 	$(PYTHON) -m venv --without-pip $(VENV)
-	$(PYTHON) -c "import pip, torch; print(*{path[0].rpartition('/')[0] for path in (pip.__path__, torch.__path__)}, sep='\n')" \
-	    > "$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/of_the_machine.pth"
+	$(PYTHON) -c "$(FOLDERS_OF_THE_MACHINE)" > "$$(echo $(VENV)/lib/python*/site-packages)/of_the_machine.pth" || \
+	    { echo "$(PYTHON) lacks torch or pip; name the Python that has them with PYTHON=..."; exit 1; }
 	$(BIN)/python -m pip install --quiet --no-index --find-links wheels --requirement wheels/requirements.txt
 	touch $(INSTALLED)
