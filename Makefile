@@ -13,7 +13,7 @@ BASE ?= main
 LAUNCHES ?= 10
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 
-.PHONY: help perf baseline gate report pictures questions nsys test test-tools-a-to-q test-tools-r-to-z test-suites lint proofs clean wheels offline
+.PHONY: help perf baseline gate report pictures questions nsys test test-tools-a-to-q test-tools-r-to-z test-suites lint proofs clean wheels offline expedition
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
@@ -94,6 +94,14 @@ proofs: $(INSTALLED)  ## measure what the suite claims of itself
 	$(BIN)/python -m perf_tests.proofs.counters_repeat
 	$(BIN)/python -m perf_tests.proofs.predicted_cpu_peak
 	$(BIN)/python -m perf_tests.proofs.predicted_times
+
+# OUT takes the results; STATE is the folder of an earlier slice where OUT is empty.
+SLICE := page
+OUT ?= expedition
+STATE ?= expedition
+
+expedition: $(INSTALLED)  ## record on a GPU machine in slices, 1 to 8 and page: make expedition SLICE=1 (docs/gpu.md)
+	$(BIN)/python -m perf_tests.proofs.expedition $(SLICE) --out "$(OUT)" --state "$(STATE)" $(ARGS)
 
 clean:  ## delete the installation and caches, keep the records
 	rm -rf .venv* .mypy_cache .ruff_cache .pytest_cache .hypothesis
