@@ -101,6 +101,7 @@ def run_step(step: Step, state: Path, device: str, seconds: float) -> Json:
     log.parent.mkdir(exist_ok=True)
     start, is_killed = time.monotonic(), False
     with log.open("ab") as output:
+        earlier_bytes = output.tell()
         process = subprocess.Popen(
             [sys.executable, "-m", *words], cwd=ROOT, stdout=output, stderr=output, process_group=0
         )
@@ -109,12 +110,15 @@ def run_step(step: Step, state: Path, device: str, seconds: float) -> Json:
         except subprocess.TimeoutExpired:
             is_killed = True
             end_group(process)
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    printed = log.read_bytes()[earlier_bytes:].decode(errors="replace")
+    lines = [line for line in printed.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR")]  # pytest prints more after a usage error
     return {
+        "device": device,
         "exit_code": process.returncode,
         "seconds": time.monotonic() - start,
         "is_killed": is_killed,
-        "last_line": lines[-1].strip("= ") if lines else "",
+        "last_line": (errors or lines or [""])[-1].strip("= "),
     }
 
 

@@ -28,7 +28,10 @@ class Found:
         if not path.exists():
             of_slice = next(name for name, steps in SLICES.items() if any(entry.name == step for entry in steps))
             raise NotMeasuredError(f"{step}, slice {of_slice}, has not run")
-        return dict(json.loads(path.read_text()))
+        finding: Json = json.loads(path.read_text())
+        if finding["device"] == "cpu":
+            raise NotMeasuredError("not measured on a CPU")
+        return finding
 
     def values(self, check: str) -> Json:
         """What a check of the instruments measured."""
@@ -42,14 +45,14 @@ class Found:
 
     def run(self, step: str) -> JournalContents:
         """The rows of the step's newest record, else of its journal."""
-        storage = self.state / "storage" / step
+        finding, storage = self.finding(step), self.state / "storage" / step
         if records := list_records(storage).records:
             data = records[-1].data
             return JournalContents({}, data["benchmarks"], data["outcomes"], data.get("passes", []))
         journals = (read_journal(path) for path in unfinished_journals(storage))
         contents = next(filter(None, journals), None)
         if contents is None:
-            raise NotMeasuredError(how_it_ended(step, self.finding(step)))
+            raise NotMeasuredError(how_it_ended(step, finding))
         return contents
 
     def timed(self, step: str) -> list[Json]:
@@ -61,10 +64,7 @@ class Found:
         return run.benchmarks
 
     def gpu_name(self) -> str:
-        gpu = self.values("facts")["gpu"]
-        if gpu is None:
-            raise NotMeasuredError("not measured on a CPU")
-        return str(gpu["name"])
+        return str(self.values("facts")["gpu"]["name"])
 
 
 def how_it_ended(step: str, finding: Json) -> str:

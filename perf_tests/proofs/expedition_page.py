@@ -1,5 +1,6 @@
 """The page that ends an expedition: each claim with its limit, the machine's figure, and whether that confirms it."""
 
+import json
 from pathlib import Path
 
 from perf_tests.proofs.expedition_claims import CLAIMS, Claim
@@ -24,7 +25,7 @@ def _machine(found: Found) -> str:
         facts = found.values("facts")
     except NotMeasuredError as error:
         return f"The machine is not known: {error}."
-    gpu = facts["gpu"] or {"name": "no GPU", "driver": None}
+    gpu = facts["gpu"]
     return f"{gpu['name']}, driver {gpu['driver']}, torch {facts['torch']}, Python {facts['python']}"
 
 
@@ -41,11 +42,10 @@ def _row(claim: Claim, found: Found) -> str:
 
 
 def _steps(found: Found) -> list[str]:
-    lines = []
-    for step in dict.fromkeys(step.name for steps in SLICES.values() for step in steps):
-        try:
-            finding = found.finding(step)
-        except NotMeasuredError:
-            continue
-        lines.append(f"| {finding['slice']} | {step} | {finding['exit_code']} | {finding['seconds']:.0f} |")
-    return lines
+    names = dict.fromkeys(step.name for steps in SLICES.values() for step in steps)
+    ended = [(name, found.state / "findings" / f"{name}.json") for name in names]
+    findings = [(name, json.loads(path.read_text())) for name, path in ended if path.exists()]
+    return [
+        f"| {finding['slice']} | {name} | {finding['exit_code']} | {finding['seconds']:.0f} |"
+        for name, finding in findings
+    ]

@@ -39,6 +39,7 @@ def suite(name: str, question: str, options: str = "") -> Step:
 
 MODEL_ALONE = '--precision bf16 --phase forward,full_step -k "not attention"'
 LONG_SDPA = "--precision bf16 --phase forward,full_step --attention sdpa --head-dim 64 --sequence-length 4096"
+SHORT_SDPA = "--precision bf16 --phase forward,backward --attention sdpa --sequence-length 256,1024 -k attention"
 ASSERTS = suite(
     "device-assert",
     "Does an error that makes the GPU unusable cost its own case alone?",
@@ -64,9 +65,9 @@ SLICES: dict[str, tuple[Step, ...]] = {
               f'{LONG_SDPA} --size xl --context 512 -k "attention or full_step"'),
         suite("sdpa", "Which kernel does fused attention take at each head width?",
               "--precision fp32,bf16 --attention sdpa --sequence-length 1024 --rounds 20 -k attention"),
-        suite("warm-cache", "A case with warm caches", f"--size small --context 128 {MODEL_ALONE}"),
+        suite("warm-cache", "Attention with warm caches", SHORT_SDPA),
         suite("cold-cache", "The same with the last-level cache flushed before each round",
-              f"--size small --context 128 --cold-cache {MODEL_ALONE}"),
+              f"{SHORT_SDPA} --cold-cache"),
     ),
     "3": (
         suite("overflow", "Does a batch that overflows cost its own case alone?",
