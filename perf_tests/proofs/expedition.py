@@ -14,6 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
 from model.device import device_named
@@ -63,7 +65,7 @@ def main(words: list[str] | None = None) -> int:
 
 def run_slice(name: str, state: Path, out: Path, limits: FolderLimits, device: str, seconds: float) -> int:
     """Run the steps that have no result yet, and save the state after each."""
-    end = time.monotonic() + seconds
+    end, packs = time.monotonic() + seconds, f"traces-{name}-{datetime.now():%Y%m%dT%H%M%S}"
     for step in SLICES[name]:
         if is_done(step, state):
             print(f"{step.name}: has its result")
@@ -73,9 +75,12 @@ def run_slice(name: str, state: Path, out: Path, limits: FolderLimits, device: s
             print(f"{step.name}: not begun with {left:.0f} s left; run slice {name} again")
             return 1
         print(f"{step.name}: {step.question}", flush=True)
-        finding = {"slice": name, **run_step(step, state, device, left)}
-        write_finding(step, state, finding)
-        save_state(state, out, f"traces-{name}", limits)
+        try:
+            finding = {"slice": name, **run_step(step, state, device, left)}
+            finding_path(step, state).parent.mkdir(exist_ok=True)
+            finding_path(step, state).write_text(json.dumps(finding, indent=1))
+        finally:
+            save_state(state, out, packs, limits)
         print(f"  exit code {finding['exit_code']} after {finding['seconds']:.0f} s: {finding['last_line']}")
     return 0 if all(is_done(step, state) for step in SLICES[name]) else 1
 
@@ -83,14 +88,12 @@ def run_slice(name: str, state: Path, out: Path, limits: FolderLimits, device: s
 def is_done(step: Step, state: Path) -> bool:
     if step.records:
         return any((state / "storage" / step.name).glob("*/*.json"))
-    return (state / "findings" / f"{step.name}.json").exists()
+    path = finding_path(step, state)
+    return path.exists() and json.loads(path.read_text())["exit_code"] == 0
 
 
-def write_finding(step: Step, state: Path, finding: Json) -> None:
-    if step.records or not finding["is_killed"]:
-        path = state / "findings" / f"{step.name}.json"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(finding, indent=1))
+def finding_path(step: Step, state: Path) -> Path:
+    return state / "findings" / f"{step.name}.json"
 
 
 def run_step(step: Step, state: Path, device: str, seconds: float) -> Json:
@@ -99,16 +102,16 @@ def run_step(step: Step, state: Path, device: str, seconds: float) -> Json:
     words = shlex.split(f"{filled} {step.on_cpu}" if device == "cpu" else filled)
     log = state / "logs" / f"{step.name}.txt"
     log.parent.mkdir(exist_ok=True)
-    start, is_killed = time.monotonic(), False
+    start = time.monotonic()
     with log.open("ab") as output:
         earlier_bytes = output.tell()
-        process = subprocess.Popen(
-            [sys.executable, "-m", *words], cwd=ROOT, stdout=output, stderr=output, process_group=0
-        )
+        command = [sys.executable, "-m", *words]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output, process_group=0)
         try:
             process.wait(seconds + GRACE_SECONDS)
         except subprocess.TimeoutExpired:
-            is_killed = True
+            print(f"  ended {GRACE_SECONDS:.0f} s after the slice")
+        finally:
             end_group(process)
     printed = log.read_bytes()[earlier_bytes:].decode(errors="replace")
     lines = [line for line in printed.splitlines() if line.strip()]
@@ -117,20 +120,16 @@ def run_step(step: Step, state: Path, device: str, seconds: float) -> Json:
         "device": device,
         "exit_code": process.returncode,
         "seconds": time.monotonic() - start,
-        "is_killed": is_killed,
         "last_line": (errors or lines or [""])[-1].strip("= "),
     }
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """End a process and those that it started: first by SIGTERM, so that a run keeps its journal."""
+    """End what runs of a process and those that it started: first by SIGTERM, so that a run keeps its journal."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
+        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
             os.killpg(process.pid, number)
             process.wait(GRACE_SECONDS)
-        except (subprocess.TimeoutExpired, ProcessLookupError):
-            continue
-    process.wait()
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import quantiles
 
+import pytest
+
 from perf_tests.limits.predicted_time import UNCERTAINTY_ON_A_KNOWN_HOST
 from perf_tests.proofs.expedition_found import Found, NotMeasuredError, how_it_ended, known, medians, same_case
 from perf_tests.records.record import OUTCOMES, identity_of, timing_outcomes
@@ -65,10 +67,12 @@ def flagged(step: str, flag: str, is_planted: bool = False) -> Judge:
 
 
 def passes(step: str) -> Judge:
-    """The step's process exited with 0."""
+    """The step's process exited with 0; 4 says that it could not run."""
 
     def judge(found: Found) -> tuple[str, bool]:
         finding = found.finding(step)
+        if finding["exit_code"] == pytest.ExitCode.USAGE_ERROR:
+            raise NotMeasuredError(how_it_ended(step, finding))
         return how_it_ended(step, finding), finding["exit_code"] == 0
 
     return judge

@@ -10,8 +10,8 @@ from perf_tests.records.store import write_whole
 
 STATE = "state.tar.xz"
 LEFT_OUT = "traces-left-out.txt"
-TAR_BYTES = 2 * 10240
-"""What a tar file adds at most for its end and padding, beside a header of 512 bytes and padding for each member."""
+TAR_BYTES = 1024 + 10240
+"""The end of a tar file and the padding of its last record; each member adds a header and padding, up to 1024."""
 
 
 class StateTooLargeError(Exception):

@@ -21,7 +21,7 @@ class Step:
     on_cpu: str = ""
     """Options that make it small there."""
     records: bool = False
-    """Whether it is done once there is a record; any other step is done once it has ended by itself."""
+    """Whether it is done once there is a record; any other step is done once it exits with 0."""
 
 
 def check(name: str, question: str) -> Step:
