@@ -44,12 +44,12 @@ def save_state(state: Path, out: Path, name_of_packs: str, limits: FolderLimits)
     Traces are side files of a record that nothing reads again, so they stay out of what the next slice loads. Raises
     StateTooLargeError, and leaves the older file.
     """
-    files = sorted(path for path in state.rglob("*") if path.is_file())
-    traces = [path for path in files if path.parent.name.startswith("files-")]
+    traces = sorted(state.glob("storage/*/*/files-*/*"))
     packs, left_out = packed(traces, limits)
     if left_out:
         (state / LEFT_OUT).write_text("\n".join(path.name for path in left_out) + "\n")
-    content = _archive([path for path in files if path not in set(traces)], state, "w:xz")
+    others = sorted({path for path in state.rglob("*") if path.is_file()} - set(traces))
+    content = _archive(others, state, "w:xz")
     if len(content) > limits.bytes_per_file:
         raise StateTooLargeError(
             f"{STATE} has {len(content)} bytes, above the limit of {limits.bytes_per_file}; raise --megabytes."
