@@ -11,7 +11,7 @@ import pytest
 
 from perf_tests.instruments.device import Device
 from perf_tests.meta_tests.example_cases import CPU
-from perf_tests.meta_tests.launch import MODELS, launch_all
+from perf_tests.meta_tests.launch import MODELS, ROOT, launch_all
 from perf_tests.proofs import expedition, expedition_slices
 from perf_tests.proofs.expedition_checks import queue
 from perf_tests.proofs.expedition_claims import CLAIMS
@@ -69,7 +69,9 @@ def test_killed_between_two_slices_and_resumed_on_a_fresh_copy_it_records_the_sa
     assert in_two == cases(tmp_path / "at once", tmp_path / "b")
 
 
-def test_a_slice_without_time_begins_no_step_and_says_so(go: Expedition, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_slice_without_time_begins_no_step_and_says_so(
+    go: Expedition, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert go("5", "--out", tmp_path, "--minutes", 0.1) == 1
     assert "run slice 5 again" in capsys.readouterr().out
 
@@ -115,17 +117,17 @@ def test_a_damaged_state_is_refused_in_one_sentence(tmp_path: Path) -> None:
         load_state(tmp_path / "state", tmp_path)
 
 
-FACTS = {
+FACTS: Json = {
     "gpu": {"name": "NVIDIA H200", "driver": "580"}, "torch": "2.11", "python": "3.12", "why_no_health": None,
     "drifting": {"sm_clock_mhz": 1980}, "copy_bytes_per_second": 4.2e12,
     "ceilings": {"matmul_flops_per_second": {"bf16": 780e12}},
 }  # fmt: skip
-QUEUE = {
+QUEUE: Json = {
     "queued_event_seconds": 1.0, "kernel_seconds": 1.01, "wall_seconds": 1.2, "idle_event_seconds": 1.1,
 }  # fmt: skip
-PEAKS = {"peak_allocated_bytes": 1001, "predicted_peak_bytes": 1000}
-TIMES = {"roofline_seconds": 1.0, "launching_seconds": 0.1, "bound": "compute", "model_flops": 1e12}
-EAGER = {"size": "large", "context_length": 1024, "mfu": 0.3}
+PEAKS: Json = {"peak_allocated_bytes": 1001, "predicted_peak_bytes": 1000}
+TIMES: Json = {"roofline_seconds": 1.0, "launching_seconds": 0.1, "bound": "compute"}
+EAGER: Json = {"size": "large", "context_length": 1024, "mfu": 0.3}
 
 
 def found_in(
@@ -185,12 +187,12 @@ def planted(is_good: bool, state: Path) -> None:
         found_in(state, step, data=record([timed(seconds=[1.0] * 10)]))
     for step in ("5-rounds", "after-large", "warm-cache"):
         found_in(state, step, data=record([slow]))
-    backend = {"sdpa_backend": "flash" if is_good else "math", "head_dim": 16}
+    backend: Json = {"sdpa_backend": "flash" if is_good else "math", "head_dim": 16}
     found_in(state, "sdpa", data=record([timed(**backend)]))
     for step in ("numerics", "gate"):
         found_in(state, step, "9 passed", exit_code=0 if is_good else 1)
     flags = [] if is_good else ["peak_off", "over_ceiling", "parts_do_not_add_up"]
-    main_row = timed(**PEAKS, **TIMES, tflops_per_second=1.0 if is_good else 0.1, flags=flags)
+    main_row = timed(seconds=[other**2] * 10, **PEAKS, **TIMES, flags=flags)
     found_in(state, "main", data=record([main_row], [] if is_good else [failed]))
     counted = timed(kernel_launches=60 if is_good else 50, device_busy_seconds=0.01 if is_good else 0.02)
     found_in(state, "passes", data=with_passes(record([counted]), traced()))
@@ -218,5 +220,5 @@ def test_the_page_says_how_a_step_without_rows_ended(tmp_path: Path) -> None:
 
 
 def test_the_guide_names_every_slice() -> None:
-    guide = (expedition.ROOT / "docs" / "gpu.md").read_text()
+    guide = (ROOT / "docs" / "gpu.md").read_text()
     assert [name for name in expedition_slices.SLICES if f"| {name} |" not in guide] == []

@@ -26,12 +26,14 @@ from perf_tests.records.record import Json
 
 PROGRAMS = ("git", "gcc", "nsys")
 
-WIDTH = 1024
-PRODUCTS = 50
+WIDTH = 4096
+PRODUCTS = 20
+"""Long enough that the gaps between kernels weigh nothing."""
+
 ROUNDS = 20
 QUEUED_WIDTH = 8192
 QUEUED_PRODUCTS = 10
-"""Bf16 products that occupy a large GPU for 14 ms or more, in which a host issues 50 small ones."""
+"""Bf16 products that occupy a large GPU for 14 ms or more, in which a host issues the smaller ones."""
 
 
 def facts(device: Device) -> Json:

@@ -1,6 +1,6 @@
 """What the suite claims of itself on a GPU, each with the figure of an expedition that confirms it or does not."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import quantiles
@@ -110,13 +110,14 @@ def wall_over_event(found: Found) -> tuple[str, bool]:
 
 
 def fused_backends(found: Found) -> tuple[str, bool]:
-    rows = known(found.timed("sdpa"), "sdpa_backend")
+    rows = [row["extra_info"] for row in known(found.timed("sdpa"), "sdpa_backend")]
     shown = {f"{row['precision']} d{row['head_dim']} {row['phase']}: {row['sdpa_backend']}" for row in rows}
     return "; ".join(sorted(shown)), all(row["sdpa_backend"] != "math" for row in rows)
 
 
 def predicted_peaks(found: Found) -> tuple[str, bool]:
-    rows = known(found.timed("main"), "peak_allocated_bytes", "predicted_peak_bytes")
+    fields = ("peak_allocated_bytes", "predicted_peak_bytes")
+    rows = [row["extra_info"] for row in known(found.timed("main"), *fields)]
     errors = [row["peak_allocated_bytes"] / row["predicted_peak_bytes"] - 1 for row in rows]
     off = sum("peak_off" in row["flags"] for row in rows)
     return f"{off} of {len(rows)} off; {min(errors):+.2%} to {max(errors):+.2%} with workspaces", off == 0
@@ -124,12 +125,11 @@ def predicted_peaks(found: Found) -> tuple[str, bool]:
 
 def predicted_times(found: Found) -> tuple[str, bool]:
     """80 % of the errors within what `predict` states for a known host, by what bounds the case."""
-    rows = known(found.timed("main"), "roofline_seconds", "launching_seconds", "bound")
-    errors: dict[str, list[float]] = {}
-    for row in rows:
-        predicted = max(row["roofline_seconds"], row["launching_seconds"])
-        measured = row["model_flops"] / row["tflops_per_second"] / 1e12
-        errors.setdefault(row["bound"], []).append(abs(predicted / measured - 1))
+    errors: dict[str, list[float]] = defaultdict(list)
+    for row in known(found.timed("main"), "roofline_seconds", "launching_seconds", "bound"):
+        info = row["extra_info"]
+        predicted = max(info["roofline_seconds"], info["launching_seconds"])
+        errors[info["bound"]].append(abs(predicted / row["stats"]["median"] - 1))
     within = {bound: quantiles(found, n=5)[3] if len(found) > 1 else found[0] for bound, found in errors.items()}
     words = [f"{bound} {within[bound]:.0%} of {len(found)}" for bound, found in errors.items()]
     return ", ".join(words), all(within[bound] <= UNCERTAINTY_ON_A_KNOWN_HOST[bound] for bound in within)

@@ -77,8 +77,8 @@ def medians(rows: Iterable[Json]) -> dict[str, float]:
 
 
 def known(rows: Iterable[Json], *fields: str) -> list[Json]:
-    """The `extra_info` of each row that has a value in all of these fields; raises NotMeasuredError without any."""
-    found = [row["extra_info"] for row in rows if all(row["extra_info"].get(name) is not None for name in fields)]
+    """The rows with a value in all of these fields of `extra_info`; raises NotMeasuredError without any."""
+    found = [row for row in rows if all(row["extra_info"].get(name) is not None for name in fields)]
     if not found:
         raise NotMeasuredError(f"no row has {' and '.join(fields)}")
     return found
