@@ -9,7 +9,8 @@ from model.attention import ATTENTION
 from model.sizes import ModelConfig
 from model.transformer import TransformerLM
 
-SLEEP_SECONDS = 0.05
+SLEEP_SECONDS = 0.02
+"""As long as a pass of small takes on a large GPU, and shorter than a queue of work is held."""
 
 
 class Unknown(TransformerLM):

@@ -56,7 +56,7 @@ SLICES: dict[str, tuple[Step, ...]] = {
     "2": (
         check("queue", "Do events, the wall clock and the profiler agree behind a full queue?"),
         suite("waits", "Is a host that sleeps inside a round flagged?",
-              f"--model {MODELS}:Sleeps --size medium --context 512 {MODEL_ALONE}"),
+              f"--model {MODELS}:Sleeps --size small --context 1024 {MODEL_ALONE} --phase forward"),
         suite("5-rounds", "A case after 5 warm-up rounds", f"--size small --context 512 {MODEL_ALONE}"),
         suite("2000-rounds", "The same after 2000 warm-up rounds",
               f"--size small --context 512 --warmup-rounds 2000 {MODEL_ALONE}"),
@@ -71,15 +71,15 @@ SLICES: dict[str, tuple[Step, ...]] = {
     ),
     "3": (
         suite("overflow", "Does a batch that overflows cost its own case alone?",
-              f"--model {MODELS}:Unknown --size large --context 128,1024 --batch-size 96 {MODEL_ALONE}"),
+              f"--model {MODELS}:Unknown --size large --context 128,1024 --batch-size 64 {MODEL_ALONE}"),
         suite("10B", "Which phases of the largest size fit?",
               '--size 10B --context 128 --precision bf16 --phase inference,full_step --rounds 3 -k "not attention"'),
         ASSERTS,
         ASSERTS,  # again, as a user resumes the run that the dead device ended
         suite("longest", "Does attention over 16384 tokens run?",
-              "--sequence-length 16384 --head-dim 64,128 --rounds 10 -k attention"),
+              "--precision fp32 --sequence-length 16384 --head-dim 64 --rounds 10 -k attention"),
         suite("flex", "Does flex attention run?",
-              "--attention flex --head-dim 16,64 --sequence-length 1024,4096 --rounds 20 -k attention"),
+              "--precision bf16 --attention flex --head-dim 16,64 --sequence-length 1024,4096 --rounds 20 -k attention"),
     ),
     "4": (
         Step("numerics", "Do the numerics hold on this device?",
@@ -91,7 +91,7 @@ SLICES: dict[str, tuple[Step, ...]] = {
     "7": (MAIN,),
     "8": (
         suite("executions", "What do compilation and CUDA graphs gain?",
-              "--size small,large --context 128,1024 --precision bf16 --execution eager,compiled,reduce-overhead "
+              "--size small,large --context 1024 --precision bf16 --execution eager,compiled,reduce-overhead "
               '--phase full_step -k "not attention"'),
         suite("passes", "Where do time and memory go?",
               f"--kernels --memory --size small,large --context 512 {MODEL_ALONE}"),
