@@ -1,6 +1,7 @@
 """A machine with torch and little else: no network, no git repository, plugins of its own that must stay out."""
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -22,6 +23,14 @@ def test_every_dependency_has_the_exact_version_that_make_wheels_packs() -> None
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = distributions([*project["dependencies"], *project["optional-dependencies"]["nvidia"]])
     assert needed <= distributions((ROOT / "constraints.txt").read_text().splitlines())
+
+
+def test_another_torch_is_installed_into_a_folder_of_its_own_and_pinned_by_nothing_else() -> None:
+    make = ["make", "--dry-run", "--always-make", "test-suites", "TORCH=2.11.0"]
+    planned = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert ".venv-2.11.0/bin/pytest perf_tests" in planned
+    assert ".venv/" not in planned
+    assert "sed '/^torch==/d' constraints.txt" in planned
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,18 @@ from perf_tests.proofs.expedition_claims import CLAIMS
 from perf_tests.proofs.expedition_files import FolderLimits, StateTooLargeError, load_state, save_state
 from perf_tests.proofs.expedition_page import page
 from perf_tests.proofs.expedition_slices import SLICES, suite
-from perf_tests.proofs.synthetic import BACKWARD, FORWARD, record, timed, traced, untimed, with_passes, write_record
+from perf_tests.proofs.synthetic import (
+    BACKWARD,
+    FORWARD,
+    header,
+    record,
+    timed,
+    traced,
+    untimed,
+    with_passes,
+    write_record,
+)
+from perf_tests.records.journal import Journal
 from perf_tests.records.record import Json, identity_of
 
 
@@ -212,6 +223,15 @@ def test_a_result_that_cannot_be_judged_is_a_row_with_its_reason(tmp_path: Path)
     found_in(tmp_path, "queue", {"kernel_seconds": 0.0})
     assert set(verdicts(tmp_path).values()) == {"not measured"}
     assert "cannot be judged" in page(tmp_path)
+
+
+def test_an_unfinished_run_confirms_nothing(tmp_path: Path) -> None:
+    found_in(tmp_path, "smoke")
+    journal = Journal.create(tmp_path / "storage" / "smoke" / "machine", header([FORWARD, BACKWARD]))
+    journal.write("benchmark", timed())
+    journal.close()
+    assert set(verdicts(tmp_path).values()) == {"not measured"}
+    assert "1 measured, 1 left" in page(tmp_path)
 
 
 def test_the_page_says_how_a_step_without_rows_ended(tmp_path: Path) -> None:

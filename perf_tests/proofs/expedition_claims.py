@@ -35,8 +35,10 @@ def ends_only_in(step: str, *allowed: str, least: int = 0) -> Judge:
     def judge(found: Found) -> tuple[str, bool]:
         measured, run = found.timed(step), found.run(step)
         ends = Counter(row["outcome"] for row in timing_outcomes({"outcomes": run.outcomes}))
-        words = [f"{len(measured)} measured", *(f"{count} {OUTCOMES[name]}" for name, count in ends.items())]
-        return ", ".join(words), ends.keys() <= set(allowed) and ends.total() >= least
+        words = ", ".join([f"{len(measured)} measured", *(f"{count} {OUTCOMES[name]}" for name, count in ends.items())])
+        if left := set(run.header.get("selection", [])) - run.finished_ids:
+            raise NotMeasuredError(f"{words}, {len(left)} left")
+        return words, ends.keys() <= set(allowed) and ends.total() >= least
 
     return judge
 
