@@ -1,7 +1,7 @@
 """A recording on a GPU machine in slices: `python -m perf_tests.proofs.expedition SLICE`, and `page` in the end.
 
 A slice runs its steps in turn until its minutes are over, and packs all results so far into one folder, from which the
-next slice goes on, on this machine or on a fresh one (docs/gpu.md). A step that has its result is not run again. On a
+next slice resumes, on this machine or on a fresh one (docs/gpu.md). A step that has its result is not run again. On a
 CPU every step runs on the smallest shapes, which tests this program alone.
 """
 
@@ -18,7 +18,8 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
-from model.device import device_named
+import torch
+
 from perf_tests.proofs.expedition_files import FolderLimits, StateTooLargeError, load_state, save_state
 from perf_tests.proofs.expedition_page import page
 from perf_tests.proofs.expedition_slices import SLICES, Step
@@ -56,7 +57,8 @@ def main(words: list[str] | None = None) -> int:
                 write_whole(asked.out / PAGE, page(state).encode())
                 print(f"Wrote {asked.out / PAGE}.")
                 return 0
-            device = str(device_named(asked.device))
+            # No more of CUDA than this, or a context of this process would take memory from the steps.
+            device = ("cuda" if torch.cuda.is_available() else "cpu") if asked.device == "auto" else asked.device
             return run_slice(asked.slice, state, asked.out, limits, device, asked.minutes * 60)
         except (StateTooLargeError, ValueError, OSError) as error:
             print(error)
