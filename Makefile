@@ -12,6 +12,8 @@ BIN := $(VENV)/bin
 BASE ?= main
 LAUNCHES ?= 10
 CPU_INDEX := https://download.pytorch.org/whl/cpu
+# Whether there is an NVIDIA driver. Some virtual machines hide its file.
+NVIDIA := $(or $(wildcard /proc/driver/nvidia/version),$(shell nvidia-smi -L >/dev/null 2>&1 && echo yes))
 
 .PHONY: help perf baseline gate report pictures questions nsys test test-tools-a-to-q test-tools-r-to-z test-suites lint proofs clean wheels offline expedition
 
@@ -72,11 +74,20 @@ test-tools-a-to-q: $(INSTALLED)
 test-tools-r-to-z: $(INSTALLED)
 	$(BIN)/pytest perf_tests/meta_tests --ignore-glob='*/test_[a-q]*.py'
 
+SMOKE := --size tiny --benchmark-disable
+ifneq ($(NVIDIA),)
+SMOKE += --context 128 --head-dim 64 --sequence-length 256,1024  # all of them would take 80 cold compilations
+endif
+
 test-suites: $(INSTALLED)
-	$(BIN)/pytest numerics_tests --hypothesis-profile ci
+	$(BIN)/pytest numerics_tests --hypothesis-profile ci --device cpu
 	$(BIN)/pytest perf_tests/test_counters.py
-	$(BIN)/pytest perf_tests --size tiny --phase all --benchmark-disable
-	$(BIN)/pytest perf_tests/test_backward.py --size tiny --phase forward_backward --attention compiled --benchmark-disable
+	$(BIN)/pytest perf_tests --phase all $(SMOKE)
+	$(BIN)/pytest perf_tests/test_backward.py --phase forward_backward --attention compiled $(SMOKE)
+ifneq ($(NVIDIA),)
+	$(BIN)/pytest numerics_tests --hypothesis-profile ci --device cuda
+	$(BIN)/pytest perf_tests/test_full_step.py --phase full_step --execution reduce-overhead $(SMOKE)
+endif
 
 lint: $(INSTALLED)  ## format, lint, copied blocks, types
 	$(BIN)/ruff format --check .
@@ -110,7 +121,7 @@ clean:  ## delete the installation and caches, keep the records
 # torch is installed first and then left as it is: constraints.txt pins the one of recorded runs.
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	if test -e /proc/driver/nvidia/version; then \
+	if test -n "$(NVIDIA)"; then \
 	    $(BIN)/pip install --quiet "torch==$(TORCH)"; \
 	else \
 	    $(BIN)/pip install --quiet "torch==$(TORCH)+cpu" 2>/dev/null || \
@@ -118,7 +129,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	    $(BIN)/pip install --quiet "torch==$(TORCH)"; \
 	fi
 	sed '/^torch==/d' constraints.txt > $(VENV)/constraints.txt
-	if test -e /proc/driver/nvidia/version; then extras=checks,nvidia; else extras=checks; fi; \
+	if test -n "$(NVIDIA)"; then extras=checks,nvidia; else extras=checks; fi; \
 	    $(BIN)/pip install --quiet --constraint $(VENV)/constraints.txt --editable ".[$$extras]"
 	touch $@
 

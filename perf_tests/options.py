@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import model.compilation
 from model.attention import ATTENTION
 from model.device import device_named
 from model.precision import PRECISIONS
@@ -25,7 +26,9 @@ from perf_tests.phases import PHASES
 PHASE_LABELS = tuple(dict.fromkeys(phase.label for phase in PHASES.values()))
 CONTEXTS = (128, 256, 512, 1024)
 CHECKPOINTS = ("none", "attention", "block")
-EXECUTIONS = ("eager", "compiled")
+# Earlier revisions of `model`, which the gate measures too, have no such modes.
+CUDA_GRAPH_EXECUTIONS: tuple[str, ...] = getattr(model.compilation, "CUDA_GRAPH_MODES", ())
+EXECUTIONS = ("eager", "compiled", *CUDA_GRAPH_EXECUTIONS)
 HEAD_DIMS = (16, 32, 64, 128)
 SEQUENCE_LENGTHS = (256, 1024, 4096, 8192, 16384)
 GPU_SIZES = ("small", "medium", "large", "xl", "2.7B")
@@ -138,7 +141,7 @@ OPTIONS = (
     Option("--context", "context lengths in tokens", "128 on a CPU, 128 to 1024 on a GPU",
            partial(whole_numbers, CONTEXTS)),
     Option("--precision", f"precisions: {', '.join(PRECISIONS)}",
-           "fp32 and, where native, bf16; attention alone fp32", partial(some_of, PRECISIONS)),
+           "fp32 and, where native, bf16; attention alone on a CPU fp32", partial(some_of, PRECISIONS)),
     Option("--attention", f"attention implementations: {', '.join(ATTENTION)}",
            "naive in models; alone naive, compiled, sdpa", partial(some_of, ATTENTION)),
     Option("--execution", f"execution of the whole model: {', '.join(EXECUTIONS)}", "eager",
@@ -156,6 +159,7 @@ OPTIONS = (
     Option("--rounds", "measured rounds of each case", "10; attention alone on a GPU 100", whole_number),
     Option("--threads", "CPU threads of PyTorch", "all physical cores", thread_count),
     Option("--seed", "seed of weights and inputs", "2027", partial(whole_number, least=0)),
+    Option("--cold-cache", "attention alone: flush the last-level cache before each measured round"),
     Option("--optimizer", f"AdamW implementation: {', '.join(OPTIMIZERS)}", "PyTorch's choice for the device",
            partial(one_of, OPTIMIZERS)),
     Option("--memory-budget", "memory limit, for example 12GiB", "free memory", byte_count),
@@ -203,7 +207,7 @@ class Settings:
     phases: tuple[str, ...] = _given("--phase", ("forward", "backward", "full_step"), PHASE_LABELS)
     head_dims: tuple[int, ...] = _given("--head-dim", (16, 64), HEAD_DIMS)
     sequence_lengths: tuple[int, ...] = _given("--sequence-length", (256, 1024), SEQUENCE_LENGTHS)
-    attention_alone_precisions: tuple[str, ...] = _given("--precision", ("fp32",))
+    attention_alone_precisions: tuple[str, ...]
     attention_alone_implementations: tuple[str, ...] = _given("--attention", ("naive", "compiled", "sdpa"))
     batch_size: int = _given("--batch-size", 4)
     warmup_rounds: int = _given("--warmup-rounds", 5)
@@ -217,6 +221,7 @@ class Settings:
     passes: tuple[str, ...]
     memory_snapshot: bool
     nvtx: bool
+    cold_cache: bool = False
 
     @property
     def device_type(self) -> str:
@@ -265,12 +270,14 @@ def read_settings(config: pytest.Config) -> Settings:
         # A gate measures each case dozens of times, and all of `small` would take it an hour on a CPU.
         sizes=given("--size", ("small-2layers",) if is_gate else ("small",), GPU_SIZES),
         precisions=given("--precision", native),
+        attention_alone_precisions=given("--precision", ("fp32",), native),
         # The attention inside a model of the user's own is not ours to choose.
         attentions=attentions if model is None else ("own",),
         model=model,
         passes=passes,
         memory_snapshot=config.getoption("--memory-snapshot"),
         nvtx=_nvtx(config, passes),
+        cold_cache=bool(config.getoption("--cold-cache")),
         threads=given("--threads", None) or physical_cores(),
         **{field.name: given(*field.metadata["option"]) for field in fields(Settings) if field.metadata},
     )

@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     lines = [f"device: {settings.device}, threads: {settings.threads}", *([reason] if reason else [])]
     if settings.nvtx:
         lines.append("nvtx: rounds run inside ranges, so nothing is timed and nothing is saved")
+    if settings.cold_cache:
+        lines.append("caches: flushed before each measured round of attention alone, warm in language models")
     return lines
 
 
@@ -83,11 +86,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order the cases so that each model is built once, and get ready to measure them."""
+    settings = config.stash[SETTINGS]
     for item in items:
         if phase := _marked(item, "phase"):
             axes = item.callspec.params  # type: ignore[attr-defined]  # public on every parametrized pytest.Function
-            item.stash[CASE] = cases.family_of(axes).of(phase, axes, config.stash[SETTINGS])
-            item.stash[PASS] = _marked(item, "extra_pass")
+            item.stash[PASS] = extra_pass = _marked(item, "extra_pass")
+            # A pass flushes no caches, which would show in its figures.
+            of_item = settings if extra_pass is None else replace(settings, cold_cache=False)
+            item.stash[CASE] = cases.family_of(axes).of(phase, axes, of_item)
     others = [item for item in items if CASE not in item.stash]
     benchmarks = _side_by_side([item for item in items if CASE in item.stash])
     if benchmarks and not config.option.collectonly and not session.testsfailed:

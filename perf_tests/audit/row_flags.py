@@ -33,6 +33,7 @@ class RowFacts:
     available_bytes: int | None = None
     sdpa_backend: str | None = None
     recompiles: int | None = None
+    cudagraph_skips: int | None = None
     skipped_steps: int | None = None
     suggested_warmup_rounds: int | None = None
     throttled_rounds: Sequence[int] | None = None
@@ -104,6 +105,8 @@ FLAGS = {
         "scaled_dot_product_attention took the unfused math path"),
     "recompiled": Flag(lambda facts: bool(facts.recompiles),
         "torch.compile generated code inside the measured rounds"),
+    "no_cuda_graph": Flag(lambda facts: bool(facts.cudagraph_skips),
+        "torch.compile could not put all of it into CUDA graphs"),
     "skipped_steps": Flag(lambda facts: bool(facts.skipped_steps),
         "the gradient scaler skipped optimizer steps in the measured rounds"),
     "outlier": Flag(lambda facts: has_outlier(facts.rounds_seconds),

@@ -50,7 +50,10 @@ def why_unsupported(case: Case, device: torch.device) -> Outcome | None:
         head_dim = case.head_dim if isinstance(case, AttentionCase) else case.config.head_dim
         reason = ATTENTION[case.attention].why_unavailable(device, head_dim)
     if reason is None and isinstance(case, LanguageModelCase):
-        if case.execution == "compiled":
+        if case.replays_cuda_graphs and device.type != "cuda":
+            reason = f"--execution {case.execution} replays CUDA graphs, and a {device.type.upper()} has none; "
+            reason += "choose compiled."
+        elif case.execution != "eager":
             reason = why_cannot_compile(device)
         if reason is None and case.model != "ours" and case.checkpoint != "none":
             reason = f"--checkpoint {case.checkpoint} applies to the suite's model only; --model chooses its own."

@@ -13,6 +13,7 @@ from perf_tests.bench.outcomes import Outcome, is_out_of_memory, why_too_large, 
 from perf_tests.bench.session import MeasuringSession
 from perf_tests.cases import AttentionCase, Case
 from perf_tests.instruments import matmul_rate as roofline
+from perf_tests.instruments.cache_flush import CacheFlush
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.device import Device, open_device
 from perf_tests.instruments.gpu_health import GpuHealth, NoHealthError, open_gpu_health
@@ -105,6 +106,14 @@ class Workbench:
     def rounds(self, case: Case) -> int:
         alone = isinstance(case, AttentionCase)
         return self.settings.attention_alone_rounds if alone else self.settings.rounds
+
+    def warmup_rounds(self, case: Case) -> int:
+        return max(self.settings.warmup_rounds, case.fewest_warmup_rounds)
+
+    def cache_flush(self, case: Case) -> CacheFlush | None:
+        """Called before each measured round of a case with cold caches; None for other cases."""
+        is_cold = isinstance(case, AttentionCase) and case.cache == "cold"
+        return CacheFlush(self.device.torch_device) if is_cold else None
 
     def on_round(self, number: int) -> None:
         if self.session is not None:

@@ -86,6 +86,8 @@ def why_not_counted(case: Case) -> str | None:
     if isinstance(case, LanguageModelCase):
         if case.model != "ours":
             return f"exact counters cover only the suite's model, not {case.model}."
+        if case.replays_cuda_graphs:
+            return "what a compiled model fuses and the memory pool of its CUDA graphs holds is unknown until it runs."
         if case.execution != "eager":
             return "what a compiled model fuses is unknown until it is compiled for its device."
     if case.attention not in COUNTED_ATTENTION:

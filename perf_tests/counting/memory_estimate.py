@@ -74,7 +74,7 @@ def _width_bytes(case: LanguageModelCase) -> int:
 
 def _block_bytes(case: LanguageModelCase) -> int:
     width, feed_forward = case.tokens * case.config.d_model, case.tokens * case.config.d_ff
-    if case.execution == "compiled":
+    if case.execution != "eager":
         return (3 * width + feed_forward) * _element_bytes(case.precision)
     # The two norms save their input and the normalised rows. A checkpoint saves the output of the first.
     norms = 4 * _width_bytes(case)
@@ -100,7 +100,7 @@ def _feed_forward_part_bytes(case: LanguageModelCase) -> int:
 
 def _head_bytes(case: LanguageModelCase) -> int:
     """The last norm's input and normalised rows, and the logits' product."""
-    if case.execution == "compiled":
+    if case.execution != "eager":
         return 0
     return 2 * _width_bytes(case) + _product_bytes(case, 1, case.config.d_model * case.config.vocab_size)
 

@@ -37,6 +37,14 @@ def compiler_counters() -> Mapping[str, Counter[str]] | None:
     return getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
 
 
+def cuda_graphs_may_be_recorded() -> bool:
+    """Whether torch.compile's manager of CUDA graphs is loaded; without it no graph exists.
+
+    The public torch.compiler.cudagraph_mark_step_begin would load it, which takes longer than many cases.
+    """
+    return "torch._inductor.cudagraph_trees" in sys.modules
+
+
 def load_compiler() -> None:
     """Import what torch.compile and AdamW import at first use; no public call does only that."""
     importlib.import_module("torch._dynamo")

@@ -34,6 +34,6 @@ class RangedMeasure(Measure):
                 rounds.play(lambda: ranged(SET_UP), lambda: ranged(name))
 
         with regions_opened_by(ranges):
-            play(self.workbench.settings.warmup_rounds, "warm-up")
+            play(self.workbench.warmup_rounds(self.case), "warm-up")
             with capture(device.torch_device):
                 play(self.workbench.rounds(self.case), ROUND)

@@ -33,12 +33,16 @@ class Timing:
     """`warm` if the generated code was found, `cold` if it was made; None where PyTorch does not say."""
     recompiles: int
     """Graphs compiled after the first warm-up round."""
+    cudagraph_skips: int
+    """Compiled graphs of which torch.compile made no CUDA graph although asked to."""
     loss_scales: list[float]
     """Before each measured round, and after the last."""
     drift: Json
     """`before` and `after` the rounds: clocks, temperature, load; and the GPU's health in between."""
     peak_allocated_bytes: int | None
     peak_reserved_bytes: int | None
+    flushed_bytes: int | None
+    """Written before each measured round to flush the caches; None where they are warm."""
 
     @property
     def first_compiled_seconds(self) -> float:
@@ -83,18 +87,20 @@ class Row:
     def of(self, timing: Timing) -> Json:
         """`extra_info` of the record, flat."""
         first = {name: getattr(timing, name) for name in ("first_setup_seconds", "first_round_seconds")}
-        compilation = {name: getattr(timing, name) for name in ("compile_cache", "recompiles")}
+        compilation = {name: getattr(timing, name) for name in ("compile_cache", "recompiles", "cudagraph_skips")}
         info: Json = {
             **self.case.identity(),
             **self.conditions,
             **(first if timing.first_round_seconds is not None else {}),
             **(compilation if timing.compiled_graphs else {}),
+            **({} if timing.flushed_bytes is None else {"flushed_bytes": timing.flushed_bytes}),
             **timing.drift,
             "model_flops": self.case.model_flops,
             "device_seconds": timing.device_seconds or None,
             "cpu_seconds": timing.cpu_seconds,
             "part_seconds": timing.part_seconds,
-            "peak_allocated_bytes": timing.peak_allocated_bytes,
+            # Of a graph's pool the allocator counts only what outlives a replay.
+            "peak_allocated_bytes": None if self.case.replays_cuda_graphs else timing.peak_allocated_bytes,
             "peak_reserved_bytes": timing.peak_reserved_bytes,
             **self._rates(timing.median_seconds),
         }

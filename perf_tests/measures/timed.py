@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from perf_tests.instruments.cache_flush import CacheFlush
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.compilation import cache_state, count_compilations
 from perf_tests.instruments.device import Device
@@ -28,6 +29,8 @@ class TimedMeasure(Measure):
     warmup_rounds: int
     row: Row | None
     """None where the benchmark only runs once, as a test."""
+    flush: CacheFlush | None = None
+    """Called after the set-up of each measured round, before the clock starts."""
     on_round: Callable[[int], None] = lambda number: None
     """Called with the number of each round before its set-up, warm-up rounds first."""
     health: RoundHealth = field(default_factory=lambda: RoundHealth(None))
@@ -39,6 +42,8 @@ class TimedMeasure(Measure):
         """Raises ImpossibleError after the rounds for a time below this machine's minimum."""
         self.clock.forget()
         if self.row is None:
+            for _ in range(self.warmup_rounds):
+                rounds.play()
             self.benchmark.pedantic(rounds.run, setup=rounds.prepare, rounds=1, warmup_rounds=0)
             return
         self.timing = self._time(rounds)
@@ -76,11 +81,16 @@ class TimedMeasure(Measure):
             compiled_graphs=compiled["graphs"],
             compile_cache=cache_state(compiled),
             recompiles=(count_compilations() - first_compilations)["graphs"],
+            cudagraph_skips=compiled["cudagraph_skips"],
             loss_scales=self._loss_scales[-self.rounds - 1 :],
             drift={"before": before, "after": self._drifting_facts(), **self.health.facts()},
-            peak_allocated_bytes=self.device.peak_allocated_bytes(),
-            peak_reserved_bytes=self.device.peak_reserved_bytes(),
+            peak_allocated_bytes=self._without_flush(self.device.peak_allocated_bytes()),
+            peak_reserved_bytes=self._without_flush(self.device.peak_reserved_bytes()),
+            flushed_bytes=None if self.flush is None else self.flush.bytes,
         )
+
+    def _without_flush(self, peak_bytes: int | None) -> int | None:
+        return peak_bytes if peak_bytes is None or self.flush is None else peak_bytes - self.flush.bytes
 
     def _prepare(self, rounds: Rounds) -> None:
         self._ask_health()
@@ -93,6 +103,8 @@ class TimedMeasure(Measure):
         if rounds.loss_scale is not None:
             self._loss_scales.append(rounds.loss_scale())
         rounds.prepare()
+        if self.flush is not None and self._round >= self.warmup_rounds:
+            self.flush()
         self._round += 1
         self.clock.begin_round()
 

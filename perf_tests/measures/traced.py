@@ -24,6 +24,8 @@ class TracedMeasure(Measure):
 
     def look(self, rounds: Rounds) -> Json:
         """Raises ProfilerBusyError."""
+        for _ in range(self.case.fewest_warmup_rounds):
+            rounds.play()
         traced = trace_rounds(rounds.play, self.workbench.device)
         self.workbench.clock.forget()
         ceiling = None if self.workbench.disabled else self.workbench.ceiling(self.case.precision)

@@ -17,6 +17,7 @@ GIB = 2**30
 RAISED = {
     "math_attention": RowFacts(HONEST, sdpa_backend="math"),
     "recompiled": RowFacts(HONEST, recompiles=1),
+    "no_cuda_graph": RowFacts(HONEST, cudagraph_skips=1),
     "skipped_steps": RowFacts(HONEST, skipped_steps=2),
     "outlier": RowFacts([*HONEST[:9], 6.0]),
     "short_warmup": RowFacts(HONEST, suggested_warmup_rounds=0),

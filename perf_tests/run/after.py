@@ -30,7 +30,8 @@ from perf_tests.views.screens.passes import pass_lines
 def note_start(item: pytest.Item, workbench: Workbench) -> None:
     assert workbench.session is not None
     with _or_stop(workbench.session):
-        workbench.session.begin(item.nodeid, workbench.settings.warmup_rounds, workbench.rounds(item.stash[CASE]))
+        case = item.stash[CASE]
+        workbench.session.begin(item.nodeid, workbench.warmup_rounds(case), workbench.rounds(case))
 
 
 def note_report(item: pytest.Item, report: pytest.TestReport) -> None:

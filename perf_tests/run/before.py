@@ -35,6 +35,8 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
             "perf_tests measures with pytest-benchmark, and -p no:benchmark switched it off; drop that option."
         )
     saving, settings = config.stash[SAVING], config.stash[SETTINGS]
+    if settings.cold_cache and OTHER_MEASURE not in config.stash:  # a worker may run any part of the selection
+        check_cold_cache(benchmarks)
     config.stash[WORKBENCH] = workbench = set_up(settings)
     if config.stash[AGAINST] is not None:
         return benchmarks
@@ -42,6 +44,13 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     if settings.nvtx:
         config.stash[OTHER_MEASURE] = lambda item, workbench: RangedMeasure(item.stash[CASE], workbench)
     return benchmarks if saving.disabled or settings.nvtx else _open_run(config, benchmarks, workbench)
+
+
+def check_cold_cache(benchmarks: list[pytest.Item]) -> None:
+    if not any(item.stash[CASE].identity().get("cache") for item in benchmarks):
+        raise pytest.UsageError(
+            "--cold-cache is for timings of attention alone, and none is selected; drop it or add test_attention.py."
+        )
 
 
 def _open_run(config: pytest.Config, benchmarks: list[pytest.Item], workbench: Workbench) -> list[pytest.Item]:

@@ -41,7 +41,8 @@ class GatePlugin(WorkerPlugin):
 
     def measure(self, item: pytest.Item, workbench: Workbench) -> Measure:
         serve = partial(self.serve_rounds, item.nodeid, workbench.clock)
-        return ServedMeasure(serve, workbench.clock, workbench.device, self.settings.warmup_rounds)
+        warmup_rounds, flush = workbench.warmup_rounds(item.stash[CASE]), workbench.cache_flush(item.stash[CASE])
+        return ServedMeasure(serve, workbench.clock, workbench.device, warmup_rounds, flush)
 
     def stopped(self, reason: str) -> None:
         self.channel.send({"cannot": reason})

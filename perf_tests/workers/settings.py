@@ -6,7 +6,7 @@ from typing import Any
 from model.attention import ATTENTION
 from model.precision import PRECISIONS
 from model.sizes import SIZES
-from perf_tests.options import Settings
+from perf_tests.options import EXECUTIONS, Settings
 from perf_tests.records.record import Json
 
 
@@ -26,6 +26,7 @@ def received(values: Json) -> Settings:
         ("attention_alone_precisions", PRECISIONS),
         ("attentions", {**ATTENTION, "own": None}),
         ("attention_alone_implementations", ATTENTION),
+        ("executions", EXECUTIONS),
     ):
         fields[name] = tuple(value for value in fields[name] if value in known)
     return Settings(**fields)
