@@ -107,6 +107,14 @@ def minutes(option: str, text: str) -> float:
     raise ValueError(f"{option} {text!r} is not a positive number of minutes.")
 
 
+def share(option: str, text: str) -> tuple[int, int]:
+    """`2/3` as (2, 3): the second of three shares."""
+    match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise ValueError(f"{option} {text!r} is no share of a grid; write K/N with K from 1 to N, for example 1/2.")
+    return int(match[1]), int(match[2])
+
+
 def model_factory(option: str, text: str) -> str:
     module, _, factory = text.partition(":")
     if not module or not factory:
@@ -173,6 +181,14 @@ OPTIONS = (
     Option("--memory-snapshot", "save a memory snapshot of each case for pytorch.org/memory_viz; implies --memory"),
     Option("--nvtx", "run each case with NVTX ranges for Nsight Systems; times and saves nothing"),
     Option("--resume", "resume the interrupted run"),
+    Option("--resume-any-driver", "with --resume: also a run that another NVIDIA driver began"),
+    Option("--retry", "with --resume: measure the cases again that ended in an error"),
+    Option("--time-limit",
+           "end between cases, before the one that would end after this many minutes, and keep the rest for --resume; "
+           "with --against or --benchmark-compare-fail cases left exit with 4, or with 1 for a regression",
+           "none", minutes, "MINUTES"),
+    Option("--shard", "measure share K of N of the grid, whole models at a time; `merge` joins the records",
+           "the whole grid", share, "K/N"),
     Option("--update-counters", "rewrite the ledger of exact counters"),
     Option("--against", "gate: measure the working tree interleaved with this git revision, one verdict per case",
            parse=as_typed, metavar="REV"),
@@ -222,6 +238,8 @@ class Settings:
     memory_snapshot: bool
     nvtx: bool
     cold_cache: bool = False
+    shard: tuple[int, int] | None = None
+    """(K, N): share K of N of the grid, counted from 1."""
 
     @property
     def device_type(self) -> str:
@@ -278,6 +296,7 @@ def read_settings(config: pytest.Config) -> Settings:
         memory_snapshot=config.getoption("--memory-snapshot"),
         nvtx=_nvtx(config, passes),
         cold_cache=bool(config.getoption("--cold-cache")),
+        shard=given("--shard", None),
         threads=given("--threads", None) or physical_cores(),
         **{field.name: given(*field.metadata["option"]) for field in fields(Settings) if field.metadata},
     )

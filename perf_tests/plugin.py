@@ -14,12 +14,14 @@ from perf_tests import cases
 from perf_tests.bench import benchmark_options
 from perf_tests.bench.against import read_against
 from perf_tests.bench.outcomes import ImpossibleError, Outcome, is_out_of_memory, out_of_memory
-from perf_tests.bench.stash import AGAINST, CASE, OUTCOME, PASS, SAVING, SETTINGS, WORKBENCH
+from perf_tests.bench.stash import AGAINST, CASE, OUTCOME, PASS, PLACES, SAVING, SETTINGS, WORKBENCH
 from perf_tests.options import PASSES, add_options, read_settings
 from perf_tests.phases import place_of
 from perf_tests.records.record import Json
 from perf_tests.run import after as reporting
 from perf_tests.run import before as recording
+from perf_tests.run.shard import places_of_share
+from perf_tests.run.termination import EXIT_CODE, TERMINATED, interrupted_by_sigterm
 
 LEDGER_TEST = "test_counters.py"
 
@@ -42,6 +44,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         stash[AGAINST] = read_against(session.config, stash[SETTINGS], stash[SAVING])
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
+    recording.read_run_options(session.config)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -96,6 +99,8 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
             item.stash[CASE] = cases.family_of(axes).of(phase, axes, of_item)
     others = [item for item in items if CASE not in item.stash]
     benchmarks = _side_by_side([item for item in items if CASE in item.stash])
+    if benchmarks and config.stash[SETTINGS].shard is not None:
+        benchmarks = _share_of(config, benchmarks)
     if benchmarks and not config.option.collectonly and not session.testsfailed:
         benchmarks = recording.get_ready(config, benchmarks)
         if config.stash[AGAINST] is not None:
@@ -122,6 +127,18 @@ def _side_by_side(benchmarks: list[pytest.Item]) -> list[pytest.Item]:
         return extra_pass, models[case.built_from], precisions.index(case.precision), place_of(case.phase)
 
     return sorted(benchmarks, key=place)
+
+
+def _share_of(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pytest.Item]:
+    config.stash[PLACES] = places = places_of_share(benchmarks, config.stash[SETTINGS])
+    config.hook.pytest_deselected(items=[item for place, item in enumerate(benchmarks) if place not in set(places)])
+    return [benchmarks[place] for place in places]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    with interrupted_by_sigterm(session.config):
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -181,6 +198,8 @@ def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     reporting.finish(session)
+    if session.config.stash.get(TERMINATED, False):
+        session.exitstatus = EXIT_CODE
 
 
 @pytest.hookimpl(trylast=True)

@@ -66,7 +66,7 @@ class Workbench:
     def expect(self, case: Case) -> Expectation:
         """The case's exact counters and the machine's ceilings."""
         with self.spending("counting"):
-            return expect(case, self._ceilings_for(case.precision), self._gpu)
+            return expect(case, self.ceilings_for(case.precision), self._gpu)
 
     @contextmanager
     def spending(self, kind: str) -> Iterator[None]:
@@ -75,7 +75,7 @@ class Workbench:
         yield
         self.spent_seconds[kind] += time.perf_counter() - start
 
-    def _ceilings_for(self, precision: str) -> Ceilings | None:
+    def ceilings_for(self, precision: str) -> Ceilings | None:
         """This machine's, with the better of the rates measured earlier and in this run."""
         if self._machine is None:
             return None

@@ -37,8 +37,12 @@ class UnmeasurableError(Exception):
     """Head cannot be measured at all; the message is one sentence."""
 
 
+class OutOfTimeError(Exception):
+    """The next case would end after the run's time limit."""
+
+
 class Watch(Protocol):
-    """Receives the run's progress."""
+    """Receives the run's progress; raises OutOfTimeError where the run must end before what begins."""
 
     def pair_begins(self, stage: int, pair: int, cases: int) -> None: ...
 

@@ -3,7 +3,7 @@
 import gc
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from perf_tests.options import Settings
 from perf_tests.records.compare import compare
 from perf_tests.records.record import Json, identity_of, ids_of
 from perf_tests.records.store import StoredRecord, encoded, list_records, write_whole
+from perf_tests.run.time_limit import TIME_LIMIT
 from perf_tests.views.screens.comparison import Tone, comparison_lines, width
 from perf_tests.views.screens.lines import result_lines, time_line
 from perf_tests.views.screens.passes import pass_lines
@@ -85,12 +86,18 @@ def finish(session: pytest.Session) -> None:
     measuring, saving = stash[WORKBENCH].session, stash[SAVING]
     assert measuring is not None
     if not measuring.is_complete:
+        limit = stash[TIME_LIMIT]
+        if limit is not None and limit.is_reached:
+            _stop_at_limit(session, run, measuring, limit.minutes)
         run.notes.append(_interruption(measuring))
         return
     run.record = with_notices(measuring.record())
     _save(run, run.record, measuring, saving)
     if run.baseline is not None:
-        _compare(run, run.record, run.baseline.data, stash[SETTINGS], saving)
+        _compare(run, run.record, _inside(run.record, run.baseline.data, stash[SETTINGS]), saving, run.gone_counts)
+        if not run.gone_counts:
+            left_out = selectable_cases(stash[SETTINGS]) - len(ids_of(run.record))
+            run.notes.append(f"{left_out} cases of these axes were not selected; they do not count as gone.")
         judge(run, saving.storage, is_asked=saving.compare_with is not None)
     if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:  # every case of a resumed run was done
         session.exitstatus = pytest.ExitCode.OK
@@ -102,7 +109,23 @@ def finish(session: pytest.Session) -> None:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR  # as for any incomparable baseline
 
 
+def _stop_at_limit(session: pytest.Session, run: Run, measuring: MeasuringSession, minutes: float) -> None:
+    """What is measured is compared; cases left are no success where the comparison may fail."""
+    selection, saving = measuring.contents.header["selection"], session.config.stash[SAVING]
+    left = len(set(selection) - measuring.contents.finished_ids)
+    run.notes.append(f"--time-limit {minutes:g} is reached, {left} cases are left.")
+    if run.baseline is not None:
+        _compare(run, measuring.record(), run.baseline.data, saving, gone_counts=False)
+    if session.exitstatus == pytest.ExitCode.OK and run.failures:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    elif session.exitstatus == pytest.ExitCode.OK and saving.compare_fail:
+        session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+
 def _interruption(measuring: MeasuringSession) -> str:
+    if measuring.in_flight is not None:
+        with suppress(OSError):  # a full disk, which was reported already
+            measuring.measure_again(measuring.in_flight)
     journal, header, finished = measuring.journal, measuring.contents.header, len(measuring.contents.finished_ids)
     if not finished:
         journal.discard()
@@ -129,18 +152,20 @@ def _save(run: Run, record: Json, measuring: MeasuringSession, saving: SavingOpt
         )
 
 
-def _compare(run: Run, record: Json, baseline: Json, settings: Settings, saving: SavingOptions) -> None:
+def _inside(record: Json, baseline: Json, settings: Settings) -> Json:
+    """The baseline without rows outside of this run's axes."""
     ids = ids_of(record)
     inside = {
         kind: [row for row in baseline[kind] if row[key] in ids or is_inside(identity_of(row), settings)]
         for kind, key in (("benchmarks", "fullname"), ("outcomes", "id"))
     }
-    run.rows = compare({**baseline, **inside}, record, run.gone_counts)
+    return {**baseline, **inside}
+
+
+def _compare(run: Run, record: Json, baseline: Json, saving: SavingOptions, gone_counts: bool) -> None:
+    run.rows = compare(baseline, record, gone_counts)
     run.failures += [f"{row.id}: {row.status}, {row.explanation}" for row in run.rows if row.is_failure]
     run.failures += regressions(record, baseline, saving.compare_fail)
-    if not run.gone_counts:
-        left_out = selectable_cases(settings) - len(ids)
-        run.notes.append(f"{left_out} cases of these axes were not selected; they do not count as gone.")
 
 
 def judge(run: Run, storage: Path, is_asked: bool) -> None:

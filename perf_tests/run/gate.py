@@ -14,11 +14,12 @@ from perf_tests.cases import family_of
 from perf_tests.gate.conclusion import RunVerdict
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.verdicts import CaseResult, Verdict
-from perf_tests.paired.measuring import UnmeasurableError
+from perf_tests.paired.measuring import OutOfTimeError, UnmeasurableError
 from perf_tests.paired.run import GatePlan, GateRun, run_gate
 from perf_tests.paired.trees import Commit, TreeError, find_commit
 from perf_tests.records.store import write_whole
 from perf_tests.run.before import accepted_slowdowns, machine_info_of, terminal_line
+from perf_tests.run.time_limit import TIME_LIMIT, TimeLimit
 from perf_tests.views.screens.gate import finding_sentences, markdown, report_lines
 from perf_tests.views.screens.lines import case_name
 
@@ -54,7 +55,10 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
         options=shlex.join(word for word in config.invocation_params.args if word not in config.args),
     )
     terminal = config.pluginmanager.getplugin("terminalreporter")
-    watch = GateWatch(terminal, terminal_line(config), plan.rules.screen_pairs, plan.seconds)
+    limit = config.stash[TIME_LIMIT]
+    if limit is not None:
+        limit.refuse_if_too_short(items)
+    watch = GateWatch(terminal, terminal_line(config), plan.rules.screen_pairs, plan.seconds, limit)
     config.pluginmanager.register(GatePlugin(GateRun(plan), watch, unmeasured), "gate")
 
 
@@ -85,11 +89,20 @@ class GateWatch:
     screen_pairs: int
     seconds: float
     """The run's budget."""
+    limit: TimeLimit | None = None
     _start: float = field(default_factory=time.monotonic)
     _prefix: str = ""
     _cases: int = 0
+    _pair_start: float | None = None
+    _case_start: float | None = None
+    _longest_case_seconds: float = 0.0
 
     def pair_begins(self, stage: int, pair: int, cases: int) -> None:
+        if self.limit is not None:
+            now = self.limit.now()
+            if self._pair_start is not None:
+                self._end_unless_left((now - self._pair_start) * cases / self._cases)
+            self._pair_start, self._case_start = now, None
         self._cases = cases
         self._prefix = f"launch pair {pair + 1} of {self.screen_pairs}"
         if stage == 2:
@@ -99,7 +112,18 @@ class GateWatch:
             self.terminal.ensure_newline()
             self.terminal.write_line(f"{self._prefix}: {cases} cases, {seconds:.0f} s so far")
 
+    def _end_unless_left(self, seconds: float) -> None:
+        if self.limit is not None and seconds > self.limit.seconds_left:
+            self.limit.is_reached = True
+            raise OutOfTimeError
+
     def case_begins(self, case: str, place: int) -> None:
+        if self.limit is not None:
+            now = self.limit.now()
+            if self._case_start is not None:
+                self._longest_case_seconds = max(self._longest_case_seconds, now - self._case_start)
+            self._case_start = now
+            self._end_unless_left(self._longest_case_seconds)
         if self.line is not None:
             left = max(0.0, self.seconds - (time.monotonic() - self._start))
             left_words = f"at most {left / 60:.0f} min left"
@@ -199,8 +223,15 @@ class GatePlugin:
         result, summary = self.run.result, self.run.plan.against.summary
         if result is None:
             return
+        limit = self.watch.limit
         if result.exit_code:
             session.exitstatus = result.exit_code
+        elif limit is not None and limit.is_reached:
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+            self.run.notes.append(
+                f"--time-limit {limit.minutes:g} ended the gate before every case was decided, which is no success: "
+                "give it more minutes or fewer cases."
+            )
         if summary is not None:
             try:
                 write_whole(summary, markdown(result, self.run.header, self.run.plan.rules).encode())

@@ -93,6 +93,8 @@ def start_worker(module: str, folder: Path, environment: Mapping[str, str], side
     log = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the worker lives
     its_read, our_write = os.pipe()
     our_read, its_write = os.pipe()
+    # A scheduler sends SIGTERM to every process. The worker inherits the mask, so that its starter ends it, in order.
+    unmasked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         process = subprocess.Popen(
             [sys.executable, "-m", module, str(its_read), str(its_write)],
@@ -107,6 +109,7 @@ def start_worker(module: str, folder: Path, environment: Mapping[str, str], side
     finally:
         os.close(its_read)
         os.close(its_write)
+        signal.pthread_sigmask(signal.SIG_SETMASK, unmasked)
     return WorkerProcess(process, Channel(our_read, our_write), log, side)
 
 

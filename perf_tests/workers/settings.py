@@ -11,8 +11,8 @@ from perf_tests.records.record import Json
 
 
 def sent(settings: Settings) -> Json:
-    """Without extra passes and ranges: a worker runs each benchmark under one measure."""
-    return asdict(replace(settings, passes=(), memory_snapshot=False, nvtx=False))
+    """Without extra passes, ranges and shares: a worker runs each benchmark that it is given, under one measure."""
+    return asdict(replace(settings, passes=(), memory_snapshot=False, nvtx=False, shard=None))
 
 
 def received(values: Json) -> Settings:

@@ -1,0 +1,22 @@
+"""What the suite sees of a collected benchmark, without pytest's collection."""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+
+from perf_tests.bench.stash import CASE, PASS
+from perf_tests.cases import Case
+
+
+@dataclass(eq=False)
+class Benchmark:
+    nodeid: str
+    stash: pytest.Stash
+
+
+def benchmark(case: Case, extra_pass: str | None = None, nodeid: str = "") -> Any:
+    stash = pytest.Stash()
+    stash[CASE], stash[PASS] = case, extra_pass
+    name = nodeid or f"test.py::test_{case.phase}[{extra_pass}-{hash(case)}]"
+    return cast(pytest.Item, Benchmark(name, stash))

@@ -1,0 +1,87 @@
+"""`--time-limit`: the run ends between cases, before the one that would end too late."""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+import pytest
+
+from perf_tests.bench.stash import CASE, PASS, WORKBENCH
+from perf_tests.instruments.machine import seconds_since_process_start
+from perf_tests.options import typed_or
+from perf_tests.run.case_time import is_compiled, predicted_seconds
+from perf_tests.views.screens.lines import case_name
+
+
+@dataclass(eq=False)  # pytest keeps its plugins in sets
+class TimeLimit:
+    """A plugin that leaves the cases that would end after the limit.
+
+    A case is predicted in closed form, times how much longer than predicted the last like case took.
+    """
+
+    minutes: float
+    predict: Callable[[pytest.Item], float]
+    """Seconds on this machine before any like case is measured; 0 where the case is not tried."""
+    now: Callable[[], float]
+    """Seconds since this process started."""
+    is_reached: bool = False
+    _begun: tuple[Hashable, float, float] | None = None
+    """The kind of the case in flight, its predicted seconds and when it began."""
+    _slowness: dict[Hashable, float] = field(default_factory=dict)
+    """By kind, of the last case: measured over predicted seconds."""
+
+    @property
+    def seconds_left(self) -> float:
+        return 60 * self.minutes - self.now()
+
+    def seconds(self, item: pytest.Item) -> float:
+        """How long the case will take, its set-up, compiling and clean-up included."""
+        of_last = [1.0, *self._slowness.values()][-1]
+        return self.predict(item) * max(1.0, self._slowness.get(_kind(item), of_last))
+
+    def refuse_if_too_short(self, items: list[pytest.Item]) -> None:
+        """Raises pytest.UsageError with one sentence where a case does not fit even right after the start."""
+        longest = max(items, key=self.seconds, default=None)
+        if longest is not None and self.seconds(longest) > self.seconds_left:
+            raise pytest.UsageError(
+                f"{case_name(longest.nodeid)} takes about {self.seconds(longest):.0f} s here, and --time-limit "
+                f"{self.minutes:g} leaves {max(0.0, self.seconds_left):.0f} s after the start; nothing was measured, "
+                "give it more minutes."
+            )
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+        """True, without a report, for whatever comes after the limit."""
+        if self._begun is not None:
+            kind, predicted, start = self._begun
+            self._slowness.pop(kind, None)  # the last one stands last
+            self._slowness[kind] = (self.now() - start) / predicted
+        if self.is_reached or CASE not in item.stash:
+            self._begun = None
+            return True if self.is_reached else None
+        predicted = self.predict(item)
+        # The first was judged before the run, and the time since then must not leave a run without any case.
+        self.is_reached = bool(self._slowness) and self.seconds(item) > self.seconds_left
+        self._begun = None if self.is_reached or not predicted else (_kind(item), predicted, self.now())
+        return True if self.is_reached else None
+
+
+def _kind(item: pytest.Item) -> Hashable:
+    case = item.stash[CASE]
+    return item.stash[PASS], case.phase, case.precision, case.attention, is_compiled(case)
+
+
+TIME_LIMIT = pytest.StashKey[TimeLimit | None]()
+
+
+def read_time_limit(config: pytest.Config) -> TimeLimit | None:
+    """None without the option; raises pytest.UsageError naming it."""
+    minutes = typed_or(config, "--time-limit", None)
+
+    def predict(item: pytest.Item) -> float:
+        workbench, case = config.stash[WORKBENCH], item.stash[CASE]
+        if workbench.why_not(case) is not None:
+            return 0.0
+        return predicted_seconds(item, workbench.settings, workbench.ceilings_for(case.precision))
+
+    return None if minutes is None else TimeLimit(minutes, predict, seconds_since_process_start)
