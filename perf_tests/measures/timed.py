@@ -29,11 +29,11 @@ class TimedMeasure(Measure):
     warmup_rounds: int
     row: Row | None
     """None where the benchmark only runs once, as a test."""
-    flush: CacheFlush | None = None
-    """Called after the set-up of each measured round, before the clock starts."""
     on_round: Callable[[int], None] = lambda number: None
     """Called with the number of each round before its set-up, warm-up rounds first."""
     health: RoundHealth = field(default_factory=lambda: RoundHealth(None))
+    flush: CacheFlush | None = None
+    """Called after the set-up of each measured round, before the clock starts."""
     timing: Timing | None = None
     _round: int = 0
     _loss_scales: list[float] = field(default_factory=list)
