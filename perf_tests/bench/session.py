@@ -137,7 +137,7 @@ def _interrupted_runs(storage: Path, header: Json) -> Iterator[tuple[Path, Journ
 def _is_another_share(interrupted: Json, now: Json) -> bool:
     """Whether both are shares of one grid, which may lie side by side in one folder."""
     theirs, ours = interrupted["settings"].get("shard"), now["settings"].get("shard")
-    return theirs is not None and ours is not None and theirs[0] != ours[0] and theirs[1] == ours[1]
+    return isinstance(theirs, list) and ours is not None and theirs[:1] != ours[:1] and theirs[1:] == ours[1:]
 
 
 def _accept_driver(journal: Journal, contents: JournalContents, difference: str, now: Json, any_driver: bool) -> None:

@@ -18,5 +18,4 @@ class Benchmark:
 def benchmark(case: Case, extra_pass: str | None = None, nodeid: str = "") -> Any:
     stash = pytest.Stash()
     stash[CASE], stash[PASS] = case, extra_pass
-    name = nodeid or f"test.py::test_{case.phase}[{extra_pass}-{hash(case)}]"
-    return cast(pytest.Item, Benchmark(name, stash))
+    return cast(pytest.Item, Benchmark(nodeid or f"test.py::test_{case.phase}[{extra_pass}]", stash))

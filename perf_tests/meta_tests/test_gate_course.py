@@ -130,7 +130,7 @@ def test_a_time_limit_ends_the_gate_between_cases_and_is_no_success(project: Pat
     session = Mock(exitstatus=0)
     GatePlugin(run, watch, {}).pytest_sessionfinish(session)
     assert session.exitstatus == 4
-    assert "ended the gate before every case was decided" in run.notes[-1]
+    assert "ended the gate with 3 of 3 cases undecided, which is no success" in run.notes[-1]
 
 
 def test_a_case_that_means_something_else_at_base_is_new_and_says_in_what(project: Path) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
@@ -13,6 +13,7 @@ from perf_tests.bench.outcomes import Outcome
 from perf_tests.bench.progress import Progress
 from perf_tests.bench.session import MeasuringSession, ResumeError, open_journal
 from perf_tests.bench.stash import RUN, SAVING, SETTINGS, WORKBENCH, Run
+from perf_tests.bench.workbench import Workbench
 from perf_tests.meta_tests.example_cases import SETTINGS as TOY_SETTINGS
 from perf_tests.meta_tests.example_cases import language_model_case
 from perf_tests.meta_tests.items import benchmark
@@ -99,7 +100,7 @@ def ended(measuring: MeasuringSession, exit_code: int = 0, **saving: Any) -> tup
     stash[RUN] = run
     stash[SETTINGS] = TOY_SETTINGS
     stash[SAVING] = SavingOptions(Path("nowhere"), **saving)
-    stash[WORKBENCH] = Mock(session=measuring)
+    stash[WORKBENCH] = cast(Workbench, Mock(session=measuring))
     stash[TIME_LIMIT] = TimeLimit(3, Mock(), Mock(), is_reached=True)
     session: Any = SimpleNamespace(config=SimpleNamespace(stash=stash), exitstatus=exit_code)
     finish(session)

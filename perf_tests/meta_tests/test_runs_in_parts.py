@@ -37,13 +37,13 @@ def cases(record: Json) -> dict[str, list[tuple[str, Json]]]:
 
 def test_slices_on_fresh_machines_make_the_record_of_one_go(whole: Launch, tmp_path: Path) -> None:
     assert whole.exit_code == 0, whole.output + whole.errors
-    slow = (*GRID, "-p", "perf_tests.meta_tests.a_minute_a_case", "--time-limit=2.5", "--resume")
-    first = launch(tmp_path / "first", *slow)
+    slow = (*GRID, "-p", "perf_tests.meta_tests.a_minute_a_case", "--resume")
+    first = launch(tmp_path / "first", *slow, "--time-limit=2.5")
     assert first.exit_code == 0, first.output + first.errors
     assert "--time-limit 2.5 is reached, 4 cases are left" in first.output
     assert "resume with `pytest" in first.output
     assert len(finished(first)) == 4
-    second = launch(copied(first, tmp_path), *slow)
+    second = launch(copied(first, tmp_path), *slow, "--time-limit=2.6")
     assert second.exit_code == 0, second.output + second.errors
     assert second.journals == []
     assert cases(second.record) == cases(whole.record)

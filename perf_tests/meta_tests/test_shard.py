@@ -43,5 +43,5 @@ def test_the_longest_goes_first_and_to_the_share_with_the_least() -> None:
 
 
 def test_more_shares_than_models_are_refused() -> None:
-    with pytest.raises(pytest.UsageError, match="--shard 1/7: the grid has 6 models"):
+    with pytest.raises(pytest.UsageError, match="--shard 1/7: N is at most 6"):
         places_of_share(GRID, replace(SETTINGS, shard=(1, 7)))

@@ -40,7 +40,8 @@ class JournalContents:
             self.starts.pop(row, None)
             self.outcomes[:] = [outcome for outcome in self.outcomes if outcome["id"] != row]
         elif kind == "driver":
-            self.header.setdefault("other_drivers", []).append(row)
+            others = self.header.setdefault("other_drivers", [])
+            others += [] if row in others else [row]
         else:
             {"benchmark": self.benchmarks, "outcome": self.outcomes, "pass": self.passes}[kind].append(row)
 

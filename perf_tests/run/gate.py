@@ -228,9 +228,10 @@ class GatePlugin:
             session.exitstatus = result.exit_code
         elif limit is not None and limit.is_reached:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
+            left = sum(row.verdict in (Verdict.UNDECIDED, Verdict.NOT_MEASURED) for row in result.cases)
             self.run.notes.append(
-                f"--time-limit {limit.minutes:g} ended the gate before every case was decided, which is no success: "
-                "give it more minutes or fewer cases."
+                f"--time-limit {limit.minutes:g} ended the gate with {left} of {len(result.cases)} cases undecided, "
+                "which is no success; give it more minutes or fewer cases."
             )
         if summary is not None:
             try:

@@ -20,7 +20,9 @@ def places_of_share(items: Sequence[pytest.Item], settings: Settings) -> list[in
     for place, item in enumerate(items):
         places.setdefault(item.stash[CASE].built_from, []).append(place)
     if shares > len(places):
-        raise pytest.UsageError(f"--shard {share}/{shares}: the grid has {len(places)} models; choose N up to that.")
+        raise pytest.UsageError(
+            f"--shard {share}/{shares}: N is at most {len(places)}, the number of models in this grid."
+        )
     seconds = {
         model: sum(predicted_seconds(items[place], settings) for place in of_model)
         for model, of_model in places.items()
