@@ -27,7 +27,7 @@ from perf_tests.proofs.launches import ROOT
 from perf_tests.records.record import Json
 from perf_tests.records.store import write_whole
 
-LEAST_SECONDS = 15.0
+LEAST_SECONDS = 30.0
 """With less left of the slice no step begins."""
 
 GRACE_SECONDS = 30.0
