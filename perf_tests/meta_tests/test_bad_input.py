@@ -50,7 +50,7 @@ REFUSALS: dict[str, tuple[str, ...]] = {
     f"{GATE} --gate-minutes=0": ("--gate-minutes '0' is not a positive number of minutes",),
     f"{GATE} --gate-minutes=nan": ("--gate-minutes 'nan' is not a positive number of minutes",),
     f"{GATE} --gate-undecided=maybe": ("--gate-undecided 'maybe'", "choose from pass, fail"),
-    f"{GATE} --gate-summary=/nowhere/s.md": ("is not a folder",),
+    f"{GATE} --gate-summary=/proc/nothing/s.md": ("is not a folder",),
     f"{GATE} --warmup-study": ("cannot be combined with --warmup-study",),
     f"{GATE} --kernels": ("cannot be combined with --kernels",),
     f"{GATE} --nvtx": ("cannot be combined with --nvtx",),
