@@ -114,5 +114,9 @@ def start_worker(module: str, folder: Path, environment: Mapping[str, str], side
 
 
 def inherited_environment() -> dict[str, str]:
-    """Without pytest's variables, whose options are meant for the run and not for its workers."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    """Without pytest's variables, whose options are meant for the run and not for its workers.
+
+    The one that keeps a machine's plugins out counts for workers too.
+    """
+    kept = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST") or name == kept}
