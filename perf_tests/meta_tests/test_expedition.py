@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.instruments.device import Device
+from perf_tests.instruments.device import CpuDevice
 from perf_tests.meta_tests.example_cases import CPU
 from perf_tests.meta_tests.launch import MODELS, ROOT, launch_all
 from perf_tests.proofs import expedition, expedition_slices
@@ -171,7 +171,7 @@ def test_without_results_nothing_is_measured_and_each_claim_has_a_row(tmp_path: 
 
 
 def test_on_a_cpu_nothing_is_confirmed(tmp_path: Path) -> None:
-    assert "not measured on a CPU" in queue(Device(CPU))["reason"]
+    assert "not measured on a CPU" in queue(CpuDevice(CPU))["reason"]
     found_in(tmp_path, "facts", FACTS, device="cpu")
     found_in(tmp_path, "smoke", data=record([timed()]), device="cpu")
     assert set(verdicts(tmp_path).values()) == {"not measured"}
