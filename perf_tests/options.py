@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import model.compilation
 from model.attention import ATTENTION
 from model.device import device_named
 from model.precision import PRECISIONS
@@ -27,7 +28,9 @@ from perf_tests.phases import PHASES
 PHASE_LABELS = tuple(dict.fromkeys(phase.label for phase in PHASES.values()))
 CONTEXTS = (128, 256, 512, 1024)
 CHECKPOINTS = ("none", "attention", "block")
-EXECUTIONS = ("eager", "compiled")
+# Earlier revisions of `model`, which the gate measures too, have no such modes.
+CUDA_GRAPH_EXECUTIONS: tuple[str, ...] = getattr(model.compilation, "CUDA_GRAPH_MODES", ())
+EXECUTIONS = ("eager", "compiled", *CUDA_GRAPH_EXECUTIONS)
 HEAD_DIMS = (16, 32, 64, 128)
 SEQUENCE_LENGTHS = (256, 1024, 4096, 8192, 16384)
 GPU_SIZES = ("small", "medium", "large", "xl", "2.7B")
@@ -155,6 +158,14 @@ def minutes(option: str, text: str) -> float:
     raise ValueError(f"{option} {text!r} is not a positive number of minutes.")
 
 
+def share(option: str, text: str) -> tuple[int, int]:
+    """`2/3` as (2, 3): the second of three shares."""
+    match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise ValueError(f"{option} {text!r} is no share of a grid; write K/N with K from 1 to N, for example 1/2.")
+    return int(match[1]), int(match[2])
+
+
 def own_model(option: str, text: str) -> str:
     (check_configuration if is_configuration(text) else check_name)(option, text)
     return text
@@ -193,7 +204,7 @@ OPTIONS = (
     Option("--context", "context lengths in tokens", "128 on a CPU, 128 to 1024 on a GPU",
            partial(whole_numbers, CONTEXTS)),
     Option("--precision", f"precisions: {', '.join(PRECISIONS)}",
-           "fp32 and, where native, bf16; attention alone fp32", partial(some_of, PRECISIONS)),
+           "fp32 and, where native, bf16; attention alone on a CPU fp32", partial(some_of, PRECISIONS)),
     Option("--attention", f"attention implementations: {', '.join(ATTENTION)}",
            "naive in models; alone naive, compiled, sdpa", partial(some_of, ATTENTION)),
     Option("--execution", f"execution of the whole model: {', '.join(EXECUTIONS)}", "eager",
@@ -213,9 +224,10 @@ OPTIONS = (
     Option("--rounds", "measured rounds of each case", "10; attention alone on a GPU 100", whole_number),
     Option("--threads", "CPU threads of PyTorch", "all physical cores", thread_count),
     Option("--seed", "seed of weights and inputs", "2027", partial(whole_number, least=0)),
+    Option("--cold-cache", "attention alone: flush the last-level cache before each measured round"),
     Option("--optimizer", f"AdamW implementation: {', '.join(OPTIMIZERS)}", "PyTorch's choice for the device",
            partial(one_of, OPTIMIZERS)),
-    Option("--memory-budget", "memory limit, for example 12GiB", "free memory", byte_count),
+    Option("--memory-budget", "memory limit, for example 12GiB", "free memory, less 2 GiB on a GPU", byte_count),
     Option("--model", "measure your own model: MODULE:FACTORY or FILE.py:FACTORY, where FACTORY(config) returns an "
            "nn.Module, or hf:CONFIG.json", "the suite's model", own_model),
     Option("--model-arg", "an argument of the factory of --model, or a value of the configuration; repeatable",
@@ -228,6 +240,14 @@ OPTIONS = (
     Option("--memory-snapshot", "save a memory snapshot of each case for pytorch.org/memory_viz; implies --memory"),
     Option("--nvtx", "run each case with NVTX ranges for Nsight Systems; times and saves nothing"),
     Option("--resume", "resume the interrupted run"),
+    Option("--resume-any-driver", "with --resume: also a run that another NVIDIA driver began"),
+    Option("--retry", "with --resume: measure the cases again that ended in an error"),
+    Option("--time-limit",
+           "end between cases, before the one that would end after this many minutes, and keep the rest for --resume; "
+           "with --against or --benchmark-compare-fail cases left exit with 4, or with 1 for a regression",
+           "none", minutes, "MINUTES"),
+    Option("--shard", "measure share K of N of the grid, whole models at a time; `merge` joins the records",
+           "the whole grid", share, "K/N"),
     Option("--update-counters", "rewrite the ledger of exact counters"),
     Option("--against", "gate: measure the working tree interleaved with this git revision, one verdict per case",
            parse=as_typed, metavar="REV"),
@@ -262,7 +282,7 @@ class Settings:
     phases: tuple[str, ...] = _given("--phase", ("forward", "backward", "full_step"), PHASE_LABELS)
     head_dims: tuple[int, ...] = _given("--head-dim", (16, 64), HEAD_DIMS)
     sequence_lengths: tuple[int, ...] = _given("--sequence-length", (256, 1024), SEQUENCE_LENGTHS)
-    attention_alone_precisions: tuple[str, ...] = _given("--precision", ("fp32",))
+    attention_alone_precisions: tuple[str, ...]
     attention_alone_implementations: tuple[str, ...] = _given("--attention", ("naive", "compiled", "sdpa"))
     batch_sizes: tuple[int, ...] = _given("--batch-size", (4,))
     vocab_size: int | None = _given("--vocab-size", None)
@@ -278,6 +298,9 @@ class Settings:
     passes: tuple[str, ...]
     memory_snapshot: bool
     nvtx: bool
+    cold_cache: bool = False
+    shard: tuple[int, int] | None = None
+    """(K, N): share K of N of the grid, counted from 1."""
 
     @property
     def device_type(self) -> str:
@@ -328,12 +351,15 @@ def read_settings(config: pytest.Config) -> Settings:
         device=str(device),
         sizes=_sizes(given, model, is_gate),
         precisions=given("--precision", native),
+        attention_alone_precisions=given("--precision", ("fp32",), native),
         # The attention inside a model of the user's own is not ours to choose.
         attentions=attentions if model is None else ("own",),
         model=model,
         passes=passes,
         memory_snapshot=config.getoption("--memory-snapshot"),
         nvtx=_nvtx(config, passes),
+        cold_cache=bool(config.getoption("--cold-cache")),
+        shard=given("--shard", None),
         threads=given("--threads", None) or physical_cores(),
         **{
             **{field.name: given(*field.metadata["option"]) for field in fields(Settings) if field.metadata},

@@ -6,7 +6,7 @@ from itertools import pairwise
 from perf_tests.audit.figures import Memory
 from perf_tests.audit.finding import IMPOSSIBLE, INCONSISTENT, SUSPICIOUS, Finding, found
 from perf_tests.limits.datasheets import GIB
-from perf_tests.limits.least_work import FLOAT32_BYTES, SIZES, ModelConfig
+from perf_tests.limits.least_work import FLOAT32_BYTES, SIZES, ModelConfig, saved_bytes
 from perf_tests.records.grouped import grouped
 
 ADAMW_BYTES_PER_PARAMETER = 16
@@ -49,23 +49,11 @@ def flat_over_context(figures: Sequence[Memory]) -> Iterator[Finding]:
         if not memory.precision_label.startswith(("fp32", "tf32")):
             continue
         trained = ADAMW_BYTES_PER_PARAMETER * config.parameters
-        needed = trained - FLOAT32_BYTES * config.parameters + _saved_bytes(config, memory.batch_size, memory.length)
+        needed = trained - FLOAT32_BYTES * config.parameters + saved_bytes(config, memory.batch_size, memory.length)
         if 0.98 * trained <= memory.most_bytes < 0.95 * needed:
             why = "weights, moments and what autograd keeps of an eager pass are larger at this context"
             cause = "a figure of another context, or one read off a plot"
             yield _found(SUSPICIOUS, "saved tensors", memory, needed, why, cause)
-
-
-def _saved_bytes(config: ModelConfig, batch_size: int, length: int) -> int:
-    """fp32 tensors that autograd keeps of any eager pass.
-
-    By block: a T x T matrix per head; in the width of the model the inputs of both norms, of the products before and
-    after attention and of the feed-forward, and query, key and value; in that of the feed-forward the gate, its
-    activation, the up projection and their product.
-    """
-    square = batch_size * config.num_heads * length**2
-    rows = batch_size * length * (8 * config.d_model + 4 * config.d_ff)
-    return config.num_layers * (square + rows) * FLOAT32_BYTES
 
 
 def saved_squares(figures: Sequence[Memory]) -> Iterator[Finding]:

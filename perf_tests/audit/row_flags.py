@@ -12,8 +12,6 @@ OUTLIER_AGREEMENT = 0.1
 TREND_DEVIATIONS = 2.58
 """Two-sided 1 % of Mann and Kendall's test, in standard deviations."""
 TREND_LEAST_CHANGE = 0.05
-WORKSPACE_BYTES = 4 * 32 * 2**20
-"""cuBLAS takes up to 32 MiB for each of a few handles from the same allocator."""
 CPU_WORKSPACE_BYTES_PER_THREAD = 2 * 2**20
 """Of the CPU's fused attention and 16-bit products, from the same allocator: repacked factors, and a block of scores
 (PyTorch, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp: at most 256 x 512 numbers, twice in the backward pass)."""
@@ -29,10 +27,12 @@ class RowFacts:
     bound: str | None = None
     peak_allocated_bytes: int | None = None
     predicted_peak_bytes: int | None = None
-    workspace_bytes: int = WORKSPACE_BYTES
+    workspace_bytes: int = 0
+    """Of libraries, as far as the prediction leaves them out."""
     available_bytes: int | None = None
     sdpa_backend: str | None = None
     recompiles: int | None = None
+    cudagraph_skips: int | None = None
     skipped_steps: int | None = None
     suggested_warmup_rounds: int | None = None
     throttled_rounds: Sequence[int] | None = None
@@ -104,6 +104,8 @@ FLAGS = {
         "scaled_dot_product_attention took the unfused math path"),
     "recompiled": Flag(lambda facts: bool(facts.recompiles),
         "torch.compile generated code inside the measured rounds"),
+    "no_cuda_graph": Flag(lambda facts: bool(facts.cudagraph_skips),
+        "torch.compile could not put all of it into CUDA graphs"),
     "skipped_steps": Flag(lambda facts: bool(facts.skipped_steps),
         "the gradient scaler skipped optimizer steps in the measured rounds"),
     "outlier": Flag(lambda facts: has_outlier(facts.rounds_seconds),

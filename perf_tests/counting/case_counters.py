@@ -1,7 +1,8 @@
 """Exact counters of a case without running it: what its phase launches, computes, touches, saves and holds.
 
-Counted on fake tensors by the rules of the case's device type. Not counted: the device's context, workspaces of matrix
-products, what the caching allocator loses in blocks that it does not split, and traffic beyond the minimum.
+Counted on fake tensors by the rules of the case's device type; on a GPU that is known, cuBLAS's workspaces count too.
+Not counted: the device's context, oneDNN's workspaces, what the caching allocator loses in blocks that it does not
+split, and traffic beyond the minimum.
 """
 
 from collections import Counter
@@ -20,8 +21,9 @@ from perf_tests.counting.own_flops import (
     pass_flops,
     products_outside,
 )
-from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, PartCounters
+from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, WORKSPACES, PartCounters
 from perf_tests.instruments.kernel_cost import MATRIX_PRODUCTS
+from perf_tests.limits.cuda_libraries import CudaLibraries
 from perf_tests.limits.predicted_time import KernelCost, KernelGroup
 from perf_tests.own.guard import OwnModelError, guarded
 from perf_tests.own.model import facts_of
@@ -94,6 +96,8 @@ class _Part:
 def why_not_counted(case: Case) -> str | None:
     """None where the case has exact counters, else one sentence why not."""
     if isinstance(case, LanguageModelCase):
+        if case.replays_cuda_graphs:
+            return "what a compiled model fuses and the memory pool of its CUDA graphs holds is unknown until it runs."
         if case.execution != "eager":
             return "what a compiled model fuses is unknown until it is compiled for its device."
         if case.own is not None:
@@ -104,11 +108,17 @@ def why_not_counted(case: Case) -> str | None:
 
 
 def counters_of(
-    case: Case, *, zero_grad: str = "before_forward", first_step: bool = False, all_layers: bool = False
+    case: Case,
+    *,
+    zero_grad: str = "before_forward",
+    first_step: bool = False,
+    all_layers: bool = False,
+    libraries: CudaLibraries | None = None,
 ) -> Counters:
     """Counters of one measured round of `case`, or with `first_step` of the first one, which makes the optimizer state.
 
-    `all_layers` counts every layer instead of a few. Raises NotCountedError, and ValueError for an unknown policy.
+    `all_layers` counts every layer instead of a few. Without `libraries`, those of its card, a GPU is an imaginary one
+    without workspaces. Raises NotCountedError, and ValueError for an unknown policy.
     """
     if zero_grad not in ZERO_GRAD_POLICIES:
         raise ValueError(f"zero_grad is {zero_grad!r}; it must be one of {', '.join(ZERO_GRAD_POLICIES)}.")
@@ -118,14 +128,15 @@ def counters_of(
     if isinstance(case, AttentionCase):
         counted = attention_passes(replace(case, phase="attention_forward"))
         timed = {f"attention_{part}": part in case.row.timed for part in case.row.parts}
-        return _counters(case, 0, [_Part(name, counted[name], timed[name], Counter()) for name in timed])
+        parts = [_Part(name, counted[name], timed[name], Counter()) for name in timed]
+        return _counters(case, _with_workspaces(parts, libraries))
     if case.own is None:
         parts = _language_model_parts(case, zero_grad, first_step, all_layers)
-        return _counters(case, parameters_of(case), parts)
+        return _counters(case, _with_workspaces(parts, libraries))
     try:
         with guarded(f"{case.model} cannot be played on tensors without content"):
             parts = _language_model_parts(case, zero_grad, first_step, all_layers)
-            counters = _counters(case, parameters_of(case), parts)
+            counters = _counters(case, _with_workspaces(parts, libraries))
     except OwnModelError as error:
         raise NotCountedError(str(error)) from error
     return counters
@@ -138,10 +149,21 @@ def parameters_of(case: Case) -> int | None:
     return case.config.parameters if case.own is None else facts_of(case.own, case.config).parameters
 
 
-def counters_or_reason(case: Case) -> tuple[Counters | None, str | None]:
+def _with_workspaces(parts: Sequence[_Part], libraries: CudaLibraries | None) -> list[_Part]:
+    workspaces = Counter({WORKSPACES: libraries.workspace_bytes * _multiplying_threads(parts)} if libraries else {})
+    return [replace(part, beside=part.beside + workspaces) for part in parts]
+
+
+def _multiplying_threads(parts: Sequence[_Part]) -> int:
+    """Host threads that launch matrix products in a round: autograd has its own for the backward pass."""
+    multiplying = (part for part in parts if any(kernel.name in MATRIX_PRODUCTS for kernel in part.counters.kernels))
+    return len({part.name.endswith("backward") for part in multiplying})
+
+
+def counters_or_reason(case: Case, libraries: CudaLibraries | None = None) -> tuple[Counters | None, str | None]:
     """The case's exact counters, or None and one sentence why not."""
     try:
-        return counters_of(case), None
+        return counters_of(case, libraries=libraries), None
     except NotCountedError as error:
         return None, str(error)
     except Exception as error:
@@ -177,7 +199,7 @@ def _language_model_parts(case: LanguageModelCase, zero_grad: str, first_step: b
     return [_Part(name, counted[name], name in timed, beside[name]) for name in names if name in counted]
 
 
-def _counters(case: Case, parameters: int | None, parts: Sequence[_Part]) -> Counters:
+def _counters(case: Case, parts: Sequence[_Part]) -> Counters:
     kernels = sum((part.counters.kernels for part in parts if part.is_timed), Counter[KernelCost]())
     peaks = []
     for part in parts:
@@ -186,7 +208,7 @@ def _counters(case: Case, parameters: int | None, parts: Sequence[_Part]) -> Cou
     made = sum((part.counters.allocations for part in parts), Counter[tuple[int, str, str]]())
     largest = sorted(made.items(), key=lambda item: (-item[0][0], item[0][1:]))[:LARGEST_ALLOCATIONS]
     return Counters(
-        parameters=parameters,
+        parameters=parameters_of(case),
         model_flops=_model_flops(case, {kernel.name for kernel in kernels}),
         executed_flops=_executed_flops(case, kernels),
         matmul_calls=sum(calls for kernel, calls in kernels.items() if kernel.name in MATRIX_PRODUCTS),

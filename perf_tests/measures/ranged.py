@@ -35,6 +35,6 @@ class RangedMeasure(Measure):
                 rounds.play(lambda: ranged(SET_UP), lambda: ranged(name))
 
         with regions_opened_by(ranges):
-            play(warm_up(device, self.workbench.settings.warmup_rounds), "warm-up")
+            play(warm_up(device, self.workbench.warmup_rounds(self.case)), "warm-up")
             with capture(device.torch_device):
                 play(range(self.workbench.rounds(self.case)), ROUND)

@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 from perf_tests.instruments.busy_time import busy_seconds
+from perf_tests.instruments.cache_flush import CacheFlush
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.compilation import cache_state, count_compilations
 from perf_tests.instruments.device import Device
@@ -35,6 +36,8 @@ class TimedMeasure(Measure):
     on_round: Callable[[int], None] = lambda number: None
     """Called with the number of each round before its set-up, warm-up rounds first."""
     health: RoundHealth = field(default_factory=lambda: RoundHealth(None))
+    flush: CacheFlush | None = None
+    """Called after the set-up of each measured round, before the clock starts."""
     timing: Timing | None = None
     _loss_scales: list[float] = field(default_factory=list)
 
@@ -42,17 +45,20 @@ class TimedMeasure(Measure):
         """Raises ImpossibleError after the rounds for a time below this machine's minimum."""
         self.clock.forget()
         if self.row is None:
+            for _ in range(self.warmup_rounds):
+                rounds.play()
             self.benchmark.pedantic(rounds.run, setup=rounds.prepare, rounds=1, warmup_rounds=0)
             return
         self.timing = self._time(rounds)
         self.row.refuse_the_impossible(self.timing)
         # After the last reading, because the round is not timed: its launches wait in the queue.
-        busy = busy_seconds(rounds.prepare, rounds.run, self.device)
+        busy = busy_seconds(lambda: self._prepare_measured(rounds), rounds.run, self.device)
         self.timing = replace(self.timing, device_busy_seconds=busy)
         self.benchmark.extra_info.update(self.row.of(self.timing))
 
     def _time(self, rounds: Rounds) -> Timing:
         gc.collect()
+        allocated_before_bytes = self.device.allocated_bytes()
         before, compilations = self._drifting_facts(), count_compilations()
         start = time.perf_counter()
         # The benchmark would show a case that fails in the warm-up as measured, so the warm-up runs outside of it.
@@ -80,19 +86,33 @@ class TimedMeasure(Measure):
             compiled_graphs=compiled["graphs"],
             compile_cache=cache_state(compiled),
             recompiles=(count_compilations() - first_compilations)["graphs"],
+            cudagraph_skips=compiled["cudagraph_skips"],
             loss_scales=self._loss_scales[-self.rounds - 1 :],
             drift={"before": before, "after": after, **self.health.facts()},
-            peak_allocated_bytes=self.device.peak_allocated_bytes(),
-            peak_reserved_bytes=self.device.peak_reserved_bytes(),
+            peak_allocated_bytes=self._without_flush(self.device.peak_allocated_bytes()),
+            peak_reserved_bytes=self._without_flush(self.device.peak_reserved_bytes()),
+            flushed_bytes=None if self.flush is None else self.flush.bytes,
+            allocated_before_bytes=self._without_flush(allocated_before_bytes),
         )
+
+    def _without_flush(self, peak_bytes: int | None) -> int | None:
+        return peak_bytes if peak_bytes is None or self.flush is None else peak_bytes - self.flush.bytes
 
     def _prepare(self, rounds: Rounds, number: int) -> None:
         rounds.forget()
         self.on_round(number)
         if rounds.loss_scale is not None:
             self._loss_scales.append(rounds.loss_scale())
-        rounds.prepare()
+        if number < self.warmup_rounds:
+            rounds.prepare()
+        else:
+            self._prepare_measured(rounds)
         self.clock.begin_round()
+
+    def _prepare_measured(self, rounds: Rounds) -> None:
+        rounds.prepare()
+        if self.flush is not None:
+            self.flush()
 
     def _first_round(self, rounds: Rounds) -> tuple[float, float]:
         """Seconds of its set-up and of its target, timed apart because either may compile."""

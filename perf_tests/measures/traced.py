@@ -26,7 +26,7 @@ class TracedMeasure(Measure):
     def look(self, rounds: Rounds) -> Json:
         """Raises ProfilerBusyError, and NoDeviceEventsError for a trace that lacks what ran on the GPU."""
         device = self.workbench.device
-        for _ in warm_up(device, 0):
+        for _ in warm_up(device, self.case.fewest_warmup_rounds):
             rounds.play()
         traced = trace_rounds(rounds.play, device)
         self.workbench.clock.forget()

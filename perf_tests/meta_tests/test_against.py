@@ -8,6 +8,7 @@ import pytest
 
 from perf_tests.bench.against import OtherOption
 from perf_tests.bench.progress import Line
+from perf_tests.meta_tests.test_cuda_device import FakeCuda
 from perf_tests.options import Settings, read_settings
 from perf_tests.paired.watch import Watch
 
@@ -27,6 +28,26 @@ def test_a_gate_on_a_cpu_measures_what_any_run_does_but_of_a_model_of_two_layers
 def test_the_sizes_apart_are_no_part_of_all() -> None:
     assert settings(size="all").sizes == ("small", "medium", "large", "xl", "2.7B", "10B")
     assert settings(size="small-2layers").sizes == ("small-2layers",)
+
+
+@pytest.mark.parametrize(
+    "typed, capability, precisions",
+    [
+        ({"device": "cuda"}, (9, 0), ("fp32", "bf16")),
+        ({"device": "cuda"}, (7, 5), ("fp32",)),  # emulates bf16
+        ({"device": "cuda", "precision": "tf32"}, (9, 0), ("tf32",)),
+        ({"device": "cpu"}, (9, 0), ("fp32",)),
+    ],
+    ids=str,
+)
+def test_on_a_gpu_attention_alone_is_measured_in_bf16_too(
+    typed: dict[str, str], capability: tuple[int, int], precisions: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeCuda(monkeypatch).sees(capability)
+    chosen = settings(**typed)
+    assert chosen.attention_alone_precisions == precisions
+    if typed["device"] == "cuda":
+        assert chosen.precisions == precisions
 
 
 @pytest.mark.parametrize(

@@ -156,8 +156,12 @@ def test_two_implementations_of_one_revision_are_compared(clone: Path) -> None:
     assert line.base_seconds.min() > line.head_seconds.min()
 
 
-@pytest.mark.parametrize("way_to_end", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "a scheduler"])
-def test_an_ended_run_keeps_its_samples_and_leaves_no_tree_or_worker(clone: Path, way_to_end: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    "way_to_end, exit_code", [(signal.SIGINT, 2), (signal.SIGTERM, 143)], ids=["ctrl-c", "a scheduler"]
+)
+def test_an_ended_run_keeps_its_samples_and_leaves_no_tree_or_worker(
+    clone: Path, way_to_end: signal.Signals, exit_code: int
+) -> None:
     process = begin(clone, "--attention=naive", "--against=HEAD", "-v", python=sys.executable)
     assert process.stdout is not None
     seen = ""
@@ -171,7 +175,7 @@ def test_an_ended_run_keeps_its_samples_and_leaves_no_tree_or_worker(clone: Path
     process.send_signal(way_to_end)
     output, errors = process.communicate(timeout=120)
     ended = Launch(process.returncode, seen + output, errors, clone / ".benchmarks")
-    assert ended.exit_code == 2, ended.output + ended.errors
+    assert ended.exit_code == exit_code, ended.output + ended.errors
     assert "replay" in ended.output
     samples = samples_of(ended)
     assert samples.end == "interrupted"

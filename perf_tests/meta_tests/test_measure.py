@@ -39,3 +39,10 @@ def test_slow_first_measured_rounds_are_flagged_with_what_to_warm_up_with() -> N
     TimedMeasure(benchmark, Clock(device), device, 10, 5, Row(language_model_case()))(lambda: None)
     assert "short_warmup" in benchmark.extra_info["flags"]
     assert benchmark.extra_info["suggested_warmup_rounds"] == 7
+
+
+@pytest.mark.parametrize("where, is_kept", [("cpu", True), ("cuda", False)])
+def test_cpu_time_is_left_out_where_the_thread_that_waits_for_the_device_spins(where: str, is_kept: bool) -> None:
+    device, benchmark = CpuDevice(CPU), LoopBenchmark()
+    TimedMeasure(benchmark, Clock(device), device, 3, 1, Row(language_model_case(device=where)))(lambda: None)
+    assert (benchmark.extra_info["cpu_seconds"] is not None) == is_kept

@@ -9,7 +9,9 @@ from unittest.mock import Mock
 
 import pytest
 
+from perf_tests.gate.clock import decide_clock
 from perf_tests.gate.events import ExactFinding, NoTiming, Relaunch, Sentinel, Uncounted
+from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import GateSamples, SamplesFile, read_samples
 from perf_tests.paired import measuring as measuring_module
 from perf_tests.paired.draws import (
@@ -87,6 +89,14 @@ def test_every_case_is_measured_on_both_sides_and_kept_with_its_raw_rounds(tmp_p
     assert {(sentinel.name, sentinel.side) for sentinel in samples.of(Sentinel)} == {
         (name, side) for name in ("arithmetic", "memory", "interpreter") for side in ("base", "head")
     }
+
+
+def test_where_the_waiting_thread_spins_no_cpu_time_is_kept_and_wall_time_decides(tmp_path: Path) -> None:
+    samples = measured(tmp_path, {"reads_cpu_time": False}, {"reads_cpu_time": False})
+    assert {line.base_cpu_seconds is line.head_cpu_seconds is None for line in samples.measurements} == {True}
+    assert decide_clock(samples, Rules()).clock == "wall"
+    with pytest.raises(ValueError, match="have no CPU time"):
+        decide_clock(samples, Rules(clock="cpu"))
 
 
 Asked = list[tuple[str, int, tuple[int, ...]]]
@@ -179,12 +189,15 @@ def test_neither_side_is_let_go_before_the_other(tmp_path: Path) -> None:
     assert (samples.of(Relaunch), outcomes(samples)) == ([], [])
 
 
-def test_a_worker_that_dies_once_is_launched_again_and_no_case_is_lost(tmp_path: Path) -> None:
-    samples = measured(tmp_path, head={"faults": {"two": "dies once"}})
+@pytest.mark.parametrize(
+    "fault, words", [("dies once", "SIGKILL"), ("loses its device once", "device-side assert triggered")]
+)
+def test_a_worker_that_dies_once_is_launched_again_and_no_case_is_lost(tmp_path: Path, fault: str, words: str) -> None:
+    samples = measured(tmp_path, head={"faults": {"two": fault}})
     assert sorted(line.case for line in samples.measurements) == sorted(CASES)
     (relaunch,) = samples.of(Relaunch)
     assert (relaunch.side, relaunch.case) == ("head", "two")
-    assert "SIGKILL" in relaunch.reason
+    assert words in relaunch.reason
     assert samples.of(NoTiming) == []
 
 
@@ -194,6 +207,7 @@ def test_a_worker_that_dies_once_is_launched_again_and_no_case_is_lost(tmp_path:
         pytest.param("head", {"faults": {"two": "dies"}}, "error", "SIGKILL", 1, id="dies twice"),
         pytest.param("head", {"faults": {"two": "hangs"}}, "error", "no answer", 1, id="hangs twice"),
         pytest.param("head", {"faults": {"two": "raises"}}, "error", "ValueError: planted", 1, id="raises twice"),
+        pytest.param("head", {"faults": {"two": "fails in a round"}}, "error", "in a round", 0, id="fails in a round"),
         pytest.param("base", {"faults": {"two": "out of memory"}}, "out_of_memory", "no room", 0, id="out of memory"),
         pytest.param("base", {"absent": ["two"]}, "absent", "", 0, id="is not known"),
     ],

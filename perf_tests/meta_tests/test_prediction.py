@@ -141,6 +141,27 @@ def test_the_exit_code_says_whether_it_fits(capsys: pytest.CaptureFixture[str]) 
     assert "does not fit on memory=0.5GiB" in text
 
 
+@pytest.mark.parametrize(
+    "words, rules",
+    [
+        ("--size tiny --context 64 --gpu H200", ["library workspaces: 33.55 MB of cuBLAS"]),
+        ("--size tiny --context 64 --gpu memory=24GiB,bandwidth=300GB/s,fp32=10", ["library workspaces: 8.52 MB"]),
+        ("--head-dim 16 --sequence-length 256 --gpu H200 --attention sdpa", []),
+        ("--head-dim 16 --sequence-length 256 --gpu A100-80GB --attention sdpa --precision bf16",
+         ["sdpa in 16 bits: flash"]),
+        ("--head-dim 16 --sequence-length 16384 --gpu H200",
+         ["library workspaces: 33.55 MB", "launches: elementwise kernels and reductions above 2 GiB"]),
+    ],
+)  # fmt: skip
+def test_rules_of_cudas_libraries_are_printed_where_they_change_a_figure(
+    capsys: pytest.CaptureFixture[str], words: str, rules: list[str]
+) -> None:
+    lines = printed(capsys, *words.split())[1].splitlines()
+    shown = [line for line in lines if line.startswith(("library workspaces", "sdpa in", "launches:"))]
+    assert len(shown) == len(rules)
+    assert all(line.startswith(rule) and len(line) <= 120 for line, rule in zip(shown, rules, strict=True))
+
+
 def test_json_says_the_same_to_machines(capsys: pytest.CaptureFixture[str]) -> None:
     code, text = printed(capsys, "--size", "tiny", "--context", "64", "--gpu", "T4", "--json")
     data = json.loads(text)

@@ -17,6 +17,7 @@ GIB = 2**30
 RAISED = {
     "math_attention": RowFacts(HONEST, sdpa_backend="math"),
     "recompiled": RowFacts(HONEST, recompiles=1),
+    "no_cuda_graph": RowFacts(HONEST, cudagraph_skips=1),
     "skipped_steps": RowFacts(HONEST, skipped_steps=2),
     "outlier": RowFacts([*HONEST[:9], 6.0]),
     "short_warmup": RowFacts(HONEST, suggested_warmup_rounds=0),
@@ -26,7 +27,7 @@ RAISED = {
     "waits_for_host": RowFacts(HONEST, device_busy_seconds=0.9 * min(HONEST), bound="compute"),
     "parts_do_not_add_up": RowFacts(HONEST, part_seconds={"forward": HALF_FORWARD}),
     "paging": RowFacts(SCATTERED, predicted_peak_bytes=95, available_bytes=100),
-    "peak_off": RowFacts(HONEST, peak_allocated_bytes=11 * GIB, predicted_peak_bytes=10 * GIB),
+    "peak_off": RowFacts(HONEST, peak_allocated_bytes=2**26 + 2**25, predicted_peak_bytes=2**26),
 }
 
 QUIET = {
@@ -43,7 +44,7 @@ QUIET = {
     "no parts": RowFacts(HONEST, part_seconds={}),
     "honest rounds in memory nearly full": RowFacts(HONEST, predicted_peak_bytes=95, available_bytes=100),
     "a peak with workspaces": RowFacts(
-        HONEST, peak_allocated_bytes=10 * GIB + 64 * 2**20, predicted_peak_bytes=10 * GIB
+        HONEST, peak_allocated_bytes=2**26 + 2**21, predicted_peak_bytes=2**26, workspace_bytes=2**21
     ),
     "no peak": RowFacts(HONEST, predicted_peak_bytes=10 * GIB),
 }

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from model.sizes import ModelConfig
-from perf_tests.instruments.out_of_memory import is_out_of_memory
+from perf_tests.instruments.device_errors import is_out_of_memory
 from perf_tests.instruments.torch_private import FakeTensorMode
 from perf_tests.own.guard import LONGEST_SECONDS, OwnModelError, guarded
 from perf_tests.own.model import OwnModel, facts_of

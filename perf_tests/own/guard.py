@@ -9,7 +9,7 @@ from types import FrameType
 
 import torch
 
-from perf_tests.instruments.out_of_memory import is_out_of_memory
+from perf_tests.instruments.device_errors import is_out_of_memory
 
 LONGEST_SECONDS = 10
 """For one call, here mostly on tensors without content; more is taken for a call that never returns."""

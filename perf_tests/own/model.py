@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from model.sizes import ModelConfig
-from perf_tests.instruments.out_of_memory import is_out_of_memory
+from perf_tests.instruments.device_errors import is_out_of_memory
 from perf_tests.instruments.torch_private import FakeTensorMode
 from perf_tests.own import hugging_face
 from perf_tests.own.guard import LONGEST_SECONDS, OwnModelError, guarded

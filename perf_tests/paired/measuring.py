@@ -37,6 +37,15 @@ class UnmeasurableError(Exception):
     """Head cannot be measured at all; the message is one sentence."""
 
 
+class CaseEndedError(Exception):
+    """A side's case failed in a measured round."""
+
+    def __init__(self, side: Side, answer: Json) -> None:
+        super().__init__(side, answer)
+        self.side: Side = side
+        self.answer = answer
+
+
 @dataclass
 class Measuring:
     """Measures launch pairs of one run; `samples_file` grows with every case."""
@@ -197,8 +206,11 @@ class _PairPart:
         line = None
         if all("warm" in answer for answer in answers.values()):
             round_seconds = min(answer["round_seconds"] for answer in answers.values())
-            with self._on_the_same_cores(case, workers) as cores:
-                line = {**self._measure_rounds(case, workers, round_seconds), "cores": cores}
+            try:
+                with self._on_the_same_cores(case, workers) as cores:
+                    line = {**self._measure_rounds(case, workers, round_seconds), "cores": cores}
+            except CaseEndedError as error:
+                answers[error.side] = error.answer
         warm = {side: workers[side] for side, answer in answers.items() if "warm" in answer}
         # To both before either answers: the side released first would build its next case first and then wait longer.
         for worker in warm.values():
@@ -242,7 +254,8 @@ class _PairPart:
         if case in self._with_sentinels:
             self._measure_sentinels(workers, orders[0])
         clocks = [f"{side}{clock}seconds" for side in SIDES for clock in ("_", "_cpu_")]
-        seconds = {name: [quadruple[name] for quadruple in quadruples] for name in clocks}
+        # A GPU's rounds have no CPU time.
+        seconds = {name: [q[name] for q in quadruples] if name in quadruples[0] else None for name in clocks}
         return {"stage": self.stage, "pair": self.pair, "case": case, "orders": orders, **seconds}
 
     def _measure_quadruple(
@@ -250,17 +263,26 @@ class _PairPart:
     ) -> dict[str, list[float]]:
         quadruple: dict[str, list[float]] = {}
         for side, rounds in turns(order):
-            answer = workers[side].ask({"rounds": rounds, "unmeasured": unmeasured}, patience_seconds)
-            quadruple.setdefault(f"{side}_seconds", []).extend(answer["seconds"])
-            quadruple.setdefault(f"{side}_cpu_seconds", []).extend(answer["cpu_seconds"])
+            answer = self._turn(side, {"rounds": rounds, "unmeasured": unmeasured}, workers, patience_seconds)
+            for clock in ("seconds", "cpu_seconds"):
+                if answer[clock] is not None:
+                    quadruple.setdefault(f"{side}_{clock}", []).extend(answer[clock])
             self.measuring.idle_cpu_seconds += answer["idle_cpu_seconds"]
             self.measuring.turns += 1
         return quadruple
 
+    def _turn(self, side: Side, request: Json, workers: Mapping[Side, WorkerProcess], patience_seconds: float) -> Json:
+        """What one side measures while the other waits. Raises CaseEndedError where its case ends instead."""
+        answer = workers[side].ask(request, patience_seconds)
+        if "done" in answer:
+            raise CaseEndedError(side, answer)
+        return answer
+
     def _measure_sentinels(self, workers: Mapping[Side, WorkerProcess], order: str) -> None:
         for name in SENTINELS:
             for side, count in turns(order):
-                answer = workers[side].ask({"sentinel": name, "count": count}, self.measuring.answer_seconds)
+                request = {"sentinel": name, "count": count}
+                answer = self._turn(side, request, workers, self.measuring.answer_seconds)
                 self.sentinel_seconds.setdefault((name, side), []).extend(answer["seconds"])
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
 from perf_tests.counting.case_counters import Allocation, Counters, counters_of
 from perf_tests.limits.ceilings import Ceilings
+from perf_tests.limits.cuda_libraries import CudaLibraries
 from perf_tests.limits.gpu_room import FITS, FRAGMENTATION_SHARE, Room
 from perf_tests.limits.least_work import FLOAT32_BYTES
 from perf_tests.limits.predicted_time import KernelGroup, Part, PredictedTime, predicted_time
@@ -27,6 +28,7 @@ class TargetMachine:
     ceilings: Ceilings
     uncertainty: dict[str, float] | None
     """Relative error of a predicted time by its bound; None where no measurements are known."""
+    libraries: CudaLibraries | None = None
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ def largest_batch(case: LanguageModelCase, machine: TargetMachine) -> int:
     """
 
     def peak_bytes(batch_size: int) -> int:
-        return counters_of(replace(case, batch_size=batch_size)).peak_bytes
+        return counters_of(replace(case, batch_size=batch_size), libraries=machine.libraries).peak_bytes
 
     def fits(batch_size: int) -> bool:
         return machine.room.verdict(peak_bytes(batch_size)) == FITS
@@ -176,7 +178,7 @@ def worthwhile_checkpoints(num_layers: int) -> list[str]:
 
 
 def predict_case(case: Case, machine: TargetMachine) -> PredictedCase:
-    counters = counters_of(case)
+    counters = counters_of(case, libraries=machine.libraries)
     highest = max(counters.parts, key=lambda part: part.peak_bytes)
     time = predicted_time(parts_of(case, counters), machine.ceilings)
     return PredictedCase(

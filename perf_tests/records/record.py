@@ -32,6 +32,18 @@ def identity_of(row: Json) -> Json:
     return identity_in(row.get("extra_info", row))
 
 
+def is_shard(record: Json) -> bool:
+    """Whether the run measured a share of its grid, so that a case it lacks is not gone."""
+    settings = record["suite"].get("settings")
+    return isinstance(settings, dict) and settings.get("shard") is not None
+
+
+def parts_of(record: Json) -> set[str]:
+    """The names of the shards that a merged record holds."""
+    names = record["suite"].get("merged_from")
+    return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
+
+
 def timing_outcomes(record: Json) -> list[Json]:
     """The outcomes of cases that were to be timed; those of extra passes over them are left out."""
     return [row for row in record["outcomes"] if row.get("pass") is None]
@@ -53,6 +65,8 @@ def build_record(header: Json, benchmarks: list[Json], outcomes: list[Json], pas
                 "settings": header["settings"],
                 "selection": header["selection"],
                 "source": header.get("source"),
+                "places": header.get("places"),
+                "other_drivers": header.get("other_drivers", []),
             },
         }
     )

@@ -18,7 +18,9 @@ from perf_tests.paired.trees import Commit, TreeError, find_commit
 from perf_tests.paired.watch import Watch
 from perf_tests.records.store import write_whole
 from perf_tests.run.before import accepted_slowdowns, machine_info_of, terminal_line
+from perf_tests.run.time_limit import TIME_LIMIT
 from perf_tests.views.screens.gate import finding_sentences, markdown, report_lines
+from perf_tests.views.screens.lines import case_name
 
 VERDICT = "gate verdict"
 """The user property of a report that holds the verdict."""
@@ -29,8 +31,7 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
     workbench, against = config.stash[WORKBENCH], config.stash[AGAINST]
     assert against is not None
     accepted_slowdowns(config.rootpath)
-    # Base and head are in memory at the same time.
-    workbench.budget_bytes //= 2
+    half_bytes = workbench.halve_memory()
     items, unmeasured = [], {}
     for item in benchmarks:
         refusal = workbench.why_not(item.stash[CASE])
@@ -39,12 +40,17 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
             items.append(item)
         else:
             unmeasured[item.nodeid] = refusal.in_words
+    if not items:
+        first, reason = next(iter(unmeasured.items()))
+        raise pytest.UsageError(
+            f"The gate can measure none of {len(unmeasured)} cases; of the first, {case_name(first)}: {reason}"
+        )
     plan = GatePlan(
         root=config.rootpath,
         storage=config.stash[SAVING].storage,
         against=against,
         base=_base(config, against),
-        settings=replace(config.stash[SETTINGS], memory_budget_bytes=workbench.budget_bytes),
+        settings=replace(config.stash[SETTINGS], memory_budget_bytes=half_bytes),
         cases={item.nodeid: item.stash[CASE] for item in items},
         ids_at_base={item.nodeid: _id_at_base(item, against) for item in items},
         machine_info=machine_info_of(config),
@@ -52,7 +58,13 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
         options=shlex.join(word for word in config.invocation_params.args if word not in config.args),
     )
     terminal = config.pluginmanager.getplugin("terminalreporter")
-    watch = Watch(terminal, terminal_line(config), plan.rules.screen_pairs, plan.seconds)
+    limit = config.stash[TIME_LIMIT]
+    if limit is not None:
+        limit.refuse_if_too_short(items)
+    watch = Watch(
+        terminal, terminal_line(config), plan.rules.screen_pairs, plan.seconds,
+        seconds_left=None if limit is None else lambda: limit.seconds_left,
+    )  # fmt: skip
     config.pluginmanager.register(GatePlugin(GateRun(plan), watch, unmeasured), "gate")
 
 
@@ -164,6 +176,13 @@ class GatePlugin:
             return
         if result.exit_code:
             session.exitstatus = result.exit_code
+        elif self.watch.is_out_of_time:
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+            left = sum(row.verdict in (Verdict.UNDECIDED, Verdict.NOT_MEASURED) for row in result.cases)
+            self.run.notes.append(
+                f"--time-limit ended the gate with {left} of {len(result.cases)} cases undecided, which is no success; "
+                "give it more minutes or fewer cases."
+            )
         if summary is not None:
             try:
                 write_whole(summary, markdown(result, self.run.header, self.run.plan.rules).encode())

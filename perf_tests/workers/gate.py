@@ -41,7 +41,8 @@ class GatePlugin(WorkerPlugin):
 
     def measure(self, item: pytest.Item, workbench: Workbench) -> Measure:
         serve = partial(self.serve_rounds, item.nodeid, workbench.clock)
-        return ServedMeasure(serve, workbench.clock, workbench.device, self.settings.warmup_rounds)
+        warmup_rounds, flush = workbench.warmup_rounds(item.stash[CASE]), workbench.cache_flush(item.stash[CASE])
+        return ServedMeasure(serve, workbench.clock, workbench.device, warmup_rounds, flush)
 
     def stopped(self, reason: str) -> None:
         self.channel.send({"cannot": reason})
@@ -79,7 +80,13 @@ class GatePlugin(WorkerPlugin):
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         self.outcome = None
         result = yield
-        self.channel.send({"done": item.nodeid, "outcome": self.outcome})
+        if item.session.shouldstop:
+            # Every later case of this process would fail too, so the gate launches both sides again.
+            reason = "" if self.outcome is None else self.outcome["reason"]
+            device = item.config.stash[WORKBENCH].device.torch_device
+            self.channel.send({"ended": f"{device} is unusable after {reason}"})
+        else:
+            self.channel.send({"done": item.nodeid, "outcome": self.outcome})
         return result
 
     def serve_rounds(self, case_id: str, clock: Clock, one_round: OneRound, round_seconds: float) -> None:
@@ -99,7 +106,8 @@ class GatePlugin(WorkerPlugin):
                 for _ in range(request["unmeasured"]):
                     one_round()
                 wall, cpu = zip(*(one_round() for _ in range(request["rounds"])), strict=True)
-                answer = {"seconds": wall, "cpu_seconds": cpu, "idle_cpu_seconds": idle_cpu_seconds}
+                cpu_seconds = None if None in cpu else cpu
+                answer = {"seconds": wall, "cpu_seconds": cpu_seconds, "idle_cpu_seconds": idle_cpu_seconds}
 
     def _time_sentinel(self, name: str, count: int, clock: Clock) -> list[float]:
         """The first is dropped: the case has left its own data in the caches."""

@@ -6,14 +6,14 @@ from typing import Any
 from model.attention import ATTENTION
 from model.precision import PRECISIONS
 from model.sizes import SIZES
-from perf_tests.options import SHAPE, Settings
+from perf_tests.options import EXECUTIONS, SHAPE, Settings
 from perf_tests.own.hugging_face import is_configuration
 from perf_tests.records.record import Json
 
 
 def sent(settings: Settings) -> Json:
-    """Without extra passes and ranges: a worker runs each benchmark under one measure."""
-    return asdict(replace(settings, passes=(), memory_snapshot=False, nvtx=False))
+    """Without extra passes, ranges and shares: a worker runs each benchmark that it is given, under one measure."""
+    return asdict(replace(settings, passes=(), memory_snapshot=False, nvtx=False, shard=None))
 
 
 def received(values: Json) -> Settings:
@@ -26,6 +26,7 @@ def received(values: Json) -> Settings:
         ("attention_alone_precisions", PRECISIONS),
         ("attentions", {**ATTENTION, "own": None}),
         ("attention_alone_implementations", ATTENTION),
+        ("executions", EXECUTIONS),
     ):
         fields[name] = tuple(value for value in fields[name] if value in known)
     if not is_configuration(fields["model"] or ""):

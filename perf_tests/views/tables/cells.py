@@ -93,7 +93,8 @@ class Cell:
         """How the same function is computed: attention, and the other axes where they are not the default."""
         parts = [self.label("attention")]
         for name, default, words in (
-            ("execution", "eager", "{} model"), ("checkpoint", "none", "checkpoint {}"), ("model", "ours", "{}")
+            ("execution", "eager", "{} model"), ("checkpoint", "none", "checkpoint {}"), ("model", "ours", "{}"),
+            ("cache", "", "{} cache"),
         ):  # fmt: skip
             if self.label(name) not in ("", default):
                 parts.append(words.format(self.label(name)))

@@ -84,7 +84,7 @@ def flat_rows(
 def _common(cell: Cell, name: str, machine: str) -> Json:
     """Every column that no kind fills itself; each kind takes those that it has."""
     precision = cell.label("precision")
-    compiled = "compiled" in (cell.label("attention"), cell.label("execution"))
+    compiled = cell.label("attention") == "compiled" or cell.label("execution") not in ("", "eager")
     other = "" if cell.label("attention") == "naive" else f" ({cell.label('attention')})"
     return {
         "source": name,

@@ -158,4 +158,6 @@ def _table(
     return Table(name, f"{title}{': ' if said else ''}{', '.join(said)}", header, len(shown), rows, notes)
 
 
-TIMING_TABLES = (timing_table, percentile_table, precision_table, memory_table, attention_table, attention_memory_table)
+TIMING_TABLES = (
+    timing_table, percentile_table, precision_table, memory_table, attention_table, attention_memory_table,
+)  # fmt: skip
