@@ -16,7 +16,7 @@ from perf_tests.own import guard, hugging_face
 from perf_tests.own.check import check_before_measuring
 from perf_tests.own.guard import OwnModelError
 from perf_tests.own.model import OwnModel, argument, facts_of
-from perf_tests.own.named import check_name, load
+from perf_tests.own.named import absolute, check_name, load
 
 REFUSED = {
     "no_such_factory": "cannot be imported: AttributeError",
@@ -33,6 +33,7 @@ REFUSED = {
     "ChangesItsTokens": "changed its tokens in place",
     "NotANumber": "returned logits that are not finite",
     "IgnoresContext": "ignores its context",
+    "Hoarding": "keeps a tensor from one build to the next",
     "Unrunnable": r"fails on tokens of shape \(1, 8\): TypeError: an attention mask is missing",
 }
 
@@ -103,6 +104,13 @@ def test_a_file_is_its_own_module_and_may_import_its_neighbours(tmp_path: Path) 
     check_name("--model", name)
     assert load(name)(TOY) == (TOY, 5)
     assert load(f"{MODELS}:Healthy")(TOY) is not None
+
+
+def test_a_name_is_made_absolute_where_it_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert [absolute(text) for text in ("nets.py:build", "hf:a/config.json", "package.nets:build")] == [
+        f"{tmp_path}/nets.py:build", f"hf:{tmp_path}/a/config.json", "package.nets:build",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

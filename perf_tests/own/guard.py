@@ -12,11 +12,15 @@ import torch
 from perf_tests.instruments.device_errors import is_out_of_memory
 
 LONGEST_SECONDS = 10
-"""For one call, here mostly on tensors without content; more is taken for a call that never returns."""
+"""For one call before measuring, without content or of a small model; more is taken for one that never returns."""
 
 
 class OwnModelError(ValueError):
     """The model given with --model cannot be measured; the message is one sentence."""
+
+
+class NeverReturnsError(OwnModelError):
+    """It was interrupted after its time."""
 
 
 class _TooLongError(BaseException):
@@ -36,7 +40,7 @@ def guarded(what: str, seconds: float | None = None) -> Iterator[None]:
             yield
         changed = _changes(dtype, device)
     except _TooLongError:
-        raise OwnModelError(f"{what}: it did not return within {seconds:g} s.") from None
+        raise NeverReturnsError(f"{what}: it did not return within {seconds:g} s.") from None
     except SystemExit as error:
         raise OwnModelError(f"{what}: it called exit({error.code!r}).") from error
     except OwnModelError:

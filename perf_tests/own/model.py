@@ -18,7 +18,7 @@ from model.sizes import ModelConfig
 from perf_tests.instruments.device_errors import is_out_of_memory
 from perf_tests.instruments.torch_private import FakeTensorMode
 from perf_tests.own import hugging_face
-from perf_tests.own.guard import LONGEST_SECONDS, OwnModelError, guarded
+from perf_tests.own.guard import LONGEST_SECONDS, NeverReturnsError, OwnModelError, guarded
 from perf_tests.own.named import load
 
 Values = tuple[tuple[str, int | float | bool | str], ...]
@@ -63,15 +63,18 @@ class OwnModel:
         """As asked of the factory or named by the configuration, null where it takes none. Raises OwnModelError."""
         return facts_of(self, config).shape
 
-    def build(self, config: ModelConfig) -> nn.Module:
-        """The model, whose call returns logits alone. Raises OwnModelError with one sentence."""
+    def build(self, config: ModelConfig, seconds: float | None = None) -> nn.Module:
+        """The model, whose call returns logits alone. Raises OwnModelError, with a limit also for one that takes long.
+
+        A large model may take long to build for real, so only what comes before measuring sets a limit.
+        """
         if hugging_face.is_configuration(self.name):
-            with guarded(f"--model {self.name} builds no model", LONGEST_SECONDS):
+            with guarded(f"--model {self.name} builds no model", seconds):
                 model = hugging_face.build(self.name, self.values)
         else:
             with guarded(f"--model {self.name} cannot be imported"):
                 factory = load(self.name)
-            with guarded(f"--model {self.name} builds no model", LONGEST_SECONDS):
+            with guarded(f"--model {self.name} builds no model", seconds):
                 model = factory(*([config] if _takes_a_config(factory) else []), **dict(self.values))
         if not isinstance(model, nn.Module):
             got = f"the class {model.__name__}" if inspect.isclass(model) else f"a {type(model).__name__}"
@@ -116,7 +119,9 @@ def facts_of(own: OwnModel, config: ModelConfig) -> Facts:
     try:
         try:
             with FakeTensorMode():
-                model = own.build(watched)
+                model = own.build(watched, LONGEST_SECONDS)
+        except NeverReturnsError:
+            raise
         except OwnModelError as error:
             why_not = f"{own.name} cannot be built on tensors without content: {error.__cause__!r}."
             model = own.build(watched)

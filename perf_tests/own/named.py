@@ -29,6 +29,14 @@ def check_name(option: str, text: str) -> None:
         )
 
 
+def absolute(text: str) -> str:
+    """The same for a process in another folder."""
+    place, _, name = text.rpartition(":")
+    if place == "hf":
+        return f"hf:{Path(name).resolve()}"
+    return f"{Path(place).resolve()}:{name}" if place.endswith(".py") else text
+
+
 def load(text: str) -> Any:
     """What `text` names; runs its module, and raises what that raises."""
     place, _, name = text.rpartition(":")

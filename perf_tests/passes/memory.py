@@ -11,7 +11,7 @@ from perf_tests.passes.extra_pass import ExtraPass, Timing
 from perf_tests.phases import label_of
 from perf_tests.prediction.expectation import expect
 from perf_tests.records.record import Json
-from perf_tests.workers.settings import sent
+from perf_tests.workers.settings import sent_elsewhere
 
 ALL_ROUNDS = 3
 """The first allocates what later ones reuse, the second gives the allocator's figures, the third the holders."""
@@ -28,7 +28,7 @@ class MemoryPass(ExtraPass):
         snapshot, no_snapshot = self._snapshot_path()
         task = {
             "benchmark": self.benchmark_id(timing),
-            "settings": sent(self.workbench.settings),
+            "settings": sent_elsewhere(self.workbench.settings),
             "snapshot": None if snapshot is None else str(snapshot),
         }
         values = self.answered_by(partial(self.request.getfixturevalue("memory_worker").ask, task))

@@ -67,7 +67,8 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     if settings.cold_cache and OTHER_MEASURE not in config.stash and settings.shard is None:
         check_cold_cache(benchmarks)
     config.stash[WORKBENCH] = workbench = set_up(settings)
-    _check_own_model([item.stash[CASE] for item in benchmarks], workbench)
+    if OTHER_MEASURE not in config.stash:  # a worker's run was checked where it began
+        _check_own_model([item.stash[CASE] for item in benchmarks], workbench)
     if config.stash[AGAINST] is not None:
         return benchmarks
     _mark(benchmarks, workbench)

@@ -8,12 +8,19 @@ from model.precision import PRECISIONS
 from model.sizes import SIZES
 from perf_tests.options import EXECUTIONS, SHAPE, Settings
 from perf_tests.own.hugging_face import is_configuration
+from perf_tests.own.named import absolute
 from perf_tests.records.record import Json
 
 
 def sent(settings: Settings) -> Json:
     """Without extra passes, ranges and shares: a worker runs each benchmark that it is given, under one measure."""
     return asdict(replace(settings, passes=(), memory_snapshot=False, nvtx=False, shard=None))
+
+
+def sent_elsewhere(settings: Settings) -> Json:
+    """The same for a worker that runs elsewhere than the user typed."""
+    model = None if settings.model is None else absolute(settings.model)
+    return sent(replace(settings, model=model))
 
 
 def received(values: Json) -> Settings:

@@ -10,14 +10,14 @@ from perf_tests.records.record import Json
 from perf_tests.workers.channel import channel_of_worker
 from perf_tests.workers.plugin import examined
 from perf_tests.workers.process import WorkerEndedError, inherited_environment, start_worker
-from perf_tests.workers.settings import sent
+from perf_tests.workers.settings import sent_elsewhere
 
 
 def in_fresh_process(settings: Settings, benchmark: str, study: Study, root: Path) -> Json:
     """The `values` or the `outcome` of a process started in `root`. Raises WorkerEndedError with one sentence."""
     worker = start_worker("perf_tests.workers.study", root, inherited_environment())
     try:
-        return worker.ask({"settings": sent(settings), "benchmark": benchmark, "study": asdict(study)})
+        return worker.ask({"settings": sent_elsewhere(settings), "benchmark": benchmark, "study": asdict(study)})
     except WorkerEndedError as error:
         raise WorkerEndedError(
             f"A fresh process for {benchmark} with {study.warmup_rounds} warm-up rounds failed: {error}."
