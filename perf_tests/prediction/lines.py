@@ -11,6 +11,7 @@ from perf_tests.limits.gpu_room import FRAGMENTATION_SHARE, MAY_NOT_FIT
 from perf_tests.limits.predicted_time import COMPUTE, LAUNCH, MEMORY
 from perf_tests.phases import label_of
 from perf_tests.prediction.step import (
+    MOST_SEQUENCES,
     AttentionPrediction,
     CheckpointChoice,
     PredictedCase,
@@ -36,7 +37,8 @@ def step_lines(prediction: StepPrediction) -> list[str]:
         *assumption_lines([*prediction.phases.values(), *prediction.remedies.values()], prediction.machine),
     ]  # fmt: skip
     if prediction.largest_batch is not None:
-        lines += ["", f"largest batch that fits: {prediction.largest_batch}"]
+        or_more = " or more" if prediction.largest_batch >= MOST_SEQUENCES else ""
+        lines += ["", f"largest batch that fits: {prediction.largest_batch}{or_more}"]
     if prediction.is_hopeless:
         static = _gb(prediction.unavoidable_bytes)
         lines += ["", f"no option makes it fit: parameters, gradients and optimizer state alone take {static}"]

@@ -17,6 +17,10 @@ CONTEXT_STEP = 64
 """Suggested contexts are multiples of this."""
 
 
+MOST_SEQUENCES = 4096
+"""No larger batch is looked for."""
+
+
 @dataclass(frozen=True)
 class TargetMachine:
     """The machine of a prediction, which need not be this one."""
@@ -133,7 +137,7 @@ def predict_step(case: LanguageModelCase, machine: TargetMachine) -> StepPredict
 
 
 def largest_batch(case: LanguageModelCase, machine: TargetMachine) -> int:
-    """The most sequences that fit, where the batch of `case` does.
+    """The most sequences that fit, where the batch of `case` does; no more than MOST_SEQUENCES are tried.
 
     The peak is a line of the batch, a steeper one beyond some batch: the line through two meets the room at the most.
     """
@@ -145,11 +149,12 @@ def largest_batch(case: LanguageModelCase, machine: TargetMachine) -> int:
         return machine.room.verdict(peak_bytes(batch_size)) == FITS
 
     room = machine.room.bytes / (1 + FRAGMENTATION_SHARE)
+    most = max(MOST_SEQUENCES, case.batch_size)
     low, high = case.batch_size, 2 * case.batch_size
     for _ in range(8):
         slope = (peak_bytes(high) - peak_bytes(low)) / (high - low)
-        guess = max(case.batch_size, int(low + (room - peak_bytes(low)) / slope))
-        if fits(guess) and not fits(guess + 1):
+        guess = min(max(case.batch_size, int(low + (room - peak_bytes(low)) / slope)), most)
+        if fits(guess) and (guess == most or not fits(guess + 1)):
             return guess
         low, high = (guess, guess + 1) if fits(guess) else (guess - 1, guess)
     batches = range(case.batch_size, 2 * high)
