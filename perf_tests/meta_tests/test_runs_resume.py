@@ -63,7 +63,7 @@ def test_an_interrupted_run_is_not_gone_on_with_under_other_options(killed: Laun
     refused = launch(copied(killed, tmp_path), *DIES_AT_16, "--resume", "--rounds=3", "--batch-size=2")
     assert refused.exit_code == 4
     assert "rounds (2 then, 3 now)" in refused.errors
-    assert "batch_size (4 then, 2 now)" in refused.errors
+    assert "batch_sizes ([4] then, [2] now)" in refused.errors
     assert refused.records == []
     assert [path.read_bytes() for path in refused.journals] == [path.read_bytes() for path in killed.journals]
 
