@@ -234,3 +234,10 @@ def test_each_link_leads_to_a_file_and_the_readme_links_to_every_page() -> None:
     links = {path: re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text()) for path in PAGES}
     assert [link for path in links for link in links[path] if not (path.parent / link).exists()] == []
     assert {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} - set(links[ROOT / "README.md"]) == set()
+
+
+def test_each_source_file_that_a_page_quotes_exists() -> None:
+    folders = r"`((?:model|perf_tests|numerics_tests|docs|published)/[\w./-]*)`"
+    assert [
+        path for page in PAGES for path in re.findall(folders, page.read_text()) if not (ROOT / path).exists()
+    ] == []
