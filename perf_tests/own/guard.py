@@ -5,6 +5,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from textwrap import shorten
 from types import FrameType
 
 import torch
@@ -13,6 +14,10 @@ from perf_tests.instruments.device_errors import is_out_of_memory
 
 LONGEST_SECONDS = 10
 """For one call before measuring, without content or of a small model; more is taken for one that never returns."""
+
+
+LONGEST_TEXT = 300
+"""Characters of an error's text that are shown; transformers lists every architecture that it knows."""
 
 
 class OwnModelError(ValueError):
@@ -48,7 +53,7 @@ def guarded(what: str, seconds: float | None = None) -> Iterator[None]:
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        text = " ".join(str(error).split())
+        text = shorten(str(error), LONGEST_TEXT, placeholder=" ...")
         raise OwnModelError(f"{what}: {type(error).__name__}: {text}") from error
     finally:
         if torch.get_default_dtype() != dtype:
