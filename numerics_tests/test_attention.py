@@ -56,6 +56,41 @@ def test_attention_is_within_its_bound_at_any_shape(
     check_bound(attention, recipe, device)
 
 
+@claim("attention", EAGER, recipe=recipes(2, (1, 9), 16, exponents=(-3, 0), plant=(0.0, 1.0)))
+def test_attention_is_within_its_bound_without_heads(
+    attention: AttentionFunction, recipe: Recipe, device: torch.device
+) -> None:
+    """The same bound for (batch, tokens, width), as attention alone is measured; ASNA 2e, section 3.5."""
+    check_bound(attention, recipe, device)
+
+
+EDGES = tuple(block + offset for block in (64, 128, 256) for offset in (-1, 0, 1))
+
+
+@claim("attention", EAGER, recipe=recipes(1, 1, EDGES, 16, exponents=(-3, 0), plant=(0.0, 1.0)))
+def test_attention_is_within_its_bound_across_blocks(
+    attention: AttentionFunction, recipe: Recipe, device: torch.device
+) -> None:
+    """The same bound at lengths around the blocks in which fused kernels work; ASNA 2e, section 3.5."""
+    check_bound(attention, recipe, device)
+
+
+@claim("attention", recipe=recipes(*SHAPE, dtypes=(torch.float32, torch.bfloat16), exponents=(0, 0), max_spread=0,
+                                   plant=()), power=st.integers(7, 12))  # fmt: skip
+def test_mask_beats_any_score(attention: AttentionFunction, recipe: Recipe, power: int, device: torch.device) -> None:
+    """All scores are equal, at -4 x 4^power, from -65 536 down to -67 million: row t is the mean of v up to t.
+
+    Equal scores give weights 1 / t to the bit, so u |O| + (t + 2) u32 max|v| is left; ASNA 2e, section 4.2. A finite
+    number in place of -inf would win over such scores.
+    """
+    q = torch.full(SHAPE, 2.0**power, dtype=recipe.dtype, device=device)
+    v = recipe.tensor(device)
+    exact = v.double().cumsum(-2) / torch.arange(1, TOKENS + 1, device=device)[:, None]
+    u, eta = bounds.rounding(recipe.dtype)
+    bound = 4 * u * v.double().abs().max() + (TOKENS + 2) * U32 * v.double().abs().max() + eta
+    assert_within(attention(q, -q, v), exact, bound, "equal scores", recipe, power)
+
+
 @claim("attention", cost=4, recipe=FLOAT32_QUERIES)
 def test_attention_errs_at_most_twice_the_plain_one(
     attention: AttentionFunction, recipe: Recipe, device: torch.device

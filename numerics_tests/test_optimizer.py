@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from model.precision import PRECISIONS, Precision
 from model.training import Training
 from numerics_tests import bounds, oracles
-from numerics_tests.checks import assert_same_bits, assert_within
+from numerics_tests.checks import assert_same_bits, assert_true, assert_within
 from numerics_tests.claims import claim
 from numerics_tests.formats import U32
 from numerics_tests.strategies import Recipe, alike, recipes
@@ -141,19 +141,39 @@ def test_update_clips_to_norm_one_and_steps(
 ) -> None:
     """Two updates of the model's training against clipping and AdamW in float64, with bounds.adamw.
 
-    Two, because the first AdamW step forgets the size of its gradient. Clipping is off by (n + 8) u32 relatively, of
-    an update of some lr: within what bounds.adamw allows.
+    Two, because the first AdamW step forgets the size of its gradient; two tensors, because the norm is that of all.
+    Clipping is off by (n + 8) u32 relatively, of an update of some lr: within what bounds.adamw allows.
     """
-    layer = nn.ParameterList([recipe.tensor(device)])
+    layer = nn.ParameterList(two_gradients(recipe, device))
+    before, widths = torch.cat([p.detach().flatten() for p in layer]), [p.numel() for p in layer]
     training = make(layer, PRECISIONS["fp32"], device)
-    gradients = [alike(recipe, n, exponent=e, spread=1).tensor(device) for n, e in ((1, first), (2, second))]
+    shape = (len(before),)
+    updates = ((1, first), (2, second))
+    gradients = [alike(recipe, n, shape=shape, exponent=e, spread=1).tensor(device) for n, e in updates]
     for gradient in gradients:
-        layer[0].grad = gradient.clone()
+        for parameter, own in zip(layer, gradient.split(widths), strict=True):
+            parameter.grad = own.clone().view_as(parameter)
         training.update()
     clipped = [g.double() * min(1.0, float(1 / (g.double().norm() + 1e-6))) for g in gradients]
-    exact = oracles.adamw(recipe.tensor(device), clipped, RATE, BETAS, EPS, DECAY)
-    bound = bounds.adamw(recipe.tensor(device).double(), 2, RATE)
-    assert_within(layer[0].detach(), exact, bound, "bounds.adamw", recipe, first, second)
+    exact = oracles.adamw(before, clipped, RATE, BETAS, EPS, DECAY)
+    bound = bounds.adamw(before.double(), 2, RATE)
+    after = torch.cat([parameter.detach().flatten() for parameter in layer])
+    assert_within(after, exact, bound, "bounds.adamw", recipe, first, second)
+
+
+@claim("make", {"model": Training}, recipe=PARAMETERS)
+def test_creating_the_optimizer_state_changes_nothing_else(
+    make: MakeTraining, recipe: Recipe, device: torch.device
+) -> None:
+    """Afterwards: zero moments, parameters to the bit, no gradients, torch's learning rate."""
+    layer = nn.ParameterList([recipe.tensor(device)])
+    training = make(layer, PRECISIONS["fp32"], device)
+    training.create_optimizer_state()
+    assert_same_bits(layer[0].detach(), recipe.tensor(device), "learning rate 0", recipe)
+    assert_true(training.optimizer.param_groups[0]["lr"] == RATE, "the learning rate is another", recipe)
+    state = training.optimizer.state[layer[0]]
+    moments_are_zero = not bool(state["exp_avg"].any()) and not bool(state["exp_avg_sq"].any())
+    assert_true(moments_are_zero and layer[0].grad is None, "moments or gradients are left", recipe)
 
 
 def test_clipping_float16_gradients_loses_them_all() -> None:
