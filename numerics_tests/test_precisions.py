@@ -110,6 +110,4 @@ def test_linear_rounds_once(product: Product, recipe: Recipe, device: torch.devi
     exact = x.double() @ weight.double().T
     once = (exact.bfloat16().double() - exact).square().mean().sqrt()
     error = (product(x.float(), weight.float()).double() - exact).square().mean().sqrt()
-    assert_true(
-        bool(error <= 1.02 * once), f"its rms error is {float(error / once):.3g} x that of one rounding", recipe
-    )
+    assert_true(bool(error <= 1.02 * once), f"its rms error is {float(error / once):.3g} x that of one rounding")
