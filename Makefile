@@ -8,7 +8,7 @@ TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 LAUNCHES ?= 10
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 
-.PHONY: help perf baseline gate report pictures questions nsys test test-tools-a-to-q test-tools-r-to-z test-suites lint proofs clean
+.PHONY: help perf baseline gate report pictures questions nsys test test-tools-a-to-q test-tools-r-to-z test-suites lint proofs mutants clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1: /p' Makefile
@@ -90,8 +90,15 @@ proofs: .venv/.installed  ## measure what the suite claims of itself
 	$(BIN)/python -m perf_tests.proofs.predicted_cpu_peak
 	$(BIN)/python -m perf_tests.proofs.predicted_times
 
+# From nothing each time: mutmut keeps the result of every function that did not change, whatever became of its tests.
+mutants: .venv/.installed  ## plant faults into every line of model/ that computes; fails if over 3 % survive
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[mutants]"
+	rm -rf mutants
+	OMP_NUM_THREADS=1 $(BIN)/python -m mutmut run
+	$(BIN)/python -m numerics_tests.mutants
+
 clean:  ## delete the installation and caches, keep the records
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis mutants
 
 # A machine without an NVIDIA driver gets the CPU build, which is far smaller, from the first index that has it.
 .venv/.installed: pyproject.toml constraints.txt

@@ -1,6 +1,7 @@
 """AdamW and gradient clipping against their formulas in float64; loop, foreach and fused are the same optimizer."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -8,12 +9,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from model.precision import PRECISIONS, Precision
-from model.training import Training
+from model.training import OPTIMIZERS, Training
 from numerics_tests import bounds, oracles
 from numerics_tests.checks import assert_same_bits, assert_true, assert_within
 from numerics_tests.claims import claim
 from numerics_tests.formats import U32
 from numerics_tests.strategies import Recipe, alike, recipes
+from perf_tests.instruments.torch_private import TorchDispatchMode
 
 Steps = Callable[[Tensor, list[Tensor]], Tensor]
 """(parameter, one gradient per step) to the parameter after all steps, with torch's default settings of AdamW."""
@@ -174,6 +176,37 @@ def test_creating_the_optimizer_state_changes_nothing_else(
     state = training.optimizer.state[layer[0]]
     moments_are_zero = not bool(state["exp_avg"].any()) and not bool(state["exp_avg_sq"].any())
     assert_true(moments_are_zero and layer[0].grad is None, "moments or gradients are left")
+
+
+KERNELS = {"loop": set(), "foreach": {"_foreach_norm", "_foreach_addcdiv_"}, "fused": {"_foreach_norm", "_fused_adamw_"}}
+"""By which an update is told: clipping by lists of tensors, AdamW by lists or in one kernel."""
+
+
+class Issued(TorchDispatchMode):
+    """Writes down the operators that run, without their overloads."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operators: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operators.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@claim("make", {"model": Training})
+def test_update_issues_the_kernels_of_its_optimizer(make: Callable[..., Training], device: torch.device) -> None:
+    """Clipping and AdamW; `default` is what torch.optim.AdamW chooses itself: foreach on CUDA, a loop on a CPU."""
+    default = "foreach" if device.type == "cuda" else "loop"
+    for name in OPTIMIZERS:
+        layer = nn.Linear(2, 2).to(device)
+        training = make(layer, PRECISIONS["fp32"], device, name)
+        layer(torch.ones(1, 2, device=device)).sum().backward()
+        with Issued() as issued:
+            training.update()
+        found = issued.operators & set().union(*KERNELS.values())
+        expected = KERNELS[default if name == "default" else name]
+        assert_true(found == expected, f"{name} issues {sorted(found)}, not {sorted(expected)}")
 
 
 def test_clipping_float16_gradients_loses_them_all() -> None:

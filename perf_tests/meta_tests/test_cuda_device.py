@@ -29,10 +29,17 @@ class FakeCuda:
         self.limit = Mock()
         monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", self.limit)
 
-    def sees(self, capability: tuple[int, int] = (9, 0), built_for: list[str] = WHEEL, count: int = 1) -> None:
-        self._replace("is_available", count > 0)
+    def sees(
+        self,
+        capability: tuple[int, int] = (9, 0),
+        built_for: list[str] = WHEEL,
+        count: int = 1,
+        has_driver: bool = True,
+    ) -> None:
+        """Every GPU but the first is of 2007."""
+        self._replace("is_available", count > 0 and has_driver)
         self._replace("device_count", count)
-        self._replace("get_device_capability", capability)
+        self._monkeypatch.setattr(torch.cuda, "get_device_capability", lambda n: capability if n == 0 else (1, 0))
         self._replace("get_device_name", "NVIDIA Example")
         self._replace("get_arch_list", built_for)
 
@@ -63,6 +70,26 @@ def test_auto_is_the_cpu_where_the_build_has_no_kernels_for_the_gpu(cuda: FakeCu
     cuda.sees(capability=(6, 1))
     assert str(device_named("auto")) == "cpu"
     assert "6.1" in (why_gpu_is_passed_over("cpu") or "")
+    assert why_gpu_is_passed_over("cuda:0") is None
+    cuda.sees(capability=(6, 1), count=0)
+    assert why_gpu_is_passed_over("cpu") is None
+
+
+def test_no_gpu_is_passed_over_that_could_run(cuda: FakeCuda) -> None:
+    assert why_gpu_is_passed_over("cpu") is None
+
+
+def test_a_gpu_without_a_working_driver_is_none(cuda: FakeCuda) -> None:
+    """NVML counts it, the CUDA runtime cannot start."""
+    cuda.sees(has_driver=False)
+    with pytest.raises(ValueError, match="needs an NVIDIA GPU"):
+        device_named("cuda")
+
+
+def test_it_is_the_named_gpu_that_must_run(cuda: FakeCuda) -> None:
+    cuda.sees(count=2)
+    with pytest.raises(ValueError, match=r"compute capability 1\.0"):
+        device_named("cuda:1")
 
 
 @pytest.mark.parametrize(
@@ -104,6 +131,8 @@ def test_a_gpu_without_kernels_is_refused_with_what_to_install(cuda: FakeCuda) -
         ((10, 3), ["sm_100f"], True),  # code of a family runs on its later members
         ((12, 0), ["sm_100f"], False),
         ((9, 0), ["compute_80"], True),  # PTX is translated for later ones
+        ((8, 0), ["compute_80"], True),
+        ((12, 0), ["compute_100f"], False),
         ((12, 1), ["sm_75", "compute_120"], True),
         ((7, 5), ["compute_80"], False),
         ((10, 0), ["compute_90a"], False),

@@ -34,6 +34,13 @@ def test_flex_takes_queries_and_keys_that_autocast_left_in_float32() -> None:
     assert ATTENTION["flex"].build()(q, k, v).dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("name", ["flex", "compiled"])
+def test_what_compiles_runs_where_code_can_be_generated(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """From the least head width on."""
+    monkeypatch.setattr(attention, "why_cannot_compile", lambda device: f"no compiler on {device}")
+    assert ATTENTION[name].why_unavailable(torch.device("cuda"), 16) == "no compiler on cuda"
+
+
 def test_flex_says_where_it_does_not_run() -> None:
     assert "no backward pass on cpu" in str(ATTENTION["flex"].why_unavailable(torch.device("cpu"), 64))
     assert "at least 16" in str(ATTENTION["flex"].why_unavailable(torch.device("cuda"), 8))

@@ -61,6 +61,11 @@ def test_an_impossible_shape_is_refused_in_one_sentence(words: str) -> None:
         ModelConfig(**{"d_model": 64, "d_ff": 128, "num_layers": 2, "num_heads": 4, **IMPOSSIBLE[words]})
 
 
+def test_the_least_shape_is_accepted_and_its_context_can_grow() -> None:
+    least = ModelConfig(d_model=2, d_ff=1, num_layers=1, num_heads=1, vocab_size=1, context_length=1)
+    assert least.at_context(7) == ModelConfig(2, 1, 1, 1, vocab_size=1, context_length=7)
+
+
 def test_tiny_is_the_smallest_and_first() -> None:
     counts = [config.parameters for config in SIZES.values()]
     assert counts == sorted(counts)

@@ -1,0 +1,68 @@
+"""What survives of the faults that mutmut plants into `model/`; `make mutants` plants them and prints this.
+
+pyproject.toml says where it plants none. It leaves out, by its own rules, tables of a module, functions with a decorator
+and casts without an argument: `faults/source.py` and tests/test_sizes hold those.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+LIMIT = 0.03
+"""The largest share of the mutants that may survive without being shown equivalent."""
+
+CAUGHT = ("killed", "timeout", "segfault", "caught by type check")
+"""Words of mutmut for a mutant that a test noticed; any other, `no tests` included, is a survivor."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """The lines of a function that a mutant takes out, and those that it puts in, each stripped and joined."""
+
+    old: str
+    new: str
+
+    @classmethod
+    def of(cls, diff: str) -> "Change":
+        """Read off a unified diff."""
+        lines = [line for line in diff.splitlines() if not line.startswith(("---", "+++"))]
+        old, new = (" ".join(line[1:].strip() for line in lines if line.startswith(sign)) for sign in "-+")
+        return cls(old, new)
+
+
+EQUIVALENT: dict[str, tuple[Change, ...]] = {}
+"""Why the program computes the same after each of these changes."""
+
+
+def report(statuses: Mapping[str, str], change_of: Callable[[str], Change]) -> tuple[list[str], bool]:
+    """The lines to print, and whether few enough survive; `statuses` maps each mutant to mutmut's word."""
+    survivors = {name: change_of(name) for name, status in statuses.items() if status not in CAUGHT}
+    reasons = {change: reason for reason, changes in EQUIVALENT.items() for change in changes}
+    unexplained = {name: change for name, change in survivors.items() if change not in reasons}
+    caught = [change for change in reasons if change not in survivors.values()]
+    lines = [f"{len(statuses)} mutants of model/, {len(statuses) - len(survivors)} killed, {len(survivors)} survive"]
+    for reason, changes in EQUIVALENT.items():
+        lines.append(f"{sum(change in changes for change in survivors.values()):6} equivalent: {reason}")
+    share = len(unexplained) / max(1, len(statuses))
+    lines.append(f"{len(unexplained):6} unexplained, {share:.1%} of all; at most {LIMIT:.0%} may be")
+    lines += [f"  {name} ({statuses[name]})\n    - {change.old}\n    + {change.new}" for name, change in unexplained.items()]
+    lines += [f"  no survivor, so take it out of EQUIVALENT:\n    - {change.old}\n    + {change.new}" for change in caught]
+    return lines, bool(statuses) and share <= LIMIT and not caught
+
+
+def mutmut(*arguments: str) -> str:
+    command = [sys.executable, "-m", "mutmut", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def main() -> int:
+    rows = [line.strip().partition(": ") for line in mutmut("results", "--all", "true").splitlines()]
+    statuses = {name: status for name, _, status in rows if status}
+    lines, is_good = report(statuses, lambda name: Change.of(mutmut("show", name)))
+    print(*lines, sep="\n")
+    return 0 if is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
