@@ -46,8 +46,12 @@ def report(statuses: Mapping[str, str], change_of: Callable[[str], Change]) -> t
         lines.append(f"{sum(change in changes for change in survivors.values()):6} equivalent: {reason}")
     share = len(unexplained) / max(1, len(statuses))
     lines.append(f"{len(unexplained):6} unexplained, {share:.1%} of all; at most {LIMIT:.0%} may be")
-    lines += [f"  {name} ({statuses[name]})\n    - {change.old}\n    + {change.new}" for name, change in unexplained.items()]
-    lines += [f"  no survivor, so take it out of EQUIVALENT:\n    - {change.old}\n    + {change.new}" for change in caught]
+    lines += [
+        f"  {name} ({statuses[name]})\n    - {change.old}\n    + {change.new}" for name, change in unexplained.items()
+    ]
+    lines += [
+        f"  no survivor, so take it out of EQUIVALENT:\n    - {change.old}\n    + {change.new}" for change in caught
+    ]
     return lines, bool(statuses) and share <= LIMIT and not caught
 
 

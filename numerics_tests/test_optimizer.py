@@ -178,7 +178,11 @@ def test_creating_the_optimizer_state_changes_nothing_else(
     assert_true(moments_are_zero and layer[0].grad is None, "moments or gradients are left")
 
 
-KERNELS = {"loop": set(), "foreach": {"_foreach_norm", "_foreach_addcdiv_"}, "fused": {"_foreach_norm", "_fused_adamw_"}}
+KERNELS: dict[str | None, set[str]] = {
+    "loop": set(),
+    "foreach": {"_foreach_norm", "_foreach_addcdiv_"},
+    "fused": {"_foreach_norm", "_fused_adamw_"},
+}
 """By which an update is told: clipping by lists of tensors, AdamW by lists or in one kernel."""
 
 
@@ -197,15 +201,15 @@ class Issued(TorchDispatchMode):
 @claim("make", {"model": Training})
 def test_update_issues_the_kernels_of_its_optimizer(make: Callable[..., Training], device: torch.device) -> None:
     """Clipping and AdamW; `default` is what torch.optim.AdamW chooses itself: foreach on CUDA, a loop on a CPU."""
-    default = "foreach" if device.type == "cuda" else "loop"
-    for name in OPTIMIZERS:
+    default = KERNELS["foreach" if device.type == "cuda" else "loop"]
+    for name in (*OPTIMIZERS, None):
         layer = nn.Linear(2, 2).to(device)
-        training = make(layer, PRECISIONS["fp32"], device, name)
+        training = make(layer, PRECISIONS["fp32"], device, *filter(None, [name]))
         layer(torch.ones(1, 2, device=device)).sum().backward()
         with Issued() as issued:
             training.update()
         found = issued.operators & set().union(*KERNELS.values())
-        expected = KERNELS[default if name == "default" else name]
+        expected = KERNELS.get(name, default)
         assert_true(found == expected, f"{name} issues {sorted(found)}, not {sorted(expected)}")
 
 
