@@ -1,7 +1,7 @@
 """What survives of the faults that mutmut plants into `model/`; `make mutants` plants them and prints this.
 
-pyproject.toml says where it plants none. It leaves out, by its own rules, tables of a module, functions with a decorator
-and casts without an argument: `faults/source.py` and tests/test_sizes hold those.
+pyproject.toml says where it plants none. Its own rules leave out the tables of a module, functions with a decorator and
+calls without an argument such as `.float()`; `faults/source.py` has faults in those.
 """
 
 import subprocess
@@ -31,7 +31,28 @@ class Change:
         return cls(old, new)
 
 
-EQUIVALENT: dict[str, tuple[Change, ...]] = {}
+def swap(line: str, old: str, *new: str) -> tuple[Change, ...]:
+    """One change for each `new` that takes the place of `old` in `line`."""
+    return tuple(Change(line, line.replace(old, each)) for each in new)
+
+
+EQUIVALENT = {
+    "no GPU has a compute capability below 1.0": swap(
+        'needed = (8, 0) if precision.float32_matmul_precision != "highest" else (0, 0)', "(0, 0)", "(1, 0)", "(0, 1)"
+    ),
+    "the name of an architecture holds one underscore, and no X": (
+        *swap('kind, _, name = architecture.partition("_")', "partition", "rpartition"),
+        *swap('number = name.rstrip("af")', "af", "XXafXX"),
+    ),
+    "float() reads INF as inf": swap('scores_BHTT = torch.where(mask_TT, scores_BHTT, float("-inf"))', "-inf", "-INF"),
+    "queries have four dimensions there, so the last but one is number 2": swap(
+        "mask = block_mask(q_BHTK.shape[-2], q_BHTK.device.type)", "[-2]", "[+2]"
+    ),
+    "register_buffer takes None for False": (
+        *swap('self.register_buffer("cos_TK", interleaved(cos_TP, cos_TP), persistent=False)', "False", "None"),
+        *swap('self.register_buffer("signed_sin_TK", interleaved(-sin_TP, sin_TP), persistent=False)', "False", "None"),
+    ),
+}
 """Why the program computes the same after each of these changes."""
 
 

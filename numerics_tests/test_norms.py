@@ -71,7 +71,7 @@ def test_rms_norm_is_within_its_bound(rms_norm: RMS, recipe: Recipe, eps: float,
 
 @claim("rms_norm", {"model": model_rms_norm}, recipe=ROWS, eps=EPS)
 def test_rms_norm_of_the_model_rounds_once(rms_norm: RMS, recipe: Recipe, eps: float, device: torch.device) -> None:
-    """|y| ((n/2 + 8) u32 + u), in x's dtype: the weight is applied in float32, and the last cast rounds; ASNA 2e, 4.2."""
+    """|y| ((n/2 + 8) u32 + u) in x's dtype: weighted in float32, so only the last cast rounds; ASNA 2e, section 4.2."""
     x, weight = recipe.tensor(device), weights_like(recipe).to(device)
     exact, result = oracles.rms_norm(x, weight, eps), rms_norm(x, weight, eps)
     assert_within(result, exact, bounds.rms_norm(exact, recipe.dtype), "bounds.rms_norm")

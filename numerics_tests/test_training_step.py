@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from model.attention import AttentionFunction
 from model.precision import PRECISIONS, Precision
 from model.training import Training
-from model.transformer import TransformerLM
+from model.transformer import Linear, TransformerLM
 from numerics_tests import oracles, tiny
 from numerics_tests.checks import assert_at_most_twice, assert_same_bits, assert_true
 from numerics_tests.claims import claim
@@ -40,6 +40,16 @@ def test_logits_err_at_most_twice_the_plain_formula(build: Build, seed: int, dev
     plain = oracles.transformer_logits(state, tokens, *SHAPE)
     floor = tiny.CONFIG.d_model * U32 * float(exact.abs().max())
     assert_at_most_twice(made(tokens).detach(), plain, exact, floor)
+
+
+@claim("linear", {"model": Linear}, out_width=st.integers(100, 400), in_width=st.integers(100, 400))
+def test_weights_are_drawn_as_wide_as_their_matrix_needs(
+    linear: Callable[[int, int], Linear], out_width: int, in_width: int, device: torch.device
+) -> None:
+    """Variance 2 / (in + out): Glorot and Bengio, 2010, equation 12. Off by more than 6 sigma once in 10^9 draws."""
+    weight = linear(in_width, out_width).weight_OI.detach().double()
+    ratio = weight.square().mean() * (in_width + out_width) / 2
+    assert_true(bool((ratio - 1).abs() <= 6 * (2 / weight.numel()) ** 0.5), f"the variance is {ratio:.3g} x as large")
 
 
 def filled_gradients(training: Training, tokens: Tensor) -> dict[str, Tensor]:

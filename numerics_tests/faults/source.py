@@ -57,6 +57,8 @@ SOURCE_FAULTS = (
     SourceFault("halves of a product added in 16 bits", "linear_rounds_once", "transformer.py", LINEAR, SPLIT_LINEAR),
     SourceFault("clipping left to torch's choice", "update_issues_the_kernels_of_its_optimizer", "training.py",
                 'foreach=self.optimizer_implementation != "loop"', "foreach=None"),
+    SourceFault("weights too wide", "weights_are_drawn_as_wide_as_their_matrix_needs", "transformer.py",
+                "std=(2 /", "std=(3 /"),
     SourceFault("loss without its cast", "loss_is_float32_and_not_negative", "training.py",
                 "logits_BTV = logits_BTV.float()", "pass"),
     SourceFault("norm without its cast", "rms_norm_survives_squares_that_overflow", "transformer.py",
