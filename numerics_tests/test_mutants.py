@@ -13,7 +13,8 @@ DIFF = """--- model/training.py
 -        b, c)
 +    a = f(b)
 """
-KNOWN, OTHER = Change.of(DIFF), Change("x + 1", "x - 1")
+KNOWN = Change.of(DIFF)
+CHANGES = {"known": KNOWN, "new": Change("x + 1", "x - 1")}
 
 
 def statuses(killed: int, **others: str) -> dict[str, str]:
@@ -33,19 +34,18 @@ def test_a_change_is_its_lines_without_their_layout() -> None:
 @pytest.mark.parametrize("killed, is_good", [(98, True), (31, False)])
 def test_few_may_survive_unexplained(word: str, killed: int, is_good: bool) -> None:
     """One of a hundred passes, one of 33 does not; the equivalent one does not count."""
-    changes = {"known": KNOWN, "new": OTHER}
-    lines, passes = report(statuses(killed, known="survived", new=word), changes.__getitem__)
+    lines, passes = report(statuses(killed, known="survived", new=word), CHANGES.__getitem__)
     assert passes == is_good
     assert f"  new ({word})\n    - x + 1\n    + x - 1" in lines
     assert "     1 equivalent: c is 0" in lines
 
 
 def test_an_explanation_without_a_survivor_is_refused() -> None:
-    lines, passes = report(statuses(9), {}.__getitem__)
+    lines, passes = report(statuses(9), CHANGES.__getitem__)
     assert not passes
     assert "take it out of EQUIVALENT" in lines[-1]
 
 
 def test_no_mutants_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mutants, "EQUIVALENT", {})
-    assert not report({}, {}.__getitem__)[1]
+    assert not report({}, CHANGES.__getitem__)[1]
