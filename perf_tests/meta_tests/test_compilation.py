@@ -8,6 +8,8 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from model import attention
+from model.attention import ATTENTION, naive_attention
 from model.compilation import compiled, forget_compiled, why_cannot_compile
 
 
@@ -16,6 +18,13 @@ def test_no_dimension_turns_dynamic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", made)
     assert compiled(abs) is made.return_value
     made.assert_called_once_with(abs, dynamic=False)
+
+
+def test_the_compiled_attention_is_the_naive_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "compiled", made := Mock())
+    assert ATTENTION["compiled"].build() is made.return_value
+    made.assert_called_once_with(naive_attention)
+    assert [name for name, known in ATTENTION.items() if known.is_compiled] == ["compiled", "flex"]
 
 
 @pytest.mark.parametrize("has_compiled", [True, False])

@@ -40,7 +40,8 @@ def test_forward_flops_are_those_of_the_products(size: str, context: int) -> Non
 
 @pytest.mark.parametrize("size", PUBLISHED)
 def test_parameters_and_forward_flops_are_the_published_ones(size: str) -> None:
-    """To the last digit printed: three decimals, two for 10B."""
+    """To the last digit printed: three decimals, two for 10B. So is the longest context."""
+    assert SIZES[size].context_length == max(PUBLISHED["small"][1])
     parameters, teraflops = PUBLISHED[size]
     assert SIZES[size].parameters == parameters
     digits = 2 if size == "10B" else 3
