@@ -6,6 +6,7 @@ calls without an argument such as `.float()`; `faults/source.py` has faults in t
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -13,7 +14,10 @@ LIMIT = 0.03
 """The largest share of the mutants that may survive without being shown equivalent."""
 
 CAUGHT = ("killed", "timeout", "segfault", "caught by type check")
-"""Words of mutmut for a mutant that a test noticed; any other, `no tests` included, is a survivor."""
+"""Words of mutmut for a mutant that the tests noticed; any other, `no tests` included, is a survivor.
+
+Where pytest itself refuses to start, as without a device, mutmut's worker hangs until its limit: a timeout.
+"""
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,8 @@ def report(statuses: Mapping[str, str], change_of: Callable[[str], Change]) -> t
     reasons = {change: reason for reason, changes in EQUIVALENT.items() for change in changes}
     unexplained = {name: change for name, change in survivors.items() if change not in reasons}
     caught = [change for change in reasons if change not in survivors.values()]
-    lines = [f"{len(statuses)} mutants of model/, {len(statuses) - len(survivors)} killed, {len(survivors)} survive"]
+    counted = ", ".join(f"{count} {status}" for status, count in Counter(statuses.values()).most_common())
+    lines = [f"{len(statuses)} mutants of model/: {counted}"]
     for reason, changes in EQUIVALENT.items():
         lines.append(f"{sum(change in changes for change in survivors.values()):6} equivalent: {reason}")
     share = len(unexplained) / max(1, len(statuses))
