@@ -1,35 +1,42 @@
 # The first call installs everything into .venv; later ones need no network.
 #   make perf ARGS="--size small,medium --phase full_step"
 
+#   make test-suites TORCH=2.11.0 PYTHON=python3.12     another build of torch, in a folder of its own
+
 PYTHON ?= python3
-BIN := .venv/bin
+PINNED := $(shell sed -n 's/^torch==//p' constraints.txt)
+TORCH := $(PINNED)
+VENV := .venv$(if $(filter-out $(PINNED),$(TORCH)),-$(TORCH))
+INSTALLED := $(VENV)/.installed
+BIN := $(VENV)/bin
 BASE ?= main
-TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 LAUNCHES ?= 10
 CPU_INDEX := https://download.pytorch.org/whl/cpu
+# Whether there is an NVIDIA driver. Some virtual machines hide its file.
+NVIDIA := $(or $(wildcard /proc/driver/nvidia/version),$(shell nvidia-smi -L >/dev/null 2>&1 && echo yes))
 
-.PHONY: help perf baseline gate report pictures questions nsys test test-tools-a-to-q test-tools-r-to-z test-suites lint proofs mutants clean
+.PHONY: help perf baseline gate report pictures questions nsys test test-tools-a-to-q test-tools-r-to-z test-suites lint proofs mutants clean wheels offline expedition
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1: /p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
 
-perf: .venv/.installed  ## measure the default grid, save the record, compare with the last run
+perf: $(INSTALLED)  ## measure the default grid, save the record, compare with the last run
 	$(BIN)/pytest perf_tests --benchmark-compare $(ARGS)
 
-gate: .venv/.installed  ## is the working tree slower than BASE? make gate BASE=main
+gate: $(INSTALLED)  ## is the working tree slower than BASE? make gate BASE=main
 	$(BIN)/pytest perf_tests --against "$(BASE)" $(ARGS)
 
-baseline: .venv/.installed  ## record LAUNCHES launches of this commit, for `python -m perf_tests gate`
+baseline: $(INSTALLED)  ## record LAUNCHES launches of this commit, for `python -m perf_tests gate`
 	for launch in $$(seq $(LAUNCHES)); do $(BIN)/pytest perf_tests $(ARGS) || exit; done
 
-report: .venv/.installed  ## write report.html, one page over the recorded runs
+report: $(INSTALLED)  ## write report.html, one page over the recorded runs
 	$(BIN)/python -m perf_tests report -o report.html $(ARGS)
 
 CHROMIUM := chromium
 RECORD := .benchmarks/epyc-2core/0001_9e03909d2d18.json
 SHOWN := \#run1, \#run1-by-size, \#run1-attention
 
-pictures: .venv/.installed  ## draw the README's picture, the page over one committed record; needs Chromium
+pictures: $(INSTALLED)  ## draw the README's picture, the page over one committed record; needs Chromium
 	$(BIN)/python -m perf_tests report $(RECORD) -o .picture.html
 	sed -i 's|</head>|<style>section:not($(SHOWN)), .figures ~ * { display: none; }</style></head>|' .picture.html
 	$(CHROMIUM) --headless --no-sandbox --hide-scrollbars --virtual-time-budget=20000 --window-size=1100,1290 \
@@ -37,7 +44,7 @@ pictures: .venv/.installed  ## draw the README's picture, the page over one comm
 	    --screenshot=pictures/page.png "file://$(CURDIR)/.picture.html"
 	rm .picture.html
 
-questions: .venv/.installed  ## write QUESTIONS.md from the committed records
+questions: $(INSTALLED)  ## write QUESTIONS.md from the committed records
 	$(BIN)/python -m perf_tests questions -o QUESTIONS.md
 
 # Captures the measured rounds of the first case; no sampling, which disturbs them. NSYS_OPTIONS adds costlier traces:
@@ -48,7 +55,7 @@ NSYS_CASE := --device cuda --size small --context 128 --precision fp32 --phase f
 NSYS_CAPTURE := --trace=cuda,nvtx --sample=none --cpuctxsw=none --capture-range=cudaProfilerApi \
     --capture-range-end=stop --export=sqlite
 
-nsys: .venv/.installed  ## capture one case with Nsight Systems and print where its time goes
+nsys: $(INSTALLED)  ## capture one case with Nsight Systems and print where its time goes
 	@command -v $(NSYS) >/dev/null || { echo "Nsight Systems (nsys) is not on the PATH. Install it from \
 	https://developer.nvidia.com/nsight-systems, or get the same figures without it: make perf ARGS=--kernels"; exit 1; }
 	$(NSYS) profile $(NSYS_CAPTURE) $(NSYS_OPTIONS) --output=$(NSYS_REPORT) \
@@ -56,30 +63,39 @@ nsys: .venv/.installed  ## capture one case with Nsight Systems and print where 
 	$(BIN)/python -m perf_tests kernels $(NSYS_REPORT).sqlite
 
 # Two jobs in parallel, each printed when it is done. Waiting threads do not spin, because either job would starve.
-test: .venv/.installed lint  ## all tests: tools, numerics, counters, and every benchmark once on a tiny model
+test: $(INSTALLED) lint  ## all tests: tools, numerics, counters, and every benchmark once on a tiny model
 	OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=0 \
 	    $(MAKE) --jobs=2 --output-sync=target test-tools-a-to-q test-tools-r-to-z test-suites
 
 # The tests of the tools in two parts, by name. The suites follow the shorter part.
-test-tools-a-to-q:
+test-tools-a-to-q: $(INSTALLED)
 	$(BIN)/pytest perf_tests/meta_tests --ignore-glob='*/test_[r-z]*.py'
 
-test-tools-r-to-z:
+test-tools-r-to-z: $(INSTALLED)
 	$(BIN)/pytest perf_tests/meta_tests --ignore-glob='*/test_[a-q]*.py'
 
-test-suites:
-	$(BIN)/pytest numerics_tests --hypothesis-profile ci
-	$(BIN)/pytest perf_tests/test_counters.py
-	$(BIN)/pytest perf_tests --size tiny --phase all --benchmark-disable
-	$(BIN)/pytest perf_tests/test_backward.py --size tiny --phase forward_backward --attention compiled --benchmark-disable
+SMOKE := --size tiny --benchmark-disable
+ifneq ($(NVIDIA),)
+SMOKE += --context 128 --head-dim 64 --sequence-length 256,1024  # all of them would take 80 cold compilations
+endif
 
-lint: .venv/.installed  ## format, lint, copied blocks, types
+test-suites: $(INSTALLED)
+	$(BIN)/pytest numerics_tests --hypothesis-profile ci --device cpu
+	$(BIN)/pytest perf_tests/test_counters.py
+	$(BIN)/pytest perf_tests --phase all $(SMOKE)
+	$(BIN)/pytest perf_tests/test_backward.py --phase forward_backward --attention compiled $(SMOKE)
+ifneq ($(NVIDIA),)
+	$(BIN)/pytest numerics_tests --hypothesis-profile ci --device cuda
+	$(BIN)/pytest perf_tests/test_full_step.py --phase full_step --execution reduce-overhead $(SMOKE)
+endif
+
+lint: $(INSTALLED)  ## format, lint, copied blocks, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pylint --score=n $$(git ls-files "*.py")
 	$(BIN)/mypy
 
-proofs: .venv/.installed  ## measure what the suite claims of itself
+proofs: $(INSTALLED)  ## measure what the suite claims of itself
 	$(BIN)/python -m perf_tests.proofs.audit_score
 	$(BIN)/python -m perf_tests.proofs.quick
 	$(BIN)/python -m perf_tests.proofs.suite_against_loop
@@ -91,25 +107,58 @@ proofs: .venv/.installed  ## measure what the suite claims of itself
 	$(BIN)/python -m perf_tests.proofs.predicted_times
 
 # From nothing each time: mutmut keeps the result of every function that did not change, whatever became of its tests.
-mutants: .venv/.installed  ## plant faults into every line of model/ that computes; fails if over 3 % survive
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[mutants]"
+mutants: $(INSTALLED)  ## plant faults into every line of model/ that computes; fails if over 3 % survive
+	$(BIN)/pip install --quiet --constraint $(VENV)/constraints.txt --editable ".[mutants]"
 	rm -rf mutants
 	OMP_NUM_THREADS=1 $(BIN)/python -m mutmut run
 	$(BIN)/python -m numerics_tests.mutants
 
+# OUT takes the results; STATE is the folder of an earlier slice where OUT is empty.
+SLICE := page
+OUT ?= expedition
+STATE ?= expedition
+
+expedition: $(INSTALLED)  ## record on a GPU machine in slices, 1 to 8 and page: make expedition SLICE=1 (docs/gpu.md)
+	$(BIN)/python -m perf_tests.proofs.expedition $(SLICE) --out "$(OUT)" --state "$(STATE)" $(ARGS)
+
 clean:  ## delete the installation and caches, keep the records
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis mutants
+	rm -rf .venv* .mypy_cache .ruff_cache .pytest_cache .hypothesis mutants
 
 # A machine without an NVIDIA driver gets the CPU build, which is far smaller, from the first index that has it.
-.venv/.installed: pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	if test -e /proc/driver/nvidia/version; then \
+# torch is installed first and then left as it is: constraints.txt pins the one of recorded runs.
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	if test -n "$(NVIDIA)"; then \
 	    $(BIN)/pip install --quiet "torch==$(TORCH)"; \
 	else \
 	    $(BIN)/pip install --quiet "torch==$(TORCH)+cpu" 2>/dev/null || \
 	    $(BIN)/pip install --quiet "torch==$(TORCH)+cpu" --extra-index-url $(CPU_INDEX) || \
 	    $(BIN)/pip install --quiet "torch==$(TORCH)"; \
 	fi
-	if test -e /proc/driver/nvidia/version; then extras=checks,nvidia; else extras=checks; fi; \
-	    $(BIN)/pip install --quiet --constraint constraints.txt --editable ".[$$extras]"
+	sed '/^torch==/d' constraints.txt > $(VENV)/constraints.txt
+	if test -n "$(NVIDIA)"; then extras=checks,nvidia; else extras=checks; fi; \
+	    $(BIN)/pip install --quiet --constraint $(VENV)/constraints.txt --editable ".[$$extras]"
 	touch $@
+
+# For a machine without a network that has torch: what a run there imports beside it. Plotly draws the report, which is
+# written where the records are read.
+PYTHON_VERSION := 3.12
+PLATFORMS := 2_28 2_27 2_17
+
+wheels:  ## pack what a Linux x86-64 machine with torch and no network needs: make wheels PYTHON_VERSION=3.12
+	rm -rf wheels && mkdir wheels
+	sed -E '/^(#|torch=|plotly=|mypy=|ruff=|pylint=|mutmut=)/d' constraints.txt > wheels/requirements.txt
+	$(PYTHON) -m pip download --quiet --dest wheels --requirement wheels/requirements.txt --only-binary=:all: \
+	    --implementation cp --python-version $(PYTHON_VERSION) $(PLATFORMS:%=--platform=manylinux_%_x86_64)
+	du -sm wheels
+
+# The file of paths shows the machine's packages, also those of a virtual environment, which a nested one would hide.
+FOLDERS_OF_THE_MACHINE := from importlib.util import find_spec as find; \
+    print(*(find(name).submodule_search_locations[0].rpartition('/')[0] for name in ('torch', 'pip')), sep='\n')
+
+offline:  ## install from wheels/ alone into VENV, beside the torch that PYTHON has
+	$(PYTHON) -m venv --without-pip $(VENV)
+	$(PYTHON) -c "$(FOLDERS_OF_THE_MACHINE)" > "$$(echo $(VENV)/lib/python*/site-packages)/of_the_machine.pth" || \
+	    { echo "$(PYTHON) lacks torch or pip; name the Python that has them with PYTHON=..."; exit 1; }
+	$(BIN)/python -m pip install --quiet --no-index --find-links wheels --requirement wheels/requirements.txt
+	touch $(INSTALLED)

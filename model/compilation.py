@@ -11,10 +11,13 @@ import torch
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+CUDA_GRAPH_MODES = ("reduce-overhead", "max-autotune")
+"""Modes of torch.compile that replay CUDA graphs; the second also times candidates for each kernel."""
 
-def compiled(function: F) -> F:
+
+def compiled(function: F, mode: str = "default") -> F:
     """`function` under torch.compile with static shapes, so that no dimension turns dynamic during a sweep."""
-    return cast(F, torch.compile(function, dynamic=False))
+    return cast(F, torch.compile(function, dynamic=False, mode=mode))
 
 
 def forget_compiled() -> None:

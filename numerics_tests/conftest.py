@@ -7,7 +7,7 @@ import torch
 from hypothesis import register_random, settings
 
 from model.attention import ATTENTION, AttentionFunction
-from model.device import device_named
+from model.device import device_named, why_gpu_is_passed_over
 from numerics_tests import cuda_autocast, environment, profiles
 from perf_tests.options import typed_or
 
@@ -38,7 +38,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header(config: pytest.Config) -> list[str]:
     device = config.stash[DEVICE]
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"threads: {config.stash[THREADS]}"
-    return [f"numerics: torch {torch.__version__} on {device}, {where}", *environment.changed()]
+    reason = why_gpu_is_passed_over(str(device))
+    return [
+        f"numerics: torch {torch.__version__} on {device}, {where}",
+        *filter(None, [reason]),
+        *environment.changed(),
+    ]
 
 
 @pytest.hookimpl(wrapper=True)

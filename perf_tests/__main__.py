@@ -8,7 +8,7 @@ from importlib import import_module
 
 from perf_tests.verbs.exit_codes import FINE
 
-VERBS = ("audit", "compare", "gate", "kernels", "predict", "questions", "replay", "report", "tables")
+VERBS = ("audit", "compare", "gate", "kernels", "merge", "predict", "questions", "replay", "report", "tables")
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -12,12 +12,15 @@ from model.attention import ATTENTION
 from model.sizes import SIZES, ModelConfig
 from model.training import optimizer_that_runs
 from perf_tests.identity import AttentionIdentity, LanguageModelIdentity, identity_from, is_attention
-from perf_tests.options import Settings
+from perf_tests.options import CUDA_GRAPH_EXECUTIONS, Settings
 from perf_tests.phases import ATTENTION_ALONE, LANGUAGE_MODEL, PHASES, Phase
 
 ZERO_GRAD_POLICY = "set_to_none_before_forward"
 
 ATTENTION_BATCH_SIZE = 8
+
+CUDA_GRAPH_WARMUP_ROUNDS = 3
+"""The first compiles, the second records the graphs, the third replays them."""
 
 
 class _OfAPhase(ABC):
@@ -44,6 +47,15 @@ class _OfAPhase(ABC):
     @property
     def row(self) -> Phase:
         return PHASES[self.phase]
+
+    @property
+    def replays_cuda_graphs(self) -> bool:
+        """Whether its warm-up records CUDA graphs, which its measured rounds replay."""
+        return False
+
+    @property
+    def fewest_warmup_rounds(self) -> int:
+        return CUDA_GRAPH_WARMUP_ROUNDS if self.replays_cuda_graphs else 0
 
     @property
     def model_flops(self) -> int | None:
@@ -92,8 +104,8 @@ class LanguageModelCase(_OfAPhase):
     @classmethod
     def grid(cls, settings: Settings) -> list[tuple[Any, ...]]:
         """Without attention compiled by itself inside a compiled model."""
-        compiled = {("compiled", name) for name, attention in ATTENTION.items() if attention.is_compiled}
-        return [values for values in super().grid(settings) if (values[4], values[3]) not in compiled]
+        compiled = {name for name, attention in ATTENTION.items() if attention.is_compiled}
+        return [values for values in super().grid(settings) if values[4] == "eager" or values[3] not in compiled]
 
     @staticmethod
     def id_of(
@@ -105,7 +117,7 @@ class LanguageModelCase(_OfAPhase):
         """
         parts = [size, f"ctx{context}", precision, attention]
         if execution != "eager":
-            parts.append(f"{execution}-model")
+            parts.append("compiled-model" if execution == "compiled" else execution)
         if checkpoint != "none":
             parts.append(f"checkpoint-{checkpoint}")
         return "-".join(parts)
@@ -116,6 +128,10 @@ class LanguageModelCase(_OfAPhase):
     @property
     def zero_grad_policy(self) -> str | None:
         return ZERO_GRAD_POLICY if "zero_grad" in self.row.timed else None
+
+    @property
+    def replays_cuda_graphs(self) -> bool:
+        return self.execution in CUDA_GRAPH_EXECUTIONS
 
     @property
     def tokens(self) -> int:
@@ -144,7 +160,8 @@ class AttentionCase(AttentionIdentity, _OfAPhase):
     def of(cls, phase: str, axes: dict[str, Any], settings: Settings) -> Self:
         """The case of one parametrized test."""
         values = {name: axes[name] for name in cls.axes}
-        return cls(phase=phase, batch_size=ATTENTION_BATCH_SIZE, device=settings.device_type, **values)
+        cache = "cold" if settings.cold_cache else None
+        return cls(phase=phase, batch_size=ATTENTION_BATCH_SIZE, device=settings.device_type, cache=cache, **values)
 
     @staticmethod
     def id_of(head_dim: int, sequence_length: int, precision: str, attention: str) -> str:

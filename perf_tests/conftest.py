@@ -123,8 +123,9 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
         workbench.clock,
         workbench.device,
         workbench.rounds(case),
-        workbench.settings.warmup_rounds,
+        case.fewest_warmup_rounds if workbench.disabled else workbench.warmup_rounds(case),
         row=None if workbench.disabled else _row(case, workbench),
+        flush=None if workbench.disabled else workbench.cache_flush(case),
         on_round=workbench.on_round,
         health=RoundHealth(workbench.health),
     )
@@ -137,7 +138,6 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
 def _row(case: Case, workbench: Workbench) -> Row:
     return Row(
         case,
-        workbench.settings.warmup_rounds,
         conditions=_conditions(case, workbench),
         matmul_flops_per_second=workbench.ceiling(case.precision),
         expectation=workbench.expect(case),
@@ -162,7 +162,7 @@ def _conditions(case: Case, workbench: Workbench) -> Json:
     """What a figure depends on besides the identity of its case."""
     conditions: Json = {
         "seed": workbench.settings.seed,
-        "warmup_rounds": workbench.settings.warmup_rounds,
+        "warmup_rounds": workbench.warmup_rounds(case),
         "records_graph": case.row.records_graph,
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "parameters": case.config.parameters if isinstance(case, LanguageModelCase) else 0,

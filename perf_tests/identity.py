@@ -45,6 +45,8 @@ class AttentionIdentity:
     precision: str
     attention: str
     device: str
+    cache: str | None = None
+    """`cold` where the last-level cache is flushed before each measured round; None where it is left as it is."""
 
 
 Identity = type[LanguageModelIdentity] | type[AttentionIdentity]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import model.compilation
 from model.attention import ATTENTION
 from model.device import device_named
 from model.precision import PRECISIONS
@@ -25,7 +26,9 @@ from perf_tests.phases import PHASES
 PHASE_LABELS = tuple(dict.fromkeys(phase.label for phase in PHASES.values()))
 CONTEXTS = (128, 256, 512, 1024)
 CHECKPOINTS = ("none", "attention", "block")
-EXECUTIONS = ("eager", "compiled")
+# Earlier revisions of `model`, which the gate measures too, have no such modes.
+CUDA_GRAPH_EXECUTIONS: tuple[str, ...] = getattr(model.compilation, "CUDA_GRAPH_MODES", ())
+EXECUTIONS = ("eager", "compiled", *CUDA_GRAPH_EXECUTIONS)
 HEAD_DIMS = (16, 32, 64, 128)
 SEQUENCE_LENGTHS = (256, 1024, 4096, 8192, 16384)
 GPU_SIZES = ("small", "medium", "large", "xl", "2.7B")
@@ -104,6 +107,14 @@ def minutes(option: str, text: str) -> float:
     raise ValueError(f"{option} {text!r} is not a positive number of minutes.")
 
 
+def share(option: str, text: str) -> tuple[int, int]:
+    """`2/3` as (2, 3): the second of three shares."""
+    match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise ValueError(f"{option} {text!r} is no share of a grid; write K/N with K from 1 to N, for example 1/2.")
+    return int(match[1]), int(match[2])
+
+
 def model_factory(option: str, text: str) -> str:
     module, _, factory = text.partition(":")
     if not module or not factory:
@@ -138,7 +149,7 @@ OPTIONS = (
     Option("--context", "context lengths in tokens", "128 on a CPU, 128 to 1024 on a GPU",
            partial(whole_numbers, CONTEXTS)),
     Option("--precision", f"precisions: {', '.join(PRECISIONS)}",
-           "fp32 and, where native, bf16; attention alone fp32", partial(some_of, PRECISIONS)),
+           "fp32 and, where native, bf16; attention alone on a CPU fp32", partial(some_of, PRECISIONS)),
     Option("--attention", f"attention implementations: {', '.join(ATTENTION)}",
            "naive in models; alone naive, compiled, sdpa", partial(some_of, ATTENTION)),
     Option("--execution", f"execution of the whole model: {', '.join(EXECUTIONS)}", "eager",
@@ -152,13 +163,16 @@ OPTIONS = (
     Option("--sequence-length", "sequence lengths of attention alone", "256,1024 on a CPU, all on a GPU",
            partial(whole_numbers, SEQUENCE_LENGTHS)),
     Option("--batch-size", "sequences per batch of a language model", "4", whole_number),
-    Option("--warmup-rounds", "unmeasured rounds before the measured ones", "5", partial(whole_number, least=0)),
+    Option("--warmup-rounds",
+           "unmeasured rounds before the measured ones; a GPU gets more until it has worked for 0.3 s", "5",
+           partial(whole_number, least=0)),
     Option("--rounds", "measured rounds of each case", "10; attention alone on a GPU 100", whole_number),
     Option("--threads", "CPU threads of PyTorch", "all physical cores", thread_count),
     Option("--seed", "seed of weights and inputs", "2027", partial(whole_number, least=0)),
+    Option("--cold-cache", "attention alone: flush the last-level cache before each measured round"),
     Option("--optimizer", f"AdamW implementation: {', '.join(OPTIMIZERS)}", "PyTorch's choice for the device",
            partial(one_of, OPTIMIZERS)),
-    Option("--memory-budget", "memory limit, for example 12GiB", "free memory", byte_count),
+    Option("--memory-budget", "memory limit, for example 12GiB", "free memory, less 2 GiB on a GPU", byte_count),
     Option("--model", "measure your own model: MODULE:FACTORY, where FACTORY(config) returns an nn.Module",
            "the suite's model", model_factory),
     Option("--kernels",
@@ -169,6 +183,14 @@ OPTIONS = (
     Option("--memory-snapshot", "save a memory snapshot of each case for pytorch.org/memory_viz; implies --memory"),
     Option("--nvtx", "run each case with NVTX ranges for Nsight Systems; times and saves nothing"),
     Option("--resume", "resume the interrupted run"),
+    Option("--resume-any-driver", "with --resume: also a run that another NVIDIA driver began"),
+    Option("--retry", "with --resume: measure the cases again that ended in an error"),
+    Option("--time-limit",
+           "end between cases, before the one that would end after this many minutes, and keep the rest for --resume; "
+           "with --against or --benchmark-compare-fail cases left exit with 4, or with 1 for a regression",
+           "none", minutes, "MINUTES"),
+    Option("--shard", "measure share K of N of the grid, whole models at a time; `merge` joins the records",
+           "the whole grid", share, "K/N"),
     Option("--update-counters", "rewrite the ledger of exact counters"),
     Option("--against", "gate: measure the working tree interleaved with this git revision, one verdict per case",
            parse=as_typed, metavar="REV"),
@@ -203,7 +225,7 @@ class Settings:
     phases: tuple[str, ...] = _given("--phase", ("forward", "backward", "full_step"), PHASE_LABELS)
     head_dims: tuple[int, ...] = _given("--head-dim", (16, 64), HEAD_DIMS)
     sequence_lengths: tuple[int, ...] = _given("--sequence-length", (256, 1024), SEQUENCE_LENGTHS)
-    attention_alone_precisions: tuple[str, ...] = _given("--precision", ("fp32",))
+    attention_alone_precisions: tuple[str, ...]
     attention_alone_implementations: tuple[str, ...] = _given("--attention", ("naive", "compiled", "sdpa"))
     batch_size: int = _given("--batch-size", 4)
     warmup_rounds: int = _given("--warmup-rounds", 5)
@@ -217,6 +239,9 @@ class Settings:
     passes: tuple[str, ...]
     memory_snapshot: bool
     nvtx: bool
+    cold_cache: bool = False
+    shard: tuple[int, int] | None = None
+    """(K, N): share K of N of the grid, counted from 1."""
 
     @property
     def device_type(self) -> str:
@@ -265,12 +290,15 @@ def read_settings(config: pytest.Config) -> Settings:
         # A gate measures each case dozens of times, and all of `small` would take it an hour on a CPU.
         sizes=given("--size", ("small-2layers",) if is_gate else ("small",), GPU_SIZES),
         precisions=given("--precision", native),
+        attention_alone_precisions=given("--precision", ("fp32",), native),
         # The attention inside a model of the user's own is not ours to choose.
         attentions=attentions if model is None else ("own",),
         model=model,
         passes=passes,
         memory_snapshot=config.getoption("--memory-snapshot"),
         nvtx=_nvtx(config, passes),
+        cold_cache=bool(config.getoption("--cold-cache")),
+        shard=given("--shard", None),
         threads=given("--threads", None) or physical_cores(),
         **{field.name: given(*field.metadata["option"]) for field in fields(Settings) if field.metadata},
     )

@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,15 @@ from model.precision import PRECISIONS
 from perf_tests import cases
 from perf_tests.bench import benchmark_options
 from perf_tests.bench.against import read_against
-from perf_tests.bench.outcomes import ImpossibleError, Outcome, is_out_of_memory, out_of_memory
-from perf_tests.bench.stash import AGAINST, CASE, OUTCOME, PASS, SAVING, SETTINGS, WORKBENCH
+from perf_tests.bench.outcomes import ImpossibleError, Outcome, outcome_of_error
+from perf_tests.bench.stash import AGAINST, CASE, OUTCOME, PASS, PLACES, SAVING, SETTINGS, WORKBENCH
 from perf_tests.options import PASSES, add_options, read_settings
 from perf_tests.phases import place_of
 from perf_tests.records.record import Json
 from perf_tests.run import after as reporting
 from perf_tests.run import before as recording
+from perf_tests.run.shard import places_of_share
+from perf_tests.run.termination import EXIT_CODE, TERMINATED, interrupted_by_sigterm
 
 LEDGER_TEST = "test_counters.py"
 
@@ -41,6 +44,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         stash[AGAINST] = read_against(session.config, stash[SETTINGS], stash[SAVING])
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
+    recording.read_run_options(session.config)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -51,6 +55,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     lines = [f"device: {settings.device}, threads: {settings.threads}", *([reason] if reason else [])]
     if settings.nvtx:
         lines.append("nvtx: rounds run inside ranges, so nothing is timed and nothing is saved")
+    if settings.cold_cache:
+        lines.append("caches: flushed before each measured round of attention alone, warm in language models")
     return lines
 
 
@@ -83,13 +89,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order the cases so that each model is built once, and get ready to measure them."""
+    settings = config.stash[SETTINGS]
     for item in items:
         if phase := _marked(item, "phase"):
             axes = item.callspec.params  # type: ignore[attr-defined]  # public on every parametrized pytest.Function
-            item.stash[CASE] = cases.family_of(axes).of(phase, axes, config.stash[SETTINGS])
-            item.stash[PASS] = _marked(item, "extra_pass")
+            item.stash[PASS] = extra_pass = _marked(item, "extra_pass")
+            # A pass flushes no caches, which would show in its figures.
+            of_item = settings if extra_pass is None else replace(settings, cold_cache=False)
+            item.stash[CASE] = cases.family_of(axes).of(phase, axes, of_item)
     others = [item for item in items if CASE not in item.stash]
     benchmarks = _side_by_side([item for item in items if CASE in item.stash])
+    if benchmarks and config.stash[SETTINGS].shard is not None:
+        benchmarks = _share_of(config, benchmarks)
     if benchmarks and not config.option.collectonly and not session.testsfailed:
         benchmarks = recording.get_ready(config, benchmarks)
         if config.stash[AGAINST] is not None:
@@ -118,6 +129,18 @@ def _side_by_side(benchmarks: list[pytest.Item]) -> list[pytest.Item]:
     return sorted(benchmarks, key=place)
 
 
+def _share_of(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pytest.Item]:
+    config.stash[PLACES] = places = places_of_share(benchmarks, config.stash[SETTINGS])
+    config.hook.pytest_deselected(items=[item for place, item in enumerate(benchmarks) if place not in set(places)])
+    return [benchmarks[place] for place in places]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    with interrupted_by_sigterm(session.config):
+        return (yield)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     if CASE in item.stash:
@@ -128,26 +151,29 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
             pytest.skip(refusal.in_words)
         if workbench.session is not None:
             reporting.note_start(item, workbench)
-    yield from _out_of_memory_skips(item)
+    yield from _device_limits_skip(item)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     try:
-        yield from _out_of_memory_skips(item)
+        yield from _device_limits_skip(item)
     except ImpossibleError as error:
         item.stash[OUTCOME] = Outcome("impossible", str(error))
         raise
 
 
-def _out_of_memory_skips(item: pytest.Item) -> Generator[None, None, None]:
-    """Running out of memory skips the case with an outcome."""
+def _device_limits_skip(item: pytest.Item) -> Generator[None, None, None]:
+    """Running out of memory, or of what a kernel needs, skips the case with an outcome."""
     try:
         return (yield)
     except Exception as error:
-        if CASE not in item.stash or not is_out_of_memory(error):
+        if CASE not in item.stash:
             raise
-        outcome = out_of_memory(error, item.stash[CASE], item.config.stash[WORKBENCH].budget_bytes)
+        workbench = item.config.stash[WORKBENCH]
+        outcome = outcome_of_error(error, item.stash[CASE], workbench.device, workbench.budget_bytes)
+        if outcome is None:
+            raise
     # Here the error is gone, and with it the frames that kept the tensors of the failed round alive.
     item.stash[OUTCOME] = outcome
     pytest.skip(outcome.in_words)
@@ -175,6 +201,8 @@ def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     reporting.finish(session)
+    if session.config.stash.get(TERMINATED, False):
+        session.exitstatus = EXIT_CODE
 
 
 @pytest.hookimpl(trylast=True)

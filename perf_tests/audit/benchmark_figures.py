@@ -24,7 +24,10 @@ def read_benchmarks(path: Path) -> list[Timing]:
         raise ValueError(f"{path} is no pytest-benchmark file: it has no list of benchmarks.")
     if not rows:
         raise ValueError(f"{path} holds no benchmark.")
-    return timings_of(data)
+    try:
+        return timings_of(data)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def timings_of(record: Json) -> list[Timing]:

@@ -1,7 +1,6 @@
-"""Rules between the figures of one table: each takes all timings and yields findings."""
+"""Rules between the figures of one table: each takes the steady timings and yields findings."""
 
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise
 from math import log2
@@ -9,10 +8,10 @@ from statistics import mean
 
 from perf_tests.audit.figures import Timing
 from perf_tests.audit.finding import IMPOSSIBLE, INCONSISTENT, NOTICE, SUSPICIOUS, Finding, found
-from perf_tests.audit.plausibility import OUTLIER_SHARE
-from perf_tests.limits.datasheets import gpu_named
-from perf_tests.limits.least_work import AttentionWork, ModelWork, Work
+from perf_tests.audit.plausibility import OUTLIER_SHARE, gpu_of
+from perf_tests.limits.least_work import AttentionWork, ModelWork
 from perf_tests.phases import PHASES, Phase, phase_named
+from perf_tests.records.grouped import grouped
 
 SAME_CELL_TOLERANCE = 1.25
 PARTS_TOLERANCE = 1.10
@@ -26,24 +25,13 @@ LONG_SEQUENCE = 4096
 
 
 def steady(timings: Iterable[Timing]) -> list[Timing]:
-    """Those whose figure no slow round dominates."""
-    return [
-        timing
-        for timing in timings
-        if timing.seconds and timing.seconds > 0 and (timing.std_seconds or 0) <= OUTLIER_SHARE * timing.seconds
-    ]
+    """Those of known work whose figure no slow round dominates."""
+    timed = (timing for timing in timings if timing.work is not None and timing.seconds and timing.seconds > 0)
+    return [timing for timing in timed if (timing.std_seconds or 0) <= OUTLIER_SHARE * figure(timing)]
 
 
 def repository(timing: Timing) -> str:
     return timing.series.partition(":")[0]
-
-
-def by(timings: Iterable[Timing], key: Callable[[Timing], Hashable]) -> Iterator[list[Timing]]:
-    groups: dict[Hashable, list[Timing]] = defaultdict(list)
-    for timing in timings:
-        if timing.work is not None:
-            groups[key(timing)].append(timing)
-    return iter(groups.values())
 
 
 def same_configuration(timing: Timing) -> tuple[Hashable, ...]:
@@ -51,10 +39,12 @@ def same_configuration(timing: Timing) -> tuple[Hashable, ...]:
 
 
 def phases_of(timings: Iterable[Timing]) -> dict[str, list[Timing]]:
-    phases: dict[str, list[Timing]] = defaultdict(list)
-    for timing in timings:
-        phases[timing.phase].append(timing)
-    return phases
+    return grouped(timings, lambda timing: timing.phase)
+
+
+def configurations(timings: Iterable[Timing]) -> list[dict[str, list[Timing]]]:
+    """The timings of each configuration, by phase."""
+    return [phases_of(group) for group in grouped(timings, same_configuration).values()]
 
 
 def figure(timing: Timing) -> float:
@@ -68,9 +58,8 @@ def milliseconds(timings: Iterable[Timing]) -> str:
 
 def same_cell_twice(timings: Sequence[Timing]) -> Iterator[Finding]:
     """One configuration and phase of one repository with two times. Which of them is wrong cannot be told."""
-    for group in by(steady(timings), lambda t: (repository(t), *same_configuration(t)[1:], t.phase)):
-        ordered = sorted(group, key=figure)
-        ratio = figure(ordered[-1]) / figure(ordered[0])
+    for group in grouped(timings, lambda t: (repository(t), *same_configuration(t)[1:], t.phase)).values():
+        ordered, ratio = _fastest_first(group)
         if ratio > SAME_CELL_TOLERANCE:
             why = f"the same labels are {ratio:.2f} apart"
             cause = "two precisions, one of them not waited for, or a profiler running, under one label"
@@ -78,15 +67,20 @@ def same_cell_twice(timings: Sequence[Timing]) -> Iterator[Finding]:
             yield found(SUSPICIOUS, "same cell twice", ordered, milliseconds(ordered), limit, why, cause)
 
 
+def _fastest_first(group: Sequence[Timing]) -> tuple[list[Timing], float]:
+    """The same in order, and the slowest over the fastest."""
+    ordered = sorted(group, key=figure)
+    return ordered, figure(ordered[-1]) / figure(ordered[0])
+
+
 def parts_and_whole(timings: Sequence[Timing]) -> Iterator[Finding]:
     """Phases that do not add up to their step, even in the reading that favours the table most."""
-    for group in by(steady(timings), same_configuration):
-        phases = phases_of(group)
+    for phases in configurations(timings):
+        spread = 1 + max((one.std_seconds or 0) / figure(one) for group in phases.values() for one in group)
         for row in PHASES.values():
             whole, parts = row.name, row.main_parts
             if whole not in phases or len(parts) < 2:
                 continue
-            spread = 1 + max((timing.std_seconds or 0) / figure(timing) for timing in group)
             longest, shortest = spread * max(map(figure, phases[whole])), min(map(figure, phases[whole])) / spread
             for part in (p.name for p in PHASES.values() if p != row and p.name in phases and _is_inside(p, row)):
                 if min(map(figure, phases[part])) > longest * PARTS_TOLERANCE:
@@ -117,49 +111,39 @@ def _sum_of_parts(
 
 def backward_over_forward(timings: Sequence[Timing]) -> Iterator[Finding]:
     """A backward pass does twice the arithmetic, and takes twice the time where arithmetic bounds it."""
-    for group in by(steady(timings), same_configuration):
-        phases = phases_of(group)
-        for forward, backward, ratio in _backward_ratios(phases):
-            low, high = MODEL_BACKWARD_OVER_FORWARD
-            shown = f"backward / forward {ratio:.2f}"
-            if ratio > PAGING_BACKWARD_OVER_FORWARD and isinstance(forward.work, ModelWork):
-                why = f"{milliseconds([backward])} after a forward pass of {milliseconds([forward])}"
-                cause = "paging to host memory, or code generated inside the timed rounds"
-                limit = f"{PAGING_BACKWARD_OVER_FORWARD:g}"
-                yield found(SUSPICIOUS, "paging", [backward], shown, limit, why, cause)
-            elif 0.3 < _share_of_fp32_peak(forward) <= 1 and not low <= ratio <= high:
-                why = "the forward pass is compute-bound, and the backward pass needs twice its arithmetic"
-                cause = "a forward pass that was not waited for" if ratio > high else "a pass that kept no gradient"
-                limit = f"{low:g} to {high:g}"
-                yield found(SUSPICIOUS, "backward / forward", [forward, backward], shown, limit, why, cause)
-
-
-def _backward_ratios(phases: dict[str, list[Timing]]) -> Iterator[tuple[Timing, Timing, float]]:
-    """(forward, the row that holds the backward pass, their ratio) for models."""
-    for forward in phases.get("forward", [])[:1]:
-        for backward in phases.get("backward", [])[:1]:
-            yield forward, backward, figure(backward) / figure(forward)
-        if "backward" not in phases:
-            for both in phases.get("forward_backward", [])[:1]:
-                yield forward, both, figure(both) / figure(forward) - 1
+    low, high = MODEL_BACKWARD_OVER_FORWARD
+    for phases in configurations(timings):
+        with_backward = phases.get("backward", phases.get("forward_backward"))
+        if "forward" not in phases or not with_backward:
+            continue
+        forward, backward = phases["forward"][0], with_backward[0]
+        ratio = figure(backward) / figure(forward) - (0 if "backward" in phases else 1)
+        shown = f"backward / forward {ratio:.2f}"
+        if ratio > PAGING_BACKWARD_OVER_FORWARD and isinstance(forward.work, ModelWork):
+            why = f"{milliseconds([backward])} after a forward pass of {milliseconds([forward])}"
+            cause = "paging to host memory, or code generated inside the timed rounds"
+            limit = f"{PAGING_BACKWARD_OVER_FORWARD:g}"
+            yield found(SUSPICIOUS, "paging", [backward], shown, limit, why, cause)
+        elif 0.3 < _share_of_fp32_peak(forward) <= 1 and not low <= ratio <= high:
+            why = "the forward pass is compute-bound, and the backward pass needs twice its arithmetic"
+            cause = "a forward pass that was not waited for" if ratio > high else "a pass that kept no gradient"
+            limit = f"{low:g} to {high:g}"
+            yield found(SUSPICIOUS, "backward / forward", [forward, backward], shown, limit, why, cause)
 
 
 def _share_of_fp32_peak(timing: Timing) -> float:
     """0 where it is not known, or where another precision's peak applies."""
     flops = timing.work.least_flops(timing.phase, False) if timing.work else None
-    if flops is None or not timing.is_eager or timing.precision != "fp32":
-        return 0.0
-    try:
-        peak = timing.matmul_flops_per_second or gpu_named(timing.gpu).rates["fp32"]
-    except ValueError:
+    gpu = gpu_of(timing)
+    peak = timing.matmul_flops_per_second or (gpu.rates["fp32"] if gpu else 0.0)
+    if not flops or not peak or not timing.is_eager or timing.precision != "fp32":
         return 0.0
     return flops / figure(timing) / peak
 
 
 def attention_backward_over_forward(timings: Sequence[Timing]) -> Iterator[Finding]:
     """Attention's backward pass does at least the work of its forward pass, if there is a gradient to compute."""
-    for group in by(steady(timings), same_configuration):
-        phases = phases_of(group)
+    for phases in configurations(timings):
         forward, backward = phases.get("attention_forward"), phases.get("attention_backward")
         if not forward or not backward or _length(forward[0]) < LONG_SEQUENCE:
             continue
@@ -180,13 +164,11 @@ def attention_exponent(timings: Sequence[Timing]) -> Iterator[Finding]:
 
     def series(timing: Timing) -> Hashable:
         assert isinstance(timing.work, AttentionWork)
-        return (replace(timing.work, sequence_length=0), *same_configuration(replace(timing, work=None)), timing.phase)
+        work = replace(timing.work, sequence_length=0)
+        return (*same_configuration(replace(timing, work=work)), timing.phase)
 
-    for group in by(
-        (timing for timing in steady(timings) if _length(timing) >= LONG_SEQUENCE and timing.is_eager), series
-    ):
-        ordered = sorted(group, key=_length)
-        for shorter, longer in pairwise(ordered):
+    for group in grouped((t for t in timings if _length(t) >= LONG_SEQUENCE and t.is_eager), series).values():
+        for shorter, longer in pairwise(sorted(group, key=_length)):
             if _length(shorter) < 2 * LONG_SEQUENCE or _length(longer) != 2 * _length(shorter):
                 continue
             exponent = log2(figure(longer) / figure(shorter))
@@ -207,28 +189,36 @@ def launch_bound_groups(timings: Sequence[Timing]) -> list[list[Timing]]:
     """Forward passes of three or more depths whose time per layer is the same although their width is not."""
 
     def series(timing: Timing) -> Hashable:
-        assert isinstance(timing.work, ModelWork)
-        shape = (timing.work.batch_size, timing.work.context_length)
-        return (timing.series, timing.gpu, shape, timing.precision_label, timing.implementation, timing.phase)
+        work = _of_model(timing)
+        shape = (work.batch_size, work.context_length)
+        return (timing.series, timing.gpu, shape, timing.precision_label, timing.implementation)
 
-    forward = [timing for timing in steady(timings) if isinstance(timing.work, ModelWork) and timing.phase == "forward"]
     groups = []
-    for group in by(forward, series):
-        per_width = {timing.work.config.d_model: timing for timing in group if isinstance(timing.work, ModelWork)}
-        flat: list[Timing] = []
-        for _, timing in sorted(per_width.items(), key=lambda item: item[0]):
-            times = [_per_layer(one) for one in (*flat, timing)]
-            if max(times) > LAUNCH_BOUND_SPREAD * min(times):
-                break
-            flat.append(timing)
+    for group in grouped(_forward_passes(timings), series).values():
+        per_width = sorted({_of_model(timing).config.d_model: timing for timing in group}.items())
+        ordered = [timing for _, timing in per_width]
+        flat = [timing for count, timing in enumerate(ordered, start=1) if _are_flat(ordered[:count])]
         if len(flat) >= 3:
             groups.append(flat)
     return groups
 
 
+def _forward_passes(timings: Iterable[Timing]) -> list[Timing]:
+    return [timing for timing in timings if isinstance(timing.work, ModelWork) and timing.phase == "forward"]
+
+
+def _are_flat(group: Sequence[Timing]) -> bool:
+    times = [_per_layer(timing) for timing in group]
+    return max(times) <= LAUNCH_BOUND_SPREAD * min(times)
+
+
 def _per_layer(timing: Timing) -> float:
+    return figure(timing) / _of_model(timing).config.num_layers
+
+
+def _of_model(timing: Timing) -> ModelWork:
     assert isinstance(timing.work, ModelWork)
-    return figure(timing) / timing.work.config.num_layers
+    return timing.work
 
 
 def launch_bound(timings: Sequence[Timing]) -> Iterator[Finding]:
@@ -244,7 +234,7 @@ def launch_bound(timings: Sequence[Timing]) -> Iterator[Finding]:
 def mixed_precision_arms(timings: Sequence[Timing]) -> Iterator[Finding]:
     """Two precisions, both bound by launches: the device does not explain a difference between them."""
     bound = [timing for group in launch_bound_groups(timings) for timing in group]
-    for group in by(bound, lambda timing: (repository(timing), timing.gpu, timing.work, timing.implementation)):
+    for group in grouped(bound, lambda t: (repository(t), t.gpu, t.work, t.implementation)).values():
         full = [timing for timing in group if timing.precision == "fp32"]
         half = [timing for timing in group if timing.precision in ("bf16", "fp16")]
         for slow, fast in zip(full, half, strict=False):
@@ -259,10 +249,9 @@ def mixed_precision_arms(timings: Sequence[Timing]) -> Iterator[Finding]:
 
 def optimizer_and_precision(timings: Sequence[Timing]) -> Iterator[Finding]:
     """AdamW updates fp32 weights under every precision, so its time is the same."""
-    updates = [timing for timing in steady(timings) if timing.phase == "optimizer" and timing.has_fp32_weights]
-    for group in by(updates, lambda timing: (timing.series, timing.gpu, timing.work)):
-        ordered = sorted(group, key=figure)
-        ratio = figure(ordered[-1]) / figure(ordered[0])
+    updates = [timing for timing in timings if timing.phase == "optimizer" and timing.has_fp32_weights]
+    for group in grouped(updates, lambda timing: (timing.series, timing.gpu, timing.work)).values():
+        ordered, ratio = _fastest_first(group)
         if len({timing.precision for timing in group}) > 1 and ratio > OPTIMIZER_TOLERANCE:
             why = "the update works on fp32 weights whatever the forward pass computes in"
             cause = "work of another phase inside the range, or a busy device in one of the runs"
@@ -273,13 +262,13 @@ def optimizer_and_precision(timings: Sequence[Timing]) -> Iterator[Finding]:
 def compiled_did_nothing(timings: Sequence[Timing]) -> Iterator[Finding]:
     """Compiled and eager times equal in every phase measured both ways, of which there are two or more."""
     low, high = 0.98, 1.02
-    for group in by(steady(timings), lambda t: (repository(t), t.gpu, t.work, t.precision_label)):
+    for group in grouped(timings, lambda t: (repository(t), t.gpu, t.work, t.precision_label)).values():
         eager, compiled = (phases_of(t for t in group if t.implementation == way) for way in ("eager", "compiled"))
-        phases = [phase for phase in compiled if phase in eager]
-        ratios = [figure(eager[phase][0]) / figure(compiled[phase][0]) for phase in phases]
-        peaks_differ = any(_peaks_differ(eager[phase][0], compiled[phase][0]) for phase in phases)
-        if len(phases) >= 2 and not peaks_differ and all(low <= ratio <= high for ratio in ratios):
-            accused = [compiled[phase][0] for phase in phases]
+        pairs = [(eager[phase][0], compiled[phase][0]) for phase in compiled if phase in eager]
+        ratios = [figure(one) / figure(other) for one, other in pairs]
+        is_alike = all(low <= ratio <= high for ratio in ratios)
+        if len(pairs) >= 2 and is_alike and not any(_peaks_differ(*pair) for pair in pairs):
+            accused = [other for _, other in pairs]
             shown = f"eager / compiled {', '.join(f'{ratio:.3f}' for ratio in ratios)}"
             why = "compiling changed no phase"
             cause = "torch.compile fell back to eager code, for instance at its limit of recompilations"
@@ -294,16 +283,14 @@ def _peaks_differ(one: Timing, other: Timing) -> bool:
 
 def constant_offset(timings: Sequence[Timing]) -> Iterator[Finding]:
     """Two series of one card that differ by the same time at every size, as by constant work inside one range."""
-    forward = [t for t in steady(timings) if isinstance(t.work, ModelWork) and t.phase == "forward" and t.is_eager]
-    for group in by(forward, lambda t: (t.gpu, t.precision_label)):
-        series: dict[str, dict[Work | None, Timing]] = defaultdict(dict)
-        for timing in group:
-            series[timing.series].setdefault(timing.work, timing)
-        for one, other in combinations(series.values(), 2):
-            pairs = [(one[work], other[work]) for work in one if work in other]
-            lower, upper = zip(*pairs, strict=True) if pairs else ((), ())
-            if sum(map(figure, lower)) > sum(map(figure, upper)):
-                lower, upper = upper, lower
+    forward = [timing for timing in _forward_passes(timings) if timing.is_eager]
+    for group in grouped(forward, lambda t: (t.gpu, t.precision_label)).values():
+        series = [{t.work: t for t in reversed(one)} for one in grouped(group, lambda t: t.series).values()]
+        for one, other in combinations(series, 2):
+            shared = [work for work in reversed(one) if work in other]
+            lower, upper = sorted(
+                ([table[work] for work in shared] for table in (one, other)), key=lambda rows: sum(map(figure, rows))
+            )
             gaps = [figure(high) - figure(low) for low, high in zip(lower, upper, strict=True)]
             times = [figure(low) for low in lower]
             is_offset = len(gaps) >= 4 and min(gaps) > 0 and max(gaps) < 1.3 * min(gaps)
@@ -311,10 +298,10 @@ def constant_offset(timings: Sequence[Timing]) -> Iterator[Finding]:
                 shown = f"{min(gaps) * 1e3:.3g} to {max(gaps) * 1e3:.3g} ms more at {len(gaps)} sizes"
                 why = "another series of the same card lacks a time that does not grow with the model"
                 cause = "the profiler's start inside the range"
-                yield found(SUSPICIOUS, "constant offset", list(upper), shown, "1.3 between sizes", why, cause)
+                yield found(SUSPICIOUS, "constant offset", upper, shown, "1.3 between sizes", why, cause)
 
 
-RULES = (
+_RULES = (
     parts_and_whole,
     backward_over_forward,
     attention_backward_over_forward,
@@ -328,22 +315,25 @@ RULES = (
 )
 
 
+def findings_between(timings: Sequence[Timing]) -> list[Finding]:
+    judged = steady(timings)
+    return [finding for rule in _RULES for finding in rule(judged)]
+
+
 def with_neighbours(finding: Finding, timings: Sequence[Timing]) -> Finding:
     """The same finding, with the cause that other phases of its configuration suggest."""
-    accused = next((timing for timing in timings if timing.place == finding.places[0]), None)
-    if finding.verdict != IMPOSSIBLE or finding.rule != "arithmetic" or accused is None or accused.work is None:
+    accused = next(timing for timing in timings if timing.place == finding.places[0])
+    is_impossible = (finding.verdict, finding.rule) == (IMPOSSIBLE, "arithmetic")
+    if not is_impossible or accused.phase != "forward" or accused.precision != "fp32":
         return finding
-    same = [t for t in steady(timings) if t.place != accused.place and t.work == accused.work]
-    same = [t for t in same if same_configuration(t) == same_configuration(accused)]
+    same = [t for t in steady(timings) if same_configuration(t) == same_configuration(accused)]
     later = [t for t in same if (row := phase_named(t.phase)) and "backward" in row.timed and len(row.main_parts) > 1]
-    if accused.phase != "forward" or accused.precision != "fp32" or not later:
-        return finding
-    slowest = max(later, key=figure)
+    slowest = max(later, key=figure, default=accused)
     is_too_much_later = figure(slowest) > (1 + MODEL_BACKWARD_OVER_FORWARD[1]) * figure(accused)
-    if is_too_much_later and all(_share_of_fp32_peak(t) < 1 for t in later):
-        cause = (
-            "the clock was read without waiting for the device; the missing time is in "
-            f"{slowest.place}, {slowest.phase}, {milliseconds([slowest])}"
-        )
-        return replace(finding, likely_cause=cause)
-    return finding
+    if not is_too_much_later or any(_share_of_fp32_peak(timing) >= 1 for timing in later):
+        return finding
+    cause = (
+        "the clock was read without waiting for the device; the missing time is in "
+        f"{slowest.place}, {slowest.phase}, {milliseconds([slowest])}"
+    )
+    return replace(finding, likely_cause=cause)

@@ -59,7 +59,7 @@ def audit_file(path: Path, gpu: Gpu | None = None) -> Audit:
 def audit_timings(kind: str, timings: list[Timing], gpu: Gpu | None = None) -> Audit:
     said = [one for timing in timings for one in (*rule_out(timing, None if timing.gpu else gpu), one_outlier(timing))]
     said = [consistency.with_neighbours(one, timings) if isinstance(one, Finding) else one for one in said]
-    said += [finding for rule in consistency.RULES for finding in rule(timings)]
+    said += consistency.findings_between(timings)
     return _audit(kind, timings, said)
 
 

@@ -1,15 +1,15 @@
 """Arithmetic of a profiler's kernel table: calls, averages, totals and shares are four views of one time."""
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 from statistics import median
 
 from perf_tests.audit.figures import Kernel
 from perf_tests.audit.finding import IMPOSSIBLE, INCONSISTENT, SUSPICIOUS, Finding, found
-from perf_tests.limits.datasheets import gpu_named
+from perf_tests.audit.plausibility import gpu_of
 from perf_tests.limits.least_work import SIZES
+from perf_tests.records.grouped import grouped
 
 SHARE_TOLERANCE_POINTS = 1.0
 
@@ -46,23 +46,15 @@ def calls_times_average(kernels: Sequence[Kernel]) -> Iterator[Finding]:
 
 
 def profiles(kernels: Sequence[Kernel]) -> list[list[Kernel]]:
-    groups: dict[tuple[object, ...], list[Kernel]] = defaultdict(list)
-    for kernel in kernels:
-        groups[(kernel.series, kernel.gpu, kernel.size, kernel.context_length, kernel.scope)].append(kernel)
-    return list(groups.values())
+    return list(grouped(kernels, lambda k: (k.series, k.gpu, k.size, k.context_length, k.scope)).values())
 
 
 def shares_of_one_time(kernels: Sequence[Kernel]) -> Iterator[Finding]:
     """Each row's total over its share is the profile's GPU time; rows that imply another time are wrong."""
     for group in profiles(kernels):
-        implied = {}
-        for kernel in group:
-            total = total_of(kernel)
-            if total and kernel.percent and kernel.percent >= 1:
-                implied[kernel] = total / kernel.percent * 100
-        if len(implied) < 2:
-            continue
-        for kernel, whole in implied.items():
+        large = [kernel for kernel in group if kernel.percent and kernel.percent >= 1 and total_of(kernel)]
+        implied = {kernel: (total_of(kernel) or 0) / (kernel.percent or 1) * 100 for kernel in large}
+        for kernel, whole in implied.items():  # of a single one, the median is its own
             # A share is rounded to a tenth of a point, so small ones tell less about the whole.
             slack = 0.15 + SHARE_TOLERANCE_POINTS / (kernel.percent or 1) / 10
             if abs(whole / median(implied.values()) - 1) > slack:
@@ -76,10 +68,9 @@ def copied_cells(kernels: Sequence[Kernel]) -> Iterator[Finding]:
     """Two rows with the same share whose times differ, or the same calls and share under other averages."""
     for group in profiles(kernels):
         for one, other in combinations(group, 2):
-            times = (total_of(one), total_of(other))
-            if one.percent is None or one.percent != other.percent or one.percent < 5 or None in times:
+            first, second = total_of(one) or 0, total_of(other) or 0
+            if one.percent is None or one.percent != other.percent or one.percent < 5:
                 continue
-            first, second = times[0] or 0, times[1] or 0
             if min(first, second) > 0 and max(first, second) > 1.1 * min(first, second):
                 shown = f"{one.percent:g} % for {first * 1e3:.4g} ms and for {second * 1e3:.4g} ms"
                 why, cause = "equal shares of one total are equal times", "a cell copied from the row above"
@@ -118,15 +109,12 @@ def matrix_products(kernels: Sequence[Kernel]) -> Iterator[Finding]:
             continue
         if kernel.scope != "forward" or kernel.calls != 7 * config.num_layers + 1:
             continue
-        try:
-            peak = gpu_named(kernel.gpu).rates["fp32"]
-        except ValueError:
-            continue
+        gpu = gpu_of(kernel)
         flops = config.forward_flops(USUAL_BATCH_SIZE, kernel.context_length)
         flops -= config.forward_attention_flops(USUAL_BATCH_SIZE, kernel.context_length)
-        if flops / total > peak:
+        if gpu is not None and flops / total > gpu.rates["fp32"]:
             shown = f"{kernel.calls} products in {total * 1e3:.4g} ms are {flops / total / 1e12:.3g} TFLOP/s"
-            limit, why = f"{peak / 1e12:.4g} TFLOP/s", f"beyond the peak at a batch of {USUAL_BATCH_SIZE}"
+            limit, why = f"{gpu.rates['fp32'] / 1e12:.4g} TFLOP/s", f"beyond the peak at a batch of {USUAL_BATCH_SIZE}"
             yield found(SUSPICIOUS, "matrix products", [kernel], shown, limit, why, "a smaller batch than stated")
 
 

@@ -1,6 +1,6 @@
 """Properties of every kernel table: one sentence for each that is violated."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import isclose
 
 from perf_tests.identity import OF_A_PHASE
@@ -11,30 +11,26 @@ TOLERANCE = 1e-6
 
 
 def inconsistencies(values: Json) -> list[str]:
-    return list(_inconsistencies(values))
-
-
-def _inconsistencies(values: Json) -> Iterator[str]:
+    found = []
     counts = values.get("launches_of_rounds") or []
     if len(set(counts)) > 1:
-        yield f"two rounds of the same work launch {' and '.join(map(str, counts))} kernels"
+        found.append(f"two rounds of the same work launch {' and '.join(map(str, counts))} kernels")
     products = values["matrix_products"]
     if products.get("expected_count") is not None and products["count"] != products["expected_count"]:
-        yield f"{products['count']} matrix products ran, and the model has {products['expected_count']}"
+        found.append(f"{products['count']} matrix products ran, and the model has {products['expected_count']}")
     for kernel in values["kernels"]:
         if not isclose(kernel["calls"] * kernel["mean_seconds"], kernel["total_seconds"], rel_tol=TOLERANCE):
             calls, mean, total = kernel["calls"], kernel["mean_seconds"], kernel["total_seconds"]
-            yield f"{kernel['name']}: {calls} calls x mean is {calls * mean:.4g} s, its total {total:.4g} s"
+            found.append(f"{kernel['name']}: {calls} calls x mean is {calls * mean:.4g} s, its total {total:.4g} s")
     of_kernels = sum(kernel["share"] for kernel in values["kernels"]) + values["other_kernels"]["share"]
     of_kinds = sum(row["share_of_kernel_time"] for row in values["kinds"])
     for what, share in (("kernels", of_kernels), ("kinds", of_kinds)):
         if not isclose(share, 1.0, rel_tol=TOLERANCE):
-            yield f"the shares of all {what} add up to {share:.4f}"
+            found.append(f"the shares of all {what} add up to {share:.4f}")
     if values["busy_share"] is not None and values["busy_share"] > 1 + TOLERANCE:
-        yield f"the device is busy for {values['busy_share']:.1%} of the time"
-    for row in values["memory_operations"]:
-        if row["kind"] == "host-to-device" and row["count"]:
-            yield f"{row['count']:g} copies from the host to the device ran inside a round, and none should"
+        found.append(f"the device is busy for {values['busy_share']:.1%} of the time")
+    counts = [row["count"] for row in values["memory_operations"] if row["kind"] == "host-to-device" and row["count"]]
+    return found + [f"{n:g} copies from the host to the device ran inside a round, and none should" for n in counts]
 
 
 def product_shares_that_do_not_fall(passes: Sequence[Json]) -> list[str]:

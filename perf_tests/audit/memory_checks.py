@@ -1,13 +1,13 @@
 """Rules between amounts of memory, and against the model whose peak they are."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from perf_tests.audit.figures import Memory
 from perf_tests.audit.finding import IMPOSSIBLE, INCONSISTENT, SUSPICIOUS, Finding, found
 from perf_tests.limits.datasheets import GIB
-from perf_tests.limits.least_work import FLOAT32_BYTES, SIZES, ModelConfig
+from perf_tests.limits.least_work import FLOAT32_BYTES, SIZES, ModelConfig, saved_bytes
+from perf_tests.records.grouped import grouped
 
 ADAMW_BYTES_PER_PARAMETER = 16
 """fp32 weight, gradient and two moments."""
@@ -36,8 +36,7 @@ def _config(memory: Memory) -> ModelConfig | None:
     """The known shape with this width and depth; None for a block alone or a shard of the state."""
     if memory.kind != "model" or "block" in memory.size:
         return None
-    shapes = [c for c in SIZES.values() if (c.d_model, c.num_layers) == (memory.width, memory.layers)]
-    return shapes[0] if shapes else None
+    return next((c for c in SIZES.values() if (c.d_model, c.num_layers) == (memory.width, memory.layers)), None)
 
 
 def flat_over_context(figures: Sequence[Memory]) -> Iterator[Finding]:
@@ -50,23 +49,11 @@ def flat_over_context(figures: Sequence[Memory]) -> Iterator[Finding]:
         if not memory.precision_label.startswith(("fp32", "tf32")):
             continue
         trained = ADAMW_BYTES_PER_PARAMETER * config.parameters
-        needed = trained - FLOAT32_BYTES * config.parameters + _saved_bytes(config, memory.batch_size, memory.length)
+        needed = trained - FLOAT32_BYTES * config.parameters + saved_bytes(config, memory.batch_size, memory.length)
         if 0.98 * trained <= memory.most_bytes < 0.95 * needed:
             why = "weights, moments and what autograd keeps of an eager pass are larger at this context"
             cause = "a figure of another context, or one read off a plot"
             yield _found(SUSPICIOUS, "saved tensors", memory, needed, why, cause)
-
-
-def _saved_bytes(config: ModelConfig, batch_size: int, length: int) -> int:
-    """fp32 tensors that autograd keeps of any eager pass.
-
-    By block: a T x T matrix per head; in the width of the model the inputs of both norms, of the products before and
-    after attention and of the feed-forward, and query, key and value; in that of the feed-forward the gate, its
-    activation, the up projection and their product.
-    """
-    square = batch_size * config.num_heads * length**2
-    rows = batch_size * length * (8 * config.d_model + 4 * config.d_ff)
-    return config.num_layers * (square + rows) * FLOAT32_BYTES
 
 
 def saved_squares(figures: Sequence[Memory]) -> Iterator[Finding]:
@@ -95,14 +82,10 @@ def _attention_key(memory: Memory) -> tuple[object, ...]:
 
 def shrinking_peaks(figures: Sequence[Memory]) -> Iterator[Finding]:
     """More memory for less context, all else alike."""
-    groups: dict[tuple[object, ...], list[Memory]] = defaultdict(list)
-    for memory in figures:
-        if memory.kind == "model" and "peak" in memory.mode and memory.length and memory.value_bytes:
-            key = (memory.series, memory.gpu, memory.size, memory.batch_size, memory.precision_label, memory.mode)
-            groups[(*key, memory.is_compiled)].append(memory)
+    peaks = [m for m in figures if m.kind == "model" and "peak" in m.mode and m.length and m.value_bytes]
+    groups = grouped(peaks, lambda m: (m.series, m.gpu, m.size, m.batch_size, m.precision_label, m.mode, m.is_compiled))
     for group in groups.values():
-        ordered = sorted(group, key=lambda memory: memory.length or 0)
-        for shorter, longer in pairwise(ordered):
+        for shorter, longer in pairwise(sorted(group, key=lambda memory: memory.length or 0)):
             most, least = longer.most_bytes or 0, shorter.value_bytes or 0
             if longer.length != shorter.length and most < 0.97 * least:
                 why = f"context {shorter.length} has more"

@@ -2,7 +2,7 @@
 
 import math
 
-from perf_tests.audit.figures import Memory, Timing
+from perf_tests.audit.figures import LabelledFigure, Memory, Timing
 from perf_tests.audit.finding import IMPOSSIBLE, SUSPICIOUS, Finding, NotJudged, found
 from perf_tests.limits.datasheets import GIB, Gpu, gpu_named
 from perf_tests.limits.least_work import Work
@@ -25,7 +25,7 @@ def rule_out(timing: Timing, gpu_by_hand: Gpu | None = None) -> list[Finding | N
         why = "a pass takes time" if timing.seconds < 0 else "a pass takes time, and this was rounded away"
         shown = f"{timing.seconds * 1e3:g} ms"
         return [found(IMPOSSIBLE, "time", [timing], shown, "0 ms", why, "a wrong unit or sign")]
-    gpu = gpu_by_hand or _gpu_of(timing)
+    gpu = gpu_by_hand or gpu_of(timing)
     reason = _why_not_judged(timing, gpu)
     if reason:
         return [NotJudged(timing.place, reason)]
@@ -38,7 +38,8 @@ def rule_out(timing: Timing, gpu_by_hand: Gpu | None = None) -> list[Finding | N
     return [finding for finding in checks if finding]
 
 
-def _gpu_of(row: Timing | Memory) -> Gpu | None:
+def gpu_of(row: LabelledFigure) -> Gpu | None:
+    """None where the row names no card with a datasheet here."""
     try:
         return gpu_named(row.gpu)
     except ValueError:
@@ -125,10 +126,8 @@ def larger_than_card(timing: Timing, work: Work, gpu: Gpu | None) -> Finding | N
     if not needed or needed <= gpu.memory_bytes:
         return None
     figure, limit = f"{needed / GIB:.4g} GiB must be resident", f"{gpu.memory_bytes / GIB:.4g} GiB ({gpu.name})"
-    why = "weights and gradients in fp32 do not fit"
-    return found(
-        IMPOSSIBLE, "memory", [timing], figure, limit, why, "weights in half precision, or paging to host memory"
-    )
+    why, cause = "weights and gradients in fp32 do not fit", "weights in half precision, or paging to host memory"
+    return found(IMPOSSIBLE, "memory", [timing], figure, limit, why, cause)
 
 
 def slow_round(mean: float, std: float, rounds: int) -> tuple[float, float] | None:
@@ -169,7 +168,7 @@ def memory_beyond_card(memory: Memory) -> Finding | NotJudged | None:
     if memory.value_bytes < 0:
         why = "an amount of memory is not negative"
         return found(IMPOSSIBLE, "amount", [memory], figure, "0", why, "a wrong sign")
-    gpu = _gpu_of(memory)
+    gpu = gpu_of(memory)
     if gpu is None:
         return NotJudged(memory.place, f"GPU {memory.gpu!r} has no datasheet here" if memory.gpu else "no GPU stated")
     if memory.value_bytes <= gpu.memory_bytes:

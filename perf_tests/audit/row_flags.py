@@ -12,8 +12,6 @@ OUTLIER_AGREEMENT = 0.1
 TREND_DEVIATIONS = 2.58
 """Two-sided 1 % of Mann and Kendall's test, in standard deviations."""
 TREND_LEAST_CHANGE = 0.05
-WORKSPACE_BYTES = 4 * 32 * 2**20
-"""cuBLAS takes up to 32 MiB for each of a few handles from the same allocator."""
 CPU_WORKSPACE_BYTES_PER_THREAD = 2 * 2**20
 """Of the CPU's fused attention and 16-bit products, from the same allocator: repacked factors, and a block of scores
 (PyTorch, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp: at most 256 x 512 numbers, twice in the backward pass)."""
@@ -24,15 +22,17 @@ class RowFacts:
     """The rules' input, by the names of `extra_info` where it has them; None where unknown."""
 
     rounds_seconds: Sequence[float] = ()
-    device_seconds: Sequence[float] | None = None
+    device_busy_seconds: float | None = None
     part_seconds: Mapping[str, Sequence[float]] = field(default_factory=dict)
     bound: str | None = None
     peak_allocated_bytes: int | None = None
     predicted_peak_bytes: int | None = None
-    workspace_bytes: int = WORKSPACE_BYTES
+    workspace_bytes: int = 0
+    """Of libraries, as far as the prediction leaves them out."""
     available_bytes: int | None = None
     sdpa_backend: str | None = None
     recompiles: int | None = None
+    cudagraph_skips: int | None = None
     skipped_steps: int | None = None
     suggested_warmup_rounds: int | None = None
     throttled_rounds: Sequence[int] | None = None
@@ -60,10 +60,10 @@ def has_trend(rounds: Sequence[float]) -> bool:
 
 
 def waits_for_host(facts: RowFacts) -> bool:
-    """Wall time exceeds device time although the device has enough work to be the slower."""
-    if not facts.device_seconds or facts.bound == "launch":
+    """Wall time exceeds the device's own although the device has enough work to be the slower."""
+    if facts.device_busy_seconds is None or facts.bound == "launch":
         return False
-    return median(facts.rounds_seconds) > 1.05 * median(facts.device_seconds)
+    return median(facts.rounds_seconds) > 1.05 * facts.device_busy_seconds
 
 
 def parts_do_not_add_up(facts: RowFacts) -> bool:
@@ -104,6 +104,8 @@ FLAGS = {
         "scaled_dot_product_attention took the unfused math path"),
     "recompiled": Flag(lambda facts: bool(facts.recompiles),
         "torch.compile generated code inside the measured rounds"),
+    "no_cuda_graph": Flag(lambda facts: bool(facts.cudagraph_skips),
+        "torch.compile could not put all of it into CUDA graphs"),
     "skipped_steps": Flag(lambda facts: bool(facts.skipped_steps),
         "the gradient scaler skipped optimizer steps in the measured rounds"),
     "outlier": Flag(lambda facts: has_outlier(facts.rounds_seconds),
@@ -117,7 +119,7 @@ FLAGS = {
     "over_ceiling": Flag(lambda facts: facts.is_over_ceiling,
         "its products ran faster than the best square product measured here, which carries the same noise"),
     "waits_for_host": Flag(waits_for_host,
-        "wall time exceeds device time by over 5 % although launches do not bound it"),
+        "wall time exceeds the time that the device is busy by over 5 % although launches do not bound it"),
     "parts_do_not_add_up": Flag(parts_do_not_add_up,
         "the step and the sum of its parts differ by over 5 %"),
     "paging": Flag(may_page,

@@ -77,14 +77,8 @@ def outlier_places(seconds: Sequence[float]) -> list[int]:
 
 def suggested_warmup_rounds(seconds: Sequence[float], configured: int) -> int | None:
     """As many more as were slow, or twice as many where rounds got faster to the end; None if that is not needed."""
-    if not had_short_warmup(seconds):
-        return None
     slow = slow_first_rounds(seconds)
-    return configured + slow if slow else 2 * max(1, configured)
-
-
-def had_short_warmup(seconds: Sequence[float]) -> bool:
-    """Whether measured rounds still warmed up: slow first ones, or a trend towards faster ones."""
     third = max(1, len(seconds) // 3)
-    gets_faster = median(seconds[-third:]) < median(seconds[:third]) if seconds else False
-    return slow_first_rounds(seconds) > 0 or (gets_faster and has_trend(seconds))
+    if not slow and has_trend(seconds) and median(seconds[-third:]) < median(seconds[:third]):
+        return 2 * max(1, configured)
+    return configured + slow if slow else None

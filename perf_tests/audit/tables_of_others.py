@@ -13,19 +13,24 @@ from typing import Any
 
 from perf_tests.audit.figures import Kernel, Memory, Timing, implementation_named, labelled_precision
 from perf_tests.limits.datasheets import GIB
-from perf_tests.limits.least_work import AttentionWork, ModelConfig, ModelWork
+from perf_tests.limits.least_work import AttentionWork, ModelConfig, ModelWork, Work
 from perf_tests.phases import PHASES, PHASES_OF_OTHERS
 
 
+@dataclass(frozen=True)
 class Row:
     """One line, its values by column; readers raise ValueError with one sentence that names line and column."""
 
-    def __init__(self, line: int, values: dict[str, str]) -> None:
-        self.place = f"line {line}"
-        self.values = values
+    place: str
+    values: dict[str, str]
+
+    @property
+    def labels(self) -> tuple[str, str, str]:
+        """Of every figure: place, series and GPU."""
+        return self.place, self.text("source"), self.text("gpu")
 
     def text(self, column: str) -> str:
-        return (self.values.get(column) or "").strip()
+        return self.values.get(column, "").strip()
 
     def number(self, column: str) -> float | None:
         text = self.text(column)
@@ -82,35 +87,32 @@ _OTHER_NAMES = {
 
 
 def _model_timing(row: Row) -> Timing:
-    config, batch, context = row.config(), row.count("batch"), row.count("context")
-    work, why = None, ""
+    config, batch, context, phase = row.config(), row.count("batch"), row.count("context"), row.text("phase")
+    work: ModelWork | str = f"no {'context' if batch else 'batch'}"
     if isinstance(config, str):
-        why = config
+        work = config
     elif batch and context:
         work = ModelWork(row.text("size"), config, batch, context)
-    else:
-        why = f"no {'context' if batch else 'batch'}"
-    phase = row.text("phase")
-    return _timing(row, work, why, _OTHER_NAMES.get(phase, phase))
+    return _timing(row, work, _OTHER_NAMES.get(phase, phase))
 
 
 def _attention_timing(row: Row) -> Timing:
     batch, sequence, width = row.count("batch"), row.count("seq_len"), row.count("d_model")
-    work = AttentionWork(batch, sequence, width) if batch and sequence and width else None
+    is_whole = batch and sequence and width
+    work = AttentionWork(batch or 0, sequence or 0, width or 0) if is_whole else "no batch, seq_len or d_model"
     phase = re.split(r"[(+]", row.text("phase"))[0]  # without remarks on what else was timed
     known = f"attention_{phase}" if f"attention_{phase}" in PHASES else phase
-    return _timing(row, work, "" if work else "no batch, seq_len or d_model", known)
+    return _timing(row, work, known)
 
 
-def _timing(row: Row, work: ModelWork | AttentionWork | None, why: str, phase: str) -> Timing:
+def _timing(row: Row, work: Work | str, phase: str) -> Timing:
+    """`work`, or why it is not known."""
     precision = label_of(row.text("precision"))
     return Timing(
-        place=row.place,
-        series=row.text("source"),
-        gpu=row.text("gpu"),
+        *row.labels,
         gpu_is_inferred=row.is_inferred("gpu_basis"),
-        work=work,
-        without_work=why,
+        work=None if isinstance(work, str) else work,
+        without_work=work if isinstance(work, str) else "",
         precision_label=precision or "precision not stated",
         has_fp32_weights=labelled_precision(precision) in ("fp32", "tf32") or "amp" in precision,
         implementation=_implementation(row),
@@ -140,9 +142,7 @@ def _memory(row: Row) -> Memory:
         raise ValueError(f"{row.place}: unit is {unit!r}; known: {', '.join(_UNIT_BYTES)}.")
     least, most = _UNIT_BYTES.get(unit, (math.nan, math.nan))
     return Memory(
-        place=row.place,
-        series=row.text("source"),
-        gpu=row.text("gpu"),
+        *row.labels,
         kind="attention" if row.text("object") == "attention" else "model",
         size=row.text("size"),
         width=row.count("d_model"),
@@ -159,9 +159,7 @@ def _memory(row: Row) -> Memory:
 
 def _kernel(row: Row) -> Kernel:
     return Kernel(
-        place=row.place,
-        series=row.text("source"),
-        gpu=row.text("gpu"),
+        *row.labels,
         size=row.text("size"),
         context_length=row.count("context"),
         scope=row.text("scope"),
@@ -177,21 +175,23 @@ def _kernel(row: Row) -> Kernel:
 class Kind:
     """One layout of table: the columns that it needs, the one that only it has, and the reader of a line."""
 
-    columns: tuple[str, ...]
+    columns: str
     signature: str
     read: Callable[[Row], Timing | Memory | Kernel]
 
 
-_MODEL = "gpu d_model d_ff n_layers vocab batch context precision compiled phase mean_ms"
-_ATTENTION = "gpu batch d_model seq_len precision compiled phase mean_ms"
-_MEMORY = "gpu object d_model batch context precision compiled mode value unit"
-_KERNELS = "gpu scope kernel calls total_ms avg_us pct_of_gpu_time"
 KINDS = {
-    "model timing": Kind(tuple(_MODEL.split()), "d_ff", _model_timing),
-    "attention timing": Kind(tuple(_ATTENTION.split()), "seq_len", _attention_timing),
-    "memory": Kind(tuple(_MEMORY.split()), "mode", _memory),
-    "kernels": Kind(tuple(_KERNELS.split()), "kernel", _kernel),
+    "model timing": Kind(
+        "gpu d_model d_ff n_layers vocab batch context precision compiled phase mean_ms", "d_ff", _model_timing
+    ),
+    "attention timing": Kind(
+        "gpu batch d_model seq_len precision compiled phase mean_ms", "seq_len", _attention_timing
+    ),
+    "memory": Kind("gpu object d_model batch context precision compiled mode value unit", "mode", _memory),
+    "kernels": Kind("gpu scope kernel calls total_ms avg_us pct_of_gpu_time", "kernel", _kernel),
 }
+UNJUDGED = ("warmup", "std_us")
+"""Columns of numbers that no rule reads; a damaged one is refused all the same."""
 
 
 def read_table(path: Path) -> tuple[str, list[Timing | Memory | Kernel]]:
@@ -216,15 +216,18 @@ def _rows(lines: Any, header: list[str]) -> Iterator[Row]:
         if values and len(values) != len(header):
             raise ValueError(f"line {lines.line_num} has {len(values)} values, the header has {len(header)} columns.")
         if values:
-            yield Row(lines.line_num, dict(zip(header, values, strict=True)))
+            row = Row(f"line {lines.line_num}", dict(zip(header, values, strict=True)))
+            for column in UNJUDGED:
+                row.number(column)
+            yield row
 
 
 def _kind_of(path: Path, header: list[str]) -> str:
     if not any(header):
         raise ValueError(f"{path} is empty.")
-    by_columns = max(KINDS, key=lambda name: len(set(KINDS[name].columns) & set(header)))
+    by_columns = max(KINDS, key=lambda name: len({*KINDS[name].columns.split()} & {*header}))
     kind = next((name for name in reversed(KINDS) if KINDS[name].signature in header), by_columns)
-    missing = [column for column in KINDS[kind].columns if column not in header]
+    missing = [column for column in KINDS[kind].columns.split() if column not in header]
     if missing:
         raise ValueError(f"{path} lacks the columns {', '.join(missing)}, read as a table of {kind}.")
     twice = sorted({column for column in header if column and header.count(column) > 1})

@@ -84,9 +84,10 @@ def read_against(config: pytest.Config, settings: Settings, saving: SavingOption
 def _refuse_recording(option: Any, settings: Settings, saving: SavingOptions) -> None:
     """A gate run takes its base from git, not from a record."""
     asked = {
-        "--resume": option.resume, "--benchmark-compare": saving.compare, "--benchmark-save": saving.save_name,
-        "--benchmark-json": saving.json_path, "--benchmark-compare-fail": saving.compare_fail,
-        "--benchmark-disable": saving.disabled, "--nvtx": settings.nvtx,
+        "--resume": option.resume, "--shard": settings.shard, "--benchmark-compare": saving.compare,
+        "--benchmark-save": saving.save_name, "--benchmark-json": saving.json_path,
+        "--benchmark-compare-fail": saving.compare_fail, "--benchmark-disable": saving.disabled,
+        "--nvtx": settings.nvtx,
         **{PASSES[name]: True for name in settings.passes},
     }  # fmt: skip
     for name, value in asked.items():

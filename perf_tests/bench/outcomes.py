@@ -10,8 +10,10 @@ from model.attention import ATTENTION
 from model.compilation import why_cannot_compile
 from model.precision import PRECISIONS
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
-from perf_tests.counting.memory_estimate import needed_bytes
+from perf_tests.counting.needed_bytes import needed_bytes
 from perf_tests.identity import DIMENSIONS
+from perf_tests.instruments.device import Device
+from perf_tests.instruments.device_errors import is_beyond_device, is_out_of_memory, words_of
 from perf_tests.records.record import OUTCOMES, Json, identity_of
 
 DOES_NOT_FIT = ("out_of_memory", "would_not_fit")
@@ -50,20 +52,26 @@ def why_unsupported(case: Case, device: torch.device) -> Outcome | None:
         head_dim = case.head_dim if isinstance(case, AttentionCase) else case.config.head_dim
         reason = ATTENTION[case.attention].why_unavailable(device, head_dim)
     if reason is None and isinstance(case, LanguageModelCase):
-        if case.execution == "compiled":
+        if case.replays_cuda_graphs and device.type != "cuda":
+            reason = f"--execution {case.execution} replays CUDA graphs, and a {device.type.upper()} has none; "
+            reason += "choose compiled."
+        elif case.execution != "eager":
             reason = why_cannot_compile(device)
         if reason is None and case.model != "ours" and case.checkpoint != "none":
             reason = f"--checkpoint {case.checkpoint} applies to the suite's model only; --model chooses its own."
     return None if reason is None else Outcome("unsupported", reason)
 
 
-def why_too_large(case: Case, budget_bytes: int, earlier: Sequence[Json]) -> Outcome | None:
-    """None where the case may fit the budget and no smaller case of its family in `earlier` failed to."""
+def why_too_large(case: Case, budget_bytes: int, earlier: Sequence[Json], of_what: str = "") -> Outcome | None:
+    """None where the case may fit the budget and no smaller case of its family in `earlier` failed to.
+
+    `of_what` says what limits the budget.
+    """
     needed = needed_bytes(case)
     smaller = next((row for row in earlier if row["outcome"] in DOES_NOT_FIT and _is_smaller(row, case)), None)
     if needed > budget_bytes:
         reason = (
-            f"needs at least {gib(needed)}, and {gib(budget_bytes)} may be used; "
+            f"needs at least {gib(needed)}, and {gib(budget_bytes)} may be used{of_what}; "
             "choose a smaller batch, context or size, or raise --memory-budget."
         )
     elif smaller is not None:
@@ -85,19 +93,16 @@ def _is_smaller(row: Json, case: Case) -> bool:
     )
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out: on the GPU or, through the limited address space, on the host."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    text = str(error)
-    return isinstance(error, RuntimeError) and (
-        "can't allocate memory" in text or "std::bad_alloc" in text or "CUDA out of memory" in text
-    )
-
-
-def out_of_memory(error: BaseException, case: Case, available_bytes: int) -> Outcome:
-    first_line = (str(error) or type(error).__name__).splitlines()[0]
-    return Outcome("out_of_memory", first_line, needed_bytes(case), available_bytes)
+def outcome_of_error(error: BaseException, case: Case, device: Device, available_bytes: int) -> Outcome | None:
+    """What the error says of the device; None where the case itself has failed."""
+    words = words_of(error)
+    if is_beyond_device(error):
+        return Outcome("unsupported", words)
+    if not is_out_of_memory(error):
+        return None
+    # PyTorch's own allocator tells what is free.
+    memory = "" if "is free" in words else device.memory_in_words()
+    return Outcome("out_of_memory", f"{words} ({memory})" if memory else words, needed_bytes(case), available_bytes)
 
 
 def gib(count: float) -> str:

@@ -8,11 +8,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from perf_tests.cases import Case
-from perf_tests.phases import FORWARD_PASSES
-
-_FORWARD_PASSES_OF_PART = {**FORWARD_PASSES, "optimizer": 0.5}
-
 
 @dataclass(frozen=True)
 class Line:
@@ -33,18 +28,12 @@ class Line:
             self.terminal.flush()
 
 
-def expected_work(case: Case, rounds: int) -> float:
-    """Rough FLOPs of all rounds and their set-ups, to estimate the remaining time."""
-    passes = sum(_FORWARD_PASSES_OF_PART.get(part, 0.0) for part in case.row.parts)
-    return passes * case.forward_flops * rounds
-
-
 @dataclass
 class Progress:
-    """Rewrites one line; silent without a `line`. `works` is the expected work of each case."""
+    """Rewrites one line; silent without a `line`. Only the ratios of the cases' `predicted_seconds` count."""
 
     line: Line | None
-    works: dict[str, float]
+    predicted_seconds: dict[str, float] = field(default_factory=dict)
     _done: dict[str, float] = field(default_factory=dict)
     _measured_seconds: float = 0.0
     _case_id: str = ""
@@ -66,7 +55,7 @@ class Progress:
             kind, count, of = "warm-up", number + 1, self._warmup_rounds
         else:
             kind, count, of = "round", number - self._warmup_rounds + 1, self._rounds
-        position = f"case {len(self._done) + 1} of {len(self.works)}"
+        position = f"case {len(self._done) + 1} of {len(self.predicted_seconds)}"
         name = self._case_id.rpartition("::")[2]
         # The name comes last, because a narrow terminal cuts the end off.
         self.line.rewrite(f"{position}{self._time_left()}  {kind} {count} of {of}  {name}", erase=True)
@@ -75,18 +64,18 @@ class Progress:
         """The case is done, with a timing or without; `result` replaces its rounds on the line."""
         if case_id == self._case_id:
             self._measured_seconds += time.monotonic() - self._case_start
-            self._done[case_id] = self.works.get(case_id, 0.0)
+            self._done[case_id] = self.predicted_seconds.get(case_id, 0.0)
             self._case_id = ""
             if self.line is not None:
                 self.line.rewrite("", erase=True)
                 self.line.rewrite(f"{result} ")
         else:
-            self._done[case_id] = self.works[case_id] = 0.0
+            self._done[case_id] = self.predicted_seconds[case_id] = 0.0
 
     def _time_left(self) -> str:
         done = sum(self._done.values())
         if not done:
             return ""
-        left = (sum(self.works.values()) - done) * self._measured_seconds / done
+        left = (sum(self.predicted_seconds.values()) - done) * self._measured_seconds / done
         left = max(0.0, left - (time.monotonic() - self._case_start))
         return f"  about {left / 60:.0f} min left" if left >= 90 else f"  about {left:.0f} s left"

@@ -1,6 +1,6 @@
 """One run from its first case to its record: the journal, and the rows of each case."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,9 @@ from perf_tests.records.journal import Journal, JournalContents, read_journal, u
 from perf_tests.records.record import OUTCOMES, Json, build_record, machine_differences
 from perf_tests.records.store import own_folder, save_record
 from perf_tests.views.screens.lines import case_name, duration
+
+DRIVER = "gpu.driver: "
+"""The fact of a machine that a resumed run may change, as `machine_differences` writes it."""
 
 
 class ResumeError(Exception):
@@ -25,9 +28,12 @@ class MeasuringSession:
     contents: JournalContents
     """What the journal holds, with the cases of an interrupted run."""
     progress: Progress
+    in_flight: str | None = None
+    """The case that has begun and has no row yet."""
 
     def begin(self, case_id: str, warmup_rounds: int, rounds: int) -> None:
         self.journal.write("started", case_id)
+        self.in_flight = case_id
         self.progress.begin(case_id, warmup_rounds, rounds)
 
     def measured(self, row: Json) -> None:
@@ -46,7 +52,13 @@ class MeasuringSession:
     def _keep(self, kind: str, row: Json, case_id: str, result: str) -> None:
         self.journal.write(kind, row)
         self.contents.add(kind, row)
+        self.in_flight = None
         self.progress.end(case_id, f"{case_name(case_id)}  {result}")
+
+    def measure_again(self, case_id: str) -> None:
+        """Whatever the journal holds of the case does not count. Raises OSError."""
+        self.journal.write("again", case_id)
+        self.contents.add("again", case_id)
 
     def side_file(self, case_id: str, suffix: str) -> Path:
         """The path of a file too large for the record, in the run's folder beside it. Raises OSError."""
@@ -79,33 +91,66 @@ class MeasuringSession:
         return path
 
 
-def open_journal(storage: Path, header: Json, resume: bool) -> tuple[Journal, JournalContents]:
+def open_journal(
+    storage: Path, header: Json, resume: bool, any_driver: bool = False
+) -> tuple[Journal, JournalContents, list[str]]:
     """A new journal, or with `resume` that of this machine's newest interrupted run, if there is one.
 
-    Raises ResumeError when that run differs from this one, OSError when the journal cannot be written.
+    Beside it a sentence for each run of another machine. Raises ResumeError when the interrupted run differs from this
+    one, OSError when the journal cannot be written.
     """
-    if resume:
-        for path in unfinished_journals(storage):
-            try:
-                contents = read_journal(path)
-            except FileNotFoundError:  # that run has just become complete
-                continue
-            except ValueError as error:
-                raise ResumeError(f"{error} Delete it to start over.") from error
-            if contents is None or machine_differences(header["machine_info"], contents.header["machine_info"]):
-                continue
-            journal = Journal.reopen(path)
-            if journal is None:  # that run is still running
-                continue
-            difference = _difference(contents.header, header)
-            if difference:
-                journal.close()
-                raise ResumeError(
-                    f"The interrupted run {path.name} differs from this one in {difference}; "
-                    f"resume it with `{contents.header['command']}`, or delete {path} to start over."
-                )
-            return journal, contents
-    return Journal.create(own_folder(storage), header), JournalContents(header)
+    passed_over: list[str] = []
+    for path, contents in _interrupted_runs(storage, header) if resume else ():
+        differences = machine_differences(header["machine_info"], contents.header["machine_info"])
+        if any(not difference.startswith(DRIVER) for difference in differences):
+            passed_over.append(f"{path.name} is of another machine or build: {'; '.join(differences)}.")
+            continue
+        journal = Journal.reopen(path)
+        if journal is None:  # that run is still running
+            continue
+        difference = _difference(contents.header, header)
+        if difference:
+            journal.close()
+            raise ResumeError(
+                f"The interrupted run {path.name} differs from this one in {difference}; "
+                f"resume it with `{contents.header['command']}`, or delete {path} to start over."
+            )
+        if differences:
+            _accept_driver(journal, contents, differences[0], header, any_driver)
+        return journal, contents, []
+    return Journal.create(own_folder(storage), header), JournalContents(header), passed_over
+
+
+def _interrupted_runs(storage: Path, header: Json) -> Iterator[tuple[Path, JournalContents]]:
+    """Newest first, without those of other shares of this grid. Raises ResumeError for a damaged one."""
+    for path in unfinished_journals(storage):
+        try:
+            contents = read_journal(path)
+        except FileNotFoundError:  # that run has just become complete
+            continue
+        except ValueError as error:
+            raise ResumeError(f"{error} Delete it to start over.") from error
+        if contents is not None and not _is_another_share(contents.header, header):
+            yield path, contents
+
+
+def _is_another_share(interrupted: Json, now: Json) -> bool:
+    """Whether both are shares of one grid, which may lie side by side in one folder."""
+    theirs, ours = interrupted["settings"].get("shard"), now["settings"].get("shard")
+    return isinstance(theirs, list) and ours is not None and theirs[:1] != ours[:1] and theirs[1:] == ours[1:]
+
+
+def _accept_driver(journal: Journal, contents: JournalContents, difference: str, now: Json, any_driver: bool) -> None:
+    """Note the other driver in the journal; raises ResumeError where it is not asked for."""
+    if not any_driver:
+        journal.close()
+        raise ResumeError(
+            f"The interrupted run {journal.path.name} is of another NVIDIA driver ({difference}); resume it with "
+            f"--resume-any-driver, or delete {journal.path} to start over."
+        )
+    driver = now["machine_info"]["torch"]["gpu"]["driver"]
+    journal.write("driver", driver)
+    contents.add("driver", driver)
 
 
 def _difference(interrupted: Json, now: Json) -> str:

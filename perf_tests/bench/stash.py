@@ -42,6 +42,8 @@ class Run:
 SAVING = pytest.StashKey[SavingOptions]()
 SETTINGS = pytest.StashKey[Settings]()
 AGAINST = pytest.StashKey[Against | None]()
+PLACES = pytest.StashKey[list[int]]()
+"""Of a shard: where its cases stand in the grid."""
 WORKBENCH = pytest.StashKey[Workbench]()  # set once there is a benchmark to run
 RUN = pytest.StashKey[Run]()  # set once there is a benchmark to measure
 OTHER_MEASURE = pytest.StashKey[Callable[[pytest.Item, Workbench], Any]]()

@@ -3,20 +3,26 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
+import pytest
 import torch
 
 from model.precision import PRECISIONS
-from perf_tests.bench.outcomes import Outcome, is_out_of_memory, why_too_large, why_unsupported
+from perf_tests.bench.outcomes import Outcome, why_too_large, why_unsupported
 from perf_tests.bench.session import MeasuringSession
 from perf_tests.cases import AttentionCase, Case
 from perf_tests.instruments import matmul_rate as roofline
+from perf_tests.instruments.cache_flush import CacheFlush
 from perf_tests.instruments.clock import Clock
+from perf_tests.instruments.cuda_rules import libraries_here
 from perf_tests.instruments.device import Device, open_device
+from perf_tests.instruments.device_errors import is_out_of_memory, words_of
 from perf_tests.instruments.gpu_health import GpuHealth, NoHealthError, open_gpu_health
-from perf_tests.limits.ceilings import Ceilings
+from perf_tests.instruments.sentinels import sentinel_bytes
+from perf_tests.limits.ceilings import Ceilings, Rate
+from perf_tests.limits.cuda_libraries import CudaLibraries
 from perf_tests.limits.datasheets import Gpu, gpu_named
 from perf_tests.options import Settings
 from perf_tests.prediction import machine_ceilings
@@ -33,13 +39,15 @@ class Workbench:
     device: Device
     clock: Clock
     budget_bytes: int
+    budget_of_what: str = ""
+    """What limits the budget, in words that continue "may be used"."""
     spent_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(WORK, 0.0))
     """By kind of work; `compiling`, first rounds that generated code, is part of `rounds`."""
     session: MeasuringSession | None = None
     health: GpuHealth | None = None
     why_no_health: str | None = None
     """A sentence where the state of a GPU cannot be read."""
-    _ceilings: dict[str, float] = field(default_factory=dict)
+    _rates: dict[str, Rate] = field(default_factory=dict)
 
     @property
     def disabled(self) -> bool:
@@ -49,23 +57,40 @@ class Workbench:
     def why_not(self, case: Case) -> Outcome | None:
         """Why the case is not tried; None where it is."""
         earlier = self.session.contents.outcomes if self.session else []
-        return why_unsupported(case, self.device.torch_device) or why_too_large(case, self.budget_bytes, earlier)
+        return why_unsupported(case, self.device.torch_device) or why_too_large(
+            case, self.budget_bytes, earlier, self.budget_of_what
+        )
+
+    def halve_memory(self) -> int:
+        """Base and head of the gate are in memory at the same time: what each may use, in bytes.
+
+        A case has less, because each side keeps its sentinels.
+        """
+        half_bytes = max(0, self.budget_bytes - self.device.kept_free_bytes) // 2
+        self.budget_bytes = max(0, half_bytes - sentinel_bytes(self.device.torch_device))
+        self.budget_of_what += " by each of base and head, which are in memory at the same time"
+        return half_bytes
 
     def ceiling(self, precision: str) -> float:
-        """Matrix-product rate of this machine in FLOP/s, measured at the first call."""
-        return self._ceilings.get(precision) or self.measure_ceiling_again(precision)
+        """Highest matrix-product rate of this machine in FLOP/s, measured at the first call."""
+        return self._rates[precision].burst if precision in self._rates else self.measure_ceiling_again(precision)
 
     def measure_ceiling_again(self, precision: str) -> float:
         """The best rate so far, with one more measurement."""
-        rate = roofline.matmul_flops_per_second(PRECISIONS[precision], self.device)
+        rate = roofline.matmul_rate(PRECISIONS[precision], self.device)
         self.device.release_memory()
-        self._ceilings[precision] = max(rate, self._ceilings.get(precision, 0.0))
-        return self._ceilings[precision]
+        self._rates[precision] = rate.best_with(self._rates.get(precision, rate))
+        return self._rates[precision].burst
 
     def expect(self, case: Case) -> Expectation:
         """The case's exact counters and the machine's ceilings."""
         with self.spending("counting"):
-            return expect(case, self._ceilings_for(case.precision), self._gpu)
+            return expect(case, self.ceilings_for(case.precision), self._gpu, self.libraries)
+
+    @property
+    def libraries(self) -> CudaLibraries | None:
+        """Of this GPU; None on a CPU."""
+        return libraries_here(self.device.torch_device)
 
     @contextmanager
     def spending(self, kind: str) -> Iterator[None]:
@@ -74,13 +99,12 @@ class Workbench:
         yield
         self.spent_seconds[kind] += time.perf_counter() - start
 
-    def _ceilings_for(self, precision: str) -> Ceilings | None:
+    def ceilings_for(self, precision: str) -> Ceilings | None:
         """This machine's, with the better of the rates measured earlier and in this run."""
         if self._machine is None:
             return None
-        rates, name = self._machine.matmul_flops_per_second, precision.removesuffix("-unscaled")
-        best = max(rates.get(name, 0.0), self.ceiling(precision))
-        return replace(self._machine, matmul_flops_per_second={**rates, name: best})
+        self.ceiling(precision)
+        return self._machine.with_rate(precision.removesuffix("-unscaled"), self._rates[precision])
 
     @cached_property
     def _machine(self) -> Ceilings | None:
@@ -106,19 +130,37 @@ class Workbench:
         alone = isinstance(case, AttentionCase)
         return self.settings.attention_alone_rounds if alone else self.settings.rounds
 
+    def warmup_rounds(self, case: Case) -> int:
+        return max(self.settings.warmup_rounds, case.fewest_warmup_rounds)
+
+    def cache_flush(self, case: Case) -> CacheFlush | None:
+        """Called before each measured round of a case with cold caches; None for other cases."""
+        is_cold = isinstance(case, AttentionCase) and case.cache == "cold"
+        return CacheFlush(self.device.torch_device) if is_cold else None
+
     def on_round(self, number: int) -> None:
         if self.session is not None:
             self.session.progress.round(number)
 
 
 def set_up(settings: Settings) -> Workbench:
-    """Prepare this process: device, threads, and a limit that makes running out of memory an error."""
+    """Prepare this process: device, threads, and a limit that makes running out of memory an error.
+
+    Raises pytest.UsageError where the device cannot be used.
+    """
     torch.set_num_threads(settings.threads)
-    device = open_device(torch.device(settings.device))
-    available_bytes = device.available_bytes()
-    budget_bytes = min(settings.memory_budget_bytes or available_bytes, available_bytes)
-    device.limit_memory(budget_bytes)
-    workbench = Workbench(settings, device, Clock(device), budget_bytes)
+    try:
+        device = open_device(torch.device(settings.device))
+        available_bytes = device.available_bytes()
+        budget_bytes = min(settings.memory_budget_bytes or available_bytes, available_bytes)
+        device.limit_memory(budget_bytes)
+        memory = device.memory_in_words()
+    except RuntimeError as error:
+        raise pytest.UsageError(
+            f"{settings.device} cannot be used: {words_of(error).rstrip('.')}; see what nvidia-smi says of it, "
+            "or measure with --device cpu."
+        ) from error
+    workbench = Workbench(settings, device, Clock(device), budget_bytes, f" ({memory})" if memory else "")
     if device.torch_device.type == "cuda":
         try:
             workbench.health = open_gpu_health(device.torch_device)

@@ -1,7 +1,8 @@
 """Exact counters of a case without running it: what its phase launches, computes, touches, saves and holds.
 
-Counted on fake tensors by the rules of the case's device type. Not counted: the device's context, workspaces of matrix
-products, what the caching allocator loses in blocks that it does not split, and traffic beyond the minimum.
+Counted on fake tensors by the rules of the case's device type; on a GPU that is known, cuBLAS's workspaces count too.
+Not counted: the device's context, oneDNN's workspaces, what the caching allocator loses in blocks that it does not
+split, and traffic beyond the minimum.
 """
 
 from collections import Counter
@@ -13,9 +14,10 @@ import torch
 from model.precision import PRECISIONS
 from model.training import optimizer_that_runs
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
-from perf_tests.counting.fake_training import attention_passes, inference, passes, updates
-from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, PartCounters
+from perf_tests.counting.fake_training import attention_passes, passes, updates
+from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, WORKSPACES, PartCounters
 from perf_tests.instruments.kernel_cost import MATRIX_PRODUCTS
+from perf_tests.limits.cuda_libraries import CudaLibraries
 from perf_tests.limits.predicted_time import KernelCost, KernelGroup
 
 ZERO_GRAD_POLICIES = ("before_forward", "after_forward", "before_step")
@@ -86,6 +88,8 @@ def why_not_counted(case: Case) -> str | None:
     if isinstance(case, LanguageModelCase):
         if case.model != "ours":
             return f"exact counters cover only the suite's model, not {case.model}."
+        if case.replays_cuda_graphs:
+            return "what a compiled model fuses and the memory pool of its CUDA graphs holds is unknown until it runs."
         if case.execution != "eager":
             return "what a compiled model fuses is unknown until it is compiled for its device."
     if case.attention not in COUNTED_ATTENTION:
@@ -94,11 +98,17 @@ def why_not_counted(case: Case) -> str | None:
 
 
 def counters_of(
-    case: Case, *, zero_grad: str = "before_forward", first_step: bool = False, all_layers: bool = False
+    case: Case,
+    *,
+    zero_grad: str = "before_forward",
+    first_step: bool = False,
+    all_layers: bool = False,
+    libraries: CudaLibraries | None = None,
 ) -> Counters:
     """Counters of one measured round of `case`, or with `first_step` of the first one, which makes the optimizer state.
 
-    `all_layers` counts every layer instead of a few. Raises NotCountedError, and ValueError for an unknown policy.
+    `all_layers` counts every layer instead of a few. Without `libraries`, those of its card, a GPU is an imaginary one
+    without workspaces. Raises NotCountedError, and ValueError for an unknown policy.
     """
     if zero_grad not in ZERO_GRAD_POLICIES:
         raise ValueError(f"zero_grad is {zero_grad!r}; it must be one of {', '.join(ZERO_GRAD_POLICIES)}.")
@@ -108,17 +118,35 @@ def counters_of(
     if isinstance(case, AttentionCase):
         counted = attention_passes(replace(case, phase="attention_forward"))
         timed = {f"attention_{part}": part in case.row.timed for part in case.row.parts}
-        return _counters(case, 0, [_Part(name, counted[name], timed[name], Counter()) for name in timed])
-    parts = _language_model_parts(case, zero_grad, first_step, all_layers)
-    return _counters(case, case.config.parameters, parts)
+        parts, parameters = [_Part(name, counted[name], timed[name], Counter()) for name in timed], 0
+    else:
+        parts = _language_model_parts(case, zero_grad, first_step, all_layers)
+        parameters = case.config.parameters
+    workspaces = Counter({WORKSPACES: libraries.workspace_bytes * _multiplying_threads(parts)} if libraries else {})
+    return _counters(case, parameters, [replace(part, beside=part.beside + workspaces) for part in parts])
+
+
+def _multiplying_threads(parts: Sequence[_Part]) -> int:
+    """Host threads that launch matrix products in a round: autograd has its own for the backward pass."""
+    multiplying = (part for part in parts if any(kernel.name in MATRIX_PRODUCTS for kernel in part.counters.kernels))
+    return len({part.name.endswith("backward") for part in multiplying})
+
+
+def counters_or_reason(case: Case, libraries: CudaLibraries | None = None) -> tuple[Counters | None, str | None]:
+    """The case's exact counters, or None and one sentence why not."""
+    try:
+        return counters_of(case, libraries=libraries), None
+    except NotCountedError as error:
+        return None, str(error)
+    except Exception as error:
+        # An operation unknown to the counters, in another torch for example, must not cost the case its timing.
+        return None, f"counting failed: {type(error).__name__}: {error}"
 
 
 def _language_model_parts(case: LanguageModelCase, zero_grad: str, first_step: bool, all_layers: bool) -> list[_Part]:
     names, timed = case.row.parts, case.row.timed
     # One count serves every phase of these passes.
-    counted = (passes if case.row.records_graph else inference)(
-        replace(case, phase=names[0], optimizer=None), all_layers
-    )
+    counted = passes(replace(case, phase=names[0], optimizer=None), all_layers)
     clears = "zero_grad" in timed
     is_updated = case.row.trains and not (clears and zero_grad == "before_step")
     beside = {name: Counter[str]() for name in names}

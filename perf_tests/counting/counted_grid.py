@@ -4,7 +4,7 @@ from itertools import product
 
 from model.sizes import SIZES
 from perf_tests.cases import ATTENTION_BATCH_SIZE, AttentionCase, Case, LanguageModelCase
-from perf_tests.counting.case_counters import Counters
+from perf_tests.counting.case_counters import COUNTED_ATTENTION, Counters
 from perf_tests.options import CONTEXTS, HEAD_DIMS, SEQUENCE_LENGTHS, SIZES_APART
 from perf_tests.phases import ATTENTION_ALONE, LANGUAGE_MODEL, phases_of
 from perf_tests.records.ledger import COUNTERS
@@ -17,7 +17,6 @@ OPTIMIZER = "foreach"
 """AdamW's default on a GPU."""
 
 PRECISIONS = ("fp32", "bf16")
-ATTENTIONS = ("naive", "sdpa")
 
 
 def counted_grid() -> dict[str, list[Case]]:
@@ -32,9 +31,9 @@ def counted_grid() -> dict[str, list[Case]]:
             )
             for phase in phases_of(LANGUAGE_MODEL)
         ]
-        for size, context, attention, precision in product(sizes, CONTEXTS, ATTENTIONS, PRECISIONS)
+        for size, context, attention, precision in product(sizes, CONTEXTS, COUNTED_ATTENTION, PRECISIONS)
     }  # fmt: skip
-    for head_dim, sequence_length, attention in product(HEAD_DIMS, SEQUENCE_LENGTHS, ATTENTIONS):
+    for head_dim, sequence_length, attention in product(HEAD_DIMS, SEQUENCE_LENGTHS, COUNTED_ATTENTION):
         grid[AttentionCase.id_of(head_dim, sequence_length, "fp32", attention)] = [
             AttentionCase(phase.name, head_dim, sequence_length, ATTENTION_BATCH_SIZE, "fp32", attention, DEVICE)
             for phase in phases_of(ATTENTION_ALONE)

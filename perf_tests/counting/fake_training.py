@@ -1,6 +1,6 @@
 """Training steps run on fake tensors: each part is counted once, for every phase that contains it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -35,56 +35,35 @@ Parts = dict[str, PartCounters]
 
 
 @lru_cache(maxsize=256)
-def inference(case: LanguageModelCase, all_layers: bool = False) -> Parts:
-    """Counters of `inference`, from a few layers unless all are asked for; weights and batch are there at the start.
-
-    Here and in `passes`, what is counted depends on neither the phase nor the optimizer of `case`.
-    """
-    return from_few_layers(count_inference, case, 2, all_layers)
-
-
-@lru_cache(maxsize=256)
 def passes(case: LanguageModelCase, all_layers: bool = False) -> Parts:
-    """Counters of `forward`, `loss` and `backward`, from a few layers unless all are asked for.
+    """Counters of `inference`, or of `forward`, `loss` and `backward` for every phase that records a graph.
 
-    Only weights and batch are held at the start; the logits are freed after the loss.
+    Counted are a few layers and one more, from which all are extrapolated, unless `all_layers` are asked for. Blocks
+    that share a checkpoint count as one layer; those left over follow them, as in the model. Only weights and batch are
+    held at the start; the logits are freed after the loss. The optimizer of `case` does not matter.
     """
-    return from_few_layers(count_passes, case, 1, all_layers)
-
-
-def from_few_layers(
-    count: Callable[[LanguageModelCase], Parts], case: LanguageModelCase, few: int, all_layers: bool
-) -> Parts:
-    """What `count` finds for all layers, extrapolated from `few` layers and one more.
-
-    The first layer of an inference differs, because the caller still holds its input: an inference needs two at least.
-    Blocks that share a checkpoint count as one layer; those left over follow them, as in the model.
-    """
+    # The first layer of an inference differs, because the caller still holds its input.
+    few = 1 if case.row.records_graph else 2
     blocks = max(1, blocks_per_checkpoint(case.checkpoint))
     layers, left_over = divmod(case.config.num_layers, blocks)
     if all_layers or layers <= few + 1:
-        return count(case)
+        return count_passes(case)
     depths = (few * blocks + left_over, (few + 1) * blocks + left_over)
-    less, more = (count(replace(case, config=replace(case.config, num_layers=depth))) for depth in depths)
+    less, more = (count_passes(replace(case, config=replace(case.config, num_layers=depth))) for depth in depths)
     try:
         return {name: extrapolated(less[name], more[name], layers - few) for name in less}
     except NotOfEqualLayersError:
-        return count(case)
-
-
-def count_inference(case: LanguageModelCase) -> Parts:
-    """`inference`, with every layer."""
-    with playing(case.device, case.precision) as counting:
-        training, tokens_BT, _ = _model_and_batch(case, counting)
-        with counting.part("inference"), torch.no_grad():
-            training.forward(tokens_BT)
-        return counting.finished()
+        return count_passes(case)
 
 
 def count_passes(case: LanguageModelCase) -> Parts:
-    """`forward`, `loss` and `backward`, with every layer."""
+    """The same, with every layer counted."""
     with playing(case.device, case.precision) as counting:
         training, tokens_BT, targets_BT = _model_and_batch(case, counting)
+        if not case.row.records_graph:
+            with counting.part("inference"), torch.no_grad():
+                training.forward(tokens_BT)
+            return counting.finished()
         with counting.part("forward"):
             logits_BTV = training.forward(tokens_BT)
         with counting.part("loss"):

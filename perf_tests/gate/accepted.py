@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from perf_tests.records.record import Json
-
 FILE_NAME = "accepted.toml"
 SUITE = "suite"
 """The id under which a shift of the whole suite is accepted."""
@@ -85,11 +83,6 @@ def effective(head: Sequence[Acceptance], base: Sequence[Acceptance]) -> tuple[l
         if entry in base
     ]
     return [entry for entry in head if entry not in base], sentences
-
-
-def accepted_in(header: Json) -> list[Acceptance]:
-    """The entries in the header of a run's samples; raises ValueError for a damaged one."""
-    return [acceptance(entry) for entry in header.get("accepted", [])]
 
 
 def toml_entry(entry: Acceptance) -> str:

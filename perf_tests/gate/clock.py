@@ -38,11 +38,8 @@ def pair_value(line: Measurement, clock: Clock) -> float:
     The Hodges-Lehmann centre over the quadruples of 1/2 [(ln h1 + ln h2) - (ln b1 + ln b2)], in which a steady drift
     cancels. NaN where the clock was not read.
     """
-    if clock == "wall":
-        base, head = line.base_seconds, line.head_seconds
-    elif line.base_cpu_seconds is not None and line.head_cpu_seconds is not None:
-        base, head = line.base_cpu_seconds, line.head_cpu_seconds
-    else:
+    base, head = line.seconds_by(clock)
+    if base is None or head is None:
         return math.nan
     return hodges_lehmann((np.log(head).sum(axis=1) - np.log(base).sum(axis=1)) / 2)
 
@@ -67,9 +64,7 @@ def decide_clock(samples: GateSamples, rules: Rules) -> ClockDecision:
     pairs = samples.pairs(1)
     wall, cpu = (_typical_spread(pair_values(samples, 1, pairs, clock)) for clock in ("wall", "cpu"))
     screening = [line for line in samples.measurements if line.stage == 1]
-    has_cpu = bool(screening) and all(
-        line.base_cpu_seconds is not None and line.head_cpu_seconds is not None for line in screening
-    )
+    has_cpu = bool(screening) and all(seconds is not None for line in screening for seconds in line.seconds_by("cpu"))
     if rules.clock == "cpu" and screening and not has_cpu:
         raise ValueError("The gate's clock is cpu, but some cases have no CPU time: choose wall or auto.")
     better = has_cpu and cpu < CPU_TIME_ADVANTAGE * wall

@@ -7,10 +7,10 @@ samples.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from perf_tests.gate.accepted import SUITE, accepted_in
+from perf_tests.gate.accepted import SUITE, acceptance
 from perf_tests.gate.clock import ClockDecision
 from perf_tests.gate.course import course_of
-from perf_tests.gate.events import Uncounted
+from perf_tests.gate.events import ExactFinding, Incomparable, NoTiming, Uncounted
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import GateSamples
 from perf_tests.gate.suite import Shift, detectable_in, sentinel_shifts, shift_of_the_suite
@@ -72,17 +72,15 @@ class Step:
 
 def next_step(samples: GateSamples, rules: Rules) -> Step | None:
     """What to launch next; None when everything is decided, or the launches of the last look are done."""
-    without_timing = {row.case for row in samples.without_timing}
-    if len(samples.pairs(1)) < rules.screen_pairs:
-        cases = tuple(case for case in samples.cases if case not in without_timing)
-        return Step(1, cases) if cases else None
-    if contamination(samples, rules):
-        return None
-    course = course_of(samples, rules)
-    undecided = course.looks[-1].undecided if course.looks else course.screening.candidates
-    cases = tuple(case for case in undecided if case not in without_timing)
-    finished = len(samples.pairs(2)) >= rules.confirm_looks[-1]
-    return Step(2, cases) if cases and not finished else None
+    stage, asked = 1, tuple(samples.cases)
+    if len(samples.pairs(1)) >= rules.screen_pairs:
+        if contamination(samples, rules) or len(samples.pairs(2)) >= rules.confirm_looks[-1]:
+            return None
+        course = course_of(samples, rules)
+        stage, asked = 2, course.looks[-1].undecided if course.looks else course.screening.candidates
+    without_timing = {row.case for row in samples.of(NoTiming)}
+    cases = tuple(case for case in asked if case not in without_timing)
+    return Step(stage, cases) if cases else None
 
 
 def contamination(samples: GateSamples, rules: Rules) -> str:
@@ -97,10 +95,10 @@ def contamination(samples: GateSamples, rules: Rules) -> str:
 
 def conclude(samples: GateSamples, rules: Rules) -> GateResult:
     """The verdicts under these rules; raises ValueError for damaged acceptances in the header."""
-    accepted = accepted_in(samples.header)
+    accepted = [acceptance(entry) for entry in samples.header.get("accepted", [])]
     course = course_of(samples, rules)
     cases = case_results(samples, course, rules, accepted)
-    exact = [exact_result(finding, accepted) for finding in samples.exact]
+    exact = [exact_result(finding, accepted) for finding in samples.of(ExactFinding)]
     suite = shift_of_the_suite(course.screening, rules)
     suite_accepted = None if suite is None else accepted_slowdown(SUITE, suite.effect, accepted)
     suite_fails = suite is not None and suite.is_significant and suite_accepted is None
@@ -117,13 +115,13 @@ def conclude(samples: GateSamples, rules: Rules) -> GateResult:
         course.screening.clock,
         detectable_in(course, rules),
         (len(samples.pairs(1)), len(samples.pairs(2))),
-        tuple(samples.uncounted),
+        tuple(samples.of(Uncounted)),
     )
 
 
 def _run_verdict(samples: GateSamples, rules: Rules, cases: list[CaseResult], fails: bool) -> tuple[RunVerdict, str]:
-    if samples.incomparable:
-        return RunVerdict.INCOMPARABLE, "; ".join(samples.incomparable)
+    if reasons := [event.reason for event in samples.of(Incomparable)]:
+        return RunVerdict.INCOMPARABLE, "; ".join(reasons)
     moved = contamination(samples, rules)
     if moved:
         return RunVerdict.CONTAMINATED, moved

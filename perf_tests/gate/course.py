@@ -37,11 +37,6 @@ class Screening:
         """The cases that stage 2 measures."""
         return self.names(self.screened.candidates)
 
-    @property
-    def cleared(self) -> tuple[str, ...]:
-        """The cases that are OK after stage 1."""
-        return self.names(~self.screened.candidates & (self.screened.estimate.count >= FEWEST_PAIRS))
-
     def names(self, flags: Flags) -> tuple[str, ...]:
         return tuple(case for case, flag in zip(self.cases, flags, strict=True) if flag)
 

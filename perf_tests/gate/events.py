@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast, get_args, get_
 import numpy as np
 from numpy.typing import NDArray
 
+from perf_tests.gate.rules import Clock
 from perf_tests.records.record import OUTCOMES, Json
 
 ORDERS = ("ABBA", "BAAB")
@@ -173,6 +174,12 @@ class Measurement:
         clocks = ("base_seconds", "head_seconds", "base_cpu_seconds", "head_cpu_seconds")
         seconds = {name: _quadruples(line, name, len(orders)) for name in clocks}
         return cls(**_checked(cls, line), orders=tuple(orders), **cast(Json, seconds))
+
+    def seconds_by(self, clock: Clock) -> tuple[Seconds | None, Seconds | None]:
+        """Base's and head's; None where the clock was not read."""
+        if clock == "wall":
+            return self.base_seconds, self.head_seconds
+        return self.base_cpu_seconds, self.head_cpu_seconds
 
 
 def _quadruples(line: Json, name: str, quadruples: int) -> Seconds | None:

@@ -5,7 +5,7 @@ They depend on the program alone, so one count of either side is enough and any 
 
 from collections.abc import Mapping
 
-from perf_tests.gate.events import ExactFinding, Side, Uncounted
+from perf_tests.gate.events import SIDES, ExactFinding, Side, Uncounted
 from perf_tests.records.record import Json
 
 COUNTERS = {
@@ -26,11 +26,10 @@ def exact_events(case: str, answers: Mapping[Side, Json]) -> list[ExactFinding] 
 
     `answers` are base's and head's: `counters`, null with a `reason` where there are none.
     """
-    sides: tuple[Side, Side] = ("head", "base")
-    for side in sides:
+    for side in SIDES[::-1]:
         if answers[side]["counters"] is None:
             return [Uncounted(case, side, str(answers[side]["reason"]))]
-    new, old = (answers[side]["counters"] for side in sides)
+    old, new = (answers[side]["counters"] for side in SIDES)
     return [
         ExactFinding(case, name, old[name], new[name])
         for name in COUNTERS

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from perf_tests.records.compare import identity_difference
 from perf_tests.records.record import Json, machine_differences
 from perf_tests.records.store import StoredRecord
+from perf_tests.records.words import how_many
 
 FEWEST_BASE_LAUNCHES = 5
 FEWEST_HEAD_LAUNCHES = 3
@@ -36,7 +37,7 @@ class RecordedSides:
         if len(self.base) >= FEWEST_BASE_LAUNCHES and len(self.head) >= FEWEST_HEAD_LAUNCHES:
             return ""
         return (
-            f"No verdict on time: {self.base_name} has {len(self.base)} comparable launches and this code "
+            f"No verdict on time: {self.base_name} has {how_many(len(self.base), 'comparable launch')} and this code "
             f"{len(self.head)}; at least {FEWEST_BASE_LAUNCHES} and {FEWEST_HEAD_LAUNCHES} are needed "
             "(`make baseline` records ten). --against REV needs none."
         )

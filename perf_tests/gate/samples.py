@@ -25,23 +25,12 @@ import os
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TypeVar
 
-from perf_tests.gate.events import (
-    EVENTS,
-    End,
-    EndReason,
-    Event,
-    ExactFinding,
-    Incomparable,
-    Measurement,
-    NoTiming,
-    PairTime,
-    Relaunch,
-    Sentinel,
-    Uncounted,
-)
+from perf_tests.gate.events import EVENTS, End, EndReason, Event, Measurement
 from perf_tests.records.record import Json, without_nan
+
+E = TypeVar("E", bound=Event)
 
 FORMAT_VERSION = 1
 KIND = "gate-samples"
@@ -56,15 +45,7 @@ class GateSamples:
 
     header: Json
     measurements: list[Measurement] = field(default_factory=list)
-    without_timing: list[NoTiming] = field(default_factory=list)
-    sentinels: list[Sentinel] = field(default_factory=list)
-    exact: list[ExactFinding] = field(default_factory=list)
-    uncounted: list[Uncounted] = field(default_factory=list)
-    pair_seconds: dict[tuple[int, int], float] = field(default_factory=dict)
-    """By stage and pair; not in every file."""
-    relaunches: list[Relaunch] = field(default_factory=list)
-    incomparable: list[str] = field(default_factory=list)
-    end: EndReason | None = None
+    events: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         _check_header(self.header)
@@ -77,6 +58,15 @@ class GateSamples:
         """The numbers of the launch pairs of a stage, in the order they ran in."""
         return sorted({measurement.pair for measurement in self.measurements if measurement.stage == stage})
 
+    def of(self, kind: type[E]) -> list[E]:
+        """The events of one kind."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+    @property
+    def end(self) -> EndReason | None:
+        """Why the run stopped; None where it was killed."""
+        return next((event.reason for event in reversed(self.of(End))), None)
+
     def add(self, line: object) -> None:
         """Take in one line after the header; raises ValueError, with what is wrong, for a damaged one."""
         if not isinstance(line, dict):
@@ -84,7 +74,7 @@ class GateSamples:
         if "event" not in line:
             self._add_measurement(Measurement.from_line(line))
         elif isinstance(line["event"], str) and line["event"] in EVENTS:
-            self._add_event(EVENTS[line["event"]].from_line(line))
+            self.events.append(EVENTS[line["event"]].from_line(line))
         else:
             raise ValueError(f"the event {line['event']!r} is not known")
 
@@ -95,53 +85,36 @@ class GateSamples:
             raise ValueError(f"pair {measurement.pair} has {measurement.case!r} twice")
         self.measurements.append(measurement)
 
-    def _add_event(self, event: Event) -> None:
-        if isinstance(event, PairTime):
-            self.pair_seconds[event.stage, event.pair] = event.seconds
-        elif isinstance(event, Incomparable):
-            self.incomparable.append(event.reason)
-        elif isinstance(event, End):
-            self.end = event.reason
-        else:
-            lists: dict[type[Event], list[Any]] = {
-                NoTiming: self.without_timing,
-                Sentinel: self.sentinels,
-                ExactFinding: self.exact,
-                Uncounted: self.uncounted,
-                Relaunch: self.relaunches,
-            }
-            lists[type(event)].append(event)
-
 
 class SamplesFile:
     """A samples file that grows with the run; `samples` is its content. Raises OSError when the disk refuses."""
 
     def __init__(self, path: Path, header: Json) -> None:
         """Begin a new file; raises FileExistsError rather than overwrite samples, ValueError for a wrong header."""
-        header = {"format_version": FORMAT_VERSION, "kind": KIND, **header}
-        self.samples = GateSamples(_as_read_back(header))
+        text = _encoded({"format_version": FORMAT_VERSION, "kind": KIND, **header})
+        self.samples = GateSamples(json.loads(text))
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: IO[bytes] = path.open("xb")
-        self._write(header)
+        self._write(text)
 
     def append(self, line: Json) -> None:
         """Check a line, keep it and write it; raises ValueError for a wrong one, which is not written."""
-        self.samples.add(_as_read_back(line))
-        self._write(line)
+        text = _encoded(line)
+        self.samples.add(json.loads(text))  # as a reader will, so that run and replay decide on the same numbers
+        self._write(text)
 
     def close(self) -> None:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
 
-    def _write(self, line: Json) -> None:
-        self._file.write(json.dumps(without_nan(line), allow_nan=False).encode() + b"\n")
+    def _write(self, line: bytes) -> None:
+        self._file.write(line)
         self._file.flush()
 
 
-def _as_read_back(line: Json) -> Json:
-    """What a reader will find, so that the run and its replay decide on the very same numbers."""
-    return json.loads(json.dumps(without_nan(line), allow_nan=False))
+def _encoded(line: Json) -> bytes:
+    return json.dumps(without_nan(line), allow_nan=False).encode() + b"\n"
 
 
 def read_samples(path: Path) -> GateSamples:

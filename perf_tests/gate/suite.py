@@ -8,6 +8,7 @@ from scipy import stats
 
 from perf_tests.gate.course import Course, Screening
 from perf_tests.gate.decisions import FEWEST_CASES_OF_A_SUITE, suite_shift
+from perf_tests.gate.events import Sentinel
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import GateSamples
 from perf_tests.gate.statistics import FEWEST_PAIRS, Floats
@@ -62,7 +63,7 @@ def _shift(values: Floats, level: float, rules: Rules, two_sided: bool) -> Shift
 
 def _sentinel_values(samples: GateSamples) -> dict[str, Floats]:
     """Log ratios (1, pairs) of each sentinel that both sides ran in at least three pairs."""
-    medians = {(s.name, s.pair, s.side): float(np.log(np.median(s.seconds))) for s in samples.sentinels}
+    medians = {(s.name, s.pair, s.side): float(np.log(np.median(s.seconds))) for s in samples.of(Sentinel)}
     ratios: dict[str, list[float]] = {}
     for name, pair, side in medians:
         if side == "head" and (name, pair, "base") in medians:

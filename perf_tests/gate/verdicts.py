@@ -11,7 +11,6 @@ from scipy import stats
 
 from perf_tests.gate.accepted import Acceptance
 from perf_tests.gate.course import Course
-from perf_tests.gate.decisions import stage_two_estimate
 from perf_tests.gate.events import ABSENT, ExactFinding, Measurement, NoTiming
 from perf_tests.gate.rules import Clock, Rules
 from perf_tests.gate.samples import GateSamples
@@ -62,7 +61,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One row of the table. Effects are None for a case without timings on both sides."""
+    """One row of the table."""
 
     id: str
     verdict: Verdict
@@ -101,14 +100,12 @@ class ExactResult:
 
 def case_results(samples: GateSamples, course: Course, rules: Rules, accepted: list[Acceptance]) -> list[CaseResult]:
     """A row for each case, in the order of the run."""
-    lost = {(row.case, row.side): row for row in samples.without_timing}
+    lost = {(row.case, row.side): row for row in samples.of(NoTiming)}
     rows = []
     for place, case in enumerate(samples.cases):
         base, head = lost.get((case, "base")), lost.get((case, "head"))
-        if base is None and head is None:
-            rows.append(_timed(samples, course, rules, place))
-        else:
-            rows.append(_untimed(case, base, head))
+        is_timed = base is None and head is None
+        rows.append(_timed(samples, course, rules, place) if is_timed else _untimed(case, base, head))
     return [with_acceptance(row, accepted) for row in rows]
 
 
@@ -116,9 +113,7 @@ def exact_result(finding: ExactFinding, accepted: list[Acceptance]) -> ExactResu
     """The row of a counter: any increase fails, unless its new value is accepted."""
     rise = finding.new - finding.old
     verdict = Verdict.MORE if rise > 0 else Verdict.LESS if rise < 0 else Verdict.SAME
-    key = (finding.case, finding.counter)
-    reasons = [row.reason for row in accepted if (row.id, row.counter) == key and finding.new <= row.limit]
-    reason = reasons[0] if reasons and rise > 0 else None
+    reason = _reason(finding.case, finding.counter, finding.new, accepted) if rise > 0 else None
     return ExactResult(finding.case, finding.counter, finding.old, finding.new, verdict, reason)
 
 
@@ -132,10 +127,12 @@ def with_acceptance(row: CaseResult, accepted: Sequence[Acceptance]) -> CaseResu
 
 def accepted_slowdown(case: str, effect: float, accepted: Sequence[Acceptance]) -> str | None:
     """Why a slowdown of this size is accepted, or None."""
-    for entry in accepted:
-        if entry.id == case and entry.counter is None and 1 + effect <= entry.limit:
-            return entry.reason
-    return None
+    return _reason(case, None, 1 + effect, accepted)
+
+
+def _reason(case: str, counter: str | None, amount: float, accepted: Sequence[Acceptance]) -> str | None:
+    reasons = (row.reason for row in accepted if (row.id, row.counter) == (case, counter) and amount <= row.limit)
+    return next(reasons, None)
 
 
 def _untimed(case: str, base: NoTiming | None, head: NoTiming | None) -> CaseResult:
@@ -167,27 +164,15 @@ def _timed(samples: GateSamples, course: Course, rules: Rules, place: int) -> Ca
         mean, variance = float(found.mean[0]), float(found.variance[0])
         needed = launches_needed(mean, variance, level, rules.look_clearing_level, rules, FEWEST_PAIRS)
     clock: Clock = "wall" if wall else course.screening.clock.clock
-    base_seconds, head_seconds = median_seconds(lines, clock)
-    return CaseResult(
-        case,
-        verdict,
-        _effect(found),
-        None if everything is None else _effect(everything),
-        base_seconds,
-        head_seconds,
-        clock,
-        needed,
-    )
+    effects = _effect(found), None if everything is None else _effect(everything)
+    return CaseResult(case, verdict, *effects, *median_seconds(lines, clock), clock, needed)
 
 
 def median_seconds(lines: Sequence[Measurement], clock: Clock) -> tuple[float | None, float | None]:
     """The median over launch pairs of base's and head's median round by this clock; None where it was not read."""
-    if clock == "wall":
-        sides = [[line.base_seconds for line in lines], [line.head_seconds for line in lines]]
-    else:
-        read = [(line.base_cpu_seconds, line.head_cpu_seconds) for line in lines]
-        sides = [[turns for pair in read if (turns := pair[side]) is not None] for side in (0, 1)]
-    base, head = (median(float(np.median(turns)) for turns in side) if side else None for side in sides)
+    read = [line.seconds_by(clock) for line in lines]
+    sides = [[float(np.median(turns)) for pair in read if (turns := pair[side]) is not None] for side in (0, 1)]
+    base, head = (median(side) if side else None for side in sides)
     return base, head
 
 
@@ -209,12 +194,11 @@ def _estimates(course: Course, place: int, wall: bool) -> tuple[Estimate, Estima
     screening = course.screening
     guard = screening.guard if wall else None
     prior = screening.screened.prior if guard is None else guard.prior
-    first = screening.wall_values[[place]] if wall else screening.values[[place]]
-    second = course.wall_values[[place]] if wall else course.values[[place]]
+    first, second = ((stage.wall_values if wall else stage.values)[[place]] for stage in (screening, course))
     second = second[:, : course.pairs_used[place]]
     if np.sum(~np.isnan(second)) < FEWEST_PAIRS:
         return moderated(estimate(first), prior), None
-    return stage_two_estimate(second, prior), moderated(estimate(np.concatenate((first, second), axis=1)), prior)
+    return moderated(estimate(second), prior), moderated(estimate(np.hstack((first, second))), prior)
 
 
 def _effect(found: Estimate) -> Effect | None:

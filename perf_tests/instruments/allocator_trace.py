@@ -71,15 +71,6 @@ def traced_allocator(function: Callable[[], Result]) -> tuple[AllocatorTrace, Re
     return read_allocator_trace(json.loads(exported_trace(profiler.export_chrome_trace))["traceEvents"]), result
 
 
-def allocator_peak_bytes(function: Callable[[], object]) -> int:
-    """The most bytes handed out at any moment of `function()`, beyond those handed out before it.
-
-    An earlier block that is freed inside is not subtracted: the allocator does not know its size. Memory that a library
-    allocates for itself, as a matrix product's packing buffers, does not pass through the allocator.
-    """
-    return traced_allocator(function)[0].peak()
-
-
 def read_allocator_trace(events: Iterable[dict[str, Any]]) -> AllocatorTrace:
     """The CPU's memory events and the annotations of a Chrome trace."""
     allocations: list[tuple[float, int, AllocatorEvent]] = []

@@ -11,9 +11,10 @@ from perf_tests.instruments.garbage import no_collections
 class Clock:
     """A timer for pytest-benchmark, read before and after each round.
 
-    Beside wall time it records for each round `device_seconds` (between two events in the device's queue; empty where
-    the device has no clock), `cpu_seconds` (of all threads of this process) and `part_seconds` (of each part that
-    called `mark`; by the device's clock if it has one).
+    Beside wall time it records for each round `device_seconds` (elapsed in the device's stream, host stalls included:
+    the first event passes at once, because the stream is idle; empty where the device has no clock), `cpu_seconds` (of
+    all threads of this process) and `part_seconds` (of each part that called `mark`; by the device's clock if it has
+    one).
     """
 
     # pytest-benchmark writes this name into the record.

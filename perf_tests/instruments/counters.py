@@ -19,9 +19,11 @@ from torch import Tensor
 
 from perf_tests.instruments.cuda_rules import CudaRules
 from perf_tests.instruments.garbage import no_collections
+from perf_tests.instruments.index_splits import index_splits
 from perf_tests.instruments.kernel_cost import (
     LAUNCHES_NOTHING,
     REUSES_FIRST_ARGUMENT,
+    accumulator_bytes,
     bytes_of,
     flops_of,
     launches_of,
@@ -45,6 +47,8 @@ GRADIENTS = "gradients"
 OPTIMIZER_STATE = "optimizer state"
 ACTIVATIONS = "activations"
 WEIGHT_COPIES = "autocast's weight copies"
+WORKSPACES = "library workspaces"
+"""Of cuBLAS, which Counting does not see."""
 
 BACKWARD_PASS = "backward pass"
 """The place of blocks made by autograd, whose caller's line would mislead."""
@@ -55,7 +59,7 @@ class PartCounters:
     """Counters of one part. Bytes held are by category."""
 
     kernels: Counter[KernelCost]
-    """Launches; those of one operation on lists of tensors share its bytes evenly."""
+    """Launches; those of one operation share its bytes evenly."""
     saved_bytes: int
     """Saved for the backward pass, each storage once in its first part, without named ones such as parameters."""
     held_at_start: Counter[str]
@@ -164,8 +168,13 @@ class Counting(TorchDispatchMode):
         for tensor in outputs:
             if not self.tracker.knows(tensor):
                 take_in(self.tracker, tensor, name, self._place(), inputs, on_host)
+        if self.on_cuda and (size := accumulator_bytes(name, args)):
+            self.tracker.pass_by(size, name, self._place(), TEMPORARIES)
         if outputs and not nothing_launched and not on_host:
-            self._count(name, args, kwargs, inputs, outputs)
+            launches = launches_of(name, args, self.on_cuda)
+            if launches == 1 and self.on_cuda:
+                launches = index_splits(func, name, args, inputs, outputs)
+            self._count(name, launches, args, kwargs, inputs, outputs)
         return result
 
     def _place(self) -> str:
@@ -176,14 +185,19 @@ class Counting(TorchDispatchMode):
         return bool(inputs) and self.on_cuda and all(self.tracker.block_of(tensor).on_host for tensor in inputs)
 
     def _count(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[Tensor], outputs: list[Tensor]
+        self,
+        name: str,
+        launches: int,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        inputs: list[Tensor],
+        outputs: list[Tensor],
     ) -> None:
-        launches = launches_of(name, args, self.on_cuda)
         flops, touched = flops_of(name, args, kwargs), bytes_of(name, inputs, outputs)
         rate = rate_of(name, args, self._float32_rate, self.on_cuda)
         if not launches:
             return
-        # All launches of one operation on lists share its bytes; no byte is lost in dividing.
+        # All launches of one operation share its bytes; no byte is lost in dividing.
         share, left_over = divmod(touched, launches)
         self._current.kernels[KernelCost(name, flops, share + 1, rate)] += left_over
         self._current.kernels[KernelCost(name, flops, share, rate)] += launches - left_over

@@ -4,6 +4,7 @@ Fake CUDA tensors abort a process whose torch has no CUDA. So GPU code is counte
 this mode corrects what CUDA does differently.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -16,6 +17,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from perf_tests.instruments.torch_private import operator
+from perf_tests.limits.cuda_libraries import CudaLibraries, libraries_on
 
 HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
 LISTS = {
@@ -70,6 +72,14 @@ def _without_overload(name: str) -> str:
     return name.partition(".")[0]
 
 
+def libraries_here(device: torch.device) -> CudaLibraries | None:
+    """Of this GPU; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    major, _ = torch.cuda.get_device_capability(device)
+    return libraries_on(major, torch.__version__, os.environ, torch.backends.cudnn.version())
+
+
 class CudaRules(TorchFunctionMode):
     """Enter it around everything that runs Python code of the model."""
 
@@ -99,7 +109,8 @@ def fused_attention(
 ) -> Tensor:
     """The kernel that a GPU uses: flash for 16 bits, memory-efficient for float32.
 
-    Assumes compute capability 8.0 and head widths that are multiples of 8, as in all of the suite's sizes. Raises
+    cuDNN's kernel, which torch prefers for 16 bits on some cards, makes and saves tensors of the same sizes. Assumes
+    compute capability 8.0 or more and head widths that are multiples of 8, as in all of the suite's sizes. Raises
     NotImplementedError for a mask, which needs other kernels.
     """
     if attn_mask is not None:

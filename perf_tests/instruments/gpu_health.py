@@ -27,6 +27,9 @@ REASONS = {
 THROTTLING = frozenset({0x004, 0x008, 0x020, 0x040, 0x080})
 """Power and heat: what slows a GPU down under load, unlike idle clocks and chosen ones."""
 
+COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
+"""By NVML's number (nvml.h, nvmlComputeMode_t)."""
+
 ENERGY_LEAST_SECONDS = 2.0
 """The counter advances every 20 to 100 ms, so over less time an energy would be off by more than 5 %."""
 
@@ -48,6 +51,19 @@ class GpuHealth:
             "temperature_celsius": self._ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
             "power_watts": None if milliwatts is None else milliwatts / 1e3,
             "clock_events": None if bits is None else [name for bit, name in REASONS.items() if bits & bit],
+        }
+
+    def limits(self) -> dict[str, Any]:
+        """What stays until an administrator changes it; None for what the card does not report."""
+        nvml = self._nvml
+        milliwatts, mode = self._ask(nvml.nvmlDeviceGetPowerManagementLimit), self._ask(nvml.nvmlDeviceGetComputeMode)
+        mig = self._ask(nvml.nvmlDeviceGetMigMode)  # the current one, and the one after the next reset
+        return {
+            "power_limit_watts": None if milliwatts is None else milliwatts / 1e3,
+            "max_sm_clock_mhz": self._ask(nvml.nvmlDeviceGetMaxClockInfo, nvml.NVML_CLOCK_SM),
+            "max_memory_clock_mhz": self._ask(nvml.nvmlDeviceGetMaxClockInfo, nvml.NVML_CLOCK_MEM),
+            "compute_mode": COMPUTE_MODES[mode] if mode in range(len(COMPUTE_MODES)) else None,
+            "mig": None if mig is None else bool(mig[0]),
         }
 
     def clock_event_bits(self) -> int | None:

@@ -116,6 +116,17 @@ def _fused_attention_flops(
     return products * 2 * batch * heads * pairs * int(width)
 
 
+def accumulator_bytes(name: str, args: tuple[Any, ...]) -> int:
+    """What a fused backward pass in 16 bits allocates for itself on CUDA: the query's gradient in float32.
+
+    PyTorch, flash_attn/flash_api.cpp, `mha_bwd`: rows in multiples of 128, widths of 32, and one more number a row.
+    """
+    if name != "aten._scaled_dot_product_flash_attention_backward":
+        return 0
+    batch, heads, queries, width = args[1].shape
+    return 4 * batch * heads * (-(-queries // 128) * 128) * (-(-width // 32) * 32 + 1)
+
+
 def rate_of(name: str, args: tuple[Any, ...], float32_rate: str, on_cuda: bool) -> str:
     """The arithmetic rate that bounds the operation: "fp32", "tf32", "bf16", "fp16", or "" for elementwise work.
 

@@ -8,15 +8,19 @@ from typing import Any
 import torch
 
 from perf_tests.instruments import heap, host_memory
-from perf_tests.instruments.gpu_health import GpuHealth
+from perf_tests.instruments.gpu_health import GpuHealth, NoHealthError, open_gpu_health
 
 # Environment variables that change a figure without changing a line of code.
 _VARIABLES = (
     "OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_BLOCKTIME",
     "MKL_NUM_THREADS", "ONEDNN_DEFAULT_FPMATH_MODE", "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY",
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG", "CUDA_LAUNCH_BLOCKING",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE",
+    "TORCH_CUDNN_SDPA_DEPRIORITIZED", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING",
     "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "LD_PRELOAD", "MALLOC_CONF", "MALLOC_ARENA_MAX",
 )  # fmt: skip
+_OF_THE_COMPILER = "TORCHINDUCTOR_"
+_WHERE_CODE_IS_KEPT = "TORCHINDUCTOR_CACHE_DIR"
+"""Changes no code, and the compiler sets it itself."""
 
 
 def stable_facts(device: torch.device, threads: int) -> dict[str, Any]:
@@ -31,18 +35,28 @@ def stable_facts(device: torch.device, threads: int) -> dict[str, Any]:
         "threads": threads,
         "keeps_freed_memory": heap.is_kept() if device.type == "cpu" else None,
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
-        "environment": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
+        "environment": {name: value for name, value in os.environ.items() if _changes_figures(name)},
     }
+
+
+def _changes_figures(variable: str) -> bool:
+    return variable in _VARIABLES or (variable.startswith(_OF_THE_COMPILER) and variable != _WHERE_CODE_IS_KEPT)
 
 
 def _gpu_facts(device: torch.device) -> dict[str, Any]:
     properties = torch.cuda.get_device_properties(device)
+    try:
+        limits = open_gpu_health(device).limits()
+    except NoHealthError:
+        limits = {}
     return {
         "name": properties.name,
         "memory_bytes": properties.total_memory,
         "compute_capability": f"{properties.major}.{properties.minor}",
         "multiprocessors": properties.multi_processor_count,
         "driver": _driver_version(),
+        "cudnn": torch.backends.cudnn.version(),
+        **limits,
     }
 
 

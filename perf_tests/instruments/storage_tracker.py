@@ -82,6 +82,13 @@ class StorageTracker:
         self._may_be_reused = None
         return block
 
+    def pass_by(self, size: int, operator: str, place: str, category: str) -> None:
+        """Add a block that its operation frees before it returns."""
+        block = StorageBlock(
+            -(-size // self._block_bytes) * self._block_bytes, operator, place, category, on_host=False
+        )
+        self.changes += [Change(block, True), Change(block, False)]
+
     def reuses_if_freed_next(self, argument: StorageBlock) -> None:
         """The block just added reuses that of `argument` if the latter is freed before the next allocation."""
         if self.changes[self._last_allocation].block.bytes == argument.bytes:

@@ -37,6 +37,14 @@ def compiler_counters() -> Mapping[str, Counter[str]] | None:
     return getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
 
 
+def cuda_graphs_may_be_recorded() -> bool:
+    """Whether torch.compile's manager of CUDA graphs is loaded; without it no graph exists.
+
+    The public torch.compiler.cudagraph_mark_step_begin would load it, which takes longer than many cases.
+    """
+    return "torch._inductor.cudagraph_trees" in sys.modules
+
+
 def load_compiler() -> None:
     """Import what torch.compile and AdamW import at first use; no public call does only that."""
     importlib.import_module("torch._dynamo")
@@ -68,6 +76,22 @@ def cuda_memory_history(most_entries: int) -> Iterator[None]:
 def cuda_memory_snapshot() -> dict[str, Any]:
     """The state now, inside `cuda_memory_history`; the same page documents it."""
     return dict(torch.cuda.memory._snapshot())
+
+
+def spin_cuda(cycles: int) -> None:
+    """Occupy the current stream with a kernel that waits for so many cycles; no public kernel takes a known time."""
+    torch.cuda._sleep(cycles)
+
+
+def clear_cublas_workspaces() -> None:
+    """Give cuBLAS's workspaces back to the caching allocator, where each would count in the next case's peak.
+
+    Torch's own way between recordings of CUDA graphs (torch/_inductor/cudagraph_trees.py); no public call frees them.
+    Builds without CUDA have neither workspaces nor the function.
+    """
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if clear is not None:
+        clear()
 
 
 def operator(name: str) -> Any:

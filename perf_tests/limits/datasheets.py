@@ -33,6 +33,11 @@ class Gpu:
     aliases: tuple[str, ...]
     """Words that, found together in a name, mean this card."""
 
+    @property
+    def compute_major(self) -> int | None:
+        """Major compute capability of cards whose libraries have rules of their own; None for the others."""
+        return _COMPUTE_MAJORS.get(self.source)
+
     def flops_per_second(self, precision: str) -> float | None:
         """Peak of matrix products in `precision` (`fp16-unscaled` is `fp16`); None where the card has no such path.
 
@@ -64,6 +69,8 @@ GB202 = "NVIDIA RTX Blackwell GPU Architecture whitepaper, appendix A"
 GB202_PRO = "NVIDIA RTX PRO Blackwell GPU Architecture whitepaper and RTX PRO 6000 datasheet"
 
 _DATA_CENTRE, _GEFORCE = 1.0, 1.1
+
+_COMPUTE_MAJORS = {HOPPER: 9, H200: 9, H800: 9, H20: 9, BLACKWELL: 10, GB202: 12, GB202_PRO: 12}
 
 
 def _gpu(
@@ -108,8 +115,8 @@ _CARDS = (
     _gpu("H800-PCIe", 80, 2039, (51.2, 378, 756, 756), 50, _DATA_CENTRE, H800, "h800 pcie"),
     _gpu("H800-SXM", 80, 3352, (66.9, 494.7, 989.4, 989.4), 50, _DATA_CENTRE, H800, "h800"),
     _gpu("H20", 96, 4000, (44.0, 74, 148, 148), 60, _DATA_CENTRE, H20, "h20"),
-    _gpu("H200-NVL", 141, 4800, (60.0, 417.5, 835, 835), 50, _DATA_CENTRE, H200, "h200 nvl"),
-    _gpu("H200-SXM", 141, 4800, (66.9, 494.7, 989.4, 989.4), 50, _DATA_CENTRE, H200, "h200"),
+    _gpu("H200-NVL", 141, 4800, (60.0, 417.5, 835, 835), 60, _DATA_CENTRE, H200, "h200 nvl"),
+    _gpu("H200-SXM", 141, 4800, (66.9, 494.7, 989.4, 989.4), 60, _DATA_CENTRE, H200, "h200"),
     _gpu("B200", 180, 8000, (80.0, 1125, 2250, 2250), 126, _DATA_CENTRE, BLACKWELL, "b200"),
     _gpu("GB200", 186, 8000, (90.0, 1250, 2500, 2500), 126, _DATA_CENTRE, BLACKWELL, "gb200"),
     _gpu("RTX 3070", 8, 448, (20.3, 20.3, 40.6, 40.6), 4, _GEFORCE, GA102, "rtx 3070"),

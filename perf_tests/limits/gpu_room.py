@@ -11,7 +11,7 @@ CORRECTS_ERRORS_IN_LINE = ("T4", "A10", "L4", "L40S")
 DRIVER_SHARE = 0.015
 
 CONTEXT_BYTES = 500_000_000
-"""CUDA context with PyTorch's kernels and cuBLAS's workspaces; 0.4 to 0.6 GB on the cards of the published tables."""
+"""CUDA context with PyTorch's kernels; 0.4 to 0.6 GB on the cards of the published tables."""
 
 FRAGMENTATION_SHARE = 0.05
 """Of the peak, because the allocator cannot fill every block: a published step that needs 80.5 GB ran out of memory on

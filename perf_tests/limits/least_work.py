@@ -9,7 +9,7 @@ from model.sizes import SIZES, ModelConfig
 from perf_tests.phases import ATTENTION_ALONE, phase_named
 
 # Rooms without torch take the model's shapes from here.
-__all__ = ["FLOAT32_BYTES", "SIZES", "AttentionWork", "ModelConfig", "ModelWork", "Work"]
+__all__ = ["FLOAT32_BYTES", "SIZES", "AttentionWork", "ModelConfig", "ModelWork", "Work", "saved_bytes"]
 
 FLOAT32_BYTES = 4
 
@@ -80,6 +80,18 @@ class AttentionWork:
 
 
 Work = ModelWork | AttentionWork
+
+
+def saved_bytes(config: ModelConfig, batch_size: int, length: int) -> int:
+    """fp32 tensors that autograd keeps of any eager pass.
+
+    By block: a T x T matrix per head; in the width of the model the inputs of both norms, of the products before and
+    after attention and of the feed-forward, and query, key and value; in that of the feed-forward the gate, its
+    activation, the up projection and their product.
+    """
+    square = batch_size * config.num_heads * length**2
+    rows = batch_size * length * (8 * config.d_model + 4 * config.d_ff)
+    return config.num_layers * (square + rows) * FLOAT32_BYTES
 
 
 def _of_phase(phase: str, forward_flops: int) -> int | None:

@@ -97,7 +97,7 @@ class HeldMeasure(Measure):
     def _sees_operations(self) -> bool:
         """Whether Python sees each operation; compiled code runs in one piece."""
         is_compiled = self.case.attention in ATTENTION and ATTENTION[self.case.attention].is_compiled
-        return not is_compiled and not (isinstance(self.case, LanguageModelCase) and self.case.execution == "compiled")
+        return not is_compiled and not (isinstance(self.case, LanguageModelCase) and self.case.execution != "eager")
 
     def _play(self, rounds: Rounds, open_part: OpenPart) -> None:
         """One round. Attention alone opens no regions, so its passes are made parts here."""

@@ -8,6 +8,7 @@ from itertools import accumulate
 from perf_tests.cases import AttentionCase, Case
 from perf_tests.instruments.memory_holders import Held, Regions
 from perf_tests.instruments.round_memory import Mark, RoundMemory, resident_set_peak_bytes
+from perf_tests.limits.least_work import FLOAT32_BYTES
 from perf_tests.records.record import Json
 from perf_tests.traces.kernel_events import PHASES, layer_of
 
@@ -15,7 +16,6 @@ MARKS = ("after forward", "before backward", "before optimizer", "after optimize
 MOST_MOMENTS = 1000
 """Moments of a timeline; of more changes the highest are kept."""
 LARGEST_ALLOCATIONS = 8
-FLOAT32_BYTES = 4
 
 NOT_ATTRIBUTED = "not attributed"
 """Category of what compiled code holds."""

@@ -1,6 +1,6 @@
 """A run for Nsight Systems (`--nvtx`): the rounds of each case inside NVTX ranges, and no timing."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -10,6 +10,7 @@ from perf_tests.cases import Case
 from perf_tests.instruments.kernels import ROUND, SET_UP
 from perf_tests.instruments.nvtx_ranges import NvtxRanges, capture
 from perf_tests.measures.rounds import Measure, Rounds
+from perf_tests.measures.warm_up import warm_up
 
 
 @dataclass
@@ -28,12 +29,12 @@ class RangedMeasure(Measure):
                 yield
                 device.synchronize()
 
-        def play(count: int, name: str) -> None:
-            for _ in range(count):
+        def play(numbers: Iterable[int], name: str) -> None:
+            for _ in numbers:
                 self.workbench.clock.forget()
                 rounds.play(lambda: ranged(SET_UP), lambda: ranged(name))
 
         with regions_opened_by(ranges):
-            play(self.workbench.settings.warmup_rounds, "warm-up")
+            play(warm_up(device, self.workbench.warmup_rounds(self.case)), "warm-up")
             with capture(device.torch_device):
-                play(self.workbench.rounds(self.case), ROUND)
+                play(range(self.workbench.rounds(self.case)), ROUND)

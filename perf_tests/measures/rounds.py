@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+from perf_tests.instruments.compilation import begin_round
 from perf_tests.instruments.kernels import Around
 from perf_tests.records.record import Json
 
@@ -31,6 +32,7 @@ class Rounds:
     def prepare(self) -> None:
         """The set-up. The arguments are kept here, because pytest-benchmark would hold them until it has new ones."""
         self.forget()
+        begin_round()
         self._arguments = (self.setup() if self.setup is not None else None) or ()
 
     def run(self) -> None:

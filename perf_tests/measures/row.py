@@ -19,10 +19,12 @@ class Timing:
     seconds: list[float]
     median_seconds: float
     device_seconds: list[float]
-    """Empty where the device has no clock."""
+    """Elapsed time in the device's stream, host stalls included; empty where the device has no clock."""
     cpu_seconds: list[float]
     all_part_seconds: dict[str, list[float]]
     """By part of a round, warm-up rounds first."""
+    warmup_rounds_run: int
+    """As many as were asked for, and on a GPU as many more as its clocks needed."""
     rounds_seconds: float
     """Warm-up and measured rounds with their set-ups."""
     first_setup_seconds: float | None
@@ -33,12 +35,20 @@ class Timing:
     """`warm` if the generated code was found, `cold` if it was made; None where PyTorch does not say."""
     recompiles: int
     """Graphs compiled after the first warm-up round."""
+    cudagraph_skips: int
+    """Compiled graphs of which torch.compile made no CUDA graph although asked to."""
     loss_scales: list[float]
     """Before each measured round, and after the last."""
     drift: Json
     """`before` and `after` the rounds: clocks, temperature, load; and the GPU's health in between."""
     peak_allocated_bytes: int | None
     peak_reserved_bytes: int | None
+    allocated_before_bytes: int | None
+    """Before the first round: model, inputs and whatever earlier cases left."""
+    flushed_bytes: int | None
+    """Written before each measured round to flush the caches; None where they are warm."""
+    device_busy_seconds: float | None = None
+    """Of one more round whose launches waited in the queue, so that the device never waited; None where unknown."""
 
     @property
     def first_compiled_seconds(self) -> float:
@@ -63,7 +73,6 @@ class Row:
     """What is known of a case before its rounds; `of` adds their timing."""
 
     case: Case
-    warmup_rounds: int
     conditions: Json = field(default_factory=dict)
     """What a figure depends on besides the identity of its case."""
     matmul_flops_per_second: float | None = None
@@ -83,18 +92,23 @@ class Row:
     def of(self, timing: Timing) -> Json:
         """`extra_info` of the record, flat."""
         first = {name: getattr(timing, name) for name in ("first_setup_seconds", "first_round_seconds")}
-        compilation = {name: getattr(timing, name) for name in ("compile_cache", "recompiles")}
+        compilation = {name: getattr(timing, name) for name in ("compile_cache", "recompiles", "cudagraph_skips")}
         info: Json = {
             **self.case.identity(),
             **self.conditions,
             **(first if timing.first_round_seconds is not None else {}),
             **(compilation if timing.compiled_graphs else {}),
+            "warmup_rounds_run": timing.warmup_rounds_run,
+            **({} if timing.flushed_bytes is None else {"flushed_bytes": timing.flushed_bytes}),
             **timing.drift,
             "model_flops": self.case.model_flops,
             "device_seconds": timing.device_seconds or None,
-            "cpu_seconds": timing.cpu_seconds,
+            # On a GPU the thread that waits for the device spins.
+            "cpu_seconds": timing.cpu_seconds if self.case.device == "cpu" else None,
+            "device_busy_seconds": timing.device_busy_seconds,
             "part_seconds": timing.part_seconds,
-            "peak_allocated_bytes": timing.peak_allocated_bytes,
+            # Of a graph's pool the allocator counts only what outlives a replay.
+            "peak_allocated_bytes": None if self.case.replays_cuda_graphs else timing.peak_allocated_bytes,
             "peak_reserved_bytes": timing.peak_reserved_bytes,
             **self._rates(timing.median_seconds),
         }
@@ -102,8 +116,9 @@ class Row:
             info |= self.expectation.derived(timing.median_seconds)
         info["skipped_steps"] = timing.skipped_steps
         info["compile_seconds"] = self._compile_seconds(timing)
-        info["suggested_warmup_rounds"] = suggested_warmup_rounds(timing.seconds, self.warmup_rounds)
+        info["suggested_warmup_rounds"] = suggested_warmup_rounds(timing.seconds, timing.warmup_rounds_run)
         info["flags"] = self._flags(timing, info)
+        info["allocated_before_bytes"] = timing.allocated_before_bytes
         return info
 
     def _rates(self, median_seconds: float) -> Json:

@@ -1,15 +1,21 @@
 """Rounds on request: the warm-up of a timing, then each round when the gate asks for it."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+from perf_tests.instruments.cache_flush import CacheFlush
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.device import Device
 from perf_tests.measures.rounds import Measure, Rounds
+from perf_tests.measures.warm_up import warm_up
 
-OneRound = Callable[[], tuple[float, float]]
-"""Runs a round; its wall and CPU seconds."""
+OneRound = Callable[[], tuple[float, float | None]]
+"""Runs a round, and returns once the device is idle: its wall and CPU seconds.
+
+CPU time is None on a GPU: it is that of a thread that spins until the device is idle.
+"""
 
 
 @dataclass
@@ -19,18 +25,30 @@ class ServedMeasure(Measure):
     clock: Clock
     device: Device
     warmup_rounds: int
+    flush: CacheFlush | None = None
+    """Called before each round, outside of its time."""
 
     def look(self, rounds: Rounds) -> None:
-        def one_round() -> tuple[float, float]:
-            rounds.play(around_target=self.clock.round)
-            # The clocks count nanoseconds; further digits are the float's own.
-            return round(self.clock.wall_seconds[-1], 9), round(self.clock.cpu_seconds[-1], 9)
+        spins = self.device.torch_device.type == "cuda"
 
-        warmup_seconds = []
-        for _ in range(max(1, self.warmup_rounds)):
+        def one_round() -> tuple[float, float | None]:
+            rounds.play(around_target=self._round)
+            # The clocks count nanoseconds; further digits are the float's own.
+            return round(self.clock.wall_seconds[-1], 9), None if spins else round(self.clock.cpu_seconds[-1], 9)
+
+        def timed_round() -> float:
             start = time.perf_counter()
             one_round()
-            warmup_seconds.append(time.perf_counter() - start)
+            return time.perf_counter() - start
+
+        warmup_seconds = [timed_round() for _ in warm_up(self.device, max(1, self.warmup_rounds))]
         self.device.make_room()
         # The shortest was disturbed least, above all by the other side, which warms up at the same time.
         self.serve(one_round, min(warmup_seconds))
+
+    @contextmanager
+    def _round(self) -> Iterator[None]:
+        if self.flush is not None:
+            self.flush()
+        with self.clock.round():
+            yield

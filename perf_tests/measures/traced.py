@@ -7,9 +7,10 @@ from perf_tests.bench.workbench import Workbench
 from perf_tests.cases import Case
 from perf_tests.instruments.kernels import trace_rounds
 from perf_tests.measures.rounds import Measure, Rounds
+from perf_tests.measures.warm_up import warm_up
 from perf_tests.records.record import Json
 from perf_tests.records.store import write_whole
-from perf_tests.traces.chrome_trace import read_chrome_trace
+from perf_tests.traces.chrome_trace import NoDeviceEventsError, read_chrome_trace
 from perf_tests.traces.kernel_table import kernel_values
 
 COMPRESSION_LEVEL = 6
@@ -23,11 +24,17 @@ class TracedMeasure(Measure):
     workbench: Workbench
 
     def look(self, rounds: Rounds) -> Json:
-        """Raises ProfilerBusyError."""
-        traced = trace_rounds(rounds.play, self.workbench.device)
+        """Raises ProfilerBusyError, and NoDeviceEventsError for a trace that lacks what ran on the GPU."""
+        device = self.workbench.device
+        for _ in warm_up(device, self.case.fewest_warmup_rounds):
+            rounds.play()
+        traced = trace_rounds(rounds.play, device)
         self.workbench.clock.forget()
+        trace = read_chrome_trace(traced.trace)
+        if device.torch_device.type == "cuda" and not trace.is_on_gpu:
+            raise NoDeviceEventsError
         ceiling = None if self.workbench.disabled else self.workbench.ceiling(self.case.precision)
-        values = kernel_values(read_chrome_trace(traced.trace), self.case.identity(), traced.plain_seconds, ceiling)
+        values = kernel_values(trace, self.case.identity(), traced.plain_seconds, ceiling)
         return {**values, "trace": self._keep(traced.trace)}
 
     def _keep(self, trace: bytes) -> str | None:

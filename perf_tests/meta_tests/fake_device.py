@@ -13,10 +13,14 @@ class QueueEvent:
     """The moment at which the work issued before it is done."""
 
     done_at: float
+    device: "QueueDevice"
 
     def seconds_until(self, later: Event) -> float:
         assert isinstance(later, QueueEvent)
         return later.done_at - self.done_at
+
+    def is_done(self) -> bool:
+        return self.device.now >= self.done_at
 
 
 class QueueDevice(CpuDevice):
@@ -42,7 +46,10 @@ class QueueDevice(CpuDevice):
             self.now = max(self.now, self.done_at)
 
     def record_event(self) -> Event | None:
-        return QueueEvent(max(self.done_at, self.now))
+        return QueueEvent(max(self.done_at, self.now), self)
+
+    def hold(self, seconds: float) -> None:
+        self.launch(seconds)
 
     def perf_counter(self) -> float:
         return self.now
@@ -61,7 +68,7 @@ class LoopBenchmark:
         self.stats = {"median": 1.0, "data": [1.0, 1.0, 1.0]}
 
     def pedantic(
-        self, target: Callable[[], None], *, setup: Callable[[], None], rounds: int, warmup_rounds: int
+        self, target: Callable[[], None], *, setup: Callable[[], None], rounds: int, warmup_rounds: int = 0
     ) -> None:
         for _ in range(warmup_rounds + rounds):
             setup()

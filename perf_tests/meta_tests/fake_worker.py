@@ -17,7 +17,7 @@ ROUND_SECONDS = BEHAVIOUR.get("round_seconds", 0.001)
 
 
 def send(message: dict[str, Any]) -> None:
-    os.write(int(sys.argv[2]), json.dumps(message).encode() + b"\n")
+    os.write(int(sys.argv[1]), json.dumps(message).encode() + b"\n")
 
 
 def main() -> None:
@@ -65,14 +65,26 @@ def serve(case: str, request: Any) -> None:
             return
         if fault == "hangs":
             time.sleep(600)
+        if (end := early_end(case, fault)) is not None:
+            send(end)
+            return
         log(f"{case} works")
         if "sentinel" in asked:
             send({"seconds": [scattered(BEHAVIOUR.get("sentinel_seconds", 0.002)) for _ in range(asked["count"])]})
         else:
             seconds = [scattered(ROUND_SECONDS) for _ in range(asked["rounds"])]
-            send(
-                {"seconds": seconds, "cpu_seconds": seconds, "idle_cpu_seconds": BEHAVIOUR.get("idle_cpu_seconds", 0.0)}
-            )
+            cpu_seconds = seconds if BEHAVIOUR.get("reads_cpu_time", True) else None
+            idle_cpu_seconds = BEHAVIOUR.get("idle_cpu_seconds", 0.0)
+            send({"seconds": seconds, "cpu_seconds": cpu_seconds, "idle_cpu_seconds": idle_cpu_seconds})
+
+
+def early_end(case: str, fault: str | None) -> dict[str, Any] | None:
+    """The answer to a request for rounds that the case does not survive."""
+    if fault == "fails in a round":
+        return {"done": case, "outcome": {"outcome": "error", "reason": "planted in a round"}}
+    if fault == "loses its device once" and is_first_time(case):
+        return {"ended": "cuda:0 is unusable after CUDA error: device-side assert triggered"}
+    return None
 
 
 def scattered(seconds: float) -> float:

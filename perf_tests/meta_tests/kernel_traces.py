@@ -52,6 +52,11 @@ class HandWritten:
         event = {"ph": "X", "cat": cat, "name": name, "pid": DEVICE, "tid": STREAM, "ts": start, "dur": end - start}
         self.events.append({**event, "args": {"correlation": self._correlation, "stream": STREAM, **args}})
 
+    def without_device(self) -> "HandWritten":
+        """As from a profiler that sees the calls of the host alone."""
+        self.events = [event for event in self.events if event.get("cat") not in ("kernel", "gpu_memcpy", "gpu_memset")]
+        return self
+
     def text(self) -> bytes:
         return json.dumps({"schemaVersion": 1, "traceEvents": self.events}).encode()
 

@@ -12,14 +12,15 @@ import pytest
 from model.precision import Precision
 from perf_tests.instruments import matmul_rate as roofline
 from perf_tests.instruments.device import Device
-from perf_tests.limits.ceilings import Ceilings
+from perf_tests.limits.ceilings import Ceilings, Rate
 from perf_tests.meta_tests.example_cases import CEILINGS
 from perf_tests.prediction import machine_ceilings
 
 
-def matmul_flops_per_second(precision: Precision, device: Device) -> float:
+def matmul_rate(precision: Precision, device: Device) -> Rate:
     precision.apply()
-    return float(os.environ.get("PLANTED_FLOPS_PER_SECOND", "1e18"))
+    planted = float(os.environ.get("PLANTED_FLOPS_PER_SECOND", "1e18"))
+    return Rate(planted, planted)
 
 
 def ceilings_here(device: Device) -> Ceilings:
@@ -29,5 +30,5 @@ def ceilings_here(device: Device) -> Ceilings:
 
 def pytest_configure(config: pytest.Config) -> None:
     cpuinfo.get_cpu_info = lambda: {"brand_raw": "a planted CPU", "hz_actual": [2, 0]}
-    roofline.matmul_flops_per_second = matmul_flops_per_second
+    roofline.matmul_rate = matmul_rate
     machine_ceilings.ceilings_here = ceilings_here

@@ -8,8 +8,9 @@ import pytest
 
 from perf_tests.bench.against import OtherOption
 from perf_tests.bench.progress import Line
+from perf_tests.meta_tests.test_cuda_device import FakeCuda
 from perf_tests.options import Settings, read_settings
-from perf_tests.run.gate import GateWatch
+from perf_tests.paired.watch import Watch
 
 
 def settings(**typed: str) -> Settings:
@@ -30,6 +31,26 @@ def test_the_sizes_apart_are_no_part_of_all() -> None:
 
 
 @pytest.mark.parametrize(
+    "typed, capability, precisions",
+    [
+        ({"device": "cuda"}, (9, 0), ("fp32", "bf16")),
+        ({"device": "cuda"}, (7, 5), ("fp32",)),  # emulates bf16
+        ({"device": "cuda", "precision": "tf32"}, (9, 0), ("tf32",)),
+        ({"device": "cpu"}, (9, 0), ("fp32",)),
+    ],
+    ids=str,
+)
+def test_on_a_gpu_attention_alone_is_measured_in_bf16_too(
+    typed: dict[str, str], capability: tuple[int, int], precisions: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeCuda(monkeypatch).sees(capability)
+    chosen = settings(**typed)
+    assert chosen.attention_alone_precisions == precisions
+    if typed["device"] == "cuda":
+        assert chosen.precisions == precisions
+
+
+@pytest.mark.parametrize(
     "axis, value, changed",
     [
         ("attention", "sdpa", {"attentions": ("sdpa",), "attention_alone_implementations": ("sdpa",)}),
@@ -46,10 +67,10 @@ def test_another_option_changes_that_axis_of_base_alone(axis: str, value: str, c
 
 
 def watched(line: Line | None, terminal: Mock) -> None:
-    watch = GateWatch(terminal, line, screen_pairs=6, seconds=900)
+    watch = Watch(terminal, line, screen_pairs=6, seconds=900)
     watch.pair_begins(1, 1, 30)
     watch.case_begins("perf_tests/test_forward.py::test_forward[tiny-ctx8-fp32-naive]", 4)
-    watch.pair_begins(2, 8, 3)
+    watch.pair_begins(2, 8, 1)
     watch.ends()
 
 
@@ -70,5 +91,5 @@ def test_a_log_gets_a_line_for_each_launch_pair_and_none_for_a_case() -> None:
     watched(None, terminal)
     assert written(terminal.write_line) == [
         "launch pair 2 of 6: 30 cases, 0 s so far",
-        "launch pair 3 of the undecided cases: 3 cases, 0 s so far",
+        "launch pair 3 of the undecided cases: 1 case, 0 s so far",
     ]

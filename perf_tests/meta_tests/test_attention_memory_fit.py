@@ -48,12 +48,9 @@ def test_a_mask_shows_as_the_remainder_and_changes_no_square() -> None:
     assert 0.001 < fit.worst_remainder < 0.03
 
 
-def test_one_length_fits_nothing() -> None:
-    assert attention_fits([row(256, 16, 2, 1.0), row(256, 64, 2, 1.0)]) == []
-
-
-def test_rows_of_language_models_are_left_out() -> None:
-    assert attention_fits([{"id": "x", "identity": {"size": "tiny"}, "pass": "memory", "values": {}}]) == []
+def test_one_length_and_rows_of_language_models_fit_nothing() -> None:
+    of_a_model = {"id": "x", "identity": {"size": "tiny"}, "pass": "memory", "values": {}}
+    assert attention_fits([of_a_model, row(256, 16, 2, 1.0), row(256, 64, 2, 1.0)]) == []
 
 
 def predicted(length: int, width: int, phase: str, attention: str) -> Json:

@@ -16,17 +16,18 @@ from model.precision import PRECISIONS
 from model.sizes import SIZES, ModelConfig
 from model.training import Training
 from model.transformer import TransformerLM
-from perf_tests.cases import LanguageModelCase
+from perf_tests.cases import Case, LanguageModelCase
 from perf_tests.counting.case_counters import Counters, NotCountedError, counters_of
 from perf_tests.counting.fake_training import attention_passes, passes
-from perf_tests.instruments.allocator_trace import allocator_peak_bytes
-from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS
+from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS, WORKSPACES
 from perf_tests.instruments.storage_tracker import TEMPORARIES
+from perf_tests.limits.cuda_libraries import libraries_on
 from perf_tests.measures.rounds import Rounds
 from perf_tests.meta_tests.example_cases import CPU, TOY, attention_case, language_model_case
 from perf_tests.meta_tests.launch import ROOT
 from perf_tests.meta_tests.played_step import played_step
 from perf_tests.meta_tests.traced_rounds import rounds
+from perf_tests.proofs.allocator_peak import allocator_peak_bytes
 
 NARROW = ModelConfig(d_model=64, d_ff=192, num_layers=2, num_heads=4, vocab_size=100, context_length=64)
 """Where attention and feed-forward weigh as much as the vocabulary."""
@@ -210,6 +211,35 @@ def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
         counters_of(language_model_case(), zero_grad="never")
 
 
+HOPPER = libraries_on(9, "2.13.0", {})
+
+
+@pytest.mark.parametrize(
+    "case, workspaces",
+    [
+        (attention_case(device="cuda"), 1),
+        (attention_case(device="cuda", phase="attention_backward"), 2),  # autograd's thread has one of its own
+        (attention_case(device="cuda", phase="attention_backward", attention="sdpa"), 0),
+        (language_model_case(device="cuda", phase="inference"), 1),
+        (language_model_case(device="cuda", phase="optimizer", optimizer="foreach"), 2),
+    ],
+)
+def test_on_a_known_card_each_thread_that_multiplies_holds_a_workspace(case: Case, workspaces: int) -> None:
+    imaginary, real = counters_of(case), counters_of(case, libraries=HOPPER)
+    assert real.peak_bytes == imaginary.peak_bytes + workspaces * 32 * 2**20
+    for part in real.parts:
+        assert part.bytes_by_category.get(WORKSPACES, 0) == workspaces * 32 * 2**20
+        assert sum(part.bytes_by_category.values()) == part.peak_bytes
+
+
+def test_fused_attention_in_16_bits_accumulates_a_gradient_in_float32_for_itself() -> None:
+    """Beside query, key, value and output in 16 bits, their four gradients, and what autocast cast."""
+    case = attention_case(device="cuda", phase="attention_backward", attention="sdpa", precision="bf16", head_dim=64)
+    (backward,) = (part for part in counters_of(case).parts if part.part == "attention_backward")
+    rows = 8 * 256
+    assert backward.bytes_by_category["temporaries"] >= 4 * rows * (64 + 1) + 3 * 2 * rows * 64
+
+
 def counted_afresh(
     change: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch, phase: str = "attention_backward"
 ) -> Counters:
@@ -229,6 +259,11 @@ def test_a_tensor_more_for_the_backward_pass_moves_saved_bytes_and_peak(monkeypa
     one_tensor = 8 * 64 * 16 * 4
     assert after.saved_bytes == before.saved_bytes + one_tensor
     assert after.peak_bytes == before.peak_bytes + one_tensor
+
+
+def test_a_copy_is_read_and_written_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after = (counted_afresh(of, monkeypatch, "attention_forward") for of in (lambda query: query, torch.clone))
+    assert after.bytes_touched == before.bytes_touched + 2 * 8 * 64 * 16 * 4
 
 
 def test_a_tensor_kept_by_the_model_moves_the_peak(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from perf_tests.meta_tests.kernel_traces import CAST, DIV, HOST, SGEMM, HandWritten, forward_and_backward
-from perf_tests.traces.chrome_trace import read_chrome_trace
+from perf_tests.traces.chrome_trace import NoDeviceEventsError, read_chrome_trace
 from perf_tests.traces.kernel_events import Trace, TracedKernel
 
 
@@ -116,6 +116,11 @@ def test_on_a_cpu_a_kernel_is_the_operation_that_computes_and_not_what_it_calls_
 def test_a_number_that_is_made_a_tensor_is_a_launch_of_its_own_also_inside_another_operation() -> None:
     kernels = kernels_of(("aten::where", 1, 30), ("aten::scalar_tensor", 2, 5), ("aten::where", 6, 29))
     assert [kernel.name for kernel in kernels] == ["aten::where", "aten::scalar_tensor"]
+
+
+def test_a_trace_of_a_gpu_without_its_kernels_is_refused_and_the_hosts_times_are_not_taken_for_them() -> None:
+    with pytest.raises(NoDeviceEventsError, match="could not use CUPTI"):
+        read_chrome_trace(forward_and_backward().without_device().text())
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b'{"traceEvents": 3}', json.dumps({"traceEvents": []}).encode()])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from perf_tests.gate.conclusion import GateResult, RunVerdict
-from perf_tests.gate.events import Measurement
+from perf_tests.gate.events import Measurement, PairTime
 from perf_tests.gate.rules import Rules
 from perf_tests.meta_tests.documents import ROOT
 from perf_tests.proofs.compact_trials import FILE, PROOFS, TrialsByProof, add_raw_trials, trials_under
@@ -103,7 +103,7 @@ def test_a_trial_with_everything_in_it_is_judged_the_same(tmp_path: Path) -> Non
     assert said(found.result) == rounded(said(raw.result))
     assert found.result.verdict == RunVerdict.FAILED
     assert found.peer_calls == calls_of_peers(samples_of(raw))
-    assert samples_of(found).pair_seconds == {(1, 0): 90.0}
+    assert samples_of(found).of(PairTime) == [PairTime(1, 0, 90.0)]
 
 
 def samples_of(trial: Trial) -> Any:

@@ -12,7 +12,6 @@ from perf_tests.views.screens.comparison import (
     STRIP_COLUMNS,
     Reading,
     ScreenLine,
-    Tone,
     comparison_lines,
     painted,
     reading,
@@ -66,7 +65,8 @@ def test_each_case_of_either_run_is_one_line(case_id: str, words: str) -> None:
     assert words in line
 
 
-def test_the_first_line_counts_what_became_of_the_cases() -> None:
+def test_the_first_line_counts_what_became_of_the_cases_and_a_note_says_that_no_interval_is_a_verdict() -> None:
+    assert any("within these launches" in text and "not a verdict" in text for text in texts())
     assert texts()[0] == (
         "10 cases: 1 gone, 1 no longer measured, 1 incomparable, 2 slower, 1 faster, 1 no difference, 1 new, "
         "1 measured now, not before, 1 measured in neither"
@@ -83,10 +83,6 @@ def test_a_large_ratio_within_its_interval_stands_below_a_small_one_beyond_it() 
     rows = [measured("noisy", 2.0, (0.5, 3.0)), measured("sure", 1.1, (1.05, 1.2))]
     found = [line.text.split()[0] for line in comparison_lines(rows, 120)]
     assert found.index("sure") < found.index("noisy")
-
-
-def test_the_interval_is_said_to_be_no_verdict() -> None:
-    assert any("within these launches" in text and "not a verdict" in text for text in texts())
 
 
 LONG = "perf_tests/test_attention.py::test_attention_backward[d128-seq16384-fp32-compiled-{}]"
@@ -136,9 +132,9 @@ def test_a_reading_is_that_of_its_interval(interval: tuple[float, float] | None,
 
 
 def test_colour_says_only_what_words_say() -> None:
-    toned = [(line.tone, line.text.split()[0]) for line in comparison_lines(compare(BEFORE, NOW), 120)]
-    assert {name for tone, name in toned if tone is Tone.BAD} == {"gone", "no-longer", "slower", "much-slower"}
-    assert {name for tone, name in toned if tone is Tone.GOOD} == {"faster"}
+    found = [(line.colour, line.text.split()[0]) for line in comparison_lines(compare(BEFORE, NOW), 120)]
+    assert {name for colour, name in found if colour == "red"} == {"gone", "no-longer", "slower", "much-slower"}
+    assert {name for colour, name in found if colour == "green"} == {"faster"}
 
 
 @pytest.mark.parametrize(
@@ -159,7 +155,7 @@ def test_colour_is_for_terminals_whose_users_want_it(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal, raising=False)
-    assert painted(ScreenLine("slower", Tone.BAD)) == ("\x1b[31mslower\x1b[0m" if is_painted else "slower")
+    assert painted(ScreenLine("slower", "red")) == ("\x1b[31mslower\x1b[0m" if is_painted else "slower")
     assert painted(ScreenLine("same")) == "same"
 
 

@@ -1,5 +1,7 @@
 """Choosing a GPU, and asking one for its memory and its health, against fakes of torch.cuda."""
 
+import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -7,7 +9,12 @@ import pytest
 import torch
 
 from model.device import device_named, why_gpu_cannot_run, why_gpu_is_passed_over
-from perf_tests.instruments.device import CudaDevice
+from perf_tests.bench.models import forget
+from perf_tests.bench.workbench import set_up
+from perf_tests.instruments.cuda_rules import libraries_here
+from perf_tests.instruments.device import CudaDevice, Device
+from perf_tests.limits.cuda_libraries import libraries_on
+from perf_tests.meta_tests.example_cases import SETTINGS, attention_case
 
 WHEEL = ["sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
 TOTAL_BYTES = 80 * 2**30
@@ -24,6 +31,7 @@ class FakeCuda:
         self._replace("mem_get_info", (TOTAL_BYTES // 2, TOTAL_BYTES))
         self._replace("max_memory_allocated", 300)
         self._replace("max_memory_reserved", 500)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         for name in ("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats"):
             self._replace(name, None)
         self.limit = Mock()
@@ -42,6 +50,11 @@ class FakeCuda:
         self._monkeypatch.setattr(torch.cuda, "get_device_capability", lambda n: capability if n == 0 else (1, 0))
         self._replace("get_device_name", "NVIDIA Example")
         self._replace("get_arch_list", built_for)
+        self.does_not_start("No CUDA GPUs are available")
+
+    def does_not_start(self, words: str) -> None:
+        """What `torch.cuda.init` raises where no GPU is available."""
+        self._monkeypatch.setattr(torch.cuda, "init", Mock(side_effect=RuntimeError(words)))
 
     def _replace(self, name: str, answer: object) -> None:
         def fake(*_: object) -> object:
@@ -59,6 +72,11 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 @pytest.fixture
 def device(cuda: FakeCuda) -> CudaDevice:
     return CudaDevice(torch.device("cuda", 0))
+
+
+def test_a_device_says_what_memory_it_has_and_limits_it() -> None:
+    with pytest.raises(TypeError, match=r"available_bytes'?, '?limit_memory"):
+        Device(torch.device("cpu"))  # type: ignore[abstract]
 
 
 @pytest.mark.parametrize("text, name", [("auto", "cuda:0"), ("cuda", "cuda:0"), ("cuda:0", "cuda:0"), ("cpu", "cpu")])
@@ -112,6 +130,59 @@ def test_another_name_is_refused_in_one_sentence(cuda: FakeCuda, text: str, coun
     assert str(refusal.value).count(". ") == 0
 
 
+# c10/cuda/CUDAFunctions.cpp
+TOO_OLD = (
+    "The NVIDIA driver on your system is too old (found version 12080). Please update your GPU driver by downloading "
+    "and installing a new version from the URL: http://www.nvidia.com/Download/index.aspx Alternatively, go to: "
+    "https://pytorch.org to install a PyTorch version that has been compiled with your version of the CUDA driver."
+)
+NO_DRIVER = (
+    "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed a driver from "
+    "http://www.nvidia.com/Download/index.aspx"
+)
+NOT_READY = "Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized"
+
+
+@pytest.mark.parametrize(
+    "words, visible, told, passed_over",
+    [
+        (TOO_OLD, None, r"too old \(found version 12080\); update the driver", True),
+        (NOT_READY, None, "Error 802: system not yet initialized; use cpu", True),
+        (NO_DRIVER, None, "no NVIDIA driver on your system; use cpu", False),
+        ("No CUDA GPUs are available", None, "available; use cpu", False),
+        ("No CUDA GPUs are available", "", "CUDA_VISIBLE_DEVICES='' hides them: unset it", False),
+        ("No CUDA GPUs are available", "GPU-0af3", "CUDA_VISIBLE_DEVICES='GPU-0af3' hides them", False),
+    ],
+)
+def test_a_gpu_that_does_not_start_is_refused_with_why_and_not_passed_over_in_silence(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, words: str, visible: str | None, told: str, passed_over: bool
+) -> None:
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    cuda.sees(count=0)
+    cuda.does_not_start(words)
+    with pytest.raises(ValueError, match=told) as refusal:
+        device_named("cuda")
+    assert "Please" not in str(refusal.value)
+    assert str(device_named("auto")) == "cpu"
+    assert bool(why_gpu_is_passed_over("cpu")) == passed_over
+
+
+def test_torchs_own_warning_of_an_old_driver_is_no_error(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    def warn() -> bool:
+        warnings.warn(f"CUDA initialization: {TOO_OLD}", stacklevel=1)
+        return False
+
+    monkeypatch.setattr(torch.cuda, "is_available", warn)
+    assert str(device_named("auto")) == "cpu"
+
+
+def test_a_number_beyond_the_last_gpu_is_refused_with_the_gpus_there_are(cuda: FakeCuda) -> None:
+    cuda.sees(count=2)
+    with pytest.raises(ValueError, match=r"cuda:0 \(NVIDIA Example\), cuda:1 \(NVIDIA Example\)\.$"):
+        device_named("cuda:2")
+
+
 def test_a_gpu_without_kernels_is_refused_with_what_to_install(cuda: FakeCuda) -> None:
     cuda.sees(capability=(6, 1))
     with pytest.raises(ValueError, match=r"NVIDIA Example has compute capability 6\.1.*sm_70 .*install the wheel"):
@@ -153,6 +224,9 @@ def test_a_build_serves_the_gpus_that_cuda_says_it_does(
     [
         (None, True),
         (torch.OutOfMemoryError("CUDA out of memory."), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("CUDA error: device-side assert triggered"), False),
+        (RuntimeError("CUDA error: unspecified launch failure"), False),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
     ],
 )
@@ -169,6 +243,24 @@ def test_a_budget_is_a_share_of_the_gpu_and_never_more_than_all(
 ) -> None:
     device.limit_memory(budget)
     assert cuda.limit.call_args.args[0] == fraction
+
+
+def test_workspaces_go_back_to_the_allocator_before_its_cache_is_emptied(
+    cuda: FakeCuda, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the next case holds what the last one multiplied with, 64 MiB on an H100."""
+    clear = "perf_tests.instruments.device.clear_cublas_workspaces"
+    monkeypatch.setattr(clear, lambda: cuda.calls.append("clear workspaces"))
+    forget(device)
+    assert cuda.calls[-2:] == ["clear workspaces", "empty_cache"]
+
+
+def test_the_libraries_rules_are_those_of_the_gpu_that_is_here(cuda: FakeCuda) -> None:
+    cuda.sees(capability=(9, 0))
+    here, on_ampere = libraries_here(torch.device("cuda", 0)), libraries_on(8, torch.__version__, {})
+    assert here is not None
+    assert here.workspace_bytes > on_ampere.workspace_bytes
+    assert libraries_here(torch.device("cpu")) is None
 
 
 def test_opening_a_gpu_makes_it_the_current_one(cuda: FakeCuda) -> None:
@@ -188,9 +280,45 @@ def test_what_the_suite_asks_reaches_the_driver(cuda: FakeCuda, device: CudaDevi
 
 
 def test_memory_is_read_off_the_allocator(device: CudaDevice) -> None:
-    assert device.available_bytes() == TOTAL_BYTES // 2
+    assert device.available_bytes() == TOTAL_BYTES // 2 - 2 * 2**30
     assert device.peak_allocated_bytes() == 300
     assert device.peak_reserved_bytes() == 500
+
+
+def test_a_gpu_that_others_have_filled_has_nothing_left(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", Mock(return_value=(2**30, TOTAL_BYTES)))
+    assert device.available_bytes() == 0
+    assert device.memory_in_words() == "NVIDIA Example has 80.0 GiB: 1.0 GiB free, 79.0 GiB used"
+
+
+MIG = "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
+MIG_BYTES = 10 * 2**30
+
+
+def test_of_a_slice_of_a_gpu_its_own_memory_counts_and_a_case_that_does_not_fit_names_it(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: MIG)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (MIG_BYTES - 2**30, MIG_BYTES))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(total_memory=MIG_BYTES))
+    workbench = set_up(replace(SETTINGS, device="cuda:0"))
+    assert workbench.budget_bytes == MIG_BYTES - 3 * 2**30
+    assert cuda.limit.call_args.args[0] == pytest.approx(0.7)
+    refusal = workbench.why_not(attention_case(device="cuda", sequence_length=2**20))
+    assert refusal is not None
+    assert f"7.0 GiB may be used ({MIG} has 10.0 GiB: 9.0 GiB free, 1.0 GiB used)" in refusal.reason
+
+
+@pytest.mark.parametrize("words", ["CUDA-capable device(s) is/are busy or unavailable", "out of memory"])
+def test_a_gpu_that_takes_no_further_process_is_refused_in_one_sentence(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    error = RuntimeError(f"CUDA error: {words}\nCUDA kernel errors might be asynchronously reported")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", Mock(side_effect=error))
+    with pytest.raises(pytest.UsageError) as refusal:
+        set_up(replace(SETTINGS, device="cuda:0"))
+    step = "see what nvidia-smi says of it, or measure with --device cpu."
+    assert str(refusal.value) == f"cuda:0 cannot be used: CUDA error: {words}; {step}"
 
 
 class FakeEvent:
@@ -208,6 +336,9 @@ class FakeEvent:
     def elapsed_time(self, later: "FakeEvent") -> float:
         return later.at - self.at
 
+    def query(self) -> bool:
+        return False
+
 
 def test_the_time_between_events_is_in_seconds(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
@@ -215,3 +346,14 @@ def test_the_time_between_events_is_in_seconds(device: CudaDevice, monkeypatch: 
     assert first is not None
     assert second is not None
     assert first.seconds_until(second) == 1e-3
+    assert not first.is_done()
+
+
+def test_a_queue_is_held_for_at_least_its_time_at_any_clock_rate(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spin = Mock()
+    monkeypatch.setattr("perf_tests.instruments.device.spin_cuda", spin)
+    device.hold(0.05)
+    (cycles,) = spin.call_args.args
+    assert cycles / 2.9e9 >= 0.05

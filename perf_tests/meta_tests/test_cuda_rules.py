@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from perf_tests.instruments.cuda_rules import CudaRules
-from perf_tests.instruments.torch_private import FakeTensorMode
+from perf_tests.instruments.torch_private import FakeTensorMode, operator
 
 HALF = torch.bfloat16
 FLOAT = torch.float32
@@ -63,6 +63,18 @@ def test_fused_attention_saves_its_output_and_one_number_a_row(dtype: torch.dtyp
         assert {tuple(x.shape) for x in own} == {(2, 4, rows), (2, 4, 100, 64)}
         out.sum().backward()
         assert q.grad is not None
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_cudnns_attention_which_hopper_prefers_makes_what_flash_makes(is_transposed: bool) -> None:
+    """Output and log-sum-exp of equal bytes and layout, so that it is counted as flash."""
+    with FakeTensorMode():
+        q = torch.zeros(2, 4, 128, 64, dtype=HALF, requires_grad=True)
+        q = q.transpose(1, 2) if is_transposed else q
+        flash = operator("_scaled_dot_product_flash_attention")(q, q, q, 0.0, True)[:2]
+        cudnn = operator("_scaled_dot_product_cudnn_attention")(q, q, q, None, True, 0.0, True)[:2]
+    assert flash[0].stride() == cudnn[0].stride()
+    assert [x.untyped_storage().nbytes() for x in flash] == [x.untyped_storage().nbytes() for x in cudnn]
 
 
 def test_attention_with_a_mask_is_refused() -> None:

@@ -53,6 +53,14 @@ def test_rates_are_dense() -> None:
     assert GPUS["L4"].bytes_per_second == 300e9
 
 
+@pytest.mark.parametrize("name, major, l2_mebibytes", [("H200-SXM", 9, 60), ("H100-SXM", 9, 50), ("B200", 10, 126),
+                                                       ("RTX 5090", 12, 96), ("A100-SXM-80GB", None, 40)])  # fmt: skip
+def test_a_card_has_its_cache_and_the_rules_of_its_architecture(
+    name: str, major: int | None, l2_mebibytes: int
+) -> None:
+    assert (GPUS[name].compute_major, GPUS[name].l2_cache_bytes) == (major, l2_mebibytes * 2**20)
+
+
 @pytest.mark.parametrize("gpu", GPUS.values(), ids=lambda gpu: gpu.name)
 def test_a_narrower_format_is_never_slower(gpu: Gpu) -> None:
     rates = [gpu.rates.get(precision) for precision in ("fp32", "tf32", "bf16")]

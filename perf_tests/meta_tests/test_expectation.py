@@ -8,6 +8,7 @@ import torch
 from model.training import optimizer_that_runs
 from perf_tests.bench.outcomes import ImpossibleError
 from perf_tests.instruments.clock import Clock
+from perf_tests.limits.cuda_libraries import libraries_on
 from perf_tests.limits.datasheets import GPUS
 from perf_tests.measures.row import Row
 from perf_tests.measures.timed import TimedMeasure
@@ -75,10 +76,10 @@ def test_what_cannot_be_counted_is_held_to_the_masked_half() -> None:
 
 
 def test_an_operation_that_cannot_be_counted_takes_no_case_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(case: object) -> None:
+    def fail(case: object, **_: object) -> None:
         raise NotImplementedError("aten.new")
 
-    monkeypatch.setattr("perf_tests.prediction.expectation.counters_of", fail)
+    monkeypatch.setattr("perf_tests.counting.case_counters.counters_of", fail)
     expectation = expect(language_model_case(), CEILINGS, None)
     assert expectation.counters_reason == "counting failed: NotImplementedError: aten.new"
     assert expectation.derived(1.0)["bound"] is None
@@ -103,6 +104,12 @@ def test_over_the_ceiling_is_a_matter_of_arithmetic_alone(share: float, is_over:
     (seconds, *_) = seconds_at(share, forward)
     assert forward.derived(seconds)["roofline_fraction"] > 1
     assert forward.is_over_ceiling(seconds) == is_over
+
+
+def test_the_predicted_peak_of_a_row_has_the_workspaces_of_its_gpu() -> None:
+    case, hopper = attention_case(device="cuda"), libraries_on(9, "2.13.0", {})
+    without, with_them = (expect(case, None, None, of).derived(1.0)["predicted_peak_bytes"] for of in (None, hopper))
+    assert with_them == without + 32 * 2**20
 
 
 def test_mfu_is_model_flops_over_the_datasheet_peak() -> None:
@@ -134,12 +141,14 @@ def test_a_device_that_is_not_waited_for_makes_a_case_impossible(deaf: bool, mon
         seconds.append(clock() - start)
 
     expectation = expect(language_model_case(), CEILINGS, None)
-    row = Row(language_model_case(), 0, expectation=expectation, measure_ceiling_again=lambda precision: RATE)
+    row = Row(language_model_case(), expectation=expectation, measure_ceiling_again=lambda precision: RATE)
     measure = TimedMeasure(benchmark, clock, device, 10, 0, row)
     if deaf:
         monkeypatch.setattr(device, "synchronize", lambda: None)
         with pytest.raises(ImpossibleError, match="the clock was read before the device finished"):
             measure(timed)
     else:
+        monkeypatch.setattr(device, "allocated_bytes", lambda: 512)
         measure(timed)
-    assert seconds == [benchmark.stats["median"]] * 10
+        assert benchmark.extra_info["allocated_before_bytes"] == 512
+    assert seconds[:10] == [benchmark.stats["median"]] * 10

@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -23,12 +24,12 @@ def without_log(parts: dict[str, PartCounters]) -> dict[str, PartCounters]:
 
 
 def count_all(case: LanguageModelCase) -> dict[str, PartCounters]:
-    return {**fake_training.count_inference(case), **fake_training.count_passes(case)}
+    return {**fake_training.count_passes(replace(case, phase="inference")), **fake_training.count_passes(case)}
 
 
 def told(case: LanguageModelCase) -> dict[str, PartCounters]:
     """As they are asked for: from a few layers where these tell."""
-    return {**fake_training.inference(case), **fake_training.passes(case)}
+    return {**fake_training.passes(replace(case, phase="inference")), **fake_training.passes(case)}
 
 
 @pytest.mark.parametrize("precision, checkpoint", [("fp32", "none"), ("bf16", "none"), ("fp16", "block")])
@@ -109,7 +110,8 @@ def test_layers_that_are_not_equal_are_refused() -> None:
 
 def test_a_first_layer_unlike_the_others_is_not_told_from_it_alone() -> None:
     """Its caller still holds what goes in, where no graph does: so the log of one layer says nothing of the second."""
-    one, two = (fake_training.count_inference(replace(CASE, config=replace(CASE.config, num_layers=n))) for n in (1, 2))
+    configs = (replace(CASE.config, num_layers=layers) for layers in (1, 2))
+    one, two = (fake_training.count_passes(replace(CASE, phase="inference", config=config)) for config in configs)
     with pytest.raises(NotOfEqualLayersError):
         extrapolated(one["inference"], two["inference"], 6)
 
@@ -123,15 +125,11 @@ def test_a_few_checkpoints_over_several_blocks_tell_of_all(blocks: int, precisio
 
 
 def test_checkpoints_over_two_blocks_are_told_from_fewer_than_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    depths = []
-
-    def counted(case: LanguageModelCase) -> dict[str, PartCounters]:
-        depths.append(case.config.num_layers)
-        return fake_training.count_passes(case)
-
-    case = replace(CASE, config=replace(CASE.config, num_layers=9), checkpoint="2")
-    fake_training.from_few_layers(counted, case, 1, all_layers=False)
-    assert depths == [3, 5]
+    counted = Mock(wraps=fake_training.count_passes)
+    monkeypatch.setattr(fake_training, "count_passes", counted)
+    fake_training.passes.cache_clear()
+    fake_training.passes(replace(CASE, config=replace(CASE.config, num_layers=9), checkpoint="2"))
+    assert [call.args[0].config.num_layers for call in counted.call_args_list] == [3, 5]
 
 
 def test_counting_inside_autocast_is_refused() -> None:

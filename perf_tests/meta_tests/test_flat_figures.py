@@ -65,6 +65,7 @@ def test_a_timing_has_its_labels_and_its_figures() -> None:
         ({}, "compiled", "no"),
         ({"attention": "compiled"}, "compiled", "yes"),
         ({"execution": "compiled"}, "compiled", "yes"),
+        ({"execution": "reduce-overhead"}, "compiled", "yes"),
         ({"attention": "sdpa"}, "compiled", "no (sdpa)"),
         ({"precision": "bf16"}, "precision", "bf16_amp"),
     ],

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -21,6 +21,8 @@ from perf_tests.meta_tests.test_paired_measuring import tree
 from perf_tests.paired import run as run_module
 from perf_tests.paired.run import GatePlan, GateRun, run_gate
 from perf_tests.paired.trees import find_commit
+from perf_tests.paired.watch import Watch
+from perf_tests.run.gate import GatePlugin
 from perf_tests.views.screens.gate import report_lines
 
 CASE_ID = "perf_tests/test_attention.py::test_attention_forward[d16-seq{}-fp32-naive]"
@@ -38,7 +40,12 @@ def project(tmp_path: Path) -> Path:
 
 
 def gated(
-    project: Path, base: dict[str, Any], head: dict[str, Any], minutes: float = 5.0, device: str = "cpu"
+    project: Path,
+    base: dict[str, Any],
+    head: dict[str, Any],
+    minutes: float = 5.0,
+    device: str = "cpu",
+    watch: Watch | None = None,
 ) -> GateRun:
     behave(project, base)
     commit(project)
@@ -56,7 +63,7 @@ def gated(
         options="--against main",
     )
     run = GateRun(plan)
-    run_gate(run, Mock())
+    run_gate(run, watch or Mock())
     return run
 
 
@@ -99,6 +106,30 @@ def test_a_budget_that_runs_out_ends_the_run_undecided(project: Path) -> None:
     assert verdicts(run) == {Verdict.UNDECIDED}
     assert result_of(run).exit_code == 0
     assert "nan%" not in " ".join(report_lines(result_of(run), run.header, run.plan.rules))
+
+
+@dataclass
+class AMinuteACase(Watch):
+    clock: list[float] = field(default_factory=list)
+
+    def case_begins(self, case: str, place: int) -> None:
+        super().case_begins(case, place)
+        self.clock[0] += 60
+
+
+@pytest.mark.parametrize("minutes, cases", [(1, 0), (2.5, 1), (3.5, 2), (6.5, 3), (7.5, 6)])
+def test_a_time_limit_ends_the_gate_between_cases_and_is_no_success(project: Path, minutes: float, cases: int) -> None:
+    """A minute a case, after more than one for the start: a pair is begun only if its three cases fit."""
+    clock = [70.0]
+    watch = AMinuteACase(None, None, 3, 300, lambda: 60 * minutes - clock[0], clock=clock)
+    run = gated(project, {}, {}, watch=watch)
+    samples = read_samples(run.paths[0])
+    assert (len(samples.measurements), samples.end) == (cases, "budget")
+    assert result_of(run).exit_code == 0
+    session = Mock(exitstatus=0)
+    GatePlugin(run, watch, {}).pytest_sessionfinish(session)
+    assert session.exitstatus == 4
+    assert "ended the gate with 3 of 3 cases undecided, which is no success" in run.notes[-1]
 
 
 def test_a_case_that_means_something_else_at_base_is_new_and_says_in_what(project: Path) -> None:

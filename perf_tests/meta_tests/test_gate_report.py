@@ -9,7 +9,7 @@ import pytest
 
 from perf_tests.gate.accepted import acceptance
 from perf_tests.gate.conclusion import GateResult, conclude
-from perf_tests.gate.events import ExactFinding, NoTiming, Side, Uncounted
+from perf_tests.gate.events import End, ExactFinding, NoTiming, Side, Uncounted
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import GateSamples
 from perf_tests.gate.verdicts import Verdict
@@ -90,21 +90,21 @@ def test_a_case_that_is_gone_says_why(samples: GateSamples, result: GateResult) 
 
 def test_a_case_that_neither_side_can_measure_says_why_once(samples: GateSamples) -> None:
     lost = [NoTiming(GONE, side, "unsupported", "no compiler here.") for side in get_args(Side)]
-    result = conclude(replace(samples, without_timing=lost), RULES)
+    result = conclude(replace(samples, events=[*samples.events, *lost]), RULES)
     found = sentence_of(samples, result, "NOT MEASURED")
     assert found == "NOT MEASURED: backward small-ctx128-fp32-naive: on both sides unsupported: no compiler here."
 
 
 def test_what_rose_in_one_case_is_one_sentence_that_says_by_how_much(samples: GateSamples) -> None:
     risen = [ExactFinding(SLOW, "saved_bytes", 1000, 1100), ExactFinding(SLOW, "kernel_launches", 1, 2)]
-    found = sentence_of(samples, conclude(replace(samples, exact=risen), RULES), "MORE")
+    found = sentence_of(samples, conclude(replace(samples, events=[*samples.events, *risen]), RULES), "MORE")
     assert "saved_bytes rose from 1,000 to 1,100 (+10.00%)" in found
     assert "kernel_launches rose from 1 to 2" in found
 
 
 def test_cases_without_counters_are_told_once_for_each_reason(samples: GateSamples) -> None:
     uncounted = [Uncounted(case, "base", "it knows no such thing.") for case in samples.cases]
-    lines = report_lines(conclude(replace(samples, uncounted=uncounted), RULES), samples.header, RULES)
+    lines = report_lines(conclude(replace(samples, events=[*samples.events, *uncounted]), RULES), samples.header, RULES)
     assert [line for line in lines if "not compared" in line] == [
         f"Exact counters of {len(samples.cases)} cases are not compared, because base has none: it knows no such thing."
     ]
@@ -112,7 +112,8 @@ def test_cases_without_counters_are_told_once_for_each_reason(samples: GateSampl
 
 def test_a_counter_that_fell_is_in_the_table_and_fails_nothing(samples: GateSamples) -> None:
     case = samples.cases[0]
-    found = conclude(replace(samples, exact=[ExactFinding(case, "kernel_launches", 9, 7)]), RULES)
+    fallen = ExactFinding(case, "kernel_launches", 9, 7)
+    found = conclude(replace(samples, events=[fallen, End("finished")]), RULES)
     assert not any(row.is_failure for row in found.exact)
     lines = report_lines(found, samples.header, RULES)
     assert any(line.split()[-3:] == ["LESS", "9", "7"] for line in lines)
@@ -127,8 +128,8 @@ def test_what_is_offered_to_paste_accepts_exactly_what_fails(samples: GateSample
     entries = tomllib.loads("\n".join(lines_to_accept(result, samples.header)))["accepted"]
     assert {(entry["id"], entry.get("counter")) for entry in entries} == {(SLOW, None), (SLOW, "saved_bytes")}
     accepted = [acceptance(entry) for entry in entries]
-    again = GateSamples(samples.header | {"accepted": entries}, samples.measurements, exact=samples.exact)
-    again.end = "finished"
+    events = [*samples.of(ExactFinding), End("finished")]
+    again = replace(samples, header=samples.header | {"accepted": entries}, events=events)
     assert not any(row.is_failure for row in conclude(again, RULES).cases)
     assert [entry.limit for entry in accepted if entry.counter] == [1100]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from perf_tests.gate.events import ExactFinding, Uncounted
 from perf_tests.gate.samples import GateSamples, read_samples
 from perf_tests.meta_tests.forked_python import forked_python
 from perf_tests.meta_tests.git_repository import commit, git, make_repository
@@ -66,7 +67,7 @@ def test_a_planted_slowdown_is_found_and_fails_the_run(clone: Path) -> None:
     assert ended.exit_code == 1, ended.output + ended.errors
     assert re.search(rf"{re.escape(NAIVE)} SLOWER \+\d+", ended.output)
     assert "main (" in ended.output
-    assert "1 uncommitted change" in ended.output
+    assert "1 uncommitted change." in ended.output
     assert "SLOWER" in (clone / "summary.md").read_text()
     samples = samples_of(ended)
     assert samples.end == "finished"
@@ -85,7 +86,7 @@ def test_a_launch_more_than_base_fails_although_no_clock_can_see_it(clone: Path)
     assert ended.exit_code == 1, ended.output + ended.errors
     assert re.search(r"MORE: .*: kernel_launches rose from 12 to 13", ended.output)
     assert 'counter = "kernel_launches"' in ended.output
-    assert samples_of(ended).uncounted == []
+    assert samples_of(ended).of(Uncounted) == []
 
 
 def test_a_case_that_head_alone_no_longer_supports_fails(clone: Path) -> None:
@@ -103,7 +104,7 @@ def test_the_same_code_on_both_sides_passes_and_is_replayed_to_the_same_verdict(
     assert ended.exit_code == 0, ended.output + ended.errors
     assert re.search(rf"{re.escape(NAIVE)} (OK|UNDECIDED|FASTER)", ended.output)
     assert "model/ is identical on both sides" in ended.output
-    assert read_samples(path).exact == []
+    assert read_samples(path).of(ExactFinding) == []
     (verdict,) = re.findall(r"^gate: .*$", ended.output, re.MULTILINE)
     assert verdict in replayed.stdout
 
@@ -149,14 +150,18 @@ def test_two_implementations_of_one_revision_are_compared(clone: Path) -> None:
     assert "with attention naive against working tree" in ended.output
     samples = samples_of(ended)
     assert samples.end == "budget"
-    assert samples.exact == []
+    assert samples.of(ExactFinding) == []
     (line,) = samples.measurements
     assert line.case.endswith("[d16-seq256-fp32-sdpa]")
     assert line.base_seconds.min() > line.head_seconds.min()
 
 
-@pytest.mark.parametrize("way_to_end", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "a scheduler"])
-def test_an_ended_run_keeps_its_samples_and_leaves_no_tree_or_worker(clone: Path, way_to_end: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    "way_to_end, exit_code", [(signal.SIGINT, 2), (signal.SIGTERM, 143)], ids=["ctrl-c", "a scheduler"]
+)
+def test_an_ended_run_keeps_its_samples_and_leaves_no_tree_or_worker(
+    clone: Path, way_to_end: signal.Signals, exit_code: int
+) -> None:
     process = begin(clone, "--attention=naive", "--against=HEAD", "-v", python=sys.executable)
     assert process.stdout is not None
     seen = ""
@@ -170,7 +175,7 @@ def test_an_ended_run_keeps_its_samples_and_leaves_no_tree_or_worker(clone: Path
     process.send_signal(way_to_end)
     output, errors = process.communicate(timeout=120)
     ended = Launch(process.returncode, seen + output, errors, clone / ".benchmarks")
-    assert ended.exit_code == 2, ended.output + ended.errors
+    assert ended.exit_code == exit_code, ended.output + ended.errors
     assert "replay" in ended.output
     samples = samples_of(ended)
     assert samples.end == "interrupted"

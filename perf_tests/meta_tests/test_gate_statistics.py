@@ -47,8 +47,9 @@ def test_a_value_that_is_not_there_is_left_out() -> None:
 
 
 def test_the_trigamma_function_is_inverted_from_end_to_end() -> None:
-    values = np.logspace(-9, 9, 200)
+    values, known = np.logspace(-9, 9, 200), np.logspace(-3, 5, 100)
     np.testing.assert_allclose(special.polygamma(1, gate.inverse_trigamma(values)), values, rtol=2e-6)
+    np.testing.assert_allclose(gate.inverse_trigamma(special.polygamma(1, known)), known, rtol=1e-10)
 
 
 def test_the_prior_of_a_case_in_closed_form() -> None:

@@ -14,7 +14,8 @@ from perf_tests.gate.rules import Rules
 from perf_tests.gate.verdicts import CaseResult, Effect, ExactResult, Verdict
 from perf_tests.meta_tests.example_cases import attention_case
 from perf_tests.paired.run import GatePlan, GateRun
-from perf_tests.run.gate import VERDICT, GatePlugin, GateWatch
+from perf_tests.paired.watch import Watch
+from perf_tests.run.gate import VERDICT, GatePlugin
 
 CASE_ID = "perf_tests/test_attention.py::test_attention_forward[d16-seq256-fp32-naive]"
 EFFECT = Effect(0.052, 0.041, 0.063, 10)
@@ -27,7 +28,7 @@ def plugin(row: CaseResult | None, verdict: RunVerdict, summary: Path | None = N
     run.header = {"base": {"label": "main", "revision": "0123456789abcdef"}, "head": {"label": "working tree"}}
     rows, clock = [row] if row else [], ClockDecision("wall", 0.01, None)
     run.result = GateResult(verdict, "", rows, [], None, None, {}, clock, None, (6, 10))
-    found = GatePlugin(run, Mock(spec=GateWatch), {} if row else {CASE_ID: "would not fit: too large"})
+    found = GatePlugin(run, Watch(None, None, 3, 300), {} if row else {CASE_ID: "would not fit: too large"})
     found.rows = {CASE_ID: row} if row else {}
     return found
 

@@ -16,7 +16,7 @@ from perf_tests.instruments import gpu_health
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.gpu_health import GpuHealth, NoHealthError, RoundHealth, open_gpu_health
-from perf_tests.instruments.machine import drifting_facts
+from perf_tests.instruments.machine import drifting_facts, stable_facts
 from perf_tests.measures.row import Row
 from perf_tests.measures.timed import TimedMeasure
 from perf_tests.meta_tests.example_cases import CPU, SETTINGS, language_model_case
@@ -49,6 +49,10 @@ class FakeNvml(ModuleType):
             "nvmlDeviceGetTemperature": lambda handle, sensor: 41,
             "nvmlDeviceGetCurrentClocksEventReasons": lambda handle: self.bits,
             "nvmlDeviceGetTotalEnergyConsumption": lambda handle: self.millijoules,
+            "nvmlDeviceGetPowerManagementLimit": lambda handle: 700_000,
+            "nvmlDeviceGetMaxClockInfo": lambda handle, kind: clocks[kind],
+            "nvmlDeviceGetComputeMode": lambda handle: 3,
+            "nvmlDeviceGetMigMode": lambda handle: [0, 1],
         }
 
     def __getattr__(self, name: str) -> Callable[..., object]:
@@ -82,6 +86,33 @@ def test_a_reading_has_every_figure_in_its_unit(nvml: FakeNvml) -> None:
         "sm_clock_mhz": 1980, "memory_clock_mhz": 2619, "temperature_celsius": 41, "power_watts": 71.5,
         "clock_events": ["idle"],
     }  # fmt: skip
+
+
+FACTS = {
+    "name": "NVIDIA H200", "total_memory": 2**37, "major": 9, "minor": 0, "multi_processor_count": 132, "uuid": "2222",
+}  # fmt: skip
+
+
+def test_a_machine_is_known_by_what_its_administrator_set(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    sees(monkeypatch, **FACTS)
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91_002)
+    nvml.lacking = {"nvmlDeviceGetMaxClockInfo": "Not Supported"}
+    gpu = stable_facts(GPU, 1)["gpu"]
+    assert (gpu["cudnn"], gpu["power_limit_watts"], gpu["max_sm_clock_mhz"]) == (91_002, 700.0, None)
+    assert (gpu["compute_mode"], gpu["mig"]) == ("exclusive process", False)
+    nvml.lacking = {"nvmlInit": "Driver Not Loaded"}
+    assert "power_limit_watts" not in stable_facts(GPU, 1)["gpu"]
+
+
+def test_variables_that_choose_kernels_are_facts_of_the_machine_where_they_are_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chosen = {"TORCHINDUCTOR_MAX_AUTOTUNE": "1", "TORCH_CUDNN_SDPA_DEPRIORITIZED": "1", "CUDA_MODULE_LOADING": "EAGER"}
+    for name, value in {**chosen, "TORCHINDUCTOR_CACHE_DIR": "/anywhere"}.items():
+        monkeypatch.setenv(name, value)
+    environment = stable_facts(CPU, 1)["environment"]
+    assert environment.items() >= chosen.items()
+    assert not {"TORCHINDUCTOR_CACHE_DIR", "CUBLASLT_WORKSPACE_SIZE"} & environment.keys()
 
 
 def test_a_card_is_found_by_what_it_is_and_not_by_its_number(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +215,7 @@ def measured(nvml: FakeNvml, throttled: range) -> dict[str, Any]:
         done += 1
         nvml.bits = POWER_CAP if done in throttled else IDLE
 
-    row = Row(language_model_case(), 2)
+    row = Row(language_model_case())
     measure = TimedMeasure(benchmark, Clock(device), device, 3, 2, row, health=RoundHealth(health))
     measure(target)
     return {**benchmark.extra_info, "rounds_run": done}
@@ -204,6 +235,6 @@ def test_throttled_rounds_are_flagged_by_number_and_kept(nvml: FakeNvml, throttl
 
 def test_on_a_cpu_health_is_null() -> None:
     device, benchmark = CpuDevice(CPU), LoopBenchmark()
-    TimedMeasure(benchmark, Clock(device), device, 3, 0, Row(language_model_case(), 0))(lambda: None)
+    TimedMeasure(benchmark, Clock(device), device, 3, 0, Row(language_model_case()))(lambda: None)
     assert benchmark.extra_info["throttled_rounds"] is None
     assert benchmark.extra_info["energy_joules_per_round"] is None

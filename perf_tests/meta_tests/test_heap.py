@@ -126,7 +126,7 @@ def two_rounds(one_round: OneRound, round_seconds: float) -> None:
 @pytest.mark.parametrize(
     "measure",
     [
-        TimedMeasure(LoopBenchmark(), Clock(DEVICE), DEVICE, 2, 3, Row(language_model_case(), 3)),
+        TimedMeasure(LoopBenchmark(), Clock(DEVICE), DEVICE, 2, 3, Row(language_model_case())),
         ServedMeasure(two_rounds, Clock(DEVICE), DEVICE, 3),
     ],
     ids=["timed", "served"],

@@ -74,8 +74,8 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_counter_that_moved_is_named_with_both_values() -> None:
-    (found,) = moved({KEY: LINE}, {KEY: {**LINE, "kernel_launches": 4001}})
-    assert found.in_words == "forward small-ctx128-fp32-naive: kernel_launches 4,000 -> 4,001 (+1)"
+    found = moved({KEY: LINE}, {KEY: {**LINE, "kernel_launches": 4001}})
+    assert found == ["forward small-ctx128-fp32-naive: kernel_launches 4,000 -> 4,001 (+1)"]
 
 
 def test_a_case_without_a_line_and_a_line_without_a_case_are_findings(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ import torch
 from model.precision import PRECISIONS
 from perf_tests.instruments import matmul_rate as roofline
 from perf_tests.instruments.device import CpuDevice
-from perf_tests.limits.ceilings import Ceilings
+from perf_tests.limits.ceilings import Ceilings, Rate
 from perf_tests.meta_tests.example_cases import CEILINGS
+from perf_tests.meta_tests.fake_device import QueueDevice
 from perf_tests.prediction import machine_ceilings
 from perf_tests.prediction.machine_ceilings import cache_path, ceilings_here
 
@@ -94,6 +95,45 @@ def test_a_folder_that_cannot_be_written_costs_the_cache_and_nothing_else(
 def test_without_an_absolute_cache_folder_the_home_is_taken(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", folder)
     assert cache_path(torch.device("cpu")).is_relative_to(Path.home() / ".cache")
+
+
+class HotDevice(QueueDevice):
+    """Slows down by a quarter after a tenth of a second of work, and launches take a millisecond of host time."""
+
+    def product(self) -> None:
+        self.now += 1e-3
+        self.launch(0.010 if self.done_at < 0.1 else 0.0125)
+
+
+def test_a_gpu_is_timed_by_events_over_batches_before_and_under_load() -> None:
+    """The launch and a wait after each batch are no part of the rate."""
+    device = HotDevice()
+    rate = roofline.rate_of(device.product, 100, device)
+    assert rate.burst == pytest.approx(100 / 0.010, rel=0.03)
+    assert rate.sustained == pytest.approx(100 / 0.0125, rel=0.03)
+
+
+def test_what_the_measurements_hold_is_given_back_after_the_last_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its model multiplies matrices in two threads, whose workspaces would count in the first case's peak."""
+    calls, device = [], CpuDevice(torch.device("cpu"))
+
+    def launch_seconds(_: object) -> tuple[float, float]:
+        calls.append("launches")
+        return 1e-5, 1e-5
+
+    for name in ("matmul_rate", "memory_rate"):
+        monkeypatch.setattr(machine_ceilings, name, lambda *_: Rate(2.0, 1.0))
+    monkeypatch.setattr(machine_ceilings, "launch_seconds", launch_seconds)
+    monkeypatch.setattr(device, "release_memory", lambda: calls.append("release"))
+    found = machine_ceilings.measured_ceilings(device)
+    assert calls == ["launches", "release"]
+    assert (found.matmul_flops_per_second["fp32"], found.burst_flops_per_second["fp32"]) == (1.0, 2.0)
+
+
+def test_what_was_measured_in_a_run_raises_both_rates_and_lowers_none() -> None:
+    ceilings = CEILINGS.with_rate("fp32", Rate(burst=2e11, sustained=5e10))
+    assert ceilings.matmul_flops_per_second == {"fp32": 1e11}
+    assert ceilings.highest_flops_per_second == {"fp32": 2e11}
 
 
 def test_the_instruments_find_ceilings_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ def test_code_generated_in_a_measured_round_is_flagged(
 
     monkeypatch.setattr(timed, "count_compilations", lambda: Counter(graphs=graphs, cache_misses=graphs))
     device, benchmark = CpuDevice(CPU), LoopBenchmark()
-    row = Row(language_model_case(), warmup_rounds)
+    row = Row(language_model_case())
     TimedMeasure(benchmark, Clock(device), device, 3, warmup_rounds, row)(target)
     assert ("recompiled" in benchmark.extra_info["flags"]) == is_flagged
     assert benchmark.extra_info["suggested_warmup_rounds"] is None
@@ -36,6 +36,13 @@ def test_code_generated_in_a_measured_round_is_flagged(
 def test_slow_first_measured_rounds_are_flagged_with_what_to_warm_up_with() -> None:
     device, benchmark = CpuDevice(CPU), LoopBenchmark()
     benchmark.stats = {"median": 1.0, "data": [3.0, 1.5, *(1.0 + 0.001 * (place % 3) for place in range(8))]}
-    TimedMeasure(benchmark, Clock(device), device, 10, 5, Row(language_model_case(), 5))(lambda: None)
+    TimedMeasure(benchmark, Clock(device), device, 10, 5, Row(language_model_case()))(lambda: None)
     assert "short_warmup" in benchmark.extra_info["flags"]
     assert benchmark.extra_info["suggested_warmup_rounds"] == 7
+
+
+@pytest.mark.parametrize("where, is_kept", [("cpu", True), ("cuda", False)])
+def test_cpu_time_is_left_out_where_the_thread_that_waits_for_the_device_spins(where: str, is_kept: bool) -> None:
+    device, benchmark = CpuDevice(CPU), LoopBenchmark()
+    TimedMeasure(benchmark, Clock(device), device, 3, 1, Row(language_model_case(device=where)))(lambda: None)
+    assert (benchmark.extra_info["cpu_seconds"] is not None) == is_kept

@@ -1,5 +1,6 @@
 """`python -m perf_tests kernels` on what Nsight Systems exports: device time projected on ranges, in any version."""
 
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perf_tests.__main__ import main
-from perf_tests.meta_tests.kernel_traces import row
+from perf_tests.meta_tests.kernel_traces import forward_and_backward, row
 from perf_tests.meta_tests.nsys_exports import AUTOGRAD, COPY, EXP, OTHERS, SGEMM, one_layer, one_round, without_table
 from perf_tests.proofs.synthetic import FORWARD, passed, record, with_passes
 from perf_tests.records.record import Json
@@ -150,9 +151,21 @@ def test_a_record_with_a_kernel_pass_is_read_too(tmp_path: Path, values: Json, k
     assert case_name(FORWARD) in said
 
 
+def test_the_trace_of_a_kernel_pass_is_read_too_and_no_range_of_it(tmp_path: Path, kernels: Verb) -> None:
+    path = tmp_path / "forward.trace.json.gz"
+    path.write_bytes(gzip.compress(forward_and_backward().text()))
+    assert "9 kernels in a round" in kernels(path)[1]
+    assert kernels(path, "--range", "softmax")[0] == 2
+
+
+WITHOUT_KERNELS = gzip.compress(forward_and_backward().without_device().text())
+
+
 @pytest.mark.parametrize(
     "name, content, sentence",
     [
+        ("forward.trace.json.gz", WITHOUT_KERNELS, "could not use CUPTI"),
+        ("forward.trace.json.gz", WITHOUT_KERNELS[:50], "cannot be unpacked"),
         ("report.sqlite", b"", "it holds no kernels"),
         ("report.sqlite", b"no database at all, but long enough to be looked at as one", "it is not a database"),
         ("report.txt", b"", "its suffix must be .nsys-rep"),

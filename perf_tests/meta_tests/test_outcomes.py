@@ -2,19 +2,36 @@
 
 from collections.abc import Callable
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from model.sizes import SIZES
-from perf_tests.bench.outcomes import Outcome, gib, is_out_of_memory, out_of_memory, why_too_large, why_unsupported
+from perf_tests.bench.outcomes import Outcome, gib, outcome_of_error, why_too_large, why_unsupported
 from perf_tests.cases import Case, LanguageModelCase
-from perf_tests.counting.memory_estimate import needed_bytes
+from perf_tests.counting.needed_bytes import needed_bytes
+from perf_tests.instruments.device import CpuDevice, Device
+from perf_tests.instruments.device_errors import is_out_of_memory
 from perf_tests.meta_tests.example_cases import CPU, attention_case, language_model_case
 
 AMPLE = 10**18
 # More than any address space holds, so that no kernel setting makes the allocation succeed.
 IMPOSSIBLE_BYTES = 1 << 62
+
+ALLOCATOR = '"/pytorch/c10/cuda/CUDACachingAllocator.cpp":1154, please report a bug to PyTorch.'
+CUBLAS = "CUDA error: {} when calling `cublasCreate(handle)`"
+CUDNN_FRONTEND = "cuDNN Frontend error: CUDNN_BACKEND_API_FAILED: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"
+TRITON = (
+    "backend='inductor' raised:\nRuntimeError: No valid triton configs. OutOfResources: out of resource: shared "
+    "memory, Required: 327680, Hardware limit: 232448. Reducing block sizes or `num_stages` may help.\n\n"
+    "Set TORCHDYNAMO_VERBOSE=1 for the internal stack trace"
+)
+
+
+class FullDevice(CpuDevice):
+    def memory_in_words(self) -> str:
+        return "NVIDIA Example has 79.1 GiB: 0.1 GiB free, 79.0 GiB used"
 
 
 @pytest.mark.parametrize("allocate", [partial(torch.empty, dtype=torch.uint8), bytearray], ids=["torch", "python"])
@@ -29,6 +46,17 @@ def test_a_failed_allocation_is_out_of_memory(allocate: Callable[[int], object])
     [
         pytest.param(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), True, id="cuda"),
         pytest.param(RuntimeError("std::bad_alloc"), True, id="bad_alloc"),
+        pytest.param(RuntimeError(f"NVML_SUCCESS == r INTERNAL ASSERT FAILED at {ALLOCATOR}"), True, id="mig"),
+        pytest.param(
+            RuntimeError("CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation'"), True, id="runtime"
+        ),
+        pytest.param(RuntimeError("CUDA driver error: out of memory"), True, id="driver"),
+        pytest.param(RuntimeError("Triton Error [CUDA]: out of memory"), True, id="triton"),
+        pytest.param(RuntimeError(CUBLAS.format("CUBLAS_STATUS_ALLOC_FAILED")), True, id="cublas"),
+        pytest.param(RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True, id="cudnn"),
+        pytest.param(RuntimeError(CUDNN_FRONTEND), True, id="cudnn frontend"),
+        pytest.param(RuntimeError(CUBLAS.format("CUBLAS_STATUS_EXECUTION_FAILED")), False, id="cublas fails"),
+        pytest.param(RuntimeError("CUDA error: unspecified launch failure"), False, id="launch failure"),
         pytest.param(RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)"), False, id="shapes"),
         pytest.param(RuntimeError("CUDA error: an illegal memory access was encountered"), False, id="illegal access"),
         pytest.param(ValueError("can't allocate memory"), False, id="value error"),
@@ -113,14 +141,50 @@ def test_what_needs_exactly_the_budget_is_tried() -> None:
     assert why_too_large(case, needed_bytes(case) - 1, []) is not None
 
 
+def meant_by(error: Exception) -> Outcome | None:
+    return outcome_of_error(error, of_size("small"), FullDevice(CPU), 5)
+
+
+def test_a_kernel_that_needs_more_than_the_gpu_has_is_unsupported_with_both_amounts() -> None:
+    outcome = meant_by(RuntimeError(TRITON))
+    assert outcome is not None
+    assert outcome.outcome == "unsupported"
+    assert "Required: 327680, Hardware limit: 232448" in outcome.reason
+
+
+def test_an_error_of_the_case_itself_is_no_outcome_and_asks_nothing_of_the_device() -> None:
+    device = Mock(spec=Device)
+    assert outcome_of_error(RuntimeError("CUDA error: unspecified launch failure"), of_size("small"), device, 5) is None
+    device.memory_in_words.assert_not_called()
+
+
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        ("CUDA error: out of memory", "0.1 GiB free"),
+        ("CUDA out of memory. of which 0.2 GiB is free.", "0.2 GiB is free"),
+    ],
+)
+def test_a_gpu_that_is_full_is_told_with_what_is_free_once(words: str, told: str) -> None:
+    outcome = meant_by(RuntimeError(words))
+    assert outcome is not None
+    assert (outcome.outcome, outcome.reason.count("free")) == ("out_of_memory", 1)
+    assert told in outcome.reason
+
+
 def test_the_row_of_a_failure_keeps_its_first_line_and_its_rounds() -> None:
-    outcome = out_of_memory(RuntimeError("can't allocate memory\nin a long trace"), of_size("small"), 5)
+    outcome = outcome_of_error(
+        RuntimeError("can't allocate memory\nin a long trace"), of_size("small"), CpuDevice(CPU), 5
+    )
+    assert outcome is not None
     row = outcome.as_row("some id", of_size("small"), [0.1, 0.2])
     assert (row["reason"], row["rounds"], row["size"]) == ("can't allocate memory", [0.1, 0.2], "small")
 
 
 def test_an_error_without_words_is_named_by_its_kind() -> None:
-    assert out_of_memory(MemoryError(), of_size("small"), 5).reason == "MemoryError"
+    outcome = outcome_of_error(MemoryError(), of_size("small"), CpuDevice(CPU), 5)
+    assert outcome is not None
+    assert outcome.reason == "MemoryError"
 
 
 def test_an_unknown_outcome_is_refused() -> None:

@@ -9,6 +9,9 @@ from unittest.mock import Mock
 
 import pytest
 
+from perf_tests.gate.clock import decide_clock
+from perf_tests.gate.events import ExactFinding, NoTiming, Relaunch, Sentinel, Uncounted
+from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import GateSamples, SamplesFile, read_samples
 from perf_tests.paired import measuring as measuring_module
 from perf_tests.paired.draws import (
@@ -73,7 +76,7 @@ def measured(
 
 
 def outcomes(samples: GateSamples) -> list[tuple[str, str, str]]:
-    return [(row.case, row.side, row.outcome) for row in samples.without_timing]
+    return [(row.case, row.side, row.outcome) for row in samples.of(NoTiming)]
 
 
 def test_every_case_is_measured_on_both_sides_and_kept_with_its_raw_rounds(tmp_path: Path) -> None:
@@ -83,9 +86,17 @@ def test_every_case_is_measured_on_both_sides_and_kept_with_its_raw_rounds(tmp_p
         assert line.base_seconds.shape == line.head_seconds.shape == (len(line.orders), 2)
         assert (line.base_seconds == 0.001).all()
         assert (line.head_seconds == 0.002).all()
-    assert {(sentinel.name, sentinel.side) for sentinel in samples.sentinels} == {
+    assert {(sentinel.name, sentinel.side) for sentinel in samples.of(Sentinel)} == {
         (name, side) for name in ("arithmetic", "memory", "interpreter") for side in ("base", "head")
     }
+
+
+def test_where_the_waiting_thread_spins_no_cpu_time_is_kept_and_wall_time_decides(tmp_path: Path) -> None:
+    samples = measured(tmp_path, {"reads_cpu_time": False}, {"reads_cpu_time": False})
+    assert {line.base_cpu_seconds is line.head_cpu_seconds is None for line in samples.measurements} == {True}
+    assert decide_clock(samples, Rules()).clock == "wall"
+    with pytest.raises(ValueError, match="have no CPU time"):
+        decide_clock(samples, Rules(clock="cpu"))
 
 
 Asked = list[tuple[str, int, tuple[int, ...]]]
@@ -133,29 +144,29 @@ def test_cores_are_drawn_for_each_case_of_each_pair() -> None:
 
 def test_exact_counters_of_both_sides_are_kept_once(tmp_path: Path) -> None:
     samples = measured(tmp_path, {"counters": {"kernel_launches": 7}}, {"counters": {"kernel_launches": 9}}, pairs=2)
-    assert sorted(row.case for row in samples.exact) == sorted(CASES)
-    assert {(row.counter, row.old, row.new) for row in samples.exact} == {("kernel_launches", 7, 9)}
+    assert sorted(row.case for row in samples.of(ExactFinding)) == sorted(CASES)
+    assert {(row.counter, row.old, row.new) for row in samples.of(ExactFinding)} == {("kernel_launches", 7, 9)}
     assert len(samples.measurements) == 6
 
 
 def test_a_side_without_counters_is_kept_with_its_reason(tmp_path: Path) -> None:
     samples = measured(tmp_path, {"counters": None}, pairs=2)
-    assert {(row.side, row.reason) for row in samples.uncounted} == {("base", "it is compiled.")}
-    assert samples.exact == []
+    assert {(row.side, row.reason) for row in samples.of(Uncounted)} == {("base", "it is compiled.")}
+    assert samples.of(ExactFinding) == []
 
 
 def test_a_worker_that_dies_counting_takes_no_case_its_time(tmp_path: Path) -> None:
     samples = measured(tmp_path, head={"faults": {"two": "dies counting"}}, pairs=2)
     assert len(samples.measurements) == 6
-    assert samples.without_timing == []
-    uncounted = {row.case for row in samples.uncounted}
+    assert samples.of(NoTiming) == []
+    uncounted = {row.case for row in samples.of(Uncounted)}
     assert "two" in uncounted
-    assert {row.case for row in samples.exact} | uncounted == set(CASES)
+    assert {row.case for row in samples.of(ExactFinding)} | uncounted == set(CASES)
 
 
 def test_a_case_that_one_side_lacks_is_not_counted(tmp_path: Path) -> None:
     samples = measured(tmp_path, {"absent": ["one"]}, pairs=2)
-    assert "one" not in {row.case for row in samples.exact} | {row.case for row in samples.uncounted}
+    assert "one" not in {row.case for row in samples.of(ExactFinding)} | {row.case for row in samples.of(Uncounted)}
 
 
 def test_only_one_side_works_at_a_time_and_in_the_order_drawn(tmp_path: Path) -> None:
@@ -175,16 +186,19 @@ def test_only_one_side_works_at_a_time_and_in_the_order_drawn(tmp_path: Path) ->
 def test_neither_side_is_let_go_before_the_other(tmp_path: Path) -> None:
     together = {"faults": {"two": "leaves with the other"}}
     samples = measured(tmp_path, together, together)
-    assert (samples.relaunches, outcomes(samples)) == ([], [])
+    assert (samples.of(Relaunch), outcomes(samples)) == ([], [])
 
 
-def test_a_worker_that_dies_once_is_launched_again_and_no_case_is_lost(tmp_path: Path) -> None:
-    samples = measured(tmp_path, head={"faults": {"two": "dies once"}})
+@pytest.mark.parametrize(
+    "fault, words", [("dies once", "SIGKILL"), ("loses its device once", "device-side assert triggered")]
+)
+def test_a_worker_that_dies_once_is_launched_again_and_no_case_is_lost(tmp_path: Path, fault: str, words: str) -> None:
+    samples = measured(tmp_path, head={"faults": {"two": fault}})
     assert sorted(line.case for line in samples.measurements) == sorted(CASES)
-    (relaunch,) = samples.relaunches
+    (relaunch,) = samples.of(Relaunch)
     assert (relaunch.side, relaunch.case) == ("head", "two")
-    assert "SIGKILL" in relaunch.reason
-    assert samples.without_timing == []
+    assert words in relaunch.reason
+    assert samples.of(NoTiming) == []
 
 
 @pytest.mark.parametrize(
@@ -193,6 +207,7 @@ def test_a_worker_that_dies_once_is_launched_again_and_no_case_is_lost(tmp_path:
         pytest.param("head", {"faults": {"two": "dies"}}, "error", "SIGKILL", 1, id="dies twice"),
         pytest.param("head", {"faults": {"two": "hangs"}}, "error", "no answer", 1, id="hangs twice"),
         pytest.param("head", {"faults": {"two": "raises"}}, "error", "ValueError: planted", 1, id="raises twice"),
+        pytest.param("head", {"faults": {"two": "fails in a round"}}, "error", "in a round", 0, id="fails in a round"),
         pytest.param("base", {"faults": {"two": "out of memory"}}, "out_of_memory", "no room", 0, id="out of memory"),
         pytest.param("base", {"absent": ["two"]}, "absent", "", 0, id="is not known"),
     ],
@@ -203,15 +218,15 @@ def test_a_case_that_a_side_cannot_run_is_an_outcome_with_its_reason_and_costs_n
     samples = measured(tmp_path, *((behaviour, {}) if side == "base" else ({}, behaviour)))
     assert sorted(line.case for line in samples.measurements) == ["one", "three"]
     assert outcomes(samples) == [("two", side, outcome)]
-    assert words in samples.without_timing[0].reason
-    assert len(samples.relaunches) == relaunches
+    assert words in samples.of(NoTiming)[0].reason
+    assert len(samples.of(Relaunch)) == relaunches
 
 
 def test_a_base_that_cannot_be_loaded_has_none_of_the_cases(tmp_path: Path) -> None:
     samples = measured(tmp_path, base={"cannot": "it has no model/"})
     assert samples.measurements == []
     assert sorted(outcomes(samples)) == sorted((case, "base", "absent") for case in CASES)
-    assert {row.reason for row in samples.without_timing} == {"it has no model/"}
+    assert {row.reason for row in samples.of(NoTiming)} == {"it has no model/"}
 
 
 @pytest.mark.parametrize("base", [{}, {"cannot": "base is broken"}], ids=["base can", "base cannot either"])

@@ -93,6 +93,7 @@ def test_applying_sets_the_matmul_mode_whatever_came_before(name: str) -> None:
     torch.set_float32_matmul_precision("medium")
     PRECISIONS[name].apply()
     assert torch.get_float32_matmul_precision() == ("high" if name == "tf32" else "highest")
+    assert torch.backends.cuda.matmul.allow_tf32 == (name == "tf32")
 
 
 @pytest.mark.parametrize("name, in_forward", [("fp32", False), ("tf32", False), ("bf16", True), ("fp16", True)])

@@ -15,6 +15,7 @@ from perf_tests.proofs.published_peaks import (
     outlier,
     predicted_bytes,
     published_peaks,
+    small_attention_peaks,
 )
 from perf_tests.proofs.published_times import calibrated, comparable_cells, published_rows
 
@@ -51,6 +52,14 @@ TABLE, OF_TABLE, ELSEWHERE = predicted_memory.TABLE_OF_TEN, predicted_memory.CEL
 def test_a_published_peak_is_predicted_within_its_limit(cell: PublishedPeak, limit: float) -> None:
     (found,) = compared([cell])
     assert abs(found.error) <= limit
+
+
+@pytest.mark.parametrize("gpu", ["H100-80GB", "H20 (8x box)", "A100-80GB-class (inferred)"])
+def test_a_small_peak_of_attention_is_mostly_cublas(gpu: str) -> None:
+    found = [peak for peak in small_attention_peaks() if (peak.gpu, peak.sequence_length) == (gpu, 256)]
+    assert len(found) >= 4
+    assert min(abs(peak.error_without) for peak in found) > 0.5
+    assert max(abs(peak.error_with) for peak in found) < 0.03
 
 
 def test_a_condition_that_is_wrong_is_seen_in_the_prediction() -> None:

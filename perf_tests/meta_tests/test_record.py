@@ -107,6 +107,23 @@ def test_what_changes_a_figure_is_named_with_both_values(name: str, value: objec
     assert named in machine_differences(machine(), there)
 
 
+H200 = {"name": "H200", "driver": "570.86", "power_limit_watts": 700.0, "mig": None, "compute_mode": "default"}
+
+
+@pytest.mark.parametrize(
+    "change, named",
+    [
+        ({"power_limit_watts": 500.0}, ["gpu.power_limit_watts: 700.0 here, 500.0 there"]),
+        ({"power_limit_watts": None}, []),
+        ({"mig": True, "cudnn": 91_002}, []),
+        ({"driver": None}, ["gpu.driver: '570.86' here, None there"]),
+        ({"compute_mode": "exclusive process"}, []),
+    ],
+)
+def test_a_fact_that_only_newer_records_have_makes_no_machine_unlike(change: Json, named: list[str]) -> None:
+    assert machine_differences(machine(gpu=H200), machine(gpu={**H200, **change})) == named
+
+
 def test_identity_is_the_same_from_a_benchmark_and_from_an_outcome() -> None:
     assert identity_of(timed(batch_size=7)) == identity_of(untimed(batch_size=7)) == identity(batch_size=7)
 
@@ -114,5 +131,5 @@ def test_identity_is_the_same_from_a_benchmark_and_from_an_outcome() -> None:
 def test_attention_alone_has_an_identity_of_its_own() -> None:
     row = {"extra_info": {"phase": "attention_forward", "head_dim": 64, "sequence_length": 256, "median": 1.0}}
     assert list(identity_of(row)) == [
-        "phase", "head_dim", "sequence_length", "batch_size", "precision", "attention", "device",
+        "phase", "head_dim", "sequence_length", "batch_size", "precision", "attention", "device", "cache",
     ]  # fmt: skip

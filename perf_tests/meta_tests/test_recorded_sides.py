@@ -52,6 +52,7 @@ def test_the_commit_asked_for_is_the_base_and_unasked_the_newest_with_launches_e
     found = sides(data, asked=5)
     assert counts(found) == (BASE[:12], 2, 1)
     assert f"{BASE[:12]} has 2 comparable launches and this code 1" in found.why_no_verdict
+    assert "has 1 comparable launch and" in sides([data[0], data[-1]]).why_no_verdict
 
 
 def test_a_store_of_this_code_alone_is_no_baseline() -> None:
@@ -98,6 +99,10 @@ def judged(storage: Path, base: list[Json], head: list[Json]) -> Run:
 
 def test_what_is_accepted_against_the_base_fails_nothing(tmp_path: Path) -> None:
     run = judged(tmp_path, launches(1, 8), launches(2, 5, slowdown=0.2))
+    assert run.failures == [
+        "SLOWER: forward tiny-ctx0-fp32-naive: head is 20.5% slower by wall time (+19.1% to +22.0% at 95 %); "
+        "a slowdown above 1.0% is significant."
+    ]
     start = run.verdict_lines.index("[[accepted]]")
     (tmp_path / "accepted.toml").write_text("\n".join(run.verdict_lines[start : start + 5]))
     entries = read_accepted(tmp_path / "accepted.toml")

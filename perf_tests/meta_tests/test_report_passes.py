@@ -135,8 +135,7 @@ def test_warm_up_is_a_line_for_each_process_and_what_its_first_round_is_spent_on
 def test_a_warm_up_that_was_too_short_is_told_by_case(tmp_path: Path) -> None:
     short = warmed()
     short["values"] |= {"flags": ["short_warmup"], "recommendation": "Set --warmup-rounds 7."}
-    text = page_with(tmp_path, short)
-    assert "tiny 8 forward fp32 naive: Set --warmup-rounds 7." in text
+    assert "tiny 8 forward fp32 naive: Set --warmup-rounds 7." in page_with(tmp_path, short)
 
 
 JUNK: tuple[Any, ...] = (None, True, "x", -1.5, [], [None], {}, {"a": [1]}, [{"a": None}], float("nan"))

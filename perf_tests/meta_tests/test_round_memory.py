@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager
 import pytest
 import torch
 
-from perf_tests.instruments.allocator_trace import allocator_peak_bytes
 from perf_tests.instruments.round_memory import OpenPart, live_tensor_bytes, memory_of_round, resident_set_peak_bytes
 from perf_tests.meta_tests.example_cases import CPU
+from perf_tests.proofs.allocator_peak import allocator_peak_bytes
 
 MIB = 2**20
 GPU = torch.device("cuda", 0)

@@ -17,16 +17,17 @@ GIB = 2**30
 RAISED = {
     "math_attention": RowFacts(HONEST, sdpa_backend="math"),
     "recompiled": RowFacts(HONEST, recompiles=1),
+    "no_cuda_graph": RowFacts(HONEST, cudagraph_skips=1),
     "skipped_steps": RowFacts(HONEST, skipped_steps=2),
     "outlier": RowFacts([*HONEST[:9], 6.0]),
     "short_warmup": RowFacts(HONEST, suggested_warmup_rounds=0),
     "trend": RowFacts([1.0 - 0.02 * place for place in range(10)]),
     "throttled": RowFacts(HONEST, throttled_rounds=[3]),
     "over_ceiling": RowFacts(HONEST, is_over_ceiling=True),
-    "waits_for_host": RowFacts(HONEST, device_seconds=[0.9 * value for value in HONEST], bound="compute"),
+    "waits_for_host": RowFacts(HONEST, device_busy_seconds=0.9 * min(HONEST), bound="compute"),
     "parts_do_not_add_up": RowFacts(HONEST, part_seconds={"forward": HALF_FORWARD}),
     "paging": RowFacts(SCATTERED, predicted_peak_bytes=95, available_bytes=100),
-    "peak_off": RowFacts(HONEST, peak_allocated_bytes=11 * GIB, predicted_peak_bytes=10 * GIB),
+    "peak_off": RowFacts(HONEST, peak_allocated_bytes=2**26 + 2**25, predicted_peak_bytes=2**26),
 }
 
 QUIET = {
@@ -36,14 +37,14 @@ QUIET = {
     "several slow rounds": RowFacts([*HONEST[:5], *(3.0 * value for value in HONEST[5:])]),
     "a small drift": RowFacts([1.0 + 0.001 * place for place in range(10)]),
     "too few rounds for a trend": RowFacts([1.0, 2.0, 3.0]),
-    "a device that launches hold up": RowFacts(HONEST, [0.9 * value for value in HONEST], bound="launch"),
-    "a clock with little beside the device": RowFacts(HONEST, [0.99 * value for value in HONEST], bound="compute"),
+    "a device that launches hold up": RowFacts(HONEST, 0.9 * min(HONEST), bound="launch"),
+    "a clock with little beside the device": RowFacts(HONEST, 0.99 * min(HONEST), bound="compute"),
     "a device without a clock": RowFacts(HONEST, None, bound="compute"),
     "parts that add up": RowFacts(HONEST, part_seconds={"forward": HALF_FORWARD, "backward": HALF_FORWARD}),
     "no parts": RowFacts(HONEST, part_seconds={}),
     "honest rounds in memory nearly full": RowFacts(HONEST, predicted_peak_bytes=95, available_bytes=100),
     "a peak with workspaces": RowFacts(
-        HONEST, peak_allocated_bytes=10 * GIB + 64 * 2**20, predicted_peak_bytes=10 * GIB
+        HONEST, peak_allocated_bytes=2**26 + 2**21, predicted_peak_bytes=2**26, workspace_bytes=2**21
     ),
     "no peak": RowFacts(HONEST, predicted_peak_bytes=10 * GIB),
 }

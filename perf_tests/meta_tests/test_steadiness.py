@@ -10,7 +10,6 @@ from perf_tests.audit.steadiness import (
     FEWEST_REST,
     LEVEL,
     MOST_SLOW,
-    had_short_warmup,
     outlier_places,
     slow_first_rounds,
     steady_from,
@@ -91,16 +90,13 @@ def test_too_few_rounds_tell_nothing(rounds: list[float]) -> None:
     assert steady_from(rounds) is None
     assert slow_first_rounds(rounds) == 0
     assert outlier_places(rounds) == []
-    assert not had_short_warmup(rounds)
+    assert suggested_warmup_rounds(rounds, 5) is None
 
 
 def test_a_warm_up_was_short_if_rounds_begin_slow_or_get_faster_and_is_told_what_would_do() -> None:
     steady = noise(random.Random(9), 10)
     falling = [value * (1.5 - 0.05 * place) for place, value in enumerate(steady)]
-    assert had_short_warmup([2.0, *steady])
-    assert had_short_warmup(falling)
-    assert not had_short_warmup(steady)
-    assert not had_short_warmup(falling[::-1])  # gets slower, which no warm-up cures
+    assert suggested_warmup_rounds(falling[::-1], 5) is None, "it gets slower, which no warm-up cures"
     assert suggested_warmup_rounds(steady, 5) is None
     assert suggested_warmup_rounds([4.0, 2.0, *steady], 5) == 7
     assert suggested_warmup_rounds(falling, 5) in (6, 7, 8, 9, 10)

@@ -8,6 +8,7 @@ import pytest
 from perf_tests.proofs.synthetic import attention_identity, record, timed, timed_attention, traced, untimed
 from perf_tests.records.record import OUTCOMES, Json
 from perf_tests.views.tables.digits import ratio_spread, with_spread
+from perf_tests.views.tables.flat_figures import flat_figures
 from perf_tests.views.tables.record import tables_of
 from perf_tests.views.tables.table import Table, latex, markdown, typst
 
@@ -123,6 +124,21 @@ def test_peaks_are_in_the_unit_that_suits_with_the_prediction_beside() -> None:
     assert column(large, "full_step (GiB)") == ["64.00"]
 
 
+def test_warm_up_rounds_are_those_that_ran() -> None:
+    data = record([case(warmup_rounds=5, warmup_rounds_run=312)])
+    assert "at least 5 warm-up rounds" in table(data, "timing").notes[1]
+    assert flat_figures(data, "run")["timing"][0]["warmup"] == 312
+
+
+def test_a_case_of_a_hundred_rounds_has_its_percentiles_and_one_of_fewer_has_none() -> None:
+    rounds = [place / 1000 for place in range(101)]
+    data = record([timed_attention(rounds[1:], sequence_length=512), timed_attention(rounds[2:], sequence_length=256)])
+    found = table(data, "percentiles")
+    assert [(row[1], *row[5:]) for row in found.rows] == [("512", "50.50", "95.05", "99.01")]
+    (flat,) = [row for row in flat_figures(data, "run")["attention"] if row["p95_ms"] != ""]
+    assert (flat["median_ms"], flat["p95_ms"], flat["p99_ms"]) == pytest.approx((50.5, 95.05, 99.01))
+
+
 def test_attention_has_its_implementations_side_by_side_and_out_of_memory_cells() -> None:
     short = [timed_attention((0.010, 0.012), phase=f"attention_{way}", attention=name)
              for name in ("naive", "compiled") for way in ("forward", "backward")]  # fmt: skip
@@ -162,11 +178,6 @@ def test_a_traced_case_has_its_kernels_their_shares_and_one_attention_layer_by_p
 def test_passes_that_hold_no_kernels_are_no_tables(passes: object) -> None:
     names = [table.name for table in tables_of({**record([case()]), "passes": passes}, "run")]
     assert [name for name in names if name not in ("timing", "kernel_shares")] == []
-
-
-def test_a_hundred_sizes_are_a_hundred_rows() -> None:
-    rows = [case(size=f"size{width}", d_model=width) for width in range(100, 0, -1)]
-    assert column(table(record(rows), "timing"), "Size") == [f"size{width}" for width in range(1, 101)]
 
 
 def test_notes_say_under_what_conditions() -> None:

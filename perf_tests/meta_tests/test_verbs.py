@@ -75,7 +75,7 @@ def test_a_file_that_is_no_record_is_named(words: str, stored: Path, capsys: pyt
     assert f"{stored} cannot be" in "".join(capsys.readouterr())
 
 
-@pytest.mark.parametrize("words", [[], ["compare"], ["unknown"]])
+@pytest.mark.parametrize("words", [[], ["compare"], ["unknown"], ["predict", "--size=tiny"]])
 def test_wrong_words_are_a_usage_error(words: list[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main(words)
@@ -91,6 +91,15 @@ def test_a_reader_that_has_seen_enough_ends_a_verb_without_a_traceback() -> None
         verb.stdout.close()
         assert verb.stderr.read() == ""
     assert verb.returncode == 0
+
+
+def test_no_verb_but_report_may_load_plotly() -> None:
+    verbs = [f"perf_tests.verbs.{path.stem}" for path in (ROOT / "perf_tests/verbs").glob("[a-z]*.py")]
+    verbs.remove("perf_tests.verbs.report")
+    program = "import sys, importlib; [*map(importlib.import_module, sys.argv[1:])]; print(*sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", program, *verbs], cwd=ROOT, capture_output=True, text=True)
+    assert set(verbs) <= (loaded := set(ended.stdout.split()))
+    assert not {"plotly", "perf_tests.views.report"} & loaded
 
 
 @pytest.mark.parametrize("words", [["compare", "a", "b"], ["audit", "published/e2e_timing.csv"], ["report", "none"]])

@@ -4,11 +4,8 @@ import random
 import string
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from perf_tests.gate.events import ORDERS
-
-Item = TypeVar("Item")
 
 # At least 4 quadruples, because the Hodges-Lehmann centre of fewer withstands no wild value. At most 64, because more
 # rounds of one launch sharpen its figure no further: launches differ by more. 1.5 s fills the short cases to that.
@@ -49,7 +46,7 @@ def draw_pair(seed: int, pair: int) -> Draw:
     )
 
 
-def draw_order(seed: int, pair: int, groups: Iterable[Sequence[Item]]) -> list[Item]:
+def draw_order(seed: int, pair: int, groups: Iterable[Sequence[str]]) -> list[str]:
     """The cases in the order of this pair; those of one model stay together, so that it is built once."""
     choose = random.Random(f"{seed} {pair} order")
     shuffled = [choose.sample(group, len(group)) for group in groups]

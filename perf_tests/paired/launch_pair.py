@@ -1,7 +1,7 @@
 """A launch pair: two fresh worker processes, one in each side's tree, that serve the same cases in the same order."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,9 +26,8 @@ START_SECONDS = 600.0
 def launched(trees: Mapping[Side, Path], tasks: Mapping[Side, Json], draw: Draw) -> Iterator[dict[Side, WorkerProcess]]:
     """Both workers, started together and told what to collect; both are ended on every exit."""
     workers: dict[Side, WorkerProcess] = {}
-    sides: Sequence[Side] = ("head", "base") if draw.head_starts_first else SIDES
     try:
-        for side in sides:
+        for side in SIDES[::-1] if draw.head_starts_first else SIDES:
             environment = worker_environment(draw)
             workers[side] = start_worker("perf_tests.paired.worker", trees[side], environment, side)
             workers[side].send(tasks[side])

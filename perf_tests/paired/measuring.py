@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from perf_tests.gate.events import ABSENT, ORDERS, SIDES, NoTiming, PairTime, Relaunch, Sentinel, Side, Uncounted
 from perf_tests.gate.exact_counters import exact_events
@@ -14,6 +13,7 @@ from perf_tests.instruments.cores import keep_on, let_go, processors_for
 from perf_tests.paired.draws import Draw, draw_cores, draw_order, draw_pair, draw_quadruples, quadruple_count
 from perf_tests.paired.launch_pair import START_SECONDS, launched
 from perf_tests.paired.trees import Trees
+from perf_tests.paired.watch import Watch
 from perf_tests.records.compare import identity_difference
 from perf_tests.records.record import Json
 from perf_tests.views.screens.lines import case_name
@@ -37,12 +37,13 @@ class UnmeasurableError(Exception):
     """Head cannot be measured at all; the message is one sentence."""
 
 
-class Watch(Protocol):
-    """Receives the run's progress."""
+class CaseEndedError(Exception):
+    """A side's case failed in a measured round."""
 
-    def pair_begins(self, stage: int, pair: int, cases: int) -> None: ...
-
-    def case_begins(self, case: str, place: int) -> None: ...
+    def __init__(self, side: Side, answer: Json) -> None:
+        super().__init__(side, answer)
+        self.side: Side = side
+        self.answer = answer
 
 
 @dataclass
@@ -75,8 +76,8 @@ class Measuring:
     turns: int = 0
     _deaths: dict[str, int] = field(default_factory=dict)
 
-    def measure_pair(self, stage: int, pair: int, groups: Iterable[Sequence[str]]) -> None:
-        """Measure each case of `groups` in one launch pair. Raises UnmeasurableError and OSError."""
+    def measure_pair(self, stage: int, pair: int, groups: Iterable[Sequence[str]]) -> float:
+        """Measure each case of `groups` in one launch pair; its seconds. Raises UnmeasurableError and OSError."""
         draw = draw_pair(self.seed, pair)
         order = [case for case in draw_order(self.seed, pair, groups) if case not in self.left_out]
         self.trees.move(draw.base_name, draw.head_name)
@@ -90,8 +91,9 @@ class Measuring:
                 self._note_trouble(error, part)
         for (name, side), times in part.sentinel_seconds.items():
             self.samples_file.append(Sentinel(stage, pair, name, side, times).to_line())
-        seconds = time.monotonic() - start - (self.counting_seconds - counting_seconds)
-        self.samples_file.append(PairTime(stage, pair, round(seconds, 3)).to_line())
+        seconds = round(time.monotonic() - start - (self.counting_seconds - counting_seconds), 3)
+        self.samples_file.append(PairTime(stage, pair, seconds).to_line())
+        return seconds
 
     def count_cases(self, cases: Sequence[str], workers: Mapping[Side, WorkerProcess]) -> None:
         """Keep the exact counters of both sides; a worker that fails in it costs no case its time."""
@@ -204,8 +206,11 @@ class _PairPart:
         line = None
         if all("warm" in answer for answer in answers.values()):
             round_seconds = min(answer["round_seconds"] for answer in answers.values())
-            with self._on_the_same_cores(case, workers) as cores:
-                line = {**self._measure_rounds(case, workers, round_seconds), "cores": cores}
+            try:
+                with self._on_the_same_cores(case, workers) as cores:
+                    line = {**self._measure_rounds(case, workers, round_seconds), "cores": cores}
+            except CaseEndedError as error:
+                answers[error.side] = error.answer
         warm = {side: workers[side] for side, answer in answers.items() if "warm" in answer}
         # To both before either answers: the side released first would build its next case first and then wait longer.
         for worker in warm.values():
@@ -242,35 +247,42 @@ class _PairPart:
         patience_seconds = self.measuring.answer_seconds + 100 * round_seconds
         quadruple_seconds = round_seconds * sum(unmeasured + rounds for _, rounds in turns(ORDERS[0]))
         orders = draw_quadruples(self.measuring.seed, self.pair, case, quadruple_count(quadruple_seconds))
-        line: Json = {"stage": self.stage, "pair": self.pair, "case": case, "orders": orders}
-        line.update({f"{side}{clock}seconds": [] for side in SIDES for clock in ("_", "_cpu_")})
         if unmeasured:
             for order in orders[:SETTLING_QUADRUPLES]:
                 self._measure_quadruple(order, workers, unmeasured, patience_seconds)
-        for order in orders:
-            quadruple = self._measure_quadruple(order, workers, unmeasured, patience_seconds)
-            for name, seconds in quadruple.items():
-                line[name].append(seconds)
+        quadruples = [self._measure_quadruple(order, workers, unmeasured, patience_seconds) for order in orders]
         if case in self._with_sentinels:
             self._measure_sentinels(workers, orders[0])
-        return line
+        clocks = [f"{side}{clock}seconds" for side in SIDES for clock in ("_", "_cpu_")]
+        # A GPU's rounds have no CPU time.
+        seconds = {name: [q[name] for q in quadruples] if name in quadruples[0] else None for name in clocks}
+        return {"stage": self.stage, "pair": self.pair, "case": case, "orders": orders, **seconds}
 
     def _measure_quadruple(
         self, order: str, workers: Mapping[Side, WorkerProcess], unmeasured: int, patience_seconds: float
     ) -> dict[str, list[float]]:
         quadruple: dict[str, list[float]] = {}
         for side, rounds in turns(order):
-            answer = workers[side].ask({"rounds": rounds, "unmeasured": unmeasured}, patience_seconds)
-            quadruple.setdefault(f"{side}_seconds", []).extend(answer["seconds"])
-            quadruple.setdefault(f"{side}_cpu_seconds", []).extend(answer["cpu_seconds"])
+            answer = self._turn(side, {"rounds": rounds, "unmeasured": unmeasured}, workers, patience_seconds)
+            for clock in ("seconds", "cpu_seconds"):
+                if answer[clock] is not None:
+                    quadruple.setdefault(f"{side}_{clock}", []).extend(answer[clock])
             self.measuring.idle_cpu_seconds += answer["idle_cpu_seconds"]
             self.measuring.turns += 1
         return quadruple
 
+    def _turn(self, side: Side, request: Json, workers: Mapping[Side, WorkerProcess], patience_seconds: float) -> Json:
+        """What one side measures while the other waits. Raises CaseEndedError where its case ends instead."""
+        answer = workers[side].ask(request, patience_seconds)
+        if "done" in answer:
+            raise CaseEndedError(side, answer)
+        return answer
+
     def _measure_sentinels(self, workers: Mapping[Side, WorkerProcess], order: str) -> None:
         for name in SENTINELS:
             for side, count in turns(order):
-                answer = workers[side].ask({"sentinel": name, "count": count}, self.measuring.answer_seconds)
+                request = {"sentinel": name, "count": count}
+                answer = self._turn(side, request, workers, self.measuring.answer_seconds)
                 self.sentinel_seconds.setdefault((name, side), []).extend(answer["seconds"])
 
 

@@ -1,10 +1,9 @@
 """A gate run from its first launch pair to its result; `gate.conclusion.next_step` chooses each pair."""
 
 import secrets
-import signal
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
@@ -20,9 +19,11 @@ from perf_tests.gate.samples import SamplesFile
 from perf_tests.instruments.cores import can_bind
 from perf_tests.options import Settings
 from perf_tests.paired.launch_pair import STEADY
-from perf_tests.paired.measuring import Measuring, Watch
+from perf_tests.paired.measuring import Measuring
 from perf_tests.paired.trees import Commit, Trees, planted, state_of_head
+from perf_tests.paired.watch import OutOfTimeError, Watch
 from perf_tests.records.record import Json
+from perf_tests.records.words import how_many
 from perf_tests.workers.settings import sent
 
 IDLE_SECONDS_LIMIT = 0.002
@@ -68,23 +69,13 @@ class GateRun:
 def run_gate(run: GateRun, watch: Watch) -> None:
     """Measure and judge. A contaminated run is repeated once. Raises TreeError, UnmeasurableError and OSError.
 
-    Ctrl-C, or a scheduler's SIGTERM, keeps the samples, ends the workers, removes the trees and propagates.
+    Whatever interrupts it keeps the samples, ends the workers, removes the trees and propagates.
     """
-    with _sigterm_as_ctrl_c(), planted(run.plan.root, run.plan.base, run.plan.settings.model) as trees:
+    with planted(run.plan.root, run.plan.base, run.plan.settings.model) as trees:
         run.result = _measure_and_judge(run, trees, watch)
         if run.result.verdict == RunVerdict.CONTAMINATED:
             run.notes.append(f"The run was contaminated and is repeated; its samples: {run.paths[-1]}.")
             run.result = _measure_and_judge(run, trees, watch)
-
-
-@contextmanager
-def _sigterm_as_ctrl_c() -> Iterator[None]:
-    """SIGTERM ends the process only after its workers."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _measure_and_judge(run: GateRun, trees: Trees, watch: Watch) -> GateResult:
@@ -138,9 +129,11 @@ def _measure_until_decided(plan: GatePlan, measuring: Measuring) -> EndReason:
         if pair and measured_seconds + last_pair_seconds > plan.seconds:
             return "budget"
         by_model = groupby(cases, key=lambda case_id: plan.cases[case_id].built_from)
-        measuring.measure_pair(step.stage, pair, [list(group) for _, group in by_model])
         # Pairs of one stage take about the same time; those of stage 2 have fewer cases.
-        last_pair_seconds = measuring.samples_file.samples.pair_seconds[step.stage, pair]
+        try:
+            last_pair_seconds = measuring.measure_pair(step.stage, pair, [list(group) for _, group in by_model])
+        except OutOfTimeError:
+            return "budget"
         pair += 1
 
 
@@ -162,15 +155,15 @@ def _tasks(plan: GatePlan) -> dict[Side, Json]:
 def _header(plan: GatePlan, trees: Trees, seed: int) -> tuple[Json, list[str]]:
     """The first line of the samples, and notes on it."""
     head = state_of_head(plan.root)
-    changes = f" and {head['changed_files']} uncommitted changes" if head["changed_files"] else ""
-    words = f"working tree ({str(head['commit'])[:12]}{changes})"
+    changes = how_many(head["changed_files"], "uncommitted change") if head["changed_files"] else ""
+    words = f"working tree ({str(head['commit'])[:12]}{changes and f' and {changes}'})"
     other = plan.against.other_option
     base_words = f"{plan.base.typed} ({plan.base.short_hash})" if plan.base else words
     accepted, notes = effective(
         read_accepted(trees.head / ".benchmarks" / FILE_NAME), read_accepted(trees.base / ".benchmarks" / FILE_NAME)
     )
-    if head["changed_files"]:
-        notes.append(f"The working tree was measured with its {head['changed_files']} uncommitted changes.")
+    if changes:
+        notes.append(f"The working tree was measured with its {changes}.")
     header = {
         "base": {
             "revision": plan.base.full_hash if plan.base else head["commit"],

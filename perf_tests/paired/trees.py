@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -126,16 +126,15 @@ def planted(root: Path, base: Commit | None, model: str | None = None) -> Iterat
 
     Without a commit, base is the working tree too. Raises TreeError and then leaves nothing behind.
     """
-    try:
-        folder = Path(tempfile.mkdtemp(prefix="gate-"))
-    except OSError as error:
-        raise TreeError(
-            f"The trees to measure cannot be written: {error}; set TMPDIR to a folder with room."
-        ) from error
-    try:
-        yield _plant(root, base, model, folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    folder = "a temporary folder"
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gate-", ignore_cleanup_errors=True))
+            trees = _plant(root, base, model, Path(folder))
+        except OSError as error:
+            why = f"The trees to measure cannot be written to {folder}: {error}"
+            raise TreeError(f"{why}; set TMPDIR to a folder with room.") from error
+        yield trees
 
 
 def _plant(root: Path, base: Commit | None, model: str | None, folder: Path) -> Trees:
@@ -144,15 +143,10 @@ def _plant(root: Path, base: Commit | None, model: str | None, folder: Path) -> 
     of_base = {} if base is None else _files_of_commit(root, base, model)
     from_head = of_head if base is None else {file: size for file, size in of_head.items() if _measures(file)}
     _check_room(folder, sum(size for files in (of_head, of_base, from_head) for size in files.values()))
-    try:
-        _copy(root, of_head, trees.head)
-        if base is not None:
-            _check_out(root, base, of_base, trees.base)
-        _copy(root, from_head, trees.base)
-    except OSError as error:
-        raise TreeError(
-            f"The trees to measure cannot be written to {folder}: {error}; set TMPDIR to a folder with room."
-        ) from error
+    _copy(root, of_head, trees.head)
+    if base is not None:
+        _check_out(root, base, of_base, trees.base)
+    _copy(root, from_head, trees.base)
     return trees
 
 

@@ -1,4 +1,4 @@
-"""A worker process: `python -m perf_tests.paired.worker READ WRITE`, started by the gate inside one side's tree.
+"""A worker process: `python -m perf_tests.paired.worker SOCKET`, started by the gate inside one side's tree.
 
 It runs the benchmarks as pytest runs them, except that each measured round waits for the gate to ask for it.
 """

@@ -2,10 +2,12 @@
 
 import inspect
 
+from perf_tests.bench.outcomes import Outcome
 from perf_tests.instruments.kernels import ALL_ROUNDS
 from perf_tests.measures.traced import TracedMeasure
 from perf_tests.passes.extra_pass import ExtraPass, Timing
 from perf_tests.records.record import Json
+from perf_tests.traces.chrome_trace import NoDeviceEventsError
 
 
 class KernelPass(ExtraPass):
@@ -20,5 +22,8 @@ class KernelPass(ExtraPass):
     def look(self, timing: Timing) -> Json:
         measure = TracedMeasure(self.request.node.nodeid, self.case, self.workbench)
         names = [name for name in inspect.signature(timing).parameters if name != "measure"]
-        timing(measure=measure, **{name: self.request.getfixturevalue(name) for name in names})
+        try:
+            timing(measure=measure, **{name: self.request.getfixturevalue(name) for name in names})
+        except NoDeviceEventsError as error:
+            self._end_with(Outcome("error", f"{error}."))
         return measure.values

@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 
 from model.precision import PRECISIONS
-from perf_tests.audit.row_flags import CPU_WORKSPACE_BYTES_PER_THREAD, WORKSPACE_BYTES, RowFacts, raised
+from perf_tests.audit.row_flags import CPU_WORKSPACE_BYTES_PER_THREAD, RowFacts, raised
 from perf_tests.cases import Case
 from perf_tests.counting.case_counters import Counters
 from perf_tests.passes.extra_pass import ExtraPass, Timing
@@ -32,7 +32,7 @@ class MemoryPass(ExtraPass):
             "snapshot": None if snapshot is None else str(snapshot),
         }
         values = self.answered_by(partial(self.request.getfixturevalue("memory_worker").ask, task))
-        expectation = expect(self.case, None, None)
+        expectation = expect(self.case, None, None, self.workbench.libraries)
         workspace_bytes = workspace_bytes_of(self.case, self.workbench.settings.threads)
         predicted = with_prediction(values, expectation.counters, expectation.counters_reason, workspace_bytes)
         return predicted | no_snapshot
@@ -49,9 +49,12 @@ class MemoryPass(ExtraPass):
 
 
 def workspace_bytes_of(case: Case, threads: int) -> int:
-    """What libraries may allocate beside the tensors of the case; float32 products on a CPU allocate nothing."""
+    """What libraries may allocate beside the predicted peak, which has cuBLAS's workspaces on a GPU.
+
+    Float32 products on a CPU allocate nothing.
+    """
     if case.device == "cuda":
-        return WORKSPACE_BYTES
+        return 0
     takes_some = case.attention != "naive" or PRECISIONS[case.precision].autocast_dtype is not None
     return threads * CPU_WORKSPACE_BYTES_PER_THREAD if takes_some else 0
 

@@ -41,4 +41,4 @@ class WarmupPass(ExtraPass):
             for study in studies
         ]
         first_round = studied(Study(0, 1, traces_first_round=True))
-        return warmup_values(series, first_round, settings.warmup_rounds)
+        return warmup_values(series, first_round, self.workbench.warmup_rounds(self.case))

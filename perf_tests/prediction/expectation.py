@@ -10,8 +10,9 @@ from statistics import median
 
 from perf_tests.audit.plausibility import MEASURED_CEILING_MARGIN
 from perf_tests.cases import Case, LanguageModelCase
-from perf_tests.counting.case_counters import Counters, NotCountedError, counters_of
+from perf_tests.counting.case_counters import Counters, counters_or_reason
 from perf_tests.limits.ceilings import Ceilings
+from perf_tests.limits.cuda_libraries import CudaLibraries
 from perf_tests.limits.datasheets import Gpu
 from perf_tests.limits.least_work import AttentionWork, ModelWork, Work
 from perf_tests.limits.predicted_time import Part, PredictedTime, predicted_time
@@ -51,6 +52,7 @@ class Expectation:
             "bound": predicted.bound if predicted else None,
             "memory_ceiling_gigabytes_per_second": self.ceilings.bytes_per_second / 1e9 if self.ceilings else None,
             "mfu": self._mfu(median_seconds),
+            "sustained_matmul_tflops_per_second": self._sustained_teraflops(),
         }
 
     def _roofline(self) -> PredictedTime | None:
@@ -62,6 +64,12 @@ class Expectation:
         except ValueError:  # the machine has no rate for this precision
             return None
 
+    def _sustained_teraflops(self) -> float | None:
+        """Of large products in the case's precision under load; `matmul_ceiling_tflops_per_second` is the burst."""
+        rates = self.ceilings.matmul_flops_per_second if self.ceilings else {}
+        rate = rates.get(self.case.precision.removesuffix("-unscaled"))
+        return None if rate is None else rate / 1e12
+
     def _mfu(self, median_seconds: float) -> float | None:
         """Model FLOPs utilisation against the datasheet (Chowdhery et al., "PaLM", 2022, appendix B)."""
         peak = self.gpu.flops_per_second(self.case.precision) if self.gpu else None
@@ -71,7 +79,7 @@ class Expectation:
 
     def is_over_ceiling(self, median_seconds: float) -> bool:
         """Whether the products run faster than the best square one measured here; traffic may be served by caches."""
-        rates = self.ceilings.matmul_flops_per_second if self.ceilings else {}
+        rates = self.ceilings.highest_flops_per_second if self.ceilings else {}
         return sum(flops / rates[name] for name, flops in self.least_flops.items() if name in rates) > median_seconds
 
     def least_seconds(self) -> tuple[float, str]:
@@ -86,26 +94,17 @@ class Expectation:
             return {name: rate * margin for name, rate in rated.items() if rate}, f"the datasheet of {self.gpu.name}"
         if self.ceilings is None:
             return {}, ""
-        measured = self.ceilings.matmul_flops_per_second
+        measured = self.ceilings.highest_flops_per_second
         words = f"{MEASURED_CEILING_MARGIN:g} x the best square product of this machine"
         return {name: rate * MEASURED_CEILING_MARGIN for name, rate in measured.items()}, words
 
 
-def expect(case: Case, ceilings: Ceilings | None, gpu: Gpu | None) -> Expectation:
+def expect(
+    case: Case, ceilings: Ceilings | None, gpu: Gpu | None, libraries: CudaLibraries | None = None
+) -> Expectation:
     """Count the case on fake tensors; nothing runs on the device."""
-    counters, reason = counted(case)
+    counters, reason = counters_or_reason(case, libraries)
     return Expectation(case, counters, reason, _least_flops(case, counters), ceilings, gpu)
-
-
-def counted(case: Case) -> tuple[Counters | None, str | None]:
-    """The case's exact counters, or None and one sentence why not."""
-    try:
-        return counters_of(case), None
-    except NotCountedError as error:
-        return None, str(error)
-    except Exception as error:
-        # An operation unknown to the counters, in another torch for example, must not cost the case its timing.
-        return None, f"counting failed: {type(error).__name__}: {error}"
 
 
 def _least_flops(case: Case, counters: Counters | None) -> dict[str, int]:
@@ -163,9 +162,9 @@ def why_impossible(
 
 def _with_rates_of_now(expectation: Expectation, measure_again: Callable[[str], float]) -> Expectation:
     assert expectation.ceilings is not None
-    known = expectation.ceilings.matmul_flops_per_second
+    known = expectation.ceilings.highest_flops_per_second
     rates = {name: max(rate, measure_again(name)) for name, rate in known.items() if name in expectation.least_flops}
-    return replace(expectation, ceilings=replace(expectation.ceilings, matmul_flops_per_second={**known, **rates}))
+    return replace(expectation, ceilings=replace(expectation.ceilings, burst_flops_per_second={**known, **rates}))
 
 
 def _likely_cause(expectation: Expectation, rate: float) -> str:

@@ -2,6 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 
+from model.precision import PRECISIONS
+from perf_tests.instruments.counters import WORKSPACES
+from perf_tests.instruments.index_splits import LARGEST_INDEX
+from perf_tests.limits.cuda_libraries import CUDNN
 from perf_tests.limits.gpu_room import FRAGMENTATION_SHARE, MAY_NOT_FIT
 from perf_tests.limits.predicted_time import COMPUTE, LAUNCH, MEMORY
 from perf_tests.phases import label_of
@@ -17,6 +21,7 @@ from perf_tests.views.screens.lines import DASH, duration, table
 
 CATEGORIES = (
     "parameters", "gradients", "optimizer state", "activations", "autocast's weight copies", "temporaries", "inputs",
+    WORKSPACES,
 )  # fmt: skip
 
 
@@ -27,6 +32,7 @@ def step_lines(prediction: StepPrediction) -> list[str]:
         f"{_step_name(step)}, checkpoint {step.case.identity()['checkpoint']}",
         *verdict_lines(prediction.step, prediction.machine), "",
         *peak_lines(prediction.phases), "", *time_lines(prediction.phases.items(), prediction.machine),
+        *assumption_lines([*prediction.phases.values(), *prediction.remedies.values()], prediction.machine),
     ]  # fmt: skip
     if prediction.is_hopeless:
         static = _gb(prediction.unavoidable_bytes)
@@ -54,12 +60,12 @@ def checkpoint_lines(choice: CheckpointChoice) -> list[str]:
     smallest, fastest = choice.smallest, choice.fastest_that_fits
     lines = [
         f"{_step_name(choice.steps[0])} on {choice.machine.name}", _room(choice.machine), "",
-        *table(header, rows), f"rates and launches: {choice.machine.ceilings.source}", "",
+        *table(header, rows), f"rates and launches: {choice.machine.ceilings.source}",
+        *assumption_lines(choice.steps, choice.machine), "",
         f"smallest peak: {_checkpoint_option(smallest)}, {_gb(smallest.peak_bytes)}",
     ]  # fmt: skip
-    if fastest is None:
-        return [*lines, "fastest that fits: none"]
-    return [*lines, f"fastest that fits: {_checkpoint_option(fastest)}, {duration(fastest.time.seconds)}"]
+    said = f"{_checkpoint_option(fastest)}, {duration(fastest.time.seconds)}" if fastest else "none"
+    return [*lines, f"fastest that fits: {said}"]
 
 
 def _checkpoint_option(step: PredictedCase) -> str:
@@ -79,7 +85,7 @@ def attention_lines(prediction: AttentionPrediction) -> list[str]:
     cells = [(_attention_name(cell), cell) for cell in prediction.cells]
     lines = [f"Attention alone on {prediction.machine.name}", _room(prediction.machine), ""]
     lines += table(("case", "peak", "verdict"), [(name, _gb(cell.peak_bytes), cell.verdict) for name, cell in cells])
-    lines += ["", *time_lines(cells, prediction.machine)]
+    lines += ["", *time_lines(cells, prediction.machine), *assumption_lines(prediction.cells, prediction.machine)]
     smallest = prediction.smallest_that_does_not_fit
     if smallest is not None:
         lines += ["", *_account_lines(smallest)]
@@ -111,6 +117,25 @@ def time_lines(phases: Iterable[tuple[str, PredictedCase]], machine: TargetMachi
     header = ("time", "predicted", "80 % within", "bound by", "launching", "arithmetic", "memory traffic")
     rows = [(name, *_time_cells(cell)) for name, cell in phases]
     return [*table(header, rows), f"rates and launches: {machine.ceilings.source}"]
+
+
+def assumption_lines(cells: Iterable[PredictedCase], machine: TargetMachine) -> list[str]:
+    """Rules of CUDA's libraries that changed a figure, one line each."""
+    cells, libraries = list(cells), machine.libraries
+    if libraries is None:
+        return []
+    lines = []
+    if any(cell.bytes_by_category.get(WORKSPACES) for cell in cells):
+        size = _gb(libraries.workspace_bytes)
+        lines += [f"{WORKSPACES}: {size} of cuBLAS per thread that multiplies matrices ({libraries.workspace_rule})"]
+    if any(cell.case.attention == "sdpa" and PRECISIONS[cell.case.precision].autocast_dtype for cell in cells):
+        holds = "assumed to hold what flash does" if libraries.sdpa == CUDNN else "backward with a float32 accumulator"
+        lines += [f"sdpa in 16 bits: {libraries.sdpa} ({libraries.sdpa_rule}), {holds}"]
+    if any(cell.largest_allocations[0].bytes > LARGEST_INDEX for cell in cells):
+        lines += [
+            "launches: elementwise kernels and reductions above 2 GiB a tensor are split, all others assumed to be one"
+        ]
+    return lines
 
 
 def _time_cells(cell: PredictedCase) -> tuple[str, ...]:
@@ -186,21 +211,15 @@ def _machine_json(machine: TargetMachine) -> Json:
     return {
         "machine": machine.name,
         "room_bytes": machine.room.bytes,
-        "matmul_flops_per_second": dict(machine.ceilings.matmul_flops_per_second),
-        "bytes_per_second": machine.ceilings.bytes_per_second,
-        "launch_seconds": machine.ceilings.launch_seconds,
-        "backward_launch_seconds": machine.ceilings.backward_launch_seconds,
-        "source": machine.ceilings.source,
+        **{name: rate for name, rate in vars(machine.ceilings).items() if name not in ("name", "launches_overlap")},
     }
 
 
 def _case_json(cell: PredictedCase) -> Json:
+    kept = {name: getattr(cell, name) for name in ("verdict", "peak_bytes", "peak_part", "bytes_by_category")}
     return {
         "identity": cell.case.identity(),
-        "verdict": cell.verdict,
-        "peak_bytes": cell.peak_bytes,
-        "peak_part": cell.peak_part,
-        "bytes_by_category": cell.bytes_by_category,
+        **kept,
         "predicted_seconds": cell.time.seconds,
         "uncertainty": cell.uncertainty,
         "bound": cell.time.bound,

@@ -23,11 +23,11 @@ from perf_tests.counting.case_counters import counters_of
 from perf_tests.instruments.device import Device
 from perf_tests.instruments.host_memory import proc_values
 from perf_tests.instruments.machine import stable_facts
-from perf_tests.instruments.matmul_rate import matmul_flops_per_second, memory_bytes_per_second
+from perf_tests.instruments.matmul_rate import matmul_rate, memory_rate
 from perf_tests.limits.ceilings import Ceilings
 from perf_tests.records.store import write_whole
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 MEASURED_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
@@ -60,21 +60,22 @@ def ceilings_here(device: Device) -> Ceilings:
 
 
 def measured_ceilings(device: Device) -> Ceilings:
-    """Measured now, in a few seconds; each is the best of several tries, because disturbances only slow things down."""
+    """Measured now, in a few seconds, and memory given back."""
     precisions = [name for name in MEASURED_PRECISIONS if PRECISIONS[name].why_unsupported(device.torch_device) is None]
-    rates = {name: matmul_flops_per_second(PRECISIONS[name], device) for name in precisions}
+    rates = {name: matmul_rate(PRECISIONS[name], device) for name in precisions}
     PRECISIONS["fp32"].apply()
-    bytes_per_second = memory_bytes_per_second(device)
-    device.release_memory()
+    bytes_per_second = memory_rate(device).sustained
     forward, backward = launch_seconds(device)
+    device.release_memory()
     return Ceilings(
         name=f"this {device.torch_device.type}",
-        matmul_flops_per_second=rates,
+        matmul_flops_per_second={name: rate.sustained for name, rate in rates.items()},
         bytes_per_second=bytes_per_second,
         launch_seconds=forward,
         backward_launch_seconds=backward,
         launches_overlap=device.torch_device.type != "cpu",
         source=f"measured on this machine on {datetime.now(UTC):%Y-%m-%d}, cached in {cache_path(device.torch_device)}",
+        burst_flops_per_second={name: rate.burst for name, rate in rates.items()},
     )
 
 

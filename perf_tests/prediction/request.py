@@ -1,6 +1,7 @@
 """The arguments of `predict`, checked once: text in, a `TargetMachine` and cases out, or ValueError."""
 
 import argparse
+import os
 from dataclasses import replace
 from itertools import product
 
@@ -12,8 +13,10 @@ from model.sizes import SIZES
 from model.training import OPTIMIZERS, optimizer_that_runs
 from perf_tests.cases import ATTENTION_BATCH_SIZE, AttentionCase, LanguageModelCase
 from perf_tests.counting.case_counters import COUNTED_ATTENTION
+from perf_tests.instruments.cuda_rules import libraries_here
 from perf_tests.instruments.device import open_device
 from perf_tests.limits.ceilings import ceilings_of
+from perf_tests.limits.cuda_libraries import libraries_of
 from perf_tests.limits.datasheets import gpu_named
 from perf_tests.limits.gpu_room import Room, room_on
 from perf_tests.limits.predicted_time import UNCERTAINTY, UNCERTAINTY_ON_A_KNOWN_HOST
@@ -36,7 +39,8 @@ def requested_machine(text: str) -> TargetMachine:
     if text.strip() == "here":
         return this_machine()
     gpu = gpu_named(text)
-    return TargetMachine(gpu.name, "cuda", room_on(gpu), ceilings_of(gpu), UNCERTAINTY)
+    libraries = libraries_of(gpu, torch.__version__, os.environ)
+    return TargetMachine(gpu.name, "cuda", room_on(gpu), ceilings_of(gpu), UNCERTAINTY, libraries)
 
 
 def this_machine() -> TargetMachine:
@@ -49,7 +53,8 @@ def this_machine() -> TargetMachine:
     name = torch.cuda.get_device_name(device.torch_device) if on_gpu else "this CPU"
     ceilings = replace(ceilings_here(device), name=name)
     # All published times, from which the errors are known, are of GPUs.
-    return TargetMachine(name, kind, room, ceilings, UNCERTAINTY_ON_A_KNOWN_HOST if on_gpu else None)
+    uncertainty = UNCERTAINTY_ON_A_KNOWN_HOST if on_gpu else None
+    return TargetMachine(name, kind, room, ceilings, uncertainty, libraries_here(device.torch_device))
 
 
 def requested_step(arguments: argparse.Namespace, machine: TargetMachine) -> LanguageModelCase:

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
 from perf_tests.counting.case_counters import Allocation, Counters, counters_of
-from perf_tests.counting.memory_estimate import FLOAT32_BYTES
 from perf_tests.limits.ceilings import Ceilings
+from perf_tests.limits.cuda_libraries import CudaLibraries
 from perf_tests.limits.gpu_room import FITS, Room
+from perf_tests.limits.least_work import FLOAT32_BYTES
 from perf_tests.limits.predicted_time import KernelGroup, Part, PredictedTime, predicted_time
 from perf_tests.phases import LANGUAGE_MODEL, phases_of
 
@@ -27,6 +28,7 @@ class TargetMachine:
     ceilings: Ceilings
     uncertainty: dict[str, float] | None
     """Relative error of a predicted time by its bound; None where no measurements are known."""
+    libraries: CudaLibraries | None = None
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ def worthwhile_checkpoints(num_layers: int) -> list[str]:
 
 
 def predict_case(case: Case, machine: TargetMachine) -> PredictedCase:
-    counters = counters_of(case)
+    counters = counters_of(case, libraries=machine.libraries)
     highest = max(counters.parts, key=lambda part: part.peak_bytes)
     time = predicted_time(parts_of(case, counters), machine.ceilings)
     return PredictedCase(

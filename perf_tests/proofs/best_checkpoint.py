@@ -18,10 +18,10 @@ from model.training import Training
 from model.transformer import TransformerLM
 from perf_tests.cases import LanguageModelCase
 from perf_tests.counting.case_counters import counters_of
-from perf_tests.instruments.allocator_trace import allocator_peak_bytes
 from perf_tests.options import physical_cores
 from perf_tests.prediction.request import this_machine
 from perf_tests.prediction.step import PredictedCase, TargetMachine, choose_checkpoint, worthwhile_checkpoints
+from perf_tests.proofs.allocator_peak import allocator_peak_bytes
 from perf_tests.proofs.predicted_cpu_peak import LIMIT, above_standing
 from perf_tests.proofs.verdict import conclude, conditions
 from perf_tests.views.screens.lines import duration, table

@@ -10,7 +10,7 @@ from dataclasses import replace
 from perf_tests.cases import AttentionCase, Case
 from perf_tests.counting.case_counters import counters_of
 from perf_tests.counting.counted_grid import counted_grid
-from perf_tests.counting.fake_training import attention_passes, inference, passes, updates
+from perf_tests.counting.fake_training import attention_passes, passes, updates
 from perf_tests.proofs.launches import ROOT
 from perf_tests.proofs.verdict import conclude, conditions
 
@@ -44,7 +44,7 @@ def digests_of_a_process(hash_seed: int, count: int) -> list[str]:
 
 def digest() -> str:
     """Of all counters, without earlier caches."""
-    for remembered in (inference, passes, updates, attention_passes):
+    for remembered in (passes, updates, attention_passes):
         remembered.cache_clear()
     counted = [
         counters_of(shallow(case)) for case_id, cases in counted_grid().items() for case in cases if case_id in CASES

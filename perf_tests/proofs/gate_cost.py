@@ -7,8 +7,12 @@ raw samples, with the seconds of each launch pair, are kept and add up, as in `g
 import sys
 from statistics import median
 
+import numpy as np
+
 from perf_tests.gate.course import screening_of
+from perf_tests.gate.events import PairTime
 from perf_tests.gate.rules import rules_from_settings
+from perf_tests.gate.statistics import FEWEST_PAIRS
 from perf_tests.proofs.gate_false_alarms import NO_OP_CHANGES
 from perf_tests.proofs.gate_simulation import CLAIMED_CLEARED, CLAIMED_SPREAD
 from perf_tests.proofs.gate_trials import Plan, Trial, finished_trials, proof_arguments, prove
@@ -67,13 +71,14 @@ def in_words(trial: Trial) -> str:
 def screening_seconds(trial: Trial) -> float:
     """Of stage 1."""
     assert trial.samples is not None
-    return sum(seconds for (stage, _), seconds in trial.samples.pair_seconds.items() if stage == 1)
+    return sum(time.seconds for time in trial.samples.of(PairTime) if time.stage == 1)
 
 
 def cleared_in(trial: Trial) -> int:
     """Benchmarks called OK after stage 1."""
     assert trial.samples is not None
-    return len(screening_of(trial.samples, rules_from_settings(trial.samples.header["settings"])).cleared)
+    screened = screening_of(trial.samples, rules_from_settings(trial.samples.header["settings"])).screened
+    return int(np.sum(~screened.candidates & (screened.estimate.count >= FEWEST_PAIRS)))
 
 
 if __name__ == "__main__":

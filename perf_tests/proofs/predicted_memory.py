@@ -1,12 +1,14 @@
 """Predicted peaks of memory against published ones: one table cell by cell, and all sources of known conditions."""
 
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from statistics import median
 
 from perf_tests.limits.datasheets import gpu_named
 from perf_tests.limits.gpu_room import FITS, Room, room_on
 from perf_tests.proofs.published_peaks import (
+    AttentionPeak,
     ComparedPeak,
     PublishedPeak,
     compared,
@@ -14,6 +16,7 @@ from perf_tests.proofs.published_peaks import (
     outlier,
     predicted_bytes,
     published_peaks,
+    small_attention_peaks,
 )
 from perf_tests.proofs.verdict import conclude
 from perf_tests.views.screens.lines import table
@@ -24,6 +27,7 @@ CARD_OF_TABLE = "A100-SXM-80GB"
 
 CELL_LIMIT = 0.01
 MEDIAN_LIMIT = 0.02
+ATTENTION_LIMIT = 0.02
 
 
 def main() -> int:
@@ -44,6 +48,7 @@ def main() -> int:
     others = compared(cell for cell in cells if cell.bytes is not None and TABLE_OF_TEN not in cell.source)
     print_compared("\nother sources, GB of 1e9 bytes", others)
     codes.append(conclude_others(others))
+    codes.append(conclude_attention(small_attention_peaks()))
     for source, reason in left_out_sources():
         print(f"left out: {source}: {reason}")
     return max(codes)
@@ -78,6 +83,27 @@ def conclude_others(cells: Sequence[ComparedPeak]) -> int:
     )
     claim = f"each of the {len(beyond)} cells beyond that has a recorded condition ({unexplained} have none)"
     return max(held, conclude(claim, unexplained == 0))
+
+
+def conclude_attention(cells: Sequence[AttentionPeak]) -> int:
+    """Small peaks, of which workspaces are up to nine tenths."""
+    groups: dict[tuple[str, str, int], list[AttentionPeak]] = defaultdict(list)
+    for cell in cells:
+        groups[cell.source.partition(":")[0], cell.gpu, cell.sequence_length].append(cell)
+    rows = [
+        (*(str(part) for part in group), str(len(found)), *(f"{error:.1%}" for error in _median_errors(found)))
+        for group, found in groups.items()
+    ]
+    header = ("attention alone", "GPU", "sequence", "cells", "median error without workspaces", "with them")
+    print("\n".join(table(header, rows)))
+    without, with_them = _median_errors(cells)
+    print(f"{len(cells)} cells: median error {without:.1%} without workspaces, {with_them:.1%} with them\n")
+    claim = f"cuBLAS's workspaces bring small peaks of attention within {ATTENTION_LIMIT:.0%} in the median"
+    return conclude(claim, with_them <= ATTENTION_LIMIT < without)
+
+
+def _median_errors(cells: Sequence[AttentionPeak]) -> tuple[float, float]:
+    return median(abs(cell.error_without) for cell in cells), median(abs(cell.error_with) for cell in cells)
 
 
 def print_explained(cell: ComparedPeak) -> bool:

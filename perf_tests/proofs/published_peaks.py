@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from model.sizes import SIZES
-from perf_tests.cases import LanguageModelCase
+from perf_tests.cases import ATTENTION_BATCH_SIZE, AttentionCase, LanguageModelCase
 from perf_tests.counting.case_counters import Counters, PartPeak, counters_of
 from perf_tests.instruments.counters import WEIGHT_COPIES
+from perf_tests.limits.cuda_libraries import HOPPER, libraries_on
 
 PUBLISHED = Path(__file__).parents[2] / "published"
 TABLE = PUBLISHED / "memory.csv"
@@ -33,9 +34,13 @@ PRECISIONS = {"fp32": "fp32", "tf32(labelled fp32)": "fp32", "bf16_amp": "bf16",
 
 CHECKPOINT = "full_step_peak:checkpoint group="
 
-# PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp: one workspace for each thread that launches matrix products.
-_WORKSPACE_BYTES, _WORKSPACE_BYTES_ON_HOPPER = 8320 * 1024, 32 * 2**20
+TORCH_THEN = "2.9"
+"""Any version before 2.12 has the same rule of workspaces; the tables name none."""
+
 _HOPPER = ("H100", "H200", "H800", "H20")
+
+SMALL_CONTEXT = 1024
+UNITS = {"GB": 1e9, "MB": 1e6, "MiB": 2**20}
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,18 @@ class ComparedPeak:
         """Predicted over published, less 1."""
         assert self.cell.bytes is not None
         return self.predicted_bytes / self.cell.bytes - 1
+
+
+@dataclass(frozen=True)
+class AttentionPeak:
+    """A published peak of attention alone beside its predictions, without and with cuBLAS's workspaces."""
+
+    source: str
+    gpu: str
+    sequence_length: int
+    error_without: float
+    """Predicted over published, less 1; likewise the next."""
+    error_with: float
 
 
 @dataclass(frozen=True)
@@ -181,8 +198,33 @@ def predicted_bytes(cell: PublishedPeak) -> int:
 
 def _cublas_workspace_bytes(gpu_name: str, threads: int) -> int:
     """cuBLAS's own memory from the same allocator; forward and backward pass run in a thread each."""
-    on_hopper = gpu_name.startswith(_HOPPER)
-    return threads * (_WORKSPACE_BYTES_ON_HOPPER if on_hopper else _WORKSPACE_BYTES)
+    major = HOPPER if gpu_name.startswith(_HOPPER) else None
+    return threads * libraries_on(major, TORCH_THEN, {}).workspace_bytes
+
+
+def small_attention_peaks() -> list[AttentionPeak]:
+    """Peaks of eager attention alone at short sequences, of a forward pass in a loop over both passes.
+
+    So both threads' workspaces are there. Left out are tables whose GPU or batch is not known.
+    """
+    return [
+        _attention_peak(row)
+        for row in _rows(TABLE)
+        if (row["object"], row["compiled"], row["status"]) == ("attention", "no", "ok")
+        and row["mode"] in ("peak", "peak_forward")
+        and int(row["context"]) <= SMALL_CONTEXT
+        and (row["precision"], row["batch"]) == ("fp32", str(ATTENTION_BATCH_SIZE))
+        and "unknown" not in row["gpu"]
+    ]
+
+
+def _attention_peak(row: dict[str, str]) -> AttentionPeak:
+    width, length = int(row["d_model"]), int(row["context"])
+    case = AttentionCase("attention_forward", width, length, ATTENTION_BATCH_SIZE, "fp32", "naive", "cuda")
+    tensors = counters_of(case).peak_bytes
+    published = float(row["value"]) * UNITS[row["unit"]]
+    with_workspaces = tensors + _cublas_workspace_bytes(row["gpu"], threads=2)
+    return AttentionPeak(row["source"], row["gpu"], length, tensors / published - 1, with_workspaces / published - 1)
 
 
 def _parts_of_mode(cell: PublishedPeak, counters: Counters) -> list[PartPeak]:

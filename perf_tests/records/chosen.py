@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from perf_tests.records.store import StoredRecord
+from perf_tests.records.store import StoredRecord, name_of
 
 
 def chosen_paths(storage: Path, asked: Sequence[str]) -> list[Path]:
@@ -27,17 +27,13 @@ def _fitting(stored: Sequence[Path], storage: Path, word: str) -> list[Path]:
         if Path(word).is_dir():
             found = sorted([*Path(word).glob("*.json"), *Path(word).glob("*/*.json")])
         else:
-            found = [path for path in stored if path.name.startswith(word) or _name(path).startswith(word)]
+            found = [path for path in stored if path.name.startswith(word) or name_of(path).startswith(word)]
     except (OSError, ValueError):  # too long for a path, or with a null character in it
         found = []
     if not found:
-        known = ", ".join(map(_name, stored[-10:])) or "none"
+        known = ", ".join(map(name_of, stored[-10:])) or "none"
         raise ValueError(f"{word!r} matches no record under {storage}; the last ones stored there: {known}.")
     return found
-
-
-def _name(path: Path) -> str:
-    return f"{path.parent.name}/{path.stem}"
 
 
 def newest(records: Iterable[StoredRecord]) -> StoredRecord | None:

@@ -1,6 +1,8 @@
 """The journal of a run: one line on disk for each finished case, before the next one starts.
 
-First line: `{"header": ...}`. Then `{"started": id}`, `{"benchmark": row}`, `{"outcome": row}`, `{"pass": row}`.
+First line: `{"header": ...}`. Then `{"started": id}`, `{"benchmark": row}`, `{"outcome": row}`, `{"pass": row}`;
+`{"again": id}` where the starts and outcomes of a case before no longer count, `{"driver": version}` where another
+driver resumes.
 A process that dies leaves at most a torn last line; the file is removed once its record is written.
 """
 
@@ -17,6 +19,9 @@ from perf_tests.records.record import Json, without_nan
 
 HEADER = ("settings", "selection", "machine_info", "commit_info", "source", "command", "started")
 
+OPTIONAL = ("places", "other_drivers")
+"""In a header: the places in the grid of a shard's selection; the drivers that resumed the run."""
+
 
 @dataclass
 class JournalContents:
@@ -31,6 +36,12 @@ class JournalContents:
         """Raises KeyError for an unknown kind of line."""
         if kind == "started":
             self.starts[row] = self.starts.get(row, 0) + 1
+        elif kind == "again":
+            self.starts.pop(row, None)
+            self.outcomes[:] = [outcome for outcome in self.outcomes if outcome["id"] != row]
+        elif kind == "driver":
+            others = self.header.setdefault("other_drivers", [])
+            others += [] if row in others else [row]
         else:
             {"benchmark": self.benchmarks, "outcome": self.outcomes, "pass": self.passes}[kind].append(row)
 
@@ -49,7 +60,7 @@ class Journal:
     @classmethod
     def create(cls, folder: Path, header: Json) -> "Journal":
         folder.mkdir(parents=True, exist_ok=True)
-        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
         path = folder / f"journal-{stamp}-{os.getpid()}.jsonl"
         journal = cls(path, path.open("xb"))
         _lock(journal._file)
@@ -97,7 +108,9 @@ def read_journal(path: Path) -> JournalContents | None:
         return None
     try:
         header, *entries = (json.loads(line) for line in lines)
-        contents = JournalContents({name: header["header"][name] for name in HEADER})
+        facts = {name: header["header"][name] for name in HEADER}
+        known = {name: header["header"][name] for name in OPTIONAL if name in header["header"]}
+        contents = JournalContents(facts | known)
         for entry in entries:
             ((kind, row),) = entry.items()
             contents.add(kind, row)

@@ -29,25 +29,6 @@ Line = Mapping[str, int | None]
 Ledger = Mapping[LedgerKey, Line]
 
 
-@dataclass(frozen=True)
-class Moved:
-    """A changed counter of one case. A case in one ledger alone has no counter, and None on the other side."""
-
-    key: LedgerKey
-    counter: str
-    old: int | None
-    new: int | None
-
-    @property
-    def in_words(self) -> str:
-        phase, case_id = self.key
-        if self.counter == "":
-            return f"{phase} {case_id}: {'new' if self.old is None else 'gone'}"
-        old, new = ("none" if value is None else f"{value:,}" for value in (self.old, self.new))
-        change = "" if self.old is None or self.new is None else f" ({self.new - self.old:+,})"
-        return f"{phase} {case_id}: {self.counter} {old} -> {new}{change}"
-
-
 def ledger_file(folder: Path, torch_version: str) -> Path:
     """`torch-2.13.csv` for torch 2.13.0+cpu."""
     major, minor = torch_version.split(".")[:2]
@@ -89,15 +70,23 @@ def write_ledger(path: Path, ledger: Ledger) -> None:
     write_whole(path, text.getvalue().encode())
 
 
-def moved(old: Ledger, new: Ledger) -> list[Moved]:
-    """The differences, in the order of the new ledger; cases that are gone come last."""
+def moved(old: Ledger, new: Ledger) -> list[str]:
+    """The differences in words, in the order of the new ledger; cases that are gone come last."""
     found = []
     for key, line in new.items():
-        if key not in old:
-            found.append(Moved(key, "", None, 0))
+        before = old.get(key)
+        if before is None:
+            found.append(f"{' '.join(key)}: new")
         else:
-            found += [Moved(key, name, old[key][name], line[name]) for name in COUNTERS if old[key][name] != line[name]]
-    return found + [Moved(key, "", 0, None) for key in old if key not in new]
+            changes = [_change(name, before[name], line[name]) for name in COUNTERS if before[name] != line[name]]
+            found += [f"{' '.join(key)}: {change}" for change in changes]
+    return found + [f"{' '.join(key)}: gone" for key in old if key not in new]
+
+
+def _change(counter: str, old: int | None, new: int | None) -> str:
+    before, after = ("none" if value is None else f"{value:,}" for value in (old, new))
+    rise = "" if old is None or new is None else f" ({new - old:+,})"
+    return f"{counter} {before} -> {after}{rise}"
 
 
 @dataclass
@@ -136,15 +125,14 @@ class LedgerBook:
         if self.is_updating or self.ledger is None:
             return []
         old = {key: self.ledger[key] for key in counted if key in self.ledger}
-        findings = [found.in_words for found in moved(old, counted)]
-        return [*findings, self._how_to_accept()] if findings else []
+        return self._with_next_step(moved(old, counted))
 
     def strangers(self) -> list[str]:
         """A sentence for each line of the ledger that belongs to no case; an update drops them."""
         if self.is_updating or self.ledger is None:
             return []
-        found = [f"{' '.join(key)}: in the ledger but not in the grid" for key in self.ledger.keys() - self.keys]
-        return [*sorted(found), self._how_to_accept()] if found else []
+        strangers = sorted(self.ledger.keys() - self.keys)
+        return self._with_next_step([f"{' '.join(key)}: in the ledger but not in the grid" for key in strangers])
 
     def closed(self, is_complete: bool) -> list[str]:
         """Write the ledger where it is updated; lines for the user."""
@@ -158,11 +146,12 @@ class LedgerBook:
         known = {**old, **self.counted}
         new = {key: known[key] for key in self.keys if key in known}
         write_ledger(self.path, new)
-        changes = [found.in_words for found in moved(old, new)]
+        changes = moved(old, new)
         return [*changes, f"{len(changes)} counters or cases changed; {self.path} has {len(new)} lines."]
 
-    def _how_to_accept(self) -> str:
-        return f"If this is intended, accept it with `{COMMAND}` and commit {self.path.name}."
+    def _with_next_step(self, findings: list[str]) -> list[str]:
+        next_step = f"If this is intended, accept it with `{COMMAND}` and commit {self.path.name}."
+        return [*findings, next_step] if findings else []
 
 
 def _shown(key: LedgerKey, line: Line) -> str:

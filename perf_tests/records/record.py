@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from enum import StrEnum
 from importlib.metadata import version
 from types import UnionType
 from typing import Any
@@ -31,6 +32,18 @@ def identity_of(row: Json) -> Json:
     return identity_in(row.get("extra_info", row))
 
 
+def is_shard(record: Json) -> bool:
+    """Whether the run measured a share of its grid, so that a case it lacks is not gone."""
+    settings = record["suite"].get("settings")
+    return isinstance(settings, dict) and settings.get("shard") is not None
+
+
+def parts_of(record: Json) -> set[str]:
+    """The names of the shards that a merged record holds."""
+    names = record["suite"].get("merged_from")
+    return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
+
+
 def timing_outcomes(record: Json) -> list[Json]:
     """The outcomes of cases that were to be timed; those of extra passes over them are left out."""
     return [row for row in record["outcomes"] if row.get("pass") is None]
@@ -52,6 +65,8 @@ def build_record(header: Json, benchmarks: list[Json], outcomes: list[Json], pas
                 "settings": header["settings"],
                 "selection": header["selection"],
                 "source": header.get("source"),
+                "places": header.get("places"),
+                "other_drivers": header.get("other_drivers", []),
             },
         }
     )
@@ -121,14 +136,39 @@ def without_nan(value: Any) -> Any:
     return value
 
 
+class Compared(StrEnum):
+    """When a fact that differs makes two machines unlike."""
+
+    ALWAYS = "also where one record lacks it"
+    WHERE_KNOWN = "where both records have it"
+    NEVER = "in no case"
+
+
+LIKE_MACHINE = {
+    "memory_gib": Compared.NEVER,  # the kernel's own share differs between boots, across any rounding
+    "gpu.compute_mode": Compared.NEVER,  # who may use the GPU, not how fast it is
+    "gpu.cudnn": Compared.WHERE_KNOWN,
+    "gpu.power_limit_watts": Compared.WHERE_KNOWN,
+    "gpu.max_sm_clock_mhz": Compared.WHERE_KNOWN,
+    "gpu.max_memory_clock_mhz": Compared.WHERE_KNOWN,
+    "gpu.mig": Compared.WHERE_KNOWN,
+}
+"""The facts of `machine_info` that a like machine need not share; all others that are compared, it must."""
+
+
 def machine_differences(here: Json, there: Json) -> list[str]:
     """The facts that make two machines or builds incomparable, as `name: here, there`."""
     facts_here, facts_there = _comparable_facts(here), _comparable_facts(there)
     return [
         f"{name}: {facts_here.get(name)!r} here, {facts_there.get(name)!r} there"
         for name in sorted(facts_here.keys() | facts_there.keys())
-        if facts_here.get(name) != facts_there.get(name)
+        if _differ(LIKE_MACHINE.get(name, Compared.ALWAYS), facts_here.get(name), facts_there.get(name))
     ]
+
+
+def _differ(compared: Compared, here: object, there: object) -> bool:
+    is_unknown = here is None or there is None
+    return here != there and (compared == Compared.ALWAYS or (compared == Compared.WHERE_KNOWN and not is_unknown))
 
 
 def _comparable_facts(machine_info: Json) -> Json:
@@ -137,16 +177,11 @@ def _comparable_facts(machine_info: Json) -> Json:
     facts = {f"cpu.{name}": cpu.get(name) for name in ("brand_raw", "arch", "count")}
     facts["python"] = ".".join(str(machine_info.get("python_version")).split(".")[:2])
     facts["system"] = machine_info.get("system")
-    facts.update(_flat("", machine_info.get("torch") or {}))
-    facts.pop("memory_gib", None)  # the kernel's own share differs between boots, across any rounding
-    return facts
+    return facts | _flat("", machine_info.get("torch") or {})
 
 
 def _flat(prefix: str, facts: Json) -> Json:
     leaves: Json = {}
     for name, value in facts.items():
-        if isinstance(value, dict):
-            leaves.update(_flat(f"{prefix}{name}.", value))
-        else:
-            leaves[f"{prefix}{name}"] = value
+        leaves |= _flat(f"{prefix}{name}.", value) if isinstance(value, dict) else {f"{prefix}{name}": value}
     return leaves

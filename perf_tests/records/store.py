@@ -6,12 +6,12 @@ import os
 import platform
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from perf_tests.records.record import Json, ids_of, machine_differences, why_not_a_record
+from perf_tests.records.record import Json, ids_of, machine_differences, parts_of, why_not_a_record
 
 
 class BaselineError(Exception):
@@ -25,7 +25,11 @@ class StoredRecord:
 
     @property
     def name(self) -> str:
-        return f"{self.path.parent.name}/{self.path.stem}"
+        return name_of(self.path)
+
+
+def name_of(path: Path) -> str:
+    return f"{path.parent.name}/{path.stem}"
 
 
 @dataclass(frozen=True)
@@ -52,9 +56,15 @@ def each_readable(paths: Iterable[Path], left_out: list[str]) -> Iterator[Stored
             left_out.append(str(error))
 
 
+def without_parts(records: Sequence[StoredRecord]) -> list[StoredRecord]:
+    """Without the shards that a merged record among them holds: their launches would count twice."""
+    parts = set[str]().union(*(parts_of(record.data) for record in records))
+    return [record for record in records if record.name not in parts]
+
+
 def list_records(storage: Path) -> Listing:
     left_out: list[str] = []
-    records = list(each_readable(sorted(storage.glob("*/*.json")), left_out))
+    records = without_parts(list(each_readable(sorted(storage.glob("*/*.json")), left_out)))
     records.sort(key=lambda record: str(record.data.get("datetime")))
     return Listing(records, left_out)
 
@@ -169,7 +179,7 @@ def _path_of(storage: Path, asked: str) -> Path:
     if len(found) == 1:
         return found[0]
     if found:
-        names = ", ".join(f"{path.parent.name}/{path.stem}" for path in found)
+        names = ", ".join(map(name_of, found))
         raise BaselineError(f"--benchmark-compare={asked} matches several records ({names}); give more of the name.")
     known = ", ".join(path.stem for path in sorted(own.glob("*.json"))) or "none"
     raise BaselineError(f"--benchmark-compare={asked} matches no record under {storage}; recorded here: {known}.")

@@ -3,13 +3,15 @@
 import gc
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perf_tests.audit.notices import notice_lines, with_notices
+from perf_tests.audit.benchmark_figures import timings_of
+from perf_tests.audit.consistency import findings_between
 from perf_tests.bench.benchmark_options import SavingOptions, regressions
 from perf_tests.bench.outcomes import outcome_of_report
 from perf_tests.bench.session import MeasuringSession
@@ -22,7 +24,9 @@ from perf_tests.options import Settings
 from perf_tests.records.compare import compare
 from perf_tests.records.record import Json, identity_of, ids_of
 from perf_tests.records.store import StoredRecord, encoded, list_records, write_whole
-from perf_tests.views.screens.comparison import Tone, comparison_lines, width
+from perf_tests.records.words import how_many
+from perf_tests.run.time_limit import TIME_LIMIT
+from perf_tests.views.screens.comparison import comparison_lines, width
 from perf_tests.views.screens.lines import result_lines, time_line
 from perf_tests.views.screens.passes import pass_lines
 
@@ -30,25 +34,31 @@ from perf_tests.views.screens.passes import pass_lines
 def note_start(item: pytest.Item, workbench: Workbench) -> None:
     assert workbench.session is not None
     with _or_stop(workbench.session):
-        workbench.session.begin(item.nodeid, workbench.settings.warmup_rounds, workbench.rounds(item.stash[CASE]))
+        case = item.stash[CASE]
+        workbench.session.begin(item.nodeid, workbench.warmup_rounds(case), workbench.rounds(case))
 
 
 def note_report(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Write the case's row, or why it has none, to the journal."""
-    workbench, case, extra_pass = item.config.stash[WORKBENCH], item.stash[CASE], item.stash[PASS]
-    if workbench.session is None or report.when == "teardown":
-        return
+    """Write the case's row, or why it has none, to the journal; after a failure stop where the device is unusable."""
+    workbench = item.config.stash[WORKBENCH]
+    if workbench.session is not None and report.when != "teardown":
+        _keep(item, report, workbench.session)
+    if not report.passed:
+        _leave_nothing(item, workbench)
+
+
+def _keep(item: pytest.Item, report: pytest.TestReport, session: MeasuringSession) -> None:
+    case, extra_pass = item.stash[CASE], item.stash[PASS]
     benchmark: Any = getattr(item, "funcargs", {}).get("benchmark")
-    with _or_stop(workbench.session):
+    with _or_stop(session):
         if not report.passed:
             rounds = list(benchmark.stats["data"]) if benchmark is not None and benchmark.stats else []
             outcome = item.stash.get(OUTCOME, None) or outcome_of_report(report)
-            workbench.session.not_measured(item.nodeid, case, outcome, rounds, extra_pass)
-            _leave_nothing(item, workbench)
+            session.not_measured(item.nodeid, case, outcome, rounds, extra_pass)
         elif report.when == "call" and extra_pass is not None:
-            workbench.session.passed(item.nodeid, case, extra_pass, item.stash[PASS_VALUES])
+            session.passed(item.nodeid, case, extra_pass, item.stash[PASS_VALUES])
         elif report.when == "call":
-            workbench.session.measured(benchmark.stats.as_dict(include_data=True))
+            session.measured(benchmark.stats.as_dict(include_data=True))
 
 
 @contextmanager
@@ -71,8 +81,9 @@ def _leave_nothing(item: pytest.Item, workbench: Workbench) -> None:
             setattr(sys, name, None)
     gc.collect()
     if not workbench.device.is_alive():
+        again = "start again" if workbench.session is None else "resume with --resume"
         item.session.shouldstop = (
-            f"{workbench.device.torch_device} is unusable after {item.name}; resume in a new process with --resume."
+            f"{workbench.device.torch_device} is unusable after {item.name}; {again} in a new process."
         )
 
 
@@ -84,12 +95,20 @@ def finish(session: pytest.Session) -> None:
     measuring, saving = stash[WORKBENCH].session, stash[SAVING]
     assert measuring is not None
     if not measuring.is_complete:
+        limit = stash[TIME_LIMIT]
+        if limit is not None and limit.is_reached:
+            _stop_at_limit(session, run, measuring, limit.minutes)
         run.notes.append(_interruption(measuring))
         return
-    run.record = with_notices(measuring.record())
+    run.record = measuring.record()
+    findings = findings_between(timings_of(run.record))
+    run.record["notices"] = [{**asdict(finding), "sentence": finding.sentence()} for finding in findings]
     _save(run, run.record, measuring, saving)
     if run.baseline is not None:
-        _compare(run, run.record, run.baseline.data, stash[SETTINGS], saving)
+        _compare(run, run.record, _inside(run.record, run.baseline.data, stash[SETTINGS]), saving, run.gone_counts)
+        if not run.gone_counts:
+            left_out = selectable_cases(stash[SETTINGS]) - len(ids_of(run.record))
+            run.notes.append(f"Not selected, so not counted as gone: {how_many(left_out, 'case')} of these axes.")
         judge(run, saving.storage, is_asked=saving.compare_with is not None)
     if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:  # every case of a resumed run was done
         session.exitstatus = pytest.ExitCode.OK
@@ -101,7 +120,25 @@ def finish(session: pytest.Session) -> None:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR  # as for any incomparable baseline
 
 
+def _stop_at_limit(session: pytest.Session, run: Run, measuring: MeasuringSession, minutes: float) -> None:
+    """What is measured is compared; cases left are no success where the comparison may fail."""
+    selection, saving = measuring.contents.header["selection"], session.config.stash[SAVING]
+    left = len(set(selection) - measuring.contents.finished_ids)
+    run.notes.append(
+        f"--time-limit {minutes:g} is reached, {how_many(left, 'case')} {'is' if left == 1 else 'are'} left."
+    )
+    if run.baseline is not None:
+        _compare(run, measuring.record(), run.baseline.data, saving, gone_counts=False)
+    if session.exitstatus == pytest.ExitCode.OK and run.failures:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    elif session.exitstatus == pytest.ExitCode.OK and saving.compare_fail:
+        session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+
 def _interruption(measuring: MeasuringSession) -> str:
+    if measuring.in_flight is not None:
+        with suppress(OSError):  # a full disk, which was reported already
+            measuring.measure_again(measuring.in_flight)
     journal, header, finished = measuring.journal, measuring.contents.header, len(measuring.contents.finished_ids)
     if not finished:
         journal.discard()
@@ -128,18 +165,20 @@ def _save(run: Run, record: Json, measuring: MeasuringSession, saving: SavingOpt
         )
 
 
-def _compare(run: Run, record: Json, baseline: Json, settings: Settings, saving: SavingOptions) -> None:
+def _inside(record: Json, baseline: Json, settings: Settings) -> Json:
+    """The baseline without rows outside of this run's axes."""
     ids = ids_of(record)
     inside = {
         kind: [row for row in baseline[kind] if row[key] in ids or is_inside(identity_of(row), settings)]
         for kind, key in (("benchmarks", "fullname"), ("outcomes", "id"))
     }
-    run.rows = compare({**baseline, **inside}, record, run.gone_counts)
+    return {**baseline, **inside}
+
+
+def _compare(run: Run, record: Json, baseline: Json, saving: SavingOptions, gone_counts: bool) -> None:
+    run.rows = compare(baseline, record, gone_counts)
     run.failures += [f"{row.id}: {row.status}, {row.explanation}" for row in run.rows if row.is_failure]
     run.failures += regressions(record, baseline, saving.compare_fail)
-    if not run.gone_counts:
-        left_out = selectable_cases(settings) - len(ids)
-        run.notes.append(f"{left_out} cases of these axes were not selected; they do not count as gone.")
 
 
 def judge(run: Run, storage: Path, is_asked: bool) -> None:
@@ -173,14 +212,16 @@ def show(terminal: pytest.TerminalReporter) -> None:
 
 def _show_run(terminal: pytest.TerminalReporter, run: Run) -> None:
     if run.record is not None:
-        _show(terminal, "results", [*result_lines(run.record), *notice_lines(run.record)])
+        _show(
+            terminal, "results", [*result_lines(run.record), *(notice["sentence"] for notice in run.record["notices"])]
+        )
         for name, lines in pass_lines(run.record).items():
             _show(terminal, name, lines)
     if run.baseline is not None and run.rows:
         terminal.section(f"compared with {run.baseline.name}", sep="-")
         for line in comparison_lines(run.rows, width()):
             # pytest's own colours, which `--color` and NO_COLOR turn off.
-            terminal.write_line(line.text, red=line.tone == Tone.BAD, green=line.tone == Tone.GOOD)
+            terminal.write_line(line.text, red=line.colour == "red", green=line.colour == "green")
     _show(terminal, "gate", run.verdict_lines)
     seconds = {"total": seconds_since_process_start(), **terminal.config.stash[WORKBENCH].spent_seconds}
     _show(terminal, "run", [time_line(seconds), *run.notes])

@@ -13,9 +13,20 @@ import pytest
 
 from perf_tests.bench.benchmark_options import SavingOptions, same_parameters, show_beside_baseline
 from perf_tests.bench.outcomes import Outcome
-from perf_tests.bench.progress import Line, Progress, expected_work
+from perf_tests.bench.progress import Line, Progress
 from perf_tests.bench.session import MeasuringSession, ResumeError, open_journal
-from perf_tests.bench.stash import AGAINST, CASE, OTHER_MEASURE, PASS, RUN, SAVING, SETTINGS, WORKBENCH, Run
+from perf_tests.bench.stash import (
+    AGAINST,
+    CASE,
+    OTHER_MEASURE,
+    PASS,
+    PLACES,
+    RUN,
+    SAVING,
+    SETTINGS,
+    WORKBENCH,
+    Run,
+)
 from perf_tests.bench.workbench import Workbench, set_up
 from perf_tests.cases import FAMILIES
 from perf_tests.gate.accepted import FILE_NAME, Acceptance, read_accepted
@@ -26,6 +37,22 @@ from perf_tests.options import PASSES
 from perf_tests.passes.every_pass import EVERY_PASS
 from perf_tests.records.record import Json, machine_differences
 from perf_tests.records.store import BaselineError, StoredRecord, latest_baseline, list_records, numbered_baseline
+from perf_tests.run.case_time import predicted_seconds
+from perf_tests.run.time_limit import TIME_LIMIT, read_time_limit
+
+RETRIED = ("error", "process_died")
+"""Outcomes of cases that --retry measures again."""
+
+
+def read_run_options(config: pytest.Config) -> None:
+    """Raises pytest.UsageError for a time limit, or a way of resuming, that makes no sense here."""
+    option = config.option
+    for name, value in {"--retry": option.retry, "--resume-any-driver": option.resume_any_driver}.items():
+        if value and not option.resume:
+            raise pytest.UsageError(f"{name} is for an interrupted run; add --resume.")
+    config.stash[TIME_LIMIT] = limit = read_time_limit(config)
+    if limit is not None and (config.stash[SAVING].disabled or config.stash[SETTINGS].nvtx):
+        raise pytest.UsageError("--time-limit keeps what is measured, and this run keeps nothing; drop one of the two.")
 
 
 def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pytest.Item]:
@@ -35,6 +62,9 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
             "perf_tests measures with pytest-benchmark, and -p no:benchmark switched it off; drop that option."
         )
     saving, settings = config.stash[SAVING], config.stash[SETTINGS]
+    # A worker or a shard may run any part of the selection.
+    if settings.cold_cache and OTHER_MEASURE not in config.stash and settings.shard is None:
+        check_cold_cache(benchmarks)
     config.stash[WORKBENCH] = workbench = set_up(settings)
     if config.stash[AGAINST] is not None:
         return benchmarks
@@ -44,10 +74,17 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     return benchmarks if saving.disabled or settings.nvtx else _open_run(config, benchmarks, workbench)
 
 
+def check_cold_cache(benchmarks: list[pytest.Item]) -> None:
+    if not any(item.stash[CASE].identity().get("cache") for item in benchmarks):
+        raise pytest.UsageError(
+            "--cold-cache is for timings of attention alone, and none is selected; drop it or add test_attention.py."
+        )
+
+
 def _open_run(config: pytest.Config, benchmarks: list[pytest.Item], workbench: Workbench) -> list[pytest.Item]:
     """Choose the baseline and open the journal; returns the cases that it does not hold yet."""
     saving, settings = config.stash[SAVING], config.stash[SETTINGS]
-    run = Run(gone_counts=not _is_restricted(config))
+    run = Run(gone_counts=settings.shard is None and not _is_restricted(config))
     if workbench.why_no_health:
         run.notes.append(workbench.why_no_health)
     machine_info = machine_info_of(config)
@@ -59,7 +96,8 @@ def _open_run(config: pytest.Config, benchmarks: list[pytest.Item], workbench: W
         run.baseline = _baseline(run, saving, machine_info, timed)
         run.accepted = accepted_slowdowns(config.rootpath) if saving.compare else ()
         header = _header(config, [item.nodeid for item in benchmarks], machine_info)
-        journal, contents = open_journal(saving.storage, header, config.option.resume)
+        option = config.option
+        journal, contents, notes = open_journal(saving.storage, header, option.resume, option.resume_any_driver)
     except (BaselineError, ResumeError, ProfilerBusyError) as error:
         raise pytest.UsageError(str(error)) from error
     except OSError as error:
@@ -67,16 +105,34 @@ def _open_run(config: pytest.Config, benchmarks: list[pytest.Item], workbench: W
             f"The run cannot be saved under {saving.storage}: {error}. "
             "Make the folder writable or choose another with --benchmark-storage=file://PATH."
         ) from error
-    left = [item for item in benchmarks if item.nodeid not in contents.finished_ids]
-    works = {item.nodeid: _expected_work(item, workbench) for item in left}
-    workbench.session = MeasuringSession(journal, contents, Progress(terminal_line(config), works))
+    workbench.session = MeasuringSession(journal, contents, Progress(terminal_line(config)))
     config.stash[RUN] = run
-    if contents.starts:
+    run.notes += notes
+    left = cases_left(benchmarks, workbench.session, option.retry)
+    workbench.session.progress.predicted_seconds.update({i.nodeid: predicted_seconds(i, settings) for i in left})
+    _limit_time(config, left)
+    if contents.starts or contents.finished_ids:
         done = len(benchmarks) - len(left)
         run.notes.append(f"Resumed {journal.path.name}: {done} of {len(benchmarks)} cases were done.")
     elif config.option.resume:
         run.notes.append("No interrupted run of this machine to resume; this is a new run.")
     return _without_killers(left, workbench.session)
+
+
+def cases_left(benchmarks: list[pytest.Item], session: MeasuringSession, retries: bool) -> list[pytest.Item]:
+    """The cases that the journal does not hold."""
+    for row in list(session.contents.outcomes) if retries else []:
+        if row["outcome"] in RETRIED:
+            session.measure_again(row["id"])
+    finished = session.contents.finished_ids
+    return [item for item in benchmarks if item.nodeid not in finished]
+
+
+def _limit_time(config: pytest.Config, items: list[pytest.Item]) -> None:
+    limit = config.stash[TIME_LIMIT]
+    if limit is not None:
+        limit.refuse_if_too_short(items)
+        config.pluginmanager.register(limit, "time limit")
 
 
 def _mark(benchmarks: list[pytest.Item], workbench: Workbench) -> None:
@@ -89,18 +145,14 @@ def _mark(benchmarks: list[pytest.Item], workbench: Workbench) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore:Benchmark fixture was not used at all"))
 
 
-def _expected_work(item: pytest.Item, workbench: Workbench) -> float:
-    case, extra_pass = item.stash[CASE], item.stash[PASS]
-    rounds = workbench.rounds(case)
-    return expected_work(case, rounds if extra_pass is None else EVERY_PASS[extra_pass].rounds_of(case.phase, rounds))
-
-
 def _header(config: pytest.Config, selection: list[str], machine_info: Json) -> Json:
     """What two calls must share to be one run, the command that resumes it, and when it started."""
     commit_info = config.hook.pytest_benchmark_generate_commit_info(config=config)
     config.hook.pytest_benchmark_update_commit_info(config=config, commit_info=commit_info)
     words, settings = ["pytest", *config.invocation_params.args], asdict(config.stash[SETTINGS])
+    places = config.stash.get(PLACES, None)
     return {
+        **({} if places is None else {"places": places}),
         "settings": {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()},
         "selection": selection,
         "machine_info": machine_info,

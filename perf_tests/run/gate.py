@@ -1,14 +1,12 @@
 """The gate under pytest: measure the collected cases in turns with base, and report a verdict as each test's result."""
 
 import shlex
-import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
 
 from perf_tests.bench.against import Against
-from perf_tests.bench.progress import Line
 from perf_tests.bench.stash import AGAINST, CASE, GATE_RULES, SAVING, SETTINGS, WORKBENCH
 from perf_tests.cases import family_of
 from perf_tests.gate.conclusion import RunVerdict
@@ -17,8 +15,10 @@ from perf_tests.gate.verdicts import CaseResult, Verdict
 from perf_tests.paired.measuring import UnmeasurableError
 from perf_tests.paired.run import GatePlan, GateRun, run_gate
 from perf_tests.paired.trees import Commit, TreeError, find_commit
+from perf_tests.paired.watch import Watch
 from perf_tests.records.store import write_whole
 from perf_tests.run.before import accepted_slowdowns, machine_info_of, terminal_line
+from perf_tests.run.time_limit import TIME_LIMIT
 from perf_tests.views.screens.gate import finding_sentences, markdown, report_lines
 from perf_tests.views.screens.lines import case_name
 
@@ -31,8 +31,7 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
     workbench, against = config.stash[WORKBENCH], config.stash[AGAINST]
     assert against is not None
     accepted_slowdowns(config.rootpath)
-    # Base and head are in memory at the same time.
-    workbench.budget_bytes //= 2
+    half_bytes = workbench.halve_memory()
     items, unmeasured = [], {}
     for item in benchmarks:
         refusal = workbench.why_not(item.stash[CASE])
@@ -41,12 +40,17 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
             items.append(item)
         else:
             unmeasured[item.nodeid] = refusal.in_words
+    if not items:
+        first, reason = next(iter(unmeasured.items()))
+        raise pytest.UsageError(
+            f"The gate can measure none of {len(unmeasured)} cases; of the first, {case_name(first)}: {reason}"
+        )
     plan = GatePlan(
         root=config.rootpath,
         storage=config.stash[SAVING].storage,
         against=against,
         base=_base(config, against),
-        settings=replace(config.stash[SETTINGS], memory_budget_bytes=workbench.budget_bytes),
+        settings=replace(config.stash[SETTINGS], memory_budget_bytes=half_bytes),
         cases={item.nodeid: item.stash[CASE] for item in items},
         ids_at_base={item.nodeid: _id_at_base(item, against) for item in items},
         machine_info=machine_info_of(config),
@@ -54,7 +58,13 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
         options=shlex.join(word for word in config.invocation_params.args if word not in config.args),
     )
     terminal = config.pluginmanager.getplugin("terminalreporter")
-    watch = GateWatch(terminal, terminal_line(config), plan.rules.screen_pairs, plan.seconds)
+    limit = config.stash[TIME_LIMIT]
+    if limit is not None:
+        limit.refuse_if_too_short(items)
+    watch = Watch(
+        terminal, terminal_line(config), plan.rules.screen_pairs, plan.seconds,
+        seconds_left=None if limit is None else lambda: limit.seconds_left,
+    )  # fmt: skip
     config.pluginmanager.register(GatePlugin(GateRun(plan), watch, unmeasured), "gate")
 
 
@@ -76,45 +86,10 @@ def _id_at_base(item: pytest.Item, against: Against) -> str:
     return f"{item.nodeid.partition('[')[0]}[{family.id_of(*(axes[name] for name in family.axes))}]"
 
 
-@dataclass
-class GateWatch:
-    """Shows the progress of the run: on a rewritten `line`, or without one as a line per launch pair."""
-
-    terminal: pytest.TerminalReporter | None
-    line: Line | None
-    screen_pairs: int
-    seconds: float
-    """The run's budget."""
-    _start: float = field(default_factory=time.monotonic)
-    _prefix: str = ""
-    _cases: int = 0
-
-    def pair_begins(self, stage: int, pair: int, cases: int) -> None:
-        self._cases = cases
-        self._prefix = f"launch pair {pair + 1} of {self.screen_pairs}"
-        if stage == 2:
-            self._prefix = f"launch pair {pair + 1 - self.screen_pairs} of the undecided cases"
-        if self.line is None and self.terminal is not None:
-            seconds = time.monotonic() - self._start
-            self.terminal.ensure_newline()
-            self.terminal.write_line(f"{self._prefix}: {cases} cases, {seconds:.0f} s so far")
-
-    def case_begins(self, case: str, place: int) -> None:
-        if self.line is not None:
-            left = max(0.0, self.seconds - (time.monotonic() - self._start))
-            left_words = f"at most {left / 60:.0f} min left"
-            text = f"{self._prefix}  case {place + 1} of {self._cases}  {left_words}  {case_name(case)}"
-            self.line.rewrite(text, erase=True)
-
-    def ends(self) -> None:
-        if self.line is not None:
-            self.line.rewrite("", erase=True)
-
-
 @dataclass(eq=False)  # pytest keeps its plugins in sets
 class GatePlugin:
     run: GateRun
-    watch: GateWatch
+    watch: Watch
     unmeasured: dict[str, str]
     """Why a case is not measured."""
     rows: dict[str, CaseResult] = field(default_factory=dict)
@@ -201,6 +176,13 @@ class GatePlugin:
             return
         if result.exit_code:
             session.exitstatus = result.exit_code
+        elif self.watch.is_out_of_time:
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+            left = sum(row.verdict in (Verdict.UNDECIDED, Verdict.NOT_MEASURED) for row in result.cases)
+            self.run.notes.append(
+                f"--time-limit ended the gate with {left} of {len(result.cases)} cases undecided, which is no success; "
+                "give it more minutes or fewer cases."
+            )
         if summary is not None:
             try:
                 write_whole(summary, markdown(result, self.run.header, self.run.plan.rules).encode())

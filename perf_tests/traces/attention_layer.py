@@ -114,9 +114,7 @@ def _host_spans(trace: Trace) -> dict[str, dict[Cell, Region]]:
 def _part_row(part: str, cells: Layers, spans: dict[Cell, Region], rates: Rates) -> Json:
     busy_us, idle_us = _typical_us(cells.values()), median(map(_idle_us, cells.values()))
     flops = fmean(sum(kernel.flops for kernel in group) for group in cells.values())
-    product_flops = fmean(
-        sum(kernel.flops for kernel in group if kernel.kind == "matrix product") for group in cells.values()
-    )
+    product_flops = fmean(sum(kernel.flops for kernel in _products(group)) for group in cells.values())
     known = fmean(sum(kernel.bytes_touched or 0 for kernel in group) for group in cells.values())
     layers: dict[str, list[float]] = defaultdict(list)
     for (_, layer), group in cells.items():
@@ -164,11 +162,7 @@ def _lanes(cells: dict[str, Layers], layers: Layers, spans: dict[str, dict[Cell,
 
 def _softmax_over_products(cells: dict[str, Layers]) -> Json:
     softmax = cells["softmax"].values()
-    products = [
-        [kernel for kernel in group if kernel.kind == "matrix product"]
-        for part in PRODUCTS
-        for group in cells[part].values()
-    ]
+    products = [_products(group) for part in PRODUCTS for group in cells[part].values()]
     flops = sum(kernel.flops for group in products for kernel in group)
     softmax_flops = sum(kernel.flops for group in softmax for kernel in group)
     return {
@@ -178,6 +172,10 @@ def _softmax_over_products(cells: dict[str, Layers]) -> Json:
         else None,
         "softmax_over_products_flops": softmax_flops / flops if softmax and flops else None,
     }
+
+
+def _products(kernels: Sequence[TracedKernel]) -> list[TracedKernel]:
+    return [kernel for kernel in kernels if kernel.kind == "matrix product"]
 
 
 def _typical_us(groups: Iterable[Sequence[TracedKernel]]) -> float:

@@ -7,8 +7,8 @@ forward operation that they differentiate by autograd's sequence number.
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from perf_tests.records.record import Json
 from perf_tests.traces.kernel_events import Call, MemoryOperation, Region, Span, Trace, TracedKernel
@@ -45,6 +45,17 @@ _LAUNCHES_NOTHING = {
 
 _GENERATED = re.compile(r"^(graph_\d+_)?(cpp_fused|triton)_")
 _COPY_KINDS = {"HtoD": "host-to-device", "DtoH": "device-to-host", "DtoD": "device-to-device"}
+
+
+class NoDeviceEventsError(ValueError):
+    """The trace of a GPU without what ran on it; the message is one sentence without a period."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the profiler saw nothing of what ran on the GPU, because it could not use CUPTI, and the host's times are "
+            "no kernels; take other CUDA versions off LD_LIBRARY_PATH, let the driver admit your user to profiling "
+            "(NVreg_RestrictProfilingToAdminUsers=0), and trace again"
+        )
 
 
 @dataclass
@@ -129,7 +140,8 @@ def _computes(name: str) -> bool:
 
 
 def read_chrome_trace(text: bytes) -> Trace:
-    """The trace. Raises ValueError with one sentence for other text, or a trace without rounds."""
+    """The trace. Raises ValueError with one sentence for other text, a trace without rounds, or one of a GPU without
+    kernels (NoDeviceEventsError)."""
     try:
         events = [event for event in json.loads(text)["traceEvents"] if event.get("ph") == "X" and "cat" in event]
     except (ValueError, KeyError, TypeError) as error:
@@ -138,19 +150,21 @@ def read_chrome_trace(text: bytes) -> Trace:
 
 
 def trace_of_events(events: list[Json]) -> Trace:
-    """The trace of events in Kineto's schema. Raises ValueError without rounds."""
+    """The trace of events in Kineto's schema. Raises ValueError without rounds, or without kernels of a GPU."""
     reader = _Reader()
     for event in sorted((event for event in events if event["cat"] in HOST_EVENTS), key=_place):
         reader.read(event)
     if not reader.rounds:
         raise ValueError(f"it has no range {ROUND!r}, which the suite puts around each traced round")
     on_device = [event for event in events if event["cat"] == "kernel"]
+    copies = [event for event in events if event["cat"] in ("gpu_memcpy", "gpu_memset")]
     kernels = list(_device_kernels(on_device, reader))
     if not on_device:
-        kernels = [_kernel(event, frame, None, _facts_of(event["name"], event)) for event, frame in reader.operations]
-    copies = [event for event in events if event["cat"] in ("gpu_memcpy", "gpu_memset")]
+        if copies or reader.calls:  # of the CUDA runtime
+            raise NoDeviceEventsError
+        kernels = [_kernel(event, frame, event) for event, frame in reader.operations]
     return Trace(
-        is_on_gpu=bool(on_device or copies),
+        is_on_gpu=bool(on_device),
         rounds=reader.rounds,
         kernels=sorted(kernels, key=lambda kernel: kernel.start_us),
         memory_operations=[_memory_operation(event, reader) for event in copies],
@@ -171,34 +185,29 @@ def _device_kernels(events: list[Json], reader: _Reader) -> Iterator[TracedKerne
     seen: set[int] = set()
     for event in sorted(events, key=_place):
         call, frame = reader.launches.get(event.get("args", {}).get("correlation"), (None, _Frame(0)))
-        facts = _facts_of(event["name"], frame.operation)
+        kernel = _kernel(event, frame, frame.operation, call)
         if id(frame.operation) in seen:  # a product may be split and then summed: its cost belongs to it once
-            facts.update(flops=0, bytes_touched=0, is_first_of_operation=False)
+            kernel = replace(kernel, flops=0, bytes_touched=0, is_first_of_operation=False)
         if frame.operation is not None:
             seen.add(id(frame.operation))
-        yield _kernel(event, frame, call, facts)
+        yield kernel
 
 
-def _kernel(event: Json, frame: _Frame, launch: Call | None, facts: dict[str, Any]) -> TracedKernel:
-    return TracedKernel(
-        start_us=event["ts"], end_us=_end_us(event), name=event["name"], regions=frame.regions,
-        is_backward=frame.is_backward, launch=launch, **facts,
+def _kernel(event: Json, frame: _Frame, operation: Json | None, launch: Call | None = None) -> TracedKernel:
+    name = event["name"]
+    made = partial(
+        TracedKernel, event["ts"], _end_us(event), name,
+        regions=frame.regions, is_backward=frame.is_backward, launch=launch,
     )  # fmt: skip
-
-
-def _facts_of(kernel: str, operation: Json | None) -> dict[str, Any]:
     if operation is None:
-        return {"kind": kind_of(kernel)}
-    name, arguments = operation["name"], operation.get("args", {})
+        return made(kind_of(name))
+    operator, arguments = operation["name"], operation.get("args", {})
     dims, dtypes = arguments.get("Input Dims", []), arguments.get("Input type", [])
     tensors = tensors_of(dims, dtypes)
-    return {
-        "kind": kind_of(kernel, name, tuple(dtype for _, dtype in tensors)),
-        "operator": name,
-        "shapes": " ".join("x".join(map(str, shape)) or "1" for shape, _ in tensors),
-        "flops": flops_of(name, dims, dtypes),
-        "bytes_touched": bytes_of(name, dims, dtypes),
-    }
+    kind = kind_of(name, operator, tuple(dtype for _, dtype in tensors))
+    shapes = " ".join("x".join(map(str, shape)) or "1" for shape, _ in tensors)
+    flops, touched = flops_of(operator, dims, dtypes), bytes_of(operator, dims, dtypes)
+    return made(kind, operator, shapes, flops=flops, bytes_touched=touched)
 
 
 def _memory_operation(event: Json, reader: _Reader) -> MemoryOperation:

@@ -11,19 +11,21 @@ KINDS = (
 
 PRODUCTS = ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "mkldnn::_linear_pointwise", "aten::_scaled_mm")
 
-_REDUCTIONS = {
-    "sum", "mean", "max", "min", "amax", "amin", "argmax", "linalg_vector_norm", "norm", "var", "std", "prod", "any",
-    "all", "logsumexp", "_softmax", "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data", "cumsum",
-    "native_layer_norm", "_foreach_norm", "nll_loss_forward", "_fused_rms_norm",
-}  # fmt: skip
 _COPIES = {"copy_", "clone", "cat", "contiguous", "_to_copy", "to", "_foreach_copy_"}
-_FILLS = {
-    "fill_", "zero_", "zeros", "zeros_like", "new_zeros", "ones_like", "ones", "full", "full_like", "_foreach_zero_",
-    "scalar_tensor",
-}  # fmt: skip
-_INDEXING = {
-    "index", "gather", "scatter_", "scatter_add_", "scatter", "scatter_add", "_index_put_impl_", "index_put_",
-    "embedding", "embedding_dense_backward", "index_select", "index_add_",
+_OPERATORS = {
+    "reduction": {
+        "sum", "mean", "max", "min", "amax", "amin", "argmax", "linalg_vector_norm", "norm", "var", "std", "prod",
+        "any", "all", "logsumexp", "_softmax", "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data",
+        "cumsum", "native_layer_norm", "_foreach_norm", "nll_loss_forward", "_fused_rms_norm",
+    },
+    "memset": {
+        "fill_", "zero_", "zeros", "zeros_like", "new_zeros", "ones_like", "ones", "full", "full_like",
+        "_foreach_zero_", "scalar_tensor",
+    },
+    "indexing": {
+        "index", "gather", "scatter_", "scatter_add_", "scatter", "scatter_add", "_index_put_impl_", "index_put_",
+        "embedding", "embedding_dense_backward", "index_select", "index_add_",
+    },
 }  # fmt: skip
 
 _ELEMENT_BYTES = {
@@ -62,10 +64,7 @@ def _kind_of_operator(operator: str, dtypes: tuple[str, ...]) -> str | None:
         return "fused attention"
     if name in _COPIES:
         return "cast" if len(set(dtypes[:2])) == 2 and name != "cat" else "copy"
-    for names, kind in ((_REDUCTIONS, "reduction"), (_FILLS, "memset"), (_INDEXING, "indexing")):
-        if name in names:
-            return kind
-    return None
+    return next((kind for kind, names in _OPERATORS.items() if name in names), None)
 
 
 def tensors_of(dims: Dims, dtypes: list[str]) -> list[tuple[tuple[int, ...], str]]:

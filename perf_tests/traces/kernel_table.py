@@ -1,13 +1,13 @@
 """The kernels of one round: by name and shape, by kind, by region of the model, and the gaps between them."""
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median, pstdev
-from typing import TypeVar
 
 from perf_tests.phases import LANGUAGE_MODEL, phase_named
+from perf_tests.records.grouped import grouped
 from perf_tests.records.record import Json
 from perf_tests.traces.attention_layer import attention_values
 from perf_tests.traces.kernel_events import MemoryOperation, Span, Trace, TracedKernel, label, total_us
@@ -15,9 +15,6 @@ from perf_tests.traces.kernel_kinds import KINDS, PRODUCTS
 
 TOP_KERNELS = 12
 TOP_SHAPES = 6
-
-K = TypeVar("K", bound=Hashable)
-S = TypeVar("S", bound=Span)
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ def kernel_values(
     rounds = _Rounds(count, total_us(kernels) / count, total_us(trace.rounds) / count)
     busy_spans = busy(kernels, trace)
     of_round = [sum(span.holds(kernel.issued_us) for kernel in kernels) for span in trace.rounds]
-    of_kind = _grouped(kernels, lambda kernel: kernel.kind)
+    of_kind = grouped(kernels, lambda kernel: kernel.kind)
     launches = [(kernel.launch, kernel) for kernel in kernels]
     return {
         "rounds": count,
@@ -91,12 +88,10 @@ def kernel_values(
 
 def expected_products(identity: Json) -> int | None:
     """Matrix products of one round of naive attention: 9 a layer and the head's going forward, twice that back."""
-    if identity.get("attention") != "naive" or identity.get("execution", "eager") != "eager":
-        return None
-    if identity.get("checkpoint", "none") != "none" or identity.get("model", "ours") != "ours":
-        return None
+    naive = {"attention": "naive", "execution": "eager", "checkpoint": "none", "model": "ours"}
+    is_naive = "attention" in identity and all(identity.get(name, value) == value for name, value in naive.items())
     phase = phase_named(str(identity.get("phase")))
-    if phase is None:
+    if phase is None or not is_naive:
         return None
     forward = 9 * identity["num_layers"] + 1 if phase.family == LANGUAGE_MODEL else 2
     return (phase.forward_multiple or 0) * forward
@@ -181,7 +176,7 @@ def _memory_operations(trace: Trace, rounds: _Rounds) -> list[Json]:
             "seconds": total_us(group) / rounds.count / 1e6,
             "share_of_wall": total_us(group) / rounds.count / rounds.wall_us,
         }
-        for kind, group in sorted(_grouped(_copies(trace), lambda operation: operation.kind).items())
+        for kind, group in sorted(grouped(_copies(trace), lambda operation: operation.kind).items())
     ]
 
 
@@ -214,7 +209,7 @@ def _api_gaps(trace: Trace) -> list[float]:
     inside = [call for call in trace.calls if trace.round_at(call.start_us) is not None]
     return [
         max(later.start_us - earlier.end_us, 0.0)
-        for calls in _grouped(inside, lambda call: call.thread).values()
+        for calls in grouped(inside, lambda call: call.thread).values()
         for earlier, later in pairwise(sorted(calls, key=lambda call: call.start_us))
         if trace.round_at(earlier.start_us, later.start_us) is not None
     ]
@@ -234,12 +229,7 @@ def _spread(times_us: Sequence[float]) -> Json | None:
     }
 
 
-def _grouped(spans: Iterable[S], key: Callable[[S], K]) -> dict[K, list[S]]:
-    groups: dict[K, list[S]] = defaultdict(list)
-    for span in spans:
-        groups[key(span)].append(span)
-    return groups
-
-
-def _longest_first(spans: Iterable[S], key: Callable[[S], K]) -> list[tuple[K, list[S]]]:
-    return sorted(_grouped(spans, key).items(), key=lambda item: -total_us(item[1]))
+def _longest_first(
+    spans: Iterable[TracedKernel], key: Callable[[TracedKernel], str]
+) -> list[tuple[str, list[TracedKernel]]]:
+    return sorted(grouped(spans, key).items(), key=lambda item: -total_us(item[1]))

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from perf_tests.records.compare import compare
-from perf_tests.records.record import machine_differences
+from perf_tests.records.record import is_shard, machine_differences
 from perf_tests.records.store import read_record
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE
 from perf_tests.views.screens.comparison import comparison_lines, painted, width
@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     if differences:
         print(f"{before.name} and {now.name} differ in machine, build or settings: {'; '.join(differences)}.")
         return UNREADABLE
-    rows = compare(before.data, now.data)
+    rows = compare(before.data, now.data, gone_counts=not is_shard(now.data))
     if arguments.json:
         print(json.dumps([{**asdict(row), "is_failure": row.is_failure} for row in rows], indent=1))
     else:

@@ -1,14 +1,18 @@
-"""`kernels FILE`: where the time of a capture goes, from Nsight Systems' report or export, or from a record."""
+"""`kernels FILE`: where the time of a capture goes: of Nsight Systems, of a kernel pass's trace, or of a record."""
 
 import argparse
+import gzip
 import json
 import shutil
 import subprocess
+import zlib
 from pathlib import Path
 
 from perf_tests.audit.kernel_consistency import inconsistencies
 from perf_tests.records.record import Json
 from perf_tests.records.store import read_record
+from perf_tests.traces.chrome_trace import read_chrome_trace
+from perf_tests.traces.kernel_events import Trace
 from perf_tests.traces.kernel_table import kernel_values
 from perf_tests.traces.nsys_sqlite import RangeError, read_sqlite, versions_of
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
@@ -17,7 +21,9 @@ from perf_tests.views.screens.lines import case_name
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, help="REPORT.nsys-rep or .sqlite, or a record with a kernel pass")
+    parser.add_argument(
+        "file", type=Path, help="REPORT.nsys-rep or .sqlite, .trace.json.gz, or a record with a kernel pass"
+    )
     parser.add_argument("--range", help="only kernels launched inside NVTX ranges of this name, for example softmax")
     parser.add_argument("--case", default="", help="of a record: only cases whose name contains this")
 
@@ -45,12 +51,24 @@ def _read(path: Path, range_name: str | None, case: str) -> dict[str, Json]:
         raise ValueError("there is no such file")
     if path.suffix == ".json":
         return _of_record(path, case)
+    if path.suffix == ".gz":
+        return {path.name: kernel_values(_traced(path, range_name), {})}
     if path.suffix == ".nsys-rep":
         path = _exported(path)
     elif path.suffix != ".sqlite":
-        raise ValueError("its suffix must be .nsys-rep, .sqlite or .json")
+        raise ValueError("its suffix must be .nsys-rep, .sqlite, .json.gz or .json")
     values = kernel_values(read_sqlite(path, range_name), {})
     return {path.name: {**values, "nsys": versions_of(path)}}
+
+
+def _traced(path: Path, range_name: str | None) -> Trace:
+    if range_name is not None:
+        raise RangeError("--range needs a capture of Nsight Systems")
+    try:
+        text = gzip.decompress(path.read_bytes())
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"it cannot be unpacked: {error}") from error
+    return read_chrome_trace(text)
 
 
 def _of_record(path: Path, case: str) -> dict[str, Json]:

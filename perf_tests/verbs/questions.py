@@ -12,13 +12,7 @@ from perf_tests.views.writeup.sources import ROOT, Sources
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="write this file instead of printing",
-    )
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write this file instead of printing")
     parser.add_argument("--root", type=Path, default=ROOT, help="where .benchmarks, published and perf_tests lie")
 
 

@@ -23,17 +23,14 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         samples = read_samples(arguments.samples)
         rules = rules_from_settings(samples.header["settings"])
-        result = conclude(samples, rules)
+        judged = conclude(samples, rules), samples.header, rules
         if arguments.summary is not None:
-            write_summary(arguments.summary, markdown(result, samples.header, rules))
+            write_summary(arguments.summary, markdown(*judged))
     except ValueError as error:
         print(error)
         return UNREADABLE
-    if arguments.json:
-        print(as_json(result, samples.header, rules))
-    else:
-        print("\n".join(report_lines(result, samples.header, rules)))
-    return EXIT_CODES.get(result.verdict, UNREADABLE)
+    print(as_json(*judged) if arguments.json else "\n".join(report_lines(*judged)))
+    return EXIT_CODES.get(judged[0].verdict, UNREADABLE)
 
 
 def write_summary(path: Path, text: str) -> None:

@@ -11,13 +11,14 @@ from perf_tests.records.store import StoredRecord, each_readable, write_whole
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
 from perf_tests.views.tables.flat_figures import COLUMNS, as_csv, as_jsonl, flat_figures
 from perf_tests.views.tables.record import tables_of
-from perf_tests.views.tables.table import Table, latex, markdown, typst
+from perf_tests.views.tables.table import latex, markdown, typst
 
 FORMATS = {"markdown": ("md", markdown), "latex": ("tex", latex), "typst": ("typ", typst)}
 FLAT_FORMATS = ("csv", "jsonl")
 NAMES = (
-    "timing", "precision", "memory", "attention", "attention_memory", "kernel_shares", "kernels", "attention_parts",
-    "memory_pass", "memory_parts", "memory_categories", "saved", "largest_blocks", "warmup", "first_rounds",
+    "timing", "percentiles", "precision", "memory", "attention", "attention_memory", "kernel_shares", "kernels",
+    "attention_parts", "memory_pass", "memory_parts", "memory_categories", "saved", "largest_blocks", "warmup",
+    "first_rounds",
 )  # fmt: skip
 
 
@@ -64,11 +65,9 @@ def _texts(records: Sequence[StoredRecord], chosen_format: str, only: str | None
     if chosen_format in FLAT_FORMATS:
         return _flat_texts(records, chosen_format, only)
     suffix, write = FORMATS[chosen_format]
-    by_name: dict[str, list[Table]] = {}
-    for record in records:
-        for table in tables_of(record.data, record.name):
-            by_name.setdefault(table.name, []).append(table)
-    return {f"{name}.{suffix}": write(by_name[name]) for name in NAMES if name in by_name and only in (None, name)}
+    built = [table for record in records for table in tables_of(record.data, record.name)]
+    by_name = {name: [table for table in built if table.name == name] for name in NAMES if only in (None, name)}
+    return {f"{name}.{suffix}": write(tables) for name, tables in by_name.items() if tables}
 
 
 def _flat_texts(records: Sequence[StoredRecord], chosen_format: str, only: str | None) -> dict[str, str]:

@@ -1,10 +1,8 @@
-"""How a worker and the process that started it talk: one JSON object per line over two pipes, never a pickle."""
+"""How a worker and the process that started it talk: one JSON object per line over a socket, never a pickle."""
 
 import json
-import os
-import select
+import socket
 import sys
-import time
 
 from perf_tests.records.record import Json
 
@@ -18,41 +16,35 @@ class SilentError(Exception):
 
 
 class Channel:
-    def __init__(self, read_descriptor: int, write_descriptor: int) -> None:
-        self._read = read_descriptor
-        self._write = write_descriptor
-        self._received = b""
+    def __init__(self, end: socket.socket) -> None:
+        self._end, self._received = end, end.makefile("rb")
 
     def send(self, message: Json) -> None:
         """Raises ClosedError."""
-        line = json.dumps(message).encode() + b"\n"
         try:
-            while line:
-                line = line[os.write(self._write, line) :]
+            self._end.sendall(json.dumps(message).encode() + b"\n")
         except OSError as error:
             raise ClosedError from error
 
     def receive(self, patience_seconds: float | None = None) -> Json:
         """The next message, within `patience_seconds` where given; raises ClosedError or SilentError."""
-        deadline = None if patience_seconds is None else time.monotonic() + patience_seconds
-        while b"\n" not in self._received:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            readable, _, _ = select.select([self._read], [], [], left)
-            if not readable:
-                raise SilentError(patience_seconds)
-            content = os.read(self._read, 1 << 16)
-            if not content:
-                raise ClosedError
-            self._received += content
-        line, _, self._received = self._received.partition(b"\n")
+        self._end.settimeout(patience_seconds)
+        try:
+            line = self._received.readline()
+        except TimeoutError as error:
+            raise SilentError(patience_seconds) from error
+        except OSError as error:
+            raise ClosedError from error
+        if not line.endswith(b"\n"):
+            raise ClosedError
         message: Json = json.loads(line)
         return message
 
     def close(self) -> None:
-        os.close(self._read)
-        os.close(self._write)
+        self._received.close()
+        self._end.close()
 
 
 def channel_of_worker() -> Channel:
-    """The end of a process that was started as `python -m MODULE READ WRITE`."""
-    return Channel(int(sys.argv[1]), int(sys.argv[2]))
+    """The end of a process that was started as `python -m MODULE SOCKET`."""
+    return Channel(socket.socket(fileno=int(sys.argv[1])))

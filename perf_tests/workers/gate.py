@@ -11,12 +11,12 @@ import pytest
 from perf_tests.bench.stash import CASE, WORKBENCH
 from perf_tests.bench.workbench import Workbench
 from perf_tests.cases import Case
+from perf_tests.counting.case_counters import counters_or_reason
 from perf_tests.gate.exact_counters import COUNTERS
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.sentinels import sentinels
 from perf_tests.measures.rounds import Measure
 from perf_tests.measures.served import OneRound, ServedMeasure
-from perf_tests.prediction.expectation import counted
 from perf_tests.records.record import Json
 from perf_tests.workers.channel import Channel, ClosedError
 from perf_tests.workers.plugin import WorkerPlugin
@@ -41,7 +41,8 @@ class GatePlugin(WorkerPlugin):
 
     def measure(self, item: pytest.Item, workbench: Workbench) -> Measure:
         serve = partial(self.serve_rounds, item.nodeid, workbench.clock)
-        return ServedMeasure(serve, workbench.clock, workbench.device, self.settings.warmup_rounds)
+        warmup_rounds, flush = workbench.warmup_rounds(item.stash[CASE]), workbench.cache_flush(item.stash[CASE])
+        return ServedMeasure(serve, workbench.clock, workbench.device, warmup_rounds, flush)
 
     def stopped(self, reason: str) -> None:
         self.channel.send({"cannot": reason})
@@ -71,7 +72,7 @@ class GatePlugin(WorkerPlugin):
 
     def _count(self, case_id: str) -> Json:
         """Exact counters of a case on this side's `model/`, or null and the reason."""
-        counters, reason = counted(self._cases[case_id])
+        counters, reason = counters_or_reason(self._cases[case_id])
         values = None if counters is None else {name: getattr(counters, field) for name, field in COUNTERS.items()}
         return {"counted": case_id, "counters": values, "reason": reason}
 
@@ -79,7 +80,13 @@ class GatePlugin(WorkerPlugin):
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         self.outcome = None
         result = yield
-        self.channel.send({"done": item.nodeid, "outcome": self.outcome})
+        if item.session.shouldstop:
+            # Every later case of this process would fail too, so the gate launches both sides again.
+            reason = "" if self.outcome is None else self.outcome["reason"]
+            device = item.config.stash[WORKBENCH].device.torch_device
+            self.channel.send({"ended": f"{device} is unusable after {reason}"})
+        else:
+            self.channel.send({"done": item.nodeid, "outcome": self.outcome})
         return result
 
     def serve_rounds(self, case_id: str, clock: Clock, one_round: OneRound, round_seconds: float) -> None:
@@ -99,7 +106,8 @@ class GatePlugin(WorkerPlugin):
                 for _ in range(request["unmeasured"]):
                     one_round()
                 wall, cpu = zip(*(one_round() for _ in range(request["rounds"])), strict=True)
-                answer = {"seconds": wall, "cpu_seconds": cpu, "idle_cpu_seconds": idle_cpu_seconds}
+                cpu_seconds = None if None in cpu else cpu
+                answer = {"seconds": wall, "cpu_seconds": cpu_seconds, "idle_cpu_seconds": idle_cpu_seconds}
 
     def _time_sentinel(self, name: str, count: int, clock: Clock) -> list[float]:
         """The first is dropped: the case has left its own data in the caches."""

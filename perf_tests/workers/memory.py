@@ -1,4 +1,4 @@
-"""The worker of the memory pass, which forks a process for each case: `python -m perf_tests.workers.memory READ WRITE`.
+"""The worker of the memory pass, which forks a process for each case: `python -m perf_tests.workers.memory SOCKET`.
 
 It imports what a case needs, but touches no device and starts no thread. In: a benchmark's node id and the run's
 settings. Out: what the rounds of the benchmark show of memory, or an outcome. pytest runs the benchmark, so that its

@@ -50,6 +50,15 @@ class WorkerPlugin(ABC):
         session.config.stash[SETTINGS] = self.settings
         session.config.stash[OTHER_MEASURE] = self.measure
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection(self) -> Generator[None, object, object]:
+        """Keep why nothing is measured, for example because the device cannot be used."""
+        try:
+            return (yield)
+        except pytest.UsageError as error:
+            self.trouble = str(error).partition("\n")[0]
+            raise
+
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
             self.trouble = report.longreprtext.strip().splitlines()[-1]

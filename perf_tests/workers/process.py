@@ -1,7 +1,8 @@
-"""A worker as its starter sees it: `python -m MODULE READ WRITE` in a folder, and the channel to it."""
+"""A worker as its starter sees it: `python -m MODULE SOCKET` in a folder, and the channel to it."""
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -47,7 +48,7 @@ class WorkerProcess:
     def receive(self, patience_seconds: float | None = None) -> Json:
         """The next message, within `patience_seconds` where given.
 
-        Raises WorkerEndedError if there is none, or if it says that the worker cannot continue.
+        Raises WorkerEndedError if there is none, or if it says that the worker cannot start or continue.
         """
         try:
             message = self.channel.receive(patience_seconds)
@@ -55,8 +56,9 @@ class WorkerProcess:
             raise WorkerEndedError(f"it gave no answer for {patience_seconds:.0f} s", self.side) from error
         except (ClosedError, ValueError) as error:
             raise WorkerEndedError(self._how_it_ended(), self.side) from error
-        if "cannot" in message:
-            raise WorkerEndedError(str(message["cannot"]).strip().rstrip("."), self.side, cannot_start=True)
+        for name in ("cannot", "ended"):
+            if name in message:
+                raise WorkerEndedError(str(message[name]).strip().rstrip("."), self.side, cannot_start=name == "cannot")
         return message
 
     def ask(self, message: Json, patience_seconds: float | None = None) -> Json:
@@ -91,25 +93,30 @@ class WorkerProcess:
 
 def start_worker(module: str, folder: Path, environment: Mapping[str, str], side: Side | None = None) -> WorkerProcess:
     log = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the worker lives
-    its_read, our_write = os.pipe()
-    our_read, its_write = os.pipe()
+    # A scheduler sends SIGTERM to every process. The worker inherits the mask, so that its starter ends it, in order.
+    unmasked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    ours, its = socket.socketpair()
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", module, str(its_read), str(its_write)],
+            [sys.executable, "-m", module, str(its.fileno())],
             cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            pass_fds=(its_read, its_write),
+            pass_fds=(its.fileno(),),
             process_group=0,  # Ctrl-C is for the suite, which ends its workers itself
         )
     finally:
-        os.close(its_read)
-        os.close(its_write)
-    return WorkerProcess(process, Channel(our_read, our_write), log, side)
+        its.close()
+        signal.pthread_sigmask(signal.SIG_SETMASK, unmasked)
+    return WorkerProcess(process, Channel(ours), log, side)
 
 
 def inherited_environment() -> dict[str, str]:
-    """Without pytest's variables, whose options are meant for the run and not for its workers."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    """Without pytest's variables, whose options are meant for the run and not for its workers.
+
+    The one that keeps a machine's plugins out counts for workers too.
+    """
+    kept = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST") or name == kept}

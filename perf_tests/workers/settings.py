@@ -6,13 +6,13 @@ from typing import Any
 from model.attention import ATTENTION
 from model.precision import PRECISIONS
 from model.sizes import SIZES
-from perf_tests.options import Settings
+from perf_tests.options import EXECUTIONS, Settings
 from perf_tests.records.record import Json
 
 
 def sent(settings: Settings) -> Json:
-    """Without extra passes and ranges: a worker runs each benchmark under one measure."""
-    return asdict(replace(settings, passes=(), memory_snapshot=False, nvtx=False))
+    """Without extra passes, ranges and shares: a worker runs each benchmark that it is given, under one measure."""
+    return asdict(replace(settings, passes=(), memory_snapshot=False, nvtx=False, shard=None))
 
 
 def received(values: Json) -> Settings:
@@ -26,6 +26,7 @@ def received(values: Json) -> Settings:
         ("attention_alone_precisions", PRECISIONS),
         ("attentions", {**ATTENTION, "own": None}),
         ("attention_alone_implementations", ATTENTION),
+        ("executions", EXECUTIONS),
     ):
         fields[name] = tuple(value for value in fields[name] if value in known)
     return Settings(**fields)

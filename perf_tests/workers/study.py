@@ -1,4 +1,4 @@
-"""One process of the warm-up study, which has run no round before: `python -m perf_tests.workers.study READ WRITE`."""
+"""One process of the warm-up study, which has run no round before: `python -m perf_tests.workers.study SOCKET`."""
 
 import sys
 from dataclasses import asdict

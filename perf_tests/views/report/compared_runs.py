@@ -1,6 +1,7 @@
 """Runs beside each other: each case over the runs of one machine, two runs, and verdicts between two commits."""
 
 from collections.abc import Sequence
+from itertools import combinations
 
 from perf_tests.gate.recorded_sides import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAUNCHES
 from perf_tests.phases import label_of
@@ -8,9 +9,9 @@ from perf_tests.records.compare import ComparedCase, Status, compare
 from perf_tests.records.record import Json
 from perf_tests.views.report.figure import Figure, Point, Series, markers, tags_of
 from perf_tests.views.report.run import MachineRuns, RecordedRun
-from perf_tests.views.screens.comparison import Reading, reading
-from perf_tests.views.screens.lines import DASH, case_name
-from perf_tests.views.tables.cells import Cell, order
+from perf_tests.views.screens.comparison import Reading, interval_words, reading, why_without_ratio
+from perf_tests.views.screens.lines import DASH, case_name, shown
+from perf_tests.views.tables.cells import order
 from perf_tests.views.tables.digits import significant
 from perf_tests.views.tables.table import Table
 
@@ -20,39 +21,30 @@ MOST_TICKS = 20
 """Up to this many runs, each has a tick."""
 
 
-class History:
-    """The medians of one case over the runs of a machine, while it has its newest run's identity."""
-
-    def __init__(self, case_id: str, machine: MachineRuns) -> None:
-        found = [(run.number, *run.medians[case_id]) for run in machine.runs if case_id in run.medians]
-        identity = found[-1][2]
-        self.name = case_name(case_id)
-        self.milliseconds = [(number, seconds * 1e3) for number, seconds, of in found if of == identity]
-        named = dict(identity)
-        self.tags = named.get("size", ""), named.get("context_length", ""), named["precision"], label_of(named["phase"])
-
-
-def histories(machine: MachineRuns) -> list[History]:
+def histories(machine: MachineRuns) -> list[Series]:
     """Of every case with at least two figures; cases that only older runs have come last."""
     ids = dict.fromkeys(case_id for run in reversed(machine.runs) for case_id in run.medians)
-    return [history for case_id in ids if len((history := History(case_id, machine)).milliseconds) > 1]
+    return [series for case_id in ids if len((series := _history(case_id, machine)).points) > 1]
 
 
-def history_figure(found: Sequence[History], machine: MachineRuns, name: str) -> Figure:
-    series = [
-        Series(
-            history.name, [Point(number, value, history.name, history.tags) for number, value in history.milliseconds]
-        )
-        for history in found
-    ]
+def _history(case_id: str, machine: MachineRuns) -> Series:
+    """The medians in ms of one case over the runs of a machine, while it has its newest run's identity."""
+    found = [(run.number, *run.medians[case_id]) for run in machine.runs if case_id in run.medians]
+    name, identity = case_name(case_id), found[-1][2]
+    of = dict(identity)
+    tags = of.get("size", ""), of.get("context_length", ""), of["precision"], label_of(of["phase"])
+    return Series(name, [Point(number, seconds * 1e3, name, tags) for number, seconds, its in found if its == identity])
+
+
+def history_figure(found: Sequence[Series], machine: MachineRuns, name: str) -> Figure:
     return Figure(
-        name, f"Medians over runs: {machine.name}", "number of the run", "median of the rounds (ms)", series,
-        [HISTORY_NOTE, machine.newest.conditions], x_log=False, y_log=False, picks_one=True,
+        name, f"Medians over runs: {machine.name}", "number of the run", "median of the rounds (ms)", found,
+        [HISTORY_NOTE, machine.newest.conditions], picks_one=True,
         x_values=[run.number for run in machine.runs] if len(machine.runs) <= MOST_TICKS else (),
     )  # fmt: skip
 
 
-def history_table(found: Sequence[History], machine: MachineRuns) -> Table:
+def history_table(found: Sequence[Series], machine: MachineRuns) -> Table:
     header = ("Case", "runs", "first (ms)", "lowest (ms)", "highest (ms)", "previous (ms)", "newest (ms)",
               "newest / previous")  # fmt: skip
     return Table(
@@ -60,8 +52,8 @@ def history_table(found: Sequence[History], machine: MachineRuns) -> Table:
     )
 
 
-def _history_row(history: History) -> tuple[str, ...]:
-    values = [value for _, value in history.milliseconds]
+def _history_row(history: Series) -> tuple[str, ...]:
+    values = [point.y for point in history.points]
     chosen = (values[0], min(values), max(values), values[-2], values[-1])
     ratio = f"{values[-1] / values[-2]:.3f}" if values[-2] else DASH
     return (history.name, str(len(values)), *map(significant, chosen), ratio)
@@ -78,21 +70,14 @@ def rows_of(before: RecordedRun, now: RecordedRun, is_one_machine: bool) -> list
 
 
 def _as_record(run: RecordedRun, with_device: bool) -> Json:
-    def identity(cell: Cell) -> Json:
-        return cell.identity if with_device else {**cell.identity, "device": None, "optimizer": None}
-
-    return {
-        "benchmarks": [
-            {"fullname": cell.id, "extra_info": identity(cell), "stats": {"data": cell.rounds}}
-            for cell in run.cells
-            if cell.is_timed
-        ],
-        "outcomes": [
-            {"id": cell.id, **identity(cell), "outcome": cell.outcome, "reason": cell.reason}
-            for cell in run.cells
-            if not cell.is_timed
-        ],
-    }
+    rows: Json = {"benchmarks": [], "outcomes": []}
+    for cell in run.cells:
+        identity = cell.identity if with_device else {**cell.identity, "device": None, "optimizer": None}
+        if cell.is_timed:
+            rows["benchmarks"].append({"fullname": cell.id, "extra_info": identity, "stats": {"data": cell.rounds}})
+        else:
+            rows["outcomes"].append({"id": cell.id, **identity, "outcome": cell.outcome, "reason": cell.reason})
+    return rows
 
 
 def side_by_side_table(
@@ -108,15 +93,10 @@ def side_by_side_table(
 
 
 def _row(row: ComparedCase, is_one_machine: bool) -> tuple[str, ...]:
-    times = tuple(DASH if s is None else significant(s * 1e3) for s in (row.before_seconds, row.now_seconds))
-    ratio = DASH if row.ratio is None else f"{row.ratio:.3f}"
-    interval = DASH if row.interval is None else f"{row.interval[0]:.3f} to {row.interval[1]:.3f}"
-    if row.ratio is None:
-        said = f"{row.status}{': ' if row.explanation else ''}{row.explanation}"
-    else:
-        said = READINGS[reading(row)] if is_one_machine else ""
-    cells = (case_name(row.id), *times, ratio)
-    return (*cells, interval, said) if is_one_machine else (*cells, said)
+    times = (DASH if s is None else significant(s * 1e3) for s in (row.before_seconds, row.now_seconds))
+    said = why_without_ratio(row) if row.ratio is None else READINGS[reading(row)] if is_one_machine else ""
+    interval = (interval_words(row),) if is_one_machine else ()
+    return (case_name(row.id), *times, shown(row.ratio, ".3f"), *interval, said)
 
 
 READINGS = {
@@ -135,7 +115,7 @@ def side_by_side_figure(
     points = []
     for row in rows:
         if row.ratio is not None and row.before_seconds is not None:
-            cell, ends = cells[row.id], row.interval if is_one_machine and row.interval else (None, None)
+            cell, ends = cells[row.id], (is_one_machine and row.interval) or (None, None)
             point = Point(row.before_seconds * 1e3, row.ratio, case_name(row.id), tags_of(cell), *ends)
             points.append((f"{'attention ' if cell.is_attention else ''}{cell.phase}", point))
     if not points:
@@ -144,7 +124,7 @@ def side_by_side_figure(
     notes = [ONE_MACHINE if is_one_machine else TWO_MACHINES, now.conditions]
     return Figure(
         f"run{before.number}-run{now.number}", f"{now.title} over {before.title}", f"run {before.number} (ms)", "ratio",
-        markers(points), notes, y_log=False, line_at=(1.0, "parity"),
+        markers(points), notes, x_log=True, line_at=(1.0, "parity"),
     )  # fmt: skip
 
 
@@ -167,11 +147,9 @@ def verdict_table(machine: MachineRuns) -> Table | None:
     if reason:
         return Table("verdicts", title, ("Case", "verdict"), 1, (), (reason,))
     result = conclude_recorded(base, head, RULES)
-    rows = tuple(
-        case_row(row) for row in sorted(result.cases, key=lambda row: (not row.is_failure, row.verdict == Verdict.OK))
-    )
+    cases = sorted(result.cases, key=lambda row: (not row.is_failure, row.verdict == Verdict.OK))
     notes = (recorded_verdict(result), *recorded_conditions(result, RULES), machine.newest.conditions)
-    return Table("verdicts", title, ("Case", *RECORDED_HEADER[1:]), 1, rows, notes)
+    return Table("verdicts", title, ("Case", *RECORDED_HEADER[1:]), 1, tuple(map(case_row, cases)), notes)
 
 
 def two_commits(machine: MachineRuns) -> tuple[list[RecordedRun], list[RecordedRun]] | None:
@@ -181,8 +159,7 @@ def two_commits(machine: MachineRuns) -> tuple[list[RecordedRun], list[RecordedR
         if run.launch is not None:
             by_commit.setdefault(run.launch.data["commit_info"]["id"], []).append(run)
     newest_first = sorted(by_commit.values(), key=lambda runs: runs[-1].number, reverse=True)
-    for place, head in enumerate(newest_first):
-        for base in newest_first[place + 1 :]:
-            if len(head) >= FEWEST_HEAD_LAUNCHES and len(base) >= FEWEST_BASE_LAUNCHES:
-                return base, head
+    for head, base in combinations(newest_first, 2):
+        if len(head) >= FEWEST_HEAD_LAUNCHES and len(base) >= FEWEST_BASE_LAUNCHES:
+            return base, head
     return None

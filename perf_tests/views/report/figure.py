@@ -4,7 +4,6 @@ import html
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from math import log10
 from typing import Any
 
 from perf_tests.records.record import Json
@@ -71,8 +70,8 @@ class Figure:
     y_title: str
     series: Sequence[Series]
     notes: Sequence[str]
-    x_log: bool = True
-    y_log: bool = True
+    x_log: bool = False
+    y_log: bool = False
     line_at: tuple[float, str] | None = None
     picks_one: bool = False
     """Whether a reader picks one group of series, where all are too many to tell apart."""
@@ -96,8 +95,8 @@ def markers(named: Iterable[tuple[str, Point]]) -> list[Series]:
     return [Series(name, found, place, mode="markers") for place, (name, found) in enumerate(points.items())]
 
 
-def phase_bars(found: Iterable[tuple[Cell, str, float]], colour: Callable[[str], int]) -> list[Series]:
-    """A stacked bar for each phase from (cell, part of the bar, height); a reader picks the configuration."""
+def bars(found: Iterable[tuple[Cell, str, float]], colour: Callable[[str], int]) -> list[Series]:
+    """A stacked bar for each phase of a configuration, from (cell, part of the bar, height)."""
     points: dict[tuple[str, str], list[Point]] = {}
     for cell, name, height in found:
         points.setdefault((without_phase(cell), name), []).append(Point(cell.phase, height, name, tags_of(cell)))
@@ -117,7 +116,7 @@ def plotly_of(figure: Figure) -> Json:
             "xaxis": _axis(figure.x_title, figure.x_log, xs, () if names else figure.x_values, "B"),
             "yaxis": _axis(figure.y_title, figure.y_log, ys, names, "none"),
             "barmode": "stack",
-            **_line(figure.line_at, figure.y_log),
+            "shapes": [_line(*figure.line_at)] if figure.line_at else [],
         },
     }
 
@@ -131,10 +130,10 @@ def _trace(series: Series) -> Json:
         "y": [rounded(point.y) for point in points],
         "text": _once([plain(point.text) for point in points]),
         "tags": _once([list(point.tags) for point in points]),
-        "hovertemplate": "%{text}<br>%{x}: %{y}<extra></extra>",
-        "showlegend": series.is_in_legend,
-        **_look(series),
-    }
+        "look": {
+            "hovertemplate": "%{text}<br>%{x}: %{y}<extra></extra>", "showlegend": series.is_in_legend, **_look(series)
+        },
+    }  # fmt: skip
     if series.look == "lane":
         starts = [point.low or 0.0 for point in points]
         lengths = [rounded((point.high or 0.0) - start) for point, start in zip(points, starts, strict=True)]
@@ -179,31 +178,19 @@ def _axis(
     title: str, is_log: bool, data: Sequence[float | str], values: Sequence[float] | Sequence[str], exponents: str
 ) -> Json:
     """Of names where any value is one. Ticks at 1, 2 and 5 need a decade; within one, Plotly finds better ones."""
-    axis: Json = {"title": {"text": plain(title)}, "automargin": True}
-    numbers = [value for value in data if not isinstance(value, str)]
+    axis: Json = {"title": {"text": plain(title)}, "automargin": True, "exponentformat": exponents}
+    numbers, names = [value for value in data if not isinstance(value, str)], [plain(str(value)) for value in values]
     if len(numbers) < len(data):
-        axis |= {"type": "category", "categoryarray": [plain(str(value)) for value in values]}
-        return {**axis, "exponentformat": exponents}
+        return axis | {"type": "category", "categoryarray": names}
     if is_log:
-        axis["type"] = "log"
-    if is_log and min(numbers) * 10 <= max(numbers):
-        axis["dtick"] = "D2"
-    if values:
-        axis |= {"tickvals": list(values), "ticktext": [plain(str(value)) for value in values]}
-    return {**axis, "exponentformat": exponents}
+        axis |= {"type": "log"} | ({"dtick": "D2"} if min(numbers) * 10 <= max(numbers) else {})
+    return axis | ({"tickvals": list(values), "ticktext": names} if values else {})
 
 
-def _line(line_at: tuple[float, str] | None, is_log: bool) -> Json:
-    if line_at is None:
-        return {"shapes": [], "annotations": []}
-    height, label = line_at
-    line = {"color": GREY, "width": 1, "dash": "dash"}
+def _line(height: float, label: str) -> Json:
     return {
-        "shapes": [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": height, "y1": height, "line": line}],
-        "annotations": [{
-            "xref": "paper", "x": 1, "y": log10(height) if is_log else height, "text": plain(label),
-            "showarrow": False, "xanchor": "right", "yanchor": "bottom",
-        }],
+        "type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": height, "y1": height,
+        "line": {"color": GREY, "width": 1, "dash": "dash"}, "label": {"text": plain(label), "textposition": "end"},
     }  # fmt: skip
 
 
@@ -212,20 +199,13 @@ def plain(value: str) -> str:
     return html.escape(printable(value), quote=False)
 
 
-OF_ONE_TRACE = ("name", "group", "x", "y", "text", "tags", "error_y", "base")
-"""These differ between traces; the rest is their look, and thousands of traces have few looks."""
-
-
 def with_shared_looks(figures: Sequence[Json]) -> Json:
-    """The figures, each trace with the number of its look, and each look once; page.js undoes it."""
+    """Each trace with the number of its look, since thousands have few, and each look once; page.js undoes it."""
     looks: dict[str, int] = {}
     shared = []
     for figure in figures:
-        traces = []
-        for trace in figure["data"]:
-            look = json.dumps({name: value for name, value in trace.items() if name not in OF_ONE_TRACE})
-            own = {name: value for name, value in trace.items() if name in OF_ONE_TRACE}
-            traces.append({"look": looks.setdefault(look, len(looks)), **_counted(own)})
+        numbers = [looks.setdefault(json.dumps(trace["look"]), len(looks)) for trace in figure["data"]]
+        traces = [{**_counted(trace), "look": n} for trace, n in zip(figure["data"], numbers, strict=True)]
         shared.append({**figure, "data": traces})
     return {"looks": list(map(json.loads, looks)), "figures": shared}
 

@@ -1,10 +1,11 @@
 """Peak memory by phase and category beside its prediction, and memory over the time of a round."""
 
 from collections.abc import Iterable, Sequence
-from math import ceil
+from dataclasses import replace
+from math import ceil, inf
 
 from perf_tests.records.record import Json
-from perf_tests.views.report.figure import Figure, Point, Series, phase_bars, place_of, tags_of
+from perf_tests.views.report.figure import Figure, Point, Series, bars, place_of, tags_of
 from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.screens.lines import case_name
 from perf_tests.views.tables.cells import (
@@ -47,13 +48,13 @@ def peaks(run: RecordedRun) -> list[Figure]:
     series = []
     for place, name in enumerate(distinct(map(_series_name, cells))):
         chosen = [cell for cell in cells if _series_name(cell) == name]
-        series += _of_field(chosen, MEASURED, name, place) + _of_field(chosen, PREDICTED, f"{name}, predicted", place)
+        series += [_of_field(chosen, MEASURED, name, place), _of_field(chosen, PREDICTED, f"{name}, predicted", place)]
     notes = [rounds_line(cells)]
     if any(cell.number(PREDICTED) for cell in cells):
         notes.insert(0, "circle: the predicted peak, around the measured one where there is one")
     return run.figures(
         "memory", "Peak of allocated memory", ("size, context", "MiB"), series, notes,
-        x_log=False, x_values=distinct(map(place_of, cells)),
+        y_log=True, x_values=distinct(map(place_of, cells)),
     )  # fmt: skip
 
 
@@ -67,7 +68,7 @@ def _series_name(cell: Cell) -> str:
     return f"{cell.phase}, {cell.label('precision')} {cell.implementation}"
 
 
-def _of_field(cells: Sequence[Cell], field: str, name: str, place: int) -> list[Series]:
+def _of_field(cells: Sequence[Cell], field: str, name: str, place: int) -> Series:
     points = [
         Point(place_of(cell), amount / MIB, f"{case_name(cell.id)}: {name}", tags_of(cell))
         for cell in cells
@@ -75,37 +76,23 @@ def _of_field(cells: Sequence[Cell], field: str, name: str, place: int) -> list[
     ]
     is_in_legend = field == MEASURED or not any(cell.number(MEASURED) for cell in cells)
     symbol = "" if field == MEASURED else "circle-open"
-    series = Series(name, points, colour=place, mode="markers", symbol=symbol, is_in_legend=is_in_legend)
-    return [series] if points else []
+    return Series(name, points, colour=place, mode="markers", symbol=symbol, is_in_legend=is_in_legend)
 
 
 def memory_categories(run: RecordedRun) -> list[Figure]:
     """Peaks by phase, stacked by category, circles at predicted ones; a reader picks the configuration."""
-    cells = [cell for cell in run.passed("memory") if inside(cell.info, "peak_by_category_bytes")]
-    groups = distinct(map(without_phase, cells))
-    cells.sort(key=lambda cell: (groups.index(without_phase(cell)), phase_order(cell)))
-    names = stacked({name for cell in cells for name in inside(cell.info, "peak_by_category_bytes")})
-    series = phase_bars(
-        (
-            (cell, name, amount / MIB)
-            for name in names
-            for cell in cells
-            if (amount := finite(inside(cell.info, "peak_by_category_bytes").get(name)))
-        ),
-        place_in_stack,
-    )
-    for group in groups:
-        predicted = [(cell, cell.number(PREDICTED)) for cell in cells if without_phase(cell) == group]
-        points = [Point(c.phase, amount / MIB, "predicted peak", tags_of(c)) for c, amount in predicted if amount]
-        circles = Series(
-            "predicted peak", points, mode="markers", symbol="circle-open", is_background=True, group=group
-        )
-        series += [circles] if points else []
-    phases = distinct(cell.phase for cell in sorted(cells, key=phase_order))
-    return run.figures(
-        "memory-categories", "What is held at the peak, by phase", ("phase", "MiB"), series,
-        ["circle: the predicted peak", MEMORY_NOTE], x_log=False, y_log=False, picks_one=True, x_values=phases,
-    )  # fmt: skip
+    known = [(cell, held) for cell in run.passed("memory") if (held := inside(cell.info, "peak_by_category_bytes"))]
+    groups = distinct(without_phase(cell) for cell, _ in known)
+    known.sort(key=lambda row: (groups.index(without_phase(row[0])), phase_order(row[0])))
+    names = stacked({name for _, held in known for name in held})
+    amounts = [
+        (cell, name, amount / MIB) for name in names for cell, held in known if (amount := finite(held.get(name)))
+    ]
+    predicted = [(cell, "predicted peak", amount / MIB) for cell, _ in known if (amount := cell.number(PREDICTED))]
+    circle: Json = {"mode": "markers", "look": "points", "symbol": "circle-open", "is_background": True}
+    circles = [replace(one, **circle) for one in bars(predicted, lambda _: 0)]
+    titles, notes = ("What is held at the peak, by phase", "MiB"), ["circle: the predicted peak", MEMORY_NOTE]
+    return run.phase_bars("memory-categories", titles, amounts, place_in_stack, notes, circles)
 
 
 def stacked(names: Iterable[str]) -> list[str]:
@@ -129,7 +116,7 @@ def timelines(run: RecordedRun) -> list[Figure]:
     note = "downsampled, peaks kept; dashed: predicted peak of the whole round"
     return run.figures(
         "timeline", "Memory over the time of a round", ("blocks that came and went", "MiB"), series,
-        [note, MEMORY_NOTE], x_log=False, y_log=False, picks_one=True,
+        [note, MEMORY_NOTE], picks_one=True,
     )  # fmt: skip
 
 
@@ -159,24 +146,21 @@ def _timeline(cell: Cell, categories: dict[str, list[float]], most: int) -> list
     if predicted:
         ends = [Point(end, predicted / MIB, "predicted peak", tags) for end in (0, len(totals) - 1)]
         series.append(Series("predicted peak", ends, dash=1, mode="lines", is_background=True, group=group))
-    return series + _parts(cell, max(totals), len(totals), group)
+    return [*series, _parts(cell, max(totals), len(totals), group)]
 
 
-def _parts(cell: Cell, highest: float, count: int, group: str) -> list[Series]:
-    names: dict[float, str] = {}
+def _parts(cell: Cell, highest: float, count: int, group: str) -> Series:
+    names: dict[float, list[str]] = {}
     for part in rows_in(cell.info, "timeline", "parts"):
-        first, before = finite(part.get("first")), max(names, default=None)
+        first, before = finite(part.get("first")), max(names, default=-inf)
         if first is not None and 0 <= first < count:
-            near = before is not None and abs(first - before) < APART * count
-            place = before if near and before is not None else first
-            names[place] = f"{names[place]}, {part.get('name')}" if place in names else str(part.get("name"))
-    points = [Point(first, highest * ABOVE / MIB, name, tags_of(cell)) for first, name in names.items()]
-    if not points:
-        return []
+            place = before if abs(first - before) < APART * count else first
+            names.setdefault(place, []).append(str(part.get("name")))
+    points = [Point(first, highest * ABOVE / MIB, ", ".join(of), tags_of(cell)) for first, of in names.items()]
     look = "triangle-down-open"
-    return [
-        Series("parts", points, mode="markers+text", symbol=look, is_background=True, is_in_legend=False, group=group)
-    ]
+    return Series(
+        "parts", points, mode="markers+text", symbol=look, is_background=True, is_in_legend=False, group=group
+    )
 
 
 def thinned(totals: Sequence[float], most: int) -> list[int]:

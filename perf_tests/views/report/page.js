@@ -50,7 +50,7 @@
       ...figure.layout,
       xaxis: axis(figure.layout.xaxis),
       yaxis: axis(figure.layout.yaxis),
-      annotations: figure.layout.annotations.map((one) => ({ ...one, font: { color: colour("--faint"), size: 11 } })),
+      shapes: figure.layout.shapes.map((one) => ({ ...one, label: { ...one.label, font: { color: colour("--faint"), size: 11 } } })),
       font: { color: colour("--text"), family: "system-ui, sans-serif", size: 12 },
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",

@@ -103,7 +103,6 @@ def _what_ran(machines: Sequence[MachineRuns], left_out: Sequence[str]) -> str:
 def _add_run(page: Page, run: RecordedRun) -> None:
     start = f"run{run.number}"
     page.add(start, f"Run {run.number}: {run.name}", paragraph(f"{run.conditions}; {date_of(run.record)}"))
-    backward = ratios.passes_table(run)
     for anchor, title, figures, text_below in (
         ("timings", "Timings", [], timings(run) if run.cells else ""),
         ("by-size", "By size and context", [], _of_cells(run, tables.timing_table)),
@@ -112,7 +111,7 @@ def _add_run(page: Page, run: RecordedRun) -> None:
         ("precision", "Precision", ratios.speed_up(run), _of_cells(run, tables.precision_table)),
         (
             "passes", "Backward over forward", ratios.backward_over_forward(run),
-            "" if backward is None else table(backward, f"{start}-passes"),
+            _of_cells(run, ratios.passes_table),
         ),
         (
             "memory", "Memory", [*memory.peaks(run), *memory.memory_categories(run), *memory.timelines(run)],

@@ -1,9 +1,9 @@
 """Kernel and warm-up passes: kernel shares, one attention layer on host and device, the rounds of fresh processes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from perf_tests.views.report.figure import Figure, Point, Series, markers, phase_bars, tags_of
+from perf_tests.views.report.figure import Figure, Point, Series, markers, tags_of
 from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.tables.cells import Cell, distinct, finite, last_phases, name_of, phase_order, rows_in
 from perf_tests.views.tables.kernels import TRACED_NOTE
@@ -21,21 +21,14 @@ SIDES = {"device_seconds": "device", "host_seconds": "host"}
 
 def kernel_shares(run: RecordedRun) -> list[Figure]:
     """Each kind's share of the kernel time, a bar for each phase; a reader picks the configuration."""
-    cells = run.passed("kernels")
-    rows = [(cell, str(row.get("kind")), row) for cell in cells for row in rows_in(cell.info, "kinds")]
-    series = phase_bars(
-        (
-            (cell, kind, share * 100)
-            for cell, kind, row in rows
-            if (share := finite(row.get("share_of_kernel_time"))) is not None
-        ),
-        distinct(kind for _, kind, _ in rows).index,
-    )
-    phases = distinct(cell.phase for cell in sorted(cells, key=phase_order))
-    return run.figures(
-        "kernels", "Kernel time by kind", ("phase", "share of kernel time (%)"), series, [TRACED_NOTE],
-        x_log=False, y_log=False, picks_one=True, x_values=phases,
-    )  # fmt: skip
+    shares = [
+        (cell, str(row.get("kind")), share * 100)
+        for cell in run.passed("kernels")
+        for row in rows_in(cell.info, "kinds")
+        if (share := finite(row.get("share_of_kernel_time"))) is not None
+    ]
+    titles, kinds = ("Kernel time by kind", "share of kernel time (%)"), distinct(kind for _, kind, _ in shares)
+    return run.phase_bars("kernels", titles, shares, kinds.index, [TRACED_NOTE])
 
 
 def attention_layer(run: RecordedRun) -> list[Figure]:
@@ -44,34 +37,32 @@ def attention_layer(run: RecordedRun) -> list[Figure]:
     parts = distinct(str(point.x) for one in series for point in one.points)
     return run.figures(
         "layer", "One attention layer: the device's time and the host's", ("part", "time (us)"), series, [TRACED_NOTE],
-        x_log=False, picks_one=True, x_values=parts,
+        y_log=True, picks_one=True, x_values=parts,
     )  # fmt: skip
 
 
 def attention_lanes(run: RecordedRun) -> list[Figure]:
     """When host and device worked on one attention layer, a lane each; a reader picks the traced case."""
     series = [
-        Series(part, points, colour=place, look="lane", group=f"{name_of(cell)}, {way}")
+        replace(part, look="lane", group=f"{name_of(cell)}, {way}")
         for cell in last_phases(run.passed("kernels"))
         for way in ("forward", "backward")
-        for place, (part, points) in enumerate(_lane_points(cell, way).items())
+        for part in markers(_lane_points(cell, way))
     ]
     note = "host: each part's region, or the calls that launch; device: each kernel; on a CPU both are one"
     return run.figures(
         "lanes", "One attention layer over time", ("time (us)", ""), series, [note, TRACED_NOTE],
-        x_log=False, y_log=False, picks_one=True, x_values=("device", "host"),
+        picks_one=True, x_values=("device", "host"),
     )  # fmt: skip
 
 
-def _lane_points(cell: Cell, way: str) -> dict[str, list[Point]]:
-    points: dict[str, list[Point]] = {}
+def _lane_points(cell: Cell, way: str) -> Iterator[tuple[str, Point]]:
     for row in rows_in(cell.info, "attention", way, "lanes"):
         start, seconds = finite(row.get("start_seconds")), finite(row.get("seconds"))
         if start is not None and seconds is not None and seconds >= 0:
             part, side = str(row.get("part")), str(row.get("side"))
             low, high = start * 1e6, (start + seconds) * 1e6
-            points.setdefault(part, []).append(Point(side, high - low, part, tags_of(cell), low, high))
-    return points
+            yield part, Point(side, high - low, part, tags_of(cell), low, high)
 
 
 def _sides(cell: Cell) -> Sequence[Series]:
@@ -91,7 +82,7 @@ def warmup_series(run: RecordedRun) -> list[Figure]:
     note = "the first rounds of a line are its warm-up, as many as its name says"
     return run.figures(
         "warmup", "Rounds of fresh processes", ("round of the process", "time (ms)"), series, [note, WARMUP_NOTE],
-        x_log=False, picks_one=True,
+        y_log=True, picks_one=True,
     )  # fmt: skip
 
 
@@ -107,23 +98,18 @@ def _lines(cell: Cell) -> list[Series]:
         drawn = measured if row.get("leaves_out_timed_phase") is True else [*warm, *measured]
         first = len(warm) + len(measured) - len(drawn) + 1
         points = [Point(number, value * 1e3, name, tags_of(cell)) for number, value in enumerate(drawn, first)]
-        if points:
-            series.append(Series(name, points, colour=place, dash=place, group=name_of(cell)))
+        series.append(Series(name, points, colour=place, dash=place, group=name_of(cell)))
     return series
 
 
 def first_rounds(run: RecordedRun) -> list[Figure]:
     """The parts of a process' first round, a stacked bar for each phase; a reader picks the configuration."""
     cells = sorted(run.passed("warmup"), key=phase_order)
-    known = [
-        (cell, part_name(name), seconds) for cell in cells for name, seconds in first_round_parts(cell.info).items()
+    parts = [
+        (cell, part_name(name), seconds * 1e3)
+        for cell in cells
+        for name, seconds in first_round_parts(cell.info).items()
     ]
-    series = phase_bars(
-        ((cell, name, seconds * 1e3) for cell, name, seconds in known if seconds > 0),
-        distinct(name for _, name, _ in known).index,
-    )
-    return run.figures(
-        "first-rounds", "What the first round of a process is spent on", ("phase", "time (ms)"), series,
-        [FIRST_ROUND_NOTE], x_log=False, y_log=False, picks_one=True,
-        x_values=distinct(cell.phase for cell, _, _ in known),
-    )  # fmt: skip
+    titles = "What the first round of a process is spent on", "time (ms)"
+    names, drawn = distinct(name for _, name, _ in parts), (row for row in parts if row[2] > 0)
+    return run.phase_bars("first-rounds", titles, drawn, names.index, [FIRST_ROUND_NOTE])

@@ -1,6 +1,6 @@
 """Speed-up of lower precisions, and backward over forward: ratios of two cases of one run."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from perf_tests.records.compare import ratio_interval
 from perf_tests.views.report.figure import Figure, Point, markers, place_of, tags_of
@@ -26,12 +26,14 @@ INTERVAL_NOTE = "ratio of medians with its 95 % interval within this launch"
 
 def speed_up(run: RecordedRun) -> list[Figure]:
     """fp32 over each other precision, by size and context; parity is drawn."""
-    pairs = [(base, other) for base, other in _pairs(run, "precision", BASE_PRECISION) if not base.is_attention]
+    pairs = pairs_along(
+        (cell for cell in run.cells if cell.is_timed and not cell.is_attention), "precision", BASE_PRECISION
+    )
     return run.figures(
         "precision", "Speed-up over fp32", ("size, context", "fp32 / other"),
         markers((f"{other.label('precision')}, {other.phase}", _point(base, other)) for base, other in pairs),
         [INTERVAL_NOTE, rounds_line(_both(pairs))],
-        x_log=False, y_log=False, line_at=(1.0, "parity"), x_values=_places(pairs),
+        line_at=(1.0, "parity"), x_values=_places(pairs),
     )  # fmt: skip
 
 
@@ -42,33 +44,29 @@ def backward_over_forward(run: RecordedRun) -> list[Figure]:
         (False, "model", "size, context", (2.0, "twice the arithmetic")),
         (True, "attention", "d, sequence", None),
     ):
-        pairs = [pair for pair in passes(run) if pair[0].is_attention == alone]
+        pairs = _passes(cell for cell in run.cells if cell.is_attention == alone)
         figures += run.figures(
             f"{name}-backward", f"Backward / forward, {name}", (place, "backward / forward"),
             markers((f"{pair[0].label('precision')} {pair[0].implementation}", _point(*pair)) for pair in pairs),
             [INTERVAL_NOTE, rounds_line(_both(pairs))],
-            x_log=False, y_log=False, line_at=line, x_values=_places(pairs),
+            line_at=line, x_values=_places(pairs),
         )  # fmt: skip
     return figures
 
 
-def passes_table(run: RecordedRun) -> Table | None:
-    pairs = [(backward, forward) for backward, forward in passes(run) if not forward.is_attention]
+def passes_table(cells: Sequence[Cell]) -> Table | None:
+    pairs = _passes(cell for cell in cells if not cell.is_attention)
     if not pairs:
         return None
     labels = (SIZE, CONTEXT, IMPLEMENTATION, PRECISION, BATCH)
     rows = tuple((*(label.of(forward) for label in labels), ratio(back, forward)) for back, forward in pairs)
     header = (*(label.name for label in labels), "backward / forward")
-    return Table("passes", "Backward over forward", header, len(labels), rows, (RATIO_NOTE, run.conditions))
+    return Table("passes", "Backward over forward", header, len(labels), rows, (RATIO_NOTE,))
 
 
-def passes(run: RecordedRun) -> list[Pair]:
+def _passes(cells: Iterable[Cell]) -> list[Pair]:
     """(backward, forward) of each configuration that has both."""
-    return [(other, base) for base, other in _pairs(run, "phase", "forward") if other.phase == "backward"]
-
-
-def _pairs(run: RecordedRun, axis: str, base: str) -> list[Pair]:
-    return pairs_along((cell for cell in run.cells if cell.is_timed), axis, base)
+    return pairs_along((cell for cell in cells if cell.is_timed), "phase", "backward", "forward")
 
 
 def _point(over: Cell, under: Cell) -> Point:

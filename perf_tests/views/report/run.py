@@ -2,14 +2,14 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from perf_tests.records.record import Json, identity_of, machine_differences, timing_outcomes
+from perf_tests.records.record import Json, identity_of, machine_differences, parts_of, timing_outcomes
 from perf_tests.records.store import StoredRecord
-from perf_tests.views.report.figure import Figure, Series
-from perf_tests.views.tables.cells import PASSES, Cell, cells_of, pass_cells
+from perf_tests.views.report.figure import Figure, Series, bars
+from perf_tests.views.tables.cells import PASSES, Cell, cells_of, distinct, pass_cells, phase_order
 from perf_tests.views.tables.conditions import commit_of, machine_line, machine_name
 
 FULL_RUNS_OF_A_MACHINE = 2
@@ -56,10 +56,26 @@ class RecordedRun:
     def figures(
         self, name: str, title: str, axes: tuple[str, str], series: Sequence[Series], notes: Sequence[str], **more: Any
     ) -> list[Figure]:
-        """One figure above the conditions of this run; none without series."""
-        if not series:
+        """One figure above the conditions of this run; none without points."""
+        drawn = [one for one in series if one.points]
+        if not drawn:
             return []
-        return [Figure(f"run{self.number}-{name}", title, *axes, series, [*notes, self.conditions], **more)]
+        return [Figure(f"run{self.number}-{name}", title, *axes, drawn, [*notes, self.conditions], **more)]
+
+    def phase_bars(
+        self,
+        name: str,
+        titles: tuple[str, str],
+        found: Iterable[tuple[Cell, str, float]],
+        colour: Callable[[str], int],
+        notes: Sequence[str],
+        beside: Sequence[Series] = (),
+    ) -> list[Figure]:
+        """One figure of `bars`, phases in the order of a step; `titles` are its own and the heights'."""
+        rows = list(found)
+        phases = distinct(cell.phase for cell, _, _ in sorted(rows, key=lambda row: phase_order(row[0])))
+        axes, series = ("phase", titles[1]), [*bars(rows, colour), *beside]
+        return self.figures(name, titles[0], axes, series, notes, picks_one=True, x_values=phases)
 
     @property
     def title(self) -> str:
@@ -82,13 +98,17 @@ class MachineRuns:
 
 
 def machines_of(records: Iterable[StoredRecord], keeps_all: bool) -> list[MachineRuns]:
-    """Runs by machine, numbered by date; `keeps_all` keeps each of them in full."""
+    """Runs by machine, numbered by date, without shards of a merged run; `keeps_all` keeps each of them in full."""
     machines: list[MachineRuns] = []
     identities: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    parts: set[str] = set()
     for record in records:
+        parts |= parts_of(record.data)
+        if record.name in parts:
+            continue
         run = _run_of(record, identities)
         machine = _machine_of(run, machines)
-        machine.runs.append(run)
+        machine.runs[:] = [*(earlier for earlier in machine.runs if earlier.name not in parts), run]
         machine.runs.sort(key=lambda run: (run.written, run.name))
         _forget_old_launches(machine.runs)
         if not keeps_all:

@@ -12,7 +12,17 @@ from perf_tests.views.tables.cells import Cell
 from perf_tests.views.tables.conditions import machine_name, rounds_line
 from perf_tests.views.tables.digits import significant
 from perf_tests.views.tables.flat_figures import COLUMNS, as_csv, flat_rows
-from perf_tests.views.tables.timing import SPREAD_NOTE, milliseconds
+from perf_tests.views.tables.timing import (
+    CONTEXT,
+    HEAD_DIM,
+    IMPLEMENTATION,
+    PHASE,
+    PRECISION,
+    SEQUENCE,
+    SIZE,
+    SPREAD_NOTE,
+    milliseconds,
+)
 
 INTERVAL_NOTE = "interval: 95 % confidence interval of the median within this launch, by order statistics"
 
@@ -29,10 +39,8 @@ def _number(name: str, form: str) -> Column:
     return lambda cell: None if (value := cell.number(name)) is None else format(value, form)
 
 
-LABELS = {
-    False: ("Size", "Context", "Phase", "Precision", "Implementation"),
-    True: ("d", "Sequence", "Phase", "Precision", "Implementation"),
-}
+LABELS = {False: (SIZE, CONTEXT, PHASE, PRECISION, IMPLEMENTATION),
+          True: (HEAD_DIM, SEQUENCE, PHASE, PRECISION, IMPLEMENTATION)}  # fmt: skip
 FIGURES: dict[str, Column] = {
     "median (ms)": lambda cell: significant(cell.median_seconds * 1e3),
     "95 % interval (ms)": _interval,
@@ -65,17 +73,17 @@ def _table(cells: Sequence[Cell], alone: bool) -> str:
         return ""
     timed = [cell for cell in cells if cell.is_timed]
     figures = {name: of for name, of in FIGURES.items() if any(of(cell) is not None for cell in timed)}
-    header = "".join(f'<th scope="col">{text(name)}</th>' for name in (*LABELS[alone], *figures))
+    header = "".join(
+        f'<th scope="col">{text(name)}</th>' for name in (*(label.name for label in LABELS[alone]), *figures)
+    )
     body = "".join(_row(cell, alone, list(figures.values())) for cell in cells)
     caption = "Attention alone" if alone else "Language models"
     return html_table(caption, len(LABELS[alone]), header, body)
 
 
 def _row(cell: Cell, alone: bool, figures: Sequence[Column]) -> str:
-    places = ("head_dim", "sequence_length") if alone else ("size", "context_length")
-    labels = (*map(cell.label, places), cell.phase, cell.label("precision"), cell.implementation)
     start = f'<tr title="{text(case_name(cell.id))}">'
-    start += "".join(f"<td>{text(label)}" for label in labels)
+    start += "".join(f"<td>{text(label.of(cell))}" for label in LABELS[alone])
     if not cell.is_timed:
         said = f"<strong>{text(OUTCOMES[cell.outcome])}</strong>: {text(cell.reason)}"
         return f'{start}<td class="outcome" colspan="{max(len(figures), 1)}">{said}'

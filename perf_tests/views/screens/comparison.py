@@ -10,7 +10,7 @@ from enum import StrEnum
 from math import log
 
 from perf_tests.records.compare import ComparedCase, Status
-from perf_tests.views.screens.lines import DASH, case_name, duration, printable
+from perf_tests.views.screens.lines import DASH, case_name, duration, printable, table
 
 NARROWEST, WIDEST = 80, 200
 """Characters that lines are fitted to; a narrower terminal breaks them, a wider one gains nothing."""
@@ -25,18 +25,11 @@ LEAST_SHOWN = 0.02
 """The strip shows at least this much on either side of 1, so that noise does not look like a slowdown."""
 
 
-class Tone(StrEnum):
-    """A line's colour, which repeats what its words say."""
-
-    BAD = "bad"
-    GOOD = "good"
-    PLAIN = "plain"
-
-
 @dataclass(frozen=True)
 class ScreenLine:
     text: str
-    tone: Tone = Tone.PLAIN
+    colour: str = ""
+    """Red, green or none; it repeats what the words say."""
 
 
 class Reading(StrEnum):
@@ -48,7 +41,7 @@ class Reading(StrEnum):
     TOO_FEW = "too few rounds"
 
 
-TONES = {Reading.SLOWER: Tone.BAD, Reading.FASTER: Tone.GOOD}
+COLOURS = {Reading.SLOWER: "red", Reading.FASTER: "green"}
 FIRST = (Status.GONE, Status.NO_LONGER, Status.INCOMPARABLE)
 """Without a ratio, before all ratios; new cases and those never measured come last."""
 
@@ -72,7 +65,7 @@ def comparison_lines(rows: Sequence[ComparedCase], width: int) -> list[ScreenLin
     )
     others = [row for row in rows if row.ratio is None and row.status not in FIRST]
     lines = [ScreenLine(_tally(rows))] if rows else []
-    lines += [ScreenLine(_in_words(row), Tone.BAD if row.is_failure else Tone.PLAIN) for row in lost]
+    lines += [ScreenLine(_in_words(row), "red" if row.is_failure else "") for row in lost]
     if measured:
         lines += [*_table(measured, width), ScreenLine(NOTE)]
     return lines + [ScreenLine(_in_words(row)) for row in others]
@@ -102,16 +95,10 @@ def _table(rows: Sequence[ComparedCase], width: int) -> list[ScreenLine]:
         columns["case"] = [shortened(name, longest) for name in columns["case"]]
     elif width - _width(columns) >= STRIP_COLUMNS + 2:
         columns["strip"] = ["", *_strips(rows)]
-    widths = {name: max(map(len, texts)) for name, texts in columns.items()}
-    tones = [Tone.PLAIN, *(TONES.get(reading(row), Tone.PLAIN) for row in rows)]
-    texts = [
-        "  ".join(
-            text.ljust(widths[name]) if name in ("case", "reading", "strip") else text.rjust(widths[name])
-            for name, text in zip(columns, line, strict=True)
-        ).rstrip()
-        for line in zip(*columns.values(), strict=True)
-    ]
-    return [ScreenLine(text, tone) for text, tone in zip(texts, tones, strict=True)]
+    header, *cells = zip(*columns.values(), strict=True)
+    colours = ["", *(COLOURS.get(reading(row), "") for row in rows)]
+    lines = table(header, cells, left=("case", "reading", ""))
+    return [ScreenLine(line.rstrip(), colour) for line, colour in zip(lines, colours, strict=True)]
 
 
 def _width(columns: Mapping[str, Sequence[str]]) -> int:
@@ -119,9 +106,12 @@ def _width(columns: Mapping[str, Sequence[str]]) -> int:
 
 
 def _cells(row: ComparedCase) -> tuple[str, ...]:
-    interval = DASH if row.interval is None else f"{row.interval[0]:.3f} to {row.interval[1]:.3f}"
     times = (duration(seconds or 0) for seconds in (row.before_seconds, row.now_seconds))
-    return printable(case_name(row.id)), *times, f"{row.ratio:.3f}", interval, reading(row)
+    return printable(case_name(row.id)), *times, f"{row.ratio:.3f}", interval_words(row), reading(row)
+
+
+def interval_words(row: ComparedCase) -> str:
+    return DASH if row.interval is None else f"{row.interval[0]:.3f} to {row.interval[1]:.3f}"
 
 
 def shortened(name: str, length: int) -> str:
@@ -156,7 +146,11 @@ def _strips(rows: Sequence[ComparedCase]) -> list[str]:
 def _in_words(row: ComparedCase) -> str:
     seconds = row.before_seconds if row.now_seconds is None else row.now_seconds
     figure = "" if seconds is None else f" ({duration(seconds)}{' before' if row.now_seconds is None else ''})"
-    return printable(f"{case_name(row.id)}: {row.status}{figure}{': ' if row.explanation else ''}{row.explanation}")
+    return printable(f"{case_name(row.id)}: {why_without_ratio(row, figure)}")
+
+
+def why_without_ratio(row: ComparedCase, figure: str = "") -> str:
+    return f"{row.status}{figure}{': ' if row.explanation else ''}{row.explanation}"
 
 
 def width() -> int:
@@ -169,5 +163,5 @@ def has_colours() -> bool:
 
 
 def painted(line: ScreenLine) -> str:
-    code = {Tone.BAD: "31", Tone.GOOD: "32"}.get(line.tone)
+    code = {"red": "31", "green": "32"}.get(line.colour)
     return f"\x1b[{code}m{line.text}\x1b[0m" if code and has_colours() else line.text

@@ -14,12 +14,11 @@ from perf_tests.gate.rules import Rules
 from perf_tests.gate.suite import Shift
 from perf_tests.gate.verdicts import CaseResult, Effect, ExactResult, Verdict
 from perf_tests.records.record import Json, without_nan
+from perf_tests.records.words import how_many
 from perf_tests.views.screens.lines import DASH, case_name, duration, printable, table
 from perf_tests.views.tables.table import in_markdown, pipe_table
 
 CLOCKS = {"wall": "wall time", "cpu": "CPU time of the process"}
-
-CLOCK_COLUMN = {"wall": "wall", "cpu": "CPU"}
 
 REASON = "WHY IT IS WORTH IT"
 """For the user to replace."""
@@ -63,8 +62,7 @@ def _uncounted_sentences(result: GateResult) -> list[str]:
     """One for each reason why exact counters are not compared."""
     reasons = Counter((row.side, row.reason) for row in result.uncounted)
     return [
-        f"Exact counters of {count} {'case' if count == 1 else 'cases'} are not compared, because {side} has none: "
-        f"{reason.rstrip('.')}."
+        f"Exact counters of {how_many(count, 'case')} are not compared, because {side} has none: {reason.rstrip('.')}."
         for (side, reason), count in reasons.items()
     ]
 
@@ -195,7 +193,7 @@ def case_row(row: CaseResult) -> tuple[str, ...]:
     return (
         case_name(row.id),
         _verdict(row),
-        DASH if row.clock is None else CLOCK_COLUMN[row.clock],
+        DASH if row.clock is None else CLOCKS[row.clock].split()[0],
         duration(row.base_seconds),
         duration(row.head_seconds),
         *((DASH,) * 3 if effect is None else (f"{effect.effect:+.1%}", interval_words(effect), str(effect.pairs))),

@@ -1,6 +1,6 @@
 """A record in a terminal: plain lines, a pure function of the data."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import TypeVar
 
 from perf_tests.audit.row_flags import FLAGS
@@ -12,7 +12,7 @@ WIDTH = 120
 """Characters per line of a table of results."""
 
 T = TypeVar("T")
-Columns = Mapping[str, Callable[[T], str]]
+Columns = dict[str, Callable[[T], str]]
 """Each column's heading, and what it shows of a row."""
 
 
@@ -105,14 +105,15 @@ def _rounded(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Columns as wide as their content; the first to the left, figures to the right."""
-    cells = [header, *rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(cell.rjust(width) if place else cell.ljust(width) for place, (cell, width) in enumerate(columns))
-        for columns in (zip(row, widths, strict=True) for row in cells)
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], left: Container[str] = ()) -> list[str]:
+    """Columns as wide as their content; the first and those headed as in `left` to the left, figures to the right."""
+    columns = list(zip(header, *rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    aligned = [
+        [cell.ljust(width) if not place or column[0] in left else cell.rjust(width) for cell in column]
+        for place, (column, width) in enumerate(zip(columns, widths, strict=True))
     ]
+    return ["  ".join(line) for line in zip(*aligned, strict=True)]
 
 
 def column_table(columns: Columns[T], rows: Iterable[T]) -> list[str]:

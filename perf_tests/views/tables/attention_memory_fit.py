@@ -5,17 +5,17 @@ of an input's shape. The remainder is neither: for example the causal mask, one 
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perf_tests.identity import is_attention
+from perf_tests.limits.least_work import FLOAT32_BYTES
 from perf_tests.records.record import Json
 
-FLOAT32_BYTES = 4
 MOST_SQUARES = 32
 
-Cell = tuple[int, int, float]
-"""Sequence length, head width, and bytes over batch and 4."""
+Cell = tuple[float, float, float]
+"""L^2, L d and the float32 numbers for each of the batch, as shares of these numbers, so that no long cell decides."""
 
 
 @dataclass(frozen=True)
@@ -41,49 +41,40 @@ def attention_fits(passes: Sequence[Json]) -> list[Fit]:
         if is_attention(row["identity"]):
             by_implementation[row["identity"]["attention"], row["identity"]["precision"]].append(row)
     return [
-        _fit(quantity, *names, cells)
-        for names, rows in by_implementation.items()
-        for quantity, cells in _quantities(rows)
-        if len({length for length, _, _ in cells}) >= 2
+        Fit(quantity, attention, precision, *_fit([_cell(row, field) for row in chosen]), len(chosen))
+        for (attention, precision), rows in by_implementation.items()
+        for quantity, chosen, field in _quantities(rows)
+        if len({row["identity"]["sequence_length"] for row in chosen}) >= 2
     ]
 
 
-def _quantities(rows: Sequence[Json]) -> Iterator[tuple[str, list[Cell]]]:
+def _quantities(rows: Sequence[Json]) -> Sequence[tuple[str, list[Json], str]]:
     forward, backward = (
         [row for row in rows if row["identity"]["phase"] == phase]
         for phase in ("attention_forward", "attention_backward")
     )
-    for quantity, chosen, name in (
+    return (
         ("saved", forward or backward, "saved_bytes_by_part"),
         ("forward peak", forward, "peak_allocated_bytes"),
         ("before backward", backward or forward, "memory_before_backward_bytes"),
         ("backward peak", backward, "peak_allocated_bytes"),
-    ):
-        yield quantity, [_cell(row["identity"], row["values"][name]) for row in chosen]
-
-
-def _cell(identity: Json, found: int | list[Json]) -> Cell:
-    count = found if isinstance(found, int) else sum(part["saved_bytes"] for part in found)
-    return identity["sequence_length"], identity["head_dim"], count / (identity["batch_size"] * FLOAT32_BYTES)
-
-
-def _fit(quantity: str, implementation: str, precision: str, cells: Sequence[Cell]) -> Fit:
-    """Of all k with a c that is not negative, the one with the smallest remainder."""
-    candidates = [(squares, _tensors(cells, squares)) for squares in range(MOST_SQUARES + 1)]
-    fits = [(_worst_remainder(cells, *found), *found) for found in candidates if found[1] >= 0]
-    remainder, squares, tensors = min(fits, key=lambda fit: fit[0])
-    return Fit(quantity, implementation, precision, squares, tensors, remainder, len(cells))
-
-
-def _tensors(cells: Sequence[Cell], squares: int) -> float:
-    """c of least squares in shares of each cell, so that the longest sequence does not decide alone."""
-    weights = [length * width / max(elements, 1) for length, width, elements in cells]
-    left = [(elements - squares * length**2) / max(elements, 1) for length, _, elements in cells]
-    return sum(w * rest for w, rest in zip(weights, left, strict=True)) / sum(w * w for w in weights)
-
-
-def _worst_remainder(cells: Sequence[Cell], squares: int, tensors: float) -> float:
-    return max(
-        abs(squares * length**2 + tensors * length * width - elements) / max(elements, 1)
-        for length, width, elements in cells
     )
+
+
+def _cell(row: Json, field: str) -> Cell:
+    identity, found = row["identity"], row["values"][field]
+    count = found if isinstance(found, int) else sum(part["saved_bytes"] for part in found)
+    length, numbers = identity["sequence_length"], count / (identity["batch_size"] * FLOAT32_BYTES)
+    whole = max(numbers, 1)
+    return length**2 / whole, length * identity["head_dim"] / whole, numbers / whole
+
+
+def _fit(cells: Sequence[Cell]) -> tuple[int, float, float]:
+    """k, c and the worst remainder: of all k whose c of least squares is not negative, the one that leaves least."""
+    fits = []
+    for k in range(MOST_SQUARES + 1):
+        c = sum(tensor * (whole - k * square) for square, tensor, whole in cells) / sum(of**2 for _, of, _ in cells)
+        if c >= 0:
+            fits.append((max(abs(k * square + c * tensor - whole) for square, tensor, whole in cells), k, c))
+    remainder, k, c = min(fits, key=lambda fit: fit[0])
+    return k, c, remainder

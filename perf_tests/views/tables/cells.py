@@ -6,7 +6,7 @@ In a cell of an extra pass `info` holds what the pass found; a case that it lost
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 from perf_tests.identity import OF_A_PHASE, is_attention
@@ -20,6 +20,10 @@ PASSES = ("kernels", "memory", "warmup")
 LABELS = ("Size", "Context", "Phase", "Precision", "Implementation")
 SHORT_OUTCOMES = {**OUTCOMES, "out_of_memory": "OOM"}
 """For a cell between figures."""
+
+PERCENTILES = (50, 95, 99)
+FEWEST_FOR_PERCENTILES = 100
+"""Rounds, so that one of them is above the 99th percentile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,14 @@ class Cell:
         mean = self.mean_seconds
         return math.sqrt(math.fsum((seconds - mean) ** 2 for seconds in self.rounds) / (len(self.rounds) - 1))
 
+    @property
+    def percentile_seconds(self) -> dict[int, float]:
+        """By percent, interpolated between rounds as by numpy's default; empty for fewer than 100 rounds."""
+        if len(self.rounds) < FEWEST_FOR_PERCENTILES:
+            return {}
+        cuts = quantiles(self.rounds, n=100, method="inclusive")
+        return {percent: cuts[percent - 1] for percent in PERCENTILES}
+
     def label(self, name: str) -> str:
         """An identity field as text; empty where it is null or missing."""
         value = self.identity.get(name)
@@ -81,7 +93,8 @@ class Cell:
         """How the same function is computed: attention, and the other axes where they are not the default."""
         parts = [self.label("attention")]
         for name, default, words in (
-            ("execution", "eager", "{} model"), ("checkpoint", "none", "checkpoint {}"), ("model", "ours", "{}")
+            ("execution", "eager", "{} model"), ("checkpoint", "none", "checkpoint {}"), ("model", "ours", "{}"),
+            ("cache", "", "{} cache"),
         ):  # fmt: skip
             if self.label(name) not in ("", default):
                 parts.append(words.format(self.label(name)))
@@ -148,14 +161,15 @@ def distinct(values: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(values))
 
 
-def pairs_along(cells: Iterable[Cell], axis: str, base: str) -> list[tuple[Cell, Cell]]:
-    """Each (cell at `base`, other cell) that differ only along `axis`."""
+def pairs_along(cells: Iterable[Cell], axis: str, base: str, other: str = "") -> list[tuple[Cell, Cell]]:
+    """Each (cell at `base`, cell at `other`, or at any other) that differ only along `axis`."""
     follow = (axis, *OF_A_PHASE) if axis == "phase" else (axis,)
     groups: dict[tuple[str, ...], dict[str, Cell]] = {}
     for cell in cells:
         same = tuple(f"{name}={value}" for name, value in cell.identity.items() if name not in follow)
         groups.setdefault(same, {})[cell.phase if axis == "phase" else cell.label(axis)] = cell
-    return [(of[base], other) for of in groups.values() if base in of for other in of.values() if other is not of[base]]
+    found = (of for of in groups.values() if base in of)
+    return [(of[base], of[name]) for of in found for name in of if name != base and other in ("", name)]
 
 
 def pass_cells(record: Json, name: str) -> list[Cell]:

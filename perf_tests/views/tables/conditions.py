@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from perf_tests.records.record import Json
+from perf_tests.records.words import how_many
 from perf_tests.views.tables.cells import Cell, distinct, finite, inside
 
 
@@ -14,7 +15,7 @@ def machine_name(record: Json) -> str:
         return str(gpu.get("name", gpu) if isinstance(gpu, dict) else gpu)
     cpu = machine.get("cpu") or {}
     count = finite(cpu.get("count"))
-    cores = "" if count is None else f", {count:.0f} core{'' if count == 1 else 's'}"
+    cores = "" if count is None else f", {how_many(round(count), 'core')}"
     return f"{cpu.get('brand_raw') or machine.get('machine') or 'unknown CPU'}{cores}"
 
 
@@ -46,14 +47,21 @@ def date_of(record: Json) -> str:
 def rounds_line(cells: list[Cell]) -> str:
     """Batch, warm-up and measured rounds, TF32 state: each value that occurs among these cells."""
     timed = [cell for cell in cells if cell.is_timed]
-    warmups = [rounds for cell in timed if (rounds := cell.number("warmup_rounds")) is not None]
     found: dict[str, Iterable[str]] = {
         "batch {}": (cell.label("batch_size") for cell in cells),
         "{} measured rounds": (str(len(cell.rounds)) for cell in timed),
-        "{} warm-up rounds": (f"{rounds:.0f}" for rounds in warmups),
+        "{} warm-up rounds": (_warmups(cell) for cell in timed),
         "AdamW {}": (cell.label("optimizer") for cell in timed),
         "float32 products {}": (str(cell.info.get("float32_matmul_precision") or "") for cell in timed),
         "SDPA backend {}": (str(cell.info.get("sdpa_backend") or "") for cell in timed),
     }
     known = {words: [value for value in distinct(values) if value] for words, values in found.items()}
     return ", ".join(words.format(" and ".join(values)) for words, values in known.items() if values)
+
+
+def _warmups(cell: Cell) -> str:
+    """As many as asked for; a GPU may have needed more to reach its clock rates."""
+    asked, ran = cell.number("warmup_rounds"), cell.number("warmup_rounds_run")
+    if asked is None:
+        return ""
+    return f"{'at least ' if ran is not None and ran > asked else ''}{asked:.0f}"

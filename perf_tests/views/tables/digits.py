@@ -52,6 +52,12 @@ def figure_in(values: Json, name: str, factor: float = 1.0) -> str:
     return shown(None, "") if value is None else significant(value * factor)
 
 
+def mean_in(values: Json, spread_name: str, factor: float) -> str:
+    """The mean in another unit, beside its spread."""
+    mean, spread = finite(values.get("mean_seconds")), finite(values.get(spread_name))
+    return shown(None, "") if mean is None else with_spread(mean * factor, spread and spread * factor)
+
+
 def mebibytes_in(values: Json, name: str) -> str:
     return figure_in(values, name, 1 / MIB)
 

@@ -17,11 +17,11 @@ COLUMNS = {
     "timing": (
         "source", "gpu", "gpu_basis", "edition", "size", "d_model", "d_ff", "n_layers", "n_heads", "vocab", "batch",
         "context", "context_basis", "precision", "compiled", "phase", "mean_ms", "std_ms", "n_measured", "warmup",
-        "sync", "status", "note", "attention", "execution", "checkpoint", "optimizer", "median_ms",
+        "sync", "status", "note", "attention", "execution", "checkpoint", "optimizer", "median_ms", "p95_ms", "p99_ms",
     ),
     "attention": (
         "source", "gpu", "gpu_basis", "batch", "d_model", "seq_len", "causal_mask", "precision", "compiled", "phase",
-        "mean_ms", "std_ms", "n_measured", "status", "note", "attention", "median_ms",
+        "mean_ms", "std_ms", "n_measured", "status", "note", "attention", "median_ms", "p95_ms", "p99_ms",
     ),
     "memory": (
         "source", "gpu", "gpu_basis", "object", "size", "d_model", "n_layers", "batch", "context", "precision",
@@ -38,6 +38,22 @@ COLUMNS = {
     ),
 }  # fmt: skip
 """The columns of each kind of table, those that published collections lack at the end."""
+
+FIELDS = {
+    "size": "size", "n_layers": "num_layers", "d_ff": "d_ff", "n_heads": "num_heads", "vocab": "vocab_size",
+    "seq_len": "sequence_length", "batch": "batch_size", "attention": "attention", "execution": "execution",
+    "checkpoint": "checkpoint", "optimizer": "optimizer",
+}  # fmt: skip
+"""Columns that show a field of the identity."""
+KERNEL = {
+    "calls": ("calls", None), "total_ms": ("total_seconds", 1e3), "avg_us": ("mean_seconds", 1e6),
+    "std_us": ("stddev_seconds", 1e6), "pct_of_gpu_time": ("share", 100.0),
+}  # fmt: skip
+WARMUP = {
+    "warmup": ("warmup_rounds", None), "mean_ms": ("mean_seconds", 1e3), "std_ms": ("std_seconds", 1e3),
+    "steady_from_round": ("steady_from_round", None),
+}  # fmt: skip
+"""Columns that show a figure of a kernel or of a process of the warm-up study, by name and factor."""
 
 PRECISIONS = {"bf16": "bf16_amp", "fp16": "fp16_amp", "fp16-unscaled": "fp16_amp(unscaled)"}
 FORWARD_PEAKS = {"inference": "forward_peak(no_grad)", "forward": "forward_peak(with grad)"}
@@ -68,33 +84,23 @@ def flat_rows(
 def _common(cell: Cell, name: str, machine: str) -> Json:
     """Every column that no kind fills itself; each kind takes those that it has."""
     precision = cell.label("precision")
-    compiled = "compiled" in (cell.label("attention"), cell.label("execution"))
+    compiled = cell.label("attention") == "compiled" or cell.label("execution") not in ("", "eager")
     other = "" if cell.label("attention") == "naive" else f" ({cell.label('attention')})"
     return {
         "source": name,
         "gpu": machine,
         "gpu_basis": "stated",
-        "size": cell.label("size"),
+        **{column: cell.label(field) for column, field in FIELDS.items()},
         "d_model": cell.label("head_dim" if cell.is_attention else "d_model"),
         "context": cell.label("sequence_length" if cell.is_attention else "context_length"),
-        "n_layers": cell.label("num_layers"),
-        "seq_len": cell.label("sequence_length"),
-        "batch": cell.label("batch_size"),
         "precision": PRECISIONS.get(precision, precision),
         "compiled": "yes" if compiled else f"no{other}",
         "phase": _published(cell.phase),
         "status": "ok" if not cell.outcome else "OOM" if cell.outcome == "out_of_memory" else cell.outcome,
         "note": cell.reason,
-        "attention": cell.label("attention"),
-        "execution": cell.label("execution"),
-        "checkpoint": cell.label("checkpoint"),
-        "optimizer": cell.label("optimizer"),
-        "d_ff": cell.label("d_ff"),
-        "n_heads": cell.label("num_heads"),
-        "vocab": cell.label("vocab_size"),
         "context_basis": "stated",
         "causal_mask": "yes",
-        "warmup": _or_empty(cell.number("warmup_rounds")),
+        "warmup": _or_empty(cell.info.get("warmup_rounds_run", cell.info.get("warmup_rounds"))),
         "sync": "yes",
         **_times(cell),
     }
@@ -112,6 +118,7 @@ def _times(cell: Cell) -> Json:
         "mean_ms": cell.mean_seconds * 1e3,
         "std_ms": _or_empty(cell.std_seconds, 1e3),
         "median_ms": cell.median_seconds * 1e3,
+        **{f"p{percent}_ms": seconds * 1e3 for percent, seconds in cell.percentile_seconds.items()},
         "n_measured": len(cell.rounds),
     }
 
@@ -137,15 +144,7 @@ def _amounts(cell: Cell) -> list[Json]:
 
 def _kernels(cell: Cell) -> list[Json]:
     return [
-        {
-            "scope": cell.phase,
-            "kernel": str(row.get("name")),
-            "calls": _or_empty(row.get("calls")),
-            "total_ms": _or_empty(row.get("total_seconds"), 1e3),
-            "avg_us": _or_empty(row.get("mean_seconds"), 1e6),
-            "std_us": _or_empty(row.get("stddev_seconds"), 1e6),
-            "pct_of_gpu_time": _or_empty(row.get("share"), 100.0),
-        }
+        {"scope": cell.phase, "kernel": str(row.get("name")), **_figures(row, KERNEL)}
         for row in rows_in(cell.info, "kernels")
     ]
 
@@ -154,17 +153,18 @@ def _warmups(cell: Cell) -> list[Json]:
     """One process per row; a note marks warm-ups without the timed phase."""
     return [
         {
-            "warmup": _or_empty(row.get("warmup_rounds")),
-            "mean_ms": _or_empty(row.get("mean_seconds"), 1e3),
-            "std_ms": _or_empty(row.get("std_seconds"), 1e3),
+            **_figures(row, WARMUP),
             "note": "warm-up without the timed phase" if row.get("leaves_out_timed_phase") is True else "",
             "n_measured": len(seconds),
             "first_ms": seconds[0] * 1e3 if seconds else "",
-            "steady_from_round": _or_empty(row.get("steady_from_round")),
         }
         for row in rows_in(cell.info, "series")
         for seconds in (seconds_of(row, "seconds"),)
     ]
+
+
+def _figures(row: Json, columns: Mapping[str, tuple[str, float | None]]) -> Json:
+    return {column: _or_empty(row.get(name), factor) for column, (name, factor) in columns.items()}
 
 
 def _or_empty(found: object, factor: float | None = None) -> float | str:

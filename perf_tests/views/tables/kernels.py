@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from perf_tests.records.record import Json
-from perf_tests.views.screens.lines import DASH
-from perf_tests.views.tables.cells import Cell, finite, inside, lost_lines, rows_in
-from perf_tests.views.tables.digits import count_in, figure_in, percent_in, with_spread
-from perf_tests.views.tables.table import Columns, Table, pass_table
+from perf_tests.views.screens.lines import DASH, Columns
+from perf_tests.views.tables.cells import Cell, inside, lost_lines, rows_in
+from perf_tests.views.tables.digits import count_in, figure_in, mean_in, percent_in
+from perf_tests.views.tables.table import Table, pass_table
 
 TOP_KERNELS = 10
 NAME_CHARACTERS = 100
@@ -14,14 +14,14 @@ NAME_CHARACTERS = 100
 TRACED_NOTE = "traced under a profiler after the timings: use the shares; times include the profiler's overhead"
 WAYS = ("forward", "backward")
 
-KERNEL: Columns = {
+KERNEL: Columns[Json] = {
     "Kernel": lambda row: str(row.get("name"))[:NAME_CHARACTERS],
     "calls": lambda row: count_in(row, "calls"),
     "total (ms)": lambda row: figure_in(row, "total_seconds", 1e3),
-    "mean (us)": lambda row: _mean(row),
+    "mean (us)": lambda row: mean_in(row, "stddev_seconds", 1e6),
     "of kernel time (%)": lambda row: percent_in(row, "share"),
 }
-SHARES: Columns = {
+SHARES: Columns[Json] = {
     "launches": lambda row: count_in(row, "launches"),
     "kernels (ms)": lambda row: figure_in(row, "kernel_seconds", 1e3),
     "device busy (%)": lambda row: percent_in(row, "busy_share"),
@@ -29,7 +29,7 @@ SHARES: Columns = {
     "softmax / products, forward": lambda row: _softmax_over_products(row, "forward"),
     "softmax / products, backward": lambda row: _softmax_over_products(row, "backward"),
 }
-ATTENTION_PART: Columns = {
+ATTENTION_PART: Columns[Json] = {
     "Direction": lambda row: str(row["way"]),
     "Part": lambda row: str(row.get("part")),
     "launches": lambda row: count_in(row, "launches"),
@@ -62,11 +62,6 @@ def attention_part_table(cells: Sequence[Cell]) -> Table | None:
         for part in rows_in(cell.info, "attention", way, "parts")
     ]
     return pass_table("attention_parts", "One attention layer by part", ATTENTION_PART, rows, [TRACED_NOTE], words=2)
-
-
-def _mean(row: Json) -> str:
-    mean, spread = finite(row.get("mean_seconds")), finite(row.get("stddev_seconds"))
-    return DASH if mean is None else with_spread(mean * 1e6, spread and spread * 1e6)
 
 
 def _softmax_over_products(row: Json, way: str) -> str:

@@ -4,29 +4,29 @@ from collections.abc import Sequence
 from functools import partial
 
 from perf_tests.records.record import Json
-from perf_tests.views.screens.lines import DASH, shown
+from perf_tests.views.screens.lines import DASH, Columns, shown
 from perf_tests.views.tables.cells import Cell, distinct, finite, inside, last_phases, lost_lines, rows_in
 from perf_tests.views.tables.digits import MIB, mebibytes_in, significant
-from perf_tests.views.tables.table import Columns, Table, pass_table
+from perf_tests.views.tables.table import Table, pass_table
 
 MEMORY_NOTE = "each case in its own process, apart from the timings; 1 MiB = 1,048,576 bytes"
 LARGEST = 5
 """Blocks of each case in a table."""
 
-PEAK: Columns = {
+PEAK: Columns[Json] = {
     "peak (MiB)": lambda row: mebibytes_in(row, "peak_allocated_bytes"),
     "predicted (MiB)": lambda row: mebibytes_in(row, "predicted_peak_bytes"),
     "measured / predicted": lambda row: _measured_over_predicted(row),
     "reserved (MiB)": lambda row: mebibytes_in(row, "peak_reserved_bytes"),
 }
-SAVED: Columns = {
+SAVED: Columns[Json] = {
     "Part": lambda row: str(row["part"]),
     "places": lambda row: str(row["places"]),
     "of one (MiB)": lambda row: significant(row["bytes"] / row["places"] / MIB),
     "together (MiB)": lambda row: significant(row["bytes"] / MIB),
     "of all saved (%)": lambda row: f"{row['percent']:.1f}",
 }
-BLOCK: Columns = {
+BLOCK: Columns[Json] = {
     "Line": lambda row: str(row.get("line") or DASH),
     "Category": lambda row: str(row.get("category") or DASH),
     "block (MiB)": lambda row: mebibytes_in(row, "bytes"),
@@ -44,7 +44,7 @@ def memory_pass_table(cells: Sequence[Cell]) -> Table | None:
 
 
 def memory_part_table(cells: Sequence[Cell]) -> Table | None:
-    columns: Columns = {"Part": lambda row: str(row.get("phase")), **PEAK}
+    columns: Columns[Json] = {"Part": lambda row: str(row.get("phase")), **PEAK}
     rows = [(cell, part) for cell in cells for part in rows_in(cell.info, "parts")]
     return pass_table("memory_parts", "Peak memory by part of a round", columns, rows, _notes(cells), words=1)
 
@@ -75,7 +75,7 @@ def _measured_over_predicted(row: Json) -> str:
     return shown(measured / predicted if measured and predicted else None, ".5f")
 
 
-def _mebibytes(names: Sequence[str]) -> Columns:
+def _mebibytes(names: Sequence[str]) -> Columns[Json]:
     return {f"{name} (MiB)": partial(mebibytes_in, name=name) for name in names}
 
 

@@ -8,23 +8,16 @@ from perf_tests.views.tables.conditions import commit_of, date_of, machine_line
 from perf_tests.views.tables.kernels import KERNEL_TABLES
 from perf_tests.views.tables.memory import MEMORY_TABLES
 from perf_tests.views.tables.table import Table
-from perf_tests.views.tables.timing import (
-    attention_memory_table,
-    attention_table,
-    memory_table,
-    precision_table,
-    timing_table,
-)
+from perf_tests.views.tables.timing import TIMING_TABLES
 from perf_tests.views.tables.warmup import WARMUP_TABLES
 
-OF_CELLS = (timing_table, precision_table, memory_table, attention_table, attention_memory_table)
 OF_PASSES = {"kernels": KERNEL_TABLES, "memory": MEMORY_TABLES, "warmup": WARMUP_TABLES}
 
 
 def tables_of(record: Json, name: str) -> list[Table]:
     """In the order of a write-up; `name` is the record's."""
     cells = cells_of(record)
-    built = [build(cells) for build in OF_CELLS]
+    built = [build(cells) for build in TIMING_TABLES]
     for extra_pass, builders in OF_PASSES.items():
         passed = pass_cells(record, extra_pass)
         built += [build(passed) for build in builders]

@@ -1,15 +1,12 @@
 """A table as data, and as Markdown, LaTeX or Typst. A cell's content stays text in all of them."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from perf_tests.records.record import Json
-from perf_tests.views.screens.lines import printable
+from perf_tests.views.screens.lines import Columns, printable
 from perf_tests.views.tables.cells import LABELS, Cell, labels_of, lost_row
-
-Columns = dict[str, Callable[[Json], str]]
-"""Each column's heading, and what it shows of a row's values."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +21,12 @@ class Table:
     notes: tuple[str, ...]
 
 
+PassRow = tuple[Cell, Json]
+"""A case, and what a pass found of it."""
+
+
 def pass_table(
-    name: str, title: str, columns: Columns, rows: Sequence[tuple[Cell, Json]], notes: Sequence[str], words: int = 0
+    name: str, title: str, columns: Columns[Json], rows: Sequence[PassRow], notes: Sequence[str], words: int = 0
 ) -> Table | None:
     """Rows of an extra pass, each case's labels first; the first `words` columns are labels too. None without rows."""
     if not rows:

@@ -4,7 +4,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from perf_tests.views.screens.lines import DASH
-from perf_tests.views.tables.cells import SHORT_OUTCOMES, Cell, distinct, lost_lines, pairs_along, phase_order
+from perf_tests.views.tables.cells import (
+    FEWEST_FOR_PERCENTILES,
+    LABELS,
+    PERCENTILES,
+    SHORT_OUTCOMES,
+    Cell,
+    distinct,
+    labels_of,
+    lost_lines,
+    pairs_along,
+    phase_order,
+)
 from perf_tests.views.tables.conditions import rounds_line
 from perf_tests.views.tables.digits import GIB, MIB, ratio_spread, significant, with_spread
 from perf_tests.views.tables.table import Table
@@ -46,6 +57,17 @@ def timing_table(cells: Sequence[Cell]) -> Table | None:
     chosen = [cell for cell in cells if not cell.is_attention]
     entries = [(cell, f"{cell.phase} (ms)", milliseconds(cell)) for cell in chosen]
     return _table("timing", "Time by size and context", chosen, MODEL_LABELS, entries, SPREAD_NOTE)
+
+
+def percentile_table(cells: Sequence[Cell]) -> Table | None:
+    """A row for each case with enough rounds."""
+    chosen = [cell for cell in cells if cell.percentile_seconds]
+    if not chosen:
+        return None
+    header = (*LABELS, *(f"p{percent} (ms)" for percent in PERCENTILES))
+    rows = [(*labels_of(cell), *(significant(s * 1e3) for s in cell.percentile_seconds.values())) for cell in chosen]
+    notes = (f"of cases with at least {FEWEST_FOR_PERCENTILES} measured rounds", rounds_line(chosen))
+    return Table("percentiles", "Percentiles of the time of a round", header, len(LABELS), tuple(rows), notes)
 
 
 def precision_table(cells: Sequence[Cell]) -> Table | None:
@@ -107,8 +129,7 @@ def _memory(
     entries: list[Entry] = []
     for cell in cells:
         for field, suffix in fields.items():
-            amount = cell.number(field)
-            if amount is not None:
+            if (amount := cell.number(field)) is not None:
                 entries.append((cell, f"{column(cell)}{suffix} ({unit})", significant(amount / divisor)))
         if not cell.is_timed:
             entries.append((cell, f"{column(cell)} ({unit})", SHORT_OUTCOMES[cell.outcome]))
@@ -135,3 +156,8 @@ def _table(
     header = (*(label.name for label in shown), *columns)
     notes = (note, *([line] if (line := rounds_line(list(cells))) else []), *lost_lines(cells))
     return Table(name, f"{title}{': ' if said else ''}{', '.join(said)}", header, len(shown), rows, notes)
+
+
+TIMING_TABLES = (
+    timing_table, percentile_table, precision_table, memory_table, attention_table, attention_memory_table,
+)  # fmt: skip

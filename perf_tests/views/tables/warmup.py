@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from perf_tests.records.record import Json
-from perf_tests.views.screens.lines import DASH, shown
+from perf_tests.views.screens.lines import DASH, Columns, shown
 from perf_tests.views.tables.cells import Cell, distinct, finite, inside, lost_lines, name_of, rows_in
-from perf_tests.views.tables.digits import count_in, figure_in, significant, with_spread
-from perf_tests.views.tables.table import Columns, Table, pass_table
+from perf_tests.views.tables.digits import count_in, figure_in, mean_in, significant
+from perf_tests.views.tables.table import Table, pass_table
 
 WARMUP_NOTE = (
     "mean ± standard deviation; each number of warm-up rounds in its own process; first round and steady from: "
@@ -19,7 +19,7 @@ FIRST_ROUND_NOTE = "one profiled process: extra time of its first round over a s
 def warmup_table(cells: Sequence[Cell]) -> Table | None:
     series = [(cell, {series_name(row): row for row in rows_in(cell.info, "series")}) for cell in cells]
     rows = [(cell, {**cell.info, "by_name": of}) for cell, of in series if of or cell.outcome]
-    columns: Columns = {
+    columns: Columns[Json] = {
         f"after {name} (ms)": partial(_mean, name) for name in distinct(name for _, of in series for name in of)
     }
     columns |= {
@@ -47,11 +47,8 @@ def seconds_of(series: Json, name: str) -> list[float]:
 def _mean(name: str, row: Json) -> str:
     """Mean and spread of the measured rounds, with the places of the outliers among them."""
     series = row["by_name"].get(name, {})
-    mean, spread = finite(series.get("mean_seconds")), finite(series.get("std_seconds"))
-    if mean is None:
-        return DASH
-    said, outliers = with_spread(mean * 1e3, spread and spread * 1e3), series.get("outliers")
-    if isinstance(outliers, list) and outliers:
+    said, outliers = mean_in(series, "std_seconds", 1e3), series.get("outliers")
+    if said != DASH and isinstance(outliers, list) and outliers:
         return f"{said} (outlier: round {', '.join(map(str, outliers))})"
     return said
 
@@ -77,7 +74,7 @@ def _recommendations(cells: Sequence[Cell]) -> list[str]:
 
 def first_round_table(cells: Sequence[Cell]) -> Table | None:
     rows = [(cell, parts) for cell in cells if (parts := first_round_parts(cell.info))]
-    columns: Columns = {
+    columns: Columns[Json] = {
         f"{part_name(name)} (ms)": partial(figure_in, name=name, factor=1e3)
         for name in distinct(name for _, parts in rows for name in parts)
     }

@@ -83,11 +83,10 @@ def softmax_against_products(sources: Sources) -> Answer | None:
         time, flops = (finite(values.get(f"softmax_over_products_{what}")) for what in ("time", "flops"))
         if time is not None and flops and cell.phase == "forward":
             said.append(f"{time:.2f} of the products' time with {flops:.1%} of their FLOPs ({name_of(cell)})")
-    if not said:
-        return None
     return found.says(
         f"The softmax of one attention layer takes {', '.join(said)}. It reads and writes every score several times "
         "with few FLOPs, so it is memory-bound.",
+        said,
     )
 
 
@@ -114,6 +113,3 @@ def _first(found: Source, phase: str) -> Cell | None:
 
 def _share(cell: Cell | None) -> float | None:
     return None if cell is None else finite(inside(cell.info, "matrix_products").get("share_of_kernel_time"))
-
-
-QUESTIONS = (top_kernel, beside_products, products_in_a_step, softmax_against_products, profiler_and_clock)

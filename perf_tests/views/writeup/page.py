@@ -5,7 +5,12 @@ import re
 from perf_tests.views.writeup import kernels, memory, timing
 from perf_tests.views.writeup.sources import Answer, Question, Sources
 
-QUESTIONS = (*timing.QUESTIONS, *kernels.QUESTIONS, *memory.QUESTIONS)
+QUESTIONS = [
+    found
+    for answering in (timing, kernels, memory)
+    for found in vars(answering).values()
+    if isinstance(found, Question)
+]
 
 UNANSWERED = "No record in this repository answers this yet; the command makes one."
 

@@ -37,8 +37,9 @@ class Source:
     def models(self) -> list[Cell]:
         return [cell for cell in self.cells if not cell.is_attention]
 
-    def says(self, text: str) -> Answer:
-        return Answer(text, f"{self.name} ({self.machine})")
+    def says(self, text: str, known: object = True) -> Answer | None:
+        """None where nothing is known."""
+        return Answer(text, f"{self.name} ({self.machine})") if known else None
 
 
 @dataclass(frozen=True)

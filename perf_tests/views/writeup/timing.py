@@ -103,7 +103,7 @@ def mixed_precision(sources: Sources) -> Answer | None:
         f"{base.phase} {base.median_seconds / other.median_seconds:.2f} x ({_place(base)})"
         for base, other in _precision_pairs(found.cells)
     ]
-    return found.says(f"fp32 over bf16, medians: {', '.join(said)}.") if said else None
+    return found.says(f"fp32 over bf16, medians: {', '.join(said)}.", said)
 
 
 @question("Does a backward pass take twice its forward pass?", "pytest perf_tests --phase forward,backward")
@@ -116,25 +116,11 @@ def backward_over_forward(sources: Sources) -> Answer | None:
         f"{backward.median_seconds / forward.median_seconds:.2f} in {forward.label('precision')} ({_place(forward)})"
         for forward, backward in pairs(found.cells)
     ]
-    if not said:
-        return None
     return found.says(
         f"{', '.join(said)}. Its matrix products are twice those of the forward pass; what launches or memory bound "
         "need not double.",
+        said,
     )
-
-
-@question("What do compiling and fusing save in attention alone?", "pytest perf_tests --attention naive,compiled,sdpa")
-def fused_attention(sources: Sources) -> Answer | None:
-    found = sources.timed(lambda cells: _pairs(cells, "attention", "naive", "sdpa", alone=True))
-    parts = []
-    for name in ("compiled", "sdpa"):
-        pairs = _pairs(found.cells, "attention", "naive", name, alone=True)
-        for phase in ("forward", "backward"):
-            ratios = [base.median_seconds / other.median_seconds for base, other in pairs if base.phase == phase]
-            if ratios:
-                parts.append(f"{name} {phase} {min(ratios):.1f} to {max(ratios):.1f} x")
-    return found.says(f"Naive over the other, over widths and lengths: {', '.join(parts)}.") if parts else None
 
 
 @question("Does precision change the optimizer's time?", "pytest perf_tests --phase full_step --precision fp32,bf16")
@@ -144,11 +130,10 @@ def optimizer_and_precision(sources: Sources) -> Answer | None:
         f"{duration(fp32)} in fp32 and {duration(bf16)} in bf16, {fp32 / bf16:.2f} x ({_place(base)})"
         for base, fp32, bf16 in _optimizer_seconds(found.cells)
     ]
-    if not said:
-        return None
     return found.says(
         f"The optimizer's part of a full step: {', '.join(said)}. Weights, gradients and AdamW's state are fp32 in "
         "both, so its work is the same.",
+        said,
     )
 
 
@@ -161,6 +146,19 @@ def _optimizer_seconds(cells: Sequence[Cell]) -> list[tuple[Cell, float, float]]
         if fp32 and bf16:
             found.append((pair[0], fp32, bf16))
     return found
+
+
+@question("What do compiling and fusing save in attention alone?", "pytest perf_tests --attention naive,compiled,sdpa")
+def fused_attention(sources: Sources) -> Answer | None:
+    found = sources.timed(lambda cells: _pairs(cells, "attention", "naive", "sdpa", alone=True))
+    parts = []
+    for name in ("compiled", "sdpa"):
+        pairs = _pairs(found.cells, "attention", "naive", name, alone=True)
+        for phase in ("forward", "backward"):
+            ratios = [base.median_seconds / other.median_seconds for base, other in pairs if base.phase == phase]
+            if ratios:
+                parts.append(f"{name} {phase} {min(ratios):.1f} to {max(ratios):.1f} x")
+    return found.says(f"Naive over the other, over widths and lengths: {', '.join(parts)}.", parts)
 
 
 @question("Why was the deeper model slower?", "pytest perf_tests --size xl,2.7B --context 512 --kernels")
@@ -206,12 +204,8 @@ def _precision_pairs(cells: Sequence[Cell]) -> list[Pair]:
 
 def _pairs(cells: Sequence[Cell], axis: str, base: str, other: str, alone: bool = False) -> list[Pair]:
     """(cell at `base`, cell at `other`) of models, or of attention alone."""
-    found = pairs_along((cell for cell in cells if cell.is_attention == alone), axis, base)
-    return [pair for pair in found if other == (pair[1].phase if axis == "phase" else pair[1].label(axis))]
+    return pairs_along((cell for cell in cells if cell.is_attention == alone), axis, base, other)
 
 
 def _place(cell: Cell) -> str:
     return f"{cell.label('size')}, context {cell.label('context_length')}"
-
-
-QUESTIONS = (how_sure, warm_up, mixed_precision, backward_over_forward, optimizer_and_precision, fused_attention, depth)

@@ -1,0 +1,20 @@
+"""The memory that a case needs, so that one that cannot fit is not tried."""
+
+from perf_tests.cases import Case, LanguageModelCase
+from perf_tests.counting.case_counters import counters_or_reason
+from perf_tests.limits.least_work import FLOAT32_BYTES
+
+
+def needed_bytes(case: Case) -> int:
+    """Peak of one round, everything resident included; of a case without exact counters what certainly exists.
+
+    That is weights, gradients, AdamW's two moments and logits, or the tensors that attention alone takes and gives.
+    """
+    counters, _ = counters_or_reason(case)
+    if counters is not None:
+        return counters.peak_bytes
+    if not isinstance(case, LanguageModelCase):
+        # Query, key, value and output; in a backward pass also the gradients of all four.
+        return (8 if case.row.has_backward else 4) * case.tokens * case.head_dim * FLOAT32_BYTES
+    per_parameter = 1 + case.row.has_backward + 2 * case.row.trains
+    return FLOAT32_BYTES * (per_parameter * case.config.parameters + case.tokens * case.config.vocab_size)

@@ -1,0 +1,56 @@
+"""The time of a device's own work leaves the host's stalls out, or is null; between two events alone they are in it."""
+
+from collections.abc import Callable
+
+import pytest
+
+from perf_tests.instruments.busy_time import HOLD_SECONDS, busy_seconds
+from perf_tests.instruments.clock import Clock
+from perf_tests.instruments.device import CpuDevice
+from perf_tests.measures.row import Row
+from perf_tests.measures.timed import TimedMeasure
+from perf_tests.meta_tests.example_cases import CPU, language_model_case
+from perf_tests.meta_tests.fake_device import LoopBenchmark, QueueDevice
+
+WORK = 0.002
+
+
+def round_of(device: QueueDevice, stall_seconds: float) -> Callable[[], None]:
+    """Two kernels, between which the host takes its time."""
+
+    def work() -> None:
+        device.launch(WORK)
+        device.now += stall_seconds
+        device.launch(WORK)
+
+    return work
+
+
+def test_the_hosts_stalls_are_no_work_of_the_device() -> None:
+    device = QueueDevice()
+    assert busy_seconds(lambda: device.launch(8.0), round_of(device, 0.02), device) == pytest.approx(2 * WORK)
+
+
+def test_a_host_that_the_device_catches_up_with_has_no_figure() -> None:
+    device = QueueDevice()
+    assert busy_seconds(lambda: None, round_of(device, HOLD_SECONDS), device) is None
+    assert busy_seconds(lambda: None, device.synchronize, device) is None
+
+
+def test_on_a_cpu_nothing_runs_for_it() -> None:
+    ran: list[str] = []
+    assert busy_seconds(lambda: ran.append("set-up"), lambda: ran.append("work"), CpuDevice(CPU)) is None
+    assert ran == []
+
+
+@pytest.mark.parametrize("stall_seconds, is_flagged", [(0.02, True), (0.0, False)])
+def test_a_row_whose_device_waits_for_the_host_says_so(
+    stall_seconds: float, is_flagged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, benchmark = QueueDevice(), LoopBenchmark()
+    monkeypatch.setattr("perf_tests.instruments.clock.time", device)
+    wall_seconds = 2 * WORK + stall_seconds - min(stall_seconds, WORK)
+    benchmark.stats = {"median": wall_seconds, "data": [wall_seconds] * 3}
+    TimedMeasure(benchmark, Clock(device), device, 3, 1, Row(language_model_case()))(round_of(device, stall_seconds))
+    assert benchmark.extra_info["device_busy_seconds"] == pytest.approx(2 * WORK)
+    assert ("waits_for_host" in benchmark.extra_info["flags"]) is is_flagged

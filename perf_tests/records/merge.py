@@ -1,0 +1,118 @@
+"""The shards of one grid, measured on like machines, joined into one record."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations, islice
+from typing import Any
+
+from perf_tests.records.record import Json, machine_differences
+from perf_tests.records.store import StoredRecord
+
+
+@dataclass(frozen=True)
+class Shard:
+    record: StoredRecord
+    share: int
+    """Counted from 1."""
+    shares: int
+    place: dict[str, int]
+    """Of each selected case in the whole grid."""
+
+    @property
+    def suite(self) -> Json:
+        suite: Json = self.record.data["suite"]
+        return suite
+
+
+def merged(records: Sequence[StoredRecord]) -> Json:
+    """One record of the whole grid, in its order.
+
+    Raises ValueError with one sentence where the records are not all shards of one grid, each once.
+    """
+    shards = sorted(map(_shard, records), key=lambda shard: shard.share)
+    first = shards[0]
+    for shard in shards[1:]:
+        _refuse_another_run(first, shard)
+    _refuse_an_incomplete_set(shards)
+    place = {case_id: place for shard in shards for case_id, place in shard.place.items()}
+
+    def rows(kind: str, name: str) -> list[Json]:
+        found = [row for shard in shards for row in shard.record.data.get(kind, [])]
+        return sorted(found, key=lambda row: place[row[name]])
+
+    suite = {
+        **first.suite,
+        "settings": _settings(first),
+        "selection": sorted(place, key=lambda case_id: place[case_id]),
+        "places": None,
+        "started": min(str(shard.suite.get("started")) for shard in shards),
+        "other_drivers": sorted({str(driver) for shard in shards for driver in shard.suite.get("other_drivers") or []}),
+        "merged_from": [shard.record.name for shard in shards],
+    }
+    return {
+        **first.record.data,
+        "benchmarks": rows("benchmarks", "fullname"),
+        "outcomes": rows("outcomes", "id"),
+        "passes": rows("passes", "id"),
+        "datetime": max(str(shard.record.data.get("datetime")) for shard in shards),
+        "suite": suite,
+    }
+
+
+def _shard(record: StoredRecord) -> Shard:
+    suite = record.data["suite"]
+    try:
+        share, shares = suite["settings"]["shard"]
+        selection, places = suite["selection"], suite["places"]
+        place = dict(zip(selection, places, strict=True))
+        rows = {row["fullname"] for row in record.data["benchmarks"]}
+        rows |= {row["id"] for kind in ("outcomes", "passes") for row in record.data.get(kind, [])}
+        is_whole = rows == place.keys() and all(type(number) is int for number in (share, shares, *places))
+    except (KeyError, TypeError, ValueError):
+        is_whole = False
+    if not is_whole:
+        raise ValueError(f"{record.name} is no whole shard; merge joins the records of runs with --shard.")
+    return Shard(record, share, shares, place)
+
+
+def _refuse_another_run(first: Shard, other: Shard) -> None:
+    names = f"{first.record.name} and {other.record.name}"
+    machines = (first.record.data["machine_info"], other.record.data["machine_info"])
+    differences = "; ".join(machine_differences(*machines))
+    if differences:
+        raise ValueError(f"{names} differ in machine or build: {differences}.")
+    facts: dict[str, Callable[[Shard], Any]] = {
+        "commit": lambda shard: (shard.record.data.get("commit_info") or {}).get("id"),
+        "code": lambda shard: shard.suite.get("source"),
+        "number of shards": lambda shard: shard.shares,
+    }
+    for name, fact in facts.items():
+        if fact(first) != fact(other):
+            raise ValueError(f"{names} differ in {name}: {fact(first)!r} and {fact(other)!r}.")
+    here, there = _settings(first), _settings(other)
+    for name in sorted(here.keys() | there.keys()):
+        if here.get(name) != there.get(name):
+            raise ValueError(f"{names} differ in the setting {name}: {here.get(name)!r} and {there.get(name)!r}.")
+
+
+def _settings(shard: Shard) -> Json:
+    """Without the share, and without the number of a GPU, which shards on one host differ in."""
+    settings = shard.suite["settings"]
+    return {**settings, "shard": None, "device": str(settings.get("device")).partition(":")[0]}
+
+
+def _refuse_an_incomplete_set(shards: Sequence[Shard]) -> None:
+    shares = shards[0].shares
+    for one, other in combinations(shards, 2):
+        if one.share == other.share:
+            raise ValueError(f"{one.record.name} and {other.record.name} are both shard {one.share}/{shares}.")
+        twice = sorted(one.place.keys() & other.place.keys())
+        if twice:
+            raise ValueError(f"{one.record.name} and {other.record.name} both hold {twice[0]}.")
+    given = {shard.share for shard in shards}
+    missing = (f"{share}/{shares}" for share in range(1, shares + 1) if share not in given)
+    if names := ", ".join(islice(missing, 8)):
+        raise ValueError(f"Of {shares} shards {names} is missing; name its record too.")
+    places = sorted(place for shard in shards for place in shard.place.values())
+    if places != list(range(len(places))):
+        raise ValueError(f"The shards beside {shards[0].record.name} are of different grids: their places do not join.")

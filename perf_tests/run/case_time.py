@@ -1,0 +1,81 @@
+"""How long a case takes with everything around its rounds: a closed form, for progress, time limits and fair shares.
+
+The exact counters would say more, but counting a whole grid takes minutes.
+"""
+
+import pytest
+
+from model.attention import ATTENTION
+from perf_tests.bench.stash import CASE, PASS
+from perf_tests.cases import AttentionCase, Case, LanguageModelCase
+from perf_tests.limits.ceilings import Ceilings, ceilings_of
+from perf_tests.limits.datasheets import gpu_named
+from perf_tests.limits.least_work import FLOAT32_BYTES, saved_bytes
+from perf_tests.options import Settings
+from perf_tests.passes.every_pass import EVERY_PASS
+from perf_tests.phases import FORWARD_PASSES
+
+NOMINAL = {
+    "cpu": Ceilings(
+        name="a CPU",
+        matmul_flops_per_second={"fp32": 1e11},
+        bytes_per_second=2e10,
+        launch_seconds=1e-5,
+        backward_launch_seconds=2e-5,
+        launches_overlap=False,
+        source="round figures",
+    ),
+    "cuda": ceilings_of(gpu_named("H100")),
+}
+"""Stand in for this machine where its figures are unknown, or must be the same on every machine."""
+
+_FORWARD_PASSES = {**FORWARD_PASSES, "optimizer": 0.5}
+LAUNCHES_PER_BLOCK = 50
+"""Of an eager forward pass: 46 in fp32, 62 in bf16, by the ledger of exact counters."""
+USES_PER_BYTE = 3
+"""What a round holds is written once and read about twice."""
+COMPILING_SECONDS_PER_BLOCK = 5.0
+OVERHEAD_SECONDS = {None: 2.0, "kernels": 5.0, "memory": 5.0, "warmup": 60.0}
+"""By pass: building, counting, processes. These and compiling are rough, and hold until a like case is measured."""
+
+
+def predicted_seconds(item: pytest.Item, settings: Settings, ceilings: Ceilings | None = None) -> float:
+    """Of a benchmark's case or pass; by `ceilings`, or on the nominal machine."""
+    case, extra_pass = item.stash[CASE], item.stash[PASS]
+    rounds = settings.attention_alone_rounds if isinstance(case, AttentionCase) else settings.rounds
+    if extra_pass is None:
+        rounds += settings.warmup_rounds
+    else:
+        rounds = EVERY_PASS[extra_pass].rounds_of(case.phase, rounds)
+    compiling = COMPILING_SECONDS_PER_BLOCK * _blocks(case) if is_compiled(case) else 0.0
+    round_seconds = _round_seconds(case, ceilings or NOMINAL[case.device])
+    return OVERHEAD_SECONDS[extra_pass] + compiling + rounds * round_seconds
+
+
+def _round_seconds(case: Case, ceilings: Ceilings) -> float:
+    """Its set-up included."""
+    passes = sum(_FORWARD_PASSES.get(part, 0.0) for part in case.row.parts)
+    rates = ceilings.matmul_flops_per_second
+    rate = rates.get(case.precision.removesuffix("-unscaled")) or rates["fp32"]
+    launching = LAUNCHES_PER_BLOCK * _blocks(case) * ceilings.launch_seconds
+    moving = USES_PER_BYTE * _held_bytes(case) / ceilings.bytes_per_second
+    return passes * (case.forward_flops / rate + launching) + moving
+
+
+def _held_bytes(case: Case) -> int:
+    """Parameters, gradients, moments and what the backward pass needs; in attention alone two T x T matrices."""
+    if isinstance(case, LanguageModelCase):
+        per_parameter = 1 + case.row.has_backward + 2 * case.row.trains
+        saved = saved_bytes(case.config, case.batch_size, case.context_length)
+        return per_parameter * FLOAT32_BYTES * case.config.parameters + saved
+    return FLOAT32_BYTES * (8 * case.tokens * case.head_dim + 2 * case.batch_size * case.sequence_length**2)
+
+
+def _blocks(case: Case) -> int:
+    return case.config.num_layers if isinstance(case, LanguageModelCase) else 1
+
+
+def is_compiled(case: Case) -> bool:
+    if isinstance(case, LanguageModelCase) and case.execution != "eager":
+        return True
+    return case.attention in ATTENTION and ATTENTION[case.attention].is_compiled
