@@ -48,7 +48,9 @@ EQUIVALENT = {
         *swap('kind, _, name = architecture.partition("_")', "partition", "rpartition"),
         *swap('number = name.rstrip("af")', "af", "XXafXX"),
     ),
-    "typing.cast returns its value": swap("return cast(F, torch.compile(function, dynamic=False))", "F,", "None,"),
+    "typing.cast returns its value": swap(
+        "return cast(F, torch.compile(function, dynamic=False, mode=mode))", "cast(F,", "cast(None,"
+    ),
     "float() reads INF as inf": swap('scores_BHTT = torch.where(mask_TT, scores_BHTT, float("-inf"))', "-inf", "-INF"),
     "queries have four dimensions there, so the last but one is number 2": swap(
         "mask = block_mask(q_BHTK.shape[-2], q_BHTK.device.type)", "[-2]", "[+2]"

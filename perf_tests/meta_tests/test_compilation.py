@@ -14,10 +14,11 @@ from model.compilation import compiled, forget_compiled, why_cannot_compile
 
 
 def test_no_dimension_turns_dynamic(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Mock()
-    monkeypatch.setattr(torch, "compile", made)
+    monkeypatch.setattr(torch, "compile", made := Mock())
     assert compiled(abs) is made.return_value
-    made.assert_called_once_with(abs, dynamic=False)
+    made.assert_called_once_with(abs, dynamic=False, mode="default")
+    compiled(abs, "reduce-overhead")
+    made.assert_called_with(abs, dynamic=False, mode="reduce-overhead")
 
 
 def test_the_compiled_attention_is_the_naive_one(monkeypatch: pytest.MonkeyPatch) -> None:
