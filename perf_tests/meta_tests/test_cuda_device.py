@@ -129,13 +129,13 @@ NO_DRIVER = (
     "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed a driver from "
     "http://www.nvidia.com/Download/index.aspx"
 )
-NOT_READY = "Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized"
+NOT_READY = "Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized.\nMore of it."
 
 
 @pytest.mark.parametrize(
     "words, visible, told, passed_over",
     [
-        (TOO_OLD, None, r"too old \(found version 12080\); update the driver", True),
+        (TOO_OLD, None, r"too old \(found version 12080\); update the driver, install torch for an older CUDA", True),
         (NOT_READY, None, "Error 802: system not yet initialized; use cpu", True),
         (NO_DRIVER, None, "no NVIDIA driver on your system; use cpu", False),
         ("No CUDA GPUs are available", None, "available; use cpu", False),
