@@ -15,7 +15,7 @@ CPU_INDEX := https://download.pytorch.org/whl/cpu
 # Whether there is an NVIDIA driver. Some virtual machines hide its file.
 NVIDIA := $(or $(wildcard /proc/driver/nvidia/version),$(shell nvidia-smi -L >/dev/null 2>&1 && echo yes))
 
-.PHONY: help perf baseline gate ledger report pictures questions nsys test test-tools-a-to-q test-tools-r-to-z test-suites lint proofs clean wheels offline expedition
+.PHONY: help perf baseline gate ledger report pictures questions nsys test test-tools-a-to-q test-tools-r-to-z test-suites lint proofs mutants clean wheels offline expedition
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
@@ -109,6 +109,13 @@ proofs: $(INSTALLED)  ## measure what the suite claims of itself
 	$(BIN)/python -m perf_tests.proofs.predicted_cpu_peak
 	$(BIN)/python -m perf_tests.proofs.predicted_times
 
+# From nothing each time: mutmut keeps the result of every function that did not change, whatever became of its tests.
+mutants: $(INSTALLED)  ## plant faults into every line of model/ that computes; fails if over 3 % survive
+	$(BIN)/pip install --quiet --constraint $(VENV)/constraints.txt --editable ".[mutants]"
+	rm -rf mutants
+	OMP_NUM_THREADS=1 $(BIN)/python -m mutmut run
+	$(BIN)/python -m numerics_tests.mutants
+
 # OUT takes the results; STATE is the folder of an earlier slice where OUT is empty.
 SLICE := page
 OUT ?= expedition
@@ -118,7 +125,7 @@ expedition: $(INSTALLED)  ## record on a GPU machine in slices, 1 to 8 and page:
 	$(BIN)/python -m perf_tests.proofs.expedition $(SLICE) --out "$(OUT)" --state "$(STATE)" $(ARGS)
 
 clean:  ## delete the installation and caches, keep the records
-	rm -rf .venv* .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv* .mypy_cache .ruff_cache .pytest_cache .hypothesis mutants
 
 # A machine without an NVIDIA driver gets the CPU build, which is far smaller, from the first index that has it.
 # torch is installed first and then left as it is: constraints.txt pins the one of recorded runs.
@@ -143,7 +150,7 @@ PLATFORMS := 2_28 2_27 2_17
 
 wheels:  ## pack what a Linux x86-64 machine with torch and no network needs: make wheels PYTHON_VERSION=3.12
 	rm -rf wheels && mkdir wheels
-	sed -E '/^(#|torch=|plotly=|mypy=|ruff=|pylint=)/d' constraints.txt > wheels/requirements.txt
+	sed -E '/^(#|torch=|plotly=|mypy=|ruff=|pylint=|mutmut=)/d' constraints.txt > wheels/requirements.txt
 	$(PYTHON) -m pip download --quiet --dest wheels --requirement wheels/requirements.txt --only-binary=:all: \
 	    --implementation cp --python-version $(PYTHON_VERSION) $(PLATFORMS:%=--platform=manylinux_%_x86_64)
 	du -sm wheels

@@ -1,10 +1,10 @@
-"""How a claim fails: with error / bound, where it happened, and lines to paste."""
+"""How a claim fails: with error / bound, and where it happened."""
 
 import torch
 from torch import Tensor
 
 
-def assert_within(actual: Tensor, exact: Tensor, bound: Tensor | float, source: str, *drawn: object) -> None:
+def assert_within(actual: Tensor, exact: Tensor, bound: Tensor | float, source: str) -> None:
     """Raise AssertionError unless |actual - exact| <= bound everywhere; `exact` is the float64 oracle."""
     __tracebackhide__ = True
     assert exact.dtype == torch.float64, f"the oracle must be float64, it is {exact.dtype}"
@@ -21,11 +21,11 @@ def assert_within(actual: Tensor, exact: Tensor, bound: Tensor | float, source: 
         f"error is {ratio.flatten()[worst]:.3g} x its bound at {_index(worst, error)} "
         f"({int(outside.sum())} of {error.numel()} outside): got {actual.flatten()[worst]:.9g}, "
         f"float64 says {exact.flatten()[worst]:.9g}, error {error.flatten()[worst]:.3g}, "
-        f"allowed {allowed.flatten()[worst]:.3g} [{source}]." + snippet(drawn)
+        f"allowed {allowed.flatten()[worst]:.3g} [{source}]."
     )
 
 
-def assert_same_bits(actual: Tensor, expected: Tensor, source: str, *drawn: object) -> None:
+def assert_same_bits(actual: Tensor, expected: Tensor, source: str) -> None:
     """Raise AssertionError unless both tensors have one dtype and the same bits; -0 is not 0, any NaN is NaN."""
     __tracebackhide__ = True
     assert actual.dtype == expected.dtype, f"dtype {actual.dtype}, expected {expected.dtype} [{source}]"
@@ -38,18 +38,18 @@ def assert_same_bits(actual: Tensor, expected: Tensor, source: str, *drawn: obje
     first = int(different.flatten().int().argmax())
     raise AssertionError(
         f"{int(different.sum())} of {actual.numel()} values differ, first at {_index(first, actual)}: "
-        f"got {actual.flatten()[first]:.9g}, expected {expected.flatten()[first]:.9g} [{source}]." + snippet(drawn)
+        f"got {actual.flatten()[first]:.9g}, expected {expected.flatten()[first]:.9g} [{source}]."
     )
 
 
-def assert_true(fact: bool, sentence: str, *drawn: object) -> None:
-    """Raise AssertionError with `sentence` and the lines to paste unless `fact` holds."""
+def assert_true(fact: bool, sentence: str) -> None:
+    """Raise AssertionError with `sentence` unless `fact` holds."""
     __tracebackhide__ = True
     if not fact:
-        raise AssertionError(sentence + snippet(drawn))
+        raise AssertionError(sentence)
 
 
-def assert_at_most_twice(actual: Tensor, baseline: Tensor, exact: Tensor, floor: float, *drawn: object) -> None:
+def assert_at_most_twice(actual: Tensor, baseline: Tensor, exact: Tensor, floor: float) -> None:
     """The rule of flash-attention's own tests, tests/test_flash_attn.py: no bound is needed where a yardstick is.
 
     The largest error may be at most twice that of the plain computation in the same precision, plus `floor`.
@@ -61,16 +61,7 @@ def assert_at_most_twice(actual: Tensor, baseline: Tensor, exact: Tensor, floor:
         error <= allowed,
         f"error is {error / allowed:.3g} x what is allowed: {error:.3g}, twice the plain computation "
         f"of the same precision is {allowed:.3g} [flash-attention, tests/test_flash_attn.py].",
-        *drawn,
     )
-
-
-def snippet(drawn: tuple[object, ...]) -> str:
-    """Lines that rebuild what was drawn, ready to paste into a Python prompt at the repository root."""
-    if not drawn:
-        return ""
-    lines = "\n".join(f"    drawn_{number} = {value!r}" for number, value in enumerate(drawn))
-    return f"\nPaste:\n    import torch\n    from numerics_tests.strategies import *\n{lines}"
 
 
 def _index(flat: int, like: Tensor) -> tuple[int, ...]:

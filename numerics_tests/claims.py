@@ -7,6 +7,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -39,18 +40,49 @@ class Claim:
     def examples(self, profile: settings) -> int:
         return max(2, profile.max_examples // self.cost)
 
+    @property
+    def checked(self) -> Callable[..., None]:
+        """The check; its failure notes the lines that repeat it in a Python prompt at the repository root."""
+
+        @wraps(self.check)
+        def checked(**arguments: object) -> None:
+            try:
+                self.check(**arguments)
+            except AssertionError as error:
+                error.add_note(self.lines_to_paste(arguments))
+                raise
+
+        return checked
+
+    def lines_to_paste(self, arguments: Mapping[str, object]) -> str:
+        """Every drawn value, and the call of this claim."""
+        known = {id(value): f"claim.references[{name!r}]" for name, value in self.references.items()}
+        # A fixture's implementation has no name here; the test's id says which it is.
+        written = {self.argument: known.get(id(arguments[self.argument]), "implementation")}
+        for name, value in arguments.items():
+            written.setdefault(name, f"torch.{value!r}" if isinstance(value, torch.device) else repr(value))
+        call = ", ".join(f"{name}={text}" for name, text in written.items())
+        lines = (
+            "import torch",
+            "from numerics_tests.claims import all_claims",
+            "from numerics_tests.strategies import *",
+            f"claim = all_claims()[{self.name!r}]",
+            f"claim.check({call})",
+        )
+        return "\n".join(("Paste:", *(f"    {line}" for line in lines)))
+
     def judge(self, implementation: object, device: torch.device) -> None:
         """Raise what the claim raises for `implementation`.
 
-        Draws as many examples as `quick` under every profile, because these must be enough to see a fault;
-        always the same ones, unshrunk and from no database.
+        Draws as many examples as `ci` under every profile, because these must be enough to see a fault: with those of
+        `quick`, one fault in twenty survives one seed in six. Always the same ones, unshrunk and from no database.
         """
         arguments = {self.argument: implementation, "device": device}
         if not self.strategies:
             self.check(**arguments)
             return
         hurried = settings(
-            max_examples=self.examples(PROFILES["quick"]),
+            max_examples=self.examples(PROFILES["ci"]),
             phases=[Phase.generate],
             database=None,
             derandomize=True,
@@ -87,9 +119,9 @@ def claim(
         made = Claim(check.__name__, argument, references or {}, strategies, check, cost)
         assert made.name not in CLAIMS, f"two claims are called {made.name}"
         CLAIMS[made.name] = made
-        test = check
+        test = made.checked
         if strategies:
-            test = settings(max_examples=made.examples(settings()))(given(**strategies)(check))
+            test = settings(max_examples=made.examples(settings()))(given(**strategies)(test))
         if references is not None:
             test = pytest.mark.parametrize(argument, references.values(), ids=references.keys())(test)
         return test

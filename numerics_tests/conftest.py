@@ -9,10 +9,12 @@ from hypothesis import register_random, settings
 from model.attention import ATTENTION, AttentionFunction
 from model.device import device_named, why_gpu_is_passed_over
 from numerics_tests import cuda_autocast, environment, profiles
+from perf_tests.options import typed_or
 
 # Hypothesis keeps a weak reference only.
 TORCH_GENERATOR = profiles.TorchGenerator()
 DEVICE = pytest.StashKey[torch.device]()
+THREADS = pytest.StashKey[int]()
 
 
 # First, so that an unknown profile gets our sentence instead of Hypothesis's traceback.
@@ -20,6 +22,12 @@ DEVICE = pytest.StashKey[torch.device]()
 def pytest_configure(config: pytest.Config) -> None:
     # Also beats the `ci` profile that Hypothesis loads by itself where the variable CI is set.
     profiles.load(config.getoption("hypothesis_profile", None) or profiles.DEFAULT)
+    if settings().derandomize and config.getoption("--hypothesis-seed", None) is not None:
+        raise pytest.UsageError(
+            "--hypothesis-seed has no effect under profile ci, which always draws the same examples; "
+            "choose quick or deep."
+        )
+    config.stash[THREADS] = typed_or(config, "--threads", 1)
     register_random(TORCH_GENERATOR)
     try:
         config.stash[DEVICE] = device_named(config.getoption("--device"))
@@ -29,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     device = config.stash[DEVICE]
-    where = torch.cuda.get_device_name(device) if device.type == "cuda" else "one thread"
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"threads: {config.stash[THREADS]}"
     reason = why_gpu_is_passed_over(str(device))
     return [
         f"numerics: torch {torch.__version__} on {device}, {where}",
@@ -39,8 +47,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol() -> Generator[None, object, object]:
-    with environment.pinned(), environment.one_thread():
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    with environment.pinned(), environment.threads(item.config.stash[THREADS]):
         return (yield)
 
 

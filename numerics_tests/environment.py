@@ -112,10 +112,10 @@ def pinned() -> Iterator[None]:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """One thread inside: tensors are small here, and waiting for a second thread costs more than it saves."""
+def threads(number: int) -> Iterator[None]:
+    """That many threads inside."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(number)
     try:
         yield
     finally:

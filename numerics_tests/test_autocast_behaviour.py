@@ -42,7 +42,7 @@ def test_weight_is_cast_once_in_a_region(
     with CastsOf(weight) as casts, autocast(device.type, dtype=low):
         for _ in range(uses):
             F.linear(x, weight)
-    assert_true(casts.count == 1, f"the weight was cast {casts.count} times in one region", recipe, uses, low)
+    assert_true(casts.count == 1, f"the weight was cast {casts.count} times in one region")
 
 
 def test_weight_is_cast_every_time_without_the_cache(device: torch.device) -> None:
@@ -84,7 +84,7 @@ def test_error_inside_leaves_no_region_behind(
     after = (torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type))
     # A leaked state must not reach the next test.
     torch.set_autocast_enabled(device.type, before[0])
-    assert_true(after == before, f"autocast was {before} before the error and {after} after", low, depth)
+    assert_true(after == before, f"autocast was {before} before the error and {after} after")
 
 
 @claim("autocast", AUTOCAST, recipe=MATRIX, low=low_dtypes())
@@ -97,8 +97,8 @@ def test_gradient_has_the_range_of_the_autocast_dtype(
     with autocast(device.type, dtype=low):
         F.linear(x, weight).float().sum().backward()
     assert weight.grad is not None
-    assert_true(weight.grad.dtype == torch.float32, f"W.grad is {weight.grad.dtype}", recipe, low)
-    assert_same_bits(weight.grad.to(low).float(), weight.grad, "backward of a cast is a cast", recipe, low)
+    assert_true(weight.grad.dtype == torch.float32, f"W.grad is {weight.grad.dtype}")
+    assert_same_bits(weight.grad.to(low).float(), weight.grad, "backward of a cast is a cast")
 
 
 def test_forward_without_gradients_does_not_spoil_the_next(device: torch.device) -> None:
@@ -183,7 +183,7 @@ def test_cross_entropy_in_a_region_is_that_of_float32_logits(loss: Any, recipe: 
     targets = torch.arange(len(logits), device=device) % logits.shape[-1]
     with torch.autocast(device.type, dtype=recipe.dtype):
         inside = loss(logits, targets)
-    assert_same_bits(inside, F.cross_entropy(logits.float(), targets), "amp.html, ops that autocast to float32", recipe)
+    assert_same_bits(inside, F.cross_entropy(logits.float(), targets), "amp.html, ops that autocast to float32")
 
 
 def test_module_parameters_keep_their_dtype(device: torch.device) -> None:

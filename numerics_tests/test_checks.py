@@ -1,11 +1,14 @@
 """The checks themselves: what they reject, and that their messages can be pasted."""
 
 import math
+import re
+from dataclasses import replace
 
 import pytest
 import torch
 
 from numerics_tests.checks import assert_at_most_twice, assert_same_bits, assert_within
+from numerics_tests.claims import CLAIMS
 from numerics_tests.strategies import Recipe
 
 ZERO = torch.zeros(2, dtype=torch.float64)
@@ -41,12 +44,16 @@ def test_more_than_twice_the_error_is_refused() -> None:
         assert_at_most_twice(torch.full((2,), math.nan), baseline, ZERO, 0.0)
 
 
-def test_message_can_be_pasted() -> None:
-    """The lines after "Paste:" run, and give the very tensor that failed."""
-    recipe = Recipe((2,), torch.float16, seed=3, exponent=4, planted=((1, 256.0),))
+def test_failure_can_be_pasted(device: torch.device) -> None:
+    """The lines after "Paste:" repeat the failure: the drawn input and the call of the claim."""
+    softmax = CLAIMS["test_softmax_is_within_its_bound"]
+    nearly = replace(softmax, references={"nearly": lambda x: torch.softmax(x.float(), -1).to(x.dtype) * 1.1})
+    recipe = Recipe((2, 3), torch.float16, seed=3, exponent=4, planted=((1, 256.0),))
     with pytest.raises(AssertionError) as caught:
-        assert_within(recipe.tensor(), ZERO, 0.5, "a source", recipe)
-    _, _, lines = str(caught.value).partition("Paste:\n")
+        nearly.checked(**{softmax.argument: nearly.references["nearly"], "recipe": recipe, "device": device})
+    lines = [line.removeprefix("    ") for line in caught.value.__notes__[0].splitlines()[1:]]
     scope: dict[str, object] = {}
-    exec("\n".join(line.removeprefix("    ") for line in lines.splitlines()), scope)
-    assert scope["drawn_0"] == recipe
+    exec("\n".join(lines[:-1]), scope)
+    assert scope["claim"] is softmax
+    with pytest.raises(AssertionError, match=re.escape(str(caught.value)[:40])):
+        exec(lines[-1], {**scope, "claim": nearly})

@@ -29,16 +29,24 @@ def profile_is_kept(pytestconfig: pytest.Config) -> Iterator[None]:
     [
         ("--hypothesis-profile", "night", "profile 'night' is not known; choose quick, ci, deep."),
         ("--device", "cuda:99", "device 'cuda:99'"),
+        ("--threads", "0", "--threads is 0"),
+        ("--hypothesis-seed", "3", "--hypothesis-seed has no effect under profile ci"),
     ],
 )
 def test_wrong_option_ends_in_one_sentence(
     option: str, value: str, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """pytest's code for wrong usage, 4, and no traceback."""
-    assert start(option, value) == pytest.ExitCode.USAGE_ERROR
+    # The last profile typed is in force.
+    assert start("--hypothesis-profile", "ci", option, value) == pytest.ExitCode.USAGE_ERROR
     errors = capsys.readouterr().err
     assert sentence in errors
     assert "Traceback" not in errors
+
+
+def test_threads_are_those_asked_for(pytestconfig: pytest.Config) -> None:
+    """One, because waiting for a second thread takes longer than such small tensors do."""
+    assert torch.get_num_threads() == int(pytestconfig.getoption("--threads") or 1)
 
 
 @pytest.mark.usefixtures("profile_is_kept")

@@ -54,7 +54,7 @@ def test_swiglu_is_within_its_running_bound(feed_forward: FeedForward, recipe: R
     """Products within gamma_n |x||W|, the gate within its slope of what reaches it; ASNA 2e, sections 3.3 and 3.5."""
     tensors = operands(recipe, device)
     exact = oracles.swiglu(*tensors)
-    assert_within(feed_forward(*tensors), exact, running_bound(*tensors), "running error, ASNA 2e, 3.3", recipe)
+    assert_within(feed_forward(*tensors), exact, running_bound(*tensors), "running error, ASNA 2e, 3.3")
 
 
 @claim("feed_forward", {"model": model_swiglu}, recipe=ROWS)
@@ -62,10 +62,10 @@ def test_swiglu_is_shut_by_its_gate(feed_forward: FeedForward, recipe: Recipe, d
     """A gate of zeros gives zeros to the bit, 0 sigmoid(0) = 0; halving `down` halves the output to the bit."""
     x, gate, up, down = operands(recipe, device)
     shut = feed_forward(x, torch.zeros_like(gate), up, down)
-    assert_true(bool((shut == 0).all()), f"a shut gate let {shut.abs().max()} through", recipe)
+    assert_true(bool((shut == 0).all()), f"a shut gate let {shut.abs().max()} through")
     whole, half = feed_forward(x, gate, up, down), feed_forward(x, gate, up, down / 2)
     large = whole.abs() > 2.0**-100
-    assert_true(bool((half * 2 == whole)[large].all()), "the output is not linear in `down`", recipe)
+    assert_true(bool((half * 2 == whole)[large].all()), "the output is not linear in `down`")
 
 
 @claim("feed_forward", {"model": model_swiglu}, cost=2, recipe=ROWS)
@@ -86,4 +86,4 @@ def test_swiglu_gradients_are_those_of_float64(feed_forward: FeedForward, recipe
     )
     for actual, yardstick, oracle in zip(mine, baseline, exact, strict=True):
         floor = (HIDDEN + recipe.shape[-1]) * U32 * float(oracle.abs().max())
-        assert_at_most_twice(actual, yardstick, oracle, floor, recipe)
+        assert_at_most_twice(actual, yardstick, oracle, floor)

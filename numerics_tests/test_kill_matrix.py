@@ -5,12 +5,15 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
 
 from numerics_tests.claims import Claim, Fault, all_claims
 from numerics_tests.faults import FAULTS
+from numerics_tests.faults.source import SOURCE_FAULTS
+from numerics_tests.planted_source import SourceFault
 
 CLAIMS = all_claims()
 ENOUGH = 50
@@ -46,6 +49,23 @@ def test_kill_matrix_fault_is_caught(fault: Fault, table: list[str], device: tor
     pytest.fail(f"{fault.name!r} survives {fault.claim.name}: the claim no longer sees it.")
 
 
+@pytest.mark.parametrize("fault", SOURCE_FAULTS, ids=lambda fault: fault.name.replace(" ", "-"))
+def test_kill_matrix_source_fault_is_caught(fault: SourceFault, table: list[str], device: torch.device) -> None:
+    """The same for a fault in the source of `model/`."""
+    try:
+        fault.judge(device)
+    except AssertionError as error:
+        table.append(f"{'model/' + fault.path:22} {fault.name:42} {str(error).splitlines()[0][:110]}")
+        return
+    pytest.fail(f"{fault.name!r} survives {fault.caught_by}: the claim no longer sees it.")
+
+
+def test_kill_matrix_second_import_passes(device: torch.device) -> None:
+    """A copy of `model/` without a fault is judged as the model is: what the faults fail on is the fault."""
+    for fault in {fault.caught_by: fault for fault in SOURCE_FAULTS}.values():
+        replace(fault, new=fault.old).judge(device)
+
+
 @pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS.keys())
 def test_kill_matrix_claim_holds_for_its_reference(claim: Claim, device: torch.device) -> None:
     """Judged in the same way as the faults, the reference passes: a claim that fails on everything proves nothing."""
@@ -56,14 +76,14 @@ def test_kill_matrix_claim_holds_for_its_reference(claim: Claim, device: torch.d
 
 def test_kill_matrix_covers_every_claim() -> None:
     """A claim without a planted fault might never fail."""
-    unguarded = set(CLAIMS) - {fault.claim.name for fault in FAULTS}
+    unguarded = set(CLAIMS) - {f"test_{fault.caught_by}" for fault in (*FAULTS, *SOURCE_FAULTS)}
     assert not unguarded, f"no fault is planted for {', '.join(sorted(unguarded))}"
 
 
 def test_kill_matrix_is_large_enough() -> None:
     """Names are unique, and there are faults of every area."""
     assert len(FAULTS) >= ENOUGH
-    twice = [name for name, count in Counter(fault.name for fault in FAULTS).items() if count > 1]
+    twice = [name for name, count in Counter(fault.name for fault in (*FAULTS, *SOURCE_FAULTS)).items() if count > 1]
     assert not twice, f"two faults are called {twice}"
 
 

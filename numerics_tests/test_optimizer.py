@@ -1,6 +1,7 @@
 """AdamW and gradient clipping against their formulas in float64; loop, foreach and fused are the same optimizer."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -8,12 +9,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from model.precision import PRECISIONS, Precision
-from model.training import Training
+from model.training import OPTIMIZERS, Training
 from numerics_tests import bounds, oracles
-from numerics_tests.checks import assert_same_bits, assert_within
+from numerics_tests.checks import assert_same_bits, assert_true, assert_within
 from numerics_tests.claims import claim
 from numerics_tests.formats import U32
 from numerics_tests.strategies import Recipe, alike, recipes
+from perf_tests.instruments.torch_private import TorchDispatchMode
 
 Steps = Callable[[Tensor, list[Tensor]], Tensor]
 """(parameter, one gradient per step) to the parameter after all steps, with torch's default settings of AdamW."""
@@ -52,7 +54,7 @@ def test_adamw_is_within_its_bound(adamw: Steps, recipe: Recipe, steps: int, dev
     parameter, gradients = recipe.tensor(device), gradients_for(recipe, steps, device)
     exact = oracles.adamw(parameter, gradients, RATE, BETAS, EPS, DECAY)
     bound = bounds.adamw(parameter.double(), steps, RATE)
-    assert_within(adamw(parameter, gradients), exact, bound, "bounds.adamw", recipe, steps)
+    assert_within(adamw(parameter, gradients), exact, bound, "bounds.adamw")
 
 
 @claim("adamw", ADAMWS, cost=2, recipe=PARAMETERS, power=st.integers(-6, 6))
@@ -70,7 +72,7 @@ def test_first_step_of_adamw_is_the_sign_of_the_gradient(
     decayed = parameter.double() * (1 - RATE * DECAY)
     exact = decayed - RATE * gradient.sign().double()
     bound = bounds.adamw(parameter.double(), 1, RATE) + RATE * EPS / gradient.double().abs()
-    assert_within(adamw(parameter, [gradient]), exact, bound, "arXiv:1412.6980, section 2.1", recipe, power)
+    assert_within(adamw(parameter, [gradient]), exact, bound, "arXiv:1412.6980, section 2.1")
 
 
 @claim("adamw", ADAMWS, cost=2, recipe=PARAMETERS)
@@ -79,7 +81,7 @@ def test_adamw_without_gradient_only_decays(adamw: Steps, recipe: Recipe, device
     parameter = recipe.tensor(device)
     exact = parameter.double() * (1 - RATE * DECAY)
     bound = 2 * U32 * parameter.double().abs() + 2.0**-149
-    assert_within(adamw(parameter, [torch.zeros_like(parameter)]), exact, bound, "arXiv:1711.05101", recipe)
+    assert_within(adamw(parameter, [torch.zeros_like(parameter)]), exact, bound, "arXiv:1711.05101")
 
 
 @claim("adamw", {"foreach": ADAMWS["foreach"]}, cost=4, recipe=PARAMETERS)
@@ -87,7 +89,7 @@ def test_foreach_is_the_loop_to_the_bit(adamw: Steps, recipe: Recipe, device: to
     """Both issue the same operations in the same order, one tensor at a time or all in one call."""
     parameter, gradients = recipe.tensor(device), gradients_for(recipe, 5, device)
     loop = ADAMWS["loop"](parameter, gradients)
-    assert_same_bits(adamw(parameter, gradients), loop, "same operations, same order", recipe)
+    assert_same_bits(adamw(parameter, gradients), loop, "same operations, same order")
 
 
 def torch_clip(gradients: list[Tensor], largest: float) -> Tensor:
@@ -117,9 +119,9 @@ def test_clipping_scales_to_the_norm(clip: Clip, recipe: Recipe, largest: float,
     exact = before * min(1.0, float(largest / (norm + 1e-6)))
     reported = clip(gradients, largest)
     relative = (len(before) + 8) * U32
-    assert_within(reported, norm, relative * norm, "ASNA 2e, section 4.2", recipe)
+    assert_within(reported, norm, relative * norm, "ASNA 2e, section 4.2")
     after = torch.cat([gradient.flatten() for gradient in gradients])
-    assert_within(after, exact, relative * exact.abs() + 2.0**-149, "arXiv:1211.5063", recipe, largest)
+    assert_within(after, exact, relative * exact.abs() + 2.0**-149, "arXiv:1211.5063")
 
 
 @claim("clip", CLIPS, recipe=GRADIENTS)
@@ -129,7 +131,7 @@ def test_clipping_leaves_small_gradients_alone(clip: Clip, recipe: Recipe, devic
     before = [gradient.clone() for gradient in gradients]
     clip(gradients, 1e6)
     for gradient, kept in zip(gradients, before, strict=True):
-        assert_same_bits(gradient, kept, "the factor is 1", recipe)
+        assert_same_bits(gradient, kept, "the factor is 1")
 
 
 MakeTraining = Callable[[nn.Module, Precision, torch.device], Training]
@@ -141,19 +143,74 @@ def test_update_clips_to_norm_one_and_steps(
 ) -> None:
     """Two updates of the model's training against clipping and AdamW in float64, with bounds.adamw.
 
-    Two, because the first AdamW step forgets the size of its gradient. Clipping is off by (n + 8) u32 relatively, of
-    an update of some lr: within what bounds.adamw allows.
+    Two, because the first AdamW step forgets the size of its gradient; two tensors, because the norm is that of all.
+    Clipping is off by (n + 8) u32 relatively, of an update of some lr: within what bounds.adamw allows.
     """
-    layer = nn.ParameterList([recipe.tensor(device)])
+    layer = nn.ParameterList(two_gradients(recipe, device))
+    before, widths = torch.cat([p.detach().flatten() for p in layer]), [p.numel() for p in layer]
     training = make(layer, PRECISIONS["fp32"], device)
-    gradients = [alike(recipe, n, exponent=e, spread=1).tensor(device) for n, e in ((1, first), (2, second))]
+    shape = (len(before),)
+    updates = ((1, first), (2, second))
+    gradients = [alike(recipe, n, shape=shape, exponent=e, spread=1).tensor(device) for n, e in updates]
     for gradient in gradients:
-        layer[0].grad = gradient.clone()
+        for parameter, own in zip(layer, gradient.split(widths), strict=True):
+            parameter.grad = own.clone().view_as(parameter)
         training.update()
     clipped = [g.double() * min(1.0, float(1 / (g.double().norm() + 1e-6))) for g in gradients]
-    exact = oracles.adamw(recipe.tensor(device), clipped, RATE, BETAS, EPS, DECAY)
-    bound = bounds.adamw(recipe.tensor(device).double(), 2, RATE)
-    assert_within(layer[0].detach(), exact, bound, "bounds.adamw", recipe, first, second)
+    exact = oracles.adamw(before, clipped, RATE, BETAS, EPS, DECAY)
+    bound = bounds.adamw(before.double(), 2, RATE)
+    after = torch.cat([parameter.detach().flatten() for parameter in layer])
+    assert_within(after, exact, bound, "bounds.adamw")
+
+
+@claim("make", {"model": Training}, recipe=PARAMETERS)
+def test_creating_the_optimizer_state_changes_nothing_else(
+    make: MakeTraining, recipe: Recipe, device: torch.device
+) -> None:
+    """Afterwards: zero moments, parameters to the bit, no gradients, torch's learning rate."""
+    layer = nn.ParameterList([recipe.tensor(device)])
+    training = make(layer, PRECISIONS["fp32"], device)
+    training.create_optimizer_state()
+    assert_same_bits(layer[0].detach(), recipe.tensor(device), "learning rate 0")
+    assert_true(training.optimizer.param_groups[0]["lr"] == RATE, "the learning rate is another")
+    state = training.optimizer.state[layer[0]]
+    moments_are_zero = not bool(state["exp_avg"].any()) and not bool(state["exp_avg_sq"].any())
+    assert_true(moments_are_zero and layer[0].grad is None, "moments or gradients are left")
+
+
+KERNELS: dict[str | None, set[str]] = {
+    "loop": set(),
+    "foreach": {"_foreach_norm", "_foreach_addcdiv_"},
+    "fused": {"_foreach_norm", "_fused_adamw_"},
+}
+"""By which an update is told: clipping by lists of tensors, AdamW by lists or in one kernel."""
+
+
+class Issued(TorchDispatchMode):
+    """Writes down the operators that run, without their overloads."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operators: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operators.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@claim("make", {"model": Training})
+def test_update_issues_the_kernels_of_its_optimizer(make: Callable[..., Training], device: torch.device) -> None:
+    """Clipping and AdamW; `default` is what torch.optim.AdamW chooses itself: foreach on CUDA, a loop on a CPU."""
+    default = KERNELS["foreach" if device.type == "cuda" else "loop"]
+    for name in (*OPTIMIZERS, None):
+        layer = nn.Linear(2, 2).to(device)
+        training = make(layer, PRECISIONS["fp32"], device, *filter(None, [name]))
+        layer(torch.ones(1, 2, device=device)).sum().backward()
+        with Issued() as issued:
+            training.update()
+        found = issued.operators & set().union(*KERNELS.values())
+        expected = KERNELS.get(name, default)
+        assert_true(found == expected, f"{name} issues {sorted(found)}, not {sorted(expected)}")
 
 
 def test_clipping_float16_gradients_loses_them_all() -> None:

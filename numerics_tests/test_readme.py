@@ -12,7 +12,7 @@ TEXT = (HERE / "README.md").read_text()
 def test_readme_lists_every_test_file() -> None:
     """Each named file exists, and the table of questions has each test of precision."""
     named = set(re.findall(r"`(test_\w+\.py)`", TEXT))
-    about_the_suite = {"test_readme.py", "test_environment.py", "test_checks.py"}
+    about_the_suite = {"test_readme.py", "test_environment.py", "test_checks.py", "test_mutants.py"}
     assert named == {path.name for path in HERE.glob("test_*.py")} - about_the_suite
 
 

@@ -65,9 +65,9 @@ def test_copy_follows_its_master(update: Update, power: int, steps: int, device:
         # Multiples of 2^-16 below 4 are exact in float32.
         exact = 3.0 - steps * 2.0**power
         is_exact = bool((master.double() == exact).all())
-        assert_true(is_exact, f"the master is {master[0]}, not {exact}", power, steps)
+        assert_true(is_exact, f"the master is {master[0]}, not {exact}")
         is_rounded = bool((copy == torch.tensor(exact, dtype=torch.float64, device=device).to(copy.dtype)).all())
-        assert_true(is_rounded, f"the copy is {copy[0]}, not {exact} rounded", power, steps)
+        assert_true(is_rounded, f"the copy is {copy[0]}, not {exact} rounded")
 
 
 @given(weight=st.floats(2.0**-6, 2.0**6, width=32), power=st.integers(-20, 0))
@@ -240,10 +240,10 @@ def test_stochastic_rounding_is_right_on_average(
     x = torch.full((draws,), (1 + p * 2.0**-7) * 2.0**exponent, dtype=torch.float32)
     unit = 2.0 ** (exponent - 7)
     steps = (rounding(x, generator).double() - 2.0**exponent) / unit
-    assert_true(bool(((steps == 0) | (steps == 1)).all()), "a number that is no neighbour of x", share, exponent)
+    assert_true(bool(((steps == 0) | (steps == 1)).all()), "a number that is no neighbour of x")
     allowed = 6 * math.sqrt(p * (1 - p) / draws) + 1 / draws
     off = abs(float(steps.mean()) - p)
-    assert_true(off <= allowed, f"the mean is off by {off:.3g} units, {allowed:.3g} allowed", share, exponent)
+    assert_true(off <= allowed, f"the mean is off by {off:.3g} units, {allowed:.3g} allowed")
 
 
 def test_float32_norm_of_bfloat16_costs_one_rounding() -> None:

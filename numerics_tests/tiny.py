@@ -15,12 +15,16 @@ BATCH = 3
 
 
 def model(
-    device: torch.device, seed: int = 0, attention: AttentionFunction = naive_attention, config: ModelConfig = CONFIG
+    device: torch.device,
+    seed: int = 0,
+    attention: AttentionFunction = naive_attention,
+    config: ModelConfig = CONFIG,
+    checkpoint: str = "none",
 ) -> TransformerLM:
     """Parameters drawn from `seed`, the same on every device; norm weights away from 1, which would hide them."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed is slow, see profiles.py
-        made = TransformerLM(config, attention)
+        made = TransformerLM(config, attention, checkpoint)
         with torch.no_grad():
             for name, parameter in made.named_parameters():
                 if name.endswith("weight_D"):

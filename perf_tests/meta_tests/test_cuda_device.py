@@ -18,6 +18,7 @@ from perf_tests.meta_tests.example_cases import SETTINGS, attention_case
 
 WHEEL = ["sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
 TOTAL_BYTES = 80 * 2**30
+GPU = torch.device("cuda", 0)
 
 
 class FakeCuda:
@@ -38,9 +39,11 @@ class FakeCuda:
         monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", self.limit)
 
     def sees(self, capability: tuple[int, int] = (9, 0), built_for: list[str] = WHEEL, count: int = 1) -> None:
+        """A second GPU is of 2007."""
+        capabilities: dict[object, tuple[int, int]] = {0: capability, GPU: capability, 1: (1, 0)}
         self._replace("is_available", count > 0)
         self._replace("device_count", count)
-        self._replace("get_device_capability", capability)
+        self._monkeypatch.setattr(torch.cuda, "get_device_capability", capabilities.__getitem__)
         self._replace("get_device_name", "NVIDIA Example")
         self._replace("get_arch_list", built_for)
         self.does_not_start("No CUDA GPUs are available")
@@ -81,6 +84,19 @@ def test_auto_is_the_cpu_where_the_build_has_no_kernels_for_the_gpu(cuda: FakeCu
     cuda.sees(capability=(6, 1))
     assert str(device_named("auto")) == "cpu"
     assert "6.1" in (why_gpu_is_passed_over("cpu") or "")
+    assert why_gpu_is_passed_over("cuda:0") is None
+    cuda.sees(capability=(6, 1), count=0)
+    assert why_gpu_is_passed_over("cpu") is None
+
+
+def test_no_gpu_is_passed_over_that_could_run(cuda: FakeCuda) -> None:
+    assert why_gpu_is_passed_over("cpu") is None
+
+
+def test_it_is_the_named_gpu_that_must_run(cuda: FakeCuda) -> None:
+    cuda.sees(count=2)
+    with pytest.raises(ValueError, match=r"compute capability 1\.0"):
+        device_named("cuda:1")
 
 
 @pytest.mark.parametrize(
@@ -113,13 +129,13 @@ NO_DRIVER = (
     "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed a driver from "
     "http://www.nvidia.com/Download/index.aspx"
 )
-NOT_READY = "Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized"
+NOT_READY = "Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized.\nMore of it."
 
 
 @pytest.mark.parametrize(
     "words, visible, told, passed_over",
     [
-        (TOO_OLD, None, r"too old \(found version 12080\); update the driver", True),
+        (TOO_OLD, None, r"too old \(found version 12080\); update the driver, install torch for an older CUDA", True),
         (NOT_READY, None, "Error 802: system not yet initialized; use cpu", True),
         (NO_DRIVER, None, "no NVIDIA driver on your system; use cpu", False),
         ("No CUDA GPUs are available", None, "available; use cpu", False),
@@ -175,6 +191,8 @@ def test_a_gpu_without_kernels_is_refused_with_what_to_install(cuda: FakeCuda) -
         ((10, 3), ["sm_100f"], True),  # code of a family runs on its later members
         ((12, 0), ["sm_100f"], False),
         ((9, 0), ["compute_80"], True),  # PTX is translated for later ones
+        ((8, 0), ["compute_80"], True),
+        ((12, 0), ["compute_100f"], False),
         ((12, 1), ["sm_75", "compute_120"], True),
         ((7, 5), ["compute_80"], False),
         ((10, 0), ["compute_90a"], False),

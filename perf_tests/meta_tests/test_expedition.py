@@ -12,12 +12,13 @@ import pytest
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.meta_tests.example_cases import CPU
 from perf_tests.meta_tests.launch import MODELS, ROOT, launch_all
-from perf_tests.proofs import expedition, expedition_slices
-from perf_tests.proofs.expedition_checks import queue
-from perf_tests.proofs.expedition_claims import CLAIMS
-from perf_tests.proofs.expedition_files import FolderLimits, StateTooLargeError, load_state, save_state
-from perf_tests.proofs.expedition_page import page
-from perf_tests.proofs.expedition_slices import SLICES, suite
+from perf_tests.proofs.expedition import __main__ as expedition
+from perf_tests.proofs.expedition import slices
+from perf_tests.proofs.expedition.checks import queue
+from perf_tests.proofs.expedition.claims import CLAIMS
+from perf_tests.proofs.expedition.files import FolderLimits, StateTooLargeError, load_state, save_state
+from perf_tests.proofs.expedition.page import page
+from perf_tests.proofs.expedition.slices import SLICES, suite
 from perf_tests.proofs.synthetic import (
     BACKWARD,
     FORWARD,
@@ -241,4 +242,4 @@ def test_the_page_says_how_a_step_without_rows_ended(tmp_path: Path) -> None:
 
 def test_the_guide_names_every_slice() -> None:
     guide = (ROOT / "docs" / "gpu.md").read_text()
-    assert [name for name in expedition_slices.SLICES if f"| {name} |" not in guide] == []
+    assert [name for name in slices.SLICES if f"| {name} |" not in guide] == []

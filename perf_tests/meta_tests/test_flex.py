@@ -1,6 +1,7 @@
 """The mask and the shapes of flex attention, uncompiled: compiled it runs on a GPU alone."""
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -27,11 +28,24 @@ def test_flex_is_causal_attention(shape: tuple[int, ...]) -> None:
     assert torch.allclose(flex(q, k, v), naive_attention(q, k, v), rtol=0, atol=1e-12)
 
 
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_flex_takes_queries_and_keys_that_autocast_left_in_float32() -> None:
-    q, k = (torch.randn(1, 2, 16, 16) for _ in range(2))
-    v = torch.randn(1, 2, 16, 16, dtype=torch.bfloat16)
-    assert ATTENTION["flex"].build()(q, k, v).dtype == torch.bfloat16
+def test_flex_gets_one_dtype_and_a_mask_where_the_queries_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Autocast leaves queries and keys in float32; flex_attention refuses mixed dtypes only where it is compiled."""
+    attend, make_mask = Mock(), Mock()
+    monkeypatch.setattr(attention, "compiled", lambda _: attend)
+    monkeypatch.setattr(attention, "create_block_mask", make_mask)
+    q = torch.empty(1, 2, 130, 16, device="meta")
+    ATTENTION["flex"].build()(q, q, q.bfloat16())
+    assert [tensor.dtype for tensor in attend.call_args.args] == 3 * [torch.bfloat16]
+    assert attend.call_args.kwargs == {"block_mask": make_mask.return_value}
+    assert make_mask.call_args.args[3:] == (130, 130)
+    assert make_mask.call_args.kwargs == {"device": "meta"}
+
+
+def test_what_compiles_runs_where_code_can_be_generated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the least head width on."""
+    monkeypatch.setattr(attention, "why_cannot_compile", lambda device: f"no compiler on {device}")
+    for name in ("flex", "compiled"):
+        assert ATTENTION[name].why_unavailable(torch.device("cuda"), 16) == "no compiler on cuda"
 
 
 def test_flex_says_where_it_does_not_run() -> None:

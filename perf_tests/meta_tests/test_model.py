@@ -6,9 +6,8 @@ from torch import Tensor
 
 from model.sizes import ModelConfig
 from model.training import cross_entropy
-from model.transformer import TransformerLM
+from model.transformer import TransformerLM, blocks_per_checkpoint
 from numerics_tests.oracles import transformer_logits
-from numerics_tests.tiny import gradients
 from perf_tests.meta_tests.example_cases import TOY, build, random_tokens
 from perf_tests.meta_tests.saved_tensors import saved_for_backward, storage_bytes
 
@@ -70,10 +69,10 @@ def test_every_earlier_token_is_attended_to() -> None:
 CHECKPOINTS = ["attention", "block", "2", "9"]
 
 
-def gradients_of(model: TransformerLM) -> list[Tensor]:
+def gradients_of(model: TransformerLM) -> tuple[Tensor, ...]:
+    """Asked for by themselves, which a reentrant checkpoint refuses."""
     tokens_BT = random_tokens()
-    cross_entropy(model(tokens_BT), tokens_BT).backward()
-    return list(gradients(model).values())
+    return torch.autograd.grad(cross_entropy(model(tokens_BT), tokens_BT), list(model.parameters()))
 
 
 @pytest.mark.parametrize("checkpoint", CHECKPOINTS)
@@ -88,6 +87,18 @@ def test_recomputing_activations_saves_fewer_bytes(checkpoint: str) -> None:
         return storage_bytes(saved_for_backward(lambda: model(random_tokens()), leave_out=model.parameters()))
 
     assert saved(build(checkpoint=checkpoint)) < saved(build())
+
+
+def test_a_model_knows_its_shape_and_saves_its_weights_alone() -> None:
+    """The rotary tables are made again from the shape."""
+    model = build()
+    assert model.config == TOY
+    assert [*model.state_dict()] == [name for name, _ in model.named_parameters()]
+
+
+@pytest.mark.parametrize("checkpoint, blocks", [("none", 0), ("attention", 0), ("block", 1), ("1", 1), ("12", 12)])
+def test_a_checkpoint_names_the_blocks_that_share_it(checkpoint: str, blocks: int) -> None:
+    assert blocks_per_checkpoint(checkpoint) == blocks
 
 
 @pytest.mark.parametrize("checkpoint", ["", "0", "-1", "1.5", "blocks", "None"])

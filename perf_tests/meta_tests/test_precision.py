@@ -2,11 +2,14 @@
 
 import re
 from collections.abc import Iterator
+from io import StringIO
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from model import precision
 from model.precision import PRECISIONS, cpu_capabilities
 from model.training import Training
 from perf_tests.meta_tests.example_cases import CPU
@@ -26,15 +29,18 @@ MACHINES: dict[str, tuple[torch.device, object, set[str]]] = {
     "Cooper Lake": (CPU, {"avx512_bf16": True}, {"fp32", "bf16"}),
     "Sapphire Rapids": (CPU, SAPPHIRE_RAPIDS, {"fp32", "bf16", *HALF}),
     "Graviton 3": (CPU, GRAVITON_3, {"fp32", "bf16", *HALF}),
+    "AMX for bfloat16 alone": (CPU, {"amx_bf16": True}, {"fp32", "bf16"}),
+    "AMX for float16 alone": (CPU, {"amx_fp16": True}, {"fp32", *HALF}),
+    "Arm without bfloat16": (CPU, {"arm_fp16": True}, {"fp32", *HALF}),
 }
 """Device, what it says of itself, and the precisions that its tensor cores or instructions compute in."""
 
 
 def reasons_on(machine: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str | None]:
     device, capability, _ = MACHINES[machine]
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", {GPU: capability}.get)
     monkeypatch.setattr("model.precision.cpu_capabilities", lambda: capability)
-    return {name: precision.why_unsupported(device) for name, precision in PRECISIONS.items()}
+    return {name: known.why_unsupported(device) for name, known in PRECISIONS.items()}
 
 
 @pytest.fixture(autouse=True)
@@ -58,8 +64,28 @@ def test_a_reason_is_one_sentence_with_the_next_step(machine: str, monkeypatch: 
         assert ". " not in str(reasons[name])
 
 
-def test_this_cpu_is_asked_for_every_instruction_set_that_a_precision_needs() -> None:
-    assert {*SAPPHIRE_RAPIDS, *GRAVITON_3} < cpu_capabilities().keys()
+@pytest.mark.parametrize(
+    "cpuinfo, expected",
+    [
+        ("model name : an avx512_fp16\nflags\t\t: fpu avx512_bf16 amx_bf16\n", {"avx512_bf16", "amx_bf16"}),
+        ("flags\t\t: avx512_fp16 amx_fp16 sse2\n", {"avx512_fp16", "amx_fp16"}),
+        ("Features\t: fp asimd asimdhp\n", {"arm_fp16"}),
+        ("Features\t: fp asimd bf16\n", {"arm_bf16"}),
+    ],
+)
+def test_instruction_sets_are_those_that_linux_lists(
+    monkeypatch: pytest.MonkeyPatch, cpuinfo: str, expected: set[str]
+) -> None:
+    files = {"/proc/cpuinfo": StringIO(cpuinfo)}
+    monkeypatch.setattr(precision, "open", files.get, raising=False)
+    capabilities = cpu_capabilities()
+    assert {name for name, has in capabilities.items() if has} == expected
+    assert capabilities.keys() == {*SAPPHIRE_RAPIDS, *GRAVITON_3, "amx_fp16"}
+
+
+def test_without_that_list_no_instruction_set_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "open", Mock(side_effect=FileNotFoundError), raising=False)
+    assert cpu_capabilities() == {}
 
 
 @pytest.mark.parametrize("name", PRECISIONS)

@@ -68,6 +68,8 @@ def test_every_layer_has_a_region_with_its_number_and_ten_inside() -> None:
     with regions_opened_by(opener):
         step.forward(random_tokens())
     assert [path[-1] for path in opener.opened if len(path) == 2] == ["embedding", "block 0", "block 1", "norm", "head"]
+    inside = [path[2] for path in opener.opened if path[1:2] == ("block 1",) and len(path) == 3]
+    assert inside == ["norm", "attention", "norm", "feed_forward"]
     assert sum(len(path) > 2 for path in opener.opened) == 10 * TOY.num_layers
 
 

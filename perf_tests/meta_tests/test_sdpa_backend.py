@@ -7,7 +7,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from model.attention import naive_attention, sdpa_attention
+from model.attention import ATTENTION, naive_attention, sdpa_attention
 from perf_tests.instruments.sdpa_backend import sdpa_backend
 from perf_tests.meta_tests.example_cases import CPU
 
@@ -24,7 +24,7 @@ def test_a_call_without_a_head_dimension_takes_the_math_path() -> None:
 @pytest.mark.parametrize("records_graph", [False, True])
 @pytest.mark.parametrize("shape", [SHAPE, (2, 4, 64, 16)], ids=["alone", "heads"])
 def test_our_call_takes_a_fused_kernel(shape: tuple[int, ...], records_graph: bool, dtype: torch.dtype) -> None:
-    assert sdpa_backend(sdpa_attention, shape, dtype, CPU, records_graph) == "flash"
+    assert sdpa_backend(ATTENTION["sdpa"].build(), shape, dtype, CPU, records_graph) == "flash"
 
 
 def test_a_forced_math_path_is_reported_as_math() -> None:

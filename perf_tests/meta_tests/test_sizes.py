@@ -40,7 +40,8 @@ def test_forward_flops_are_those_of_the_products(size: str, context: int) -> Non
 
 @pytest.mark.parametrize("size", PUBLISHED)
 def test_parameters_and_forward_flops_are_the_published_ones(size: str) -> None:
-    """To the last digit printed: three decimals, two for 10B."""
+    """To the last digit printed: three decimals, two for 10B. So is the longest context."""
+    assert SIZES[size].context_length == max(PUBLISHED["small"][1])
     parameters, teraflops = PUBLISHED[size]
     assert SIZES[size].parameters == parameters
     digits = 2 if size == "10B" else 3
@@ -59,6 +60,11 @@ IMPOSSIBLE: dict[str, dict[str, int]] = {
 def test_an_impossible_shape_is_refused_in_one_sentence(words: str) -> None:
     with pytest.raises(ValueError, match=rf"^[^.]*{words}[^.]*\.$"):
         ModelConfig(**{"d_model": 64, "d_ff": 128, "num_layers": 2, "num_heads": 4, **IMPOSSIBLE[words]})
+
+
+def test_the_least_shape_is_accepted_and_its_context_can_grow() -> None:
+    least = ModelConfig(d_model=2, d_ff=1, num_layers=1, num_heads=1, vocab_size=1, context_length=1)
+    assert least.at_context(7) == ModelConfig(2, 1, 1, 1, vocab_size=1, context_length=7)
 
 
 def test_tiny_is_the_smallest_and_first() -> None:

@@ -71,6 +71,13 @@ def test_without_a_scaler_the_scale_is_one(precision: str, scale: int) -> None:
     assert training.loss_scale() == scale
 
 
+def test_the_scaler_is_that_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.amp.GradScaler turns itself off on a GPU that is not there, and says so."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.warns(UserWarning, match="CUDA is not available"):
+        assert not Training(build(), PRECISIONS["fp16"], torch.device("cuda")).scaler.is_enabled()
+
+
 def test_releasing_frees_gradients_and_optimizer_state() -> None:
     training = toy_training()
     take_one_step(training)

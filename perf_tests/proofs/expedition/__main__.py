@@ -20,9 +20,9 @@ from pathlib import Path
 
 import torch
 
-from perf_tests.proofs.expedition_files import FolderLimits, StateTooLargeError, load_state, save_state
-from perf_tests.proofs.expedition_page import page
-from perf_tests.proofs.expedition_slices import SLICES, Step
+from perf_tests.proofs.expedition.files import FolderLimits, StateTooLargeError, load_state, save_state
+from perf_tests.proofs.expedition.page import page
+from perf_tests.proofs.expedition.slices import SLICES, Step
 from perf_tests.proofs.launches import ROOT
 from perf_tests.records.record import Json
 from perf_tests.records.store import write_whole

@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from perf_tests.proofs.expedition_claims import CLAIMS, Claim
-from perf_tests.proofs.expedition_files import LEFT_OUT
-from perf_tests.proofs.expedition_found import Found, NotMeasuredError
-from perf_tests.proofs.expedition_slices import SLICES
+from perf_tests.proofs.expedition.claims import CLAIMS, Claim
+from perf_tests.proofs.expedition.files import LEFT_OUT
+from perf_tests.proofs.expedition.found import Found, NotMeasuredError
+from perf_tests.proofs.expedition.slices import SLICES
 
 
 def page(state: Path) -> str:

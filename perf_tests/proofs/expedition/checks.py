@@ -1,4 +1,4 @@
-"""Checks of the instruments on a device: `python -m perf_tests.proofs.expedition_checks NAME` prints one line of JSON.
+"""Checks of the instruments on a device: `python -m perf_tests.proofs.expedition.checks NAME` prints one line of JSON.
 
 A figure that a device has no way to take is null, with `reason` beside it.
 """
@@ -127,7 +127,7 @@ CHECKS: dict[str, Callable[[Device], Json]] = {"facts": facts, "queue": queue}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m perf_tests.proofs.expedition_checks", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m perf_tests.proofs.expedition.checks", description=__doc__)
     parser.add_argument("name", choices=CHECKS)
     parser.add_argument("--device", default="auto")
     asked = parser.parse_args()

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from perf_tests.proofs.expedition_slices import SLICES
+from perf_tests.proofs.expedition.slices import SLICES
 from perf_tests.records.journal import JournalContents, read_journal, unfinished_journals
 from perf_tests.records.record import Json, identity_of
 from perf_tests.records.store import list_records

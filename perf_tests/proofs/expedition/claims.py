@@ -8,7 +8,7 @@ from statistics import quantiles
 import pytest
 
 from perf_tests.limits.predicted_time import UNCERTAINTY_ON_A_KNOWN_HOST
-from perf_tests.proofs.expedition_found import Found, NotMeasuredError, how_it_ended, known, medians, same_case
+from perf_tests.proofs.expedition.found import Found, NotMeasuredError, how_it_ended, known, medians, same_case
 from perf_tests.records.record import OUTCOMES, identity_of, timing_outcomes
 from perf_tests.views.screens.lines import case_name
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-MODELS = "perf_tests.proofs.expedition_models"
+MODELS = "perf_tests.proofs.expedition.models"
 
 SMALLEST = (
     "--size tiny --context 8,16 --precision fp32 --attention naive --execution eager --phase forward --head-dim 16 "
@@ -25,8 +25,8 @@ class Step:
 
 
 def check(name: str, question: str) -> Step:
-    """A function of expedition_checks.py."""
-    return Step(name, question, f"perf_tests.proofs.expedition_checks {name} --device {{device}}")
+    """A function of checks.py."""
+    return Step(name, question, f"perf_tests.proofs.expedition.checks {name} --device {{device}}")
 
 
 def suite(name: str, question: str, options: str = "") -> Step:
