@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from perf_tests.__main__ import main
-from perf_tests.meta_tests.kernel_traces import forward_and_backward, row
-from perf_tests.meta_tests.nsys_exports import AUTOGRAD, COPY, EXP, OTHERS, SGEMM, one_layer, one_round, without_table
+from perf_tests.proofs.synthetic_trace import forward_and_backward, row
+from perf_tests.proofs.synthetic_nsys import AUTOGRAD, COPY, EXP, OTHERS, SGEMM, one_layer, one_round, without_table
 from perf_tests.proofs.synthetic import FORWARD, passed, record, with_passes
 from perf_tests.records.record import Json
 from perf_tests.traces.kernel_table import kernel_values
