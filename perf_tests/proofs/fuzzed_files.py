@@ -65,9 +65,9 @@ def record() -> bytes:
     data, study = (json.loads(path.read_bytes()) for path in sorted(COMMITTED.glob("*.json")))
     rows = data["benchmarks"]
     alone = [row for row in rows if row["extra_info"].get("head_dim")]
-    passes = [min((row for row in data["passes"] if row["pass"] == name), key=lambda row: len(str(row))) for name in ("kernels", "memory")]
-    passes += [min((row for row in data["passes"] if row["pass"] == name and "attention" in row["values"]), key=lambda row: len(str(row)), default=passes[0]) for name in ("kernels",)]
-    passes += [study["passes"][0]]
+    layered = [row for row in data["passes"] if row["values"].get("attention")]
+    memory = [row for row in data["passes"] if row["pass"] == "memory"]
+    passes = [min(rows, key=lambda row: len(str(row))) for rows in (layered, memory)] + study["passes"][:1]
     return encoded({**data, "benchmarks": [*rows[:3], *alone[:2]], "passes": passes, "outcomes": [synthetic.untimed()]})
 
 
