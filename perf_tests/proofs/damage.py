@@ -22,7 +22,7 @@ VALUES: tuple[Any, ...] = (
 )  # fmt: skip
 CELLS = (
     "", " ", "x", "nan", "-inf", "1e-320", "1e308", "1e400", "-1", "0", "1e14", "999999999999999", "1.5", "up to 7",
-    '"', "\x00", "\u2028", "１２", "1_0", "<img src=x onerror=alert(1)>", "é" * 300, "tf32(labelled fp32)", "bf16?",
+    '"', "\x00", "\u2028", "\uff11\uff12", "1_0", "<img src=x onerror=alert(1)>", "é" * 300, "tf32(labelled fp32)", "bf16?",
 )  # fmt: skip
 TOML_VALUES = (
     "1", "-1", "1e-320", "1e308", "nan", "inf", "1" + "0" * 400, "true", '""', '"x"', '"\\u2028\\n"', "[]", "{}",
@@ -52,18 +52,18 @@ def bytes_damaged(chance: Random, content: bytes) -> bytes:
     """Truncated, flipped, overwritten, or with something inserted."""
     for _ in range(chance.randint(1, 3)):
         at = chance.randint(0, len(content))
-        match chance.choice((("cut", "insert", "flip", "drop", "front", "crlf", "twice"))):
+        match chance.choice(("cut", "insert", "flip", "drop", "front", "crlf", "twice")):
             case "cut":
                 content = content[:at]
             case "insert":
-                content = content[:at] + chance.choice((TAILS)) + content[at:]
+                content = content[:at] + chance.choice(TAILS) + content[at:]
             case "flip" if content:
                 at = min(at, len(content) - 1)
                 content = content[:at] + bytes([content[at] ^ chance.randint(1, 255)]) + content[at + 1 :]
             case "drop":
                 content = content[:at] + content[at + chance.randint(1, 40) :]
             case "front":
-                content = chance.choice((TAILS)) + content
+                content = chance.choice(TAILS) + content
             case "crlf":
                 content = content.replace(b"\n", b"\r\n")
             case "twice":
@@ -80,7 +80,7 @@ def lines_damaged(chance: Random, content: bytes) -> bytes:
     lines = content.splitlines()
     for _ in range(chance.randint(1, 2)):
         at = chance.randint(0, len(lines) - 1)
-        match chance.choice((("tree", "tree", "tree", "drop", "twice", "swap"))):
+        match chance.choice(("tree", "tree", "tree", "drop", "twice", "swap")):
             case "tree":
                 with suppress(ValueError):  # damaged before
                     lines[at] = json_damaged(chance, lines[at])
@@ -97,8 +97,8 @@ def _tree_damaged(chance: Random, tree: Any) -> Any:
     for _ in range(chance.randint(1, 3)):
         places = list(_places(tree))
         if not places:
-            return chance.choice((VALUES))
-        *above, last = chance.choice((places))
+            return chance.choice(VALUES)
+        *above, last = chance.choice(places)
         holder = tree
         for step in above:
             holder = holder[step]
@@ -107,22 +107,22 @@ def _tree_damaged(chance: Random, tree: Any) -> Any:
 
 
 def _damage(chance: Random, holder: Any, key: Any) -> None:
-    match chance.choice((("value", "value", "value", "drop", "deep", "twice", "empty", "rename", "number"))):
+    match chance.choice(("value", "value", "value", "drop", "deep", "twice", "empty", "rename", "number")):
         case "value":
-            holder[key] = chance.choice((VALUES))
+            holder[key] = chance.choice(VALUES)
         case "number":
             holder[key] = chance.uniform(-9, 9) * 10.0 ** chance.randint(-320, 300)
         case "drop":
             del holder[key]
         case "deep":
-            for _ in range(chance.choice(((1, 2, 90, 400)))):
+            for _ in range(chance.choice((1, 2, 90, 400))):
                 holder[key] = [holder[key]]
         case "twice" if isinstance(holder, list):
             holder.append(copy.deepcopy(holder[key]))
         case "empty" if isinstance(holder[key], list | dict):
             holder[key].clear()
         case "rename" if isinstance(holder, dict):
-            holder[chance.choice((("", "x", "\u2028", "\x00", "id", "</script>")))] = holder.pop(key)
+            holder[chance.choice(("", "x", "\u2028", "\x00", "id", "</script>"))] = holder.pop(key)
 
 
 def _places(tree: Any, above: Place = ()) -> Iterator[Place]:
@@ -142,9 +142,9 @@ def _places(tree: Any, above: Place = ()) -> Iterator[Place]:
 def csv_damaged(chance: Random, content: bytes) -> bytes:
     rows = list(csv.reader(io.StringIO(content.decode(), newline="")))
     for _ in range(chance.randint(1, 4)):
-        row = chance.choice(([0, *range(len(rows))]))
+        row = chance.choice([0, *range(len(rows))])
         at = chance.randint(0, max(len(rows[row]) - 1, 0))
-        match chance.choice((("cell", "cell", "cell", "cell", "row", "twice", "column", "longer"))):
+        match chance.choice(("cell", "cell", "cell", "cell", "row", "twice", "column", "longer")):
             case "cell" if rows[row]:
                 rows[row][at] = chance.choice([*CELLS, *rows[0]])
             case "row" if len(rows) > 1:
@@ -166,11 +166,11 @@ def toml_damaged(chance: Random, content: bytes) -> bytes:
     lines = content.decode().splitlines()
     for _ in range(chance.randint(1, 3)):
         at = chance.randint(0, len(lines) - 1)
-        match chance.choice((("value", "value", "key", "drop", "twice"))):
+        match chance.choice(("value", "value", "key", "drop", "twice")):
             case "value":
-                lines[at] = re.sub(r"=.*", lambda _: f"= {chance.choice((TOML_VALUES))}", lines[at])
+                lines[at] = re.sub(r"=.*", lambda _: f"= {chance.choice(TOML_VALUES)}", lines[at])
             case "key":
-                lines[at] = chance.choice((("accepted = 1", "[accepted]", "[x]", "id = 3", "a.b.c = 1", "x")))
+                lines[at] = chance.choice(("accepted = 1", "[accepted]", "[x]", "id = 3", "a.b.c = 1", "x"))
             case "drop" if len(lines) > 1:
                 del lines[at]
             case "twice":
@@ -184,7 +184,7 @@ def sqlite_damaged(chance: Random, content: bytes) -> bytes:
         tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         columns = [(t, row[1]) for t in tables for row in database.execute(f'PRAGMA table_info("{t}")')]
         for _ in range(chance.randint(1, 3)):
-            table, column = chance.choice((columns))
+            table, column = chance.choice(columns)
             changes = {
                 "value": f'UPDATE "{table}" SET "{column}" = ? WHERE rowid % ? = 0',
                 "drop": f'DROP TABLE "{table}"',
@@ -192,7 +192,7 @@ def sqlite_damaged(chance: Random, content: bytes) -> bytes:
                 "delete": f'DELETE FROM "{table}" WHERE rowid > 1',
                 "view": f'DROP TABLE "{table}"; CREATE VIEW "{table}" AS SELECT 1 AS "{column}"',
             }
-            chosen = chance.choice((("value", "value", "value", *changes)))
+            chosen = chance.choice(("value", "value", "value", *changes))
             with suppress(sqlite3.Error):
                 if chosen == "value":
                     database.execute(changes[chosen], (chance.choice(DATABASE_CELLS), chance.randint(1, 3)))
@@ -210,17 +210,17 @@ def tar_damaged(chance: Random, content: bytes) -> bytes:
     for _ in range(chance.randint(1, 3)):
         at = chance.randint(0, len(kept) - 1)
         member, data = copy.copy(kept[at][0]), kept[at][1]
-        match chance.choice((("name", "kind", "link", "mode", "json", "bytes", "again"))):
+        match chance.choice(("name", "kind", "link", "mode", "json", "bytes", "again")):
             case "name":
-                member.name = chance.choice((("../out", "/tmp/fuzzed-out", "a/../../out", "", ".", "x" * 300, "a")))
+                member.name = chance.choice(("../out", "/tmp/fuzzed-out", "a/../../out", "", ".", "x" * 300, "a"))
             case "kind":
                 kinds = (tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE, tarfile.GNUTYPE_SPARSE)
-                member.type, member.size, data = chance.choice((kinds)), 0, b""
+                member.type, member.size, data = chance.choice(kinds), 0, b""
             case "link":
-                member.type, member.size, data = chance.choice(((tarfile.SYMTYPE, tarfile.LNKTYPE))), 0, b""
-                member.linkname = chance.choice((("/etc/passwd", "../..", "findings", "", "x" * 300, member.name)))
+                member.type, member.size, data = chance.choice((tarfile.SYMTYPE, tarfile.LNKTYPE)), 0, b""
+                member.linkname = chance.choice(("/etc/passwd", "../..", "findings", "", "x" * 300, member.name))
             case "mode":
-                member.mode = chance.choice(((0, 0o4777, 0o777)))
+                member.mode = chance.choice((0, 0o4777, 0o777))
             case "json":
                 with suppress(ValueError):
                     data = json_damaged(chance, data)

@@ -79,7 +79,7 @@ def tensors_of(dims: Dims, dtypes: list[str]) -> list[tuple[tuple[int, ...], str
 def _is_a_shape(value: object) -> bool:
     """Sizes of a tensor that an address can reach."""
     sizes = value if isinstance(value, list) else [None]
-    return all(isinstance(size, int) and 0 <= size for size in sizes) and prod(sizes) < 2**63
+    return all(isinstance(size, int) and size >= 0 for size in sizes) and prod(sizes) < 2**63
 
 
 def flops_of(operator: str, dims: Dims, dtypes: list[str]) -> int:
