@@ -22,7 +22,8 @@ VALUES: tuple[Any, ...] = (
 )  # fmt: skip
 CELLS = (
     "", " ", "x", "nan", "-inf", "1e-320", "1e308", "1e400", "-1", "0", "1e14", "999999999999999", "1.5", "up to 7",
-    '"', "\x00", "\u2028", "\uff11\uff12", "1_0", "<img src=x onerror=alert(1)>", "é" * 300, "tf32(labelled fp32)", "bf16?",
+    '"', "\x00", "\u2028", "\uff11\uff12", "1_0", "<img src=x onerror=alert(1)>", "é" * 300,
+    "tf32(labelled fp32)", "bf16?",
 )  # fmt: skip
 TOML_VALUES = (
     "1", "-1", "1e-320", "1e308", "nan", "inf", "1" + "0" * 400, "true", '""', '"x"', '"\\u2028\\n"', "[]", "{}",

@@ -55,7 +55,7 @@ class Reader:
     beside: Callable[[], Files] = field(default=dict)
     verb: Callable[[list[str]], int] = run_verb
     writes: str = "out"
-    """How the name of what the verb may write begins, where it succeeds."""
+    """How the name of what the verb may write begins, where it succeeds; empty: any file below, however it ends."""
 
 
 @cache
@@ -238,7 +238,8 @@ READERS: dict[str, Reader] = {
     "journal": Reader("{folder}", "machine/journal-1.jsonl", journal, damage.lines_damaged, verb=resume,
                       writes=""),
     "baseline": Reader("{file}", "machine/0001_a.json", lambda: launch(1), damage.json_damaged, verb=baseline),
-    "expedition": Reader("{folder}", "state.tar.xz", state, damage.tar_damaged, partial(lzma.compress, preset=0), verb=expedition_page,
+    "expedition": Reader("{folder}", "state.tar.xz", state, damage.tar_damaged,
+                         partial(lzma.compress, preset=0), verb=expedition_page,
                          writes="expedition.md"),
     "ceilings": Reader("{folder}", "transformer-perf-tests/ceilings-cpu.json", cached_ceilings, damage.json_damaged,
                        verb=predict, writes="transformer-perf-tests/"),

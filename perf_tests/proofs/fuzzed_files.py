@@ -74,7 +74,7 @@ def take(reader: Reader, content: bytes, tally: Tally) -> None:
         code, wrong = _ended(reader, folder, said)
         seconds = time.monotonic() - start
         after = _listing(top)
-        allowed = f"in/{reader.writes}" if code in (FINE, FINDINGS) else "nothing"
+        allowed = f"in/{reader.writes}" if code in (FINE, FINDINGS) or not reader.writes else "nothing"
         changed = [path for path in before.keys() | after.keys() if before.get(path) != after.get(path)]
         if any(not path.startswith(allowed) for path in changed):
             wrong = wrong or f"wrote and exited with {code}"

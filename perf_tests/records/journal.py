@@ -80,11 +80,11 @@ class Journal:
             file.close()
             return None
         file.seek(_length_of_whole_lines(path))
+        file.truncate()
         return cls(path, file)
 
     def write(self, kind: str, row: Json | str) -> None:
         line = json.dumps(without_nan({kind: row}), allow_nan=False) + "\n"
-        self._file.truncate()  # what a dead run left of its last line
         self._file.write(line.encode())
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -116,7 +116,7 @@ def read_journal(path: Path) -> JournalContents | None:
         contents = JournalContents({name: header["header"][name] for name in known if name in header["header"]})
         for entry in entries:
             ((kind, row),) = entry.items()
-            if not (ROWS[kind](row) if kind in ROWS else isinstance(row, str)):
+            if not (ROWS[kind](row) if kind in ROWS else isinstance(row, str | int)):
                 raise ValueError(f"{kind} has a wrong value: {row!r:.60}")
             contents.add(kind, row)
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:

@@ -19,7 +19,5 @@ def unpacked(path: Path, most_bytes: int) -> bytes:
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise ValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
     if len(content) > most_bytes:
-        raise ValueError(
-            f"{path} cannot be used: it holds more than {most_bytes} bytes, the most that this suite reads."
-        )
+        raise ValueError(f"{path} cannot be used: it is larger than {most_bytes} bytes, the most that is read.")
     return content
