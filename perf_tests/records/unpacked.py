@@ -4,8 +4,9 @@ import gzip
 import lzma
 import zlib
 from pathlib import Path
+from typing import Any
 
-_OPEN = {".gz": gzip.open, ".xz": lzma.open}
+_OPEN: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open}
 
 
 def unpacked(path: Path, most_bytes: int) -> bytes:
