@@ -21,6 +21,10 @@ QUANTILE = 0.25
 Records = Sequence[StoredRecord]
 
 
+LARGEST = 1e100
+"""A figure beyond is damaged, and its square would overflow."""
+
+
 @dataclass(frozen=True)
 class Launches:
     """One side: log times by clock, (cases, launches), and of the sentinel, (launches,)."""
@@ -71,7 +75,7 @@ def launches_of(records: Records, names: Sequence[str]) -> Launches:
                     logs[clock][place[row["fullname"]], launch] = math.log(float(np.quantile(seconds, QUANTILE)))
                     rounds[clock][row["fullname"]] += seconds
         ceilings = [row["extra_info"].get("matmul_ceiling_tflops_per_second") for row in record.data["benchmarks"]]
-        known = [-math.log(ceiling) for ceiling in dict.fromkeys(ceilings) if _is_positive(ceiling)]
+        known = [-math.log(ceiling) for ceiling in dict.fromkeys(filter(_is_positive, ceilings))]
         sentinel[launch] = float(np.mean(known)) if known else math.nan
     if np.any(np.isnan(sentinel)):
         sentinel = np.zeros(len(records))
@@ -80,4 +84,4 @@ def launches_of(records: Records, names: Sequence[str]) -> Launches:
 
 
 def _is_positive(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value) and value > 0
+    return isinstance(value, int | float) and 0 < value < LARGEST

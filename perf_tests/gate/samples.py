@@ -19,16 +19,15 @@ with A for base, B for head, and one entry for each quadruple of turns. The othe
 each a class of `events.py`. Every result of the gate is computed from this file, so that `replay` repeats it.
 """
 
-import gzip
 import json
 import os
-import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TypeVar
 
 from perf_tests.gate.events import EVENTS, End, EndReason, Event, Measurement
 from perf_tests.records.record import Json, without_nan
+from perf_tests.records.unpacked import unpacked
 
 E = TypeVar("E", bound=Event)
 
@@ -36,7 +35,7 @@ FORMAT_VERSION = 1
 KIND = "gate-samples"
 
 MOST_BYTES = 1 << 30
-"""Of a compressed file, unpacked: it may come from strangers and must not fill the memory."""
+"""Of a samples file, unpacked; a gate run writes far less."""
 
 
 @dataclass
@@ -122,7 +121,7 @@ def read_samples(path: Path) -> GateSamples:
 
     Raises ValueError with one sentence for anything else.
     """
-    content = read_content(path)
+    content = unpacked(path, MOST_BYTES)
     lines = content[: content.rfind(b"\n") + 1].splitlines()
     if not lines:
         raise ValueError(f"{path} holds no samples: its first line is incomplete.")
@@ -134,22 +133,6 @@ def read_samples(path: Path) -> GateSamples:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be used: line {number} is damaged: {error}.") from error
     return samples
-
-
-def read_content(path: Path) -> bytes:
-    """The bytes of `path`, decompressed where its name ends in .gz; raises ValueError with one sentence."""
-    try:
-        if path.suffix != ".gz":
-            return path.read_bytes()
-        with gzip.open(path) as file:
-            content = file.read(MOST_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
-    if len(content) > MOST_BYTES:
-        raise ValueError(
-            f"{path} cannot be used: it is larger than {MOST_BYTES} bytes, the largest that a gate run writes."
-        )
-    return content
 
 
 def _check_header(header: object) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from perf_tests.meta_tests.kernel_traces import CAST, DIV, HOST, SGEMM, HandWritten, forward_and_backward
+from perf_tests.proofs.synthetic_trace import CAST, DIV, HOST, SGEMM, HandWritten, forward_and_backward
 from perf_tests.traces.chrome_trace import NoDeviceEventsError, read_chrome_trace
 from perf_tests.traces.kernel_events import Trace, TracedKernel
 

@@ -11,8 +11,8 @@ from perf_tests.instruments.kernels import TracedRounds
 from perf_tests.measures.rounds import Measure
 from perf_tests.meta_tests.example_cases import language_model_case
 from perf_tests.meta_tests.fake_device import QueueDevice
-from perf_tests.meta_tests.kernel_traces import HandWritten
 from perf_tests.passes.kernels import KernelPass
+from perf_tests.proofs.synthetic_trace import HandWritten
 
 
 def timing(measure: Measure) -> None:

@@ -15,10 +15,10 @@ from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.kernels import ProfilerBusyError, trace_rounds
 from perf_tests.measures.rounds import Rounds
 from perf_tests.meta_tests.example_cases import CPU, TOY, build, language_model_case, random_tokens
-from perf_tests.meta_tests.kernel_traces import DIV, SGEMM, HandWritten, forward_and_backward, row
 from perf_tests.meta_tests.traced_rounds import rounds, traced_values
 from perf_tests.proofs.quick import trace_bytes
 from perf_tests.proofs.synthetic import FORWARD, FULL_STEP, identity, passed
+from perf_tests.proofs.synthetic_trace import DIV, SGEMM, HandWritten, forward_and_backward, row
 from perf_tests.records.record import Json, without_nan
 from perf_tests.traces.chrome_trace import read_chrome_trace
 from perf_tests.traces.kernel_kinds import bytes_of, flops_of, kind_of

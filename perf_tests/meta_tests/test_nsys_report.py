@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from perf_tests.__main__ import main
-from perf_tests.meta_tests.kernel_traces import forward_and_backward, row
-from perf_tests.meta_tests.nsys_exports import AUTOGRAD, COPY, EXP, OTHERS, SGEMM, one_layer, one_round, without_table
 from perf_tests.proofs.synthetic import FORWARD, passed, record, with_passes
+from perf_tests.proofs.synthetic_nsys import AUTOGRAD, COPY, EXP, OTHERS, SGEMM, one_layer, one_round, without_table
+from perf_tests.proofs.synthetic_trace import forward_and_backward, row
 from perf_tests.records.record import Json
 from perf_tests.traces.kernel_table import kernel_values
 from perf_tests.traces.nsys_sqlite import RangeError, read_sqlite
@@ -165,7 +165,7 @@ WITHOUT_KERNELS = gzip.compress(forward_and_backward().without_device().text())
     "name, content, sentence",
     [
         ("forward.trace.json.gz", WITHOUT_KERNELS, "could not use CUPTI"),
-        ("forward.trace.json.gz", WITHOUT_KERNELS[:50], "cannot be unpacked"),
+        ("forward.trace.json.gz", WITHOUT_KERNELS[:50], "cannot be read"),
         ("report.sqlite", b"", "it holds no kernels"),
         ("report.sqlite", b"no database at all, but long enough to be looked at as one", "it is not a database"),
         ("report.txt", b"", "its suffix must be .nsys-rep"),

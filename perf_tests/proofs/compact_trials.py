@@ -29,12 +29,13 @@ import numpy as np
 from perf_tests.gate.clock import pair_values
 from perf_tests.gate.events import Relaunch, Sentinel
 from perf_tests.gate.rules import Clock
-from perf_tests.gate.samples import MOST_BYTES, GateSamples, read_content
+from perf_tests.gate.samples import MOST_BYTES, GateSamples
 from perf_tests.gate.verdicts import median_seconds
 from perf_tests.proofs.gate_peers import GATE, calls_in
 from perf_tests.proofs.gate_trials import Trial, finished_trials, judged_trial, read_trial
 from perf_tests.records.record import Json, without_nan
 from perf_tests.records.store import write_whole
+from perf_tests.records.unpacked import unpacked
 
 FORMAT_VERSION = 1
 KIND = "gate-trial"
@@ -64,7 +65,7 @@ def add_raw_trials(folder: Path) -> int:
     lines = _lines(folder / FILE)
     known = {line["name"] for line in lines}
     added = [
-        line_of(proof, read_trial(path), read_content(path))
+        line_of(proof, read_trial(path), unpacked(path, MOST_BYTES))
         for proof in PROOFS
         for path in finished_trials(folder / proof)
         if _name(path) not in known
@@ -152,17 +153,14 @@ def _trials_in(path: Path) -> list[tuple[str, Trial]]:
 def _lines(path: Path) -> list[Json]:
     if not path.exists():
         return []
+    content = unpacked(path, MOST_BYTES)
     try:
-        with lzma.open(path) as file:
-            content = file.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise ValueError(f"it holds more than {MOST_BYTES} bytes")
         lines: list[Json] = [json.loads(line) for line in content.splitlines()]
         if any((line["kind"], line["format_version"]) != (KIND, FORMAT_VERSION) for line in lines):
             raise ValueError(f"its lines are no {KIND!r} of format version {FORMAT_VERSION}")
         if not {line["proof"] for line in lines} <= set(PROOFS):
             raise ValueError(f"its lines are of other proofs than {', '.join(PROOFS)}")
-    except (EOFError, KeyError, OSError, RecursionError, TypeError, ValueError, lzma.LZMAError) as error:
+    except (KeyError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"{path} cannot be used: {error}.") from error
     return lines
 

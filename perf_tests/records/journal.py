@@ -15,12 +15,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from perf_tests.records.record import Json, without_nan
+from perf_tests.records.record import ROWS, Json, is_machine, without_nan
+from perf_tests.records.shapes import ANYTHING, NUMBER, TEXT, OrNull, Value, misshapen
 
-HEADER = ("settings", "selection", "machine_info", "commit_info", "source", "command", "started")
-
-OPTIONAL = ("places", "other_drivers")
-"""In a header: the places in the grid of a shard's selection; the drivers that resumed the run."""
+HEADER = {
+    "settings": {}, "selection": [TEXT], "machine_info": Value(is_machine, "a machine"), "commit_info": ANYTHING,
+    "source": ANYTHING, "command": TEXT, "started": ANYTHING, "places?": OrNull([NUMBER]), "other_drivers?": [TEXT],
+}  # fmt: skip
+"""Optional: the places in the grid of a shard's selection; the drivers that resumed the run."""
 
 
 @dataclass
@@ -108,22 +110,24 @@ def read_journal(path: Path) -> JournalContents | None:
         return None
     try:
         header, *entries = (json.loads(line) for line in lines)
-        facts = {name: header["header"][name] for name in HEADER}
-        known = {name: header["header"][name] for name in OPTIONAL if name in header["header"]}
-        contents = JournalContents(facts | known)
+        if wrong := misshapen(header["header"], HEADER, "its header"):
+            raise ValueError(wrong)
+        known = (name.removesuffix("?") for name in HEADER)
+        contents = JournalContents({name: header["header"][name] for name in known if name in header["header"]})
         for entry in entries:
             ((kind, row),) = entry.items()
+            if not (ROWS[kind](row) if kind in ROWS else isinstance(row, str | int)):
+                raise ValueError(f"{kind} has a wrong value: {row!r:.60}")
             contents.add(kind, row)
-        if not all(isinstance(case_id, str) for case_id in contents.finished_ids):
-            raise TypeError("a case without a name")
-    except (AttributeError, ValueError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is no journal of this suite, or is damaged: {error!r}.") from error
     return contents
 
 
 def unfinished_journals(storage: Path) -> list[Path]:
     """Journals below `storage`, newest first; one may belong to a running process."""
-    return sorted(storage.glob("*/journal-*.jsonl"), key=lambda path: path.name, reverse=True)
+    found = (path for path in storage.glob("*/journal-*.jsonl") if path.is_file())
+    return sorted(found, key=lambda path: path.name, reverse=True)
 
 
 def _lock(file: IO[bytes]) -> bool:

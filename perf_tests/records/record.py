@@ -89,10 +89,13 @@ def why_not_a_record(data: object) -> str | None:
     passes = data.get("passes", [])
     if not isinstance(passes, list) or not all(map(_is_pass, passes)):
         return "one of its passes lacks an id, an identity, its name or its values"
-    info = data.get("machine_info")
-    if not isinstance(info, dict) or not all(isinstance(info.get(part) or {}, dict) for part in ("cpu", "torch")):
+    if not is_machine(data.get("machine_info")):
         return "its 'machine_info' is missing or damaged"
     return None
+
+
+def is_machine(info: object) -> bool:
+    return isinstance(info, dict) and all(isinstance(info.get(part) or {}, dict) for part in ("cpu", "torch"))
 
 
 def _is_timed(row: Json) -> bool:
@@ -114,6 +117,10 @@ def _is_untimed(row: Json) -> bool:
 
 def _is_pass(row: object) -> bool:
     return isinstance(row, dict) and _has(str, row, "id", "pass") and _has(dict, row, "identity", "values")
+
+
+ROWS = {"benchmark": _is_timed, "outcome": _is_untimed, "pass": _is_pass}
+"""By the kind of a journal's line, whether a row can be a record's."""
 
 
 def _has(kind: type | UnionType, row: Json, *names: str) -> bool:

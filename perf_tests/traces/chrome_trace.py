@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from perf_tests.records.record import Json
+from perf_tests.records.shapes import AMOUNT, ANYTHING, KEY, NUMBER, TEXT, misshapen
 from perf_tests.traces.kernel_events import Call, MemoryOperation, Region, Span, Trace, TracedKernel
 from perf_tests.traces.kernel_kinds import bytes_of, flops_of, kind_of, tensors_of
 
@@ -45,6 +46,14 @@ _LAUNCHES_NOTHING = {
 
 _GENERATED = re.compile(r"^(graph_\d+_)?(cpp_fused|triton)_")
 _COPY_KINDS = {"HtoD": "host-to-device", "DtoH": "device-to-host", "DtoD": "device-to-device"}
+
+
+_EVENT = {
+    "cat": TEXT, "name": TEXT, "ts": NUMBER, "dur?": AMOUNT, "tid": KEY,
+    "args?": {"correlation?": KEY, "Sequence number?": NUMBER, "Input Dims?": [ANYTHING], "Input type?": [ANYTHING],
+              "bytes?": NUMBER},
+}  # fmt: skip
+"""What is read of an event; a CPU's operation has dims of tensors, of lists of tensors, and of numbers."""
 
 
 class NoDeviceEventsError(ValueError):
@@ -143,9 +152,15 @@ def read_chrome_trace(text: bytes) -> Trace:
     """The trace. Raises ValueError with one sentence for other text, a trace without rounds, or one of a GPU without
     kernels (NoDeviceEventsError)."""
     try:
-        events = [event for event in json.loads(text)["traceEvents"] if event.get("ph") == "X" and "cat" in event]
-    except (ValueError, KeyError, TypeError) as error:
+        read = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"it is not a Chrome trace: {error!r}") from error
+    if wrong := misshapen(read, {"traceEvents": [{}]}, "it"):
+        raise ValueError(f"it is not a Chrome trace: {wrong}")
+    events = [event for event in read["traceEvents"] if event.get("ph") == "X" and "cat" in event]
+    for event in events:
+        if wrong := misshapen(event, _EVENT, "an event"):
+            raise ValueError(f"it is damaged: {wrong}: {event!r:.120}")
     return trace_of_events(events)
 
 

@@ -72,8 +72,14 @@ def tensors_of(dims: Dims, dtypes: list[str]) -> list[tuple[tuple[int, ...], str
     return [
         (tuple(shape), dtype)
         for shape, dtype in zip(dims, dtypes, strict=False)
-        if dtype in _ELEMENT_BYTES and all(isinstance(size, int) for size in shape)
+        if isinstance(dtype, str) and dtype in _ELEMENT_BYTES and _is_a_shape(shape)
     ]
+
+
+def _is_a_shape(value: object) -> bool:
+    """Sizes of a tensor that an address can reach."""
+    sizes = value if isinstance(value, list) else [None]
+    return all(isinstance(size, int) and size >= 0 for size in sizes) and prod(sizes) < 2**63
 
 
 def flops_of(operator: str, dims: Dims, dtypes: list[str]) -> int:
@@ -95,6 +101,8 @@ def bytes_of(operator: str, dims: Dims, dtypes: list[str]) -> int | None:
     sizes = [prod(shape) * _ELEMENT_BYTES[dtype] for shape, dtype in tensors]
     element = _ELEMENT_BYTES[tensors[-1][1]]
     if kind == "matrix product":
+        if min([len(shape) for shape, _ in tensors[-2:]], default=0) < 2 or len(tensors) < 2:
+            return None
         (*batch, rows, _), (*_, columns) = tensors[-2][0], tensors[-1][0]
         return sizes[-2] + sizes[-1] + prod(batch) * rows * columns * element
     if kind == "memset":

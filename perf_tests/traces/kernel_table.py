@@ -9,12 +9,42 @@ from statistics import fmean, median, pstdev
 from perf_tests.phases import LANGUAGE_MODEL, phase_named
 from perf_tests.records.grouped import grouped
 from perf_tests.records.record import Json
+from perf_tests.records.shapes import FLAG, NUMBER, TEXT, OrNull
 from perf_tests.traces.attention_layer import attention_values
 from perf_tests.traces.kernel_events import MemoryOperation, Span, Trace, TracedKernel, label, total_us
 from perf_tests.traces.kernel_kinds import KINDS, PRODUCTS
 
 TOP_KERNELS = 12
 TOP_SHAPES = 6
+
+
+_SHARES = {"launches": NUMBER, "share_of_kernel_time": NUMBER, "share_of_wall": NUMBER}
+_CALLS = {"calls": NUMBER, "total_seconds": NUMBER, "mean_seconds": NUMBER, "stddev_seconds": NUMBER}
+_SPREAD = {"count": NUMBER, "median_seconds": NUMBER, "p95_seconds": NUMBER, "max_seconds": NUMBER}
+_ATTENTION_PART = {
+    "part": TEXT, "launches": NUMBER, "device_seconds": NUMBER, "host_seconds": OrNull(NUMBER), "flops": NUMBER,
+    "bytes": NUMBER, "bound": OrNull(TEXT), "spread_over_layers": {"stddev_seconds": NUMBER},
+}  # fmt: skip
+_ATTENTION = {
+    "layers": NUMBER, "parts": [_ATTENTION_PART], "softmax_over_products_time": OrNull(NUMBER),
+    "softmax_over_products_flops": OrNull(NUMBER), "seconds": NUMBER, "saved_without_gaps_seconds": NUMBER,
+    "saved_by_fusing_seconds": NUMBER,
+}  # fmt: skip
+KERNEL_VALUES = {
+    "rounds": NUMBER, "launches": NUMBER, "launches_of_rounds?": OrNull([NUMBER]), "kernel_seconds": NUMBER,
+    "wall_seconds": NUMBER, "busy_share": NUMBER, "left_out?": OrNull(TEXT),
+    "matrix_products": {"count": NUMBER, "expected_count?": OrNull(NUMBER), "share_of_kernel_time": NUMBER},
+    "kinds": [{"kind": TEXT, "seconds": NUMBER, **_SHARES}],
+    "kernels": [{"name": TEXT, "share": NUMBER, **_CALLS, "shapes": [{"shapes": TEXT, **_CALLS}]}],
+    "other_kernels": {"names": NUMBER, "calls": NUMBER, "total_seconds": NUMBER, "share": NUMBER},
+    "regions": [{"region": TEXT, "is_backward": FLAG, "seconds": NUMBER, "share_of_direction": NUMBER, **_SHARES}],
+    "memory_operations": [
+        {"kind": TEXT, "count": NUMBER, "bytes": NUMBER, "seconds": NUMBER, "share_of_wall": NUMBER}
+    ],
+    "idle_gaps?": OrNull(_SPREAD), "api_gaps?": OrNull(_SPREAD), "launch_to_start?": OrNull(_SPREAD),
+    "attention": OrNull({"forward?": OrNull(_ATTENTION), "backward?": OrNull(_ATTENTION)}),
+}  # fmt: skip
+"""What a reader of a stored kernel pass takes for granted."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +85,8 @@ def kernel_values(
     kernels = [kernel for kernel in trace.kernels if trace.round_at(kernel.issued_us) is not None]
     if not kernels:
         raise ValueError("no kernel ran inside a round")
+    if not total_us(kernels) > 0 or not total_us(trace.rounds) > 0:
+        raise ValueError("its kernels or its rounds take no time")
     count = len(trace.rounds)
     rounds = _Rounds(count, total_us(kernels) / count, total_us(trace.rounds) / count)
     busy_spans = busy(kernels, trace)

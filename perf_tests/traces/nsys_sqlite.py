@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from perf_tests.records.record import Json
+from perf_tests.records.shapes import NUMBER, misshapen
 from perf_tests.traces.chrome_trace import ROUND, trace_of_events
 from perf_tests.traces.kernel_events import Span, Trace
 
@@ -31,7 +32,7 @@ _DOMAIN_CREATED = 75
 _COPY_KINDS = {1: "Memcpy HtoD", 2: "Memcpy DtoH", 8: "Memcpy DtoD"}
 # The upper bits of a thread's number are its process.
 _THREADS_OF_A_PROCESS = 2**24
-_AUTOGRAD_RANGE = re.compile(r"^(?P<name>.+?), .*\bseq = (?P<number>\d+)")
+_AUTOGRAD_RANGE = re.compile(r"^(?P<name>.+?), .*\bseq = (?P<number>\d{1,18})\b")
 
 
 class RangeError(ValueError):
@@ -44,7 +45,7 @@ def read_sqlite(path: Path, range_name: str | None = None) -> Trace:
     Raises RangeError where no range has that name, ValueError with one sentence where there is nothing to read.
     """
     try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
             events = list(_Database(database).events())
     except sqlite3.Error as error:
         raise ValueError(f"it is not a database of Nsight Systems: {error}") from error
@@ -58,7 +59,7 @@ def read_sqlite(path: Path, range_name: str | None = None) -> Trace:
 def versions_of(path: Path) -> Json:
     """Versions of the program that wrote the database, from its metadata."""
     try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
             reader = _Database(database)
             tables = [table for table in reader.columns if table.startswith("META_DATA_")]
             rows = [row for table in tables for row in reader.rows(table, "name", "value")]
@@ -72,11 +73,11 @@ class _Database:
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self.database = database
-        names = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")]
+        names = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         self.columns = {
             name: {row[1] for row in database.execute(f"PRAGMA table_info({_quoted(name)})")} for name in names
         }
-        self.strings: dict[object, str] = dict(self.rows(STRINGS, "id", "value"))
+        self.strings: dict[object, str] = {key: str(value) for key, value in self.rows(STRINGS, "id", "value")}
 
     def rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
         """Rows of the table; None for a missing column, no rows for a missing table."""
@@ -107,7 +108,7 @@ class _Database:
     def _ranges(self) -> Iterator[Json]:
         """Ranges of the suite's domain and of autograd; without the suite's domain, all ranges."""
         rows = [
-            (start, end, kind, text if text else self._text(text_id), thread, domain)
+            (start, end, kind, text if text and isinstance(text, str) else self._text(text_id), thread, domain)
             for start, end, kind, text, text_id, thread, domain in self.rows(
                 RANGES, "start", "end", "eventType", "text", "textId", "globalTid", "domainId"
             )
@@ -123,10 +124,10 @@ class _Database:
             elif not ours or domain in ours:
                 yield _event("user_annotation", text, start, end, thread)
 
-    def _process(self, number: int | None) -> int:
+    def _process(self, number: object) -> int:
         """Each process numbers its launches from 0; older exports do not name a kernel's process."""
         knows = "globalPid" in self.columns.get(KERNELS, ())
-        return (number or 0) // _THREADS_OF_A_PROCESS if knows else 0
+        return number // _THREADS_OF_A_PROCESS if knows and isinstance(number, int) else 0
 
     def _text(self, value: object) -> str:
         """Names are ids into the table of strings; older exports hold the text itself."""
@@ -142,6 +143,8 @@ def _quoted(name: str) -> str:
 
 
 def _event(cat: str, name: str, start_ns: int, end_ns: int, thread: object, **arguments: Any) -> Json:
+    if wrong := misshapen([start_ns, end_ns, arguments.get("bytes", 0)], [NUMBER], "it"):
+        raise ValueError(f"it is damaged: of {name[:60]!r} start, end or bytes is wrong: {wrong}")
     times = {"ts": start_ns / 1e3, "dur": (end_ns - start_ns) / 1e3}
     return {"cat": cat, "name": name, "tid": thread, **times, "args": arguments}
 

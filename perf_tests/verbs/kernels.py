@@ -1,23 +1,26 @@
 """`kernels FILE`: where the time of a capture goes: of Nsight Systems, of a kernel pass's trace, or of a record."""
 
 import argparse
-import gzip
 import json
 import shutil
 import subprocess
-import zlib
 from pathlib import Path
 
 from perf_tests.audit.kernel_consistency import inconsistencies
 from perf_tests.records.record import Json
+from perf_tests.records.shapes import misshapen
 from perf_tests.records.store import read_record
+from perf_tests.records.unpacked import unpacked
 from perf_tests.traces.chrome_trace import read_chrome_trace
 from perf_tests.traces.kernel_events import Trace
-from perf_tests.traces.kernel_table import kernel_values
+from perf_tests.traces.kernel_table import KERNEL_VALUES, kernel_values
 from perf_tests.traces.nsys_sqlite import RangeError, read_sqlite, versions_of
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
 from perf_tests.views.screens.kernels import detail_lines
 from perf_tests.views.screens.lines import case_name
+
+MOST_BYTES = 1 << 28
+"""Of a trace, unpacked; read, it takes ten times as much memory."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{arguments.file}: {error}.")
         return USAGE
     except ValueError as error:
-        print(f"{arguments.file} cannot be used: {error}.")
+        said = str(error)
+        print(said if said.startswith(str(arguments.file)) else f"{arguments.file} cannot be used: {said}.")
         return UNREADABLE
     if arguments.json:
         print(json.dumps(found, indent=1))
@@ -64,11 +68,7 @@ def _read(path: Path, range_name: str | None, case: str) -> dict[str, Json]:
 def _traced(path: Path, range_name: str | None) -> Trace:
     if range_name is not None:
         raise RangeError("--range needs a capture of Nsight Systems")
-    try:
-        text = gzip.decompress(path.read_bytes())
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"it cannot be unpacked: {error}") from error
-    return read_chrome_trace(text)
+    return read_chrome_trace(unpacked(path, MOST_BYTES))
 
 
 def _of_record(path: Path, case: str) -> dict[str, Json]:
@@ -76,6 +76,9 @@ def _of_record(path: Path, case: str) -> dict[str, Json]:
     if not rows:
         raise ValueError("it holds no kernel pass; measure with --kernels")
     found = {row["id"]: row["values"] for row in rows if case in row["id"] or case in case_name(row["id"])}
+    for name, values in found.items():
+        if wrong := misshapen(values, KERNEL_VALUES, "values"):
+            raise ValueError(f"its kernel pass of {case_name(name)} is damaged: {wrong}")
     if not found:
         names = ", ".join(case_name(row["id"]) for row in rows)
         raise ValueError(f"no case of its kernel pass has {case!r} in its name; its cases are {names}")

@@ -1,15 +1,22 @@
 """The results of an expedition in few files of limited size: one archive of all that was found, and packs of traces."""
 
 import io
+import json
 import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from perf_tests.records.shapes import NUMBER, TEXT, OrNull, misshapen
 from perf_tests.records.store import write_whole
+from perf_tests.records.unpacked import unpacked
 
 STATE = "state.tar.xz"
 LEFT_OUT = "traces-left-out.txt"
+MOST_BYTES = 1 << 29
+"""Of the archive, unpacked: records and logs, without traces."""
+FINDING = {"slice": TEXT, "device": TEXT, "exit_code": OrNull(NUMBER), "seconds": NUMBER, "last_line": TEXT}
+"""How a step ended."""
 TAR_BYTES = 1024 + 10240
 """The end of a tar file and the padding of its last record; each member adds a header and padding, up to 1024."""
 
@@ -31,10 +38,17 @@ def load_state(state: Path, *folders: Path) -> None:
     found = next((folder / STATE for folder in folders if (folder / STATE).exists()), None)
     if found is None:
         return
+    content = unpacked(found, MOST_BYTES)
     try:
-        with tarfile.open(found, "r:xz") as archive:
-            archive.extractall(state, filter="data")
-    except (tarfile.TarError, EOFError) as error:
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
+            for member in archive:
+                if not (member.isdir() or member.isreg()) or member.issparse():
+                    raise ValueError(f"{member.name!r:.60} in it is neither a file nor a folder")
+                archive.extract(member, state, filter="data")
+        for path in sorted(state.glob("findings/*.json")):
+            if wrong := misshapen(json.loads(path.read_bytes()), FINDING, path.name):
+                raise ValueError(wrong)
+    except (tarfile.TarError, EOFError, OSError, RecursionError, ValueError) as error:
         raise ValueError(f"{found} cannot be read: {error}; take the folder of the slice before.") from error
 
 

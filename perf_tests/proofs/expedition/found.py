@@ -28,7 +28,7 @@ class Found:
         if not path.exists():
             of_slice = next(name for name, steps in SLICES.items() if any(entry.name == step for entry in steps))
             raise NotMeasuredError(f"{step}, slice {of_slice}, has not run")
-        finding: Json = json.loads(path.read_text())
+        finding: Json = json.loads(path.read_bytes())
         if finding["device"] == "cpu":
             raise NotMeasuredError("not measured on a CPU")
         return finding

@@ -7,6 +7,9 @@ from perf_tests.proofs.expedition.claims import CLAIMS, Claim
 from perf_tests.proofs.expedition.files import LEFT_OUT
 from perf_tests.proofs.expedition.found import Found, NotMeasuredError
 from perf_tests.proofs.expedition.slices import SLICES
+from perf_tests.records.shapes import ANYTHING, TEXT, misshapen
+
+FACTS = {"gpu": {"name": TEXT, "driver": ANYTHING}, "torch": ANYTHING, "python": ANYTHING}
 
 
 def page(state: Path) -> str:
@@ -23,8 +26,10 @@ def page(state: Path) -> str:
 def _machine(found: Found) -> str:
     try:
         facts = found.values("facts")
-    except NotMeasuredError as error:
+    except (NotMeasuredError, ValueError, TypeError) as error:
         return f"The machine is not known: {error}."
+    if wrong := misshapen(facts, FACTS, "facts"):
+        return f"The machine is not known: {wrong}."
     gpu = facts["gpu"]
     return f"{gpu['name']}, driver {gpu['driver']}, torch {facts['torch']}, Python {facts['python']}"
 
@@ -35,7 +40,7 @@ def _row(claim: Claim, found: Found) -> str:
         verdict = "confirmed" if holds else "not confirmed"
     except NotMeasuredError as error:
         figure, verdict = str(error), "not measured"
-    except (KeyError, IndexError, ValueError, TypeError) as error:
+    except (ArithmeticError, AttributeError, LookupError, ValueError, TypeError) as error:
         figure, verdict = f"what was recorded cannot be judged: {error!r}", "not measured"
     cells = (claim.sentence, claim.limit, figure, verdict)
     return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
@@ -44,7 +49,7 @@ def _row(claim: Claim, found: Found) -> str:
 def _steps(found: Found) -> list[str]:
     names = dict.fromkeys(step.name for steps in SLICES.values() for step in steps)
     ended = [(name, found.state / "findings" / f"{name}.json") for name in names]
-    findings = [(name, json.loads(path.read_text())) for name, path in ended if path.exists()]
+    findings = [(name, json.loads(path.read_bytes())) for name, path in ended if path.exists()]
     return [
         f"| {finding['slice']} | {name} | {finding['exit_code']} | {finding['seconds']:.0f} |"
         for name, finding in findings
