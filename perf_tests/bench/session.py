@@ -9,7 +9,7 @@ from perf_tests.bench.progress import Progress
 from perf_tests.cases import Case
 from perf_tests.records.journal import Journal, JournalContents, read_journal, unfinished_journals
 from perf_tests.records.record import OUTCOMES, Json, build_record, machine_differences
-from perf_tests.records.store import own_folder, save_record
+from perf_tests.records.store import own_folder, save_record, saved_as
 from perf_tests.views.screens.lines import case_name, duration
 
 DRIVER = "gpu.driver: "
@@ -30,6 +30,12 @@ class MeasuringSession:
     progress: Progress
     in_flight: str | None = None
     """The case that has begun and has no row yet."""
+    saved: Path | None = None
+    """The record of a run that was killed before it removed its journal."""
+
+    def __post_init__(self) -> None:
+        if self.is_complete:
+            self.saved = saved_as(self.journal.path.parent, self.journal.path.stem)
 
     def begin(self, case_id: str, warmup_rounds: int, rounds: int) -> None:
         self.journal.write("started", case_id)
@@ -78,7 +84,7 @@ class MeasuringSession:
             return sorted(rows, key=lambda row: place.get(row[name], len(place)))
 
         return build_record(
-            self.contents.header,
+            {**self.contents.header, "run": self.journal.path.stem},
             in_order(self.contents.benchmarks, "fullname"),
             in_order(self.contents.outcomes, "id"),
             in_order(self.contents.passes, "id"),
@@ -86,7 +92,7 @@ class MeasuringSession:
 
     def save(self, record: Json, storage: Path, name: str) -> Path:
         """Write the run's record, then delete the journal; raises OSError, and then the journal stays."""
-        path = save_record(record, own_folder(storage), name)
+        path = self.saved or save_record(record, own_folder(storage), name)
         self.journal.discard()
         return path
 

@@ -38,10 +38,16 @@ def is_shard(record: Json) -> bool:
     return isinstance(settings, dict) and settings.get("shard") is not None
 
 
+def run_of(record: Json) -> str | None:
+    """The run, however often it was saved; None for older records."""
+    run = record["suite"].get("run")
+    return run if isinstance(run, str) else None
+
+
 def parts_of(record: Json) -> set[str]:
-    """The names of the shards that a merged record holds."""
-    names = record["suite"].get("merged_from")
-    return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
+    """The names and the runs of the shards that a merged record holds."""
+    lists = (record["suite"].get(name) for name in ("merged_from", "merged_runs"))
+    return {name for names in lists if isinstance(names, list) for name in names if isinstance(name, str)}
 
 
 def timing_outcomes(record: Json) -> list[Json]:
@@ -67,6 +73,7 @@ def build_record(header: Json, benchmarks: list[Json], outcomes: list[Json], pas
                 "source": header.get("source"),
                 "places": header.get("places"),
                 "other_drivers": header.get("other_drivers", []),
+                "run": header.get("run"),
             },
         }
     )

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from perf_tests.records.record import Json, ids_of, machine_differences, parts_of, why_not_a_record
+from perf_tests.records.record import Json, ids_of, machine_differences, parts_of, run_of, why_not_a_record
 
 
 class BaselineError(Exception):
@@ -56,15 +56,27 @@ def each_readable(paths: Iterable[Path], left_out: list[str]) -> Iterator[Stored
             left_out.append(str(error))
 
 
-def without_parts(records: Sequence[StoredRecord]) -> list[StoredRecord]:
-    """Without the shards that a merged record among them holds: their launches would count twice."""
-    parts = set[str]().union(*(parts_of(record.data) for record in records))
-    return [record for record in records if record.name not in parts]
+def each_run_once(records: Sequence[StoredRecord]) -> list[StoredRecord]:
+    """Without the shards that a merged record among them holds, and without a run that was saved before."""
+    counted = set[str | None]().union(*(parts_of(record.data) for record in records))
+    kept = []
+    for record in records:
+        run = run_of(record.data)
+        if record.name not in counted and run not in counted:
+            kept.append(record)
+            counted |= {run} - {None}
+    return kept
+
+
+def saved_as(folder: Path, run: str) -> Path | None:
+    """The record of a run that is saved already."""
+    records = each_readable(sorted(folder.glob("*.json"), reverse=True), [])
+    return next((record.path for record in records if run_of(record.data) == run), None)
 
 
 def list_records(storage: Path) -> Listing:
     left_out: list[str] = []
-    records = without_parts(list(each_readable(sorted(storage.glob("*/*.json")), left_out)))
+    records = each_run_once(list(each_readable(sorted(storage.glob("*/*.json")), left_out)))
     records.sort(key=lambda record: str(record.data.get("datetime")))
     return Listing(records, left_out)
 
@@ -140,8 +152,12 @@ def _link(source: Path, target: Path) -> None:
 
 
 def latest_baseline(listing: Listing, machine_info: Json, selection: Set[str]) -> StoredRecord | None:
-    """The newest record of this machine and build with every selected case, or with any of them if none has all."""
-    ours = [r for r in reversed(listing.records) if not machine_differences(machine_info, r.data["machine_info"])]
+    """The newest record of this machine and build with every selected case, or with any of them if none has all.
+
+    A record whose journal is left is of the run that is being resumed.
+    """
+    complete = [r for r in reversed(listing.records) if not r.path.with_name(f"{run_of(r.data)}.jsonl").exists()]
+    ours = [r for r in complete if not machine_differences(machine_info, r.data["machine_info"])]
     covering = (record for record in ours if selection <= ids_of(record.data))
     overlapping = (record for record in ours if selection & ids_of(record.data))
     return next(covering, None) or next(overlapping, None)

@@ -157,7 +157,8 @@ def _save(run: Run, record: Json, measuring: MeasuringSession, saving: SavingOpt
         if saving.json_path is not None:
             write_whole(saving.json_path, encoded(record))
             run.notes.append(f"Wrote {saving.json_path}.")
-        run.notes.append(f"Saved {measuring.save(record, saving.storage, name)}.")
+        path, earlier = measuring.save(record, saving.storage, name), measuring.saved
+        run.notes.append(f"Saved {path}." if earlier is None else f"{path} held this run already; removed its journal.")
     except OSError as error:
         run.failures.append(
             f"The record cannot be written: {error}. The journal {measuring.journal.path} holds the whole run; "

@@ -108,7 +108,7 @@ def _open_run(config: pytest.Config, benchmarks: list[pytest.Item], workbench: W
     workbench.session = MeasuringSession(journal, contents, Progress(terminal_line(config)))
     config.stash[RUN] = run
     run.notes += notes
-    left = cases_left(benchmarks, workbench.session, option.retry)
+    left = cases_left(benchmarks, workbench.session, option.retry and workbench.session.saved is None)
     workbench.session.progress.predicted_seconds.update({i.nodeid: predicted_seconds(i, settings) for i in left})
     _limit_time(config, left)
     if contents.starts or contents.finished_ids:
