@@ -9,7 +9,7 @@ from perf_tests.bench.progress import Progress
 from perf_tests.cases import Case
 from perf_tests.records.journal import Journal, JournalContents, read_journal, unfinished_journals
 from perf_tests.records.record import OUTCOMES, Json, build_record, machine_differences
-from perf_tests.records.store import own_folder, save_record, saved_as
+from perf_tests.records.store import own_folder, remove_unfinished, save_record, saved_as
 from perf_tests.views.screens.lines import case_name, duration
 
 DRIVER = "gpu.driver: "
@@ -105,6 +105,7 @@ def open_journal(
     Beside it a sentence for each run of another machine. Raises ResumeError when the interrupted run differs from this
     one, OSError when the journal cannot be written.
     """
+    remove_unfinished(own_folder(storage))
     passed_over: list[str] = []
     for path, contents in _interrupted_runs(storage, header) if resume else ():
         differences = machine_differences(header["machine_info"], contents.header["machine_info"])

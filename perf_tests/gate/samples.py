@@ -29,6 +29,7 @@ from typing import IO, TypeVar
 
 from perf_tests.gate.events import EVENTS, End, EndReason, Event, Measurement
 from perf_tests.records.record import Json, without_nan
+from perf_tests.records.words import without_path
 
 E = TypeVar("E", bound=Event)
 
@@ -144,7 +145,7 @@ def read_content(path: Path) -> bytes:
         with gzip.open(path) as file:
             content = file.read(MOST_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
+        raise ValueError(f"{path} cannot be read: {without_path(error)}.") from error
     if len(content) > MOST_BYTES:
         raise ValueError(
             f"{path} cannot be used: it is larger than {MOST_BYTES} bytes, the largest that a gate run writes."

@@ -7,11 +7,15 @@ import platform
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from perf_tests.records.record import Json, ids_of, machine_differences, parts_of, run_of, why_not_a_record
+from perf_tests.records.words import without_path
+
+UNFINISHED = ".unfinished-"
+"""Begins the names of files that are being written; the writer's process id follows."""
 
 
 class BaselineError(Exception):
@@ -86,7 +90,7 @@ def read_record(path: Path) -> StoredRecord:
     try:
         data = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read: {error}.") from error
+        raise ValueError(f"{path} cannot be read: {without_path(error)}.") from error
     reason = why_not_a_record(data)
     if reason:
         raise ValueError(f"{path} cannot be used: {reason}.")
@@ -106,14 +110,37 @@ def save_record(record: Json, folder: Path, name: str) -> Path:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Replace the file at `path` in one step; raises OSError and leaves the old file as it was when that fails."""
-    with _written_aside(path.parent, content) as temporary:
-        os.replace(temporary, path)
+    try:
+        with _written_aside(path.parent, content) as temporary:
+            os.replace(temporary, path)
+    except OSError as error:  # which names the temporary file
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what killed processes of this host left of their writing."""
+    for path in folder.glob(f"{UNFINISHED}*"):
+        writer = re.match(r"\d+", path.name.removeprefix(UNFINISHED))
+        if writer is not None and not _is_alive(int(writer[0])):
+            with suppress(OSError):  # another user's
+                path.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # another user's
+        pass
+    return True
 
 
 @contextmanager
 def _written_aside(folder: Path, content: bytes) -> Iterator[Path]:
     """A temporary file with `content`, synced to disk; removed in the end unless it was moved."""
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=".unfinished-", delete=False) as file:
+    remove_unfinished(folder)
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=f"{UNFINISHED}{os.getpid()}-", delete=False) as file:
         temporary = Path(file.name)
         try:
             file.write(content)

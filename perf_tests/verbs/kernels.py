@@ -11,6 +11,7 @@ from pathlib import Path
 from perf_tests.audit.kernel_consistency import inconsistencies
 from perf_tests.records.record import Json
 from perf_tests.records.store import read_record
+from perf_tests.records.words import without_path
 from perf_tests.traces.chrome_trace import read_chrome_trace
 from perf_tests.traces.kernel_events import Trace
 from perf_tests.traces.kernel_table import kernel_values
@@ -35,7 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{arguments.file}: {error}.")
         return USAGE
     except ValueError as error:
-        print(f"{arguments.file} cannot be used: {error}.")
+        names_it = str(arguments.file) in str(error)
+        print(error if names_it else f"{arguments.file} cannot be used: {error}.")
         return UNREADABLE
     if arguments.json:
         print(json.dumps(found, indent=1))
@@ -47,6 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _read(path: Path, range_name: str | None, case: str) -> dict[str, Json]:
     """Values by case or file name. Raises RangeError, or ValueError with one sentence."""
+    if path.is_dir():
+        raise ValueError("it is a folder, not a file")
     if not path.is_file():
         raise ValueError("there is no such file")
     if path.suffix == ".json":
@@ -67,7 +71,7 @@ def _traced(path: Path, range_name: str | None) -> Trace:
     try:
         text = gzip.decompress(path.read_bytes())
     except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"it cannot be unpacked: {error}") from error
+        raise ValueError(f"it cannot be unpacked: {without_path(error)}") from error
     return read_chrome_trace(text)
 
 

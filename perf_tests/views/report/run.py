@@ -113,7 +113,8 @@ def machines_of(records: Iterable[StoredRecord], keeps_all: bool) -> list[Machin
         shown |= {run_of(record.data)} - {None}
         run = _run_of(record, identities)
         machine = _machine_of(run, machines)
-        machine.runs[:] = [*(earlier for earlier in machine.runs if not {earlier.name, run_of(earlier.record)} & parts), run]
+        kept = [earlier for earlier in machine.runs if not {earlier.name, run_of(earlier.record)} & parts]
+        machine.runs[:] = [*kept, run]
         machine.runs.sort(key=lambda run: (run.written, run.name))
         _forget_old_launches(machine.runs)
         if not keeps_all:
