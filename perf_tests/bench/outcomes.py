@@ -9,6 +9,7 @@ import torch
 from model.attention import ATTENTION
 from model.compilation import why_cannot_compile
 from model.precision import PRECISIONS
+from model.transformer import blocks_per_checkpoint
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
 from perf_tests.counting.needed_bytes import needed_bytes
 from perf_tests.identity import DIMENSIONS
@@ -59,6 +60,8 @@ def why_unsupported(case: Case, device: torch.device) -> Outcome | None:
             reason = why_cannot_compile(device)
         if reason is None and case.model != "ours" and case.checkpoint != "none":
             reason = f"--checkpoint {case.checkpoint} applies to the suite's model only; --model chooses its own."
+        if reason is None and blocks_per_checkpoint(case.checkpoint) > case.config.num_layers:
+            reason = f"--checkpoint {case.checkpoint} is more blocks than its {case.config.num_layers}."
     return None if reason is None else Outcome("unsupported", reason)
 
 
