@@ -46,6 +46,13 @@ class Outcome:
         return {"id": case_id, **case.identity(), **asdict(self), "rounds": list(rounds)}
 
 
+KILLED = Outcome(
+    "process_died",
+    "the process was killed twice while this case ran, by a signal that it cannot name: from outside, or for want of "
+    "memory.",
+)
+
+
 def why_unsupported(case: Case, device: torch.device) -> Outcome | None:
     """What the device or the model lacks; None where nothing."""
     reason = PRECISIONS[case.precision].why_unsupported(device)

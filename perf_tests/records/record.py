@@ -23,6 +23,8 @@ OUTCOMES = {
     "unsupported": "unsupported",
     "error": "failed",
     "impossible": "impossible",
+    "timed_out": "timed out",
+    "process_died": "ended its process",
 }
 """Why a selected case has no valid timing, and its words."""
 

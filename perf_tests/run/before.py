@@ -1,5 +1,6 @@
 """Before the first case: refuse what cannot run, choose the baseline, open the journal."""
 
+import math
 import os
 import shlex
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from perf_tests.bench.benchmark_options import SavingOptions, same_parameters, show_beside_baseline
-from perf_tests.bench.outcomes import Outcome
+from perf_tests.bench.outcomes import KILLED, Outcome
 from perf_tests.bench.progress import Line, Progress
 from perf_tests.bench.session import MeasuringSession, ResumeError, open_journal
 from perf_tests.bench.stash import (
@@ -35,12 +36,14 @@ from perf_tests.instruments.kernels import ProfilerBusyError, check_no_profiler
 from perf_tests.measures.ranged import RangedMeasure
 from perf_tests.options import PASSES
 from perf_tests.passes.every_pass import EVERY_PASS
+from perf_tests.records.journal import JournalContents
 from perf_tests.records.record import Json, machine_differences
 from perf_tests.records.store import BaselineError, StoredRecord, latest_baseline, list_records, numbered_baseline
 from perf_tests.run.case_time import predicted_seconds
 from perf_tests.run.time_limit import TIME_LIMIT, read_time_limit
+from perf_tests.run.timeout import Timeout
 
-RETRIED = ("error", "process_died")
+RETRIED = ("error", "process_died", "timed_out")
 """Outcomes of cases that --retry measures again."""
 
 
@@ -51,7 +54,7 @@ def read_run_options(config: pytest.Config) -> None:
         if value and not option.resume:
             raise pytest.UsageError(f"{name} is for an interrupted run; add --resume.")
     config.stash[TIME_LIMIT] = limit = read_time_limit(config)
-    if limit is not None and (config.stash[SAVING].disabled or config.stash[SETTINGS].nvtx):
+    if limit.minutes < math.inf and (config.stash[SAVING].disabled or config.stash[SETTINGS].nvtx):
         raise pytest.UsageError("--time-limit keeps what is measured, and this run keeps nothing; drop one of the two.")
 
 
@@ -110,13 +113,13 @@ def _open_run(config: pytest.Config, benchmarks: list[pytest.Item], workbench: W
     run.notes += notes
     left = cases_left(benchmarks, workbench.session, option.retry and workbench.session.saved is None)
     workbench.session.progress.predicted_seconds.update({i.nodeid: predicted_seconds(i, settings) for i in left})
-    _limit_time(config, left)
+    _limit_time(config, workbench.session, left)
     if contents.starts or contents.finished_ids:
         done = len(benchmarks) - len(left)
         run.notes.append(f"Resumed {journal.path.name}: {done} of {len(benchmarks)} cases were done.")
     elif config.option.resume:
         run.notes.append("No interrupted run of this machine to resume; this is a new run.")
-    return _without_killers(left, workbench.session)
+    return without_killers(left, workbench.session)
 
 
 def cases_left(benchmarks: list[pytest.Item], session: MeasuringSession, retries: bool) -> list[pytest.Item]:
@@ -128,11 +131,12 @@ def cases_left(benchmarks: list[pytest.Item], session: MeasuringSession, retries
     return [item for item in benchmarks if item.nodeid not in finished]
 
 
-def _limit_time(config: pytest.Config, items: list[pytest.Item]) -> None:
+def _limit_time(config: pytest.Config, session: MeasuringSession, items: list[pytest.Item]) -> None:
     limit = config.stash[TIME_LIMIT]
-    if limit is not None:
-        limit.refuse_if_too_short(items)
-        config.pluginmanager.register(limit, "time limit")
+    limit.refuse_if_too_short(items)
+    config.pluginmanager.register(limit, "time limit")
+    if not config.option.usepdb:  # a person may take any time
+        config.pluginmanager.register(Timeout(config, session, limit.seconds), "case timeout")
 
 
 def _mark(benchmarks: list[pytest.Item], workbench: Workbench) -> None:
@@ -258,14 +262,29 @@ def terminal_line(config: pytest.Config) -> Line | None:
     return Line(reporter, nullcontext if capture is None else capture.global_and_fixture_disabled)
 
 
-def _without_killers(left: list[pytest.Item], session: MeasuringSession) -> list[pytest.Item]:
-    """Give up on a case in which the process died twice."""
+def without_killers(left: list[pytest.Item], session: MeasuringSession) -> list[pytest.Item]:
+    """Give up on a case in which the process died twice, or that did not return in time."""
     spared = []
     for item in left:
-        if session.contents.starts.get(item.nodeid, 0) >= 2:
-            reason = "the process died twice while this case ran; run it alone to see why."
-            outcome = Outcome("error", reason)
-            session.not_measured(item.nodeid, item.stash[CASE], outcome, extra_pass=item.stash[PASS])
-        else:
+        outcome = _why_given_up(item.nodeid, session.contents)
+        if outcome is None:
             spared.append(item)
+        else:
+            session.not_measured(item.nodeid, item.stash[CASE], outcome, extra_pass=item.stash[PASS])
+    if any(item.nodeid in session.contents.starts for item in spared):
+        session.journal.keep_last_words()
     return spared
+
+
+def _why_given_up(case_id: str, contents: JournalContents) -> Outcome | None:
+    is_last = case_id == contents.last_started
+    if is_last and contents.out_of_time:
+        return Outcome("timed_out", "did not return in time, and the process was ended.")
+    if contents.starts.get(case_id, 0) < 2:
+        return None
+    if is_last and contents.fatal_error:
+        reason = (
+            f"the process died twice while this case ran, last of: {contents.fatal_error}; run it alone to see why."
+        )
+        return Outcome("process_died", reason)
+    return KILLED
