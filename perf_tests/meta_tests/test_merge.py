@@ -120,7 +120,7 @@ def test_a_run_that_was_saved_twice_counts_once(tmp_path: Path, capsys: pytest.C
     assert main(["merge", *paths]) == 0
     for found in (list_records(tmp_path).records, records_of(tmp_path, "abc")):
         assert [stored.name for stored in found] == ["machine/0004_abc"], "the merged record, and no copy of a part"
-    every = [read_record(Path(path)) for path in (*paths, tmp_path / "machine/0004_abc.json")]
+    every = [read_record(path) for path in (*map(Path, paths), tmp_path / "machine/0004_abc.json")]
     for given, expected in (every[:2], 1), (every[:3], 2), (every, 1):
         (machine,) = machines_of(given, keeps_all=True)
         assert len(machine.runs) == expected

@@ -16,6 +16,7 @@ from perf_tests.bench.session import MeasuringSession
 from perf_tests.bench.stash import OUTCOME
 from perf_tests.meta_tests.example_cases import language_model_case
 from perf_tests.meta_tests.items import benchmark
+from perf_tests.meta_tests.launch import ALL_THREE, MODELS, THREE_CASES, launch
 from perf_tests.proofs.synthetic import BACKWARD, FORWARD, header, timed
 from perf_tests.records.journal import Journal, read_journal
 from perf_tests.run.before import without_killers
@@ -54,6 +55,17 @@ def test_c_code_that_does_not_return_ends_the_process_with_the_outcome_in_the_jo
     limit.end_process.assert_called_once_with(2)  # type: ignore[attr-defined]
     assert limit.session.not_measured.call_args.args[2].outcome == "timed_out"  # type: ignore[attr-defined]
     assert "It does not return, so this process ends; resume with `pytest" in capfd.readouterr().err
+
+
+def test_a_run_goes_on_after_a_case_that_hangs(tmp_path: Path) -> None:
+    impatient = ("-p", "perf_tests.meta_tests.impatient_at_16")
+    hung = launch(
+        tmp_path, f"--model={MODELS}:WaitsAt16", *THREE_CASES, *impatient, PLANTED_GATE=str(tmp_path / "never")
+    )
+    assert hung.exit_code == 1
+    assert hung.measured.keys() | hung.outcomes.keys() == ALL_THREE
+    assert hung.outcomes["test_forward[tiny-ctx16-fp32-own]"]["outcome"] == "timed_out"
+    assert hung.journals == []
 
 
 HOLDS_PYTHON = """
