@@ -205,7 +205,7 @@ OPTIONS = (
     Option("--nvtx", "run each case with NVTX ranges for Nsight Systems; times and saves nothing"),
     Option("--resume", "resume the interrupted run"),
     Option("--resume-any-driver", "with --resume: also a run that another NVIDIA driver began"),
-    Option("--retry", "with --resume: measure the cases again that ended in an error"),
+    Option("--retry", "with --resume: measure the cases again that failed, timed out or ended their process"),
     Option("--time-limit",
            "end between cases, before the one that would end after this many minutes, and keep the rest for --resume; "
            "with --against or --benchmark-compare-fail cases left exit with 4, or with 1 for a regression",

@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import re
+import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -27,6 +28,9 @@ OPTIONAL = ("places", "other_drivers")
 
 LAST_WORDS = re.compile(rb"^(?:Fatal Python error: (.*)|Timeout \(.*\)!)$", re.MULTILINE)
 """The first line of what faulthandler writes before a process ends: by a signal of its own, or because time is up."""
+
+SMALL_STACK_BYTES = 2**18
+"""Of a thread that calls no Python, where 8 MiB would be missing in the budget of a case."""
 
 
 @dataclass
@@ -108,7 +112,10 @@ class Journal:
 
     def end_process_after(self, seconds: float) -> None:
         """Even where no Python code can run any more; `faulthandler.cancel_dump_traceback_later` calls it off."""
-        faulthandler.dump_traceback_later(seconds, exit=True, file=self._file)
+        before = threading.stack_size(SMALL_STACK_BYTES)
+        with suppress(RuntimeError):  # no memory for a thread, and so for no case that takes long
+            faulthandler.dump_traceback_later(seconds, exit=True, file=self._file)
+        threading.stack_size(before)
 
     def write(self, kind: str, row: Json | str | int) -> None:
         line = json.dumps(without_nan({kind: row}), allow_nan=False) + "\n"

@@ -72,6 +72,11 @@ def each_run_once(records: Sequence[StoredRecord]) -> list[StoredRecord]:
     return kept
 
 
+def has_journal(record: StoredRecord) -> bool:
+    """Whether its run is about to be resumed, or just ends."""
+    return record.path.with_name(f"{run_of(record.data)}.jsonl").exists()
+
+
 def saved_as(folder: Path, run: str) -> Path | None:
     """The record of a run that is saved already."""
     records = each_readable(sorted(folder.glob("*.json"), reverse=True), [])
@@ -178,13 +183,9 @@ def _link(source: Path, target: Path) -> None:
         os.replace(source, target)
 
 
-def latest_baseline(listing: Listing, machine_info: Json, selection: Set[str]) -> StoredRecord | None:
-    """The newest record of this machine and build with every selected case, or with any of them if none has all.
-
-    A record whose journal is left is of the run that is being resumed.
-    """
-    complete = [r for r in reversed(listing.records) if not r.path.with_name(f"{run_of(r.data)}.jsonl").exists()]
-    ours = [r for r in complete if not machine_differences(machine_info, r.data["machine_info"])]
+def latest_baseline(records: Sequence[StoredRecord], machine_info: Json, selection: Set[str]) -> StoredRecord | None:
+    """The newest record of this machine and build with every selected case, or with any of them if none has all."""
+    ours = [r for r in reversed(records) if not machine_differences(machine_info, r.data["machine_info"])]
     covering = (record for record in ours if selection <= ids_of(record.data))
     overlapping = (record for record in ours if selection & ids_of(record.data))
     return next(covering, None) or next(overlapping, None)

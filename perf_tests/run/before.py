@@ -38,7 +38,14 @@ from perf_tests.options import PASSES
 from perf_tests.passes.every_pass import EVERY_PASS
 from perf_tests.records.journal import JournalContents
 from perf_tests.records.record import Json, machine_differences
-from perf_tests.records.store import BaselineError, StoredRecord, latest_baseline, list_records, numbered_baseline
+from perf_tests.records.store import (
+    BaselineError,
+    StoredRecord,
+    has_journal,
+    latest_baseline,
+    list_records,
+    numbered_baseline,
+)
 from perf_tests.run.case_time import predicted_seconds
 from perf_tests.run.time_limit import TIME_LIMIT, read_time_limit
 from perf_tests.run.timeout import Timeout
@@ -68,13 +75,16 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     # A worker or a shard may run any part of the selection.
     if settings.cold_cache and OTHER_MEASURE not in config.stash and settings.shard is None:
         check_cold_cache(benchmarks)
+    is_recorded = config.stash[AGAINST] is None and not (saving.disabled or settings.nvtx)
+    if is_recorded and not config.option.usepdb:  # in a debugger a person may take any time
+        config.pluginmanager.register(Timeout(config), "case timeout")
     config.stash[WORKBENCH] = workbench = set_up(settings)
     if config.stash[AGAINST] is not None:
         return benchmarks
     _mark(benchmarks, workbench)
     if settings.nvtx:
         config.stash[OTHER_MEASURE] = lambda item, workbench: RangedMeasure(item.stash[CASE], workbench)
-    return benchmarks if saving.disabled or settings.nvtx else _open_run(config, benchmarks, workbench)
+    return _open_run(config, benchmarks, workbench) if is_recorded else benchmarks
 
 
 def check_cold_cache(benchmarks: list[pytest.Item]) -> None:
@@ -113,7 +123,7 @@ def _open_run(config: pytest.Config, benchmarks: list[pytest.Item], workbench: W
     run.notes += notes
     left = cases_left(benchmarks, workbench.session, option.retry and workbench.session.saved is None)
     workbench.session.progress.predicted_seconds.update({i.nodeid: predicted_seconds(i, settings) for i in left})
-    _limit_time(config, workbench.session, left)
+    _limit_time(config, left)
     if contents.starts or contents.finished_ids:
         done = len(benchmarks) - len(left)
         run.notes.append(f"Resumed {journal.path.name}: {done} of {len(benchmarks)} cases were done.")
@@ -131,12 +141,10 @@ def cases_left(benchmarks: list[pytest.Item], session: MeasuringSession, retries
     return [item for item in benchmarks if item.nodeid not in finished]
 
 
-def _limit_time(config: pytest.Config, session: MeasuringSession, items: list[pytest.Item]) -> None:
+def _limit_time(config: pytest.Config, items: list[pytest.Item]) -> None:
     limit = config.stash[TIME_LIMIT]
     limit.refuse_if_too_short(items)
     config.pluginmanager.register(limit, "time limit")
-    if not config.option.usepdb:  # a person may take any time
-        config.pluginmanager.register(Timeout(config, session, limit.seconds), "case timeout")
 
 
 def _mark(benchmarks: list[pytest.Item], workbench: Workbench) -> None:
@@ -215,14 +223,15 @@ def _baseline(run: Run, saving: SavingOptions, machine_info: Json, selection: se
         return numbered_baseline(saving.storage, saving.compare_with, machine_info)
     listing = list_records(saving.storage)
     run.notes += listing.left_out
-    baseline = latest_baseline(listing, machine_info, selection)
+    earlier = [record for record in listing.records if not has_journal(record)]
+    baseline = latest_baseline(earlier, machine_info, selection)
     if baseline is None:
         if saving.compare_fail:
             raise BaselineError(
                 f"--benchmark-compare-fail has nothing to compare with: no record under {saving.storage} is of this "
                 "machine, build and selection; record a baseline first by running without --benchmark-compare-fail."
             )
-        run.notes.append(_why_no_baseline(listing.records, machine_info, saving.storage))
+        run.notes.append(_why_no_baseline(earlier, machine_info, saving.storage))
     return baseline
 
 
@@ -235,7 +244,7 @@ def accepted_slowdowns(root: Path) -> list[Acceptance]:
 
 def _why_no_baseline(records: list[StoredRecord], machine_info: Json, storage: Path) -> str:
     if not records:
-        return f"No baseline yet: {storage} holds no record; this run becomes the first."
+        return f"No baseline yet: {storage} holds no earlier record; this run becomes the first."
     differences = machine_differences(machine_info, records[-1].data["machine_info"])
     reason = "; ".join(differences) if differences else "it has none of these cases"
     return f"None of {len(records)} records is comparable; the newest, {records[-1].name}: {reason}."
