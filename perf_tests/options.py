@@ -54,11 +54,19 @@ def one_of(known: Collection[str], option: str, text: str, next_step: str = "") 
     return text
 
 
+def entries(option: str, text: str) -> list[str]:
+    """Of a comma-separated list."""
+    found = [entry.strip() for entry in text.split(",")]
+    if "" in found:
+        raise ValueError(f"{option} {text!r} has an empty entry; write one value, or values with commas in between.")
+    return found
+
+
 def some_of(known: Collection[str], option: str, text: str, apart: Collection[str] = ()) -> tuple[str, ...]:
     """A comma-separated list, sorted as `known`; `all` leaves out those `apart`."""
     if text == "all":
         return tuple(name for name in known if name not in apart)
-    chosen = {one_of(known, option, name.strip(), ", or all") for name in text.split(",")}
+    chosen = {one_of(known, option, name, ", or all") for name in entries(option, text)}
     return tuple(name for name in known if name in chosen)
 
 
@@ -111,29 +119,39 @@ def shape_named(size: str) -> ModelConfig:
     return ModelConfig(*(int(number) for number in match.groups()[1:]))
 
 
-def whole_number(option: str, text: str, least: int = 1) -> int:
+def whole_number(option: str, text: str, least: int = 1, most: int = 10**9) -> int:
     if not re.fullmatch(r"-?\d+", text.strip()):
         raise ValueError(f"{option} {text!r} is not a whole number; give it without a unit, at least {least}.")
-    if int(text) < least:
-        raise ValueError(f"{option} is {int(text)}; it must be at least {least}.")
-    return int(text)
+    number = int(text.strip()[:30])  # with more digits it is beyond any limit
+    if number < least:
+        raise ValueError(f"{option} is {number}; it must be at least {least}.")
+    if number > most:
+        raise ValueError(f"{option} {text!r} is too large; it must be at most {most}.")
+    return number
 
 
 def whole_numbers(everything: tuple[int, ...], option: str, text: str) -> tuple[int, ...]:
     """A comma-separated list of numbers from 1, sorted."""
     if text == "all":
         return everything
-    return tuple(sorted({whole_number(option, item) for item in text.split(",")}))
+    return tuple(sorted({whole_number(option, item) for item in entries(option, text)}))
 
 
 def checkpoints(everything: Sequence[str], option: str, text: str) -> tuple[str, ...]:
     """A comma-separated list in the order typed."""
     if text == "all":
         return tuple(everything)
-    chosen = tuple(dict.fromkeys(item.strip() for item in text.split(",")))
+    chosen = tuple(dict.fromkeys(entries(option, text)))
     for item in chosen:
         blocks_per_checkpoint(item)
     return chosen
+
+
+def check_checkpoints(chosen: Sequence[str], num_layers: int) -> None:
+    """Raises ValueError for more blocks in a checkpoint than the deepest model has; all of them are one checkpoint."""
+    for checkpoint in chosen:
+        if blocks_per_checkpoint(checkpoint) > num_layers:
+            raise ValueError(f"--checkpoint {checkpoint} is more blocks than a model has; give at most {num_layers}.")
 
 
 def thread_count(option: str, text: str) -> int:
@@ -148,7 +166,10 @@ def byte_count(option: str, text: str) -> int:
     if match is None:
         raise ValueError(f"{option} {text!r} is not an amount of memory; write, for example, 12GiB or 800MB.")
     factor = 1024 if "i" in match[2] else 1000
-    return int(float(match[1]) * factor ** "BKMG".index(match[2][0]))
+    count = float(match[1]) * factor ** "BKMG".index(match[2][0])
+    if not 1 <= count < 2**63:
+        raise ValueError(f"{option} {text!r} is {'less than a byte' if count < 1 else 'more than any machine has'}.")
+    return int(count)
 
 
 def minutes(option: str, text: str) -> float:
@@ -223,7 +244,7 @@ OPTIONS = (
            partial(whole_number, least=0)),
     Option("--rounds", "measured rounds of each case", "10; attention alone on a GPU 100", whole_number),
     Option("--threads", "CPU threads of PyTorch", "all physical cores", thread_count),
-    Option("--seed", "seed of weights and inputs", "2027", partial(whole_number, least=0)),
+    Option("--seed", "seed of weights and inputs", "2027", partial(whole_number, least=0, most=2**63 - 1)),
     Option("--cold-cache", "attention alone: flush the last-level cache before each measured round"),
     Option("--optimizer", f"AdamW implementation: {', '.join(OPTIMIZERS)}", "PyTorch's choice for the device",
            partial(one_of, OPTIMIZERS)),
@@ -241,7 +262,7 @@ OPTIONS = (
     Option("--nvtx", "run each case with NVTX ranges for Nsight Systems; times and saves nothing"),
     Option("--resume", "resume the interrupted run"),
     Option("--resume-any-driver", "with --resume: also a run that another NVIDIA driver began"),
-    Option("--retry", "with --resume: measure the cases again that ended in an error"),
+    Option("--retry", "with --resume: measure the cases again that failed, timed out or ended their process"),
     Option("--time-limit",
            "end between cases, before the one that would end after this many minutes, and keep the rest for --resume; "
            "with --against or --benchmark-compare-fail cases left exit with 4, or with 1 for a regression",
@@ -347,9 +368,15 @@ def read_settings(config: pytest.Config) -> Settings:
     attentions = given("--attention", ("naive",))
     alone = model is None or any(config.getoption(name) is not None for name in ("--head-dim", "--sequence-length"))
     _refuse_with_own_model(config, model, alone)
+    sizes = _sizes(given, model, is_gate)
+    if model is None:
+        try:
+            check_checkpoints(given("--checkpoint", ()), max(shape_named(size).num_layers for size in sizes))
+        except ValueError as error:
+            raise pytest.UsageError(str(error)) from error
     return Settings(
         device=str(device),
-        sizes=_sizes(given, model, is_gate),
+        sizes=sizes,
         precisions=given("--precision", native),
         attention_alone_precisions=given("--precision", ("fp32",), native),
         # The attention inside a model of the user's own is not ours to choose.

@@ -9,6 +9,7 @@ from perf_tests.audit.figures import Timing, implementation_named
 from perf_tests.identity import has_identity, is_attention
 from perf_tests.limits.least_work import AttentionWork, ModelConfig, ModelWork, Work
 from perf_tests.records.record import Json
+from perf_tests.records.words import without_path
 
 _AXES = (("attention", None), ("execution", "eager"), ("checkpoint", "none"), ("model", "ours"))
 
@@ -16,9 +17,9 @@ _AXES = (("attention", None), ("execution", "eager"), ("checkpoint", "none"), ("
 def read_benchmarks(path: Path) -> list[Timing]:
     """Raises ValueError with one sentence when the file is no pytest-benchmark JSON with timings."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read as JSON: {error}.") from error
+        raise ValueError(f"{path} cannot be read as JSON: {without_path(error)}.") from error
     rows = data.get("benchmarks") if isinstance(data, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"{path} is no pytest-benchmark file: it has no list of benchmarks.")

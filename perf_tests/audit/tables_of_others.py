@@ -15,6 +15,7 @@ from perf_tests.audit.figures import Kernel, Memory, Timing, implementation_name
 from perf_tests.limits.datasheets import GIB
 from perf_tests.limits.least_work import AttentionWork, ModelConfig, ModelWork, Work
 from perf_tests.phases import PHASES, PHASES_OF_OTHERS
+from perf_tests.records.words import without_path
 
 
 @dataclass(frozen=True)
@@ -197,13 +198,13 @@ UNJUDGED = ("warmup", "std_us")
 def read_table(path: Path) -> tuple[str, list[Timing | Memory | Kernel]]:
     """A key of `KINDS` and the CSV's figures, all of its type. Raises ValueError with one sentence for other files."""
     try:
-        with open(path, newline="", encoding="utf-8") as file:
+        with open(path, newline="", encoding="utf-8-sig") as file:
             lines = csv.reader(file, strict=True)
             header = [name.strip() for name in next(lines, [])]
             kind = _kind_of(path, header)
             figures = [KINDS[kind].read(row) for row in _rows(lines, header)]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path} cannot be read as a CSV: {error}.") from error
+        raise ValueError(f"{path} cannot be read as a CSV: {without_path(error)}.") from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}" if str(path) not in str(error) else str(error)) from error
     if not figures:
@@ -227,6 +228,8 @@ def _kind_of(path: Path, header: list[str]) -> str:
         raise ValueError(f"{path} is empty.")
     by_columns = max(KINDS, key=lambda name: len({*KINDS[name].columns.split()} & {*header}))
     kind = next((name for name in reversed(KINDS) if KINDS[name].signature in header), by_columns)
+    if len(header) == 1 and ";" in header[0]:
+        raise ValueError(f"{path} separates its columns by semicolons; write commas.")
     missing = [column for column in KINDS[kind].columns.split() if column not in header]
     if missing:
         raise ValueError(f"{path} lacks the columns {', '.join(missing)}, read as a table of {kind}.")

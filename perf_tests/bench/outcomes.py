@@ -9,6 +9,7 @@ import torch
 from model.attention import ATTENTION
 from model.compilation import why_cannot_compile
 from model.precision import PRECISIONS
+from model.transformer import blocks_per_checkpoint
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
 from perf_tests.counting.needed_bytes import needed_bytes
 from perf_tests.identity import DIMENSIONS
@@ -45,6 +46,13 @@ class Outcome:
         return {"id": case_id, **case.identity(), **asdict(self), "rounds": list(rounds)}
 
 
+KILLED = Outcome(
+    "process_died",
+    "the process was killed twice while this case ran, by a signal that it cannot name: from outside, or for want of "
+    "memory.",
+)
+
+
 def why_unsupported(case: Case, device: torch.device) -> Outcome | None:
     """What the device or the model lacks; None where nothing."""
     reason = PRECISIONS[case.precision].why_unsupported(device)
@@ -57,6 +65,8 @@ def why_unsupported(case: Case, device: torch.device) -> Outcome | None:
             reason += "choose compiled."
         elif case.execution != "eager":
             reason = why_cannot_compile(device)
+        if reason is None and case.model == "ours" and blocks_per_checkpoint(case.checkpoint) > case.config.num_layers:
+            reason = f"--checkpoint {case.checkpoint} is more blocks than its {case.config.num_layers}."
     return None if reason is None else Outcome("unsupported", reason)
 
 

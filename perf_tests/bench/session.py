@@ -1,15 +1,16 @@
 """One run from its first case to its record: the journal, and the rows of each case."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from perf_tests.bench.outcomes import Outcome
+from perf_tests.bench.outcomes import KILLED, Outcome
 from perf_tests.bench.progress import Progress
 from perf_tests.cases import Case
-from perf_tests.records.journal import Journal, JournalContents, read_journal, unfinished_journals
+from perf_tests.records.journal import Journal, JournalContents, is_running, read_journal, unfinished_journals
 from perf_tests.records.record import OUTCOMES, Json, build_record, machine_differences
-from perf_tests.records.store import own_folder, save_record
+from perf_tests.records.store import own_folder, remove_unfinished, save_record, saved_as
 from perf_tests.views.screens.lines import case_name, duration
 
 DRIVER = "gpu.driver: "
@@ -17,7 +18,7 @@ DRIVER = "gpu.driver: "
 
 
 class ResumeError(Exception):
-    """The interrupted run cannot be resumed; the message is one sentence."""
+    """The run cannot begin beside another, or cannot be resumed; the message is one sentence."""
 
 
 @dataclass
@@ -30,6 +31,15 @@ class MeasuringSession:
     progress: Progress
     in_flight: str | None = None
     """The case that has begun and has no row yet."""
+    was_complete: bool = field(default=False, init=False)
+    """Whether an earlier process finished the last case."""
+    saved: Path | None = field(default=None, init=False)
+    """The record of a run that was killed before it removed its journal."""
+
+    def __post_init__(self) -> None:
+        self.was_complete = self.is_complete
+        if self.was_complete:
+            self.saved = saved_as(self.journal.path.parent, self.journal.path.stem)
 
     def begin(self, case_id: str, warmup_rounds: int, rounds: int) -> None:
         self.journal.write("started", case_id)
@@ -70,6 +80,12 @@ class MeasuringSession:
     def is_complete(self) -> bool:
         return set(self.contents.header["selection"]) <= self.contents.finished_ids
 
+    @property
+    def killed_in(self) -> list[str]:
+        """Cases given up, perhaps by no fault of theirs, that the user has not seen in an earlier process."""
+        rows = [] if self.was_complete else self.contents.outcomes
+        return [row["id"] for row in rows if row["reason"] == KILLED.reason]
+
     def record(self) -> Json:
         """The run in the order of its selection, also where several calls finished it."""
         place = {case_id: number for number, case_id in enumerate(self.contents.header["selection"])}
@@ -78,7 +94,7 @@ class MeasuringSession:
             return sorted(rows, key=lambda row: place.get(row[name], len(place)))
 
         return build_record(
-            self.contents.header,
+            {**self.contents.header, "run": self.journal.path.stem},
             in_order(self.contents.benchmarks, "fullname"),
             in_order(self.contents.outcomes, "id"),
             in_order(self.contents.passes, "id"),
@@ -86,7 +102,7 @@ class MeasuringSession:
 
     def save(self, record: Json, storage: Path, name: str) -> Path:
         """Write the run's record, then delete the journal; raises OSError, and then the journal stays."""
-        path = save_record(record, own_folder(storage), name)
+        path = self.saved or save_record(record, own_folder(storage), name)
         self.journal.discard()
         return path
 
@@ -97,28 +113,55 @@ def open_journal(
     """A new journal, or with `resume` that of this machine's newest interrupted run, if there is one.
 
     Beside it a sentence for each run of another machine. Raises ResumeError when the interrupted run differs from this
-    one, OSError when the journal cannot be written.
+    one or another run measures here, OSError when the journal cannot be written.
     """
+    _refuse_a_second_run(storage, header)
+    remove_unfinished(own_folder(storage))
     passed_over: list[str] = []
     for path, contents in _interrupted_runs(storage, header) if resume else ():
         differences = machine_differences(header["machine_info"], contents.header["machine_info"])
         if any(not difference.startswith(DRIVER) for difference in differences):
             passed_over.append(f"{path.name} is of another machine or build: {'; '.join(differences)}.")
             continue
-        journal = Journal.reopen(path)
-        if journal is None:  # that run is still running
+        if is_running(path):
             continue
         difference = _difference(contents.header, header)
         if difference:
-            journal.close()
             raise ResumeError(
                 f"The interrupted run {path.name} differs from this one in {difference}; "
                 f"resume it with `{contents.header['command']}`, or delete {path} to start over."
             )
+        if differences and not any_driver:
+            raise ResumeError(
+                f"The interrupted run {path.name} is of another NVIDIA driver ({differences[0]}); resume it with "
+                f"--resume-any-driver, or delete {path} to start over."
+            )
+        journal = Journal.reopen(path)
+        if journal is None:  # another process has just taken or completed it
+            continue
         if differences:
-            _accept_driver(journal, contents, differences[0], header, any_driver)
+            driver = header["machine_info"]["torch"]["gpu"]["driver"]
+            journal.write("driver", driver)
+            contents.add("driver", driver)
         return journal, contents, []
     return Journal.create(own_folder(storage), header), JournalContents(header), passed_over
+
+
+def _refuse_a_second_run(storage: Path, header: Json) -> None:
+    """Two runs on one device would slow each other. Shares of one grid run beside each other, on several GPUs."""
+    for path in filter(is_running, unfinished_journals(storage)):
+        with suppress(OSError, ValueError):
+            contents = read_journal(path)
+            if contents is not None and _is_here(contents.header, header):
+                raise ResumeError(
+                    f"Process {contents.process} is measuring here already, in {path}; wait for it, or choose another "
+                    "device or --benchmark-storage."
+                )
+
+
+def _is_here(theirs: Json, ours: Json) -> bool:
+    there, here = ((run["machine_info"].get("node"), run["settings"].get("device")) for run in (theirs, ours))
+    return there == here and not _is_another_share(theirs, ours)
 
 
 def _interrupted_runs(storage: Path, header: Json) -> Iterator[tuple[Path, JournalContents]]:
@@ -138,19 +181,6 @@ def _is_another_share(interrupted: Json, now: Json) -> bool:
     """Whether both are shares of one grid, which may lie side by side in one folder."""
     theirs, ours = interrupted["settings"].get("shard"), now["settings"].get("shard")
     return isinstance(theirs, list) and ours is not None and theirs[:1] != ours[:1] and theirs[1:] == ours[1:]
-
-
-def _accept_driver(journal: Journal, contents: JournalContents, difference: str, now: Json, any_driver: bool) -> None:
-    """Note the other driver in the journal; raises ResumeError where it is not asked for."""
-    if not any_driver:
-        journal.close()
-        raise ResumeError(
-            f"The interrupted run {journal.path.name} is of another NVIDIA driver ({difference}); resume it with "
-            f"--resume-any-driver, or delete {journal.path} to start over."
-        )
-    driver = now["machine_info"]["torch"]["gpu"]["driver"]
-    journal.write("driver", driver)
-    contents.add("driver", driver)
 
 
 def _difference(interrupted: Json, now: Json) -> str:

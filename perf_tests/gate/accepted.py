@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from perf_tests.records.words import without_path
+
 FILE_NAME = "accepted.toml"
 SUITE = "suite"
 """The id under which a shift of the whole suite is accepted."""
@@ -43,7 +45,7 @@ def read_accepted(path: Path) -> list[Acceptance]:
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {error}.") from error
+        raise ValueError(f"{path} cannot be read: {without_path(error)}.") from error
     unknown = data.keys() - {"accepted"}
     if unknown or not isinstance(data.get("accepted", []), list):
         raise ValueError(f"{path} holds more than [[accepted]] entries: {', '.join(sorted(unknown)) or 'accepted'}.")

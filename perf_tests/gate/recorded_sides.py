@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from perf_tests.records.compare import identity_difference
-from perf_tests.records.record import Json, machine_differences
+from perf_tests.records.record import Json, machine_differences, run_of
 from perf_tests.records.store import StoredRecord
 from perf_tests.records.words import how_many
 
@@ -51,7 +51,7 @@ def sides_of(
     Otherwise base is the newest other code with enough launches, or the newest other code if none has.
     """
     rows = {row["fullname"]: row for row in now.data["benchmarks"]}
-    others = [_shared(r, rows) for r in records if r.data["datetime"] != now.data["datetime"] and _fits(r, now)]
+    others = [_shared(r, rows) for r in records if not _is_same_run(r.data, now.data) and _fits(r, now)]
     launches: dict[str, list[StoredRecord]] = {}
     for record in others:
         if record.data["benchmarks"]:
@@ -72,6 +72,10 @@ def code_of(record: Json) -> str:
     if identifier not in NO_COMMIT and not commit.get("dirty"):
         return identifier
     return str(record["suite"].get("source") or f"the run of {record['datetime']}")
+
+
+def _is_same_run(record: Json, now: Json) -> bool:
+    return record["datetime"] == now["datetime"] or (run_of(now) is not None and run_of(record) == run_of(now))
 
 
 def _fits(record: StoredRecord, now: StoredRecord) -> bool:

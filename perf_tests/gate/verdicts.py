@@ -41,6 +41,8 @@ LOST = {
     "would_not_fit": Verdict.NO_LONGER_FITS,
     "unsupported": Verdict.NO_LONGER_SUPPORTED,
     "error": Verdict.FAILED,
+    "timed_out": Verdict.FAILED,
+    "process_died": Verdict.FAILED,
     "impossible": Verdict.IMPOSSIBLE,
     ABSENT: Verdict.GONE,
 }

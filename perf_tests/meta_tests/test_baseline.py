@@ -30,7 +30,7 @@ ELSEWHERE = record([timed(FORWARD), timed(BACKWARD)], brand_raw="Other CPU")
 )
 def test_the_baseline_is(by_date: list[Json], number: int | None, tmp_path: Path) -> None:
     paths = [stored(tmp_path, {**data, "datetime": f"2030-01-0{day}"}) for day, data in enumerate(by_date, 1)]
-    found = store.latest_baseline(store.list_records(tmp_path), machine(), {FORWARD, BACKWARD})
+    found = store.latest_baseline(store.list_records(tmp_path).records, machine(), {FORWARD, BACKWARD})
     assert (found.path if found else None) == (paths[number - 1] if number else None)
 
 

@@ -111,6 +111,21 @@ def test_of_merged_shards_the_merged_record_alone_is_read(tmp_path: Path, capsys
     assert sorted(run.name for run in machine.runs) == left
 
 
+def test_a_run_that_was_saved_twice_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A kill between its record and the removal of its journal; resuming saved it again, in older versions too."""
+    first, second = with_suite(FIRST, run="journal-1"), with_suite(SECOND, run="journal-2")
+    paths = written(tmp_path, first, first, second)
+    assert main(["compare", *paths[:2]]) == 3
+    assert "are one run, saved twice" in capsys.readouterr().out
+    assert main(["merge", *paths]) == 0
+    for found in (list_records(tmp_path).records, records_of(tmp_path, "abc")):
+        assert [stored.name for stored in found] == ["machine/0004_abc"], "the merged record, and no copy of a part"
+    every = [read_record(path) for path in (*map(Path, paths), tmp_path / "machine/0004_abc.json")]
+    for given, expected in (every[:2], 1), (every[:3], 2), (every, 1):
+        (machine,) = machines_of(given, keeps_all=True)
+        assert len(machine.runs) == expected
+
+
 def test_cases_of_other_shards_are_not_gone(tmp_path: Path) -> None:
     whole = write_record(tmp_path / "whole.json", record([timed(), timed(FULL_STEP)]))
     part = write_record(tmp_path / "part.json", shard(1, {FORWARD: 1}))

@@ -52,7 +52,7 @@ def test_a_run_with_a_pass_finds_a_baseline_without_it(tmp_path: Path) -> None:
     save_record(record([timed(), timed(BACKWARD, phase="backward")]), tmp_path / "machine", "one")
     listing = list_records(tmp_path)
     now = with_passes(record([timed()]), passed(KERNELS))
-    assert latest_baseline(listing, now["machine_info"], ids_of(now)) is not None
+    assert latest_baseline(listing.records, now["machine_info"], ids_of(now)) is not None
 
 
 # One run of each kind, on one model of two layers.
@@ -121,7 +121,7 @@ def test_a_resumed_run_keeps_the_passes_that_were_done(tmp_path: Path) -> None:
 
 
 def test_a_pass_that_would_not_fit_is_an_outcome_row(tmp_path: Path) -> None:
-    small = launch(tmp_path / "storage", *GRID, "--phase=forward", "--kernels", "--memory-budget=1MiB")
+    small = launch(tmp_path / "storage", *GRID, "--phase=forward", "--kernels", "--memory-budget=4MiB")
     outcome = small.outcomes[FORWARD_PASS]
     assert (outcome["outcome"], outcome["pass"]) == ("would_not_fit", "kernels")
     assert small.record["passes"] == []

@@ -64,6 +64,17 @@ def damaged(path: tuple[Any, ...], value: object) -> Json:
     return data
 
 
+@pytest.mark.parametrize(
+    "seconds, said",
+    [([], "has no rounds"), ([0.01, 1e-320], "has a round of 1e-320 s"), ([None], "has a round of None s")],
+)
+def test_a_row_without_possible_rounds_is_refused_for_them(seconds: list[Any], said: str) -> None:
+    """A rate of 1e-320 s is infinite, which no table and no figure can show."""
+    row = timed()
+    row["stats"]["data"] = seconds
+    assert said in str(why_not_a_record(record([row])))
+
+
 @given(st.none() | JSON_VALUES)
 def test_any_json_at_all_is_judged_and_never_raises(data: object) -> None:
     assert why_not_a_record(data)

@@ -294,6 +294,15 @@ def test_null_and_nan_are_no_figures(tmp_path: Path) -> None:
     assert "nan" not in Reader(text).text
 
 
+def test_a_figure_that_no_number_can_hold_is_left_out(tmp_path: Path) -> None:
+    rows = [
+        timed(f"test_forward[{t}]", (1.0,) * 10, context_length=t, model_flops=int(1e12),
+              matmul_ceiling_tflops_per_second=1e-320, share_of_matmul_ceiling=0.5)
+        for t in (8, 16)
+    ]  # fmt: skip
+    assert "Infinity" not in page_over(tmp_path, record(rows))
+
+
 JUNK: tuple[Any, ...] = (None, True, -1, 0, 1e308, math.nan, "", "\ud800<b>", [], [1], {}, {"a": 1}, 10**400, "128")
 
 

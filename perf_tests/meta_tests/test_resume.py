@@ -20,7 +20,7 @@ from perf_tests.meta_tests.items import benchmark
 from perf_tests.proofs.synthetic import BACKWARD, FORWARD, FULL_STEP, TEN_ROUNDS, header, record, timed
 from perf_tests.records.journal import Journal, JournalContents, read_journal
 from perf_tests.records.record import Json
-from perf_tests.records.store import StoredRecord, own_folder
+from perf_tests.records.store import StoredRecord, has_journal, own_folder, read_record, save_record
 from perf_tests.run.after import finish
 from perf_tests.run.before import cases_left
 from perf_tests.run.time_limit import TIME_LIMIT, TimeLimit
@@ -80,6 +80,17 @@ def measuring(tmp_path: Path) -> Iterator[MeasuringSession]:
     journal = Journal.create(own_folder(tmp_path), facts)
     yield MeasuringSession(journal, JournalContents(facts), Progress(None))
     journal.close()
+
+
+def test_a_run_that_is_saved_already_only_loses_its_journal(measuring: MeasuringSession, tmp_path: Path) -> None:
+    """It was killed between the two."""
+    for case_id in (FORWARD, BACKWARD, FULL_STEP):
+        measuring.measured(timed(case_id))
+    path = save_record(measuring.record(), own_folder(tmp_path), "name")
+    assert has_journal(read_record(path)), "so it is no baseline of this run"
+    resumed = MeasuringSession(measuring.journal, measuring.contents, Progress(None))
+    assert resumed.save(resumed.record(), tmp_path, "name") == resumed.saved == path
+    assert [found.name for found in path.parent.iterdir()] == ["0001_name.json"]
 
 
 def test_retry_measures_again_what_ended_in_an_error(measuring: MeasuringSession) -> None:

@@ -18,7 +18,6 @@ from perf_tests.meta_tests.launch import (
     finished,
     launch,
     launched_once,
-    short,
     start,
     start_command,
 )
@@ -68,14 +67,33 @@ def test_an_interrupted_run_is_not_gone_on_with_under_other_options(killed: Laun
     assert [path.read_bytes() for path in refused.journals] == [path.read_bytes() for path in killed.journals]
 
 
-def test_a_case_that_kills_the_process_twice_is_given_up(killed: Launch, tmp_path: Path) -> None:
+def test_a_case_that_brings_a_signal_upon_itself_is_given_up(killed: Launch, tmp_path: Path) -> None:
     storage = copied(killed, tmp_path)
-    again = launch(storage, *DIES_AT_16, "--resume", PLANTED_SIGNAL="SIGKILL")
-    last = launch(storage, *DIES_AT_16, "--resume", PLANTED_SIGNAL="SIGKILL")
-    assert again.exit_code == -signal.SIGKILL
+    again = launch(storage, *DIES_AT_16, "--resume", PLANTED_SIGNAL="SIGSEGV")
+    last = launch(storage, *DIES_AT_16, "--resume", PLANTED_SIGNAL="SIGSEGV")
+    assert again.exit_code == -signal.SIGSEGV
     assert last.exit_code == 1
     assert last.measured.keys() | last.outcomes.keys() == ALL_THREE
-    assert "died twice" in last.outcomes["test_forward[tiny-ctx16-fp32-own]"]["reason"]
+    given_up = last.outcomes["test_forward[tiny-ctx16-fp32-own]"]
+    assert given_up["outcome"] == "process_died"
+    assert "died twice while this case ran, last of: Segmentation fault" in given_up["reason"]
+
+
+def test_a_case_in_which_the_process_was_killed_twice_is_the_users_to_decide(killed: Launch, tmp_path: Path) -> None:
+    storage = copied(killed, tmp_path)
+    launch(storage, *DIES_AT_16, "--resume", PLANTED_SIGNAL="SIGKILL")
+    third = launch(storage, *DIES_AT_16, "--resume")
+    assert third.exit_code == 1
+    assert third.records == []
+    assert "the process was killed twice while forward tiny-ctx16-fp32-own ran" in third.output
+    assert "--resume --retry` measures again" in third.output
+    retried = launch(copied(third, tmp_path / "retried"), *DIES_AT_16, "--resume", "--retry")
+    assert retried.exit_code == 0
+    assert retried.measured.keys() == ALL_THREE
+    saved = launch(storage, *DIES_AT_16, "--resume")
+    assert saved.exit_code == 1
+    assert saved.outcomes["test_forward[tiny-ctx16-fp32-own]"]["outcome"] == "process_died"
+    assert saved.journals == []
 
 
 def test_the_command_that_an_interrupted_run_prints_completes_it(interrupted: Launch) -> None:
@@ -95,24 +113,24 @@ def test_a_run_that_stops_at_its_first_failure_keeps_its_journal(tmp_path: Path)
     assert "2 of 3 cases are kept" in stopped.output
 
 
-def test_two_runs_at_once_end_in_two_records(tmp_path: Path) -> None:
-    """The second starts while the first is in its second case, and is even told to resume: it leaves it alone."""
+def test_a_second_run_beside_the_first_is_refused_with_its_process(tmp_path: Path) -> None:
+    """They would slow each other; resuming would be to take the first one's journal away."""
     arguments = (f"--model={MODELS}:WaitsAt16", *THREE_CASES)
     gate = tmp_path / "gate"
     first = start(tmp_path, *arguments, PLANTED_GATE=str(gate))
     try:
         wait_until_a_case_is_finished(tmp_path)
-        second = launch(tmp_path, *arguments, "--resume")
-        journals_of_the_first = second.journals
+        (journal,) = tmp_path.glob("*/journal-*")
+        seconds = [launch(tmp_path, *arguments, *resume) for resume in ([], ["--resume"])]
     finally:
         gate.touch()
-        both = finish(first, tmp_path)
-    assert (both.exit_code, second.exit_code) == (0, 0)
-    assert "No interrupted run of this machine to resume" in second.output
-    assert len(journals_of_the_first) == 1
-    assert both.journals == []
-    assert [{short(row["fullname"]) for row in record["benchmarks"]} for record in both.records] == [ALL_THREE] * 2
-    assert both.records[0]["benchmarks"] != both.records[1]["benchmarks"]
+        complete = finish(first, tmp_path)
+    for second in seconds:
+        assert second.exit_code == 4
+        assert f"Process {journal.stem.rpartition('-')[2]} is measuring here already" in second.errors
+    assert complete.exit_code == 0
+    assert complete.measured.keys() == ALL_THREE
+    assert complete.journals == []
 
 
 def wait_until_a_case_is_finished(storage: Path) -> None:

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from perf_tests.proofs.synthetic import BACKWARD, record, timed, untimed
-from perf_tests.records.store import encoded, list_records, read_record, save_record, write_whole
+from perf_tests.records.store import (
+    UNFINISHED,
+    encoded,
+    list_records,
+    read_record,
+    remove_unfinished,
+    save_record,
+    write_whole,
+)
 
 
 def refuse(number: int) -> object:
@@ -94,6 +102,20 @@ def test_a_file_that_cannot_be_replaced_stays(tmp_path: Path, monkeypatch: pytes
         write_whole(tmp_path / "out.json", b"new")
     assert files(tmp_path) == ["out.json"]
     assert (tmp_path / "out.json").read_text() == "old"
+
+
+def test_what_a_killed_writer_left_goes_at_the_next_start(tmp_path: Path) -> None:
+    """Process ids end below 2**22 on Linux; what another process is writing stays."""
+    of_dead, of_living = tmp_path / f"{UNFINISHED}{2**22 + 1}-x", tmp_path / f"{UNFINISHED}{os.getppid()}-x"
+    of_dead.touch()
+    of_living.touch()
+    remove_unfinished(tmp_path)
+    assert files(tmp_path) == [of_living.name]
+
+
+def test_an_error_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no/page\.html'$"):
+        write_whole(tmp_path / "no/page.html", b"")
 
 
 def test_files_that_are_no_records_are_named_and_left_alone(tmp_path: Path) -> None:

@@ -66,13 +66,28 @@ def test_what_cannot_be_written_is_one_sentence(words: str, stored: Path, capsys
     assert main(words.format(file=stored).split()) == 2
     assert len((said := capsys.readouterr().err).splitlines()) == 1
     assert "cannot be written" in said
+    assert ".unfinished-" not in said
 
 
-@pytest.mark.parametrize("words", ["compare {file} {file}", "replay {file}", "report {file}", "tables {file}"])
+@pytest.mark.parametrize("words", ["audit", "compare {file}", "kernels", "kernels --json", "replay"])
+def test_a_folder_in_the_place_of_a_file_is_named_once(
+    words: str, stored: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words.format(file=stored).split(), str(stored.parent)]) == 3
+    said = "".join(capsys.readouterr())
+    assert "it is a folder, not a file" in said
+    assert said.count(str(stored.parent)) == 1
+
+
+@pytest.mark.parametrize(
+    "words", ["compare {file} {file}", "replay {file}", "kernels {file}", "report {file}", "tables {file}"]
+)
 def test_a_file_that_is_no_record_is_named(words: str, stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stored.write_text("{}\n")
     assert main(words.format(file=stored).split()) == 3
-    assert f"{stored} cannot be" in "".join(capsys.readouterr())
+    said = "".join(capsys.readouterr())
+    assert f"{stored} cannot be" in said
+    assert said.count(str(stored)) == 1
 
 
 @pytest.mark.parametrize("words", [[], ["compare"], ["unknown"], ["predict", "--size=tiny"]])

@@ -22,6 +22,7 @@ from perf_tests.limits.predicted_time import UNCERTAINTY, UNCERTAINTY_ON_A_KNOWN
 from perf_tests.options import (
     HEAD_DIMS,
     SEQUENCE_LENGTHS,
+    check_checkpoints,
     checkpoints,
     one_of,
     own_arguments,
@@ -112,7 +113,9 @@ def requested_size(arguments: argparse.Namespace, own: OwnModel | None) -> str:
 
 def requested_checkpoints(text: str, num_layers: int) -> list[str]:
     """A comma-separated list in the order typed; `all` is every one worth trying for this number of layers."""
-    return list(checkpoints(worthwhile_checkpoints(num_layers), "--checkpoint", text))
+    chosen = checkpoints(worthwhile_checkpoints(num_layers), "--checkpoint", text)
+    check_checkpoints(chosen, num_layers)
+    return list(chosen)
 
 
 def requested_attention(arguments: argparse.Namespace, machine: TargetMachine) -> list[AttentionCase]:

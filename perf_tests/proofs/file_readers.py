@@ -26,7 +26,8 @@ from perf_tests.instruments.device import open_device
 from perf_tests.limits.ceilings import Ceilings
 from perf_tests.prediction import machine_ceilings
 from perf_tests.prediction.machine_ceilings import machine_identity
-from perf_tests.proofs import damage, expedition, simulated_launches, synthetic
+from perf_tests.proofs import damage, simulated_launches, synthetic
+from perf_tests.proofs.expedition import __main__ as expedition
 from perf_tests.proofs.synthetic_nsys import one_layer
 from perf_tests.proofs.synthetic_trace import forward_and_backward
 from perf_tests.records.compare import compare

@@ -1,14 +1,18 @@
 """The journal of a run: one line on disk for each finished case, before the next one starts.
 
 First line: `{"header": ...}`. Then `{"started": id}`, `{"benchmark": row}`, `{"outcome": row}`, `{"pass": row}`;
-`{"again": id}` where the starts and outcomes of a case before no longer count, `{"driver": version}` where another
-driver resumes.
-A process that dies leaves at most a torn last line; the file is removed once its record is written.
+`{"process": id}` where a process opens it, `{"again": id}` where the starts and outcomes of a case before no longer
+count, `{"driver": version}` where another driver resumes.
+A process that dies leaves at most a torn last line and what faulthandler writes below it; the file is removed once its
+record is written.
 """
 
+import faulthandler
 import fcntl
 import json
 import os
+import re
+import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,6 +28,12 @@ HEADER = {
 }  # fmt: skip
 """Optional: the places in the grid of a shard's selection; the drivers that resumed the run."""
 
+LAST_WORDS = re.compile(rb"^(?:Fatal Python error: (.*)|Timeout \(.*\)!)$", re.MULTILINE)
+"""The first line of what faulthandler writes before a process ends: by a signal of its own, or because time is up."""
+
+SMALL_STACK_BYTES = 2**18
+"""Of a thread that calls no Python, where 8 MiB would be missing in the budget of a case."""
+
 
 @dataclass
 class JournalContents:
@@ -33,11 +43,21 @@ class JournalContents:
     passes: list[Json] = field(default_factory=list)
     starts: dict[str, int] = field(default_factory=dict)
     """By case."""
+    last_started: str | None = field(default=None, compare=False)
+    process: int | None = field(default=None, compare=False)
+    """That opened the journal last."""
+    fatal_error: str | None = field(default=None, compare=False)
+    """Which the last process made, as Python names it, for example "Segmentation fault"."""
+    out_of_time: bool = field(default=False, compare=False)
+    """Whether faulthandler ended the last process."""
 
     def add(self, kind: str, row: Any) -> None:
         """Raises KeyError for an unknown kind of line."""
         if kind == "started":
             self.starts[row] = self.starts.get(row, 0) + 1
+            self.last_started = row
+        elif kind == "process":
+            self.process = row
         elif kind == "again":
             self.starts.pop(row, None)
             self.outcomes[:] = [outcome for outcome in self.outcomes if outcome["id"] != row]
@@ -58,6 +78,7 @@ class Journal:
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         self.path = path
         self._file = file
+        self._keeps_last_words = False
 
     @classmethod
     def create(cls, folder: Path, header: Json) -> "Journal":
@@ -67,6 +88,7 @@ class Journal:
         journal = cls(path, path.open("xb"))
         _lock(journal._file)
         journal.write("header", header)
+        journal.write("process", os.getpid())
         return journal
 
     @classmethod
@@ -79,17 +101,34 @@ class Journal:
         if not _lock(file) or not path.exists():
             file.close()
             return None
-        file.seek(_length_of_whole_lines(path))
+        file.seek(len(_whole_lines(path.read_bytes())))
         file.truncate()
-        return cls(path, file)
+        journal = cls(path, file)
+        journal.write("process", os.getpid())
+        return journal
 
-    def write(self, kind: str, row: Json | str) -> None:
+    def keep_last_words(self) -> None:
+        """A signal that this process brings upon itself is named here, no longer on standard error."""
+        faulthandler.enable(file=self._file)
+        self._keeps_last_words = True
+
+    def end_process_after(self, seconds: float) -> None:
+        """Even where no Python code can run any more; `faulthandler.cancel_dump_traceback_later` calls it off."""
+        before = threading.stack_size(SMALL_STACK_BYTES)
+        with suppress(RuntimeError):  # no memory for a thread, and so for no case that takes long
+            faulthandler.dump_traceback_later(seconds, exit=True, file=self._file)
+        threading.stack_size(before)
+
+    def write(self, kind: str, row: Json | str | int) -> None:
         line = json.dumps(without_nan({kind: row}), allow_nan=False) + "\n"
         self._file.write(line.encode())
         self._file.flush()
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
+        faulthandler.cancel_dump_traceback_later()
+        if self._keeps_last_words:
+            faulthandler.disable()  # it would write into whatever file has this number next
         # A line that a full disk refused stays in the buffer and is refused again, which was reported already.
         with suppress(OSError):
             self._file.close()
@@ -105,7 +144,8 @@ def read_journal(path: Path) -> JournalContents | None:
 
     Raises ValueError with one sentence for a file that is no journal or is damaged before its end.
     """
-    lines = path.read_bytes()[: _length_of_whole_lines(path)].splitlines()
+    content = path.read_bytes()
+    lines = _whole_lines(content).splitlines()
     if not lines:
         return None
     try:
@@ -119,6 +159,10 @@ def read_journal(path: Path) -> JournalContents | None:
             if not (ROWS[kind](row) if kind in ROWS else isinstance(row, str | int)):
                 raise ValueError(f"{kind} has a wrong value: {row!r:.60}")
             contents.add(kind, row)
+        last_words = LAST_WORDS.search(content)
+        if last_words is not None:
+            contents.out_of_time = last_words[1] is None
+            contents.fatal_error = (last_words[1] or b"").decode(errors="replace") or None
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is no journal of this suite, or is damaged: {error!r}.") from error
     return contents
@@ -130,6 +174,15 @@ def unfinished_journals(storage: Path) -> list[Path]:
     return sorted(found, key=lambda path: path.name, reverse=True)
 
 
+def is_running(path: Path) -> bool:
+    """Whether a living process has the journal open."""
+    try:
+        with path.open("rb") as file:
+            return not _lock(file)
+    except OSError:
+        return False
+
+
 def _lock(file: IO[bytes]) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -138,5 +191,7 @@ def _lock(file: IO[bytes]) -> bool:
     return True
 
 
-def _length_of_whole_lines(path: Path) -> int:
-    return path.read_bytes().rfind(b"\n") + 1
+def _whole_lines(content: bytes) -> bytes:
+    last_words = LAST_WORDS.search(content)
+    content = content if last_words is None else content[: last_words.start()]
+    return content[: content.rfind(b"\n") + 1]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from perf_tests.records.store import write_whole
+from perf_tests.records.words import without_path
 
 COUNTERS = (
     "parameters", "model_flops", "executed_flops", "matmul_calls", "kernel_launches", "bytes_touched", "saved_bytes",
@@ -40,7 +41,7 @@ def read_ledger(path: Path) -> dict[LedgerKey, dict[str, int | None]]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {error}.") from error
+        raise ValueError(f"{path} cannot be read: {without_path(error)}.") from error
     rows = csv.reader(io.StringIO(text))
     header = next(rows, [])
     if tuple(header) != COLUMNS:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import combinations, islice
 from typing import Any
 
-from perf_tests.records.record import Json, machine_differences
-from perf_tests.records.store import StoredRecord
+from perf_tests.records.record import Json, machine_differences, run_of
+from perf_tests.records.store import StoredRecord, each_run_once
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def merged(records: Sequence[StoredRecord]) -> Json:
 
     Raises ValueError with one sentence where the records are not all shards of one grid, each once.
     """
-    shards = sorted(map(_shard, records), key=lambda shard: shard.share)
+    shards = sorted(map(_shard, each_run_once(records)), key=lambda shard: shard.share)
     first = shards[0]
     for shard in shards[1:]:
         _refuse_another_run(first, shard)
@@ -47,7 +47,9 @@ def merged(records: Sequence[StoredRecord]) -> Json:
         "places": None,
         "started": min(str(shard.suite.get("started")) for shard in shards),
         "other_drivers": sorted({str(driver) for shard in shards for driver in shard.suite.get("other_drivers") or []}),
+        "run": None,
         "merged_from": [shard.record.name for shard in shards],
+        "merged_runs": [run_of(shard.record.data) for shard in shards],
     }
     return {
         **first.record.data,

@@ -12,8 +12,8 @@ from perf_tests.identity import identity_in
 
 FORMAT_VERSION = 1
 
-LONGEST_SECONDS = 1e9
-"""No round takes thirty years: a longer one is damaged, and its square would overflow."""
+SHORTEST_SECONDS, LONGEST_SECONDS = 1e-12, 1e9
+"""No round takes a picosecond or thirty years: such figures are damaged, and rates or squares of them overflow."""
 
 Json = dict[str, Any]
 
@@ -23,6 +23,8 @@ OUTCOMES = {
     "unsupported": "unsupported",
     "error": "failed",
     "impossible": "impossible",
+    "timed_out": "timed out",
+    "process_died": "ended its process",
 }
 """Why a selected case has no valid timing, and its words."""
 
@@ -38,10 +40,16 @@ def is_shard(record: Json) -> bool:
     return isinstance(settings, dict) and settings.get("shard") is not None
 
 
+def run_of(record: Json) -> str | None:
+    """The run, however often it was saved; None for older records."""
+    run = record["suite"].get("run")
+    return run if isinstance(run, str) else None
+
+
 def parts_of(record: Json) -> set[str]:
-    """The names of the shards that a merged record holds."""
-    names = record["suite"].get("merged_from")
-    return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
+    """The names and the runs of the shards that a merged record holds."""
+    lists = (record["suite"].get(name) for name in ("merged_from", "merged_runs"))
+    return {name for names in lists if isinstance(names, list) for name in names if isinstance(name, str)}
 
 
 def timing_outcomes(record: Json) -> list[Json]:
@@ -67,6 +75,7 @@ def build_record(header: Json, benchmarks: list[Json], outcomes: list[Json], pas
                 "source": header.get("source"),
                 "places": header.get("places"),
                 "other_drivers": header.get("other_drivers", []),
+                "run": header.get("run"),
             },
         }
     )
@@ -82,8 +91,8 @@ def why_not_a_record(data: object) -> str | None:
         if not isinstance(data.get(name), list) or not all(isinstance(row, dict) for row in data[name]):
             return f"its {name!r} is no list of rows"
     for row in data["benchmarks"]:
-        if not _is_timed(row):
-            return f"its benchmark {row.get('fullname')!r} lacks a name, an identity or rounds"
+        if reason := _why_not_timed(row):
+            return f"its benchmark {row.get('fullname')!r} {reason}"
     if not all(_is_untimed(row) for row in data["outcomes"]):
         return "one of its outcomes lacks an id, a reason or a known outcome"
     passes = data.get("passes", [])
@@ -98,17 +107,25 @@ def is_machine(info: object) -> bool:
     return isinstance(info, dict) and all(isinstance(info.get(part) or {}, dict) for part in ("cpu", "torch"))
 
 
-def _is_timed(row: Json) -> bool:
+def _is_timed(row: object) -> bool:
+    return isinstance(row, dict) and _why_not_timed(row) is None
+
+
+def _why_not_timed(row: Json) -> str | None:
     stats = row.get("stats")
     if not _has(str, row, "fullname") or not _has(dict, row, "extra_info") or not isinstance(stats, dict):
-        return False
+        return "lacks a name, an identity or a timing"
     rounds = stats.get("data")
-    return (
-        isinstance(rounds, list)
-        and bool(rounds)
-        and all(isinstance(value, float) and 0 < value < LONGEST_SECONDS for value in rounds)
-        and _has(int | float, stats, "min", "max", "mean", "median", "iqr", "stddev")
-    )
+    if not isinstance(rounds, list) or not rounds:
+        return "has no rounds"
+    bad = [r for r in rounds if not (isinstance(r, float) and SHORTEST_SECONDS < r < LONGEST_SECONDS)]
+    if bad:
+        return f"has a round of {bad[0]!r} s; a round takes from {SHORTEST_SECONDS:g} to {LONGEST_SECONDS:g} s"
+    for name in ("min", "max", "mean", "median", "iqr", "stddev"):
+        value = stats.get(name)
+        if not isinstance(value, int | float) or not 0 <= value < LONGEST_SECONDS:
+            return f"has {value!r} as its {name}"
+    return None
 
 
 def _is_untimed(row: Json) -> bool:

@@ -7,11 +7,15 @@ import platform
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from perf_tests.records.record import Json, ids_of, machine_differences, parts_of, why_not_a_record
+from perf_tests.records.record import Json, ids_of, machine_differences, parts_of, run_of, why_not_a_record
+from perf_tests.records.words import without_path
+
+UNFINISHED = ".unfinished-"
+"""Begins the names of files that are being written; the writer's process id follows."""
 
 
 class BaselineError(Exception):
@@ -56,15 +60,32 @@ def each_readable(paths: Iterable[Path], left_out: list[str]) -> Iterator[Stored
             left_out.append(str(error))
 
 
-def without_parts(records: Sequence[StoredRecord]) -> list[StoredRecord]:
-    """Without the shards that a merged record among them holds: their launches would count twice."""
-    parts = set[str]().union(*(parts_of(record.data) for record in records))
-    return [record for record in records if record.name not in parts]
+def each_run_once(records: Sequence[StoredRecord]) -> list[StoredRecord]:
+    """Without the shards that a merged record among them holds, and without a run that was saved before."""
+    counted = set[str | None]().union(*(parts_of(record.data) for record in records))
+    kept = []
+    for record in records:
+        run = run_of(record.data)
+        if record.name not in counted and run not in counted:
+            kept.append(record)
+            counted |= {run} - {None}
+    return kept
+
+
+def has_journal(record: StoredRecord) -> bool:
+    """Whether its run is about to be resumed, or just ends."""
+    return record.path.with_name(f"{run_of(record.data)}.jsonl").exists()
+
+
+def saved_as(folder: Path, run: str) -> Path | None:
+    """The record of a run that is saved already."""
+    records = each_readable(sorted(folder.glob("*.json"), reverse=True), [])
+    return next((record.path for record in records if run_of(record.data) == run), None)
 
 
 def list_records(storage: Path) -> Listing:
     left_out: list[str] = []
-    records = without_parts(list(each_readable(sorted(storage.glob("*/*.json")), left_out)))
+    records = each_run_once(list(each_readable(sorted(storage.glob("*/*.json")), left_out)))
     records.sort(key=lambda record: str(record.data.get("datetime")))
     return Listing(records, left_out)
 
@@ -74,7 +95,7 @@ def read_record(path: Path) -> StoredRecord:
     try:
         data = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read: {error}.") from error
+        raise ValueError(f"{path} cannot be read: {without_path(error)}.") from error
     reason = why_not_a_record(data)
     if reason:
         raise ValueError(f"{path} cannot be used: {reason}.")
@@ -94,14 +115,37 @@ def save_record(record: Json, folder: Path, name: str) -> Path:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Replace the file at `path` in one step; raises OSError and leaves the old file as it was when that fails."""
-    with _written_aside(path.parent, content) as temporary:
-        os.replace(temporary, path)
+    try:
+        with _written_aside(path.parent, content) as temporary:
+            os.replace(temporary, path)
+    except OSError as error:  # which names the temporary file
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what killed processes of this host left of their writing."""
+    for path in folder.glob(f"{UNFINISHED}*"):
+        writer = re.match(r"\d+", path.name.removeprefix(UNFINISHED))
+        if writer is not None and not _is_alive(int(writer[0])):
+            with suppress(OSError):  # another user's
+                path.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # another user's
+        pass
+    return True
 
 
 @contextmanager
 def _written_aside(folder: Path, content: bytes) -> Iterator[Path]:
     """A temporary file with `content`, synced to disk; removed in the end unless it was moved."""
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=".unfinished-", delete=False) as file:
+    remove_unfinished(folder)
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=f"{UNFINISHED}{os.getpid()}-", delete=False) as file:
         temporary = Path(file.name)
         try:
             file.write(content)
@@ -139,9 +183,9 @@ def _link(source: Path, target: Path) -> None:
         os.replace(source, target)
 
 
-def latest_baseline(listing: Listing, machine_info: Json, selection: Set[str]) -> StoredRecord | None:
+def latest_baseline(records: Sequence[StoredRecord], machine_info: Json, selection: Set[str]) -> StoredRecord | None:
     """The newest record of this machine and build with every selected case, or with any of them if none has all."""
-    ours = [r for r in reversed(listing.records) if not machine_differences(machine_info, r.data["machine_info"])]
+    ours = [r for r in reversed(records) if not machine_differences(machine_info, r.data["machine_info"])]
     covering = (record for record in ours if selection <= ids_of(record.data))
     overlapping = (record for record in ours if selection & ids_of(record.data))
     return next(covering, None) or next(overlapping, None)

@@ -6,6 +6,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from perf_tests.records.words import without_path
+
 _OPEN: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open}
 
 
@@ -18,7 +20,7 @@ def unpacked(path: Path, most_bytes: int) -> bytes:
         with _OPEN.get(path.suffix, open)(path, "rb") as file:
             content: bytes = file.read(most_bytes + 1)
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise ValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
+        raise ValueError(f"{path} cannot be read: {without_path(error)}.") from error
     if len(content) > most_bytes:
         raise ValueError(f"{path} cannot be used: it is larger than {most_bytes} bytes, the most that is read.")
     return content

@@ -27,8 +27,11 @@ from perf_tests.records.store import StoredRecord, encoded, list_records, write_
 from perf_tests.records.words import how_many
 from perf_tests.run.time_limit import TIME_LIMIT
 from perf_tests.views.screens.comparison import comparison_lines, width
-from perf_tests.views.screens.lines import result_lines, time_line
+from perf_tests.views.screens.lines import case_name, result_lines, time_line
 from perf_tests.views.screens.passes import pass_lines
+
+FAILURES = ("error", "impossible", "timed_out", "process_died")
+"""Outcomes that fail a run without any baseline."""
 
 
 def note_start(item: pytest.Item, workbench: Workbench) -> None:
@@ -94,11 +97,8 @@ def finish(session: pytest.Session) -> None:
         return
     measuring, saving = stash[WORKBENCH].session, stash[SAVING]
     assert measuring is not None
-    if not measuring.is_complete:
-        limit = stash[TIME_LIMIT]
-        if limit is not None and limit.is_reached:
-            _stop_at_limit(session, run, measuring, limit.minutes)
-        run.notes.append(_interruption(measuring))
+    if not measuring.is_complete or measuring.killed_in:
+        _finish_for_now(session, run, measuring)
         return
     run.record = measuring.record()
     findings = findings_between(timings_of(run.record))
@@ -114,10 +114,19 @@ def finish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.OK
     if session.exitstatus == pytest.ExitCode.OK:
         # A case may have failed in the part of the run that this process resumed.
-        if run.failures or any(row["outcome"] in ("error", "impossible") for row in run.record["outcomes"]):
+        if run.failures or any(row["outcome"] in FAILURES for row in run.record["outcomes"]):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         elif run.is_contaminated:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR  # as for any incomparable baseline
+
+
+def _finish_for_now(session: pytest.Session, run: Run, measuring: MeasuringSession) -> None:
+    limit = session.config.stash[TIME_LIMIT]
+    if limit.is_reached:
+        _stop_at_limit(session, run, measuring, limit.minutes)
+    run.notes.append(_interruption(measuring))
+    if measuring.killed_in and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def _stop_at_limit(session: pytest.Session, run: Run, measuring: MeasuringSession, minutes: float) -> None:
@@ -144,6 +153,12 @@ def _interruption(measuring: MeasuringSession) -> str:
         journal.discard()
         return "Incomplete: no case finished, so nothing is kept."
     journal.close()
+    if measuring.killed_in and measuring.is_complete:
+        names, command = ", ".join(map(case_name, measuring.killed_in)), header["command"]
+        return (
+            f"Not saved yet: the process was killed twice while {names} ran, perhaps from outside. "
+            f"`{command} --retry` measures again, `{command}` saves what {journal.path} holds."
+        )
     return (
         f"Incomplete: {finished} of {len(header['selection'])} cases are kept in {journal.path}; "
         f"resume with `{header['command']}`."
@@ -157,7 +172,8 @@ def _save(run: Run, record: Json, measuring: MeasuringSession, saving: SavingOpt
         if saving.json_path is not None:
             write_whole(saving.json_path, encoded(record))
             run.notes.append(f"Wrote {saving.json_path}.")
-        run.notes.append(f"Saved {measuring.save(record, saving.storage, name)}.")
+        path, earlier = measuring.save(record, saving.storage, name), measuring.saved
+        run.notes.append(f"Saved {path}." if earlier is None else f"{path} held this run already; removed its journal.")
     except OSError as error:
         run.failures.append(
             f"The record cannot be written: {error}. The journal {measuring.journal.path} holds the whole run; "

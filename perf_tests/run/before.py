@@ -1,5 +1,6 @@
 """Before the first case: refuse what cannot run, choose the baseline, open the journal."""
 
+import math
 import os
 import shlex
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from perf_tests.bench.benchmark_options import SavingOptions, same_parameters, show_beside_baseline
-from perf_tests.bench.outcomes import Outcome
+from perf_tests.bench.outcomes import KILLED, Outcome
 from perf_tests.bench.progress import Line, Progress
 from perf_tests.bench.session import MeasuringSession, ResumeError, open_journal
 from perf_tests.bench.stash import (
@@ -36,12 +37,21 @@ from perf_tests.measures.ranged import RangedMeasure
 from perf_tests.options import PASSES
 from perf_tests.own.check import check_before_measuring
 from perf_tests.passes.every_pass import EVERY_PASS
+from perf_tests.records.journal import JournalContents
 from perf_tests.records.record import Json, machine_differences
-from perf_tests.records.store import BaselineError, StoredRecord, latest_baseline, list_records, numbered_baseline
+from perf_tests.records.store import (
+    BaselineError,
+    StoredRecord,
+    has_journal,
+    latest_baseline,
+    list_records,
+    numbered_baseline,
+)
 from perf_tests.run.case_time import predicted_seconds
 from perf_tests.run.time_limit import TIME_LIMIT, read_time_limit
+from perf_tests.run.timeout import Timeout
 
-RETRIED = ("error", "process_died")
+RETRIED = ("error", "process_died", "timed_out")
 """Outcomes of cases that --retry measures again."""
 
 
@@ -52,7 +62,7 @@ def read_run_options(config: pytest.Config) -> None:
         if value and not option.resume:
             raise pytest.UsageError(f"{name} is for an interrupted run; add --resume.")
     config.stash[TIME_LIMIT] = limit = read_time_limit(config)
-    if limit is not None and (config.stash[SAVING].disabled or config.stash[SETTINGS].nvtx):
+    if limit.minutes < math.inf and (config.stash[SAVING].disabled or config.stash[SETTINGS].nvtx):
         raise pytest.UsageError("--time-limit keeps what is measured, and this run keeps nothing; drop one of the two.")
 
 
@@ -66,6 +76,9 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     # A worker or a shard may run any part of the selection.
     if settings.cold_cache and OTHER_MEASURE not in config.stash and settings.shard is None:
         check_cold_cache(benchmarks)
+    is_recorded = config.stash[AGAINST] is None and not (saving.disabled or settings.nvtx)
+    if is_recorded and not config.option.usepdb:  # in a debugger a person may take any time
+        config.pluginmanager.register(Timeout(config), "case timeout")
     config.stash[WORKBENCH] = workbench = set_up(settings)
     if OTHER_MEASURE not in config.stash:  # a worker's run was checked where it began
         _check_own_model([item.stash[CASE] for item in benchmarks], workbench)
@@ -74,7 +87,7 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     _mark(benchmarks, workbench)
     if settings.nvtx:
         config.stash[OTHER_MEASURE] = lambda item, workbench: RangedMeasure(item.stash[CASE], workbench)
-    return benchmarks if saving.disabled or settings.nvtx else _open_run(config, benchmarks, workbench)
+    return _open_run(config, benchmarks, workbench) if is_recorded else benchmarks
 
 
 def check_cold_cache(benchmarks: list[pytest.Item]) -> None:
@@ -126,7 +139,7 @@ def _open_run(config: pytest.Config, benchmarks: list[pytest.Item], workbench: W
     workbench.session = MeasuringSession(journal, contents, Progress(terminal_line(config)))
     config.stash[RUN] = run
     run.notes += notes
-    left = cases_left(benchmarks, workbench.session, option.retry)
+    left = cases_left(benchmarks, workbench.session, option.retry and workbench.session.saved is None)
     workbench.session.progress.predicted_seconds.update({i.nodeid: predicted_seconds(i, settings) for i in left})
     _limit_time(config, left)
     if contents.starts or contents.finished_ids:
@@ -134,7 +147,7 @@ def _open_run(config: pytest.Config, benchmarks: list[pytest.Item], workbench: W
         run.notes.append(f"Resumed {journal.path.name}: {done} of {len(benchmarks)} cases were done.")
     elif config.option.resume:
         run.notes.append("No interrupted run of this machine to resume; this is a new run.")
-    return _without_killers(left, workbench.session)
+    return without_killers(left, workbench.session)
 
 
 def cases_left(benchmarks: list[pytest.Item], session: MeasuringSession, retries: bool) -> list[pytest.Item]:
@@ -148,9 +161,8 @@ def cases_left(benchmarks: list[pytest.Item], session: MeasuringSession, retries
 
 def _limit_time(config: pytest.Config, items: list[pytest.Item]) -> None:
     limit = config.stash[TIME_LIMIT]
-    if limit is not None:
-        limit.refuse_if_too_short(items)
-        config.pluginmanager.register(limit, "time limit")
+    limit.refuse_if_too_short(items)
+    config.pluginmanager.register(limit, "time limit")
 
 
 def _mark(benchmarks: list[pytest.Item], workbench: Workbench) -> None:
@@ -229,14 +241,15 @@ def _baseline(run: Run, saving: SavingOptions, machine_info: Json, selection: se
         return numbered_baseline(saving.storage, saving.compare_with, machine_info)
     listing = list_records(saving.storage)
     run.notes += listing.left_out
-    baseline = latest_baseline(listing, machine_info, selection)
+    earlier = [record for record in listing.records if not has_journal(record)]
+    baseline = latest_baseline(earlier, machine_info, selection)
     if baseline is None:
         if saving.compare_fail:
             raise BaselineError(
                 f"--benchmark-compare-fail has nothing to compare with: no record under {saving.storage} is of this "
                 "machine, build and selection; record a baseline first by running without --benchmark-compare-fail."
             )
-        run.notes.append(_why_no_baseline(listing.records, machine_info, saving.storage))
+        run.notes.append(_why_no_baseline(earlier, machine_info, saving.storage))
     return baseline
 
 
@@ -249,7 +262,7 @@ def accepted_slowdowns(root: Path) -> list[Acceptance]:
 
 def _why_no_baseline(records: list[StoredRecord], machine_info: Json, storage: Path) -> str:
     if not records:
-        return f"No baseline yet: {storage} holds no record; this run becomes the first."
+        return f"No baseline yet: {storage} holds no earlier record; this run becomes the first."
     differences = machine_differences(machine_info, records[-1].data["machine_info"])
     reason = "; ".join(differences) if differences else "it has none of these cases"
     return f"None of {len(records)} records is comparable; the newest, {records[-1].name}: {reason}."
@@ -276,14 +289,29 @@ def terminal_line(config: pytest.Config) -> Line | None:
     return Line(reporter, nullcontext if capture is None else capture.global_and_fixture_disabled)
 
 
-def _without_killers(left: list[pytest.Item], session: MeasuringSession) -> list[pytest.Item]:
-    """Give up on a case in which the process died twice."""
+def without_killers(left: list[pytest.Item], session: MeasuringSession) -> list[pytest.Item]:
+    """Give up on a case in which the process died twice, or that did not return in time."""
     spared = []
     for item in left:
-        if session.contents.starts.get(item.nodeid, 0) >= 2:
-            reason = "the process died twice while this case ran; run it alone to see why."
-            outcome = Outcome("error", reason)
-            session.not_measured(item.nodeid, item.stash[CASE], outcome, extra_pass=item.stash[PASS])
-        else:
+        outcome = _why_given_up(item.nodeid, session.contents)
+        if outcome is None:
             spared.append(item)
+        else:
+            session.not_measured(item.nodeid, item.stash[CASE], outcome, extra_pass=item.stash[PASS])
+    if any(item.nodeid in session.contents.starts for item in spared):
+        session.journal.keep_last_words()
     return spared
+
+
+def _why_given_up(case_id: str, contents: JournalContents) -> Outcome | None:
+    is_last = case_id == contents.last_started
+    if is_last and contents.out_of_time:
+        return Outcome("timed_out", "did not return in time, and the process was ended.")
+    if contents.starts.get(case_id, 0) < 2:
+        return None
+    if is_last and contents.fatal_error:
+        reason = (
+            f"the process died twice while this case ran, last of: {contents.fatal_error}; run it alone to see why."
+        )
+        return Outcome("process_died", reason)
+    return KILLED

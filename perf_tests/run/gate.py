@@ -1,5 +1,6 @@
 """The gate under pytest: measure the collected cases in turns with base, and report a verdict as each test's result."""
 
+import math
 import shlex
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
@@ -59,11 +60,10 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
     )
     terminal = config.pluginmanager.getplugin("terminalreporter")
     limit = config.stash[TIME_LIMIT]
-    if limit is not None:
-        limit.refuse_if_too_short(items)
+    limit.refuse_if_too_short(items)
     watch = Watch(
         terminal, terminal_line(config), plan.rules.screen_pairs, plan.seconds,
-        seconds_left=None if limit is None else lambda: limit.seconds_left,
+        seconds_left=None if limit.minutes == math.inf else lambda: limit.seconds_left,
     )  # fmt: skip
     config.pluginmanager.register(GatePlugin(GateRun(plan), watch, unmeasured), "gate")
 

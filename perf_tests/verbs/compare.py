@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from perf_tests.records.compare import compare
-from perf_tests.records.record import is_shard, machine_differences
+from perf_tests.records.record import is_shard, machine_differences, run_of
 from perf_tests.records.store import read_record
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE
 from perf_tests.views.screens.comparison import comparison_lines, painted, width
@@ -22,6 +22,9 @@ def run(arguments: argparse.Namespace) -> int:
         before, now = read_record(arguments.before), read_record(arguments.now)
     except ValueError as error:
         print(error)
+        return UNREADABLE
+    if run_of(before.data) is not None and run_of(before.data) == run_of(now.data):
+        print(f"{before.name} and {now.name} are one run, saved twice; compare it with another.")
         return UNREADABLE
     differences = machine_differences(now.data["machine_info"], before.data["machine_info"])
     if differences:

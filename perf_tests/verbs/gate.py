@@ -7,7 +7,7 @@ from perf_tests.gate.accepted import FILE_NAME, read_accepted
 from perf_tests.gate.recorded import RULES, conclude_recorded
 from perf_tests.gate.recorded_launches import why_incomparable
 from perf_tests.gate.recorded_sides import code_of
-from perf_tests.records.store import StoredRecord, read_record, without_parts
+from perf_tests.records.store import StoredRecord, each_run_once, read_record
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE
 from perf_tests.verbs.replay import write_summary
 from perf_tests.views.screens.recorded_gate import recorded_json, recorded_lines, recorded_markdown
@@ -48,4 +48,4 @@ def records_of(storage: Path, asked: str) -> list[StoredRecord]:
         paths = sorted(path for path in storage.glob("*/*.json") if path.stem.partition("_")[2].startswith(asked))
     if not paths:
         raise ValueError(f"{asked} is not a folder with records, nor a commit of a run in {storage}; record one first.")
-    return without_parts([read_record(path) for path in paths])
+    return each_run_once([read_record(path) for path in paths])

@@ -38,8 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{arguments.file}: {error}.")
         return USAGE
     except ValueError as error:
-        said = str(error)
-        print(said if said.startswith(str(arguments.file)) else f"{arguments.file} cannot be used: {said}.")
+        names_it = str(arguments.file) in str(error)
+        print(error if names_it else f"{arguments.file} cannot be used: {error}.")
         return UNREADABLE
     if arguments.json:
         print(json.dumps(found, indent=1))
@@ -51,6 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _read(path: Path, range_name: str | None, case: str) -> dict[str, Json]:
     """Values by case or file name. Raises RangeError, or ValueError with one sentence."""
+    if path.is_dir():
+        raise ValueError("it is a folder, not a file")
     if not path.is_file():
         raise ValueError("there is no such file")
     if path.suffix == ".json":

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from perf_tests.records.store import write_whole
+from perf_tests.records.words import without_path
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
 from perf_tests.views.writeup.page import answers, questions_page
 from perf_tests.views.writeup.sources import ROOT, Sources
@@ -31,7 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             write_whole(arguments.output, text.encode())
     except OSError as error:
-        print(f"{arguments.output} cannot be written: {error}; name another file with -o.", file=sys.stderr)
+        why = without_path(error)
+        print(f"{arguments.output} cannot be written: {why}; name another file with -o.", file=sys.stderr)
         return USAGE
     return FINDINGS if sources.left_out else FINE
 

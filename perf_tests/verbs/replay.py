@@ -7,6 +7,7 @@ from perf_tests.gate.conclusion import RunVerdict, conclude
 from perf_tests.gate.rules import rules_from_settings
 from perf_tests.gate.samples import read_samples
 from perf_tests.records.store import write_whole
+from perf_tests.records.words import without_path
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE
 from perf_tests.views.screens.gate import as_json, markdown, report_lines
 
@@ -38,4 +39,4 @@ def write_summary(path: Path, text: str) -> None:
     try:
         write_whole(path, text.encode())
     except OSError as error:
-        raise ValueError(f"The summary {path} cannot be written: {error.strerror}.") from error
+        raise ValueError(f"The summary {path} cannot be written: {without_path(error)}.") from error

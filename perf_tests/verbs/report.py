@@ -7,6 +7,7 @@ from pathlib import Path
 
 from perf_tests.records.chosen import chosen_paths
 from perf_tests.records.store import each_readable, write_whole
+from perf_tests.records.words import without_path
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
 from perf_tests.views.report.page import MissingPlotlyError, page_of
 from perf_tests.views.report.run import machines_of
@@ -38,7 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(error, file=sys.stderr)
         return USAGE
     except OSError as error:
-        print(f"{arguments.output} cannot be written: {error}; name another file with -o.", file=sys.stderr)
+        why = without_path(error)
+        print(f"{arguments.output} cannot be written: {why}; name another file with -o.", file=sys.stderr)
         return USAGE
     count = sum(len(machine.runs) for machine in machines)
     if arguments.json:

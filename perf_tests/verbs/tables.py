@@ -8,6 +8,7 @@ from pathlib import Path
 
 from perf_tests.records.chosen import chosen_paths, newest
 from perf_tests.records.store import StoredRecord, each_readable, write_whole
+from perf_tests.records.words import without_path
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
 from perf_tests.views.tables.flat_figures import COLUMNS, as_csv, as_jsonl, flat_figures
 from perf_tests.views.tables.record import tables_of
@@ -55,7 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         _deliver(texts, arguments.output)
     except OSError as error:
-        print(f"The tables cannot be written to {arguments.output}: {error}; name another folder.", file=sys.stderr)
+        why = without_path(error)
+        print(f"The tables cannot be written to {arguments.output}: {why}; name another folder.", file=sys.stderr)
         return USAGE
     return FINDINGS if left_out else FINE
 

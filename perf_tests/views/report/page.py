@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from perf_tests.records.record import Json
+from perf_tests.records.record import Json, without_nan
 from perf_tests.views.report import compared_runs, memory, passes, ratios, scaling
 from perf_tests.views.report.figure import Figure, plotly_of, tags_of, with_shared_looks
 from perf_tests.views.report.markup import notes, paragraph, table, text
@@ -215,5 +215,5 @@ def _document(page: Page, filters: str) -> str:
 
 def embedded(data: object) -> str:
     """JSON for a script element, which no text in it can end."""
-    encoded = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    encoded = json.dumps(without_nan(data), separators=(",", ":"), allow_nan=False)
     return encoded.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from perf_tests.records.record import Json, identity_of, machine_differences, parts_of, timing_outcomes
+from perf_tests.records.record import Json, identity_of, machine_differences, parts_of, run_of, timing_outcomes
 from perf_tests.records.store import StoredRecord
 from perf_tests.views.report.figure import Figure, Series, bars
 from perf_tests.views.tables.cells import PASSES, Cell, cells_of, distinct, pass_cells, phase_order
@@ -98,17 +98,23 @@ class MachineRuns:
 
 
 def machines_of(records: Iterable[StoredRecord], keeps_all: bool) -> list[MachineRuns]:
-    """Runs by machine, numbered by date, without shards of a merged run; `keeps_all` keeps each of them in full."""
+    """Runs by machine, numbered by date, each once and without shards of a merged run.
+
+    `keeps_all` keeps each of them in full.
+    """
     machines: list[MachineRuns] = []
     identities: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     parts: set[str] = set()
+    shown: set[str | None] = set()
     for record in records:
         parts |= parts_of(record.data)
-        if record.name in parts:
+        if record.name in parts or run_of(record.data) in parts | shown:
             continue
+        shown |= {run_of(record.data)} - {None}
         run = _run_of(record, identities)
         machine = _machine_of(run, machines)
-        machine.runs[:] = [*(earlier for earlier in machine.runs if earlier.name not in parts), run]
+        kept = [earlier for earlier in machine.runs if not {earlier.name, run_of(earlier.record)} & parts]
+        machine.runs[:] = [*kept, run]
         machine.runs.sort(key=lambda run: (run.written, run.name))
         _forget_old_launches(machine.runs)
         if not keeps_all:
