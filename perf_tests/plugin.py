@@ -21,7 +21,7 @@ from perf_tests.records.record import Json
 from perf_tests.run import after as reporting
 from perf_tests.run import before as recording
 from perf_tests.run.shard import places_of_share
-from perf_tests.run.termination import EXIT_CODE, TERMINATED, interrupted_by_sigterm
+from perf_tests.run.termination import TERMINATION, register
 
 LEDGER_TEST = "test_counters.py"
 
@@ -32,6 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    register(config)
     config.stash[SAVING] = benchmark_options.take_over(config)
 
 
@@ -102,7 +103,8 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     if benchmarks and config.stash[SETTINGS].shard is not None:
         benchmarks = _share_of(config, benchmarks)
     if benchmarks and not config.option.collectonly and not session.testsfailed:
-        benchmarks = recording.get_ready(config, benchmarks)
+        with config.stash[TERMINATION].waiting():
+            benchmarks = recording.get_ready(config, benchmarks)
         if config.stash[AGAINST] is not None:
             # Imported late: its statistics load scipy, which would slow the start of every other run.
             from perf_tests.run import gate
@@ -133,12 +135,6 @@ def _share_of(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     config.stash[PLACES] = places = places_of_share(benchmarks, config.stash[SETTINGS])
     config.hook.pytest_deselected(items=[item for place, item in enumerate(benchmarks) if place not in set(places)])
     return [benchmarks[place] for place in places]
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
-    with interrupted_by_sigterm(session.config):
-        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -201,8 +197,6 @@ def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     reporting.finish(session)
-    if session.config.stash.get(TERMINATED, False):
-        session.exitstatus = EXIT_CODE
 
 
 @pytest.hookimpl(trylast=True)

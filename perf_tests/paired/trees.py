@@ -32,6 +32,9 @@ LEFT_OUT = (
 )
 """Folders in neither tree, unless `--model` names a module in one."""
 
+TREES = "perf-tests-gate-"
+"""How the name of the folder of both trees begins, in the system's temporary folder."""
+
 
 class TreeError(Exception):
     """A side cannot be written; the message is one sentence for the user."""
@@ -129,7 +132,7 @@ def planted(root: Path, base: Commit | None, model: str | None = None) -> Iterat
     folder = "a temporary folder"
     with ExitStack() as stack:
         try:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gate-", ignore_cleanup_errors=True))
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=TREES, ignore_cleanup_errors=True))
             trees = _plant(root, base, model, Path(folder))
         except OSError as error:
             why = f"The trees to measure cannot be written to {folder}: {error}"
