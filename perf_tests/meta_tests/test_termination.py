@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -65,6 +66,21 @@ def test_a_signal_waits_until_the_journal_is_open(termination: Termination) -> N
         os.kill(os.getpid(), signal.SIGTERM)
         opened.append("journal")
     assert opened
+
+
+def test_a_signal_after_the_last_case_waits_until_everything_is_saved_and_tells_in_the_exit_code(
+    termination: Termination,
+) -> None:
+    loop = termination.pytest_runtestloop()
+    next(loop)
+    with pytest.raises(StopIteration):
+        loop.send(None)
+    os.kill(os.getpid(), signal.SIGTERM)
+    saving = termination.pytest_sessionfinish(session := Mock(exitstatus=0))
+    next(saving)
+    with pytest.raises(StopIteration):
+        saving.send(None)
+    assert session.exitstatus == 143
 
 
 def test_a_worker_leaves_its_end_to_the_run_that_started_it(worker: WorkerProcess) -> None:

@@ -72,9 +72,16 @@ class Termination:
         self.raise_if_ended()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        """What follows saves, which ends whole and says what it did."""
+        try:
+            return (yield)
+        finally:
+            self._waits = True
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Saving ends whole and says what it did."""
-        self._waits = True
+        self._waits = True  # also where no loop began
         result = yield
         if self.came is not None:
             session.exitstatus = EXIT_CODES[self.came]
