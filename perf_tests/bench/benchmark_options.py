@@ -88,7 +88,9 @@ def _refuse_what_cannot_work(config: pytest.Config) -> None:
             )
     for grouping in config.option.benchmark_group_by.split(","):
         if grouping not in GROUPINGS:
-            raise pytest.UsageError(f"--benchmark-group-by {grouping!r} is not known; choose from {', '.join(GROUPINGS)}.")
+            raise pytest.UsageError(
+                f"--benchmark-group-by {grouping!r} is not known; choose from {', '.join(GROUPINGS)}."
+            )
     path = config.option.benchmark_json
     if path is not None and not Path(path).absolute().parent.is_dir():
         raise pytest.UsageError(f"--benchmark-json {path} cannot be written: {Path(path).parent} is not a folder.")

@@ -16,7 +16,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +54,13 @@ class Strike:
     is_torn: bool = False
     """Whether half a line is left at the end of the journal."""
 
+    @property
+    def at(self) -> str:
+        return f"{self.stage}:{self.number or self.name}"
+
+
+AFTER_ONE_CASE = Strike("run", "first", 0, "pytest_runtest_teardown")
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -76,7 +82,7 @@ class Place:
         log.unlink(missing_ok=True)
         variables = {"STRUCK_LOG": str(log), "TMPDIR": str(self.folder / "tmp")}
         if strike is not None:
-            variables |= {"STRUCK_AT": f"{strike.stage}:{strike.number}", "STRUCK_WITH": strike.sent.name}
+            variables |= {"STRUCK_AT": strike.at, "STRUCK_WITH": strike.sent.name}
         storage = f"--benchmark-storage=file://{self.storage}"
         command = (LAUNCHES.forked_python(), "-m", "pytest", *SMALL, storage, *arguments, *more)
         process = LAUNCHES.start_command(command, self.root, self.root, **variables)
@@ -144,9 +150,7 @@ def signalled(place: Place, strike: Strike) -> Iterator[str]:
 def killed_run(place: Place, strike: Strike) -> Iterator[str]:
     """What does not hold after kill -9 of a run, or of one that resumes it, and `--resume`."""
     arguments = PASSES if strike.kind == "passes" else RUN
-    kept: list[str] = []
-    if strike.kind == "resumed":
-        kept += place.launch(arguments, Strike("run", "rounds", 2, "in the first case")).kept
+    kept = place.launch(arguments, AFTER_ONE_CASE).kept if strike.kind == "resumed" else []
     ended = place.launch(arguments, strike, "--resume")
     if ended.exit_code != -signal.SIGKILL:
         yield f"not killed, but ended with {ended.exit_code}"
@@ -220,11 +224,13 @@ def spread(found: dict[str, list[str]], count: int) -> list[tuple[str, int, str]
     return chosen
 
 
-def seen(arguments: Sequence[str], root: Path) -> dict[str, list[str]]:
-    """The moments of an undisturbed launch, but for those after its last file."""
+def seen(arguments: Sequence[str], root: Path, before: Strike | None = None) -> dict[str, list[str]]:
+    """The moments of an undisturbed launch, but for those after its last file; of one that resumes what was struck."""
     with tempfile.TemporaryDirectory() as folder:
         place = Place(Path(folder), root)
-        ended = place.launch(arguments)
+        if before is not None:
+            place.launch(arguments, before)
+        ended = place.launch(arguments, None, *(["--resume"] if before else []))
         assert ended.exit_code == 0, ended.said
         found = {stage: moments(Path(folder, "log"), stage) for stage in STAGES}
     found["saving"] = found["saving"][: found["saving"].index("pytest_terminal_summary") + 1]
@@ -258,32 +264,41 @@ def shown(results: Sequence[tuple[Strike, list[str]]], claim: str) -> int:
     return conclude(f"{claim}: {whole} of {len(results)}", whole == len(results))
 
 
+def with_signals(count: int, found: dict[str, list[str]]) -> int:
+    codes = []
+    for sent, code in EXIT_CODES.items():
+        strikes = [Strike("run", *moment, sent=sent) for moment in spread(found, count)]
+        claim = f"{sent.name} exits {code}, keeps what is finished and leaves no process"
+        codes.append(shown(tried(strikes, signalled, LAUNCHES.ROOT), claim))
+    return gravest(*codes)
+
+
+def with_kills(count: int, found: dict[str, list[str]]) -> int:
+    """Two fifths of them of runs, the others of resumed runs, passes and gates."""
+    of_kind = {
+        "run": (count - 3 * (count // 5), found),
+        "resumed": (count // 5, seen(RUN, LAUNCHES.ROOT, AFTER_ONE_CASE)),
+        "passes": (count // 5, seen(PASSES, LAUNCHES.ROOT)),
+    }
+    results = []
+    for kind, (kills, moments_there) in of_kind.items():
+        chosen = spread(moments_there, kills)
+        strikes = [Strike(kind, *moment, is_torn=number % 3 == 2) for number, moment in enumerate(chosen)]
+        results += tried(strikes, killed_run, LAUNCHES.ROOT)
+    with tempfile.TemporaryDirectory() as folder:
+        root = REPOSITORY.make_repository(Path(folder))
+        strikes = [Strike("gate", *moment) for moment in spread(seen(GATE, root), count // 5)]
+        results += tried(strikes, killed_gate, root)
+    claim = "after kill -9 nothing finished is lost or doubled, no healthy case is condemned and nothing is left behind"
+    return shown(results, claim)
+
+
 def main(signals: int, kills: int) -> int:
     for number in EXIT_CODES:  # what a shell starts in the background ignores Ctrl-C, and so would every launch
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     print(conditions(threads=1))
-    codes = []
-    of_run = seen(RUN, LAUNCHES.ROOT)
-    for sent, code in EXIT_CODES.items():
-        strikes = [Strike("run", *moment, sent=sent) for moment in spread(of_run, signals)]
-        claim = f"{sent.name} exits {code}, keeps what is finished and leaves no process"
-        codes.append(shown(tried(strikes, signalled, LAUNCHES.ROOT), claim))
-    of_kind = {"run": kills - 3 * (kills // 5), **dict.fromkeys(("resumed", "passes", "gate"), kills // 5)}
-    results = []
-    for kind in ("run", "resumed", "passes"):
-        found = seen(PASSES, LAUNCHES.ROOT) if kind == "passes" else of_run
-        torn = islice(cycle((False, False, True)), of_kind[kind])
-        moments_of_kind = spread(found, of_kind[kind])
-        strikes = [Strike(kind, *moment, is_torn=tear) for moment, tear in zip(moments_of_kind, torn, strict=True)]
-        results += tried(strikes, killed_run, LAUNCHES.ROOT)
-    with tempfile.TemporaryDirectory() as folder:
-        root = REPOSITORY.make_repository(Path(folder))
-        if of_kind["gate"]:
-            strikes = [Strike("gate", *moment) for moment in spread(seen(GATE, root), of_kind["gate"])]
-            results += tried(strikes, killed_gate, root)
-    claim = "after kill -9 nothing finished is lost or doubled, no healthy case is condemned and nothing is left behind"
-    codes.append(shown(results, claim) if results else 0)
-    return gravest(*codes)
+    found = seen(RUN, LAUNCHES.ROOT)
+    return gravest(with_signals(signals, found), with_kills(kills, found))
 
 
 if __name__ == "__main__":

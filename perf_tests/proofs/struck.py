@@ -1,7 +1,7 @@
 """A plugin, `-p perf_tests.proofs.struck`: counts the moments of a run, and sends it a signal at one of them.
 
-Each moment is a line of the file STRUCK_LOG, `stage: name`. At STRUCK_AT, `stage:number`, the process sends itself the
-signal STRUCK_WITH. `kept: ID` says that a case's row is on disk.
+Each moment is a line of the file STRUCK_LOG, `stage: name`. At STRUCK_AT, `stage:number` or `first:name`, the process
+sends itself the signal STRUCK_WITH. `kept: ID` says that a case's row is on disk.
 """
 
 import os
@@ -29,8 +29,7 @@ _ON_DISK = ("fsync", "link", "replace", "unlink")
 class Struck:
     def __init__(self) -> None:
         self.log = open(os.environ["STRUCK_LOG"], "ab", buffering=0)  # noqa: SIM115  # until the process dies
-        at, _, number = os.environ.get("STRUCK_AT", ":0").partition(":")
-        self.at, self.counts, self.stage, self.passes = (at, int(number)), Counter[str](), "start", 0
+        self.at, self.counts, self.stage, self.passes = os.environ.get("STRUCK_AT"), Counter[str](), "start", 0
 
     def moment(self, name: str) -> None:
         self.stage = _BEGINS.get(name, self.stage)
@@ -42,7 +41,7 @@ class Struck:
             stage = "warm-up" if self.passes == 1 else "rounds"
         self.counts[stage] += 1
         self.log.write(f"{stage}: {name}\n".encode())
-        if (stage, self.counts[stage]) == self.at:
+        if self.at in (f"{stage}:{self.counts[stage]}", f"first:{name}"):
             os.kill(os.getpid(), signal.Signals[os.environ["STRUCK_WITH"]])
 
     def around(self, holder: Any, name: str) -> None:
