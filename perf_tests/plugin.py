@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Generator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,11 @@ from perf_tests.run.shard import places_of_share
 from perf_tests.run.termination import TERMINATION, register
 
 LEDGER_TEST = "test_counters.py"
+
+COLLECTED = pytest.StashKey[int]()
+"""On an item: its place in the collection, which plugins that shuffle tests would hide."""
+
+_places = count()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -87,6 +93,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize(",".join(family.axes), grid, ids=[family.id_of(*values) for values in grid], indirect=True)
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.stash[COLLECTED] = next(_places)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order the cases so that each model is built once, and get ready to measure them."""
@@ -99,7 +109,9 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
             of_item = settings if extra_pass is None else replace(settings, cold_cache=False)
             item.stash[CASE] = cases.family_of(axes).of(phase, axes, of_item)
     others = [item for item in items if CASE not in item.stash]
-    benchmarks = _side_by_side([item for item in items if CASE in item.stash])
+    # Runs that are resumed, shared out or compared need one order.
+    in_order = sorted(items, key=lambda item: item.stash[COLLECTED])
+    benchmarks = _side_by_side([item for item in in_order if CASE in item.stash])
     if benchmarks and config.stash[SETTINGS].shard is not None:
         benchmarks = _share_of(config, benchmarks)
     if benchmarks and not config.option.collectonly and not session.testsfailed:

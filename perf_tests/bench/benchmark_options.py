@@ -83,7 +83,7 @@ def _refuse_what_cannot_work(config: pytest.Config) -> None:
     for name in WITHOUT_EFFECT:
         if name in typed:
             raise pytest.UsageError(
-                f"{name} would have no effect, because every case is measured in as many rounds as asked for by a clock "
+                f"{name} would have no effect, because every case is measured for a set number of rounds by a clock "
                 "that waits for the device; use --rounds and --warmup-rounds."
             )
     for grouping in config.option.benchmark_group_by.split(","):

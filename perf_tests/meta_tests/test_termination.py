@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -52,19 +53,22 @@ def test_sigterm_ends_the_wait_for_a_worker_once(worker: WorkerProcess, terminat
 
 
 def test_a_signal_that_a_model_catches_ends_the_run_before_the_next_case(termination: Termination) -> None:
-    try:
+    with suppress(BaseException):
         os.kill(os.getpid(), signal.SIGTERM)
-    except BaseException:
-        pass
     with pytest.raises(TerminatedError, match="SIGTERM has ended the run"):
         termination.pytest_runtest_protocol()
 
 
 def test_a_signal_waits_until_the_journal_is_open(termination: Termination) -> None:
     opened = []
-    with pytest.raises(TerminatedError), termination.waiting():
-        os.kill(os.getpid(), signal.SIGTERM)
-        opened.append("journal")
+
+    def open_journal() -> None:
+        with termination.waiting():
+            os.kill(os.getpid(), signal.SIGTERM)
+            opened.append("journal")
+
+    with pytest.raises(TerminatedError):
+        open_journal()
     assert opened
 
 

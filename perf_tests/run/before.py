@@ -45,14 +45,37 @@ RETRIED = ("error", "process_died")
 
 
 def read_run_options(config: pytest.Config) -> None:
-    """Raises pytest.UsageError for a time limit, or a way of resuming, that makes no sense here."""
+    """Raises pytest.UsageError for a time limit, a way of resuming, or another plugin, that makes no sense here."""
     option = config.option
+    if _may_measure(config):
+        refuse_other_ways_to_run(config)
     for name, value in {"--retry": option.retry, "--resume-any-driver": option.resume_any_driver}.items():
         if value and not option.resume:
             raise pytest.UsageError(f"{name} is for an interrupted run; add --resume.")
     config.stash[TIME_LIMIT] = limit = read_time_limit(config)
     if limit is not None and (config.stash[SAVING].disabled or config.stash[SETTINGS].nvtx):
         raise pytest.UsageError("--time-limit keeps what is measured, and this run keeps nothing; drop one of the two.")
+
+
+def refuse_other_ways_to_run(config: pytest.Config) -> None:
+    """Raises pytest.UsageError where another plugin would run the benchmarks, and this one measures nothing."""
+    if getattr(config.option, "dist", "no") != "no":
+        raise pytest.UsageError(
+            "Cases that run side by side, as pytest-xdist runs them, disturb each other's times; drop -n."
+        )
+    codspeed = getattr(config.option, "codspeed", None)
+    if codspeed or (codspeed is not None and "CODSPEED_ENV" in os.environ):
+        raise pytest.UsageError(
+            "pytest-codspeed replaces pytest-benchmark, with which perf_tests measures; drop --codspeed, or"
+            " unset CODSPEED_ENV."
+        )
+
+
+def _may_measure(config: pytest.Config) -> bool:
+    """Whether an argument is a benchmark's file, or a folder with such files."""
+    here = Path(__file__).parents[1]
+    paths = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
+    return any(path == here or path in here.parents or (path.parent == here and path.suffix == ".py") for path in paths)
 
 
 def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pytest.Item]:

@@ -22,7 +22,7 @@ def end_at_once_when_signalled() -> None:
 
 
 def _install(handler: Callable[[int, FrameType | None], None] | None) -> None:
-    """None restores. Not where the signal is handled or ignored already, as in what a shell starts in the background."""
+    """None restores. Not where the signal is handled or, as in what a shell starts in the background, ignored."""
     if threading.current_thread() is threading.main_thread():
         for number in EXIT_CODES:
             if _BEFORE[number] in (signal.SIG_DFL, signal.default_int_handler):
