@@ -3,7 +3,7 @@
 import os
 import shlex
 import sys
-from contextlib import nullcontext
+from contextlib import chdir, nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -170,8 +170,7 @@ def _mark(benchmarks: list[pytest.Item], workbench: Workbench) -> None:
 
 def _header(config: pytest.Config, selection: list[str], machine_info: Json) -> Json:
     """What two calls must share to be one run, the command that resumes it, and when it started."""
-    commit_info = config.hook.pytest_benchmark_generate_commit_info(config=config)
-    config.hook.pytest_benchmark_update_commit_info(config=config, commit_info=commit_info)
+    commit_info = commit_info_of(config)
     words, settings = ["pytest", *config.invocation_params.args], asdict(config.stash[SETTINGS])
     places = config.stash.get(PLACES, None)
     return {
@@ -184,6 +183,13 @@ def _header(config: pytest.Config, selection: list[str], machine_info: Json) -> 
         "command": shlex.join(words if "--resume" in words else [*words, "--resume"]),
         "started": datetime.now(UTC).isoformat(),
     }
+
+
+def commit_info_of(config: pytest.Config) -> Json:
+    with chdir(config.rootpath):  # pytest-benchmark asks git about the folder that pytest was started in
+        commit_info: Json = config.hook.pytest_benchmark_generate_commit_info(config=config)
+        config.hook.pytest_benchmark_update_commit_info(config=config, commit_info=commit_info)
+    return commit_info
 
 
 def machine_info_of(config: pytest.Config) -> Json:
