@@ -46,7 +46,10 @@ REFUSALS: dict[str, tuple[str, ...]] = {
     "--benchmark-storage=file:///proc/version/below": ("cannot be saved under /proc/version/below", "storage"),
     "--benchmark-storage=file:///proc/nothing": ("cannot be saved under /proc/nothing", "storage"),
     "--benchmark-min-rounds=9": ("--benchmark-min-rounds would have no effect", "use --rounds"),
-    "--benchmark-timer=time.process_time": ("--benchmark-timer would have no effect", "clock that waits for the device"),
+    "--benchmark-timer=time.process_time": (
+        "--benchmark-timer would have no effect",
+        "clock that waits for the device",
+    ),
     "--benchmark-group-by=func,param:size": ("--benchmark-group-by 'param:size'", "param:model_size"),
     "--benchmark-json=/proc/nothing/a.json": ("--benchmark-json /proc/nothing/a.json", "is not a folder"),
     "--against=no-such-revision": ("names no revision", "a branch, a tag"),

@@ -12,7 +12,9 @@ from perf_tests.run.before import read_run_options
 def config(argument: str, **options: object) -> Mock:
     known = SimpleNamespace(retry=False, resume=False, resume_any_driver=False, **options)
     stash = pytest.Stash()
-    return Mock(option=known, args=[argument], invocation_params=Mock(dir=ROOT), stash=stash, getoption=lambda name: None)
+    return Mock(
+        option=known, args=[argument], invocation_params=Mock(dir=ROOT), stash=stash, getoption=lambda name: None
+    )
 
 
 @pytest.mark.parametrize(

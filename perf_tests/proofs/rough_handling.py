@@ -44,7 +44,7 @@ SECONDS_TO_END = 2.0
 
 @dataclass(frozen=True)
 class Strike:
-    """One launch and the moment at which it is struck: the `number`-th of its stage."""
+    """One launch and the moment at which it is struck: the `number`-th of its stage, or for 0 the first of its name."""
 
     kind: str
     stage: str
@@ -56,10 +56,10 @@ class Strike:
 
     @property
     def at(self) -> str:
-        return f"{self.stage}:{self.number or self.name}"
+        return f"{self.stage}:{self.number}" if self.number else f"first:{self.name}"
 
 
-AFTER_ONE_CASE = Strike("run", "first", 0, "pytest_runtest_teardown")
+AFTER_ONE_CASE = Strike("run", "between cases", 0, "pytest_runtest_teardown")
 
 
 @dataclass(frozen=True)
@@ -210,14 +210,13 @@ def killed_gate(place: Place, strike: Strike) -> Iterator[str]:
 def spread(found: dict[str, list[str]], count: int) -> list[tuple[str, int, str]]:
     """`count` moments: as many of each stage as there are, each stage's from its first to its last.
 
-    A hook that collection calls for every file counts as one moment.
+    A hook that collection calls for every file counts as one moment, known by its name.
     """
     chosen: list[tuple[str, int, str]] = []
     for place, stage in enumerate(stages := [stage for stage in STAGES if found[stage]]):
         numbered = list(enumerate(found[stage], start=1))
         if stage in ("start", "collection"):
-            first = {name: number for number, name in reversed(numbered)}
-            numbered = sorted((number, name) for name, number in first.items())
+            numbered = [(0, name) for name in dict.fromkeys(found[stage])]
         wanted = count * (place + 1) // len(stages) - count * place // len(stages)
         steps = [round(step * (len(numbered) - 1) / max(1, wanted - 1)) for step in range(wanted)]
         chosen += [(stage, *numbered[step]) for step in steps]

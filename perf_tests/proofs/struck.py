@@ -64,7 +64,7 @@ class Struck:
                 self.log.write(f"kept: {row['fullname' if kind == 'benchmark' else 'id']}\n".encode())
             self.moment(f"{kind} written")
 
-        Journal.write = write  # type: ignore[method-assign]
+        Journal.write = write  # type: ignore[assignment,method-assign]
 
 
 @pytest.hookimpl(tryfirst=True)
