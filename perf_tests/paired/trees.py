@@ -83,6 +83,11 @@ def find_commit(root: Path, revision: str) -> Commit:
     if shutil.which("git") is None:
         raise TreeError(f"--against {revision} needs git, and there is none on the PATH; install it.")
     inside = _git(root, "rev-parse", "--show-prefix")
+    if "dubious ownership" in inside.stderr:
+        raise TreeError(
+            f"--against {revision}: git does not read {root}, which belongs to another user; allow it with "
+            f"`git config --global --add safe.directory {root}`."
+        )
     if inside.returncode:
         raise TreeError(f"--against {revision} needs a git repository, and {root} is in none; clone the project.")
     asked = ("rev-parse", "--verify", "--quiet", "--end-of-options")
