@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Generator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,14 @@ from perf_tests.records.record import Json
 from perf_tests.run import after as reporting
 from perf_tests.run import before as recording
 from perf_tests.run.shard import places_of_share
-from perf_tests.run.termination import EXIT_CODE, TERMINATED, interrupted_by_sigterm
+from perf_tests.run.termination import TERMINATION, register
 
 LEDGER_TEST = "test_counters.py"
+
+COLLECTED = pytest.StashKey[int]()
+"""On an item: its place in the collection, which plugins that shuffle tests would hide."""
+
+_places = count()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,6 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    register(config)
     config.stash[SAVING] = benchmark_options.take_over(config)
 
 
@@ -88,6 +95,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize(",".join(family.axes), grid, ids=[family.id_of(*values) for values in grid], indirect=True)
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.stash[COLLECTED] = next(_places)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     try:
@@ -110,11 +121,14 @@ def _collect(session: pytest.Session, config: pytest.Config, items: list[pytest.
             of_item = settings if extra_pass is None else replace(settings, cold_cache=False)
             item.stash[CASE] = cases.family_of(axes).of(phase, axes, of_item)
     others = [item for item in items if CASE not in item.stash]
-    benchmarks = _side_by_side([item for item in items if CASE in item.stash])
+    # Runs that are resumed, shared out or compared need one order.
+    in_order = sorted(items, key=lambda item: item.stash[COLLECTED])
+    benchmarks = _side_by_side([item for item in in_order if CASE in item.stash])
     if benchmarks and config.stash[SETTINGS].shard is not None:
         benchmarks = _share_of(config, benchmarks)
     if benchmarks and not config.option.collectonly and not session.testsfailed:
-        benchmarks = recording.get_ready(config, benchmarks)
+        with config.stash[TERMINATION].waiting():
+            benchmarks = recording.get_ready(config, benchmarks)
         if config.stash[AGAINST] is not None:
             # Imported late: its statistics load scipy, which would slow the start of every other run.
             from perf_tests.run import gate
@@ -145,12 +159,6 @@ def _share_of(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     config.stash[PLACES] = places = places_of_share(benchmarks, config.stash[SETTINGS])
     config.hook.pytest_deselected(items=[item for place, item in enumerate(benchmarks) if place not in set(places)])
     return [benchmarks[place] for place in places]
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
-    with interrupted_by_sigterm(session.config):
-        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -214,8 +222,6 @@ def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -
 def pytest_sessionfinish(session: pytest.Session) -> None:
     uncap_address_space()  # the budget is for the cases; the record is written whatever they left of it
     reporting.finish(session)
-    if session.config.stash.get(TERMINATED, False):
-        session.exitstatus = EXIT_CODE
 
 
 @pytest.hookimpl(trylast=True)

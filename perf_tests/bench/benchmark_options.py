@@ -11,6 +11,7 @@ from typing import Protocol
 
 import pytest
 
+from perf_tests.cases import FAMILIES
 from perf_tests.records.compare import identity_difference
 from perf_tests.records.record import Json
 
@@ -35,6 +36,16 @@ class SavingOptions:
     disabled: bool = False
 
 
+WITHOUT_EFFECT = (
+    *("--benchmark-timer", "--benchmark-min-time", "--benchmark-max-time", "--benchmark-min-rounds"),
+    *("--benchmark-calibration-precision", "--benchmark-warmup", "--benchmark-warmup-iterations"),
+)
+
+GROUPINGS = (
+    *("group", "name", "func", "fullname", "fullfunc", "param"),
+    *dict.fromkeys(f"param:{axis}" for family in FAMILIES for axis in family.axes),
+)
+
 COLUMNS = ["median", "iqr", "mean", "stddev", "min", "rounds"]
 
 
@@ -49,6 +60,7 @@ def take_over(config: pytest.Config) -> SavingOptions:
         raise pytest.UsageError(
             f"--benchmark-storage {option.benchmark_storage!r} is not a folder; records are files, so give file://PATH."
         )
+    _refuse_what_cannot_work(config)
     if not option.benchmark_columns:
         option.benchmark_columns = COLUMNS
     saving = SavingOptions(
@@ -63,6 +75,25 @@ def take_over(config: pytest.Config) -> SavingOptions:
     option.benchmark_save = option.benchmark_autosave = option.benchmark_json = option.benchmark_compare_fail = None
     option.benchmark_compare = []
     return saving
+
+
+def _refuse_what_cannot_work(config: pytest.Config) -> None:
+    """Raises pytest.UsageError before measuring for what pytest-benchmark would ignore, or refuse after measuring."""
+    typed = [word.partition("=")[0] for word in config.invocation_params.args]
+    for name in WITHOUT_EFFECT:
+        if name in typed:
+            raise pytest.UsageError(
+                f"{name} would have no effect, because every case is measured for a set number of rounds by a clock "
+                "that waits for the device; use --rounds and --warmup-rounds."
+            )
+    for grouping in config.option.benchmark_group_by.split(","):
+        if grouping not in GROUPINGS:
+            raise pytest.UsageError(
+                f"--benchmark-group-by {grouping!r} is not known; choose from {', '.join(GROUPINGS)}."
+            )
+    path = config.option.benchmark_json
+    if path is not None and not Path(path).absolute().parent.is_dir():
+        raise pytest.UsageError(f"--benchmark-json {path} cannot be written: {Path(path).parent} is not a folder.")
 
 
 def show_beside_baseline(rows: list[Json], baseline: Json | None, baseline_name: str) -> None:

@@ -60,6 +60,13 @@ REFUSALS: dict[str, tuple[str, ...]] = {
     "--benchmark-storage=elasticsearch+http://host/index": ("--benchmark-storage", "file://PATH"),
     "--benchmark-storage=file:///proc/version/below": ("cannot be saved under /proc/version/below", "storage"),
     "--benchmark-storage=file:///proc/nothing": ("cannot be saved under /proc/nothing", "storage"),
+    "--benchmark-min-rounds=9": ("--benchmark-min-rounds would have no effect", "use --rounds"),
+    "--benchmark-timer=time.process_time": (
+        "--benchmark-timer would have no effect",
+        "clock that waits for the device",
+    ),
+    "--benchmark-group-by=func,param:size": ("--benchmark-group-by 'param:size'", "param:model_size"),
+    "--benchmark-json=/proc/nothing/a.json": ("--benchmark-json /proc/nothing/a.json", "is not a folder"),
     "--against=no-such-revision": ("names no revision", "a branch, a tag"),
     "--gate-minutes=3": ("--gate-minutes is for the gate", "--against REV"),
     f"{GATE} --gate-minutes=0": ("--gate-minutes '0' is not a positive number of minutes",),

@@ -17,6 +17,7 @@ from perf_tests.gate.samples import GateSamples, read_samples
 from perf_tests.meta_tests.forked_python import forked_python
 from perf_tests.meta_tests.git_repository import commit, git, make_repository
 from perf_tests.meta_tests.launch import ROOT, Launch, start_command
+from perf_tests.paired.trees import TREES
 
 ONE_CASE = (
     "perf_tests/test_attention.py", "-p", "perf_tests.meta_tests.quick_gate", "-p", "no:cacheprovider", "--device=cpu",
@@ -58,7 +59,7 @@ def samples_of(launched: Launch) -> GateSamples:
 
 def leftovers(clone: Path) -> list[Path]:
     """Trees that are still there."""
-    return list((clone.parent / "tmp").glob("gate-*"))
+    return list((clone.parent / "tmp").glob(f"{TREES}*"))
 
 
 def test_a_planted_slowdown_is_found_and_fails_the_run(clone: Path) -> None:

@@ -208,3 +208,11 @@ def test_a_disk_that_fills_up_is_told_and_nothing_is_left(clone: Path, monkeypat
     monkeypatch.setattr(shutil, "copy2", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(TreeError, match="No space left on device; set TMPDIR"), planted(clone, None):
         pytest.fail("planted although the disk was full")
+
+
+def test_a_checkout_of_another_user_which_git_does_not_read_is_told_with_the_way_to_allow_it(
+    clone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    with pytest.raises(TreeError, match=rf"belongs to another user; allow it with .*safe\.directory {clone}`\.$"):
+        find_commit(clone, "HEAD")

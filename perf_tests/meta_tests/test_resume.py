@@ -22,7 +22,7 @@ from perf_tests.records.journal import Journal, JournalContents, read_journal
 from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord, has_journal, own_folder, read_record, save_record
 from perf_tests.run.after import finish
-from perf_tests.run.before import cases_left
+from perf_tests.run.before import cases_left, commit_info_of
 from perf_tests.run.time_limit import TIME_LIMIT, TimeLimit
 
 
@@ -145,3 +145,9 @@ def test_cases_left_are_no_success_where_the_comparison_may_fail(
 def test_a_failed_case_keeps_pytests_exit_code(measuring: MeasuringSession) -> None:
     measuring.measured(timed(FORWARD))
     assert ended(measuring, exit_code=1, compare_fail=(CHECK,))[0] == 1
+
+
+def test_the_commit_is_that_of_the_suite_wherever_pytest_was_started(tmp_path: Path) -> None:
+    hook = Mock(pytest_benchmark_generate_commit_info=lambda config: {"id": f"the commit of {Path.cwd()}"})
+    assert commit_info_of(Mock(rootpath=tmp_path, hook=hook)) == {"id": f"the commit of {tmp_path}"}
+    assert Path.cwd() != tmp_path

@@ -18,6 +18,7 @@ from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import SamplesFile
 from perf_tests.instruments.cores import can_bind
 from perf_tests.options import Settings
+from perf_tests.paired.alone import alone
 from perf_tests.paired.launch_pair import STEADY
 from perf_tests.paired.measuring import Measuring
 from perf_tests.paired.trees import Commit, Trees, planted, state_of_head
@@ -67,11 +68,13 @@ class GateRun:
 
 
 def run_gate(run: GateRun, watch: Watch) -> None:
-    """Measure and judge. A contaminated run is repeated once. Raises TreeError, UnmeasurableError and OSError.
+    """Measure and judge. A contaminated run is repeated once.
+
+    Raises BesideAnotherError, TreeError, UnmeasurableError and OSError.
 
     Whatever interrupts it keeps the samples, ends the workers, removes the trees and propagates.
     """
-    with planted(run.plan.root, run.plan.base, run.plan.settings.model) as trees:
+    with alone(), planted(run.plan.root, run.plan.base, run.plan.settings.model) as trees:
         run.result = _measure_and_judge(run, trees, watch)
         if run.result.verdict == RunVerdict.CONTAMINATED:
             run.notes.append(f"The run was contaminated and is repeated; its samples: {run.paths[-1]}.")

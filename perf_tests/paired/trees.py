@@ -32,6 +32,9 @@ LEFT_OUT = (
 )
 """Folders in neither tree, unless `--model` names a module in one."""
 
+TREES = "perf-tests-gate-"
+"""How the name of the folder of both trees begins, in the system's temporary folder."""
+
 
 class TreeError(Exception):
     """A side cannot be written; the message is one sentence for the user."""
@@ -80,6 +83,11 @@ def find_commit(root: Path, revision: str) -> Commit:
     if shutil.which("git") is None:
         raise TreeError(f"--against {revision} needs git, and there is none on the PATH; install it.")
     inside = _git(root, "rev-parse", "--show-prefix")
+    if "dubious ownership" in inside.stderr:
+        raise TreeError(
+            f"--against {revision}: git does not read {root}, which belongs to another user; allow it with "
+            f"`git config --global --add safe.directory {root}`."
+        )
     if inside.returncode:
         raise TreeError(f"--against {revision} needs a git repository, and {root} is in none; clone the project.")
     asked = ("rev-parse", "--verify", "--quiet", "--end-of-options")
@@ -129,7 +137,7 @@ def planted(root: Path, base: Commit | None, model: str | None = None) -> Iterat
     folder = "a temporary folder"
     with ExitStack() as stack:
         try:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gate-", ignore_cleanup_errors=True))
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=TREES, ignore_cleanup_errors=True))
             trees = _plant(root, base, model, Path(folder))
         except OSError as error:
             why = f"The trees to measure cannot be written to {folder}: {error}"

@@ -4,7 +4,7 @@ import math
 import os
 import shlex
 import sys
-from contextlib import nullcontext
+from contextlib import chdir, nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -56,14 +56,37 @@ RETRIED = ("error", "process_died", "timed_out")
 
 
 def read_run_options(config: pytest.Config) -> None:
-    """Raises pytest.UsageError for a time limit, or a way of resuming, that makes no sense here."""
+    """Raises pytest.UsageError for a time limit, a way of resuming, or another plugin, that makes no sense here."""
     option = config.option
+    if _may_measure(config):
+        refuse_other_ways_to_run(config)
     for name, value in {"--retry": option.retry, "--resume-any-driver": option.resume_any_driver}.items():
         if value and not option.resume:
             raise pytest.UsageError(f"{name} is for an interrupted run; add --resume.")
     config.stash[TIME_LIMIT] = limit = read_time_limit(config)
     if limit.minutes < math.inf and (config.stash[SAVING].disabled or config.stash[SETTINGS].nvtx):
         raise pytest.UsageError("--time-limit keeps what is measured, and this run keeps nothing; drop one of the two.")
+
+
+def refuse_other_ways_to_run(config: pytest.Config) -> None:
+    """Raises pytest.UsageError where another plugin would run the benchmarks, and this one measures nothing."""
+    if getattr(config.option, "dist", "no") != "no":
+        raise pytest.UsageError(
+            "Cases that run side by side, as pytest-xdist runs them, disturb each other's times; drop -n."
+        )
+    codspeed = getattr(config.option, "codspeed", None)
+    if codspeed or (codspeed is not None and "CODSPEED_ENV" in os.environ):
+        raise pytest.UsageError(
+            "pytest-codspeed replaces pytest-benchmark, with which perf_tests measures; drop --codspeed, or"
+            " unset CODSPEED_ENV."
+        )
+
+
+def _may_measure(config: pytest.Config) -> bool:
+    """Whether an argument is a benchmark's file, or a folder with such files."""
+    here = Path(__file__).parents[1]
+    paths = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
+    return any(path == here or path in here.parents or (path.parent == here and path.suffix == ".py") for path in paths)
 
 
 def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pytest.Item]:
@@ -177,8 +200,7 @@ def _mark(benchmarks: list[pytest.Item], workbench: Workbench) -> None:
 
 def _header(config: pytest.Config, selection: list[str], machine_info: Json) -> Json:
     """What two calls must share to be one run, the command that resumes it, and when it started."""
-    commit_info = config.hook.pytest_benchmark_generate_commit_info(config=config)
-    config.hook.pytest_benchmark_update_commit_info(config=config, commit_info=commit_info)
+    commit_info = commit_info_of(config)
     words, settings = ["pytest", *config.invocation_params.args], asdict(config.stash[SETTINGS])
     places = config.stash.get(PLACES, None)
     return {
@@ -191,6 +213,13 @@ def _header(config: pytest.Config, selection: list[str], machine_info: Json) -> 
         "command": shlex.join(words if "--resume" in words else [*words, "--resume"]),
         "started": datetime.now(UTC).isoformat(),
     }
+
+
+def commit_info_of(config: pytest.Config) -> Json:
+    with chdir(config.rootpath):  # pytest-benchmark asks git about the folder that pytest was started in
+        commit_info: Json = config.hook.pytest_benchmark_generate_commit_info(config=config)
+        config.hook.pytest_benchmark_update_commit_info(config=config, commit_info=commit_info)
+    return commit_info
 
 
 def machine_info_of(config: pytest.Config) -> Json:

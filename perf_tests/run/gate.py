@@ -13,6 +13,7 @@ from perf_tests.cases import family_of
 from perf_tests.gate.conclusion import RunVerdict
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.verdicts import CaseResult, Verdict
+from perf_tests.paired.alone import BesideAnotherError
 from perf_tests.paired.measuring import UnmeasurableError
 from perf_tests.paired.run import GatePlan, GateRun, run_gate
 from perf_tests.paired.trees import Commit, TreeError, find_commit
@@ -103,7 +104,7 @@ class GatePlugin:
     def _measure(self) -> None:
         try:
             run_gate(self.run, self.watch)
-        except (TreeError, UnmeasurableError) as error:
+        except (BesideAnotherError, TreeError, UnmeasurableError) as error:
             raise pytest.UsageError(str(error)) from error
         except OSError as error:
             kept = f"{self.run.paths[-1]} is complete up to here" if self.run.paths else "Nothing was measured"

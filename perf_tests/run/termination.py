@@ -1,34 +1,96 @@
-"""SIGTERM, as a scheduler sends it: the case in flight ends, workers too, and what is finished is kept."""
+"""Ctrl-C, and SIGTERM as a scheduler sends it: the case in flight ends, workers too, and what is finished is kept."""
 
+import os
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 
 import pytest
 
-EXIT_CODE = 128 + signal.SIGTERM
-"""143, as a shell shows a process that the signal ended."""
+EXIT_CODES = {signal.SIGINT: 2, signal.SIGTERM: 128 + signal.SIGTERM}
+"""143, as a shell shows a process that SIGTERM ended."""
 
-TERMINATED = pytest.StashKey[bool]()
-"""On the config: whether SIGTERM ended the run."""
+_BEFORE = {number: signal.getsignal(number) for number in EXIT_CODES}
+
+
+def end_at_once_when_signalled() -> None:
+    """Until the cases are collected: importing torch takes seconds, and nothing is there to be kept."""
+    _install(lambda number, frame: os._exit(EXIT_CODES[signal.Signals(number)]))
+
+
+def _install(handler: Callable[[int, FrameType | None], None] | None) -> None:
+    """None restores. Not where the signal is handled or, as in what a shell starts in the background, ignored."""
+    if threading.current_thread() is threading.main_thread():
+        for number in EXIT_CODES:
+            if _BEFORE[number] in (signal.SIG_DFL, signal.default_int_handler):
+                signal.signal(number, handler or _BEFORE[number])
 
 
 class TerminatedError(KeyboardInterrupt):
     """No `except Exception` on the way may take it for a failure of the case."""
 
 
-@contextmanager
-def interrupted_by_sigterm(config: pytest.Config) -> Iterator[None]:
-    """Inside, SIGTERM raises TerminatedError once; a second one does not disturb the clean-up."""
+@dataclass(eq=False)  # pytest keeps its plugins in sets
+class Termination:
+    """A plugin from which the first signal raises TerminatedError, but waits until a file is whole.
 
-    def end(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        config.stash[TERMINATED] = True
-        raise TerminatedError("SIGTERM has ended the run")
+    Later signals do not disturb the clean-up.
+    """
 
-    before = signal.signal(signal.SIGTERM, end)
-    try:
+    came: signal.Signals | None = None
+    _waits: bool = False
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        if self.came is None:
+            self.came = signal.Signals(number)
+            self.raise_if_ended()
+
+    def raise_if_ended(self) -> None:
+        if self.came is not None and not self._waits:
+            raise TerminatedError(f"{self.came.name} has ended the run")
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """A signal that comes inside is raised at the end."""
+        self._waits = True
         yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        self._waits = False
+        self.raise_if_ended()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection(self, session: pytest.Session) -> Generator[None, object, object]:
+        _install(self.note)
+        session.config.add_cleanup(lambda: _install(None))
+        return (yield)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self) -> None:
+        """A model may have caught what the signal raised."""
+        self.raise_if_ended()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        """What follows saves, which ends whole and says what it did."""
+        try:
+            return (yield)
+        finally:
+            self._waits = True
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
+        self._waits = True  # also where no loop began
+        result = yield
+        if self.came is not None:
+            session.exitstatus = EXIT_CODES[self.came]
+        return result
+
+
+TERMINATION = pytest.StashKey[Termination]()
+
+
+def register(config: pytest.Config) -> None:
+    config.stash[TERMINATION] = termination = Termination()
+    config.pluginmanager.register(termination, "termination")

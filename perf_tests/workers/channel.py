@@ -5,6 +5,7 @@ import socket
 import sys
 
 from perf_tests.records.record import Json
+from perf_tests.workers.lifeline import end_with_starter
 
 
 class ClosedError(Exception):
@@ -46,5 +47,6 @@ class Channel:
 
 
 def channel_of_worker() -> Channel:
-    """The end of a process that was started as `python -m MODULE SOCKET`."""
+    """The end of a process that was started as `python -m MODULE SOCKET`, which ends with its starter."""
+    end_with_starter()
     return Channel(socket.socket(fileno=int(sys.argv[1])))

@@ -87,6 +87,8 @@ class WorkerProcess:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
         self.channel.close()
         self.log.close()
 
@@ -101,7 +103,7 @@ def start_worker(module: str, folder: Path, environment: Mapping[str, str], side
             [sys.executable, "-m", module, str(its.fileno())],
             cwd=folder,
             env=environment,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # until it closes, with this process
             stdout=log,
             stderr=log,
             pass_fds=(its.fileno(),),
