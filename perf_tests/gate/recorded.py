@@ -22,7 +22,16 @@ from perf_tests.gate.recorded_sides import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAU
 from perf_tests.gate.rules import Clock, Rules
 from perf_tests.gate.statistics import Estimate, Flags, Floats, estimate, fit_prior, holm, mean_of_known, moderated
 from perf_tests.gate.suite import POWER_OF_DETECTION
-from perf_tests.gate.verdicts import LOST, CaseResult, Verdict, launches_needed, shown_effect, with_acceptance
+from perf_tests.gate.verdicts import (
+    LOST,
+    CaseResult,
+    Effect,
+    Verdict,
+    launches_needed,
+    shown_effect,
+    slowdowns,
+    with_acceptance,
+)
 from perf_tests.records.record import OUTCOMES
 
 RULES = replace(Rules(), margin=0.01, matters=0.05)
@@ -67,8 +76,8 @@ def conclude_recorded(
     rows = []
     for place, (name, verdict) in enumerate(zip(names, verdicts, strict=True)):
         row = CaseResult(name, verdict, explanation="" if enough[place] else _too_few(before, now, place))
-        by = [clock for clock, flags in slower.items() if flags[place]] or [clock]
-        rows.append(_lost(name, before, now) or _with_effects(row, place, found, clock, by, before, now, rules))
+        called = {by: bool(flags[place]) for by, flags in slower.items()}
+        rows.append(_lost(name, before, now) or _with_effects(row, place, found, called, before, now, rules))
     rows += [
         CaseResult(name, Verdict.NOT_MEASURED, explanation=f"head {OUTCOMES[outcome]}")
         for name, outcome in now.outcomes.items()
@@ -120,13 +129,18 @@ def _too_few(base: Launches, head: Launches, place: int) -> str:
 
 
 def _with_effects(
-    row: CaseResult, place: int, found: Mapping[Clock, Estimate], used: Clock, by: Sequence[Clock], base: Launches,
+    row: CaseResult, place: int, found: Mapping[Clock, Estimate], called: Mapping[Clock, bool], base: Launches,
     head: Launches, rules: Rules,
 ) -> CaseResult:  # fmt: skip
-    """The row with its effect by the first clock of `by`, unless there are too few launches for one."""
-    pairs = int(head.counts[place])
-    effects = {clock: shown_effect(found[clock], place, pairs, row.verdict, rules) for clock in by}
-    clock, shown = next(iter(effects.items()))
+    """The row with its effect by the clock that decided, unless there are too few launches for one."""
+
+    def effect_by(clock: Clock, verdict: Verdict) -> Effect | None:
+        return shown_effect(found[clock], place, int(head.counts[place]), verdict, rules)
+
+    used = next(iter(found))
+    slower_by = slowdowns(effect_by, called, rules)
+    clock = next(iter(slower_by), used)
+    shown = effect_by(clock, row.verdict)
     if shown is None:
         return row
     needed = None
@@ -142,7 +156,7 @@ def _with_effects(
         clock=clock,
         launches_needed=needed,
         is_by_guard=clock != used,
-        slower_by={clock: effect for clock, effect in effects.items() if effect and row.verdict == Verdict.SLOWER},
+        slower_by=slower_by,
     )
 
 

@@ -1,7 +1,7 @@
 """One verdict for each case and each exact counter, with the effect and the interval behind it."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import median
@@ -87,7 +87,7 @@ class CaseResult:
     is_by_guard: bool = False
     """Wall time decided, although the run's verdicts use CPU time."""
     slower_by: Mapping[Clock, Effect] = field(default_factory=dict)
-    """Of a SLOWER case: what each clock says that shows it. The row is of the first."""
+    """Of a SLOWER case: what each clock says whose interval lies above the margin. The row is of the first."""
 
     @property
     def is_failure(self) -> bool:
@@ -168,11 +168,12 @@ def _timed(samples: GateSamples, course: Course, rules: Rules, place: int) -> Ca
     if not lines:
         return CaseResult(case, verdict, explanation="not measured in any launch pair")
     used = course.screening.clock.clock
-    slower_by = [by for by, flags in course.slower_by.items() if flags[place]]
-    clock: Clock = slower_by[0] if slower_by else "wall" if _waits_for_wall(course, place, verdict, rules) else used
+    called = {by: bool(flags[place]) for by, flags in course.slower_by.items()}
+    slower_by = slowdowns(lambda by, said: _effect(_estimates(course, place, by)[0], said, rules), called, rules)
+    clock: Clock = next(iter(slower_by), "wall" if _waits_for_wall(course, place, verdict, rules) else used)
     found, everything = _estimates(course, place, clock)
     if verdict == Verdict.OK and not course.confirmed.cleared[place]:
-        found, everything = _screened_estimate(course, place, clock), everything and found
+        found = _screened_estimate(course, place, clock)
     needed = None
     if verdict == Verdict.UNDECIDED:
         level = rules.alpha * (1 - rules.suite_share) * rules.look_shares[-1]
@@ -188,10 +189,25 @@ def _timed(samples: GateSamples, course: Course, rules: Rules, place: int) -> Ca
         clock,
         needed,
         is_by_guard=clock != used,
-        slower_by={
-            by: effect for by in slower_by if (effect := _effect(_estimates(course, place, by)[0], verdict, rules))
-        },
+        slower_by=slower_by,
     )
+
+
+def slowdowns(
+    effect_by: Callable[[Clock, Verdict], Effect | None], called: Mapping[Clock, bool], rules: Rules
+) -> dict[Clock, Effect]:
+    """What each clock says of a case that a clock `called` SLOWER, such clocks first; else nothing.
+
+    Another clock counts by its interval alone: it stops with the one that decides, too early for its own test.
+    """
+    if not any(called.values()):
+        return {}
+    found = {}
+    for clock in sorted(called, key=lambda clock: not called[clock]):
+        effect = effect_by(clock, Verdict.SLOWER if called[clock] else Verdict.UNDECIDED)
+        if effect is not None and (called[clock] or effect.low > rules.margin):
+            found[clock] = effect
+    return found
 
 
 def _waits_for_wall(course: Course, place: int, verdict: Verdict, rules: Rules) -> bool:

@@ -194,7 +194,7 @@ def judge(run: Run, storage: Path, is_asked: bool) -> None:
     # Imported late: these statistics load scipy, which would slow every other run.
     from perf_tests.gate.recorded import RULES, conclude_recorded
     from perf_tests.views.screens.gate import slowdowns_to_accept
-    from perf_tests.views.screens.recorded_gate import failure_sentences, recorded_lines
+    from perf_tests.views.screens.recorded_gate import recorded_lines
 
     known = [entry for entry in run.accepted if entry.is_of(sides.base_name)]
     result = conclude_recorded(sides.base, sides.head, RULES, known)
