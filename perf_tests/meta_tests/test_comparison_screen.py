@@ -68,7 +68,7 @@ def test_each_case_of_either_run_is_one_line(case_id: str, words: str) -> None:
 def test_the_first_line_counts_what_became_of_the_cases_and_a_note_says_that_no_interval_is_a_verdict() -> None:
     assert any("within these launches" in text and "no verdict" in text for text in texts())
     assert texts()[0] == (
-        "10 cases: 1 gone, 1 no longer measured, 1 incomparable, 3 differs, 1 no difference, 1 new, "
+        "10 cases: 1 gone, 1 no longer measured, 1 incomparable, 3 differ, 1 no difference, 1 new, "
         "1 measured now, not before, 1 measured in neither"
     )
 

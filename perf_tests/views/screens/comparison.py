@@ -73,8 +73,12 @@ def comparison_lines(rows: Sequence[ComparedCase], width: int) -> list[ScreenLin
 def _tally(rows: Sequence[ComparedCase]) -> str:
     counts = Counter(str(row.status if row.ratio is None else reading(row)) for row in rows)
     order = dict.fromkeys([*map(str, FIRST), *map(str, Reading), *map(str, Status)])
-    said = ", ".join(f"{counts[name]} {name}" for name in order if counts[name])
+    said = ", ".join(f"{counts[name]} {_plural(name, counts[name])}" for name in order if counts[name])
     return f"{len(rows)} case{'' if len(rows) == 1 else 's'}: {said}"
+
+
+def _plural(reading_or_status: str, count: int) -> str:
+    return "differ" if reading_or_status == Reading.DIFFERS and count > 1 else reading_or_status
 
 
 HEADER = ("case", "before", "now", "ratio", "95 % interval", "reading")
