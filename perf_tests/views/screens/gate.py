@@ -140,7 +140,7 @@ def effect_words(row: CaseResult, count: str = "") -> str:
     """What the row shows, and what another clock shows that calls the case SLOWER too."""
     assert row.effect is not None
     words = "faster" if row.effect.effect < 0 else "slower"
-    clock = CLOCKS[row.clock or "wall"] + (", which is checked beside CPU time," if row.is_by_guard else "")
+    clock = CLOCKS[row.clock or "wall"] + (", checked beside CPU time" if row.is_by_guard else "")
     said = f"head is {abs(row.effect.effect):.1%} {words} by {clock} ({interval_words(row.effect)} at 95 %{count})"
     others = [(by, effect) for by, effect in row.slower_by.items() if by != row.clock]
     return said + "".join(f"; by {CLOCKS[by]} {other.effect:+.1%} ({interval_words(other)})" for by, other in others)
