@@ -22,7 +22,7 @@ CLOCKS = {"wall": "wall time", "cpu": "CPU time of the process"}
 
 REASON = "WHY IT IS WORTH IT"
 """For the user to replace."""
-HOW_TO_ACCEPT = f"To accept an intended slowdown, add to `.benchmarks/{FILE_NAME}` with a reason"
+HOW_TO_ACCEPT = f"To accept an intended slowdown, add to .benchmarks/{FILE_NAME} with a reason"
 
 HEADER = ("case", "verdict", "clock", "base", "head", "effect", "95 % interval", "launch pairs")
 NEEDED = "needed"
