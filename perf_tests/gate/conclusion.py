@@ -53,7 +53,7 @@ class GateResult:
     sentinels: dict[str, Shift]
     clock: ClockDecision
     detectable: float | None
-    """The slowdown that a full run on this machine detects with 80 % power, as a share of base's time."""
+    """The slowdown that this run could detect with 80 % power, as a share of base's time; None if it could none."""
     pairs: tuple[int, int]
     """Launch pairs of stage 1 and of stage 2."""
     uncounted: tuple[Uncounted, ...] = ()
@@ -99,8 +99,9 @@ def conclude(samples: GateSamples, rules: Rules) -> GateResult:
     course = course_of(samples, rules)
     cases = case_results(samples, course, rules, accepted)
     exact = [exact_result(finding, accepted) for finding in samples.of(ExactFinding)]
+    clock = course.screening.clock.clock
     suite = shift_of_the_suite(course.screening, rules)
-    suite_accepted = None if suite is None else accepted_slowdown(SUITE, suite.effect, accepted)
+    suite_accepted = None if suite is None else accepted_slowdown(SUITE, clock, suite.effect, accepted)
     suite_fails = suite is not None and suite.is_significant and suite_accepted is None
     fails = suite_fails or any(row.is_failure for row in cases) or any(row.is_failure for row in exact)
     verdict, reason = _run_verdict(samples, rules, cases, fails)
@@ -113,7 +114,7 @@ def conclude(samples: GateSamples, rules: Rules) -> GateResult:
         suite_accepted,
         sentinel_shifts(samples, rules),
         course.screening.clock,
-        detectable_in(course, rules),
+        detectable_in(samples, course, rules),
         (len(samples.pairs(1)), len(samples.pairs(2))),
         tuple(samples.of(Uncounted)),
     )

@@ -1,5 +1,6 @@
 """The stages of a run, replayed from its samples: the screening, then each look at the fresh launches of stage 2."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,9 +16,9 @@ from perf_tests.gate.decisions import (
     screen_values,
     stage_two_estimate,
 )
-from perf_tests.gate.rules import Rules
+from perf_tests.gate.rules import Clock, Rules
 from perf_tests.gate.samples import GateSamples
-from perf_tests.gate.statistics import FEWEST_PAIRS, Flags, Floats
+from perf_tests.gate.statistics import FEWEST_PAIRS, Flags, Floats, Prior
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,12 @@ class Look:
 
 @dataclass(frozen=True)
 class Course:
-    """Screening, and every look that the samples allow. `by_wall_time` are cases that wall time alone called SLOWER."""
+    """Screening, and every look that the samples allow."""
 
     screening: Screening
     confirmed: Confirmed
-    by_wall_time: Flags
+    slower_by: Mapping[Clock, Flags]
+    """The cases that each clock calls SLOWER, the one that decides first, then wall time where it guards."""
     values: Floats
     """Pair values of stage 2, (cases, pairs), by the clock that decides."""
     wall_values: Floats
@@ -101,7 +103,7 @@ def course_of(samples: GateSamples, rules: Rules) -> Course:
     values = pair_values(samples, 2, pairs, screening.clock.clock)
     wall_values = pair_values(samples, 2, pairs, "wall")
     state = nothing_confirmed(screening.screened)
-    by_wall_time = np.zeros(len(screening.cases), dtype=bool)
+    slower, slower_by_wall = state.slower, state.slower
     used = np.full(len(screening.cases), len(pairs))
     taken: list[Look] = []
     due = looks_due(samples, rules)
@@ -109,23 +111,30 @@ def course_of(samples: GateSamples, rules: Rules) -> Course:
         level = rules.alpha * (1 - rules.suite_share) * share
         before = state
         if screening.guard is not None:
-            found = _slower_by_wall_time(wall_values[:, :count], screening, before, level * rules.guard_share, rules)
-            by_wall_time, before = by_wall_time | found, replace(before, slower=before.slower | found)
+            guarded = level * rules.guard_share
+            found = _slower(wall_values[:, :count], screening, screening.guard.prior, state, guarded, rules)
             level *= 1 - rules.guard_share
+            # What wall time decides may be slower by the other clock too.
+            slower = slower | _slower(values[:, :count], screening, screening.screened.prior, state, level, rules)
+            slower_by_wall, before = slower_by_wall | found, replace(before, slower=before.slower | found)
         is_last = number == len(due) and (count == rules.confirm_looks[-1] or samples.end == "budget")
         after = confirm_values(values[:, :count], screening.screened, before, level, rules, is_last)
         after = _held_back(after, before, wall_values[:, :count], screening, rules)
+        slower = slower | (after.slower & ~before.slower)
         used = np.where(after.decided & ~state.decided, count, used)
         state = after
         undecided = screening.names(screening.screened.candidates & ~state.decided)
         taken.append(Look(number, count, level, undecided))
-    return Course(screening, state, by_wall_time, values, wall_values, used, tuple(taken))
+    slower_by: dict[Clock, Flags] = {screening.clock.clock: slower}
+    if screening.guard is not None:
+        slower_by["wall"] = slower_by_wall
+    return Course(screening, state, slower_by, values, wall_values, used, tuple(taken))
 
 
-def _slower_by_wall_time(values: Floats, screening: Screening, state: Confirmed, level: float, rules: Rules) -> Flags:
-    assert screening.guard is not None
+def _slower(values: Floats, screening: Screening, prior: Prior, state: Confirmed, level: float, rules: Rules) -> Flags:
+    """The open cases that are SLOWER by these values alone."""
     candidates = screening.screened.candidates
-    found = stage_two_estimate(values, screening.guard.prior)
+    found = stage_two_estimate(values, prior)
     return rejected_values(values, found, candidates, state.slower, candidates & ~state.decided, level, rules)
 
 

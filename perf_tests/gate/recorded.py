@@ -7,7 +7,7 @@ the same work in every launch; if that differs between the sides, there is no ve
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -21,7 +21,17 @@ from perf_tests.gate.recorded_launches import Launches, Records, launches_of
 from perf_tests.gate.recorded_sides import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAUNCHES
 from perf_tests.gate.rules import Clock, Rules
 from perf_tests.gate.statistics import Estimate, Flags, Floats, estimate, fit_prior, holm, mean_of_known, moderated
-from perf_tests.gate.verdicts import LOST, CaseResult, Effect, Verdict, launches_needed, with_acceptance
+from perf_tests.gate.suite import POWER_OF_DETECTION
+from perf_tests.gate.verdicts import (
+    LOST,
+    CaseResult,
+    Effect,
+    Verdict,
+    launches_needed,
+    shown_effect,
+    slowdowns,
+    with_acceptance,
+)
 from perf_tests.records.record import OUTCOMES
 
 RULES = replace(Rules(), margin=0.01, matters=0.05)
@@ -42,6 +52,8 @@ class RecordedResult:
     contaminated: str
     """Why there is no verdict; empty if there is one."""
     launches: tuple[int, int]
+    detectable: float | None = None
+    """The slowdown that so many launches detect with 80 % power, as a share of base's time."""
 
     @property
     def fails(self) -> bool:
@@ -57,31 +69,52 @@ def conclude_recorded(
     by_wall, wall_slope = compared(before.logs["wall"], now.logs["wall"], before.sentinel, now.sentinel)
     by_cpu, cpu_slope = compared(before.logs["cpu"], now.logs["cpu"], before.sentinel, now.sentinel)
     clock = _clock(by_wall, by_cpu, rules)
-    found, slope, guard = (by_cpu, cpu_slope, by_wall) if clock == "cpu" else (by_wall, wall_slope, None)
+    found: dict[Clock, Estimate] = {"cpu": by_cpu, "wall": by_wall} if clock == "cpu" else {"wall": by_wall}
+    slope = cpu_slope if clock == "cpu" else wall_slope
     enough = (before.counts >= FEWEST_BASE_LAUNCHES) & (now.counts >= FEWEST_HEAD_LAUNCHES)
+    verdicts, slower = _verdicts(found, clock, enough, rules)
     rows = []
-    for place, (name, verdict) in enumerate(zip(names, _verdicts(found, guard, enough, rules), strict=True)):
+    for place, (name, verdict) in enumerate(zip(names, verdicts, strict=True)):
         row = CaseResult(name, verdict, explanation="" if enough[place] else _too_few(before, now, place))
-        rows.append(_lost(name, before, now) or _with_effect(row, place, found, clock, before, now, rules))
+        called = {by: bool(flags[place]) for by, flags in slower.items()}
+        rows.append(_lost(name, before, now) or _with_effects(row, place, found, called, before, now, rules))
     rows += [
         CaseResult(name, Verdict.NOT_MEASURED, explanation=f"head {OUTCOMES[outcome]}")
         for name, outcome in now.outcomes.items()
         if name not in names
     ]
     rows = [with_acceptance(row, accepted) for row in rows]
-    spread = math.nan if np.all(np.isnan(found.variance)) else float(np.sqrt(np.nanmedian(found.variance)))
+    variance = found[clock].variance
+    spread = math.nan if np.all(np.isnan(variance)) else float(np.sqrt(np.nanmedian(variance)))
     moved = contamination(before.sentinel, now.sentinel, rules)
-    return RecordedResult(rows, clock, spread, slope, moved, (len(base), len(head)))
+    detectable = _detectable(found[clock], enough, rules)
+    return RecordedResult(rows, clock, spread, slope, moved, (len(base), len(head)), detectable)
 
 
-def _verdicts(found: Estimate, guard: Estimate | None, enough: Flags, rules: Rules) -> list[Verdict]:
-    """One for each case; one with too few launches is undecided, and no hypothesis of Holm's."""
-    slower, faster = judged(_only(found, enough), None if guard is None else _only(guard, enough), rules)
-    clear = found.upper_limits(rules.clearing_level) < rules.log_matters
-    return [
-        Verdict.SLOWER if is_slower else Verdict.FASTER if is_faster else Verdict.OK if is_clear else Verdict.UNDECIDED
-        for is_slower, is_faster, is_clear in zip(slower, faster, clear & enough, strict=True)
+def _verdicts(
+    found: Mapping[Clock, Estimate], clock: Clock, enough: Flags, rules: Rules
+) -> tuple[list[Verdict], dict[Clock, Flags]]:
+    """One for each case, and the cases that each clock calls SLOWER.
+
+    A case with too few launches is undecided, and no hypothesis of Holm's.
+    """
+    slower, faster = judged({clock: _only(by, enough) for clock, by in found.items()}, rules)
+    is_slower = np.any([*slower.values()], axis=0)
+    is_clear = (found[clock].upper_limits(rules.clearing_level) < rules.log_matters) & enough
+    kinds = ((is_slower, Verdict.SLOWER), (faster, Verdict.FASTER), (is_clear, Verdict.OK))
+    verdicts = [
+        next((verdict for flags, verdict in kinds if flags[place]), Verdict.UNDECIDED) for place in range(len(enough))
     ]
+    return verdicts, slower
+
+
+def _detectable(found: Estimate, enough: Flags, rules: Rules) -> float | None:
+    """Of a typical case, by Holm's first step over all of them; None where no case has enough launches."""
+    if not np.any(enough):
+        return None
+    error, dof = float(np.nanmedian(found.standard_error[enough])), float(np.nanmedian(found.dof[enough]))
+    levels = rules.alpha / int(np.sum(enough)), 1 - POWER_OF_DETECTION
+    return math.expm1(rules.log_margin + sum(float(stats.t.isf(level, dof)) for level in levels) * error)
 
 
 def _only(found: Estimate, flags: Flags) -> Estimate:
@@ -95,24 +128,35 @@ def _too_few(base: Launches, head: Launches, place: int) -> str:
     )
 
 
-def _with_effect(
-    row: CaseResult, place: int, found: Estimate, clock: Clock, base: Launches, head: Launches, rules: Rules
-) -> CaseResult:
-    """The row with its effect, unless there are too few launches for one."""
-    mean, variance = float(found.mean[place]), float(found.variance[place])
-    if math.isnan(mean):
+def _with_effects(
+    row: CaseResult, place: int, found: Mapping[Clock, Estimate], called: Mapping[Clock, bool], base: Launches,
+    head: Launches, rules: Rules,
+) -> CaseResult:  # fmt: skip
+    """The row with its effect by the clock that decided, unless there are too few launches for one."""
+
+    def effect_by(clock: Clock, verdict: Verdict) -> Effect | None:
+        return shown_effect(found[clock], place, int(head.counts[place]), verdict, rules)
+
+    used = next(iter(found))
+    slower_by = slowdowns(effect_by, called, rules)
+    clock = next(iter(slower_by), used)
+    shown = effect_by(clock, row.verdict)
+    if shown is None:
         return row
     needed = None
     if row.verdict == Verdict.UNDECIDED:
-        levels = rules.alpha / len(found.mean), rules.clearing_level
+        mean, variance = float(found[clock].mean[place]), float(found[clock].variance[place])
+        levels = rules.alpha / len(found[clock].mean), rules.clearing_level
         needed = launches_needed(mean, variance, *levels, rules, FEWEST_HEAD_LAUNCHES, base=len(base.sentinel))
     return replace(
         row,
-        effect=Effect(*found.interval(place), int(head.counts[place])),
+        effect=shown,
         base_seconds=median(base.rounds[clock][row.id]),
         head_seconds=median(head.rounds[clock][row.id]),
         clock=clock,
         launches_needed=needed,
+        is_by_guard=clock != used,
+        slower_by=slower_by,
     )
 
 
@@ -154,18 +198,22 @@ def _slope(base: Floats, head: Floats, base_sentinel: Floats, head_sentinel: Flo
     return np.clip(slope, 0.0, MOST_SLOPE)
 
 
-def judged(chosen: Estimate, wall: Estimate | None, rules: Rules) -> tuple[Flags, Flags]:
-    """Which cases are slower and which are faster, by Holm over all of them: (..., cases) each.
+def judged(found: Mapping[Clock, Estimate], rules: Rules) -> tuple[dict[Clock, Flags], Flags]:
+    """Which cases are slower by each clock, and which are faster, by Holm over all of them: (..., cases) each.
 
-    Where CPU time decides, `wall` time has its own part of alpha, because CPU time misses waiting and lost parallelism.
+    Where CPU time decides, which then comes first, wall time has its own part of alpha, because CPU time misses waiting
+    and lost parallelism.
     """
+    (used, chosen), *guard = found.items()
     hypotheses = np.sum(~np.isnan(chosen.mean), axis=-1)
-    level = rules.alpha if wall is None else rules.alpha * (1 - rules.guard_share)
-    slower = holm(chosen.slower_p_values(rules.log_margin), level, hypotheses)
-    faster = holm(chosen.faster_p_values(rules.log_margin), level, hypotheses)
-    if wall is not None:
-        slower = slower | holm(wall.slower_p_values(rules.log_margin), rules.alpha * rules.guard_share, hypotheses)
-    return slower, faster & ~slower
+    level = rules.alpha * (1 - rules.guard_share) if guard else rules.alpha
+    slower = {used: holm(chosen.slower_p_values(rules.log_margin), level, hypotheses)}
+    faster = holm(chosen.faster_p_values(rules.log_margin), level, hypotheses) & ~slower[used]
+    for clock, wall in guard:
+        p_values = wall.slower_p_values(rules.log_margin)
+        slower[clock] = holm(p_values, rules.alpha * rules.guard_share, hypotheses)
+        faster = faster & ~slower[clock]
+    return slower, faster
 
 
 def contamination(base: Floats, head: Floats, rules: Rules) -> str:

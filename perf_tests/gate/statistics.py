@@ -45,6 +45,8 @@ class Estimate:
     mean: Floats
     variance: Floats
     dof: Floats
+    own: "Estimate | None" = None
+    """Each case alone, where its variance was drawn towards the suite's."""
 
     @property
     def standard_error(self) -> Floats:
@@ -70,11 +72,16 @@ class Estimate:
     def lower_limits(self, level: float) -> Floats:
         return self.mean - stats.t.isf(level, self.dof) * self.standard_error
 
+    def half_widths(self) -> Floats:
+        """Of 95 % intervals. A case that scatters more than the suite needs its own, wider one: the suite's variance
+        would cover its truth less often."""
+        half = stats.t.isf(0.025, self.dof) * self.standard_error
+        return cast(Floats, half if self.own is None else np.fmax(half, self.own.half_widths()))
+
     def interval(self, place: int) -> tuple[float, float, float]:
         """The change of one case as a share of base's time, with both ends of its 95 % interval."""
-        limits = (self.mean[place], self.lower_limits(0.025)[place], self.upper_limits(0.025)[place])
-        effect, low, high = (math.expm1(float(limit)) for limit in limits)
-        return effect, low, high
+        mean, half = float(self.mean[place]), float(self.half_widths()[place])
+        return math.expm1(mean), math.expm1(mean - half), math.expm1(mean + half)
 
 
 def estimate(values: Floats) -> Estimate:
@@ -94,7 +101,7 @@ def moderated(plain: Estimate, prior: Prior) -> Estimate:
     weight = np.where(finite, prior.dof, 1.0)
     pooled = (weight * prior.variance + plain.dof * plain.variance) / (weight + plain.dof)
     variance = np.where(finite, pooled, prior.variance + 0 * plain.variance)
-    return Estimate(plain.count, plain.mean, variance, prior.dof + plain.dof)
+    return Estimate(plain.count, plain.mean, variance, prior.dof + plain.dof, plain)
 
 
 def fit_prior(plain: Estimate) -> Prior:

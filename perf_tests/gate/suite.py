@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from perf_tests.gate.course import Course, Screening
-from perf_tests.gate.decisions import FEWEST_CASES_OF_A_SUITE, suite_shift
+from perf_tests.gate.course import Course, Screening, looks_due
+from perf_tests.gate.decisions import FEWEST_CASES_OF_A_SUITE, SIGN_FLIP_ALLOWANCE, suite_shift
 from perf_tests.gate.events import Sentinel
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import GateSamples
@@ -71,26 +71,42 @@ def _sentinel_values(samples: GateSamples) -> dict[str, Floats]:
     return {name: np.asarray([values]) for name, values in ratios.items() if len(values) >= FEWEST_PAIRS}
 
 
-def detectable_in(course: Course, rules: Rules) -> float | None:
-    """`detectable_slowdown` of the run's typical case; None before stage 1, or where nothing scatters."""
+def detectable_in(samples: GateSamples, course: Course, rules: Rules) -> float | None:
+    """`detectable_slowdown` of the run's typical case; None where nothing scatters, or no look could be taken.
+
+    A finished run would have measured a slower case up to the last look; one that its time ended had its pairs alone.
+    """
     found = course.screening.screened.estimate
     known = found.variance[found.variance > 0]
     if not len(known):
         return None
-    return detectable_slowdown(math.sqrt(float(np.median(known))), len(known), rules, float(np.nanmedian(found.dof)))
+    spread, dof = math.sqrt(float(np.median(known))), float(np.nanmedian(found.dof))
+    if samples.end == "finished":
+        return detectable_slowdown(spread, len(known), rules, dof)
+    due = looks_due(samples, rules)
+    if not due or 0.5 ** due[-1][0] > SIGN_FLIP_ALLOWANCE * rules.alpha * due[-1][1]:
+        return None
+    return detectable_slowdown(spread, len(known), rules, dof, due[-1])
 
 
-def detectable_slowdown(pair_spread: float, cases: int, rules: Rules, dof: float = math.inf) -> float:
-    """The slowdown, as a share, that a full run detects with 80 % power in a case of this spread.
+def detectable_slowdown(
+    pair_spread: float, cases: int, rules: Rules, dof: float = math.inf, last_look: tuple[int, float] | None = None
+) -> float:
+    """The slowdown, as a share, that a run detects with 80 % power in a case of this spread.
+
+    `last_look` is its launch pairs and its share of alpha, by default those of a full run.
 
     It must pass stage 1, whose variance has `dof` degrees of freedom, and be significant in stage 2 beside those of
     the other `cases` that pass by chance. Earlier looks are left out, because they add little to the last.
     """
+    last_look = last_look or (rules.confirm_looks[-1], rules.look_shares[-1])
     suspects = 1 + cases * _passes(0.0, pair_spread, rules, dof)
     low, high = rules.log_margin, rules.log_margin + 20 * pair_spread
     for _ in range(40):
         middle = (low + high) / 2
-        power = _passes(middle, pair_spread, rules, dof) * _is_significant(middle, pair_spread, suspects, rules, dof)
+        power = _passes(middle, pair_spread, rules, dof) * _is_significant(
+            middle, pair_spread, suspects, rules, dof, *last_look
+        )
         low, high = (low, middle) if power >= AIMED_POWER else (middle, high)
     return math.expm1(high)
 
@@ -103,10 +119,11 @@ def _passes(log_ratio: float, pair_spread: float, rules: Rules, dof: float) -> f
     return float(stats.norm.cdf((log_ratio - min(suspected, too_noisy)) / error))
 
 
-def _is_significant(log_ratio: float, pair_spread: float, suspects: float, rules: Rules, dof: float) -> float:
-    """The probability that the last look calls a case SLOWER."""
-    pairs = rules.confirm_looks[-1]
+def _is_significant(
+    log_ratio: float, pair_spread: float, suspects: float, rules: Rules, dof: float, pairs: int, share: float
+) -> float:
+    """The probability that the last look, at so many launch pairs, calls a case SLOWER."""
     error = pair_spread / math.sqrt(pairs)
-    level = rules.alpha * (1 - rules.suite_share) * rules.look_shares[-1] / suspects
+    level = rules.alpha * (1 - rules.suite_share) * share / suspects
     shown = rules.log_margin + float(stats.t.isf(level, pairs - 1 + dof)) * error
     return float(stats.norm.cdf((log_ratio - shown) / error))

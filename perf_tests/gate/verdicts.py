@@ -1,8 +1,8 @@
 """One verdict for each case and each exact counter, with the effect and the interval behind it."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import median
 
@@ -10,11 +10,11 @@ import numpy as np
 from scipy import stats
 
 from perf_tests.gate.accepted import Acceptance
-from perf_tests.gate.course import Course
+from perf_tests.gate.course import Course, Screening
 from perf_tests.gate.events import ABSENT, ExactFinding, Measurement, NoTiming
 from perf_tests.gate.rules import Clock, Rules
 from perf_tests.gate.samples import GateSamples
-from perf_tests.gate.statistics import FEWEST_PAIRS, Estimate, estimate, moderated
+from perf_tests.gate.statistics import FEWEST_PAIRS, Estimate, Floats, Prior, estimate, moderated
 from perf_tests.records.record import OUTCOMES
 
 
@@ -53,7 +53,12 @@ FAILING = frozenset({Verdict.SLOWER, Verdict.MORE, *LOST.values()})
 
 @dataclass(frozen=True)
 class Effect:
-    """The slowdown of head as a share of base's time, with its 95 % interval."""
+    """The slowdown of head as a share of base's time, with its 95 % interval.
+
+    Where it decides a verdict, the interval says no less than the verdict: that of a SLOWER case begins at the margin
+    or above, that of an OK case ends at what matters or below. The test behind the verdict excludes the rest, at its
+    own level: Stefansson, Kim and Hsu (1988), "On confidence sets in multiple comparisons".
+    """
 
     effect: float
     low: float
@@ -72,14 +77,19 @@ class CaseResult:
     all_launches: Effect | None = None
     """From both stages, which exaggerates the effect of a suspect."""
     base_seconds: float | None = None
-    """Median time of a round by `clock`, the one behind the verdict."""
+    """Median time of a round by `clock`."""
     head_seconds: float | None = None
     clock: Clock | None = None
+    """The one that decided; times, effect and interval are by it."""
     launches_needed: int | None = None
     """Of an undecided case: fresh launch pairs until a verdict, if the estimate is right."""
     explanation: str = ""
     accepted: str | None = None
     """The reason, where this regression is accepted."""
+    is_by_guard: bool = False
+    """Wall time decided, although the run's verdicts use CPU time."""
+    slower_by: Mapping[Clock, Effect] = field(default_factory=dict)
+    """Of a SLOWER case: what each clock says whose interval lies above the margin. The row is of the first."""
 
     @property
     def is_failure(self) -> bool:
@@ -115,26 +125,28 @@ def exact_result(finding: ExactFinding, accepted: list[Acceptance]) -> ExactResu
     """The row of a counter: any increase fails, unless its new value is accepted."""
     rise = finding.new - finding.old
     verdict = Verdict.MORE if rise > 0 else Verdict.LESS if rise < 0 else Verdict.SAME
-    reason = _reason(finding.case, finding.counter, finding.new, accepted) if rise > 0 else None
+    reason = None
+    if rise > 0:
+        limits = [row for row in accepted if (row.id, row.counter) == (finding.case, finding.counter)]
+        reason = _reason(finding.new, limits)
     return ExactResult(finding.case, finding.counter, finding.old, finding.new, verdict, reason)
 
 
 def with_acceptance(row: CaseResult, accepted: Sequence[Acceptance]) -> CaseResult:
-    """The row, with the reason if its slowdown is accepted."""
-    if row.verdict != Verdict.SLOWER or row.effect is None:
-        return row
-    reason = accepted_slowdown(row.id, row.effect.effect, accepted)
-    return row if reason is None else replace(row, accepted=reason)
+    """The row, with the reason if its slowdown is accepted by every clock that shows it."""
+    reasons = [accepted_slowdown(row.id, clock, found.effect, accepted) for clock, found in row.slower_by.items()]
+    known = [reason for reason in reasons if reason is not None]
+    return replace(row, accepted="; ".join(dict.fromkeys(known))) if known and len(known) == len(reasons) else row
 
 
-def accepted_slowdown(case: str, effect: float, accepted: Sequence[Acceptance]) -> str | None:
-    """Why a slowdown of this size is accepted, or None."""
-    return _reason(case, None, 1 + effect, accepted)
+def accepted_slowdown(case: str, clock: Clock, effect: float, accepted: Sequence[Acceptance]) -> str | None:
+    """Why a slowdown of this size by this clock is accepted, or None."""
+    limits = [row for row in accepted if (row.id, row.counter) == (case, None) and row.clock in (None, clock)]
+    return _reason(1 + effect, limits)
 
 
-def _reason(case: str, counter: str | None, amount: float, accepted: Sequence[Acceptance]) -> str | None:
-    reasons = (row.reason for row in accepted if (row.id, row.counter) == (case, counter) and amount <= row.limit)
-    return next(reasons, None)
+def _reason(amount: float, limits: Sequence[Acceptance]) -> str | None:
+    return next((row.reason for row in limits if amount <= row.limit), None)
 
 
 def _untimed(case: str, base: NoTiming | None, head: NoTiming | None) -> CaseResult:
@@ -157,17 +169,56 @@ def _timed(samples: GateSamples, course: Course, rules: Rules, place: int) -> Ca
     lines = [line for line in samples.measurements if line.case == case]
     if not lines:
         return CaseResult(case, verdict, explanation="not measured in any launch pair")
-    wall = bool(course.by_wall_time[place])
-    found, everything = _estimates(course, place, wall)
+    used = course.screening.clock.clock
+    called = {by: bool(flags[place]) for by, flags in course.slower_by.items()}
+    slower_by = slowdowns(lambda by, said: _effect(_estimates(course, place, by)[0], said, rules), called, rules)
+    clock: Clock = next(iter(slower_by), "wall" if _waits_for_wall(course, place, verdict, rules) else used)
+    found, everything = _estimates(course, place, clock)
+    if verdict == Verdict.OK and not course.confirmed.cleared[place]:
+        found = _screened_estimate(course, place, clock)
     needed = None
     if verdict == Verdict.UNDECIDED:
         level = rules.alpha * (1 - rules.suite_share) * rules.look_shares[-1]
         level /= max(1, len(course.screening.candidates))
         mean, variance = float(found.mean[0]), float(found.variance[0])
         needed = launches_needed(mean, variance, level, rules.look_clearing_level, rules, FEWEST_PAIRS)
-    clock: Clock = "wall" if wall else course.screening.clock.clock
-    effects = _effect(found), None if everything is None else _effect(everything)
-    return CaseResult(case, verdict, *effects, *median_seconds(lines, clock), clock, needed)
+    return CaseResult(
+        case,
+        verdict,
+        _effect(found, verdict, rules),
+        None if everything is None else _effect(everything, Verdict.UNDECIDED, rules),
+        *median_seconds(lines, clock),
+        clock,
+        needed,
+        is_by_guard=clock != used,
+        slower_by=slower_by,
+    )
+
+
+def slowdowns(
+    effect_by: Callable[[Clock, Verdict], Effect | None], called: Mapping[Clock, bool], rules: Rules
+) -> dict[Clock, Effect]:
+    """What each clock says of a case that a clock `called` SLOWER, such clocks first; else nothing.
+
+    Another clock counts by its interval alone: it stops with the one that decides, too early for its own test.
+    """
+    if not any(called.values()):
+        return {}
+    found = {}
+    for clock in sorted(called, key=lambda clock: not called[clock]):
+        effect = effect_by(clock, Verdict.SLOWER if called[clock] else Verdict.UNDECIDED)
+        if effect is not None and (called[clock] or effect.low > rules.margin):
+            found[clock] = effect
+    return found
+
+
+def _waits_for_wall(course: Course, place: int, verdict: Verdict, rules: Rules) -> bool:
+    """Whether wall time alone keeps a case from being OK."""
+    guard, clock = course.screening.guard, course.screening.clock.clock
+    if verdict != Verdict.UNDECIDED or guard is None or not guard.slower_suspects[place]:
+        return False
+    by_other_clock = _estimates(course, place, clock)[0]
+    return bool(by_other_clock.upper_limits(rules.look_clearing_level)[0] < rules.log_matters)
 
 
 def median_seconds(lines: Sequence[Measurement], clock: Clock) -> tuple[float | None, float | None]:
@@ -191,20 +242,41 @@ def _verdict(course: Course, place: int) -> Verdict:
     return Verdict.UNDECIDED if unclear or screened.estimate.count[place] < FEWEST_PAIRS else Verdict.OK
 
 
-def _estimates(course: Course, place: int, wall: bool) -> tuple[Estimate, Estimate | None]:
-    """The estimate behind the verdict, and that of all launches if those are more; arrays of one case."""
-    screening = course.screening
-    guard = screening.guard if wall else None
-    prior = screening.screened.prior if guard is None else guard.prior
-    first, second = ((stage.wall_values if wall else stage.values)[[place]] for stage in (screening, course))
+def _estimates(course: Course, place: int, clock: Clock) -> tuple[Estimate, Estimate | None]:
+    """Of stage 2 if it has enough launches, with that of all launches, else of stage 1; arrays of one case."""
+    first, second = (_values(stage, clock)[[place]] for stage in (course.screening, course))
     second = second[:, : course.pairs_used[place]]
     if np.sum(~np.isnan(second)) < FEWEST_PAIRS:
-        return moderated(estimate(first), prior), None
+        return _screened_estimate(course, place, clock), None
+    prior = _prior(course.screening, clock)
     return moderated(estimate(second), prior), moderated(estimate(np.hstack((first, second))), prior)
 
 
-def _effect(found: Estimate) -> Effect | None:
-    return None if np.isnan(found.mean[0]) else Effect(*found.interval(0), int(found.count[0]))
+def _screened_estimate(course: Course, place: int, clock: Clock) -> Estimate:
+    return moderated(estimate(_values(course.screening, clock)[[place]]), _prior(course.screening, clock))
+
+
+def _values(stage: Screening | Course, clock: Clock) -> Floats:
+    return stage.wall_values if clock == "wall" else stage.values
+
+
+def _prior(screening: Screening, clock: Clock) -> Prior:
+    judged = screening.guard if clock == "wall" and screening.guard is not None else screening.screened
+    return judged.prior
+
+
+def _effect(found: Estimate, verdict: Verdict, rules: Rules) -> Effect | None:
+    return shown_effect(found, 0, found.count[0], verdict, rules)
+
+
+def shown_effect(found: Estimate, place: int, pairs: float, verdict: Verdict, rules: Rules) -> Effect | None:
+    """The effect of one case by the estimate that decided its verdict; None with too few launches."""
+    if np.isnan(found.mean[place]):
+        return None
+    effect, low, high = found.interval(place)
+    low = max(low, rules.margin) if verdict == Verdict.SLOWER else low
+    high = min(high, rules.matters) if verdict == Verdict.OK else high
+    return Effect(effect, low, high, int(pairs))
 
 
 def launches_needed(

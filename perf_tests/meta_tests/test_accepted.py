@@ -4,7 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.gate.accepted import Acceptance, effective, read_accepted, toml_entry
+from perf_tests.gate.accepted import (
+    Acceptance,
+    effective,
+    offer_entries,
+    read_accepted,
+    read_accepted_of_base,
+)
+from perf_tests.gate.rules import Clock
 
 WHOLE = """
 [[accepted]]
@@ -12,7 +19,9 @@ id = "a"
 limit = 1.08
 reason = "stability"
 revision = "abc"
+clock = "wall"
 """
+OLDER = WHOLE.replace('clock = "wall"\n', "")
 
 
 def written(folder: Path, text: str) -> Path:
@@ -41,7 +50,13 @@ def test_no_file_accepts_nothing(tmp_path: Path) -> None:
         (WHOLE.replace("1.08", "true"), "of a has no limit"),
         (WHOLE.replace("1.08", "0.08"), "of a has the limit 0.08"),
         (WHOLE + "typo = 1", "unknown keys (typo)"),
-        (WHOLE + "counter = 1", "counter that is not a string"),
+        (WHOLE.replace("1.08", "1.0"), "a slowdown needs one above 1"),
+        (WHOLE.replace('"wall"', '"sundial"'), "of a has the clock 'sundial'"),
+        (OLDER, 'of a names no clock; add the line `clock = "wall"`'),
+        (OLDER + 'counter = "saved_bytes"', "write `counters = { saved_bytes = 1.08 }` instead"),
+        (WHOLE + "counters = 1", "counters that are no table"),
+        (WHOLE + 'counters = { saved_bytes = "x" }', "of a has no limit"),
+        (WHOLE + WHOLE, "wall time of a is accepted 2 times against abc; keep one entry"),
     ],
 )
 def test_a_malformed_file_is_one_sentence_that_names_it(tmp_path: Path, text: str, words: str) -> None:
@@ -51,14 +66,34 @@ def test_a_malformed_file_is_one_sentence_that_names_it(tmp_path: Path, text: st
     assert words in str(raised.value)
 
 
-def test_an_entry_that_the_base_holds_too_is_spent() -> None:
-    old, new = Acceptance("a", 1.08, "stability", "abc"), Acceptance("a", 1.08, "again", "def")
-    counted, (sentence,) = effective([old, new], [old])
+def limit(revision: str = "abc", clock: Clock | None = "wall", counter: str | None = None) -> Acceptance:
+    return Acceptance("a", 1.08, "stability", revision, counter, clock)
+
+
+def test_an_entry_that_the_base_holds_too_is_spent_and_told_once() -> None:
+    old, counter, new = limit(), limit(clock=None, counter="saved_bytes"), limit("def")
+    counted, (sentence,) = effective([old, counter, new], [old, counter])
     assert counted == [new]
     assert "of a (measured against abc) has expired" in sentence
 
 
-@pytest.mark.parametrize("counter", [None, "saved_bytes"])
-def test_what_is_offered_to_paste_is_read_back(tmp_path: Path, counter: str | None) -> None:
-    entry = Acceptance('t.py::f["\\x-1\n]', 123456789 if counter else 1.08, 'a "good" reason', "abc", counter)
-    assert read_accepted(written(tmp_path, toml_entry(entry))) == [entry]
+def test_a_base_of_an_older_form_is_no_obstacle_and_what_it_holds_is_spent(tmp_path: Path) -> None:
+    base = read_accepted_of_base(written(tmp_path, OLDER))
+    assert effective([limit()], base)[0] == []
+    assert read_accepted_of_base(written(tmp_path, "[[accepted")) == []
+
+
+def test_what_is_offered_is_read_back_one_entry_a_case(tmp_path: Path) -> None:
+    case, reason = 't.py::f["\\x-1\n]', 'a "good" reason'
+    time = Acceptance(case, 1.08, reason, "abc", clock="wall")
+    counters = [Acceptance(case, 123456789, reason, "abc", name) for name in ("saved_bytes", "kernel_launches")]
+    other = Acceptance("b", 2, reason, "abc", "saved_bytes")
+    path = tmp_path / "new/offered.toml"
+    assert str(path) in offer_entries([time, other, *counters], path)
+    assert read_accepted(path) == [other, time, *counters]
+    assert path.read_text().count("[[accepted]]") == 2
+
+
+def test_an_offer_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "cannot be written" in offer_entries([limit()], tmp_path / "file/offered.toml")

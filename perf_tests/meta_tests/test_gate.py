@@ -229,7 +229,29 @@ def test_wall_time_guards_where_cpu_time_decides() -> None:
     result = conclude(gate_run([*NOISY_WALL, waiting], RULES, seed=1), RULES)
     assert result.clock.clock == "cpu"
     found = row(result, "waiting")
-    assert (found.verdict, found.clock) == (Verdict.SLOWER, "wall")
+    assert (found.verdict, found.clock, found.is_by_guard) == (Verdict.SLOWER, "wall", True)
+    assert found.effect is not None
+    assert found.effect.effect == pytest.approx(1, abs=0.1)
+
+
+def test_what_is_slower_by_both_clocks_shows_the_one_that_decides_and_must_be_accepted_by_both() -> None:
+    slow = replace(NOISY_WALL[0], id="slow", slowdown=1.0, cpu_slowdown=0.5)
+    samples = gate_run([*NOISY_WALL, slow], RULES, seed=1)
+    found = row(conclude(samples, RULES), "slow")
+    assert (found.clock, found.is_by_guard, [*found.slower_by]) == ("cpu", False, ["cpu", "wall"])
+    codes = []
+    for clocks in (["cpu"], ["wall"], ["cpu", "wall"]):
+        samples.header["accepted"] = [entry("slow", 2.5, clock=clock) for clock in clocks]
+        codes.append(conclude(samples, RULES).exit_code)
+    assert codes == [1, 1, 0]
+
+
+def test_a_case_that_only_wall_time_keeps_from_being_ok_shows_wall_time() -> None:
+    waits = replace(NOISY_WALL[0], id="waits", slowdown=0.2, cpu_slowdown=0.0)
+    rules = replace(RULES, screen_pairs=8)
+    samples = gate_run([*NOISY_WALL, waits], rules, seed=3, most_pairs=8)
+    found = row(conclude(samples, rules), "waits")
+    assert (found.verdict, found.clock, found.is_by_guard) == (Verdict.UNDECIDED, "wall", True)
 
 
 def test_a_run_cut_short_anywhere_is_still_concluded() -> None:
@@ -290,10 +312,14 @@ def entry(case: str = "slow", limit: float = 1.08, **more: object) -> Json:
     return {"id": case, "limit": limit, "reason": "stability", "revision": "abc"} | more
 
 
-@pytest.mark.parametrize(("limit", "code"), [(1.08, 0), (1.02, 1)])
-def test_an_accepted_slowdown_passes_up_to_its_limit(limit: float, code: int) -> None:
+@pytest.mark.parametrize(
+    ("limit", "clock", "code"),
+    [(1.08, "wall", 0), (1.02, "wall", 1), (1.08, "cpu", 1), (1.08, None, 0)],
+    ids=["below", "above", "by another clock", "in older samples"],
+)
+def test_an_accepted_slowdown_passes_up_to_its_limit(limit: float, clock: str | None, code: int) -> None:
     samples = gate_run([*QUIET, SLOW], RULES, seed=1)
-    samples.header["accepted"] = [entry(limit=limit)]
+    samples.header["accepted"] = [entry(limit=limit, clock=clock)]
     result = conclude(samples, RULES)
     assert row(result, "slow").verdict == Verdict.SLOWER
     assert result.exit_code == code

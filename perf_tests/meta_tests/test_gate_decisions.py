@@ -24,7 +24,8 @@ def values_about(means: list[float], spread: float, pairs: int) -> Floats:
 def suspected(cases: int, faster: bool = False) -> decisions.Screened:
     """A screening that suspects every case."""
     flags, none = np.ones(cases, dtype=bool), np.zeros(cases, dtype=bool)
-    empty = Estimate(*(np.full(cases, np.nan) for _ in range(4)))
+    unknown = np.full(cases, np.nan)
+    empty = Estimate(unknown, unknown, unknown, unknown)
     return decisions.Screened(empty, NOTHING_LENT, none if faster else flags, flags if faster else none, none)
 
 

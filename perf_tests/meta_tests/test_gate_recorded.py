@@ -2,18 +2,23 @@
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from perf_tests.__main__ import main
+from perf_tests.gate.accepted import Acceptance
 from perf_tests.gate.recorded import RULES, compared, conclude_recorded, judged
 from perf_tests.gate.recorded_launches import why_incomparable
+from perf_tests.gate.rules import Clock
 from perf_tests.gate.verdicts import CaseResult, Verdict
 from perf_tests.proofs.synthetic import machine, record, timed, untimed
 from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord
+from perf_tests.views.screens.gate import case_row
+from perf_tests.views.screens.recorded_gate import recorded_lines
 
 CASES = [f"perf_tests/test_forward.py::test_forward[tiny-ctx{place}-fp32-naive]" for place in range(10)]
 
@@ -94,7 +99,7 @@ def test_false_alarms_and_power_over_many_suites() -> None:
     base = 0.02 * draw.normal(size=(suites, 20, 10)) + base_drift[:, None]
     head = 0.02 * draw.normal(size=(suites, 20, 5)) + head_drift[:, None]
     head[:, 0] += np.log1p(0.1)
-    slower, _ = judged(compared(base, head, base_drift, head_drift)[0], None, RULES)
+    slower = judged({"wall": compared(base, head, base_drift, head_drift)[0]}, RULES)[0]["wall"]
     alarms = int(slower[:, 1:].any(axis=1).sum())
     assert stats.binomtest(alarms, suites, RULES.alpha, "greater").pvalue > 1e-4
     assert slower[:, 0].mean() > 0.9
@@ -110,8 +115,32 @@ def test_cpu_time_decides_where_it_scatters_less_and_wall_time_guards() -> None:
                 row["stats"]["data"] = [s * (waiting if place == 0 else 1) for s in row["stats"]["data"]]
     result = conclude_recorded(stored(base), stored(head), RULES)
     assert result.clock == "cpu"
-    assert result.cases[0].verdict == Verdict.SLOWER
+    found = result.cases[0]
+    assert (found.verdict, found.clock, found.is_by_guard) == (Verdict.SLOWER, "wall", True)
+    assert found.effect is not None
+    assert found.effect.low > 5
     assert {row.verdict for row in result.cases[1:]} == {Verdict.OK}
+    (sentence, *_), (row,) = recorded_lines(result, RULES), [*map(case_row, [found])]
+    assert "slower by wall time, checked beside CPU time (+" in sentence
+    assert row[2] == "wall (guard)"
+    for clock in get_args(Clock):
+        entry = Acceptance(found.id, 50, "a queue", "abc", clock=clock)
+        is_failure = conclude_recorded(stored(base), stored(head), RULES, [entry]).cases[0].is_failure
+        assert is_failure == (clock == "cpu")
+
+
+def test_a_slowdown_by_both_clocks_is_accepted_by_both() -> None:
+    base, head = launches(1, 8), launches(2, 5, slowdown=0.5)
+    for launch in (*base, *head):
+        for row in launch["benchmarks"]:
+            median, noise = float(np.median(row["stats"]["data"])), len(row["fullname"]) % 3
+            row["extra_info"]["cpu_seconds"] = [median**0.5 * (1 + 1e-4 * noise)] * 12
+    limits = [Acceptance(CASES[0], 1.6, "why", "abc", clock=clock) for clock in get_args(Clock)]
+    failing = [
+        conclude_recorded(stored(base), stored(head), RULES, accepted).cases[0].is_failure
+        for accepted in (limits, limits[:1], limits[1:])
+    ]
+    assert failing == [False, True, True]
 
 
 def test_two_machines_two_cases_or_two_commits_are_not_compared() -> None:
@@ -134,10 +163,13 @@ def written(folder: Path, data: list[Json]) -> str:
 
 def test_the_verb_prints_a_table_and_fails_on_a_slowdown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base, head = written(tmp_path / "base", launches(1, 8)), written(tmp_path / "head", launches(2, 5, slowdown=0.2))
-    assert main(["gate", base, head, "--summary", str(tmp_path / "summary.md")]) == 1
-    out = capsys.readouterr().out
-    assert "SLOWER: forward tiny-ctx0-fp32-naive: head is " in out
-    assert out.splitlines()[-1] == "gate: FAILED (1 SLOWER, 9 OK)"
+    words = ["--summary", str(tmp_path / "summary.md"), "--storage", str(tmp_path)]
+    assert main(["gate", base, head, *words]) == 1
+    first, *_, verdict, offer = capsys.readouterr().out.splitlines()
+    assert first.startswith("SLOWER: forward tiny-ctx0-fp32-naive: head is ")
+    assert verdict == "gate: FAILED (1 SLOWER, 9 OK)"
+    (path,) = (tmp_path / "gate").glob("*_accept.toml")
+    assert str(path) in offer
     assert (tmp_path / "summary.md").read_text().startswith("### gate: FAILED")
 
 

@@ -1,20 +1,18 @@
 """What a person sees of a gate run: the sentences, the table, the Markdown, and the same for machines."""
 
 import json
-import tomllib
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import get_args
 
 import pytest
 
-from perf_tests.gate.accepted import acceptance
 from perf_tests.gate.conclusion import GateResult, conclude
 from perf_tests.gate.events import End, ExactFinding, NoTiming, Side, Uncounted
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import GateSamples
 from perf_tests.gate.verdicts import Verdict
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
-from perf_tests.views.screens.gate import as_json, finding_sentences, lines_to_accept, markdown, report_lines
+from perf_tests.views.screens.gate import as_json, finding_sentences, limits_to_accept, markdown, report_lines
 
 RULES = Rules()
 SLOW = "perf_tests/test_forward.py::test_forward[small-ctx128-fp32-naive]"
@@ -125,13 +123,16 @@ def test_options_of_the_run_are_part_of_how_to_reproduce_it(samples: GateSamples
 
 
 def test_what_is_offered_to_paste_accepts_exactly_what_fails(samples: GateSamples, result: GateResult) -> None:
-    entries = tomllib.loads("\n".join(lines_to_accept(result, samples.header)))["accepted"]
-    assert {(entry["id"], entry.get("counter")) for entry in entries} == {(SLOW, None), (SLOW, "saved_bytes")}
-    accepted = [acceptance(entry) for entry in entries]
+    accepted = limits_to_accept(result, samples.header)
+    assert {(limit.id, limit.clock, limit.counter) for limit in accepted} == {
+        (SLOW, "wall", None),
+        (SLOW, None, "saved_bytes"),
+    }
+    entries = [asdict(limit) for limit in accepted]
     events = [*samples.of(ExactFinding), End("finished")]
     again = replace(samples, header=samples.header | {"accepted": entries}, events=events)
     assert not any(row.is_failure for row in conclude(again, RULES).cases)
-    assert [entry.limit for entry in accepted if entry.counter] == [1100]
+    assert [limit.limit for limit in accepted if limit.counter] == [1100]
 
 
 def test_nothing_printed_can_move_the_cursor(lines: list[str]) -> None:
@@ -143,7 +144,40 @@ def test_the_table_has_every_case(lines: list[str]) -> None:
 
 
 def test_a_machine_that_cannot_tell_says_what_it_can(result: GateResult, lines: list[str]) -> None:
-    assert any(f"detects a {result.detectable:.1%} slowdown with 80 % power" in line for line in lines)
+    assert f"This run could detect a {result.detectable:.1%} slowdown with 80 % power." in lines
+
+
+def test_a_run_that_ended_early_says_what_its_own_pairs_could_detect(samples: GateSamples, result: GateResult) -> None:
+    kept = replace(samples, events=[End("budget")])
+    (pairs, *_), last = samples.pairs(2), samples.pairs(2)[11]
+
+    def ended_at(pair: int) -> GateResult:
+        return conclude(replace(kept, measurements=[m for m in samples.measurements if m.pair <= pair]), RULES)
+
+    early, too_early = ended_at(last), ended_at(pairs + 2)
+    assert early.detectable is not None
+    assert result.detectable is not None
+    assert early.detectable > 1.1 * result.detectable
+    assert too_early.detectable is None
+    lines = report_lines(too_early, samples.header, RULES)
+    assert "This run ended with too few launch pairs to call any case SLOWER." in lines
+
+
+def test_what_fails_is_said_before_the_table_which_begins_with_it(lines: list[str]) -> None:
+    header = next(place for place, line in enumerate(lines) if line.startswith("case "))
+    assert [line.split(":")[0] for line in lines[:header]] == ["SLOWER", "GONE", "GONE", "MORE"]
+    rows = lines[header + 1 : header + 13]
+    assert ["UNDECIDED" in row for row in rows] == [place == 3 for place in range(12)]
+    assert [" OK " in row for row in rows] == [place >= 4 for place in range(12)]
+
+
+def test_several_undecided_cases_are_one_sentence_and_rows_that_say_what_they_need(result: GateResult) -> None:
+    rows = [replace(row, verdict=Verdict.UNDECIDED, launches_needed=41) for row in result.cases if row.effect]
+    said = report_lines(replace(result, cases=rows), {"base": {"label": "x"}, "head": {"label": "y"}}, RULES)
+    sentences = [line for line in said if line.startswith("UNDECIDED: ")]
+    assert len(sentences) == 1
+    assert f"of {len(rows)} cases a slowdown of 3.0% is neither confirmed nor excluded" in sentences[0]
+    assert sum(line.endswith(" 41") for line in said) == len(rows)
 
 
 def test_markdown_keeps_hostile_text_as_text(samples: GateSamples, result: GateResult) -> None:
@@ -151,7 +185,7 @@ def test_markdown_keeps_hostile_text_as_text(samples: GateSamples, result: GateR
     assert "<img" not in text.replace(r"\<img", "")
     assert "\x1b" not in text
     cells = [line for line in text.splitlines() if line.startswith("|")]
-    assert {line.replace(r"\|", "").count("|") for line in cells} == {9, 5}  # cases, counters
+    assert {line.replace(r"\|", "").count("|") for line in cells} == {10, 5}  # cases, counters
 
 
 def test_markdown_names_the_findings_and_folds_the_rest(samples: GateSamples, result: GateResult) -> None:
@@ -159,6 +193,7 @@ def test_markdown_names_the_findings_and_folds_the_rest(samples: GateSamples, re
     assert text.startswith("### gate: FAILED")
     assert f"<details><summary>All {len(result.cases)} cases</summary>" in text
     assert "```toml\n[[accepted]]" in text
+    assert text.count("[[accepted]]") == 1
 
 
 def test_json_says_the_same(samples: GateSamples, result: GateResult) -> None:

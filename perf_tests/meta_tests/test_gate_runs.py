@@ -86,7 +86,9 @@ def test_a_launch_more_than_base_fails_although_no_clock_can_see_it(clone: Path)
     ended = gate(clone, "--attention=naive", "--against=HEAD", "--gate-minutes=0.01")
     assert ended.exit_code == 1, ended.output + ended.errors
     assert re.search(r"MORE: .*: kernel_launches rose from 12 to 13", ended.output)
-    assert 'counter = "kernel_launches"' in ended.output
+    (offered,) = (ended.storage / "gate").glob("*_accept.toml")
+    assert str(offered) in ended.output
+    assert '"kernel_launches" = 13' in offered.read_text()
     assert samples_of(ended).of(Uncounted) == []
 
 

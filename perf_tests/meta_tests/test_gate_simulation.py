@@ -1,18 +1,19 @@
 """The gate's error rates on simulated machines, in small: seeds are fixed, and bounds are those of the binomial."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from perf_tests.gate.course import course_of
-from perf_tests.gate.decisions import confirm_values, nothing_confirmed, screen_values
+from perf_tests.gate.decisions import confirm_values, nothing_confirmed, screen_values, stage_two_estimate
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.statistics import Floats
 from perf_tests.gate.suite import POWER_OF_DETECTION, detectable_slowdown
 from perf_tests.proofs import gate_simulation
-from perf_tests.proofs.gate_simulation import CASES, null_p_values, planted, unchanged_runs
+from perf_tests.proofs.gate_simulation import CASES, coverage, null_p_values, planted, unchanged_runs
 from perf_tests.proofs.peer_rules import PEERS
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
 from perf_tests.proofs.simulated_suites import Machine, judged_suites, unit_pair_values
@@ -75,6 +76,20 @@ def test_p_values_of_unchanged_cases_are_uniform() -> None:
     assert stats.kstest(moderated, "uniform").pvalue > IMPROBABLE
     for level in (0.01, 0.05, 0.25):
         assert stats.binomtest(int(np.sum(exact <= level)), len(exact), level, "greater").pvalue > IMPROBABLE
+
+
+@pytest.mark.parametrize("pairs", gate_simulation.PAIRS_SHOWN)
+def test_intervals_cover_the_truth_also_of_cases_that_scatter_more_than_the_suite(pairs: int) -> None:
+    for share in coverage(np.random.default_rng(13), Machine(0.03, 0.5), RULES.margin, 150, pairs):
+        assert stats.binomtest(share.count, share.of, gate_simulation.COVERAGE, "less").pvalue > IMPROBABLE
+
+
+def test_intervals_by_the_variance_of_the_suite_alone_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        gate_simulation, "stage_two_estimate", lambda *given: replace(stage_two_estimate(*given), own=None)
+    )
+    _, share = coverage(np.random.default_rng(13), Machine(0.03, 0.5), RULES.margin, 150, 3)
+    assert stats.binomtest(share.count, share.of, gate_simulation.COVERAGE, "less").pvalue < IMPROBABLE
 
 
 def confirmed(first: Floats, second: Floats, rules: Rules = RULES) -> tuple[list[bool], list[bool]]:

@@ -2,15 +2,18 @@
 
 import sys
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from perf_tests.gate.clock import decide_clock
+from perf_tests.gate.rules import Clock
 from perf_tests.meta_tests.documents import ROOT, block, indented, page
 from perf_tests.proofs import gate_worth
 from perf_tests.proofs.compact_trials import TrialsByProof, trials_under
-from perf_tests.proofs.gate_relabelled import RULES, recorded_values, relabelled, unchanged_runs
+from perf_tests.proofs.gate_relabelled import RULES, coverage, recorded_values, relabelled, unchanged_runs
+from perf_tests.proofs.gate_simulation import COVERAGE, PAIRS_SHOWN
 
 KEPT = ROOT / ".benchmarks/epyc-2core/gate"
 
@@ -31,6 +34,13 @@ def test_the_page_says_how_many_relabelled_runs_raise_an_alarm(trials: TrialsByP
     _, values = recorded_values(runs, decide_clock(runs[0], RULES).clock)
     found = relabelled(np.random.default_rng(2027), values, 10_000)
     assert f"of 10 000 relabelled runs, {found.alarms.count} reports SLOWER" in " ".join(page("gate").split())
+
+
+@pytest.mark.parametrize("clock", get_args(Clock))
+def test_intervals_cover_nothing_changed_in_the_kept_runs(trials: TrialsByProof, clock: Clock) -> None:
+    _, values = recorded_values(unchanged_runs(trials), clock)
+    found = [coverage(values, pairs) for pairs in PAIRS_SHOWN]
+    assert min(share.count / share.of for share in found) >= COVERAGE
 
 
 def test_a_folder_without_runs_is_one_sentence(

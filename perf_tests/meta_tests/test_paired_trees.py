@@ -168,12 +168,22 @@ def test_what_is_no_revision_is_refused_with_the_next_step(clone: Path, revision
     [
         ("v1", "v1 is not in this shallow clone; fetch it first with `git fetch --depth=1 origin v1`"),
         ("HEAD~9", "HEAD~9 is not in this shallow clone; .*git fetch --unshallow"),
+        ("", "--against '' names no revision of this repository"),
     ],
 )
 def test_a_shallow_clone_is_told_what_to_fetch(repository: Path, tmp_path: Path, revision: str, words: str) -> None:
     git(tmp_path, "clone", "-q", "--depth=1", f"file://{repository}", "shallow")
     with pytest.raises(TreeError, match=words):
         find_commit(tmp_path / "shallow", revision)
+
+
+def test_a_commit_of_another_project_is_refused_although_it_was_fetched(clone: Path, tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q", "other")
+    (tmp_path / "other/file").touch()
+    commit(tmp_path / "other")
+    git(clone, "fetch", "-q", str(tmp_path / "other"), "HEAD")
+    with pytest.raises(TreeError, match="FETCH_HEAD is a commit of another project: it shares no history with HEAD"):
+        find_commit(clone, "FETCH_HEAD")
 
 
 def test_a_branch_that_only_the_remote_has_is_named(clone: Path) -> None:

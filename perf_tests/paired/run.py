@@ -11,7 +11,7 @@ from pathlib import Path
 
 from perf_tests.bench.against import Against
 from perf_tests.cases import Case
-from perf_tests.gate.accepted import FILE_NAME, effective, read_accepted
+from perf_tests.gate.accepted import FILE_NAME, effective, read_accepted, read_accepted_of_base
 from perf_tests.gate.conclusion import GateResult, RunVerdict, conclude, next_step
 from perf_tests.gate.events import SIDES, End, EndReason, Side
 from perf_tests.gate.rules import Rules
@@ -162,9 +162,8 @@ def _header(plan: GatePlan, trees: Trees, seed: int) -> tuple[Json, list[str]]:
     words = f"working tree ({str(head['commit'])[:12]}{changes and f' and {changes}'})"
     other = plan.against.other_option
     base_words = f"{plan.base.typed} ({plan.base.short_hash})" if plan.base else words
-    accepted, notes = effective(
-        read_accepted(trees.head / ".benchmarks" / FILE_NAME), read_accepted(trees.base / ".benchmarks" / FILE_NAME)
-    )
+    of_base = read_accepted_of_base(trees.base / ".benchmarks" / FILE_NAME)
+    accepted, notes = effective(read_accepted(trees.head / ".benchmarks" / FILE_NAME), of_base)
     if changes:
         notes.append(f"The working tree was measured with its {changes}.")
     header = {

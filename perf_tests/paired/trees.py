@@ -95,7 +95,16 @@ def find_commit(root: Path, revision: str) -> Commit:
     full_hash = found.stdout.strip().splitlines()[-1:] if found.returncode == 0 else []
     if not full_hash:
         raise TreeError(_why_not_found(root, revision, asked))
+    if not _is_shallow(root) and _git(root, "merge-base", "HEAD", full_hash[0]).returncode == 1:
+        raise TreeError(
+            f"--against {shlex.quote(revision)} is a commit of another project: it shares no history with HEAD; "
+            "give a revision of this one (`git log`)."
+        )
     return Commit(revision, full_hash[0], inside.stdout.strip())
+
+
+def _is_shallow(root: Path) -> bool:
+    return _git(root, "rev-parse", "--is-shallow-repository").stdout.strip() == "true"
 
 
 def _why_not_found(root: Path, revision: str, asked: Sequence[str]) -> str:
@@ -103,7 +112,7 @@ def _why_not_found(root: Path, revision: str, asked: Sequence[str]) -> str:
         return (
             f"--against {revision} names no revision here, but origin/{revision} is there: --against origin/{revision}."
         )
-    if _git(root, "rev-parse", "--is-shallow-repository").stdout.strip() == "true":
+    if revision and _is_shallow(root):
         if set(revision) & set("~^@:"):  # counted from another revision, which no server knows by this name
             return (
                 f"--against {revision} is not in this shallow clone; fetch the history first with "

@@ -20,8 +20,9 @@ import numpy as np
 from perf_tests.gate.clock import decide_clock, pair_values
 from perf_tests.gate.rules import Clock, Rules
 from perf_tests.gate.samples import GateSamples, read_samples
-from perf_tests.gate.statistics import Flags, Floats, robust_spread
+from perf_tests.gate.statistics import Flags, Floats, estimate, fit_prior, moderated, robust_spread
 from perf_tests.proofs.compact_trials import TrialsByProof, trials_under
+from perf_tests.proofs.gate_simulation import COVERAGE, PAIRS_SHOWN
 from perf_tests.proofs.share import Share
 from perf_tests.proofs.simulated_suites import JudgedSuites, judged, portions
 from perf_tests.proofs.verdict import conclude
@@ -46,7 +47,11 @@ def main() -> int:
     print(f"{len(values)} launch pairs of {len(cases)} cases in {len(runs)} runs, {clock} time, seed {arguments.seed}")
     holds = prints_false_alarms(draw, values, arguments.suites)
     prints_power(draw, cases, values, arguments.trials)
-    claim = f"of {arguments.suites} relabelled runs of the same code at most {RULES.alpha:.0%} say SLOWER of anything"
+    holds &= prints_coverage(values)
+    claim = (
+        f"of {arguments.suites} relabelled runs of the same code at most {RULES.alpha:.0%} say SLOWER of anything, and "
+        f"intervals cover 0 in {COVERAGE:.0%} of unchanged cases"
+    )
     return conclude(claim, holds)
 
 
@@ -127,6 +132,22 @@ def prints_false_alarms(draw: np.random.Generator, values: Floats, suites: int) 
         f"{found.pairs:.1f} launch pairs a case"
     )
     return found.alarms.limits[1] <= RULES.alpha
+
+
+def prints_coverage(values: Floats) -> bool:
+    """Whether the intervals of unchanged cases cover 0 often enough, by the number of launch pairs behind them."""
+    found = {pairs: coverage(values, pairs) for pairs in PAIRS_SHOWN}
+    for pairs, share in found.items():
+        print(f"intervals of {pairs} launch pairs that cover 0: {share.words(1)}")
+    return all(share.count >= COVERAGE * share.of for share in found.values())
+
+
+def coverage(values: Floats, pairs: int) -> Share:
+    """Of the intervals of so many launch pairs in a row, each pair used once, from pair values (pairs, cases)."""
+    runs = values[: len(values) // pairs * pairs].reshape(-1, pairs, values.shape[1]).swapaxes(1, 2)
+    alone = estimate(runs)
+    shown = moderated(alone, fit_prior(alone))
+    return Share(int(np.sum(np.abs(shown.mean) <= shown.half_widths())), shown.mean.size)
 
 
 def prints_power(draw: np.random.Generator, cases: Sequence[str], values: Floats, trials: int) -> None:

@@ -93,6 +93,20 @@ def judged_suites(
     return judged(first, lambda wanted: _pair_values(draw, machine, log_ratios, spreads, wanted, last), rules)
 
 
+def pair_values_of_stages(
+    draw: np.random.Generator, machine: Machine, log_ratios: Floats, rules: Rules, suites: int, pairs: int
+) -> tuple[Floats, Floats]:
+    """Of at least `pairs` launch pairs in stage 1, and of as many fresh ones: (suites, cases, pairs) each."""
+    cases = len(log_ratios)
+    spreads = machine.pair_spread * np.exp(machine.case_spread * draw.normal(size=(suites, cases)))
+    everything = np.ones((suites, cases), dtype=bool)
+    screen_pairs = max(pairs, rules.screen_pairs)
+    first, second = (
+        _pair_values(draw, machine, log_ratios, spreads, everything, count) for count in (screen_pairs, pairs)
+    )
+    return first, second
+
+
 def judged(first: Floats, second_of: Callable[[Flags], Floats], rules: Rules) -> JudgedSuites:
     """Whole runs out of pair values of stage 1, (suites, cases, pairs), and of stage 2 for the cases it wants."""
     screened = screen_values(first, rules)

@@ -18,6 +18,7 @@ from perf_tests.bench.session import MeasuringSession
 from perf_tests.bench.stash import CASE, LEDGER_LINES, OUTCOME, PASS, PASS_VALUES, RUN, SAVING, SETTINGS, WORKBENCH, Run
 from perf_tests.bench.workbench import Workbench
 from perf_tests.cases import is_inside, selectable_cases
+from perf_tests.gate.accepted import offer_among, offer_entries
 from perf_tests.gate.recorded_sides import sides_of
 from perf_tests.instruments.machine import seconds_since_process_start
 from perf_tests.options import Settings
@@ -208,14 +209,20 @@ def judge(run: Run, storage: Path, is_asked: bool) -> None:
         return
     # Imported late: these statistics load scipy, which would slow every other run.
     from perf_tests.gate.recorded import RULES, conclude_recorded
-    from perf_tests.views.screens.recorded_gate import failure_sentences, recorded_lines
+    from perf_tests.views.screens.gate import slowdowns_to_accept
+    from perf_tests.views.screens.recorded_gate import recorded_lines
 
     known = [entry for entry in run.accepted if entry.is_of(sides.base_name)]
     result = conclude_recorded(sides.base, sides.head, RULES, known)
-    run.verdict_lines = recorded_lines(result, RULES, sides.base_name)
+    run.verdict_lines = recorded_lines(result, RULES)
     run.is_contaminated = bool(result.contaminated)
-    if not run.is_contaminated:
-        run.failures += failure_sentences(result, RULES)
+    if run.is_contaminated:
+        return
+    if result.fails:
+        run.failures.append(run.verdict_lines[-1])
+    limits = slowdowns_to_accept(result.cases, sides.base_name)
+    if limits:
+        run.notes.append(offer_entries(limits, offer_among(storage, sides.base_name)))
 
 
 def show(terminal: pytest.TerminalReporter) -> None:
@@ -237,7 +244,7 @@ def _show_run(terminal: pytest.TerminalReporter, run: Run) -> None:
         terminal.section(f"compared with {run.baseline.name}", sep="-")
         for line in comparison_lines(run.rows, width()):
             # pytest's own colours, which `--color` and NO_COLOR turn off.
-            terminal.write_line(line.text, red=line.colour == "red", green=line.colour == "green")
+            terminal.write_line(line.text, red=line.is_red)
     _show(terminal, "gate", run.verdict_lines)
     seconds = {"total": seconds_since_process_start(), **terminal.config.stash[WORKBENCH].spent_seconds}
     _show(terminal, "run", [time_line(seconds), *run.notes])

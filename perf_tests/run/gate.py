@@ -10,6 +10,7 @@ import pytest
 from perf_tests.bench.against import Against
 from perf_tests.bench.stash import AGAINST, CASE, GATE_RULES, SAVING, SETTINGS, WORKBENCH
 from perf_tests.cases import family_of
+from perf_tests.gate.accepted import offer_beside, offer_entries
 from perf_tests.gate.conclusion import RunVerdict
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.verdicts import CaseResult, Verdict
@@ -21,7 +22,7 @@ from perf_tests.paired.watch import Watch
 from perf_tests.records.store import write_whole
 from perf_tests.run.before import accepted_slowdowns, machine_info_of, terminal_line
 from perf_tests.run.time_limit import TIME_LIMIT
-from perf_tests.views.screens.gate import finding_sentences, markdown, report_lines
+from perf_tests.views.screens.gate import finding_sentences, limits_to_accept, markdown, report_lines
 from perf_tests.views.screens.lines import case_name
 
 VERDICT = "gate verdict"
@@ -194,6 +195,9 @@ class GatePlugin:
         lines = ["No verdict: the run did not finish."]
         if self.run.result is not None:
             lines = report_lines(self.run.result, self.run.header, self.run.plan.rules)
+            limits = limits_to_accept(self.run.result, self.run.header)
+            if limits:
+                self.run.notes.append(offer_entries(limits, offer_beside(self.run.paths[-1])))
         for path in self.run.paths[-1:]:
             self.run.notes.append(f"Samples: {path}. Judge them again with `python -m perf_tests replay {path}`.")
         terminalreporter.section("gate", sep="-")

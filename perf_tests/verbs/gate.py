@@ -3,13 +3,14 @@
 import argparse
 from pathlib import Path
 
-from perf_tests.gate.accepted import FILE_NAME, read_accepted
+from perf_tests.gate.accepted import FILE_NAME, offer_among, offer_entries, read_accepted
 from perf_tests.gate.recorded import RULES, conclude_recorded
 from perf_tests.gate.recorded_launches import why_incomparable
 from perf_tests.gate.recorded_sides import code_of
 from perf_tests.records.store import StoredRecord, each_run_once, read_record
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE
 from perf_tests.verbs.replay import write_summary
+from perf_tests.views.screens.gate import slowdowns_to_accept
 from perf_tests.views.screens.recorded_gate import recorded_json, recorded_lines, recorded_markdown
 
 
@@ -34,9 +35,12 @@ def run(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         print(error)
         return UNREADABLE
-    print(recorded_json(result, RULES) if arguments.json else "\n".join(recorded_lines(result, RULES, base_name)))
+    print(recorded_json(result, RULES) if arguments.json else "\n".join(recorded_lines(result, RULES)))
     if result.contaminated:
         return UNREADABLE
+    limits = slowdowns_to_accept(result.cases, base_name)
+    if limits and not arguments.json:
+        print(offer_entries(limits, offer_among(arguments.storage, base_name)))
     return FINDINGS if result.fails else FINE
 
 

@@ -100,8 +100,7 @@ def _row(row: ComparedCase, is_one_machine: bool) -> tuple[str, ...]:
 
 
 READINGS = {
-    Reading.SLOWER: "slower in these launches",
-    Reading.FASTER: "faster in these launches",
+    Reading.DIFFERS: "differs in these launches",
     Reading.SAME: "no difference seen",
     Reading.TOO_FEW: "too few rounds",
 }
@@ -136,8 +135,7 @@ def verdict_table(machine: MachineRuns) -> Table | None:
     # The gate's statistics import scipy, which takes a second that a page without verdicts can save.
     from perf_tests.gate.recorded import RULES, conclude_recorded
     from perf_tests.gate.recorded_launches import why_incomparable
-    from perf_tests.gate.verdicts import Verdict
-    from perf_tests.views.screens.gate import case_row
+    from perf_tests.views.screens.gate import verdict_table as rows_of_verdicts
     from perf_tests.views.screens.recorded_gate import RECORDED_HEADER, recorded_conditions, recorded_verdict
 
     base, head = ([run.launch for run in runs if run.launch is not None] for runs in found)
@@ -147,9 +145,9 @@ def verdict_table(machine: MachineRuns) -> Table | None:
     if reason:
         return Table("verdicts", title, ("Case", "verdict"), 1, (), (reason,))
     result = conclude_recorded(base, head, RULES)
-    cases = sorted(result.cases, key=lambda row: (not row.is_failure, row.verdict == Verdict.OK))
+    header, cells = rows_of_verdicts(result.cases, RECORDED_HEADER)
     notes = (recorded_verdict(result), *recorded_conditions(result, RULES), machine.newest.conditions)
-    return Table("verdicts", title, ("Case", *RECORDED_HEADER[1:]), 1, tuple(map(case_row, cases)), notes)
+    return Table("verdicts", title, ("Case", *header[1:]), 1, tuple(map(tuple, cells)), notes)
 
 
 def two_commits(machine: MachineRuns) -> tuple[list[RecordedRun], list[RecordedRun]] | None:

@@ -17,7 +17,10 @@ NARROWEST, WIDEST = 80, 200
 WIDTH_OF_A_FILE = 120
 """Without a terminal; COLUMNS in the environment overrides it."""
 
-NOTE = "ratio: now / before, the interval within these launches; launches differ by more, so this is not a verdict"
+NOTE = (
+    "ratio: now / before, the interval within these launches; launches of one code differ by more, so this is no "
+    "verdict: for one, `pytest perf_tests --against REV` or `python -m perf_tests gate BASE HEAD`"
+)
 
 STRIP_COLUMNS = 25
 """An odd number, so that the ratio 1 has its own column."""
@@ -28,20 +31,18 @@ LEAST_SHOWN = 0.02
 @dataclass(frozen=True)
 class ScreenLine:
     text: str
-    colour: str = ""
-    """Red, green or none; it repeats what the words say."""
+    is_red: bool = False
+    """It repeats what the words say."""
 
 
 class Reading(StrEnum):
-    """The interval's meaning for these two launches only."""
+    """The interval's meaning for these two launches only; slower and faster are verdicts, which they cannot give."""
 
-    SLOWER = "slower"
-    FASTER = "faster"
+    DIFFERS = "differs"
     SAME = "no difference"
     TOO_FEW = "too few rounds"
 
 
-COLOURS = {Reading.SLOWER: "red", Reading.FASTER: "green"}
 FIRST = (Status.GONE, Status.NO_LONGER, Status.INCOMPARABLE)
 """Without a ratio, before all ratios; new cases and those never measured come last."""
 
@@ -49,23 +50,21 @@ FIRST = (Status.GONE, Status.NO_LONGER, Status.INCOMPARABLE)
 def reading(row: ComparedCase) -> Reading:
     if row.interval is None:
         return Reading.TOO_FEW
-    if row.interval[0] > 1:
-        return Reading.SLOWER
-    return Reading.FASTER if row.interval[1] < 1 else Reading.SAME
+    return Reading.SAME if row.interval[0] <= 1 <= row.interval[1] else Reading.DIFFERS
 
 
 def comparison_lines(rows: Sequence[ComparedCase], width: int) -> list[ScreenLine]:
     """A tally, the lost cases, the ratios from the worst on, and the cases that only one run has."""
     width = min(max(width, NARROWEST), WIDEST)
     lost = sorted((row for row in rows if row.status in FIRST), key=lambda row: FIRST.index(Status(row.status)))
-    # Significant changes first; among equals, the largest first.
+    # Differences first; among equals, the largest first.
     measured = sorted(
         (row for row in rows if row.ratio is not None),
         key=lambda row: (list(Reading).index(reading(row)), -abs(log(row.ratio or 1.0))),
     )
     others = [row for row in rows if row.ratio is None and row.status not in FIRST]
     lines = [ScreenLine(_tally(rows))] if rows else []
-    lines += [ScreenLine(_in_words(row), "red" if row.is_failure else "") for row in lost]
+    lines += [ScreenLine(_in_words(row), row.is_failure) for row in lost]
     if measured:
         lines += [*_table(measured, width), ScreenLine(NOTE)]
     return lines + [ScreenLine(_in_words(row)) for row in others]
@@ -74,8 +73,12 @@ def comparison_lines(rows: Sequence[ComparedCase], width: int) -> list[ScreenLin
 def _tally(rows: Sequence[ComparedCase]) -> str:
     counts = Counter(str(row.status if row.ratio is None else reading(row)) for row in rows)
     order = dict.fromkeys([*map(str, FIRST), *map(str, Reading), *map(str, Status)])
-    said = ", ".join(f"{counts[name]} {name}" for name in order if counts[name])
+    said = ", ".join(f"{counts[name]} {_plural(name, counts[name])}" for name in order if counts[name])
     return f"{len(rows)} case{'' if len(rows) == 1 else 's'}: {said}"
+
+
+def _plural(reading_or_status: str, count: int) -> str:
+    return "differ" if reading_or_status == Reading.DIFFERS and count > 1 else reading_or_status
 
 
 HEADER = ("case", "before", "now", "ratio", "95 % interval", "reading")
@@ -96,9 +99,7 @@ def _table(rows: Sequence[ComparedCase], width: int) -> list[ScreenLine]:
     elif width - _width(columns) >= STRIP_COLUMNS + 2:
         columns["strip"] = ["", *_strips(rows)]
     header, *cells = zip(*columns.values(), strict=True)
-    colours = ["", *(COLOURS.get(reading(row), "") for row in rows)]
-    lines = table(header, cells, left=("case", "reading", ""))
-    return [ScreenLine(line.rstrip(), colour) for line, colour in zip(lines, colours, strict=True)]
+    return [ScreenLine(line.rstrip()) for line in table(header, cells, left=("case", "reading", ""))]
 
 
 def _width(columns: Mapping[str, Sequence[str]]) -> int:
@@ -163,5 +164,4 @@ def has_colours() -> bool:
 
 
 def painted(line: ScreenLine) -> str:
-    code = {"red": "31", "green": "32"}.get(line.colour)
-    return f"\x1b[{code}m{line.text}\x1b[0m" if code and has_colours() else line.text
+    return f"\x1b[31m{line.text}\x1b[0m" if line.is_red and has_colours() else line.text

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
-from perf_tests.gate.accepted import FILE_NAME, SUITE, Acceptance, toml_entry
+from perf_tests.gate.accepted import FILE_NAME, SUITE, Acceptance, toml_entries
 from perf_tests.gate.conclusion import GateResult, RunVerdict
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.suite import Shift
-from perf_tests.gate.verdicts import CaseResult, Effect, ExactResult, Verdict
+from perf_tests.gate.verdicts import LOST, CaseResult, Effect, ExactResult, Verdict
 from perf_tests.records.record import Json, without_nan
 from perf_tests.records.words import how_many
 from perf_tests.views.screens.lines import DASH, case_name, duration, printable, table
@@ -22,32 +22,57 @@ CLOCKS = {"wall": "wall time", "cpu": "CPU time of the process"}
 
 REASON = "WHY IT IS WORTH IT"
 """For the user to replace."""
-HOW_TO_ACCEPT = f"To accept an intended slowdown, add to .benchmarks/{FILE_NAME} with a reason:"
+HOW_TO_ACCEPT = f"To accept an intended slowdown, add to .benchmarks/{FILE_NAME} with a reason"
 
 HEADER = ("case", "verdict", "clock", "base", "head", "effect", "95 % interval", "launch pairs")
+NEEDED = "needed"
+"""Of undecided cases: how many launch pairs, or launches, would decide."""
 EXACT_HEADER = ("counter", "verdict", "base", "head")
+MOST_NAMES = 3
+"""In a sentence about several cases."""
 
 
 def report_lines(result: GateResult, header: Json, rules: Rules) -> list[str]:
-    """Everything for a terminal: table, findings, how to accept them, the conditions, the verdict last."""
-    lines = table(HEADER, map(case_row, result.cases)) if result.cases else []
+    """Everything for a terminal: what fails, the table, what else is to be said, the conditions, the verdict last."""
+    lines = failure_sentences(result, header, rules)
+    lines += table(*verdict_table(result.cases)) if result.cases else []
     changed = _changed(result)
     lines += table(EXACT_HEADER, map(_exact_row, changed)) if changed else []
     if len(result.exact) > len(changed):
         lines += [f"{len(result.exact) - len(changed)} exact counters are the same on both sides."]
-    lines += [*_uncounted_sentences(result), *finding_sentences(result, header, rules)]
-    pasted = lines_to_accept(result, header)
-    lines += [HOW_TO_ACCEPT, *pasted] if pasted else []
+    lines += [*_uncounted_sentences(result), *_other_sentences(result, header, rules)]
     lines += [*_condition_lines(result, header, rules), verdict_sentence(result)]
     return [printable(line) for line in lines]
 
 
-def finding_sentences(result: GateResult, header: Json, rules: Rules) -> list[str]:
-    """One sentence for the suite if it slowed down, for each case that is not OK, and for each whose counters rose."""
-    sentences = (
-        [_suite_sentence(result.suite, result)] if result.suite is not None and result.suite.is_significant else []
+def verdict_table(cases: Sequence[CaseResult], header: Sequence[str] = HEADER) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: what fails first, then what is undecided, with what it needs, and what is OK last."""
+    ordered = sorted(
+        cases, key=lambda row: (not row.is_failure, row.verdict == Verdict.OK, row.verdict != Verdict.UNDECIDED)
     )
-    sentences += [_case_sentence(row, header, rules) for row in result.cases if row.verdict != Verdict.OK]
+    rows = [[*case_row(row)] for row in ordered]
+    if not any(row.verdict == Verdict.UNDECIDED for row in cases):
+        return [*header], rows
+    return [*header, NEEDED], [[*cells, _needed(row)] for cells, row in zip(rows, ordered, strict=True)]
+
+
+def _needed(row: CaseResult) -> str:
+    if row.verdict != Verdict.UNDECIDED or row.effect is None:
+        return DASH
+    return "> 1000" if row.launches_needed is None else str(row.launches_needed)
+
+
+def finding_sentences(result: GateResult, header: Json, rules: Rules) -> list[str]:
+    """What is to be said beside the table, failures first."""
+    return failure_sentences(result, header, rules) + _other_sentences(result, header, rules)
+
+
+def failure_sentences(result: GateResult, header: Json, rules: Rules) -> list[str]:
+    """One for the suite if it slowed down, for each case that is slower or lost, and for each whose counters rose."""
+    suite, lost = result.suite, [row for row in result.cases if row.verdict in LOST.values()]
+    sentences = [_suite_sentence(suite, result)] if suite is not None and suite.is_significant else []
+    sentences += [_case_sentence(row, header, rules) for row in result.cases if row.verdict == Verdict.SLOWER]
+    sentences += sentences_without_figures(lost)
     risen: dict[str, list[str]] = {}
     for row in result.exact:
         if row.verdict == Verdict.MORE:
@@ -55,6 +80,38 @@ def finding_sentences(result: GateResult, header: Json, rules: Rules) -> list[st
     return sentences + [
         f"{Verdict.MORE}: {case_name(case)}: {', '.join(rises)}; counters are exact, so any increase fails."
         for case, rises in risen.items()
+    ]
+
+
+def _other_sentences(result: GateResult, header: Json, rules: Rules) -> list[str]:
+    """One for all undecided cases, and one for each reason why others have no figures."""
+    undecided = [row for row in result.cases if row.verdict == Verdict.UNDECIDED]
+    others = [row for row in result.cases if row.verdict in (Verdict.NEW, Verdict.NOT_MEASURED)]
+    sentences = [_case_sentence(row, header, rules) for row in undecided]
+    if len(undecided) > 1:
+        alone = reproduce_command("CASE", header)
+        sentences = [f"{undecided_words(undecided, rules, 'fresh launch pairs')} One alone: {alone}"]
+    return sentences + sentences_without_figures(others)
+
+
+def undecided_words(rows: Sequence[CaseResult], rules: Rules, launches: str) -> str:
+    above = sum(row.effect is not None and row.effect.low > rules.margin for row in rows)
+    unconfirmed = f", and of {above}, whose interval lies above {rules.margin:.1%}, not confirmed" if above else ""
+    return (
+        f"{Verdict.UNDECIDED}: of {len(rows)} cases a slowdown of {rules.matters:.1%} is neither confirmed nor "
+        f"excluded{unconfirmed}; their rows say how many {launches} would decide, if the estimate is right."
+    )
+
+
+def sentences_without_figures(rows: Iterable[CaseResult]) -> list[str]:
+    """One for each verdict and its reason."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        names.setdefault((row.verdict, row.explanation), []).append(case_name(row.id))
+    return [
+        f"{verdict}: {', '.join(cases[:MOST_NAMES])}"
+        f"{f' and {len(cases) - MOST_NAMES} more' if len(cases) > MOST_NAMES else ''}: {explanation}."
+        for (verdict, explanation), cases in names.items()
     ]
 
 
@@ -68,21 +125,25 @@ def _uncounted_sentences(result: GateResult) -> list[str]:
 
 
 def _case_sentence(row: CaseResult, header: Json, rules: Rules) -> str:
-    start, accepted = f"{row.verdict}: {case_name(row.id)}", _because(row.accepted)
-    if row.effect is None or row.verdict not in (Verdict.SLOWER, Verdict.FASTER, Verdict.UNDECIDED):
-        return f"{start}: {row.explanation or 'too few launch pairs'}{accepted}."
-    start += f": {effect_words(row, row.effect)}, {row.effect.pairs} launch pairs)"
+    start = f"{row.verdict}: {case_name(row.id)}"
+    if row.effect is None:
+        return f"{start}: {row.explanation or 'too few launch pairs'}."
+    start += f": {effect_words(row, f', {row.effect.pairs} launch pairs')}"
     command = reproduce_command(row.id, header)
     if row.verdict == Verdict.UNDECIDED:
         unconfirmed = "it needs confirmation by fresh launch pairs" if row.effect.low > rules.margin else ""
         return f"{start}; {why_undecided(row, rules, 'fresh launch pairs', unconfirmed)}. Alone: {command}"
-    return f"{start}{significance(row, rules)}{accepted}. Again: {command}"
+    return f"{start}{significance(row, rules)}{_because(row.accepted)}. Again: {command}"
 
 
-def effect_words(row: CaseResult, effect: Effect) -> str:
-    words = "faster" if effect.effect < 0 else "slower"
-    clock = CLOCKS[row.clock or "wall"]
-    return f"head is {abs(effect.effect):.1%} {words} by {clock} ({interval_words(effect)} at 95 %"
+def effect_words(row: CaseResult, count: str = "") -> str:
+    """What the row shows, and what another clock shows that calls the case SLOWER too."""
+    assert row.effect is not None
+    words = "faster" if row.effect.effect < 0 else "slower"
+    clock = CLOCKS[row.clock or "wall"] + (", checked beside CPU time" if row.is_by_guard else "")
+    said = f"head is {abs(row.effect.effect):.1%} {words} by {clock} ({interval_words(row.effect)} at 95 %{count})"
+    others = [(by, effect) for by, effect in row.slower_by.items() if by != row.clock]
+    return said + "".join(f"; by {CLOCKS[by]} {other.effect:+.1%} ({interval_words(other)})" for by, other in others)
 
 
 def significance(row: CaseResult, rules: Rules) -> str:
@@ -124,21 +185,23 @@ def _because(accepted: str | None) -> str:
     return "" if accepted is None else f"; accepted: {accepted}"
 
 
-def lines_to_accept(result: GateResult, header: Json) -> list[str]:
-    """Entries that accept every slowdown and counter that fails; the user writes the reasons."""
-    revision = _base_revision(header)
-    entries = slowdowns_to_accept(result.cases, revision)
-    if result.suite is not None and result.suite.is_significant and result.suite_accepted is None:
-        entries.append(Acceptance(SUITE, _limit(result.suite.high), REASON, revision))
-    entries += [Acceptance(row.id, row.new, REASON, revision, row.counter) for row in result.exact if row.is_failure]
-    return [line for entry in entries for line in toml_entry(entry).splitlines()]
+def limits_to_accept(result: GateResult, header: Json) -> list[Acceptance]:
+    """They accept every slowdown and counter that fails; the user writes the reasons."""
+    revision, suite = _base_revision(header), result.suite
+    limits = slowdowns_to_accept(result.cases, revision)
+    if suite is not None and suite.is_significant and result.suite_accepted is None:
+        limits.append(Acceptance(SUITE, _limit(suite.high), REASON, revision, clock=result.clock.clock))
+    return limits + [
+        Acceptance(row.id, row.new, REASON, revision, row.counter) for row in result.exact if row.is_failure
+    ]
 
 
 def slowdowns_to_accept(cases: Iterable[CaseResult], revision: str) -> list[Acceptance]:
     return [
-        Acceptance(row.id, _limit(row.effect.high), REASON, revision)
+        Acceptance(row.id, _limit(effect.high), REASON, revision, clock=clock)
         for row in cases
-        if row.is_failure and row.verdict == Verdict.SLOWER and row.effect is not None
+        if row.is_failure
+        for clock, effect in row.slower_by.items()
     ]
 
 
@@ -166,7 +229,9 @@ def _condition_lines(result: GateResult, header: Json, rules: Rules) -> list[str
         f"probability at most {rules.alpha:.1%}. {ok_means(rules)}"
     ]
     if result.detectable is not None:
-        lines += [f"A full run on this machine detects a {result.detectable:.1%} slowdown with 80 % power."]
+        lines += [f"This run could detect a {result.detectable:.1%} slowdown with 80 % power."]
+    elif any(row.verdict == Verdict.UNDECIDED for row in result.cases):
+        lines += ["This run ended with too few launch pairs to call any case SLOWER."]
     return lines
 
 
@@ -193,7 +258,7 @@ def case_row(row: CaseResult) -> tuple[str, ...]:
     return (
         case_name(row.id),
         _verdict(row),
-        DASH if row.clock is None else CLOCKS[row.clock].split()[0],
+        DASH if row.clock is None else f"{CLOCKS[row.clock].split()[0]}{' (guard)' if row.is_by_guard else ''}",
         duration(row.base_seconds),
         duration(row.head_seconds),
         *((DASH,) * 3 if effect is None else (f"{effect.effect:+.1%}", interval_words(effect), str(effect.pairs))),
@@ -222,12 +287,11 @@ def markdown(result: GateResult, header: Json, rules: Rules) -> str:
     parts = [f"### {in_markdown(verdict_sentence(result))}", ""]
     parts += [f"* {in_markdown(sentence)}" for sentence in finding_sentences(result, header, rules)]
     if loud:
-        parts += ["", *pipe_table(HEADER, map(case_row, loud))]
-    pasted = lines_to_accept(result, header)
-    if pasted:
-        parts += ["", HOW_TO_ACCEPT.replace(f".benchmarks/{FILE_NAME}", f"`.benchmarks/{FILE_NAME}`"), ""]
-        parts += _fenced(pasted)
-    parts += ["", *_folded(f"All {len(result.cases)} cases", pipe_table(HEADER, map(case_row, result.cases)))]
+        parts += ["", *pipe_table(*verdict_table(loud)), ""]
+    limits = limits_to_accept(result, header)
+    if limits:
+        parts += _folded(HOW_TO_ACCEPT, _fenced(toml_entries(limits).strip().splitlines()))
+    parts += ["", *_folded(f"All {len(result.cases)} cases", pipe_table(*verdict_table(result.cases)))]
     changed = _changed(result)
     summary = f"{len(changed)} of {len(result.exact)} exact counters changed"
     if changed:

@@ -3,21 +3,20 @@
 import math
 from dataclasses import asdict
 
-from perf_tests.gate.accepted import toml_entry
 from perf_tests.gate.recorded import RecordedResult
 from perf_tests.gate.rules import Rules
-from perf_tests.gate.verdicts import CaseResult, Verdict
+from perf_tests.gate.verdicts import LOST, CaseResult, Verdict
 from perf_tests.views.screens.gate import (
     CLOCKS,
     HEADER,
-    HOW_TO_ACCEPT,
-    case_row,
     effect_words,
     judged_json,
     ok_means,
+    sentences_without_figures,
     significance,
-    slowdowns_to_accept,
     tally,
+    undecided_words,
+    verdict_table,
     why_undecided,
 )
 from perf_tests.views.screens.lines import case_name, printable, table
@@ -26,35 +25,39 @@ from perf_tests.views.tables.table import in_markdown, pipe_table
 RECORDED_HEADER = (*HEADER[:-1], "launches of head")
 
 
-def recorded_lines(result: RecordedResult, rules: Rules, base_name: str) -> list[str]:
-    """Everything for a terminal; the verdict is the last line. `base_name` is the commit of base."""
-    lines = table(RECORDED_HEADER, map(case_row, result.cases)) if result.cases else []
-    lines += recorded_findings(result, rules)
-    entries = slowdowns_to_accept(result.cases, base_name)
-    if entries and not result.contaminated:
-        lines += [HOW_TO_ACCEPT, *(line for entry in entries for line in toml_entry(entry).splitlines())]
-    lines += [*recorded_conditions(result, rules), recorded_verdict(result)]
+def recorded_lines(result: RecordedResult, rules: Rules) -> list[str]:
+    """Everything for a terminal: what fails, the table, what else is to be said, the verdict last."""
+    lines = failure_sentences(result, rules)
+    lines += table(*verdict_table(result.cases, RECORDED_HEADER)) if result.cases else []
+    lines += [*_other_sentences(result, rules), *recorded_conditions(result, rules), recorded_verdict(result)]
     return [printable(line) for line in lines]
 
 
-def recorded_findings(result: RecordedResult, rules: Rules) -> list[str]:
-    return [_sentence(row, rules) for row in result.cases if row.verdict != Verdict.OK]
-
-
 def failure_sentences(result: RecordedResult, rules: Rules) -> list[str]:
-    return [printable(_sentence(row, rules)) for row in result.cases if row.is_failure]
+    """One for each case that is slower, and for each reason why cases are lost."""
+    sentences = [_sentence(row, rules) for row in result.cases if row.verdict == Verdict.SLOWER]
+    lost = sentences_without_figures(row for row in result.cases if row.verdict in LOST.values())
+    return [printable(sentence) for sentence in sentences + lost]
+
+
+def _other_sentences(result: RecordedResult, rules: Rules) -> list[str]:
+    known = (Verdict.UNDECIDED, Verdict.NEW, Verdict.NOT_MEASURED)
+    rows = [row for row in result.cases if row.verdict in known]
+    undecided = [row for row in rows if row.verdict == Verdict.UNDECIDED and not row.explanation]
+    sentences = [_sentence(row, rules) for row in undecided]
+    if len(undecided) > 1:
+        sentences = [undecided_words(undecided, rules, "launches of head")]
+    return sentences + sentences_without_figures(row for row in rows if row.explanation)
 
 
 def _sentence(row: CaseResult, rules: Rules) -> str:
     start = f"{row.verdict}: {case_name(row.id)}"
-    if row.effect is None or row.explanation:
-        return f"{start}: {row.explanation}."
-    start += f": {effect_words(row, row.effect)}){significance(row, rules)}"
+    if row.effect is None:
+        return f"{start}: too few launches."
+    start += f": {effect_words(row)}{significance(row, rules)}"
     if row.verdict == Verdict.UNDECIDED:
         start += f"; {why_undecided(row, rules, 'launches')}"
-    elif row.verdict == Verdict.SLOWER and row.accepted is not None:
-        start += f"; accepted: {row.accepted}"
-    return f"{start}."
+    return f"{start}{f'; accepted: {row.accepted}' if row.accepted else ''}."
 
 
 def recorded_conditions(result: RecordedResult, rules: Rules) -> list[str]:
@@ -65,11 +68,17 @@ def recorded_conditions(result: RecordedResult, rules: Rules) -> list[str]:
             f"; verdicts use {CLOCKS[result.clock]}; launches differ by {result.spread:.1%}; case times follow their "
             f"launch's matrix-product rate with slope {result.slope:.2f}"
         )
+    detects = (
+        []
+        if result.detectable is None
+        else [f"These launches could detect a {result.detectable:.1%} slowdown with 80 % power."]
+    )
     return [
         f"{launches}.",
         f"SLOWER: a slowdown above {rules.margin:.1%} is significant at {rules.alpha:.1%} over all cases. "
         f"{ok_means(rules)} A change of the machine between the two sets that the matrix product misses looks like a "
         "change of the code: prefer --against.",
+        *detects,
     ]
 
 
@@ -82,8 +91,9 @@ def recorded_verdict(result: RecordedResult) -> str:
 
 def recorded_markdown(result: RecordedResult, rules: Rules) -> str:
     parts = [f"### {in_markdown(recorded_verdict(result))}", ""]
-    parts += [f"* {in_markdown(sentence)}" for sentence in recorded_findings(result, rules)]
-    parts += ["", *pipe_table(RECORDED_HEADER, map(case_row, result.cases)), ""]
+    sentences = failure_sentences(result, rules) + _other_sentences(result, rules)
+    parts += [f"* {in_markdown(sentence)}" for sentence in sentences]
+    parts += ["", *pipe_table(*verdict_table(result.cases, RECORDED_HEADER)), ""]
     return "\n".join(parts + [in_markdown(line) for line in recorded_conditions(result, rules)]) + "\n"
 
 
