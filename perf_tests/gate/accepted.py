@@ -25,7 +25,6 @@ from typing import get_args
 from perf_tests.gate.rules import Clock
 from perf_tests.records.record import Json
 from perf_tests.records.store import write_whole
-
 from perf_tests.records.words import without_path
 
 FILE_NAME = "accepted.toml"
