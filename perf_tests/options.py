@@ -77,7 +77,7 @@ def sizes(option: str, text: str) -> tuple[str, ...]:
     """Known names and shapes of one's own, `192x768x3x4` or `wide=192x768x3x4`, smallest of each first."""
     if text == "all":
         return some_of(SIZES, option, text, SIZES_APART)
-    items = [item.strip() for item in text.split(",")]
+    items = entries(option, text)
     shapes = {_known_or_own(option, item) for item in items if SHAPE.fullmatch(item)}
     names = [size_label(item) for item in shapes]
     doubled = [name for name in names if names.count(name) > 1]

@@ -77,8 +77,10 @@ def test_its_counters_are_those_of_the_loss(run: Launch) -> None:
     assert info["predicted_peak_bytes"] >= forward["predicted_peak_bytes"]
 
 
-def test_a_comparison_reads_it(tree: Path, run: Launch) -> None:
-    rows = json.loads(shown(tree, run, "compare", "RUN", "RUN", "--json"))
+def test_a_comparison_reads_it(tree: Path, run: Launch, tmp_path: Path) -> None:
+    again = tmp_path / "0002_again.json"
+    again.write_text(json.dumps({**run.record, "suite": {**run.record["suite"], "run": "another"}}))
+    rows = json.loads(shown(tree, run, "compare", "RUN", str(again), "--json"))
     (loss,) = (row for row in rows if "test_loss" in row["id"])
     assert (loss["status"], loss["ratio"]) == ("measured in both", 1.0)
 

@@ -137,6 +137,7 @@ def launch_after_many(baseline: Launch, storage: Path, machine_faster: float) ->
     for number in range(7):
         data = json.loads(path.read_bytes())
         data["datetime"] = f"2030-01-01T00:{number:02}:00+00:00"
+        data["suite"]["run"] = f"run {number}"
         if number < 5:
             data["commit_info"].update(id="b" * 40, dirty=False)
             for row in data["benchmarks"]:
