@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
-from math import comb, sqrt
+from functools import cache, partial
+from math import sqrt
 from statistics import NormalDist, median
 
 from perf_tests.records.record import OUTCOMES, Json, identity_of, timing_outcomes
@@ -100,21 +100,25 @@ def ratio_interval(now: Sequence[float], before: Sequence[float]) -> tuple[float
 
 
 MOST_EXACT = 10_000
-"""Rounds; the exact sum takes a time that grows with their cube."""
+"""Rounds; the exact sum takes a time that grows with their square."""
 
 
 def median_interval(values: Sequence[float], confidence: float) -> tuple[float, float] | None:
     """The narrowest symmetric pair of order statistics around the median at `confidence`; None if there is none."""
     ordered = sorted(values)
-    count = len(ordered)
+    skipped = _skipped_on_each_side(len(ordered), confidence)
+    return None if skipped is None else (ordered[skipped], ordered[len(ordered) - 1 - skipped])
+
+
+@cache
+def _skipped_on_each_side(count: int, confidence: float) -> int | None:
     if count > MOST_EXACT:  # by the binomial distribution's normal limit
-        rank = int(count / 2 - NormalDist().inv_cdf((1 + confidence) / 2) * sqrt(count) / 2)
-        return ordered[rank - 1], ordered[count - rank]
-    chosen = None
-    below = 0.0
+        return int(count / 2 - NormalDist().inv_cdf((1 + confidence) / 2) * sqrt(count) / 2) - 1
+    chosen, below, ways = None, 0, 1
     for skipped in range(count // 2):
-        below += comb(count, skipped) / 2**count  # the median lies below the order statistic number skipped + 1
-        if 1 - 2 * below < confidence:
+        below += ways  # in so many of 2^count cases the median lies below the order statistic number skipped + 1
+        if 1 - 2 * (below / 2**count) < confidence:
             break
-        chosen = ordered[skipped], ordered[count - 1 - skipped]
+        chosen = skipped
+        ways = ways * (count - skipped) // (skipped + 1)
     return chosen
