@@ -201,7 +201,7 @@ def killed_gate(place: Place, strike: Strike) -> Iterator[str]:
         samples = read_samples(path)
         if len(samples.measurements) + len(samples.events) < appended:
             yield "a sample is lost"
-    following = place.launch(GATE, replace(strike, stage="between cases", number=12, sent=signal.SIGTERM))
+    following = place.launch(GATE, replace(strike, number=0, name="after send", sent=signal.SIGTERM))
     if following.exit_code != EXIT_CODES[signal.SIGTERM]:
         yield f"the next gate exits with {following.exit_code}"
     yield from (*processes_left(), *place.left_behind)
