@@ -98,19 +98,19 @@ def test_without_an_absolute_cache_folder_the_home_is_taken(folder: str, monkeyp
 
 
 class HotDevice(QueueDevice):
-    """Slows down by a quarter after a tenth of a second of work, and launches take a millisecond of host time."""
+    """Slows down by a quarter after a quarter of a second of work, and launches take a tenth of their work's time."""
 
     def product(self) -> None:
-        self.now += 1e-3
-        self.launch(0.010 if self.done_at < 0.1 else 0.0125)
+        self.now += 1e-4
+        self.launch(1e-3 if self.done_at < 0.25 else 1.25e-3)
 
 
 def test_a_gpu_is_timed_by_events_over_batches_before_and_under_load() -> None:
     """The launch and a wait after each batch are no part of the rate."""
     device = HotDevice()
     rate = roofline.rate_of(device.product, 100, device)
-    assert rate.burst == pytest.approx(100 / 0.010, rel=0.03)
-    assert rate.sustained == pytest.approx(100 / 0.0125, rel=0.03)
+    assert rate.burst == pytest.approx(100 / 1e-3, rel=0.03)
+    assert rate.sustained == pytest.approx(100 / 1.25e-3, rel=0.03)
 
 
 def test_what_the_measurements_hold_is_given_back_after_the_last_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
