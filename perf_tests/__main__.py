@@ -8,7 +8,9 @@ from importlib import import_module
 
 from perf_tests.verbs.exit_codes import FINE
 
-VERBS = ("audit", "compare", "gate", "kernels", "merge", "predict", "questions", "replay", "report", "tables")
+VERBS = (
+    "audit", "compare", "gate", "history", "kernels", "merge", "predict", "questions", "replay", "report", "tables",
+)  # fmt: skip
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -1,6 +1,7 @@
 """The fixtures of a benchmark: its case, its model and inputs, and its measure."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from perf_tests.counting.case_counters import parameters_of
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.gpu_health import RoundHealth
 from perf_tests.instruments.sdpa_backend import sdpa_backend
+from perf_tests.instruments.sentinels import product_seconds
 from perf_tests.measures.rounds import Measure
 from perf_tests.measures.row import Row
 from perf_tests.measures.timed import TimedMeasure
@@ -132,6 +134,7 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
         flush=None if workbench.disabled else workbench.cache_flush(case),
         on_round=workbench.on_round,
         health=RoundHealth(workbench.health),
+        sentinel=partial(product_seconds, workbench.device),
     )
     yield measure
     if measure.timing is not None:

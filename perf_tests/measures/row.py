@@ -50,6 +50,9 @@ class Timing:
     device_busy_seconds: float | None = None
     """Of one more round whose launches waited in the queue, so that the device never waited; None where unknown."""
 
+    sentinel_seconds: list[float] = field(default_factory=list)
+    """Of a product that no change of the code affects, before the first round and after the last."""
+
     @property
     def first_compiled_seconds(self) -> float:
         """The first warm-up round with its set-up, where it compiled anything."""
@@ -101,6 +104,7 @@ class Row:
             "warmup_rounds_run": timing.warmup_rounds_run,
             **({} if timing.flushed_bytes is None else {"flushed_bytes": timing.flushed_bytes}),
             **timing.drift,
+            "sentinel_seconds": timing.sentinel_seconds or None,
             "model_flops": self._model_flops,
             "device_seconds": timing.device_seconds or None,
             # On a GPU the thread that waits for the device spins.

@@ -38,6 +38,8 @@ class TimedMeasure(Measure):
     health: RoundHealth = field(default_factory=lambda: RoundHealth(None))
     flush: CacheFlush | None = None
     """Called after the set-up of each measured round, before the clock starts."""
+    sentinel: Callable[[], float] | None = None
+    """Seconds of work that no change of the code affects, called before the first round and after the last."""
     timing: Timing | None = None
     _loss_scales: list[float] = field(default_factory=list)
 
@@ -49,12 +51,17 @@ class TimedMeasure(Measure):
                 rounds.play()
             self.benchmark.pedantic(rounds.run, setup=rounds.prepare, rounds=1, warmup_rounds=0)
             return
+        before = self._sentinel_seconds()
         self.timing = self._time(rounds)
+        self.timing = replace(self.timing, sentinel_seconds=[*before, *self._sentinel_seconds()])
         self.row.refuse_the_impossible(self.timing)
         # After the last reading, because the round is not timed: its launches wait in the queue.
         busy = busy_seconds(lambda: self._prepare_measured(rounds), rounds.run, self.device)
         self.timing = replace(self.timing, device_busy_seconds=busy)
         self.benchmark.extra_info.update(self.row.of(self.timing))
+
+    def _sentinel_seconds(self) -> list[float]:
+        return [] if self.sentinel is None else [self.sentinel()]
 
     def _time(self, rounds: Rounds) -> Timing:
         gc.collect()

@@ -1,0 +1,1 @@
+"""Runs over commits: when a time or a counter changed. No torch."""

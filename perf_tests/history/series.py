@@ -1,0 +1,165 @@
+"""One case over the commits of one machine: figures, drift of the machine taken out, steps, counters."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import log as logarithm
+from statistics import median
+
+from perf_tests.history.commits import Code, Log, in_order, moment
+from perf_tests.history.launches import Figure, Identity, Launch, Machine
+from perf_tests.history.steps import LEAST_LAUNCHES, Step, scatter, steps_of
+from perf_tests.records.compare import median_interval
+
+FEWEST_FOR_DRIFT = 3
+"""Figures of a case that can show whether its drift is the sentinel's."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One commit: the median of its launches, with an interval of 95 % where there are enough of them."""
+
+    code: Code
+    seconds: float
+    interval: tuple[float, float] | None
+    launches: int
+
+
+@dataclass(frozen=True)
+class CounterChange:
+    """From one commit to the next that was recorded: exact, so any difference is the code's."""
+
+    counter: str
+    before: int
+    after: int
+    code: Code
+
+
+@dataclass(frozen=True)
+class Series:
+    """A case with one identity; `points` are in the order of the commits."""
+
+    case: str
+    identity: Identity
+    points: list[Point]
+    steps: list[Step]
+    counter_changes: list[CounterChange]
+
+    def code_of(self, step: Step) -> Code:
+        return self.points[step.start].code
+
+
+@dataclass(frozen=True)
+class Era:
+    """Launches of one machine that record the same facts of its drift; series of two eras are never joined."""
+
+    machine: Machine
+    has_sentinel: bool
+    scatter_before: float | None
+    """The usual scatter between commits, with the machine's drift inside; None where too few commits show it."""
+    scatter_after: float | None
+    """With the sentinel's drift taken out; None without a sentinel."""
+    is_corrected: bool
+    """Whether the drift is taken out, which it is where commits then agree better."""
+    codes: list[Code]
+    series: list[Series]
+
+    @property
+    def newest_run(self) -> float:
+        """When its last launch was saved, in seconds since 1970."""
+        return max(moment(launch.written) for code in self.codes for launch in code.launches)
+
+
+def eras_of(machine: Machine, log: Log) -> list[Era]:
+    """The older launches, which record no sentinel, apart from the others."""
+    return [
+        _era(machine, has_sentinel, launches, log)
+        for has_sentinel in (False, True)
+        if (launches := [one for one in machine.launches if _has_sentinel(one) == has_sentinel])
+    ]
+
+
+def new_slowdowns(era: Era, log: Log) -> list[tuple[Series, Step]]:
+    """Those that the launches of the newest code show, and all launches before them did not."""
+    slower = [(one, step) for one in era.series for step in one.steps if step.effect > 0]
+    launches = [launch for code in era.codes[:-1] for launch in code.launches]
+    if not slower or not launches:
+        return slower
+    earlier = _era(era.machine, era.has_sentinel, launches, log)
+    known = {(one.case, one.identity, step.start + shift)
+             for one in earlier.series for step in one.steps if step.effect > 0
+             for shift in range(-LEAST_LAUNCHES, LEAST_LAUNCHES + 1)}  # fmt: skip
+    return [(one, step) for one, step in slower if (one.case, one.identity, step.start) not in known]
+
+
+def _has_sentinel(launch: Launch) -> bool:
+    return any(figure.sentinel_seconds is not None for figure in launch.figures.values())
+
+
+def _era(machine: Machine, has_sentinel: bool, launches: Sequence[Launch], log: Log) -> Era:
+    codes = in_order(launches, log)
+    found = _figures(codes)
+    before = _usual_scatter([_seconds(rows, None) for rows in found.values()])
+    usual = {key: _usual_sentinel(rows) for key, rows in found.items()} if has_sentinel else {}
+    after = _usual_scatter([_seconds(rows, usual[key]) for key, rows in found.items()]) if has_sentinel else None
+    is_corrected = before is not None and after is not None and after < before
+    series = [_series(*key, rows, usual[key] if is_corrected else None) for key, rows in found.items()]
+    return Era(machine, has_sentinel, before, after, is_corrected, codes, series)
+
+
+Rows = list[tuple[Code, list[Figure]]]
+
+
+def _figures(codes: Sequence[Code]) -> dict[tuple[str, Identity], Rows]:
+    """By case and identity, the figures of each code that measured it; cases of the newest code come first."""
+    found: dict[tuple[str, Identity], Rows] = {}
+    for code in reversed(codes):
+        of_code: dict[tuple[str, Identity], list[Figure]] = {}
+        for launch in code.launches:
+            for case, figure in launch.figures.items():
+                of_code.setdefault((case, figure.identity), []).append(figure)
+        for key, figures in of_code.items():
+            found.setdefault(key, []).append((code, figures))
+    return {key: rows[::-1] for key, rows in found.items()}
+
+
+def _usual_sentinel(rows: Rows) -> float | None:
+    known = [figure.sentinel_seconds for _, figures in rows for figure in figures if figure.sentinel_seconds]
+    return median(known) if known else None
+
+
+def _corrected(figure: Figure, usual_sentinel_seconds: float | None) -> float:
+    if usual_sentinel_seconds is None or figure.sentinel_seconds is None:
+        return figure.seconds
+    return figure.seconds * usual_sentinel_seconds / figure.sentinel_seconds
+
+
+def _seconds(rows: Rows, usual_sentinel_seconds: float | None) -> list[float]:
+    return [median(_corrected(figure, usual_sentinel_seconds) for figure in figures) for _, figures in rows]
+
+
+def _usual_scatter(every_seconds: Sequence[Sequence[float]]) -> float | None:
+    known = [scatter([logarithm(s) for s in seconds]) for seconds in every_seconds if len(seconds) >= FEWEST_FOR_DRIFT]
+    return median(known) if known else None
+
+
+def _series(case: str, identity: Identity, rows: Rows, usual_sentinel_seconds: float | None) -> Series:
+    points = []
+    for code, figures in rows:
+        values = [_corrected(figure, usual_sentinel_seconds) for figure in figures]
+        points.append(Point(code, median(values), median_interval(values, 0.95), len(values)))
+    steps = steps_of([point.seconds for point in points], [point.launches for point in points])
+    return Series(case, identity, points, steps, list(_counter_changes(rows)))
+
+
+def _counter_changes(rows: Rows) -> Iterator[CounterChange]:
+    """A counter that two launches of one code disagree on is no property of the code, and left out there."""
+    known: dict[str, int] = {}
+    for code, figures in rows:
+        for name in figures[0].counters:
+            values = {figure.counters.get(name) for figure in figures}
+            value = figures[0].counters[name]
+            if len(values) > 1:
+                continue
+            if known.get(name, value) != value:
+                yield CounterChange(name, known[name], value, code)
+            known[name] = value

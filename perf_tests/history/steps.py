@@ -1,0 +1,98 @@
+"""The commits at which the level of a series moved, found by the library ruptures and tested one by one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, log1p
+from statistics import median
+
+import numpy as np
+from ruptures import KernelCPD
+from scipy.stats import t as student
+
+LEAST_LAUNCHES = 3
+"""On either side of a step: one launch alone may be disturbed, and two cannot say which of them is."""
+SMALLEST_STEP = 0.02
+"""Below it no step is named: launches of one code differ by as much between days."""
+FALSE_RATE = 1e-3
+"""Of the test of one step between two levels; how often it errs as a whole is measured, not derived."""
+
+PENALTY = 4.0
+"""Of the segmentation, in units of its kernel, which counts each point as at most 1 away from its level."""
+KERNEL_GAMMA = 0.2
+"""Of a signal in units of its own scatter: points further than about three of them count as equally far."""
+FEWEST_PAIRS = 0.37
+"""The efficiency of the median absolute deviation (Rousseeuw and Croux 1993): degrees of freedom a point."""
+MEDIAN_ERROR = 1.2533
+"""The standard error of a median over that of a mean, for normal values: sqrt(pi / 2)."""
+FINEST = 1e-4
+"""Of the scatter, in logarithms: clocks resolve no less."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """The level changes at place `start` of the series; effects are later / earlier - 1, the interval 95 %."""
+
+    start: int
+    effect: float
+    interval: tuple[float, float]
+    launches_before: int
+    launches_after: int
+
+
+def scatter(values: Sequence[float] | np.ndarray) -> float:
+    """The standard deviation of one value, from successive differences, so that steps and outliers hardly count."""
+    differences = np.diff(np.asarray(values, dtype=float))
+    if len(differences) == 0:
+        return 0.0
+    return float(1.4826 * np.median(np.abs(differences - np.median(differences))) / 2**0.5)
+
+
+def steps_of(seconds: Sequence[float], launches: Sequence[int]) -> list[Step]:
+    """The steps of a series with one figure a commit, each the median of that commit's launches."""
+    values = np.log(np.asarray(seconds, dtype=float))
+    starts = _segmentation(values, launches)
+    noise = max(scatter(values), FINEST)
+    freedom = max(1.0, FEWEST_PAIRS * (len(values) - 1))
+    limit = float(student.isf(FALSE_RATE / 2, freedom))
+    while len(starts) > 2:
+        weights = [_weight(values, launches, starts, place, noise) for place in range(1, len(starts) - 1)]
+        weakest = int(np.argmin(weights))
+        if weights[weakest] >= limit:
+            break
+        del starts[weakest + 1]
+    around = float(student.isf(0.025, freedom))
+    return [_step(values, launches, starts, place, noise * around) for place in range(1, len(starts) - 1)]
+
+
+def _segmentation(values: np.ndarray, launches: Sequence[int]) -> list[int]:
+    """Where segments begin, with both ends: generous, because each border is tested afterwards."""
+    count = len(values)
+    shortest = max(1, ceil(LEAST_LAUNCHES / median(launches))) if count else 1
+    if count < 2 * shortest:
+        return [0, count]
+    signal = (values - np.median(values)) / max(scatter(values), FINEST)
+    search = KernelCPD(kernel="rbf", min_size=shortest, params={"gamma": KERNEL_GAMMA})
+    return [0, *search.fit(signal[:, None]).predict(pen=PENALTY)]
+
+
+def _weight(values: np.ndarray, launches: Sequence[int], starts: Sequence[int], place: int, noise: float) -> float:
+    """How many standard errors two neighbouring levels are apart; 0 where no step may be named."""
+    first, start, last = starts[place - 1], starts[place], starts[place + 1]
+    difference = abs(float(np.median(values[start:last]) - np.median(values[first:start])))
+    too_few = min(sum(launches[first:start]), sum(launches[start:last])) < LEAST_LAUNCHES
+    if too_few or difference < log1p(SMALLEST_STEP):
+        return 0.0
+    return difference / (noise * _error(start - first, last - start))
+
+
+def _error(before: int, after: int) -> float:
+    """The standard error of the difference of two medians, in units of one value's."""
+    return MEDIAN_ERROR * (1 / before + 1 / after) ** 0.5
+
+
+def _step(values: np.ndarray, launches: Sequence[int], starts: Sequence[int], place: int, noise: float) -> Step:
+    first, start, last = starts[place - 1], starts[place], starts[place + 1]
+    difference = float(np.median(values[start:last]) - np.median(values[first:start]))
+    half = noise * _error(start - first, last - start)
+    low, middle, high = (float(np.expm1(value)) for value in (difference - half, difference, difference + half))
+    return Step(start, middle, (low, high), sum(launches[first:start]), sum(launches[start:last]))

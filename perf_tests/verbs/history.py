@@ -1,0 +1,72 @@
+"""`history [RUN ...]`: what changed since which commit, over all stored runs or those that are named."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from perf_tests.history.commits import read_log
+from perf_tests.history.launches import machines_of
+from perf_tests.history.series import Era, eras_of, new_slowdowns
+from perf_tests.records.chosen import chosen_paths
+from perf_tests.records.store import each_readable, write_whole
+from perf_tests.records.words import without_path
+from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
+from perf_tests.views.screens.history import history_lines, series_json, verdict_line
+from perf_tests.views.screens.lines import case_name, printable
+from perf_tests.views.tables.history_exports import EXPORTS
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="path, folder, or start of a record's name")
+    parser.add_argument("--case", metavar="PART", help="also every commit of the cases whose name has this part")
+    parser.add_argument("--export", choices=list(EXPORTS), help="print the newest machine's history for a dashboard")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the export instead of printing it")
+    parser.add_argument("--storage", type=Path, default=Path(".benchmarks"), help="where records are (.benchmarks)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    left_out: list[str] = []
+    try:
+        machines = machines_of(each_readable(chosen_paths(arguments.storage, arguments.runs), left_out))
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return UNREADABLE
+    for sentence in left_out:
+        print(f"Left out: {printable(sentence)}", file=sys.stderr)
+    log = read_log(arguments.storage)
+    eras = [era for machine in machines for era in eras_of(machine, log)]
+    eras.sort(key=lambda era: era.newest_run, reverse=True)
+    if not eras:
+        return UNREADABLE
+    if arguments.case and not any(arguments.case in case_name(one.case) for era in eras for one in era.series):
+        print(f"--case {arguments.case}: no recorded case has this in its name.", file=sys.stderr)
+        return USAGE
+    if arguments.export:
+        return _export(eras, arguments.export, arguments.output)
+    new = [found for era in eras[:1] for found in new_slowdowns(era, log)]
+    if arguments.json:
+        shown = {"eras": list(map(series_json, eras)), "new_slowdowns": [one.case for one, _ in new]}
+        print(json.dumps(shown, indent=1))
+    else:
+        print("\n\n".join("\n".join(history_lines(era, arguments.case)) for era in eras))
+        print(verdict_line(eras, new))
+    return FINDINGS if new or left_out else FINE
+
+
+def _export(eras: Sequence[Era], name: str, output: Path | None) -> int:
+    """Of the newest machine alone: a dashboard would join what cannot be compared."""
+    text = EXPORTS[name](eras[0])
+    if len(eras) > 1:
+        print("Only the newest machine is exported; name its folder for another.", file=sys.stderr)
+    if output is None:
+        print(text, end="")
+        return FINE
+    try:
+        write_whole(output, text.encode())
+    except OSError as error:
+        print(f"{output} cannot be written: {without_path(error)}; name another file with -o.", file=sys.stderr)
+        return USAGE
+    print(output)
+    return FINE

@@ -1,0 +1,57 @@
+"""A history for dashboards: Apache Otava's CSV, github-action-benchmark's custom JSON, JSON lines like asv's."""
+
+import csv
+import io
+import json
+
+from perf_tests.history.commits import moment
+from perf_tests.history.launches import Launch
+from perf_tests.history.series import Era
+from perf_tests.views.screens.lines import case_name
+
+
+def otava(era: Era) -> str:
+    """A row for each launch, a column for each case: the median in seconds, empty where it was not measured.
+
+    Otava reads it with `time_column: time`, `attributes: [commit, record]`, and each case as a metric with
+    `direction: -1`.
+    """
+    cases = list(dict.fromkeys(one.case for one in era.series))
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["time", "commit", "record", *map(case_name, cases)])
+    for code in era.codes:
+        rows.writerows([launch.written, code.name, launch.name, *_seconds(launch, cases)] for launch in code.launches)
+    return text.getvalue()
+
+
+def _seconds(launch: Launch, cases: list[str]) -> list[object]:
+    return [launch.figures[case].seconds if case in launch.figures else "" for case in cases]
+
+
+def github_action_benchmark(era: Era) -> str:
+    """The newest commit's cases for its tool `customSmallerIsBetter`: the median, and half the interval as range."""
+    newest = [(one, one.points[-1]) for one in era.series if one.points[-1].code is era.codes[-1]]
+    rows = []
+    for one, point in newest:
+        row: dict[str, object] = {"name": case_name(one.case), "unit": "ms", "value": point.seconds * 1e3}
+        if point.interval is not None:
+            row["range"] = f"± {(point.interval[1] - point.interval[0]) / 2 * 1e3:.4g}"
+        rows.append({**row, "extra": f"{point.launches} launches of {point.code.name}"})
+    return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
+
+
+def asv(era: Era) -> str:
+    """One line for each commit and case, with the names that asv's results use; `date` is in milliseconds."""
+    lines = []
+    for one in era.series:
+        for point in one.points:
+            low, high = point.interval or (None, None)
+            line = {"commit_hash": point.code.commit, "date": round(moment(point.code.date) * 1e3),
+                    "benchmark": case_name(one.case), "result": point.seconds, "ci_95_a": low, "ci_95_b": high,
+                    "number": point.launches, "params": dict(one.identity)}  # fmt: skip
+            lines.append(json.dumps(line))
+    return "\n".join(lines) + "\n"
+
+
+EXPORTS = {"otava": otava, "github-action-benchmark": github_action_benchmark, "asv": asv}
