@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import log as logarithm
+from math import log as log_ratio
 from statistics import median
 
 from perf_tests.history.commits import Code, Log, in_order, moment
 from perf_tests.history.launches import Figure, Identity, Launch, Machine
-from perf_tests.history.steps import LEAST_LAUNCHES, Step, scatter, steps_of
+from perf_tests.history.steps import LEAST_LAUNCHES, Step, steps_of
 from perf_tests.records.compare import median_interval
 
 FEWEST_FOR_DRIFT = 3
@@ -54,9 +54,9 @@ class Era:
 
     machine: Machine
     has_sentinel: bool
-    scatter_before: float | None
-    """The usual scatter between commits, with the machine's drift inside; None where too few commits show it."""
-    scatter_after: float | None
+    spread_before: float | None
+    """Of a usual case over all commits, with the machine's drift inside; None where too few commits show it."""
+    spread_after: float | None
     """With the sentinel's drift taken out; None without a sentinel."""
     is_corrected: bool
     """Whether the drift is taken out, which it is where commits then agree better."""
@@ -98,9 +98,9 @@ def _has_sentinel(launch: Launch) -> bool:
 def _era(machine: Machine, has_sentinel: bool, launches: Sequence[Launch], log: Log) -> Era:
     codes = in_order(launches, log)
     found = _figures(codes)
-    before = _usual_scatter([_seconds(rows, None) for rows in found.values()])
+    before = _usual_spread([_seconds(rows, None) for rows in found.values()])
     usual = {key: _usual_sentinel(rows) for key, rows in found.items()} if has_sentinel else {}
-    after = _usual_scatter([_seconds(rows, usual[key]) for key, rows in found.items()]) if has_sentinel else None
+    after = _usual_spread([_seconds(rows, usual[key]) for key, rows in found.items()]) if has_sentinel else None
     is_corrected = before is not None and after is not None and after < before
     series = [_series(*key, rows, usual[key] if is_corrected else None) for key, rows in found.items()]
     return Era(machine, has_sentinel, before, after, is_corrected, codes, series)
@@ -137,9 +137,16 @@ def _seconds(rows: Rows, usual_sentinel_seconds: float | None) -> list[float]:
     return [median(_corrected(figure, usual_sentinel_seconds) for figure in figures) for _, figures in rows]
 
 
-def _usual_scatter(every_seconds: Sequence[Sequence[float]]) -> float | None:
-    known = [scatter([logarithm(s) for s in seconds]) for seconds in every_seconds if len(seconds) >= FEWEST_FOR_DRIFT]
+def _usual_spread(every_seconds: Sequence[Sequence[float]]) -> float | None:
+    """The median over the cases, because a few of them may have steps of their own."""
+    known = [_spread(seconds) for seconds in every_seconds if len(seconds) >= FEWEST_FOR_DRIFT]
     return median(known) if known else None
+
+
+def _spread(seconds: Sequence[float]) -> float:
+    """The median distance from the median in logarithms; not of successive commits, between which drift is small."""
+    middle = median(seconds)
+    return median(abs(log_ratio(value / middle)) for value in seconds)
 
 
 def _series(case: str, identity: Identity, rows: Rows, usual_sentinel_seconds: float | None) -> Series:

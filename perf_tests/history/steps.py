@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, log1p
-from statistics import median
+from math import log1p
 
 import numpy as np
 from ruptures import KernelCPD
@@ -16,8 +15,8 @@ SMALLEST_STEP = 0.02
 FALSE_RATE = 1e-3
 """Of the test of one step between two levels; how often it errs as a whole is measured, not derived."""
 
-PENALTY = 4.0
-"""Of the segmentation, in units of its kernel, which counts each point as at most 1 away from its level."""
+PENALTY = 2.5
+"""Of a border, in units of the kernel: a launch counts as at most 1 away from its level, so two do not pay for one."""
 KERNEL_GAMMA = 0.2
 """Of a signal in units of its own scatter: points further than about three of them count as equally far."""
 FEWEST_PAIRS = 0.37
@@ -65,14 +64,18 @@ def steps_of(seconds: Sequence[float], launches: Sequence[int]) -> list[Step]:
 
 
 def _segmentation(values: np.ndarray, launches: Sequence[int]) -> list[int]:
-    """Where segments begin, with both ends: generous, because each border is tested afterwards."""
-    count = len(values)
-    shortest = max(1, ceil(LEAST_LAUNCHES / median(launches))) if count else 1
-    if count < 2 * shortest:
-        return [0, count]
-    signal = (values - np.median(values)) / max(scatter(values), FINEST)
-    search = KernelCPD(kernel="rbf", min_size=shortest, params={"gamma": KERNEL_GAMMA})
-    return [0, *search.fit(signal[:, None]).predict(pen=PENALTY)]
+    """Where segments begin, with both ends: generous, because each border is tested afterwards.
+
+    A commit has as many points as launches, so that the search weighs them; all have the commit's figure.
+    """
+    ends = np.cumsum(launches)
+    if len(ends) == 0 or ends[-1] < 2 * LEAST_LAUNCHES:
+        return [0, len(values)]
+    signal = np.repeat((values - np.median(values)) / max(scatter(values), FINEST), launches)
+    search = KernelCPD(kernel="rbf", min_size=LEAST_LAUNCHES, params={"gamma": KERNEL_GAMMA})
+    borders = search.fit(signal[:, None]).predict(pen=PENALTY)[:-1]
+    nearest = {int(np.argmin(np.abs(ends - border))) + 1 for border in borders}
+    return sorted({0, *nearest, len(values)})
 
 
 def _weight(values: np.ndarray, launches: Sequence[int], starts: Sequence[int], place: int, noise: float) -> float:

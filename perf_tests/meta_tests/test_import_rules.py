@@ -11,7 +11,7 @@ import pytest
 from perf_tests.meta_tests.documents import ROOT, page
 
 ROOMS = (
-    *("model", "phases", "identity", "limits", "records", "traces", "audit", "gate", "views", "instruments"),
+    *("model", "phases", "identity", "limits", "records", "traces", "audit", "gate", "history", "views", "instruments"),
     *(
         "own",
         "options",
@@ -29,7 +29,7 @@ ROOMS = (
 )
 """From what is measured to what tests the tools."""
 
-WITHOUT_TORCH = ("phases", "identity", "limits", "records", "traces", "audit", "gate", "views", "verbs")
+WITHOUT_TORCH = ("phases", "identity", "limits", "records", "traces", "audit", "gate", "history", "views", "verbs")
 
 FILES = [*(ROOT / "model").glob("**/*.py"), *(ROOT / "perf_tests").glob("**/*.py")]
 
@@ -107,6 +107,7 @@ FORBIDDEN = {
     "model": ("pytest", "numerics_tests", "numpy"),
     "instruments": ("pytest", "perf_tests.records"),
     "gate": ("pytest",),
+    "history": ("pytest",),
     "records": ("pytest",),
 }
 

@@ -6,6 +6,7 @@ import pytest
 
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.device import CpuDevice
+from perf_tests.instruments.sentinels import product_seconds
 from perf_tests.measures import timed
 from perf_tests.measures.row import Row
 from perf_tests.measures.timed import TimedMeasure
@@ -46,3 +47,23 @@ def test_cpu_time_is_left_out_where_the_thread_that_waits_for_the_device_spins(w
     device, benchmark = CpuDevice(CPU), LoopBenchmark()
     TimedMeasure(benchmark, Clock(device), device, 3, 1, Row(language_model_case(device=where)))(lambda: None)
     assert (benchmark.extra_info["cpu_seconds"] is not None) == is_kept
+
+
+def test_a_product_is_timed_before_the_first_round_and_after_the_last() -> None:
+    device, benchmark, calls = CpuDevice(CPU), LoopBenchmark(), list[str]()
+
+    def sentinel() -> float:
+        calls.append("sentinel")
+        return float(len(calls))
+
+    row = Row(language_model_case())
+    TimedMeasure(benchmark, Clock(device), device, 3, 1, row, sentinel=sentinel)(lambda: calls.append("round"))
+    assert calls == ["sentinel", *["round"] * 4, "sentinel"]
+    assert benchmark.extra_info["sentinel_seconds"] == [1.0, 6.0]
+
+
+def test_the_product_gives_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, released = CpuDevice(CPU), list[bool]()
+    monkeypatch.setattr(device, "release_memory", lambda: released.append(True))
+    assert product_seconds(device) > 0
+    assert released == [True]

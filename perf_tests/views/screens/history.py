@@ -33,17 +33,17 @@ def _conditions(era: Era) -> list[str]:
     ]
     if not era.has_sentinel:
         lines.append("these launches recorded no product beside their cases: drift of the machine is in the figures")
-    elif era.scatter_before is None or era.scatter_after is None:
+    elif era.spread_before is None or era.spread_after is None:
         lines.append("too few commits to tell whether the machine drifted")
     elif era.is_corrected:
         lines.append(
-            f"drift of the machine taken out by a product timed beside each case: commits scatter by "
-            f"{era.scatter_after:.1%} instead of {era.scatter_before:.1%}"
+            f"drift of the machine taken out by a product timed beside each case: half of the commits lie within "
+            f"{era.spread_after:.1%} of a case's median instead of {era.spread_before:.1%}"
         )
     else:
         lines.append(
-            f"drift of the machine left in: without it commits would scatter by {era.scatter_after:.1%} instead of "
-            f"{era.scatter_before:.1%}"
+            f"drift of the machine left in: a product timed beside each case does not explain it, half of the commits "
+            f"lie within {era.spread_before:.1%} of a case's median, and {era.spread_after:.1%} without its drift"
         )
     return lines
 
@@ -98,8 +98,8 @@ def series_json(era: Era) -> dict[str, object]:
         "machine": machine_line(era.machine.record),
         "has_sentinel": era.has_sentinel,
         "drift_taken_out": era.is_corrected,
-        "scatter_between_commits": era.scatter_before,
-        "scatter_without_drift": era.scatter_after,
+        "spread_between_commits": era.spread_before,
+        "spread_without_drift": era.spread_after,
         "commits": [
             {"name": code.name, "commit": code.commit, "date": code.date, "subject": code.subject,
              "records": [launch.name for launch in code.launches]}

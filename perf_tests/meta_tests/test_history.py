@@ -1,0 +1,239 @@
+"""A history over commits: steps named at the commit that starts them, and nothing else."""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perf_tests.__main__ import main
+from perf_tests.history.commits import Log, read_log
+from perf_tests.history.launches import machines_of
+from perf_tests.history.series import Era, eras_of, new_slowdowns
+from perf_tests.history.steps import steps_of
+from perf_tests.meta_tests.documents import block, output, page
+from perf_tests.meta_tests.git_repository import git
+from perf_tests.proofs.history_steps import invented, relabelled
+from perf_tests.proofs.synthetic import BACKWARD, FORWARD, record, timed, write_record
+from perf_tests.records.record import Json
+from perf_tests.records.store import StoredRecord
+from perf_tests.views.screens.history import history_lines
+from perf_tests.views.tables.history_exports import asv, github_action_benchmark, otava
+
+NO_LOG = Log({}, {}, {})
+COUNT, START = 24, 14
+NOISE = 1 + 0.01 * np.random.default_rng(1).standard_normal(COUNT)
+
+
+def name_of(number: int) -> str:
+    return f"{number:02x}" * 20
+
+
+def launch(
+    number: int, seconds: float, commit: str | None = None, sentinel: float | None = 1e-3, **extra: object
+) -> Json:
+    """A record of one case, of a commit made in minute `number`."""
+    day = f"2030-01-01T{number // 60:02}:{number % 60:02}:00+00:00"
+    around: Json = {} if sentinel is None else {"sentinel_seconds": [sentinel, sentinel]}
+    data = record([timed(FORWARD, [seconds] * 5, **around, **extra)], written=day)
+    identifier = name_of(number) if commit is None else commit
+    return {**data, "commit_info": {"id": identifier, "dirty": False, "time": day}}
+
+
+def history(records: Sequence[Json], log: Log = NO_LOG) -> list[Era]:
+    stored = [StoredRecord(Path(f"folder/{place:04}_a.json"), data) for place, data in enumerate(records)]
+    return [era for machine in machines_of(stored) for era in eras_of(machine, log)]
+
+
+def with_step(effect: float, count: int = COUNT) -> list[Json]:
+    return [launch(place, NOISE[place] * (1 + effect * (place >= START))) for place in range(count)]
+
+
+def test_a_step_is_named_at_the_commit_that_starts_it_with_its_launches() -> None:
+    (era,) = history(with_step(0.2))
+    (step,) = era.series[0].steps
+    assert era.series[0].code_of(step).commit == name_of(START)
+    assert (step.launches_before, step.launches_after) == (START, COUNT - START)
+    assert step.interval[0] < 0.2 < step.interval[1]
+
+
+@pytest.mark.parametrize("place", [5, COUNT - 1])
+def test_one_disturbed_launch_is_no_step(place: int) -> None:
+    records = with_step(0.0)
+    records[place] = launch(place, 1.5)
+    (era,) = history(records)
+    assert era.series[0].steps == []
+
+
+def test_a_single_newest_commit_is_enough_where_it_was_launched_three_times() -> None:
+    base = [1 + 0.01 * (place % 3) for place in range(COUNT)]
+    assert steps_of([*base, 1.3], [1] * COUNT + [1]) == []
+    assert [step.start for step in steps_of([*base, 1.3], [3] * COUNT + [3])] == [COUNT]
+
+
+def test_drift_that_the_sentinel_shares_is_no_step() -> None:
+    slow = [1.2 if place >= START else 1.0 for place in range(COUNT)]
+    drifting = [launch(place, NOISE[place] * slow[place], sentinel=1e-3 * slow[place]) for place in range(COUNT)]
+    (era,) = history(drifting)
+    assert era.is_corrected
+    assert era.series[0].steps == []
+
+
+def test_a_sentinel_that_does_not_explain_the_figures_corrects_nothing() -> None:
+    wild = [launch(place, NOISE[place], sentinel=1e-3 * (1 + place % 2)) for place in range(COUNT)]
+    (era,) = history(wild)
+    assert not era.is_corrected
+    assert max(point.seconds for point in era.series[0].points) < 1.05
+
+
+def test_older_launches_without_a_sentinel_form_a_series_of_their_own() -> None:
+    records = [launch(place, 1.0, sentinel=None if place < START else 1e-3) for place in range(COUNT)]
+    old, new = history(records)
+    assert [len(era.series[0].points) for era in (old, new)] == [START, COUNT - START]
+    assert "recorded no product" in "\n".join(history_lines(old))
+
+
+def test_machines_builds_and_identities_are_never_joined() -> None:
+    ours = [launch(place, 1.0) for place in range(3)]
+    other = [{**launch(9, 3.0), "machine_info": record(torch="2.12.0")["machine_info"]}]
+    larger = [launch(8, 9.0, batch_size=64)]
+    first, second = history([*ours, *other, *larger])
+    assert [len(one.points) for one in first.series] == [1, 3]
+    assert [len(one.points) for one in second.series] == [1]
+
+
+def test_a_run_that_was_saved_twice_is_one_launch() -> None:
+    one = launch(1, 1.0)
+    one["suite"]["run"] = "abc"
+    (era,) = history([one, one])
+    assert era.series[0].points[0].launches == 1
+
+
+def test_a_counter_has_the_commit_that_changed_it() -> None:
+    records = [launch(place, 1.0, kernel_launches=560 if place < START else 562) for place in range(COUNT)]
+    (era,) = history(records)
+    (change,) = era.series[0].counter_changes
+    assert (change.before, change.after, change.code.commit) == (560, 562, name_of(START))
+
+
+def test_a_slowdown_is_new_only_with_the_launches_that_first_show_it() -> None:
+    shown_by = [bool(new_slowdowns(history(with_step(0.2, count))[0], NO_LOG)) for count in range(START + 1, COUNT)]
+    assert shown_by.count(True) == 1
+    assert shown_by.index(True) == 2  # the third launch of the slower code
+    assert not new_slowdowns(history(with_step(-0.2, START + 3))[0], NO_LOG)
+
+
+def test_git_orders_commits_even_if_a_clock_went_backwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    for year in (2031, 2029, 2030):
+        monkeypatch.setenv("GIT_COMMITTER_DATE", f"{year}-01-01T00:00:00+00:00")
+        git(tmp_path, "init", "-q", "-b", "main")
+        git(tmp_path, "commit", "-q", "--allow-empty", "-m", f"of {year}")
+        made.append(git(tmp_path, "rev-parse", "HEAD"))
+    gone = launch(5, 1.0, "f" * 40)
+    (era,) = history([launch(place, 1.0, made[place]) for place in (2, 0, 1)] + [gone], read_log(tmp_path))
+    assert [code.subject for code in era.codes] == ["", "of 2031", "of 2029", "of 2030"]
+
+
+def test_without_git_commits_are_ordered_by_the_dates_in_their_records(tmp_path: Path) -> None:
+    (era,) = history([launch(place, 1.0) for place in (2, 0, 1)], read_log(tmp_path / "none"))
+    assert [code.commit for code in era.codes] == [name_of(place) for place in range(3)]
+
+
+def test_code_with_changes_is_not_its_commit() -> None:
+    dirty = launch(1, 1.0)
+    dirty["commit_info"]["dirty"] = True
+    (era,) = history([launch(1, 1.0), dirty])
+    assert [code.name for code in era.codes] == ["010101010101", "010101010101 with changes"]
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Callable[[Sequence[Json]], list[str]]:
+    def store(records: Sequence[Json]) -> list[str]:
+        for place, data in enumerate(records):
+            write_record(tmp_path / "machine" / f"{place:04}_a.json", data)
+        return ["history", "--storage", str(tmp_path)]
+
+    return store
+
+
+def test_the_verb_ends_with_1_when_the_newest_commit_shows_a_slowdown(
+    stored: Callable[[Sequence[Json]], list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(stored(with_step(0.2, START + 3))) == 1
+    printed = capsys.readouterr().out
+    assert "forward tiny-ctx8-fp32-naive" in printed
+    assert "3 against 14" in printed
+    assert main(stored(with_step(0.2))) == 0
+
+
+def test_the_verb_prints_for_machines_and_names_what_it_left_out(
+    stored: Callable[[Sequence[Json]], list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = stored(with_step(0.2))
+    future = launch(1, 1.0)
+    future["suite"]["format_version"] = 99
+    write_record(tmp_path / "machine" / "0099_a.json", future)
+    assert main([*words, "--json"]) == 1
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["eras"][0]["cases"][0]["steps"][0]["launches_after"] == COUNT - START
+    assert "format version is 99" in printed.err
+
+
+def test_the_page_shows_what_the_verb_prints(
+    stored: Callable[[Sequence[Json]], list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    drift = np.linspace(1, 1.1, COUNT)
+    launches = [
+        launch(place, figure * drift[place] * (1.2 if place >= START else 1.0), sentinel=1e-3 * drift[place],
+               kernel_launches=560 if place < START else 562)
+        for place, figure in enumerate(NOISE)
+    ]  # fmt: skip
+    main(stored(launches))
+    assert output(block(page("history"), "history")) == capsys.readouterr().out.splitlines()
+
+
+def test_a_case_that_no_record_has_and_an_output_that_cannot_be_written_are_usage_errors(
+    stored: Callable[[Sequence[Json]], list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = stored(with_step(0.0))
+    assert main([*words, "--case", "backwards"]) == 2
+    assert main([*words, "--export", "otava", "-o", str(tmp_path / "none" / "file.csv")]) == 2
+    assert str(tmp_path / "none" / "file.csv") in capsys.readouterr().err
+
+
+def test_hostile_names_cannot_move_the_cursor(
+    stored: Callable[[Sequence[Json]], list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = launch(1, 1.0, "\x1b[2Jevil")
+    data["benchmarks"][0]["fullname"] = "test_\x1b2J[a]"
+    assert main([*stored([data]), "--case", "2J"]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_exports_hold_every_commit_and_case() -> None:
+    records = with_step(0.2)
+    records[-1]["benchmarks"].append(timed(BACKWARD, [2.0] * 5, sentinel_seconds=[1e-3, 1e-3]))
+    (era,) = history(records)
+    rows = list(csv.DictReader(io.StringIO(otava(era))))
+    assert len(rows) == COUNT
+    assert [rows[place]["backward tiny-ctx8-fp32-naive"] for place in (0, -1)] == ["", "2.0"]
+    newest = json.loads(github_action_benchmark(era))
+    assert {row["name"]: row["value"] for row in newest}["backward tiny-ctx8-fp32-naive"] == 2000.0
+    lines = [json.loads(line) for line in asv(era).splitlines()]
+    assert len(lines) == COUNT + 1
+    assert {"commit_hash", "date", "benchmark", "result"} <= lines[0].keys()
+
+
+def test_planted_steps_are_found_and_none_where_none_is() -> None:
+    score = invented(np.random.default_rng(7), commits=100, cases=8, planted=6)
+    assert score.all.count == score.all.of == 6
+    assert score.false == 0
+
+
+def test_launches_without_a_change_have_no_step_in_any_order() -> None:
+    stored = [StoredRecord(Path(f"folder/{place:04}_a.json"), data) for place, data in enumerate(with_step(0.0))]
+    assert relabelled(machines_of(stored)[0], np.random.default_rng(3), orders=20) == (0, 20 * COUNT)
