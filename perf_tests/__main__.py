@@ -9,7 +9,8 @@ from importlib import import_module
 from perf_tests.verbs.exit_codes import FINE
 
 VERBS = (
-    "audit", "compare", "gate", "history", "kernels", "merge", "predict", "questions", "replay", "report", "tables",
+    "audit", "bisect", "compare", "gate", "history", "kernels", "merge", "predict", "questions", "replay", "report",
+    "tables",
 )  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""One gate at a time: two would share the machine, and neither could tell its neighbour from a slow side."""
+"""One gate, or search with the gate, at a time: two would share the machine, and neither could tell its neighbour from
+a slow side."""
 
 import fcntl
 import os
@@ -10,38 +11,36 @@ from pathlib import Path
 
 from perf_tests.paired.trees import TREES, TreeError
 
-_LOCK = "perf-tests-gate.lock"
-
 
 class BesideAnotherError(Exception):
     """Another gate measures on this machine; the message is one sentence."""
 
 
 @contextmanager
-def alone() -> Iterator[None]:
-    """Holds the lock of the temporary folder, after removing the trees of runs that were killed.
+def alone(what: str = "gate", folders: str = TREES) -> Iterator[None]:
+    """Holds the lock of the temporary folder, after removing the `folders` of runs that were killed.
 
     The lock ends with its process; its file stays. Raises BesideAnotherError where another run holds it, TreeError
     where it cannot be opened.
     """
     try:
         folder = Path(tempfile.gettempdir())
-        lock = _opened(folder / _LOCK)
+        lock = _opened(folder / f"perf-tests-{what}.lock")
     except OSError as error:
-        raise TreeError(f"The gate cannot lock the machine: {error}; set TMPDIR to a folder to write to.") from error
+        raise TreeError(f"The {what} cannot lock the machine: {error}; set TMPDIR to a folder to write to.") from error
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             process = os.pread(lock, 20, 0).decode(errors="replace").strip() or "unknown"
             raise BesideAnotherError(
-                f"Another gate, process {process}, is measuring on this machine, and two at once would disturb each "
+                f"Another {what}, process {process}, is measuring on this machine, and two at once would disturb each "
                 "other; wait for its end."
             ) from error
         with suppress(OSError):  # of another user, who left it
             os.ftruncate(lock, 0)
             os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-        for left in folder.glob(f"{TREES}*"):
+        for left in folder.glob(f"{folders}*"):
             shutil.rmtree(left, ignore_errors=True)
         yield
     finally:

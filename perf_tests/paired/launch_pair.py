@@ -46,11 +46,11 @@ def worker_environment(draw: Draw) -> dict[str, str]:
         "PYTHONHASHSEED": str(draw.hash_seed),
         "PERF_TESTS_PADDING": "x" * draw.padding_bytes,
         # Without the repository itself: its model/ would replace one that a tree lacks.
-        "PYTHONPATH": os.pathsep.join(_path_without_the_suite(inherited.get("PYTHONPATH", ""))),
+        "PYTHONPATH": os.pathsep.join(path_without_the_suite(inherited.get("PYTHONPATH", ""))),
     }
 
 
-def _path_without_the_suite(path: str) -> list[str]:
+def path_without_the_suite(path: str) -> list[str]:
     """Absolute, because a worker starts in another folder."""
     root = Path(__file__).resolve().parents[2]
     entries = [Path(entry).resolve() for entry in path.split(os.pathsep) if entry]

@@ -78,26 +78,26 @@ def _sources(folder: Path) -> dict[Path, bytes]:
     return {path.relative_to(folder): path.read_bytes() for path in files}
 
 
-def find_commit(root: Path, revision: str) -> Commit:
-    """The commit of `revision` in the repository of `root`; raises TreeError with the next step."""
+def find_commit(root: Path, revision: str, option: str = "--against") -> Commit:
+    """The commit of `revision`, typed after `option`, in `root`'s repository; raises TreeError with the next step."""
     if shutil.which("git") is None:
-        raise TreeError(f"--against {revision} needs git, and there is none on the PATH; install it.")
+        raise TreeError(f"{option} {revision} needs git, and there is none on the PATH; install it.")
     inside = _git(root, "rev-parse", "--show-prefix")
     if "dubious ownership" in inside.stderr:
         raise TreeError(
-            f"--against {revision}: git does not read {root}, which belongs to another user; allow it with "
+            f"{option} {revision}: git does not read {root}, which belongs to another user; allow it with "
             f"`git config --global --add safe.directory {root}`."
         )
     if inside.returncode:
-        raise TreeError(f"--against {revision} needs a git repository, and {root} is in none; clone the project.")
+        raise TreeError(f"{option} {revision} needs a git repository, and {root} is in none; clone the project.")
     asked = ("rev-parse", "--verify", "--quiet", "--end-of-options")
     found = _git(root, *asked, f"{revision}^{{commit}}")
     full_hash = found.stdout.strip().splitlines()[-1:] if found.returncode == 0 else []
     if not full_hash:
-        raise TreeError(_why_not_found(root, revision, asked))
+        raise TreeError(_why_not_found(root, revision, option, asked))
     if not _is_shallow(root) and _git(root, "merge-base", "HEAD", full_hash[0]).returncode == 1:
         raise TreeError(
-            f"--against {shlex.quote(revision)} is a commit of another project: it shares no history with HEAD; "
+            f"{option} {shlex.quote(revision)} is a commit of another project: it shares no history with HEAD; "
             "give a revision of this one (`git log`)."
         )
     return Commit(revision, full_hash[0], inside.stdout.strip())
@@ -107,24 +107,24 @@ def _is_shallow(root: Path) -> bool:
     return _git(root, "rev-parse", "--is-shallow-repository").stdout.strip() == "true"
 
 
-def _why_not_found(root: Path, revision: str, asked: Sequence[str]) -> str:
+def _why_not_found(root: Path, revision: str, option: str, asked: Sequence[str]) -> str:
     if _git(root, *asked, f"origin/{revision}^{{commit}}").returncode == 0:
         return (
-            f"--against {revision} names no revision here, but origin/{revision} is there: --against origin/{revision}."
+            f"{option} {revision} names no revision here, but origin/{revision} is there: {option} origin/{revision}."
         )
     if revision and _is_shallow(root):
         if set(revision) & set("~^@:"):  # counted from another revision, which no server knows by this name
             return (
-                f"--against {revision} is not in this shallow clone; fetch the history first with "
+                f"{option} {revision} is not in this shallow clone; fetch the history first with "
                 "`git fetch --unshallow`, or clone with it (actions/checkout: fetch-depth: 0)."
             )
         return (
-            f"--against {revision} is not in this shallow clone; fetch it first with "
-            f"`git fetch --depth=1 origin {revision}` and give --against FETCH_HEAD, "
+            f"{option} {revision} is not in this shallow clone; fetch it first with "
+            f"`git fetch --depth=1 origin {revision}` and give {option} FETCH_HEAD, "
             "or clone with the whole history (actions/checkout: fetch-depth: 0)."
         )
     return (
-        f"--against {shlex.quote(revision)} names no revision of this repository; "
+        f"{option} {shlex.quote(revision)} names no revision of this repository; "
         "give a branch, a tag or a commit (`git log`)."
     )
 
@@ -213,6 +213,16 @@ def _copy(root: Path, files: Iterable[Path], tree: Path) -> None:
     for file in files:
         (tree / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(root / file, tree / file, follow_symlinks=False)
+
+
+def copy_measuring_code(root: Path, tree: Path) -> None:
+    """Replace the measuring code of `tree` with that of the working tree."""
+    for name in MEASURING_CODE:
+        if (tree / name).is_dir():
+            shutil.rmtree(tree / name)
+        else:
+            (tree / name).unlink(missing_ok=True)
+    _copy(root, filter(_measures, _files_of_working_tree(root, None)), tree)
 
 
 def _check_out(root: Path, base: Commit, files: Iterable[Path], tree: Path) -> None:

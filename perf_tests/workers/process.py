@@ -76,11 +76,8 @@ class WorkerProcess:
         return f"its process exited with {code}" + (f": {words}" if (words := self._last_words()) else "")
 
     def _last_words(self) -> str:
-        """pytest's last error line, or else the last line printed, without a full stop."""
         self.log.seek(0)
-        lines = [line.strip() for line in self.log.read().decode(errors="replace").splitlines() if line.strip()]
-        errors = [line for line in lines if line.startswith("ERROR")]
-        return (errors or lines or [""])[-1].rstrip(".")
+        return last_words(self.log.read().decode(errors="replace"))
 
     def end(self) -> None:
         """Kill the worker and every process that it started."""
@@ -91,6 +88,13 @@ class WorkerProcess:
             self.process.stdin.close()
         self.channel.close()
         self.log.close()
+
+
+def last_words(printed: str) -> str:
+    """pytest's last error line, or else the last line printed, without a full stop."""
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR")]
+    return (errors or lines or [""])[-1].rstrip(".")
 
 
 def start_worker(module: str, folder: Path, environment: Mapping[str, str], side: Side | None = None) -> WorkerProcess:

@@ -1,0 +1,68 @@
+"""`bisect GOOD BAD --case ID`: the first commit that made a case slower, by `git bisect` with the gate."""
+
+import argparse
+import json
+import math
+import sys
+from pathlib import Path
+
+from perf_tests.bisection.clone import SearchError
+from perf_tests.bisection.lines import found_json, found_lines, progress_line
+from perf_tests.bisection.search import Asked, Found, RevisionsError, search
+from perf_tests.bisection.task import Judged
+from perf_tests.paired.alone import BesideAnotherError
+from perf_tests.paired.trees import TreeError
+from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
+
+ROOT = Path(__file__).resolve().parents[2]
+INTERRUPTED = 130
+"""A shell's own after Ctrl-C."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("good", help="a revision before the slowdown")
+    parser.add_argument("bad", help="a later one, which contains it")
+    parser.add_argument("--case", required=True, metavar="ID", help="the case, as pytest names it")
+    parser.add_argument(
+        "--gate-minutes",
+        type=float,
+        default=15.0,
+        metavar="MINUTES",
+        help="measure a commit for at most this many minutes, an undecided one twice as long again (15)",
+    )
+    parser.add_argument("options", nargs="*", metavar="-- OPTION",
+                        help="what else to give to pytest, so that it collects the case")  # fmt: skip
+
+
+def run(arguments: argparse.Namespace) -> int:
+    case = arguments.case
+    if not (case.startswith("perf_tests/test_") and "::" in case and case.endswith("]")):
+        print(f"--case {case} names no case; write perf_tests/FILE.py::TEST[AXES], as the gate does.", file=sys.stderr)
+        return USAGE
+    if not 0 < arguments.gate_minutes < math.inf:
+        print(f"--gate-minutes {arguments.gate_minutes} is not a positive number of minutes.", file=sys.stderr)
+        return USAGE
+    asked = Asked(arguments.good, arguments.bad, case, tuple(arguments.options), arguments.gate_minutes)
+    try:
+        found = search(ROOT, asked, _tell)
+    except (RevisionsError, TreeError) as error:
+        print(error, file=sys.stderr)
+        return USAGE
+    except (BesideAnotherError, SearchError, OSError) as error:
+        print(error, file=sys.stderr)
+        return UNREADABLE
+    except KeyboardInterrupt:
+        print("Interrupted; the repository is as it was.", file=sys.stderr)
+        return INTERRUPTED
+    print(json.dumps(found_json(found, asked)) if arguments.json else "\n".join(found_lines(found, asked)))
+    return exit_code(found)
+
+
+def exit_code(found: Found) -> int:
+    if found.suspects:
+        return FINDINGS
+    return {"not slower": FINE, "absent": USAGE}.get(found.steps[0].state, UNREADABLE)
+
+
+def _tell(news: str | Judged) -> None:
+    print(news if isinstance(news, str) else progress_line(news), file=sys.stderr, flush=True)
