@@ -143,6 +143,13 @@ REAL_SLOWDOWNS = {
 }
 
 
+def slow_attention(tree: Path, shapes: dict[tuple[int, int], float]) -> None:
+    """Slow the reference attention of these head widths and sequence lengths by a share each."""
+    (tree / "model/extra_work.py").write_text(EXTRA_WORK)
+    attention = SLOWER_ATTENTION.replace("{shares}", repr(shapes))
+    replaced("model/attention.py", "\n\ndef sdpa_attention(", f"{attention}\n\ndef sdpa_attention(")(tree)
+
+
 def slowed(choose: random.Random) -> tuple[Change, dict[str, float]]:
     """A change that slows the phases of the model and the reference attention, and by how much which benchmark."""
     of_phases = (*WATCHED_SLOWDOWNS, choose.choice(OTHER_SLOWDOWNS))
@@ -150,9 +157,7 @@ def slowed(choose: random.Random) -> tuple[Change, dict[str, float]]:
     shapes = dict(zip(choose.sample(SHAPES, len(SHAPES)), 2 * WATCHED_SLOWDOWNS, strict=True))
 
     def change(tree: Path) -> None:
-        (tree / "model/extra_work.py").write_text(EXTRA_WORK)
-        attention = SLOWER_ATTENTION.replace("{shares}", repr(shapes))
-        replaced("model/attention.py", "\n\ndef sdpa_attention(", f"{attention}\n\ndef sdpa_attention(")(tree)
+        slow_attention(tree, shapes)
         training = SLOWER_TRAINING.replace("{shares}", repr({METHODS[phase]: phases[phase] for phase in METHODS}))
         with (tree / "model/training.py").open("a") as file:
             file.write(training)
