@@ -68,7 +68,15 @@ def planted(clone: Path, slower: int) -> list[str]:
 
 def searched(clone: Path, good: str, minutes: str) -> Json:
     """What `bisect` says for machines; its progress goes to the screen. Raises LaunchError."""
-    words = ("bisect", good, "HEAD", f"--case={CASE}", f"--gate-minutes={minutes}", "--json", "--", *OPTIONS)
+    words = (
+        "bisect",
+        good,
+        "HEAD",
+        f"--case={CASE}",
+        f"--gate-minutes={minutes}",
+        f"--options={' '.join(OPTIONS)}",
+        "--json",
+    )
     command = (sys.executable, "-m", "perf_tests", *words)
     ended = subprocess.run(command, cwd=clone, stdout=subprocess.PIPE, text=True)
     if not ended.stdout:

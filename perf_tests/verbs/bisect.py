@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+import shlex
 import sys
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MINUTES",
         help="measure a commit for at most this many minutes, an undecided one twice as long again (15)",
     )
-    parser.add_argument("options", nargs="*", metavar="-- OPTION",
+    parser.add_argument("--options", default="", metavar="'OPTION ...'",
                         help="what else to give to pytest, so that it collects the case")  # fmt: skip
 
 
@@ -42,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not 0 < arguments.gate_minutes < math.inf:
         print(f"--gate-minutes {arguments.gate_minutes} is not a positive number of minutes.", file=sys.stderr)
         return USAGE
-    asked = Asked(arguments.good, arguments.bad, case, tuple(arguments.options), arguments.gate_minutes)
+    asked = Asked(arguments.good, arguments.bad, case, tuple(shlex.split(arguments.options)), arguments.gate_minutes)
     try:
         found = search(ROOT, asked, _tell)
     except (RevisionsError, TreeError) as error:
