@@ -274,6 +274,8 @@ OPTIONS = (
            parse=as_typed, metavar="REV"),
     Option("--against-option", "gate: base runs with this value of an axis, for example attention=sdpa",
            parse=as_typed, metavar="AXIS=VALUE"),
+    Option("--against-python", "gate: base runs under this interpreter, whose torch may be another",
+           parse=as_typed, metavar="PYTHON"),
     Option("--gate-minutes", "gate: measure for at most this many minutes", "15", minutes, "MINUTES"),
     Option("--gate-undecided", "gate: an undecided case counts as pass or fail", "pass",
            partial(one_of, ("pass", "fail")), "VERDICT"),

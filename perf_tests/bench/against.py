@@ -58,6 +58,8 @@ class Against:
     minutes: float
     undecided: Literal["pass", "fail"]
     summary: Path | None
+    python: str | None = None
+    """The interpreter of base, as typed; None for head's own."""
 
     def settings_of_base(self, settings: Settings) -> Settings:
         return settings if self.other_option is None else self.other_option.applied_to(settings)
@@ -67,7 +69,7 @@ def read_against(config: pytest.Config, settings: Settings, saving: SavingOption
     """None without a gate. Raises ValueError with one sentence for options that cannot be combined."""
     option = config.option
     if option.against is None and option.against_option is None:
-        for name in ("--gate-minutes", "--gate-undecided", "--gate-summary"):
+        for name in ("--against-python", "--gate-minutes", "--gate-undecided", "--gate-summary"):
             if config.getoption(name) is not None:
                 raise ValueError(f"{name} is for the gate; add --against REV.")
         return None
@@ -78,6 +80,7 @@ def read_against(config: pytest.Config, settings: Settings, saving: SavingOption
         minutes=typed_or(config, "--gate-minutes", DEFAULT_MINUTES),
         undecided=typed_or(config, "--gate-undecided", "pass"),
         summary=_summary(option.gate_summary, config.invocation_params.dir),
+        python=option.against_python,
     )
 
 

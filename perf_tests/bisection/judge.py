@@ -1,6 +1,5 @@
 """The verdict on one commit: the gate on one case, the good commit as base, and again where it is undecided."""
 
-import os
 import subprocess
 import tempfile
 from dataclasses import replace
@@ -12,8 +11,8 @@ from perf_tests.gate.conclusion import RunVerdict, conclude
 from perf_tests.gate.rules import rules_from_settings
 from perf_tests.gate.samples import read_samples
 from perf_tests.gate.verdicts import Verdict
-from perf_tests.paired.launch_pair import path_without_the_suite
-from perf_tests.workers.process import inherited_environment, last_words
+from perf_tests.paired.launch_pair import environment_without_the_suite
+from perf_tests.workers.process import last_words
 
 STATES: dict[Verdict, State] = {
     Verdict.SLOWER: "slower",
@@ -73,10 +72,7 @@ def _from_samples(path: Path, commit: str) -> Judged | None:
 
 def _pytest(task: Task, *more: str) -> subprocess.CompletedProcess[str]:
     command = [*task.gate, task.case, *task.options, f"--against={task.good}", "-p", "no:cacheprovider", *more]
-    inherited = inherited_environment()
-    # Without the suite itself: its model/ would replace one that the commit lacks.
-    path = os.pathsep.join(path_without_the_suite(inherited.get("PYTHONPATH", "")))
     return subprocess.run(
-        command, cwd=task.clone, env={**inherited, "PYTHONPATH": path}, stdin=subprocess.DEVNULL,
+        command, cwd=task.clone, env=environment_without_the_suite(), stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
     )  # fmt: skip

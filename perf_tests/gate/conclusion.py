@@ -98,7 +98,8 @@ def conclude(samples: GateSamples, rules: Rules) -> GateResult:
     accepted = [acceptance(entry) for entry in samples.header.get("accepted", [])]
     course = course_of(samples, rules)
     cases = case_results(samples, course, rules, accepted)
-    exact = [exact_result(finding, accepted) for finding in samples.of(ExactFinding)]
+    two_builds = "build" in samples.header["base"]
+    exact = [exact_result(finding, accepted, two_builds) for finding in samples.of(ExactFinding)]
     clock = course.screening.clock.clock
     suite = shift_of_the_suite(course.screening, rules)
     suite_accepted = None if suite is None else accepted_slowdown(SUITE, clock, suite.effect, accepted)

@@ -14,9 +14,11 @@ import pytest
 
 from perf_tests.gate.events import ExactFinding, Uncounted
 from perf_tests.gate.samples import GateSamples, read_samples
+from perf_tests.gate.verdicts import OF_TWO_BUILDS
 from perf_tests.meta_tests.forked_python import forked_python
 from perf_tests.meta_tests.git_repository import commit, git, make_repository
 from perf_tests.meta_tests.launch import ROOT, Launch, start_command
+from perf_tests.paired.other_python import build_here
 from perf_tests.paired.trees import TREES
 
 ONE_CASE = (
@@ -90,6 +92,16 @@ def test_a_launch_more_than_base_fails_although_no_clock_can_see_it(clone: Path)
     assert str(offered) in ended.output
     assert '"kernel_launches" = 13' in offered.read_text()
     assert samples_of(ended).of(Uncounted) == []
+
+
+def test_base_under_another_interpreter_is_named_with_its_build_and_counts_without_failing(clone: Path) -> None:
+    ended = gate(
+        clone, "--attention=naive", "--against=HEAD", f"--against-python={forked_python()}", "--gate-minutes=0.01"
+    )
+    assert ended.exit_code == 0, ended.output + ended.errors
+    assert ended.output.count(f"under {build_here()}") == 2
+    assert "8 exact counters are the same on both sides" in ended.output
+    assert OF_TWO_BUILDS in ended.output
 
 
 def test_a_case_that_head_alone_no_longer_supports_fails(clone: Path) -> None:

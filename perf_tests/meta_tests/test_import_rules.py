@@ -25,11 +25,13 @@ ROOMS = (
         "passes",
         "paired",
     ),
-    *("run", "plugin", "conftest", "tests", "verbs", "proofs", "meta_tests"),
+    *("bisection", "run", "plugin", "conftest", "tests", "verbs", "proofs", "meta_tests"),
 )
 """From what is measured to what tests the tools."""
 
-WITHOUT_TORCH = ("phases", "identity", "limits", "records", "traces", "audit", "gate", "history", "views", "verbs")
+WITHOUT_TORCH = (
+    *("phases", "identity", "limits", "records", "traces", "audit", "gate", "history", "views", "bisection", "verbs"),
+)
 
 FILES = [*(ROOT / "model").glob("**/*.py"), *(ROOT / "perf_tests").glob("**/*.py")]
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -89,6 +90,22 @@ def test_every_case_is_measured_on_both_sides_and_kept_with_its_raw_rounds(tmp_p
     assert {(sentinel.name, sentinel.side) for sentinel in samples.of(Sentinel)} == {
         (name, side) for name in ("arithmetic", "memory", "interpreter") for side in ("base", "head")
     }
+
+
+def test_base_alone_runs_under_another_interpreter_and_sentinels_which_it_would_change_are_left_out(
+    tmp_path: Path,
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\npwd >> {tmp_path}/started\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    with measuring(tmp_path, {}, {}) as run:
+        run.python_of_base = str(python)
+        run.measure_pair(1, 0, [CASES])
+        base = run.trees.base
+    samples = read_samples(tmp_path / "samples.jsonl")
+    assert (tmp_path / "started").read_text().splitlines() == [str(base)]
+    assert len(samples.measurements) == len(CASES)
+    assert samples.of(Sentinel) == []
 
 
 def test_where_the_waiting_thread_spins_no_cpu_time_is_kept_and_wall_time_decides(tmp_path: Path) -> None:

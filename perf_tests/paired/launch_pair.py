@@ -23,13 +23,15 @@ START_SECONDS = 600.0
 
 
 @contextmanager
-def launched(trees: Mapping[Side, Path], tasks: Mapping[Side, Json], draw: Draw) -> Iterator[dict[Side, WorkerProcess]]:
+def launched(
+    trees: Mapping[Side, Path], tasks: Mapping[Side, Json], draw: Draw, python_of_base: str | None = None
+) -> Iterator[dict[Side, WorkerProcess]]:
     """Both workers, started together and told what to collect; both are ended on every exit."""
     workers: dict[Side, WorkerProcess] = {}
     try:
         for side in SIDES[::-1] if draw.head_starts_first else SIDES:
-            environment = worker_environment(draw)
-            workers[side] = start_worker("perf_tests.paired.worker", trees[side], environment, side)
+            environment, python = worker_environment(draw), python_of_base if side == "base" else None
+            workers[side] = start_worker("perf_tests.paired.worker", trees[side], environment, side, python)
             workers[side].send(tasks[side])
         yield workers
     finally:
@@ -39,19 +41,19 @@ def launched(trees: Mapping[Side, Path], tasks: Mapping[Side, Json], draw: Draw)
 
 def worker_environment(draw: Draw) -> dict[str, str]:
     """This process's environment without pytest's variables, with those of the pair's layout."""
-    inherited = inherited_environment()
     return {
-        **inherited,
+        **environment_without_the_suite(),
         **STEADY,
         "PYTHONHASHSEED": str(draw.hash_seed),
         "PERF_TESTS_PADDING": "x" * draw.padding_bytes,
-        # Without the repository itself: its model/ would replace one that a tree lacks.
-        "PYTHONPATH": os.pathsep.join(path_without_the_suite(inherited.get("PYTHONPATH", ""))),
     }
 
 
-def path_without_the_suite(path: str) -> list[str]:
-    """Absolute, because a worker starts in another folder."""
-    root = Path(__file__).resolve().parents[2]
-    entries = [Path(entry).resolve() for entry in path.split(os.pathsep) if entry]
-    return [str(entry) for entry in entries if entry != root]
+def environment_without_the_suite() -> dict[str, str]:
+    """Without pytest's variables and the repository on the path: its model/ would replace one that a tree lacks.
+
+    The rest of the path is absolute, because a worker starts in another folder.
+    """
+    inherited, root = inherited_environment(), Path(__file__).resolve().parents[2]
+    entries = [Path(entry).resolve() for entry in inherited.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    return {**inherited, "PYTHONPATH": os.pathsep.join(str(entry) for entry in entries if entry != root)}

@@ -69,6 +69,8 @@ class Measuring:
     counts: bool = False
     """Whether the next launch pair still has to count the exact counters of both sides."""
     counting_seconds: float = 0.0
+    python_of_base: str | None = None
+    """The interpreter of base where it is another one."""
     left_out: set[str] = field(default_factory=set)
     """Cases that a side cannot measure; each has its outcome in the file."""
     idle_cpu_seconds: float = 0.0
@@ -149,14 +151,16 @@ class _PairPart:
 
     def __post_init__(self) -> None:
         count = len(self.left)
-        self._with_sentinels = {self.left[place] for place in (0, count // 2, count - 1)} if count else set()
+        # Under another interpreter they would not be identical work.
+        places = (0, count // 2, count - 1) if count and self.measuring.python_of_base is None else ()
+        self._with_sentinels = {self.left[place] for place in places}
         self._all = list(self.left)
 
     def measure(self) -> None:
         """Launch both sides and measure the cases left; raises WorkerEndedError as soon as one side fails."""
         measuring = self.measuring
         trees: dict[Side, Path] = {"base": measuring.trees.base, "head": measuring.trees.head}
-        with launched(trees, measuring.tasks, self.draw) as workers:
+        with launched(trees, measuring.tasks, self.draw, measuring.python_of_base) as workers:
             self._agree_on_cases(workers)
             for case in list(self.left):
                 self.at_hand = case

@@ -16,11 +16,13 @@ from perf_tests.gate.conclusion import GateResult, RunVerdict, conclude, next_st
 from perf_tests.gate.events import SIDES, End, EndReason, Side
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import SamplesFile
+from perf_tests.gate.verdicts import OF_TWO_BUILDS
 from perf_tests.instruments.cores import can_bind
 from perf_tests.options import Settings
 from perf_tests.paired.alone import alone
 from perf_tests.paired.launch_pair import STEADY
 from perf_tests.paired.measuring import Measuring
+from perf_tests.paired.other_python import OtherPython, build_here
 from perf_tests.paired.trees import Commit, Trees, planted, state_of_head
 from perf_tests.paired.watch import OutOfTimeError, Watch
 from perf_tests.records.record import Json
@@ -49,6 +51,7 @@ class GatePlan:
     rules: Rules
     options: str
     """As typed, to measure a case again."""
+    python_of_base: OtherPython | None = None
 
     @property
     def seconds(self) -> float:
@@ -104,6 +107,7 @@ def _measure_and_judge(run: GateRun, trees: Trees, watch: Watch) -> GateResult:
         # None where the scheduler places the threads.
         threads=plan.settings.threads if plan.settings.device_type == "cpu" and can_bind() else None,
         counts=why_not_counted is None,
+        python_of_base=plan.python_of_base.path if plan.python_of_base else None,
     )
     try:
         samples_file.append(End(_measure_until_decided(plan, measuring)).to_line())
@@ -144,7 +148,7 @@ def _why_not_counted(plan: GatePlan, trees: Trees) -> str | None:
     """Why the exact counters of base and head need no counting; None if they do."""
     if plan.against.other_option is not None:
         return "Exact counters are not compared, because the two sides run different settings."
-    if trees.have_the_same("model"):
+    if plan.python_of_base is None and trees.have_the_same("model"):
         return "model/ is identical on both sides, so its exact counters are too."
     return None
 
@@ -166,12 +170,16 @@ def _header(plan: GatePlan, trees: Trees, seed: int) -> tuple[Json, list[str]]:
     accepted, notes = effective(read_accepted(trees.head / ".benchmarks" / FILE_NAME), of_base)
     if changes:
         notes.append(f"The working tree was measured with its {changes}.")
+    base_words += f" with {other.axis} {other.value}" if other else ""
+    base: Json = {"revision": plan.base.full_hash if plan.base else head["commit"], "label": base_words}
+    of_head: Json = {"revision": head["commit"], "label": words, "changed_files": head["changed_files"]}
+    if plan.python_of_base is not None:
+        for side, build in ((base, plan.python_of_base.build), (of_head, build_here())):
+            side |= {"label": f"{side['label']} under {build}", "build": build}
+        notes.append(f"Exact counters are shown and fail nothing, because {OF_TWO_BUILDS}.")
     header = {
-        "base": {
-            "revision": plan.base.full_hash if plan.base else head["commit"],
-            "label": f"{base_words} with {other.axis} {other.value}" if other else base_words,
-        },
-        "head": {"revision": head["commit"], "label": words, "changed_files": head["changed_files"]},
+        "base": base,
+        "head": of_head,
         "machine_info": plan.machine_info,
         "settings": {
             **plan.rules.settings(),

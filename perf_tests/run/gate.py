@@ -16,6 +16,7 @@ from perf_tests.gate.rules import Rules
 from perf_tests.gate.verdicts import CaseResult, Verdict
 from perf_tests.paired.alone import BesideAnotherError
 from perf_tests.paired.measuring import UnmeasurableError
+from perf_tests.paired.other_python import OtherPython, OtherPythonError, other_python
 from perf_tests.paired.run import GatePlan, GateRun, run_gate
 from perf_tests.paired.trees import Commit, TreeError, find_commit
 from perf_tests.paired.watch import Watch
@@ -58,6 +59,7 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
         ids_at_base={item.nodeid: _id_at_base(item, against) for item in items},
         machine_info=machine_info_of(config),
         rules=replace(config.stash.get(GATE_RULES, Rules()), undecided=against.undecided),
+        python_of_base=_python_of_base(config, against),
         options=shlex.join(word for word in config.invocation_params.args if word not in config.args),
     )
     terminal = config.pluginmanager.getplugin("terminalreporter")
@@ -74,6 +76,14 @@ def _base(config: pytest.Config, against: Against) -> Commit | None:
     try:
         return None if against.revision is None else find_commit(config.rootpath, against.revision)
     except TreeError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def _python_of_base(config: pytest.Config, against: Against) -> OtherPython | None:
+    try:
+        device = config.stash[SETTINGS].device_type
+        return None if against.python is None else other_python(against.python, device)
+    except OtherPythonError as error:
         raise pytest.UsageError(str(error)) from error
 
 

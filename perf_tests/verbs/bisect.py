@@ -43,7 +43,12 @@ def run(arguments: argparse.Namespace) -> int:
     if not 0 < arguments.gate_minutes < math.inf:
         print(f"--gate-minutes {arguments.gate_minutes} is not a positive number of minutes.", file=sys.stderr)
         return USAGE
-    asked = Asked(arguments.good, arguments.bad, case, tuple(shlex.split(arguments.options)), arguments.gate_minutes)
+    try:
+        options = tuple(shlex.split(arguments.options))
+    except ValueError as error:
+        print(f"--options {arguments.options!r} cannot be split into words: {error}.", file=sys.stderr)
+        return USAGE
+    asked = Asked(arguments.good, arguments.bad, case, options, arguments.gate_minutes)
     try:
         found = search(ROOT, asked, _tell)
     except (RevisionsError, TreeError) as error:

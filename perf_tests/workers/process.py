@@ -97,14 +97,21 @@ def last_words(printed: str) -> str:
     return (errors or lines or [""])[-1].rstrip(".")
 
 
-def start_worker(module: str, folder: Path, environment: Mapping[str, str], side: Side | None = None) -> WorkerProcess:
+def start_worker(
+    module: str,
+    folder: Path,
+    environment: Mapping[str, str],
+    side: Side | None = None,
+    python: str | None = None,
+) -> WorkerProcess:
+    """Under `python`, or this process's interpreter."""
     log = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the worker lives
     # A scheduler sends SIGTERM to every process. The worker inherits the mask, so that its starter ends it, in order.
     unmasked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     ours, its = socket.socketpair()
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", module, str(its.fileno())],
+            [python or sys.executable, "-m", module, str(its.fileno())],
             cwd=folder,
             env=environment,
             stdin=subprocess.PIPE,  # until it closes, with this process

@@ -73,13 +73,15 @@ def failure_sentences(result: GateResult, header: Json, rules: Rules) -> list[st
     sentences = [_suite_sentence(suite, result)] if suite is not None and suite.is_significant else []
     sentences += [_case_sentence(row, header, rules) for row in result.cases if row.verdict == Verdict.SLOWER]
     sentences += sentences_without_figures(lost)
-    risen: dict[str, list[str]] = {}
+    risen: dict[str, list[ExactResult]] = {}
     for row in result.exact:
         if row.verdict == Verdict.MORE:
-            risen.setdefault(row.id, []).append(_rise(row))
+            risen.setdefault(row.id, []).append(row)
+    why = "; counters are exact, so any increase fails"
     return sentences + [
-        f"{Verdict.MORE}: {case_name(case)}: {', '.join(rises)}; counters are exact, so any increase fails."
-        for case, rises in risen.items()
+        f"{Verdict.MORE}: {case_name(case)}: {', '.join(map(_rise, rows))}"
+        f"{why if any(row.is_failure for row in rows) else ''}."
+        for case, rows in risen.items()
     ]
 
 
