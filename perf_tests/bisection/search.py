@@ -79,6 +79,8 @@ def search(root: Path, asked: Asked, tell: Callable[[str | Judged], None], gate:
             _follow(task, ("git", "bisect", "run", *step), tell)
             _last(task)
             between = git(clone, "rev-list", "refs/bisect/bad", "--not", "--glob=refs/bisect/good-*").splitlines()
+        if not {*between} <= {judged.commit for judged in task.judged}:
+            raise SearchError(f"git bisect ended before its last commit: {_last_words(task)}.")
         return Found(good, bad, task.judged, between)
 
 
@@ -98,7 +100,7 @@ def _last(task: Task) -> Judged:
     """The last verdict. Raises SearchError where a step ended the search instead."""
     judged = task.judged
     if not judged:
-        raise SearchError(f"The search did not start: {last_words(_log(task).read_text(errors='replace'))}.")
+        raise SearchError(f"The search did not start: {_last_words(task)}.")
     if judged[-1].state == "stopped":
         raise SearchError(f"The search stopped at {judged[-1].commit[:12]}: {judged[-1].reason}.")
     return judged[-1]
@@ -106,6 +108,10 @@ def _last(task: Task) -> Judged:
 
 def _log(task: Task) -> Path:
     return Path(task.folder, "log")
+
+
+def _last_words(task: Task) -> str:
+    return last_words(_log(task).read_text(errors="replace"))
 
 
 def _follow(task: Task, command: Sequence[str], tell: Callable[[Judged], None]) -> None:

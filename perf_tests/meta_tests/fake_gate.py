@@ -1,13 +1,14 @@
 """In the place of pytest in a search: `model/case.json` of the commit at hand says what the gate does.
 
-`{"samples": the file that it leaves}`, `{"cannot": why it is not collected}`, `{"refuses": why there is no run}` or
-`{"hangs": true}`. What was asked for is appended to the file that FAKE_GATE_LOG names. Uses the standard library alone,
-because it starts often.
+`{"samples": the file that it leaves}`, `{"cannot": why it is not collected}`, `{"refuses": why there is no run}`,
+`{"hangs": true}`, or `{"kills": true}`, its starter. What was asked for is appended to the file that FAKE_GATE_LOG
+names. Uses the standard library alone, because it starts often.
 """
 
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -32,6 +33,8 @@ def main(words: list[str]) -> int:
         return 4
     if "hangs" in behaviour:
         time.sleep(600)
+    if "kills" in behaviour:
+        os.kill(os.getppid(), signal.SIGKILL)
     (storage,) = (word.partition("file://")[2] for word in words if word.startswith("--benchmark-storage="))
     Path(storage, "gate").mkdir()
     shutil.copy(behaviour["samples"], Path(storage, "gate/samples.jsonl"))

@@ -207,6 +207,14 @@ def test_what_no_commit_is_to_blame_for_ends_the_search_in_a_sentence(repository
         found_in(repository)
 
 
+def test_a_search_whose_step_is_killed_blames_no_commit(repository: Path) -> None:
+    for name in ("one", "two", "three"):
+        add(repository, {"kills": True}, name)
+    add(repository, SLOW, "bad")
+    with pytest.raises(SearchError, match=r"^git bisect ended before its last commit: "):
+        found_in(repository)
+
+
 def test_revisions_between_which_there_is_nothing_to_search_are_told(repository: Path) -> None:
     add(repository, FAST, "second")
     git(repository, "checkout", "-q", "-b", "side", "good")

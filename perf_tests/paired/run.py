@@ -161,25 +161,15 @@ def _tasks(plan: GatePlan) -> dict[Side, Json]:
 
 def _header(plan: GatePlan, trees: Trees, seed: int) -> tuple[Json, list[str]]:
     """The first line of the samples, and notes on it."""
-    head = state_of_head(plan.root)
-    changes = how_many(head["changed_files"], "uncommitted change") if head["changed_files"] else ""
-    words = f"working tree ({str(head['commit'])[:12]}{changes and f' and {changes}'})"
-    other = plan.against.other_option
-    base_words = f"{plan.base.typed} ({plan.base.short_hash})" if plan.base else words
     of_base = read_accepted_of_base(trees.base / ".benchmarks" / FILE_NAME)
     accepted, notes = effective(read_accepted(trees.head / ".benchmarks" / FILE_NAME), of_base)
-    if changes:
-        notes.append(f"The working tree was measured with its {changes}.")
-    base_words += f" with {other.axis} {other.value}" if other else ""
-    base: Json = {"revision": plan.base.full_hash if plan.base else head["commit"], "label": base_words}
-    of_head: Json = {"revision": head["commit"], "label": words, "changed_files": head["changed_files"]}
-    if plan.python_of_base is not None:
-        for side, build in ((base, plan.python_of_base.build), (of_head, build_here())):
-            side |= {"label": f"{side['label']} under {build}", "build": build}
+    sides = _sides(plan)
+    if changed := sides["head"]["changed_files"]:
+        notes.append(f"The working tree was measured with its {how_many(changed, 'uncommitted change')}.")
+    if plan.python_of_base is not None and plan.against.other_option is None:
         notes.append(f"Exact counters are shown and fail nothing, because {OF_TWO_BUILDS}.")
-    header = {
-        "base": base,
-        "head": of_head,
+    header: Json = {
+        **sides,
         "machine_info": plan.machine_info,
         "settings": {
             **plan.rules.settings(),
@@ -194,6 +184,22 @@ def _header(plan: GatePlan, trees: Trees, seed: int) -> tuple[Json, list[str]]:
         "accepted": [asdict(entry) for entry in accepted],
     }
     return header, notes
+
+
+def _sides(plan: GatePlan) -> dict[Side, Json]:
+    """What base and head are, for the header."""
+    head = state_of_head(plan.root)
+    changes = how_many(head["changed_files"], "uncommitted change") if head["changed_files"] else ""
+    words = f"working tree ({str(head['commit'])[:12]}{changes and f' and {changes}'})"
+    other = plan.against.other_option
+    base_words = f"{plan.base.typed} ({plan.base.short_hash})" if plan.base else words
+    base_words += f" with {other.axis} {other.value}" if other else ""
+    base: Json = {"revision": plan.base.full_hash if plan.base else head["commit"], "label": base_words}
+    of_head: Json = {"revision": head["commit"], "label": words, "changed_files": head["changed_files"]}
+    if plan.python_of_base is not None:
+        for side, build in ((base, plan.python_of_base.build), (of_head, build_here())):
+            side |= {"label": f"{side['label']} under {build}", "build": build}
+    return {"base": base, "head": of_head}
 
 
 def _noise_notes(settings: Settings, measuring: Measuring) -> list[str]:
