@@ -169,7 +169,8 @@ def _header(plan: GatePlan, trees: Trees, seed: int) -> tuple[Json, list[str]]:
     if plan.python_of_base is not None and plan.against.other_option is None:
         notes.append(f"Exact counters are shown and fail nothing, because {OF_TWO_BUILDS}.")
     header: Json = {
-        **sides,
+        "base": sides["base"],
+        "head": sides["head"],
         "machine_info": plan.machine_info,
         "settings": {
             **plan.rules.settings(),
