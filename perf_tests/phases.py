@@ -94,7 +94,10 @@ PHASES_OF_OTHERS = {
     "backward_and_optimizer": Phase(
         "backward_and_optimizer", LANGUAGE_MODEL, ("zero_grad", *_FORWARD), ("backward", "optimizer"),
         published_as="backward+optimizer",
-    )
+    ),
+    "attention_forward_backward": Phase(
+        "attention_forward_backward", ATTENTION_ALONE, ("zero_grad",), ("forward", "backward"),
+    ),
 }  # fmt: skip
 """Phases of published tables that this suite does not measure."""
 

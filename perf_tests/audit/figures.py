@@ -3,11 +3,19 @@
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import lru_cache
 
 from perf_tests.limits.least_work import Work
 
+UNFUSED, COMPILED, TILED, UNKNOWN = "unfused", "compiled", "tiled", "unknown"
+"""How attention runs: op by op; written out, under torch.compile; in one kernel that never holds the square; unsaid."""
 
-@dataclass(frozen=True)
+_TILED = re.compile(r"flash|fa[23]|triton|sdpa|scaled_dot|flex|xformers|mem\w*_?eff|cudnn|tiled|fused")
+_UNFUSED = re.compile(r"naive|eager|pytorch|torch|vanilla|reference|standard|manual|written_out")
+_COMPILED = re.compile(r"compile|inductor|jit|reduce-overhead|max-autotune")
+
+
+@dataclass(frozen=True, slots=True)
 class LabelledFigure(ABC):
     """A row of a table. None where it leaves a label out; units are SI."""
 
@@ -21,7 +29,7 @@ class LabelledFigure(ABC):
     def describe(self) -> str: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Timing(LabelledFigure):
     """A time with its labels."""
 
@@ -43,6 +51,9 @@ class Timing(LabelledFigure):
     matmul_flops_per_second: float | None = None
     """Of the best product measured on the same machine, where a record holds it."""
     peak_bytes: int | None = None
+    warmup_rounds: int | None = None
+    is_causal: bool = True
+    """False where the table says that nothing is masked."""
 
     @property
     def precision(self) -> str | None:
@@ -50,8 +61,13 @@ class Timing(LabelledFigure):
 
     @property
     def is_eager(self) -> bool:
-        """Whether every product over the T x T square is computed: no compiler, no fused attention."""
+        """Whether each operation is a kernel of its own: no compiler, no fused attention."""
         return self.implementation == "eager"
+
+    @property
+    def attention(self) -> str:
+        """`UNFUSED`, `COMPILED`, `TILED` or `UNKNOWN`."""
+        return attention_of(self.implementation)
 
     def describe(self) -> str:
         work = self.work.describe() if self.work else self.without_work
@@ -59,7 +75,7 @@ class Timing(LabelledFigure):
         return f"{self.series}: {work} {self.precision_label}{implementation} {self.phase}".removeprefix(": ")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Memory(LabelledFigure):
     """An amount of device memory with its labels; `value_bytes` reads GB as 1e9, `most_bytes` as 2**30."""
 
@@ -82,7 +98,7 @@ class Memory(LabelledFigure):
         return f"{self.series}: {what} length {self.length} batch {self.batch_size} {self.precision_label} {self.mode}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Kernel(LabelledFigure):
     size: str
     context_length: int | None
@@ -92,14 +108,29 @@ class Kernel(LabelledFigure):
     total_seconds: float | None
     average_seconds: float | None
     percent: float | None
+    batch_size: int | None = None
 
     def describe(self) -> str:
         return f"{self.series}: {self.size} ctx {self.context_length} {self.scope}: {self.name[:60]}"
 
 
+@lru_cache(maxsize=4096)
+def attention_of(implementation: str) -> str:
+    """By the words of `Timing.implementation`; whatever has several names is the one that does less."""
+    words = implementation.casefold().replace(" ", "_")
+    if "checkpoint" in words:
+        return UNKNOWN
+    if _TILED.search(words):
+        return TILED
+    if _COMPILED.search(words):
+        return COMPILED
+    return UNFUSED if _UNFUSED.search(words) else UNKNOWN
+
+
+@lru_cache(maxsize=4096)
 def labelled_precision(text: str) -> str | None:
     """`fp32`, `tf32`, `bf16` or `fp16`; None where the label is none of them for certain."""
-    label = text.casefold().replace("bfloat16", "bf16").replace("float", "fp")
+    label = text.casefold().removeprefix("torch.").replace("bfloat16", "bf16").replace("float", "fp")
     found = re.match(r"(fp32|tf32|bf16|fp16)(?![0-9])", label)
     return found[1] if found and "?" not in label else None
 

@@ -1,17 +1,25 @@
 """All rules over one file."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 from perf_tests.audit import consistency, kernel_checks, memory_checks
 from perf_tests.audit.benchmark_figures import read_benchmarks
+from perf_tests.audit.consistency import Neighbours
 from perf_tests.audit.figures import Kernel, LabelledFigure, Memory, Timing
 from perf_tests.audit.finding import VERDICTS, Finding, NotJudged
 from perf_tests.audit.plausibility import memory_beyond_card, one_outlier, rule_out
-from perf_tests.audit.tables_of_others import read_table
+from perf_tests.audit.tables_of_others import Figure, open_figures
 from perf_tests.limits.datasheets import Gpu
+
+T = TypeVar("T")
+
+WINDOW = 100_000
+"""Figures of a file that are held and compared at a time."""
 
 
 @dataclass(frozen=True)
@@ -45,20 +53,56 @@ class Audit:
 
 
 def audit_file(path: Path, gpu: Gpu | None = None) -> Audit:
-    """`gpu` is the card of rows that name none. Raises ValueError with one sentence for an unreadable file."""
+    """The whole file at once. `gpu` is the card of rows that name none. Raises ValueError for an unreadable file."""
+    parts = list(audits_of(path, gpu))
+    places = [place for part in parts for place in part.places]
+    findings = [finding for part in parts for finding in part.findings]
+    return Audit(parts[0].kind, places, _gravest_first(findings), [one for part in parts for one in part.not_judged])
+
+
+def audits_of(path: Path, gpu: Gpu | None = None, window: int = WINDOW) -> Iterator[Audit]:
+    """The same in parts of at most `window` figures, which are compared with each other and not with other parts'.
+
+    Raises ValueError with one sentence for an unreadable file, and for one whose rows cannot be read at all.
+    """
     if path.suffix.casefold() == ".json":
-        return audit_timings("pytest-benchmark", read_benchmarks(path), gpu)
-    kind, figures = read_table(path)
-    if isinstance(figures[0], Timing):
-        return audit_timings(kind, [figure for figure in figures if isinstance(figure, Timing)], gpu)
-    if isinstance(figures[0], Memory):
+        yield audit_timings("pytest-benchmark", read_benchmarks(path), gpu)
+        return
+    with open_figures(path) as table:
+        is_read = False
+        for rows in _batched(table.figures, window):
+            unreadable = [row for row in rows if isinstance(row, NotJudged)]
+            figures = [row for row in rows if not isinstance(row, NotJudged)]
+            if not figures and not is_read and unreadable:
+                raise ValueError(f"{path}: no row can be read. {unreadable[0].place}: {unreadable[0].sentence()}.")
+            is_read = True
+            yield _with_unreadable(_audit_figures(table.kind, figures, gpu), unreadable)
+        if not is_read:
+            raise ValueError(f"{path} has a header but no rows.")
+
+
+def _audit_figures(kind: str, figures: list[Figure], gpu: Gpu | None) -> Audit:
+    if kind == "memory":
         return audit_memory([figure for figure in figures if isinstance(figure, Memory)])
-    return audit_kernels([figure for figure in figures if isinstance(figure, Kernel)])
+    if kind == "kernels":
+        return audit_kernels([figure for figure in figures if isinstance(figure, Kernel)])
+    return audit_timings(kind, [figure for figure in figures if isinstance(figure, Timing)], gpu)
+
+
+def _with_unreadable(audit: Audit, unreadable: list[NotJudged]) -> Audit:
+    places = [*audit.places, *(one.place for one in unreadable)]
+    return replace(audit, places=places, not_judged=[*audit.not_judged, *unreadable])
 
 
 def audit_timings(kind: str, timings: list[Timing], gpu: Gpu | None = None) -> Audit:
-    said = [one for timing in timings for one in (*rule_out(timing, None if timing.gpu else gpu), one_outlier(timing))]
-    said = [consistency.with_neighbours(one, timings) if isinstance(one, Finding) else one for one in said]
+    said: list[Finding | NotJudged | None] = []
+    neighbours: Neighbours | None = None
+    for timing in timings:
+        for one in (*rule_out(timing, None if timing.gpu else gpu), one_outlier(timing)):
+            if isinstance(one, Finding):
+                neighbours = neighbours or Neighbours(timings)
+                one = neighbours.explain(one)
+            said.append(one)
     said += consistency.findings_between(timings)
     return _audit(kind, timings, said)
 
@@ -81,7 +125,17 @@ def audit_kernels(kernels: list[Kernel]) -> Audit:
 
 
 def _audit(kind: str, rows: Sequence[LabelledFigure], said: Sequence[Finding | NotJudged | None]) -> Audit:
-    """Findings gravest first."""
-    order = list(VERDICTS)
-    findings = sorted((one for one in said if isinstance(one, Finding)), key=lambda one: order.index(one.verdict))
+    findings = _gravest_first([one for one in said if isinstance(one, Finding)])
     return Audit(kind, [row.place for row in rows], findings, [one for one in said if isinstance(one, NotJudged)])
+
+
+def _gravest_first(findings: Sequence[Finding]) -> list[Finding]:
+    order = list(VERDICTS)
+    return sorted(findings, key=lambda finding: order.index(finding.verdict))
+
+
+def _batched(rows: Iterable[T], size: int) -> Iterator[list[T]]:
+    """`itertools.batched` of Python 3.12."""
+    rows = iter(rows)
+    while batch := list(islice(rows, size)):
+        yield batch

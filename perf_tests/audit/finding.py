@@ -35,6 +35,9 @@ class Finding:
     limit: str
     why: str
     likely_cause: str
+    series: str = ""
+    excess: float = 1.0
+    """How many times its limit the figure is, or its limit the figure."""
 
     def sentence(self) -> str:
         where = self.places[0] if len(self.places) == 1 else f"{self.places[0]} and {len(self.places) - 1} more"
@@ -50,11 +53,24 @@ class NotJudged:
 
     place: str
     reason: str
+    """The same for all figures of which it holds."""
+    detail: str = ""
+
+    def sentence(self) -> str:
+        return f"{self.reason}: {self.detail}" if self.detail else self.reason
 
 
 def found(
-    verdict: str, rule: str, rows: Sequence[LabelledFigure], figure: str, limit: str, why: str, likely_cause: str
+    verdict: str,
+    rule: str,
+    rows: Sequence[LabelledFigure],
+    figure: str,
+    limit: str,
+    why: str,
+    likely_cause: str,
+    excess: float = 1.0,
 ) -> Finding:
     """A finding on these rows, described by the first."""
     places = tuple(row.place for row in rows)
-    return Finding(verdict, rule, places, rows[0].describe(), figure, limit, why, likely_cause)
+    cell, series = rows[0].describe(), rows[0].series
+    return Finding(verdict, rule, places, cell, figure, limit, why, likely_cause, series, excess)

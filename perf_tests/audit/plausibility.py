@@ -1,11 +1,13 @@
 """The physics of one figure: no time below that of its arithmetic and traffic, no memory beyond the card."""
 
 import math
+from functools import lru_cache
 
-from perf_tests.audit.figures import LabelledFigure, Memory, Timing
-from perf_tests.audit.finding import IMPOSSIBLE, SUSPICIOUS, Finding, NotJudged, found
+from perf_tests.audit.figures import COMPILED, TILED, UNFUSED, LabelledFigure, Memory, Timing
+from perf_tests.audit.finding import IMPOSSIBLE, NOTICE, SUSPICIOUS, Finding, NotJudged, found
 from perf_tests.limits.datasheets import GIB, Gpu, gpu_named
-from perf_tests.limits.least_work import Work
+from perf_tests.limits.least_work import AttentionWork, Work
+from perf_tests.phases import ATTENTION_ALONE, phase_named
 
 NEAR_PEAK = 0.92
 """Share of a datasheet peak above which no eager training pass has been seen: suspicious."""
@@ -16,6 +18,19 @@ MEASURED_CEILING_MARGIN = 1.25
 OUTLIER_SHARE = 0.25
 """Standard deviation over mean above which one slow round is the simplest explanation."""
 
+MOST_EXCESS = 1e9
+"""Of a figure that no factor relates to its limit."""
+
+MISLED_SHARE = 0.25
+"""By how much one slow round must raise the mean of the others to mislead; below, the stated spread says enough."""
+
+PRODUCTS = {"inference": 2, "forward": 2, "backward": 4}
+"""Over the T x T square: scores and output; the gradients of values, probabilities, queries and keys."""
+TILED_PRODUCTS = {"inference": 2, "forward": 2, "backward": 5}
+"""A kernel that never holds the square computes the scores once more (Dao, arXiv:2307.08691, section 3.1.2)."""
+SOFTMAX_PASSES = {"inference": 2, "forward": 2, "backward": 3}
+"""Over the square, of a softmax in one kernel."""
+
 
 def rule_out(timing: Timing, gpu_by_hand: Gpu | None = None) -> list[Finding | NotJudged]:
     """Every way in which the time of one row is impossible, or why it cannot be judged."""
@@ -24,32 +39,43 @@ def rule_out(timing: Timing, gpu_by_hand: Gpu | None = None) -> list[Finding | N
     if timing.seconds <= 0:
         why = "a pass takes time" if timing.seconds < 0 else "a pass takes time, and this was rounded away"
         shown = f"{timing.seconds * 1e3:g} ms"
-        return [found(IMPOSSIBLE, "time", [timing], shown, "0 ms", why, "a wrong unit or sign")]
+        return [found(IMPOSSIBLE, "time", [timing], shown, "0 ms", why, "a wrong unit or sign", MOST_EXCESS)]
     gpu = gpu_by_hand or gpu_of(timing)
     reason = _why_not_judged(timing, gpu)
     if reason:
         return [NotJudged(timing.place, reason)]
     assert timing.work is not None
     checks = (
-        faster_than_arithmetic(timing, timing.work, timing.seconds, gpu),
-        faster_than_memory(timing, timing.work, timing.seconds, gpu),
+        faster_than_arithmetic(timing, timing.seconds, gpu),
+        faster_than_kernels(timing, timing.seconds, gpu),
         larger_than_card(timing, timing.work, gpu),
     )
     return [finding for finding in checks if finding]
 
 
-def gpu_of(row: LabelledFigure) -> Gpu | None:
-    """None where the row names no card with a datasheet here."""
+def is_impossible(timing: Timing) -> bool:
+    """By its own labels."""
+    return any(isinstance(one, Finding) and one.verdict == IMPOSSIBLE for one in rule_out(timing))
+
+
+@lru_cache(maxsize=4096)
+def _gpu_named(text: str) -> Gpu | None:
     try:
-        return gpu_named(row.gpu)
+        return gpu_named(text)
     except ValueError:
         return None
+
+
+def gpu_of(row: LabelledFigure) -> Gpu | None:
+    """None where the row names no card with a datasheet here."""
+    return _gpu_named(row.gpu)
 
 
 def _why_not_judged(timing: Timing, gpu: Gpu | None) -> str:
     if timing.work is None:
         return timing.without_work
-    if timing.work.least_flops(timing.phase, False) is None:
+    row = phase_named(timing.phase)
+    if row is None or row.forward_multiple is None:
         return f"phase {timing.phase!r} has no known arithmetic"
     if timing.matmul_flops_per_second:
         return ""
@@ -62,33 +88,59 @@ def _why_not_judged(timing: Timing, gpu: Gpu | None) -> str:
     return ""
 
 
-def faster_than_arithmetic(timing: Timing, work: Work, seconds: float, gpu: Gpu | None) -> Finding | None:
+def least_flops(timing: Timing) -> float | None:
+    """Of the matrix products that its kernels cannot skip; None for a phase without known ones.
+
+    Op by op, and under torch.compile, which leaves products to the library and knows no mask, they cover the whole
+    square. A kernel of blocks skips the masked half, and computes the scores once more in its backward pass.
+    """
+    assert timing.work is not None
+    whole = timing.work.least_flops(timing.phase, leaves_masked_half=False)
+    is_whole = timing.attention in (UNFUSED, COMPILED) or not timing.is_causal
+    flops = whole if whole is None or is_whole else timing.work.least_flops(timing.phase, leaves_masked_half=True)
+    if flops is None or timing.attention != TILED or not isinstance(timing.work, AttentionWork):
+        return flops
+    row = phase_named(timing.phase)
+    assert row is not None
+    return flops * sum(map(TILED_PRODUCTS.__getitem__, row.main_parts)) / sum(map(PRODUCTS.__getitem__, row.main_parts))
+
+
+def faster_than_arithmetic(timing: Timing, seconds: float, gpu: Gpu | None) -> Finding | None:
     """Matrix products above the peak rate of the labelled precision."""
-    flops = work.least_flops(timing.phase, leaves_masked_half=not timing.is_eager)
+    flops = least_flops(timing)
     assert flops is not None
-    peak, limit = _peak(timing, gpu)
+    peak = _peak(timing, gpu)
     rate = flops / seconds
-    figure = f"{seconds * 1e3:.4g} ms is {rate / 1e12:.4g} TFLOP/s"
+    if rate <= NEAR_PEAK * peak:
+        return None
+    figure, limit = f"{seconds * 1e3:.4g} ms is {rate / 1e12:.4g} TFLOP/s", _peak_in_words(timing, peak, gpu)
     cause = likely_cause(timing, rate, peak, gpu)
     if rate > peak:
-        return found(IMPOSSIBLE, "arithmetic", [timing], figure, limit, "no machine exceeds its peak rate", cause)
-    if rate > NEAR_PEAK * peak and gpu is not None and not timing.matmul_flops_per_second:
+        why = "no machine exceeds its peak rate"
+        return found(IMPOSSIBLE, "arithmetic", [timing], figure, limit, why, cause, rate / peak)
+    if gpu is not None and not timing.matmul_flops_per_second:
         why = f"{rate / peak:.0%} of the peak, more than training passes reach"
         return found(SUSPICIOUS, "near peak", [timing], figure, limit, why, cause)
     return None
 
 
-def _peak(timing: Timing, gpu: Gpu | None) -> tuple[float, str]:
-    """FLOP/s, and the same in words, of a timing that can be judged."""
+def _peak(timing: Timing, gpu: Gpu | None) -> float:
+    """FLOP/s of a timing that can be judged."""
     if timing.matmul_flops_per_second:
-        peak = MEASURED_CEILING_MARGIN * timing.matmul_flops_per_second
-        return peak, f"{peak / 1e12:.4g} TFLOP/s ({MEASURED_CEILING_MARGIN:g} x the best product measured there)"
+        return MEASURED_CEILING_MARGIN * timing.matmul_flops_per_second
     assert gpu is not None
     assert timing.precision is not None
-    rated = gpu.rates[timing.precision]
+    return gpu.rates[timing.precision] * gpu.clock_margin
+
+
+def _peak_in_words(timing: Timing, peak: float, gpu: Gpu | None) -> str:
+    if timing.matmul_flops_per_second:
+        return f"{peak / 1e12:.4g} TFLOP/s ({MEASURED_CEILING_MARGIN:g} x the best product measured there)"
+    assert gpu is not None
     inferred = ", GPU inferred, not stated" if timing.gpu_is_inferred else ""
     margin = f" x {gpu.clock_margin:g} for its clock" if gpu.clock_margin > 1 else ""
-    return rated * gpu.clock_margin, f"{rated / 1e12:.4g} TFLOP/s{margin} ({timing.precision} on {gpu.name}{inferred})"
+    rated = peak / gpu.clock_margin / 1e12
+    return f"{rated:.4g} TFLOP/s{margin} ({timing.precision} on {gpu.name}{inferred})"
 
 
 def likely_cause(timing: Timing, rate: float, peak: float, gpu: Gpu | None) -> str:
@@ -104,19 +156,39 @@ def likely_cause(timing: Timing, rate: float, peak: float, gpu: Gpu | None) -> s
     return f"{half} of what is stated, or the clock was read without waiting for the device"
 
 
-def faster_than_memory(timing: Timing, work: Work, seconds: float, gpu: Gpu | None) -> Finding | None:
-    """More traffic than the card's bandwidth, counting only what an unfused pass must move past the cache."""
-    if gpu is None or gpu.l2_cache_bytes is None or not timing.is_eager or timing.precision is None:
+def faster_than_kernels(timing: Timing, seconds: float, gpu: Gpu | None) -> Finding | None:
+    """Attention op by op in less than its kernels one after the other."""
+    if not timing.is_eager:
         return None
-    element_bytes = 4 if timing.precision in ("fp32", "tf32") else 2
-    traffic = work.least_traffic_bytes(timing.phase, element_bytes, gpu.l2_cache_bytes)
-    if not traffic or traffic / seconds <= gpu.bytes_per_second:
+    least = least_kernel_seconds(timing, gpu)
+    if least is None or seconds >= least:
         return None
-    figure = f"{seconds * 1e3:.4g} ms moves {traffic / seconds / 1e9:.4g} GB/s"
-    limit = f"{gpu.bytes_per_second / 1e9:.4g} GB/s ({gpu.name})"
-    why = "the scores do not fit into the cache and must go through memory"
+    assert gpu is not None
+    figure, limit = f"{seconds * 1e3:.4g} ms", f"{least * 1e3:.4g} ms ({gpu.bytes_per_second / 1e9:.4g} GB/s, {gpu.name})"
+    why = "the scores do not fit into the cache, and products and softmax pass them through memory one after the other"
     cause = "a pass that kept no gradient, a fused kernel under the name of an unfused one, or a wrong unit"
-    return found(IMPOSSIBLE, "traffic", [timing], figure, limit, why, cause)
+    return found(IMPOSSIBLE, "traffic", [timing], figure, limit, why, cause, least / seconds)
+
+
+def least_kernel_seconds(timing: Timing, gpu: Gpu | None) -> float | None:
+    """Of attention whose products and softmax are kernels of their own: the sum of what each takes at least.
+
+    Each product reads or writes the square once, and takes the longer of that and of its arithmetic. Softmax reads and
+    writes it; its gradient reads two and writes one. Of every pass the cache keeps at most its own size.
+    None where that is not known.
+    """
+    work, row = timing.work, phase_named(timing.phase)
+    if not isinstance(work, AttentionWork) or row is None or row.family != ATTENTION_ALONE or gpu is None:
+        return None
+    if gpu.l2_cache_bytes is None or timing.precision not in gpu.rates:
+        return None
+    square = work.batch_size * work.sequence_length**2
+    square_bytes = square * (4 if timing.precision in ("fp32", "tf32") else 2)
+    passing = max(square_bytes - gpu.l2_cache_bytes, 0) / gpu.bytes_per_second
+    product = 2 * square * work.head_dim / (gpu.rates[timing.precision] * gpu.clock_margin)
+    parts = row.main_parts
+    products, passes = (sum(map(count.__getitem__, parts)) for count in (PRODUCTS, SOFTMAX_PASSES))
+    return products * max(product, passing) + passes * passing if passing else None
 
 
 def larger_than_card(timing: Timing, work: Work, gpu: Gpu | None) -> Finding | None:
@@ -127,7 +199,7 @@ def larger_than_card(timing: Timing, work: Work, gpu: Gpu | None) -> Finding | N
         return None
     figure, limit = f"{needed / GIB:.4g} GiB must be resident", f"{gpu.memory_bytes / GIB:.4g} GiB ({gpu.name})"
     why, cause = "weights and gradients in fp32 do not fit", "weights in half precision, or paging to host memory"
-    return found(IMPOSSIBLE, "memory", [timing], figure, limit, why, cause)
+    return found(IMPOSSIBLE, "memory", [timing], figure, limit, why, cause, needed / gpu.memory_bytes)
 
 
 def slow_round(mean: float, std: float, rounds: int) -> tuple[float, float] | None:
@@ -143,21 +215,26 @@ def slow_round(mean: float, std: float, rounds: int) -> tuple[float, float] | No
 
 
 def one_outlier(timing: Timing) -> Finding | None:
-    """A spread that one slow round among the rest explains."""
+    """A spread that one slow round among the rest explains: a mistake where it misleads and nothing announces it."""
     if not timing.seconds or timing.seconds < 0 or not timing.std_seconds or not timing.rounds:
         return None
     if timing.std_seconds / timing.seconds <= OUTLIER_SHARE:
         return None
     figure = f"{timing.seconds * 1e3:.4g} +- {timing.std_seconds * 1e3:.4g} ms"
     pair = slow_round(timing.seconds, timing.std_seconds, timing.rounds)
+    misled = MOST_EXCESS if pair is None else timing.seconds / pair[0] - 1
     if pair is None:
         why, cause = "no set of times has this mean and spread with one slow round", "several slow rounds"
     else:
         others = f"{timing.rounds - 1} rounds of {pair[0] * 1e3:.4g} ms"
         why = f"one round of {pair[1] * 1e3:.4g} ms among {others} gives the same mean and spread"
         cause = "a first round that was not warmed up, or code generated inside the timed rounds"
-    limit = f"{OUTLIER_SHARE:.0%} of the mean"
-    return found(SUSPICIOUS, "outlier", [timing], figure, limit, why, cause)
+    if timing.warmup_rounds == 0:
+        return found(NOTICE, "no warm-up", [timing], figure, "1 warm-up round", why, "it was measured without warm-up")
+    if misled < MISLED_SHARE:
+        why = f"{why}; the mean is off by {misled:.0%}"
+        return found(NOTICE, "scatter", [timing], figure, f"{OUTLIER_SHARE:.0%} of the mean", why, "a busy machine")
+    return found(SUSPICIOUS, "outlier", [timing], figure, f"{OUTLIER_SHARE:.0%} of the mean", why, cause, 1 + misled)
 
 
 def memory_beyond_card(memory: Memory) -> Finding | NotJudged | None:

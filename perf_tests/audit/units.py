@@ -1,0 +1,72 @@
+"""Figures with their units as tables write them: `35 ms`, `1,234`, `34.2 ± 3`, `MiB (written MB)`."""
+
+import re
+from functools import lru_cache
+
+SECONDS = {
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("ms", "msec", "msecs", "millisecond", "milliseconds"), 1e-3),
+    **dict.fromkeys(("us", "usec", "usecs", "microsecond", "microseconds"), 1e-6),
+    **dict.fromkeys(("ns", "nsec", "nsecs", "nanosecond", "nanoseconds"), 1e-9),
+}
+"""By the word of the unit, with u for the Greek letter."""
+
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_FIGURE = re.compile(r"([-+]?[\d.,]*\d[\d.,]*(?:e[-+]?\d+)?)\s*(?:(?:±|\+/?-)\s*([\d.,]*\d(?:e-?\d+)?))?\s*([a-z%]*)", re.I)
+_RANGE = re.compile(r"\d+ ?- ?\d+|up to \d+")
+
+
+class UnreadableError(ValueError):
+    """A cell that is no figure. `reason` is the same for all such cells of a column; `detail` is this one."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+@lru_cache(maxsize=4096)
+def seconds_in(word: str) -> float | None:
+    """Seconds of one unit; None for another word."""
+    return SECONDS.get(word.strip().casefold().replace("µ", "u").replace("μ", "u"))
+
+
+@lru_cache(maxsize=4096)
+def bytes_in(unit: str) -> tuple[float, float] | None:
+    """The fewest and most bytes of one unit; None for another word.
+
+    MB and GB are powers of 1000 or of 1024; a remark in parentheses, `(1e6)` or `(written MB)`, tells which.
+    """
+    name, _, remark = unit.casefold().replace(" ", "").partition("(")
+    if name in ("byte", "bytes"):
+        return 1.0, 1.0
+    match = re.fullmatch(r"([kmgt]?)(i?)b", name)
+    if match is None:
+        return None
+    power = _POWERS[match[1]]
+    least, most = 1000.0**power, 1024.0**power
+    if match[2]:
+        return most, most
+    return (least, least) if re.match(r"1e\d|10\^|decimal", remark) else (least, most)
+
+
+def number_in(text: str, column: str, has_decimal_comma: bool = False) -> tuple[float, float | None, str] | None:
+    """The figure, its deviation after a plus-minus sign, and its unit; None for no figure and for a range."""
+    if not text or text.casefold() in ("-", "n/a", "na", "none", "null", "oom") or _RANGE.fullmatch(text):
+        return None
+    match = _FIGURE.fullmatch(text)
+    if match is None:
+        raise UnreadableError(f"{column} is not a number", repr(text[:40]))
+    deviation = _plain(match[2], has_decimal_comma) if match[2] else None
+    return _plain(match[1], has_decimal_comma), deviation, match[3]
+
+
+def _plain(digits: str, has_decimal_comma: bool) -> float:
+    if has_decimal_comma:
+        digits = digits.replace(".", "").replace(",", ".") if "," in digits else digits
+    elif re.fullmatch(r"[-+]?\d{1,3}(,\d{3})+(\.\d+)?", digits):
+        digits = digits.replace(",", "")
+    try:
+        return float(digits)
+    except ValueError:
+        raise UnreadableError("a figure is not a number", repr(digits[:40])) from None
