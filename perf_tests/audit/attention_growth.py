@@ -22,7 +22,7 @@ fill every multiprocessor many times."""
 BACKWARD_OVER_FORWARD = (1.3, 4.0)
 """Twice the products, and passes over two squares instead of one."""
 
-SPIKE = 1.5
+SPIKE = 2.0
 """Over the ratio at other lengths: a ratio that lasts over all lengths belongs to the kernel."""
 
 EXPONENT = (1.8, 2.2)

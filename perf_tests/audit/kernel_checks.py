@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import combinations
 from statistics import median
 
 from perf_tests.audit.figures import Kernel
@@ -14,7 +13,7 @@ from perf_tests.records.grouped import grouped
 SHARE_TOLERANCE_POINTS = 1.0
 
 USUAL_BATCH_SIZE = 4
-"""The batch of the published tables, which have no column for it."""
+"""The batch of tables that have no column for it."""
 
 
 def total_of(kernel: Kernel) -> float | None:
@@ -53,28 +52,30 @@ def shares_of_one_time(kernels: Sequence[Kernel]) -> Iterator[Finding]:
     """Each row's total over its share is the profile's GPU time; rows that imply another time are wrong."""
     for group in profiles(kernels):
         large = [kernel for kernel in group if kernel.percent and kernel.percent >= 1 and total_of(kernel)]
-        implied = {kernel: (total_of(kernel) or 0) / (kernel.percent or 1) * 100 for kernel in large}
-        for kernel, whole in implied.items():  # of a single one, the median is its own
+        implied = [(total_of(kernel) or 0) / (kernel.percent or 1) * 100 for kernel in large]
+        usual = median(implied) if implied else 0.0  # of a single one, its own
+        for kernel, whole in zip(large, implied, strict=True):
             # A share is rounded to a tenth of a point, so small ones tell less about the whole.
             slack = 0.15 + SHARE_TOLERANCE_POINTS / (kernel.percent or 1) / 10
-            if abs(whole / median(implied.values()) - 1) > slack:
+            if abs(whole / usual - 1) > slack:
                 shown = f"{(total_of(kernel) or 0) * 1e3:.4g} ms called {kernel.percent:g} %"
-                limit = f"{kernel.percent:g} % of {median(implied.values()) * 1e3:.4g} ms, which the other rows imply"
+                limit = f"{kernel.percent:g} % of {usual * 1e3:.4g} ms, which the other rows imply"
                 why = "the rows of one profile share one GPU time"
                 yield found(INCONSISTENT, "share", [kernel], shown, limit, why, "a cell copied from another row")
 
 
 def copied_cells(kernels: Sequence[Kernel]) -> Iterator[Finding]:
     """Two rows with the same share whose times differ, or the same calls and share under other averages."""
-    for group in profiles(kernels):
-        for one, other in combinations(group, 2):
+    timed = [kernel for kernel in kernels if (kernel.percent or 0) >= 5 and (total_of(kernel) or 0) > 0]
+    for group in profiles(timed):
+        for same in grouped(group, lambda kernel: kernel.percent).values():
+            one, other = (pick(same, key=lambda kernel: total_of(kernel) or 0) for pick in (min, max))
             first, second = total_of(one) or 0, total_of(other) or 0
-            if one.percent is None or one.percent != other.percent or one.percent < 5:
-                continue
-            if min(first, second) > 0 and max(first, second) > 1.1 * min(first, second):
+            if second > 1.1 * first:
                 shown = f"{one.percent:g} % for {first * 1e3:.4g} ms and for {second * 1e3:.4g} ms"
                 why, cause = "equal shares of one total are equal times", "a cell copied from the row above"
-                yield found(INCONSISTENT, "copied cell", [one, other], shown, "1.1", why, cause)
+                accused = sorted((one, other), key=same.index)
+                yield found(INCONSISTENT, "copied cell", accused, shown, "1.1", why, cause, second / first)
 
 
 def shares_add_up(kernels: Sequence[Kernel]) -> Iterator[Finding]:
@@ -88,17 +89,47 @@ def shares_add_up(kernels: Sequence[Kernel]) -> Iterator[Finding]:
 
 
 def missing_products(kernels: Sequence[Kernel]) -> Iterator[Finding]:
-    """A forward pass multiplies by seven matrices per layer and the head; at 80 % of the time the list is complete."""
+    """A forward pass multiplies by seven matrices per layer and the head: those not listed need time of their own.
+
+    A list of the largest kernels leaves out others. What it leaves out must fit into the share of the time that it
+    leaves out, at the card's peak and if only the smallest products, those of attention, are missing.
+    """
     for group in profiles(kernels):
-        products = [kernel for kernel in group if re.search("gemm|xmma|cutlass", kernel.name) and kernel.calls]
-        config = SIZES.get(group[0].size)
-        if config is None or group[0].scope != "forward" or sum(one.percent or 0 for one in products) < 80:
+        products = [kernel for kernel in group if _is_product(kernel) and kernel.calls]
+        config, gpu, length = SIZES.get(group[0].size), gpu_of(group[0]), group[0].context_length
+        missing = 0 if config is None else 7 * config.num_layers + 1 - sum(one.calls or 0 for one in products)
+        rest = _unlisted_seconds(group)
+        if config is None or group[0].scope != "forward" or not products or missing <= 0:
             continue
-        calls, expected = sum(one.calls or 0 for one in products), 7 * config.num_layers + 1
-        if calls < expected:
-            why = f"{config.num_layers} layers have {expected} products with weights"
+        if gpu is None or rest is None or not length:
+            continue
+        peak = gpu.rates["fp32"] if all(map(_is_fp32, products)) else max(gpu.rates.values())
+        tokens = (group[0].batch_size or USUAL_BATCH_SIZE) * length
+        needed = missing * 2 * tokens * config.d_model**2 / (peak * gpu.clock_margin)
+        if needed > rest:
+            why = f"{missing} of {7 * config.num_layers + 1} products are not listed, and need {needed * 1e3:.4g} ms"
             cause = "a capture that ended early, or another model"
-            yield found(SUSPICIOUS, "missing products", products, f"{calls} products", f"{expected}", why, cause)
+            shown, limit = f"{rest * 1e3:.4g} ms for all that is not listed", f"{needed * 1e3:.4g} ms"
+            excess = needed / rest if rest > 0 else needed / (total_of(products[0]) or needed)
+            yield found(SUSPICIOUS, "missing products", products, shown, limit, why, cause, excess)
+
+
+def _is_product(kernel: Kernel) -> bool:
+    return re.search("gemm|xmma|cutlass", kernel.name) is not None
+
+
+def _is_fp32(kernel: Kernel) -> bool:
+    return re.search("sgemm|simt|ffma", kernel.name) is not None
+
+
+def _unlisted_seconds(profile: Sequence[Kernel]) -> float | None:
+    """Time of the profile outside of its rows; None where its total is not known."""
+    shared = [kernel for kernel in profile if kernel.percent and total_of(kernel)]
+    if not shared:
+        return None
+    whole = median((total_of(kernel) or 0) / (kernel.percent or 1) * 100 for kernel in shared)
+    rounding = 0.05 * len(shared)  # of shares to a tenth of a point
+    return whole * (100 + rounding - sum(kernel.percent or 0 for kernel in shared)) / 100
 
 
 def matrix_products(kernels: Sequence[Kernel]) -> Iterator[Finding]:
@@ -110,11 +141,12 @@ def matrix_products(kernels: Sequence[Kernel]) -> Iterator[Finding]:
         if kernel.scope != "forward" or kernel.calls != 7 * config.num_layers + 1:
             continue
         gpu = gpu_of(kernel)
-        flops = config.forward_flops(USUAL_BATCH_SIZE, kernel.context_length)
-        flops -= config.forward_attention_flops(USUAL_BATCH_SIZE, kernel.context_length)
+        batch_size = kernel.batch_size or USUAL_BATCH_SIZE
+        flops = config.forward_flops(batch_size, kernel.context_length)
+        flops -= config.forward_attention_flops(batch_size, kernel.context_length)
         if gpu is not None and flops / total > gpu.rates["fp32"]:
             shown = f"{kernel.calls} products in {total * 1e3:.4g} ms are {flops / total / 1e12:.3g} TFLOP/s"
-            limit, why = f"{gpu.rates['fp32'] / 1e12:.4g} TFLOP/s", f"beyond the peak at a batch of {USUAL_BATCH_SIZE}"
+            limit, why = f"{gpu.rates['fp32'] / 1e12:.4g} TFLOP/s", f"beyond the peak at a batch of {batch_size}"
             yield found(SUSPICIOUS, "matrix products", [kernel], shown, limit, why, "a smaller batch than stated")
 
 

@@ -6,7 +6,7 @@ A figure below a bound is wrong. A bound omits what some implementation might av
 from dataclasses import dataclass
 
 from model.sizes import SIZES, ModelConfig
-from perf_tests.phases import ATTENTION_ALONE, phase_named
+from perf_tests.phases import phase_named
 
 # Rooms without torch take the model's shapes from here.
 __all__ = ["FLOAT32_BYTES", "SIZES", "AttentionWork", "ModelConfig", "ModelWork", "Work", "saved_bytes"]
@@ -32,10 +32,6 @@ class ModelWork:
         if leaves_masked_half:
             flops -= self.config.forward_attention_flops(self.batch_size, self.context_length) // 2
         return _of_phase(phase, flops)
-
-    def least_traffic_bytes(self, phase: str, element_bytes: int, cache_bytes: int) -> int | None:
-        """Bytes that an unfused pass moves between memory and a cache of this size; None: unknown."""
-        return None
 
     def least_resident_bytes(self, phase: str) -> int | None:
         """Bytes on the device at once: weights in fp32, in a backward pass their gradients.
@@ -63,17 +59,6 @@ class AttentionWork:
     def least_flops(self, phase: str, leaves_masked_half: bool) -> int | None:
         flops = 4 * self.batch_size * self.sequence_length**2 * self.head_dim
         return _of_phase(phase, flops // 2 if leaves_masked_half else flops)
-
-    def least_traffic_bytes(self, phase: str, element_bytes: int, cache_bytes: int) -> int | None:
-        """Scores and probabilities, each written and read; in a backward pass as much for their gradients.
-
-        Of each pass over the square the cache keeps at most its own size.
-        """
-        row = phase_named(phase)
-        if row is None or row.family != ATTENTION_ALONE:
-            return None
-        square_bytes = self.batch_size * self.sequence_length**2 * element_bytes
-        return 4 * max(square_bytes - cache_bytes, 0)
 
     def least_resident_bytes(self, phase: str) -> int | None:
         return None

@@ -2,19 +2,22 @@
 
 import argparse
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from perf_tests.audit.files import Audit, audit_file
-from perf_tests.audit.finding import ACCUSING, VERDICTS
+from perf_tests.audit.files import WINDOW, Audit, audits_of
+from perf_tests.audit.tally import Tally
 from perf_tests.limits.datasheets import gpu_named
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE
+
+SHOWN_GROUPS = 40
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, help="a CSV of timings, memory or kernels, or a pytest-benchmark JSON")
     parser.add_argument("--gpu", type=_gpu, help="GPU of rows that name none, by name or peaks (memory=..,fp32=..)")
-    parser.add_argument("--all", action="store_true", help="print notices and suspicions too, not their counts alone")
+    parser.add_argument("--all", action="store_true", help="print every finding and notice, not the worst of those alike")
 
 
 def _gpu(text: str) -> object:
@@ -25,28 +28,60 @@ def _gpu(text: str) -> object:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    tally = Tally()
+    show = _as_json if arguments.json else _each if arguments.all else _grouped
     try:
-        audit = audit_file(arguments.file, arguments.gpu)
+        for line in show(audits_of(arguments.file, arguments.gpu), tally):
+            print(line)
     except ValueError as error:
         print(error)
         return UNREADABLE
-    if arguments.json:
-        data = {
-            "kind": audit.kind,
-            "figures": len(audit.places),
-            "counts": audit.counts(),
-            "not_judged": [asdict(one) for one in audit.not_judged],
-            "findings": [asdict(finding) for finding in audit.findings],
-        }
-        print(json.dumps(data, indent=1))
-    else:
-        print("\n".join(_lines(audit, show_all=arguments.all)))
-    return FINDINGS if any(finding.verdict in ACCUSING for finding in audit.findings) else FINE
+    return FINDINGS if tally.accuses else FINE
 
 
-def _lines(audit: Audit, show_all: bool) -> list[str]:
-    lines = [finding.sentence() for finding in audit.findings if show_all or finding.verdict in ACCUSING]
-    counts = audit.counts()
-    lines += [f"{verdict}: {counts[verdict]} ({meaning})" for verdict, meaning in VERDICTS.items()]
-    lines += [f"not judged: {count}: {reason}" for reason, count in audit.reasons().items()]
-    return [*lines, f"{len(audit.places)} figures of {audit.kind}, {counts['fine']} without a finding"]
+def _grouped(parts: Iterator[Audit], tally: Tally) -> Iterator[str]:
+    for part in parts:
+        tally.add(part)
+    groups = list(tally.worst_first(with_notices=False))
+    for group in groups[:SHOWN_GROUPS]:
+        yield group.sentence()
+    if len(groups) > SHOWN_GROUPS:
+        yield f"... and {len(groups) - SHOWN_GROUPS} more groups of findings; --all prints every finding"
+    yield from _counted(tally)
+
+
+def _each(parts: Iterator[Audit], tally: Tally) -> Iterator[str]:
+    for part in parts:
+        tally.add(part)
+        for finding in part.findings:
+            yield finding.sentence()
+    yield from _counted(tally)
+
+
+def _counted(tally: Tally) -> list[str]:
+    compared = f"; each {WINDOW:,} of them were compared with each other" if tally.parts > 1 else ""
+    *lines, last = tally.lines()
+    return [*lines, f"{last}{compared}"]
+
+
+def _as_json(parts: Iterator[Audit], tally: Tally) -> Iterator[str]:
+    """The document line by line: a part's findings are let go before the next part is read."""
+    opening = '{\n "findings": ['
+    not_judged = []
+    separator = ""
+    for part in parts:
+        tally.add(part)
+        not_judged += part.not_judged
+        if opening:
+            yield opening
+            opening = ""
+        for finding in part.findings:
+            yield f"{separator}{json.dumps(asdict(finding))}"
+            separator = ","
+    rest = {
+        "kind": tally.kind,
+        "figures": tally.figures,
+        "counts": dict(tally.counts),
+        "not_judged": [asdict(one) for one in not_judged],
+    }
+    yield f"],{json.dumps(rest, indent=1).removeprefix('{')}"
