@@ -4,14 +4,13 @@ Rules of proportion hold where a launch has enough work, which is batch x length
 """
 
 from collections.abc import Hashable, Iterator
-from dataclasses import replace
 from itertools import pairwise
 from math import log2
 from statistics import median
 
 from perf_tests.audit.figures import COMPILED, UNFUSED, Timing
 from perf_tests.audit.finding import INCONSISTENT, SUSPICIOUS, Finding, found
-from perf_tests.audit.groups import Table, figure, milliseconds, ratio_between, same_configuration
+from perf_tests.audit.groups import Table, figure, milliseconds, ratio_between
 from perf_tests.limits.least_work import AttentionWork
 from perf_tests.records.grouped import grouped
 
@@ -84,7 +83,10 @@ def exponent(table: Table) -> Iterator[Finding]:
 
 
 def _any_length(timing: Timing) -> tuple[Hashable, ...]:
-    return same_configuration(replace(timing, work=replace(_work(timing), sequence_length=0)))
+    """The configuration without its length."""
+    work = _work(timing)
+    labels = (timing.series, timing.gpu, timing.precision_label, timing.implementation)
+    return (*labels, work.batch_size, work.head_dim)
 
 
 def _work(timing: Timing) -> AttentionWork:

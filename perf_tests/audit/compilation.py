@@ -47,7 +47,7 @@ def _pairs(table: Table) -> list[list[tuple[Timing, Timing]]]:
     """Eager and compiled timings of one configuration, by phase."""
     both = [timing for timing in table.timings if timing.implementation in ("eager", "compiled")]
     pairs = []
-    for group in grouped(both, lambda t: (repository(t), t.gpu, t.work, t.precision_label)).values():
+    for group in grouped(both, lambda t: (repository(t), t.gpu, id(t.work), t.precision_label)).values():
         eager, compiled = (phases_of(t for t in group if t.implementation == way) for way in ("eager", "compiled"))
         shared = [(eager[phase][0], compiled[phase][0]) for phase in compiled if phase in eager]
         if shared:

@@ -1,6 +1,6 @@
 """Rules between the figures of one table: each takes its steady timings and yields findings."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 
 from perf_tests.audit import attention_growth
@@ -14,7 +14,6 @@ from perf_tests.audit.groups import (
     figure,
     milliseconds,
     ratio_between,
-    same_configuration,
     share_of_fp32_peak,
     steady,
 )
@@ -34,9 +33,9 @@ def parts_and_whole(table: Table) -> Iterator[Finding]:
     """Phases that do not add up to their step, even in the reading that favours the table most."""
     for phases in table.configurations:
         spread = 1 + max((one.std_seconds or 0) / figure(one) for group in phases.values() for one in group)
-        for row in PHASES.values():
-            whole, parts = row.name, row.main_parts
-            if whole not in phases or len(parts) < 2:
+        for row, parts in _WHOLES:
+            whole = row.name
+            if whole not in phases:
                 continue
             longest, shortest = spread * max(map(figure, phases[whole])), min(map(figure, phases[whole])) / spread
             for part in (p.name for p in PHASES.values() if p != row and p.name in phases and _is_inside(p, row)):
@@ -46,6 +45,9 @@ def parts_and_whole(table: Table) -> Iterator[Finding]:
                     yield found(INCONSISTENT, "part and whole", phases[part] + phases[whole], shown, "1", why, cause)
             if all(part in phases for part in parts):
                 yield from _sum_of_parts(phases, whole, parts, longest, shortest)
+
+
+_WHOLES = [(row, row.main_parts) for row in PHASES.values() if len(row.main_parts) > 1]
 
 
 def _is_inside(part: Phase, whole: Phase) -> bool:
@@ -93,7 +95,7 @@ def backward_over_forward(table: Table) -> Iterator[Finding]:
 def optimizer_and_precision(table: Table) -> Iterator[Finding]:
     """AdamW updates fp32 weights under every precision, so its time is the same."""
     updates = [timing for timing in table.timings if timing.phase == "optimizer" and timing.has_fp32_weights]
-    for group in grouped(updates, lambda timing: (timing.series, timing.gpu, timing.work)).values():
+    for group in grouped(updates, lambda timing: (timing.series, timing.gpu, id(timing.work))).values():
         ordered, ratio = fastest_first(group)
         if len({timing.precision for timing in group}) > 1 and ratio > OPTIMIZER_TOLERANCE:
             why = "the update works on fp32 weights whatever the forward pass computes in"
@@ -127,7 +129,7 @@ class Neighbours:
 
     def __init__(self, timings: Sequence[Timing]) -> None:
         self._by_place = {timing.place: timing for timing in timings}
-        self._same = grouped(steady(timings), same_configuration)
+        self._same: dict[Hashable, list[Timing]] | None = None
 
     def explain(self, finding: Finding) -> Finding:
         """The same finding, with the cause that other phases of its configuration suggest."""
@@ -135,7 +137,9 @@ class Neighbours:
         is_impossible = (finding.verdict, finding.rule) == (IMPOSSIBLE, "arithmetic")
         if not is_impossible or accused.phase != "forward" or accused.precision != "fp32":
             return finding
-        later = [one for one in self._same.get(same_configuration(accused), ()) if _is_more_than_backward(one)]
+        if self._same is None:
+            self._same = grouped(filter(_is_more_than_backward, steady(self._by_place.values())), _configuration)
+        later = self._same.get(_configuration(accused), [])
         slowest = max(later, key=figure, default=accused)
         is_too_much_later = figure(slowest) > (1 + MODEL_BACKWARD_OVER_FORWARD[1]) * figure(accused)
         if not is_too_much_later or any(share_of_fp32_peak(timing) >= 1 for timing in later):
@@ -145,6 +149,10 @@ class Neighbours:
             f"{slowest.place}, {slowest.phase}, {milliseconds([slowest])}"
         )
         return replace(finding, likely_cause=cause)
+
+
+def _configuration(timing: Timing) -> Hashable:
+    return (timing.series, timing.gpu, timing.work, timing.precision_label, timing.implementation)
 
 
 def _is_more_than_backward(timing: Timing) -> bool:

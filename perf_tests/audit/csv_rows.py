@@ -1,10 +1,10 @@
 """The rows of a CSV as it comes: any of three separators, UTF-8 or UTF-16, damaged lines among good ones."""
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from sys import intern
 from typing import Any, TextIO
 
 from perf_tests.audit.headers import Layout
@@ -67,26 +67,27 @@ def _lines(lines: Any, columns: int, above: int) -> Iterator[Line]:
             yield place, UnreadableError("the line has another number of values than the header", detail)
 
 
-@dataclass(slots=True)
 class Row:
     """One line by column; what is no figure raises UnreadableError."""
 
-    place: str
-    values: Sequence[str]
-    layout: Layout
-    has_decimal_comma: bool
+    __slots__ = ("has_decimal_comma", "layout", "place", "values")
+
+    def __init__(self, place: str, values: list[str], layout: Layout, has_decimal_comma: bool) -> None:
+        self.place = place
+        self.values = [*map(str.strip, values), ""]  # the last one stands for absent columns
+        self.layout = layout
+        self.has_decimal_comma = has_decimal_comma
 
     @property
     def labels(self) -> tuple[str, str, str]:
-        """Of every figure: place, series and GPU."""
-        return self.place, self.text("source"), self.text("gpu")
+        """Of every figure: place, series and GPU, each text kept once."""
+        return self.place, intern(self.text("source")), intern(self.text("gpu"))
 
     def has(self, column: str) -> bool:
         return column in self.layout.places
 
     def text(self, column: str) -> str:
-        place = self.layout.places.get(column)
-        return "" if place is None else self.values[place].strip()
+        return self.values[self.layout.places.get(column, -1)]
 
     def name(self, column: str) -> str:
         """As the header writes it."""
@@ -109,6 +110,12 @@ class Row:
         return found
 
     def count(self, column: str) -> int | None:
+        text = self.text(column)
+        if text.isdecimal() and text.isascii() and len(text) < 15:
+            return int(text)
+        return self._count(column) if text else None
+
+    def _count(self, column: str) -> int | None:
         value = self.number(column)
         if value is None:
             return None

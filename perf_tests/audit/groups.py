@@ -1,11 +1,12 @@
 """What rules between figures share: the steady timings of a table, and which of them belong together."""
 
 from collections.abc import Hashable, Iterable, Sequence
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, lru_cache
 
 from perf_tests.audit.figures import Timing
 from perf_tests.audit.plausibility import OUTLIER_SHARE, gpu_of
-from perf_tests.limits.least_work import AttentionWork
+from perf_tests.limits.least_work import AttentionWork, Work
 from perf_tests.records.grouped import grouped
 
 Phases = dict[str, list[Timing]]
@@ -15,7 +16,13 @@ class Table:
     """The steady timings of a table."""
 
     def __init__(self, timings: Iterable[Timing]) -> None:
-        self.timings = steady(timings)
+        works: dict[Work | None, Work | None] = {}
+        steady_ones = steady(timings)
+        kept = [works.setdefault(one.work, one.work) for one in steady_ones]
+        # Equal works as one object, which `same_configuration` relies on.
+        self.timings = [
+            one if work is one.work else replace(one, work=work) for one, work in zip(steady_ones, kept, strict=True)
+        ]
 
     @cached_property
     def configurations(self) -> list[Phases]:
@@ -48,11 +55,17 @@ def milliseconds(timings: Sequence[Timing]) -> str:
 
 
 def repository(timing: Timing) -> str:
-    return timing.series.partition(":")[0]
+    return _repository(timing.series)
+
+
+@lru_cache(maxsize=4096)
+def _repository(series: str) -> str:
+    return series.partition(":")[0]
 
 
 def same_configuration(timing: Timing) -> tuple[Hashable, ...]:
-    return (timing.series, timing.gpu, timing.work, timing.precision_label, timing.implementation)
+    """The work by its identity, because hashing one takes longer than all else: of the timings of one `Table`."""
+    return (timing.series, timing.gpu, id(timing.work), timing.precision_label, timing.implementation)
 
 
 def phases_of(timings: Iterable[Timing]) -> Phases:

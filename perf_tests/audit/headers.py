@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from perf_tests.audit.units import bytes_in, seconds_in
 
@@ -91,6 +92,8 @@ class Layout:
     """Of one unit, for columns of times whose header names it."""
     bytes: Mapping[str, tuple[float, float]]
     """The same for amounts: fewest and most."""
+    works: dict[tuple[str, ...], Any] = field(default_factory=dict)
+    """What the reader made of the cells that say which work was timed."""
 
 
 def layout_of(header: Sequence[str], names: Names) -> Layout:

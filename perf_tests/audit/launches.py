@@ -58,7 +58,7 @@ def launch_bound(table: Table) -> Iterator[Finding]:
 def mixed_precision_arms(table: Table) -> Iterator[Finding]:
     """Two precisions, both bound by launches: the device does not explain a difference between them."""
     bound: Iterable[Timing] = [timing for group in launch_bound_groups(table) for timing in group]
-    for group in grouped(bound, lambda t: (repository(t), t.gpu, t.work, t.implementation)).values():
+    for group in grouped(bound, lambda t: (repository(t), t.gpu, id(t.work), t.implementation)).values():
         full = [timing for timing in group if timing.precision == "fp32"]
         half = [timing for timing in group if timing.precision in ("bf16", "fp16")]
         for slow, fast in zip(full, half, strict=False):

@@ -71,11 +71,16 @@ def gpu_of(row: LabelledFigure) -> Gpu | None:
     return _gpu_named(row.gpu)
 
 
+@lru_cache(maxsize=4096)
+def _has_products(phase: str) -> bool:
+    row = phase_named(phase)
+    return row is not None and row.forward_multiple is not None
+
+
 def _why_not_judged(timing: Timing, gpu: Gpu | None) -> str:
     if timing.work is None:
         return timing.without_work
-    row = phase_named(timing.phase)
-    if row is None or row.forward_multiple is None:
+    if not _has_products(timing.phase):
         return f"phase {timing.phase!r} has no known arithmetic"
     if timing.matmul_flops_per_second:
         return ""

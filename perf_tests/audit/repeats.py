@@ -15,7 +15,7 @@ SAME_CELL_TOLERANCE = 1.25
 SCATTER_SHARE, SCATTER_RATIO = 0.05, 3.0
 """Deviation over mean from which a figure is a disturbed one, if it is so many times the other's."""
 
-MOST_SERIES = 100
+MOST_SERIES = 30
 """Of one card, that are compared with each other."""
 
 FASTER_THAN_LABEL = "another precision under this label, or a pass that was not waited for"
@@ -105,7 +105,7 @@ def constant_offset(table: Table) -> Iterator[Finding]:
     """Two series of one card that differ by the same time at every size, as by constant work inside one range."""
     forward = [timing for timing in table.forward_passes if timing.is_eager]
     for group in grouped(forward, lambda t: (t.gpu, t.precision_label)).values():
-        series = [{t.work: t for t in reversed(one)} for one in grouped(group, lambda t: t.series).values()]
+        series = [{id(t.work): t for t in reversed(one)} for one in grouped(group, lambda t: t.series).values()]
         for one, other in combinations(series[:MOST_SERIES], 2):
             shared = [work for work in reversed(one) if work in other]
             lower, upper = sorted(

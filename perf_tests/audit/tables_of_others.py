@@ -16,7 +16,7 @@ from perf_tests.audit.figures import labelled_precision as precision_named
 from perf_tests.audit.finding import NotJudged
 from perf_tests.audit.headers import ATTENTION_TIMING, KERNELS, MEMORY, MODEL_TIMING, Names, layout_of
 from perf_tests.audit.units import UnreadableError
-from perf_tests.limits.least_work import AttentionWork, ModelConfig, ModelWork
+from perf_tests.limits.least_work import AttentionWork, ModelConfig, ModelWork, Work
 from perf_tests.phases import PHASES, PHASES_OF_OTHERS
 
 Figure = Timing | Memory | Kernel
@@ -55,43 +55,58 @@ def _phase_of_attention(text: str) -> str:
     return word if word in PHASES else text
 
 
-@lru_cache(maxsize=65536)
-def _model_work(size: str, shape: tuple[int | None, ...], batch: int | None, context: int | None) -> ModelWork | str:
+_OF_A_MODEL = ("size", "d_model", "d_ff", "n_layers", "n_heads", "vocab", "batch", "context")
+_OF_ATTENTION = ("batch", "seq_len", "d_model", "heads")
+_MOST_WORKS = 65536
+
+
+def _work(row: Row, columns: tuple[str, ...], read: Callable[[Row], Work | str]) -> Work | str:
+    """Equal cells give one object."""
+    key, works = tuple([row.text(column) for column in columns]), row.layout.works
+    if key not in works:
+        if len(works) >= _MOST_WORKS:
+            works.clear()
+        works[key] = read(row)
+    found: Work | str = works[key]
+    return found
+
+
+def _model_work(row: Row) -> ModelWork | str:
     """The work, or why it is not known."""
     columns = ("d_model", "d_ff", "n_layers", "vocab")
-    missing = [column for column, value in zip(columns, (*shape[:3], shape[4]), strict=True) if value is None]
+    shape = [row.count(column) for column in columns]
+    batch, context, heads = row.count("batch"), row.count("context"), row.count("n_heads")
+    missing = [column for column, value in zip(columns, shape, strict=True) if value is None]
     if missing:
         return f"no {' and '.join(missing)}"
-    d_model, d_ff, layers, heads, vocab = (value or 0 for value in shape)
+    d_model, d_ff, layers, vocab = (value or 0 for value in shape)
     try:
         config = ModelConfig(d_model, d_ff, layers, heads or 1, vocab)
     except ValueError as error:
         return str(error).rstrip(".")
-    return ModelWork(size, config, batch, context) if batch and context else f"no {'context' if batch else 'batch'}"
+    if not (batch and context):
+        return f"no {'context' if batch else 'batch'}"
+    return ModelWork(row.text("size"), config, batch, context)
 
 
-@lru_cache(maxsize=65536)
-def _attention_work(batch: int, length: int, width: int) -> AttentionWork:
-    return AttentionWork(batch, length, width)
+def _attention_work(row: Row) -> AttentionWork | str:
+    batch, length, width = row.count("batch"), row.count("seq_len"), row.count("d_model")
+    heads = row.count("heads") or 1
+    if not (batch and length and width):
+        return "no batch, length or width"
+    is_of_all_heads = row.name("d_model").casefold() in ("d_model", "embed_dim", "width")
+    return AttentionWork(batch * heads, length, max(1, width // heads) if is_of_all_heads else width)
 
 
 def _model_timing(row: Row) -> Timing:
-    shape = tuple(row.count(column) for column in ("d_model", "d_ff", "n_layers", "n_heads", "vocab"))
-    work = _model_work(row.text("size"), shape, row.count("batch"), row.count("context"))
-    return _timing(row, work, _phase(row.text("phase")))
+    return _timing(row, _work(row, _OF_A_MODEL, _model_work), _phase(row.text("phase")))
 
 
 def _attention_timing(row: Row) -> Timing:
-    batch, length, width = row.count("batch"), row.count("seq_len"), row.count("d_model")
-    heads = row.count("heads") or 1
-    if batch and length and width and row.name("d_model").casefold() in ("d_model", "embed_dim", "width"):
-        width = width // heads
-    is_whole = batch and length and width
-    work = _attention_work((batch or 0) * heads, length or 0, width or 0) if is_whole else "no batch, length or width"
-    return _timing(row, work, _phase_of_attention(row.text("phase")))
+    return _timing(row, _work(row, _OF_ATTENTION, _attention_work), _phase_of_attention(row.text("phase")))
 
 
-def _timing(row: Row, work: ModelWork | AttentionWork | str, phase: str) -> Timing:
+def _timing(row: Row, work: Work | str, phase: str) -> Timing:
     """`work`, or why it is not known."""
     precision = label_of(row.text("precision"))
     mean = row.seconds("mean")
