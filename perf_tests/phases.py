@@ -1,6 +1,7 @@
 """The phases, one row each: what its set-up runs, what is timed, and what follows. No torch."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 LANGUAGE_MODEL, ATTENTION_ALONE = "language model", "attention alone"
 
@@ -33,12 +34,12 @@ class Phase:
         """Everything that a round computes; the round's peak is the highest of theirs."""
         return tuple(part for part in (*self.setup, *self.timed) if part != "zero_grad")
 
-    @property
+    @cached_property
     def main_parts(self) -> tuple[str, ...]:
         """Timed parts with most of the time."""
         return tuple(part for part in self.timed if part not in SHORT_PARTS)
 
-    @property
+    @cached_property
     def forward_multiple(self) -> int | None:
         """FLOPs of the timed parts over those of a forward pass; None without matrix products."""
         return sum(FORWARD_PASSES.get(part, 0) for part in self.timed) or None

@@ -1,6 +1,7 @@
 """Compiled figures against eager ones: compilation that did nothing, and compilation that did too much."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from perf_tests.audit.attention_growth import LONG_SQUARE, square
 from perf_tests.audit.figures import COMPILED, Timing
@@ -43,6 +44,7 @@ def compiled_did_nothing(table: Table) -> Iterator[Finding]:
             yield found(SUSPICIOUS, "compiled did nothing", accused, shown, f"{low:g} to {high:g}", why, cause)
 
 
+@lru_cache(maxsize=1)  # for the two rules
 def _pairs(table: Table) -> list[list[tuple[Timing, Timing]]]:
     """Eager and compiled timings of one configuration, by phase."""
     both = [timing for timing in table.timings if timing.implementation in ("eager", "compiled")]

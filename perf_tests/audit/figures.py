@@ -11,7 +11,7 @@ UNFUSED, COMPILED, TILED, UNKNOWN = "unfused", "compiled", "tiled", "unknown"
 """How attention runs: op by op; written out, under torch.compile; in one kernel that never holds the square; unsaid."""
 
 _TILED = re.compile(r"flash|fa[23]|triton|sdpa|scaled_dot|flex|xformers|mem\w*_?eff|cudnn|tiled|fused")
-_UNFUSED = re.compile(r"naive|eager|pytorch|torch|vanilla|reference|standard|manual|written_out")
+_UNFUSED = re.compile(r"naive|eager|pytorch|vanilla|reference|standard|manual|written_out")
 _COMPILED = re.compile(r"compile|inductor|jit|reduce-overhead|max-autotune")
 
 
@@ -117,8 +117,9 @@ class Kernel(LabelledFigure):
 @lru_cache(maxsize=4096)
 def attention_of(implementation: str) -> str:
     """By the words of `Timing.implementation`; whatever has several names is the one that does less."""
-    words = implementation.casefold().replace(" ", "_")
-    if "checkpoint" in words:
+    attention, _, execution = implementation.casefold().rpartition(" ")
+    words = attention.replace(" ", "_") or execution
+    if "checkpoint" in attention or ":" in words:  # recomputation, and somebody's own function
         return UNKNOWN
     if _TILED.search(words):
         return TILED

@@ -1,6 +1,7 @@
 """Models whose time is the host's for launching: what their figures then say nothing of."""
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from statistics import mean
 
 from perf_tests.audit.figures import Timing
@@ -13,6 +14,7 @@ LAUNCH_BOUND_SPREAD = 1.15
 COMPARABLE_SPEED_UP = 1.05
 
 
+@lru_cache(maxsize=1)  # for the two rules
 def launch_bound_groups(table: Table) -> list[list[Timing]]:
     """Forward passes of three or more depths whose time per layer is the same although their width is not."""
 

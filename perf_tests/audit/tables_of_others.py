@@ -145,7 +145,7 @@ def _implementation(row: Row) -> str:
 def _implementation_named(attention: str, execution: str, checkpoint: str, compiled: str, is_said: bool) -> str:
     """By the suite's own axes where the table has them; others say whether they compiled, or name their kernel."""
     if not execution:
-        word = compiled.casefold()
+        word = compiled.casefold().partition("(")[0].strip()
         execution = "eager" if word in _NO else "compiled" if word in _YES else compiled
         execution = execution if is_said or attention else "not stated"
     if attention and attention_of(attention) == "unfused":
@@ -250,6 +250,6 @@ def _kind_of(path: Path, header: list[str]) -> str:
         missing[name] = [column for column in kind.needed.split() if column not in places]
         if not missing[name]:
             return name
-    nearest = min(missing, key=lambda name: len(missing[name]))
+    nearest = min(missing, key=lambda name: len(missing[name]) / len(KINDS[name].needed.split()))
     named = ", ".join("a time, as mean_ms" if column == "mean" else column for column in missing[nearest])
     raise ValueError(f"{path} lacks the columns {named}, read as a table of {nearest}.")
