@@ -75,8 +75,8 @@ def backward_over_forward(table: Table) -> Iterator[Finding]:
         with_backward = phases.get("backward", phases.get("forward_backward"))
         if "forward" not in phases or not with_backward:
             continue
-        forward, backward = phases["forward"][0], with_backward[0]
         of_forward = 0 if "backward" in phases else 1
+        forward, backward = _nearest_to_twice(phases["forward"], with_backward, of_forward)
         ratio = figure(backward) / figure(forward) - of_forward
         least, most = (bound - of_forward for bound in ratio_between(backward, forward))
         shown = f"backward / forward {ratio:.2f}"
@@ -90,6 +90,14 @@ def backward_over_forward(table: Table) -> Iterator[Finding]:
             cause = "a forward pass that was not waited for" if ratio > high else "a pass that kept no gradient"
             limit = f"{low:g} to {high:g}"
             yield found(SUSPICIOUS, "backward / forward", [forward, backward], shown, limit, why, cause)
+
+
+def _nearest_to_twice(
+    forwards: Sequence[Timing], backwards: Sequence[Timing], of_forward: int
+) -> tuple[Timing, Timing]:
+    """Of figures with one label, the pair that speaks most for the table: that they differ is another rule's."""
+    forward = min(forwards, key=lambda one: abs(figure(backwards[0]) / figure(one) - of_forward - 2))
+    return forward, min(backwards, key=lambda one: abs(figure(one) / figure(forward) - of_forward - 2))
 
 
 def optimizer_and_precision(table: Table) -> Iterator[Finding]:

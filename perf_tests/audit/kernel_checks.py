@@ -52,7 +52,7 @@ def shares_of_one_time(kernels: Sequence[Kernel]) -> Iterator[Finding]:
     """Each row's total over its share is the profile's GPU time; rows that imply another time are wrong."""
     for group in profiles(kernels):
         large = [kernel for kernel in group if kernel.percent and kernel.percent >= 1 and total_of(kernel)]
-        implied = [(total_of(kernel) or 0) / (kernel.percent or 1) * 100 for kernel in large]
+        implied = [_implied_seconds(kernel) for kernel in large]
         usual = median(implied) if implied else 0.0  # of a single one, its own
         for kernel, whole in zip(large, implied, strict=True):
             # A share is rounded to a tenth of a point, so small ones tell less about the whole.
@@ -65,17 +65,24 @@ def shares_of_one_time(kernels: Sequence[Kernel]) -> Iterator[Finding]:
 
 
 def copied_cells(kernels: Sequence[Kernel]) -> Iterator[Finding]:
-    """Two rows with the same share whose times differ, or the same calls and share under other averages."""
-    timed = [kernel for kernel in kernels if (kernel.percent or 0) >= 5 and (total_of(kernel) or 0) > 0]
-    for group in profiles(timed):
-        for same in grouped(group, lambda kernel: kernel.percent).values():
+    """Two rows with the same share whose times differ; where a third row tells which is wrong, only that one."""
+    for group in profiles(kernels):
+        timed = [kernel for kernel in group if (kernel.percent or 0) >= 5 and (total_of(kernel) or 0) > 0]
+        for same in grouped(timed, lambda kernel: kernel.percent).values():
             one, other = (pick(same, key=lambda kernel: total_of(kernel) or 0) for pick in (min, max))
             first, second = total_of(one) or 0, total_of(other) or 0
             if second > 1.1 * first:
                 shown = f"{one.percent:g} % for {first * 1e3:.4g} ms and for {second * 1e3:.4g} ms"
                 why, cause = "equal shares of one total are equal times", "a cell copied from the row above"
-                accused = sorted((one, other), key=same.index)
+                pair = sorted((one, other), key=same.index)
+                usual = median(map(_implied_seconds, timed))
+                accused = [kernel for kernel in pair if abs(_implied_seconds(kernel) / usual - 1) > 0.1] or pair
                 yield found(INCONSISTENT, "copied cell", accused, shown, "1.1", why, cause, second / first)
+
+
+def _implied_seconds(kernel: Kernel) -> float:
+    """Of the whole profile, by this row's time and share."""
+    return (total_of(kernel) or 0) / (kernel.percent or 1) * 100
 
 
 def shares_add_up(kernels: Sequence[Kernel]) -> Iterator[Finding]:
@@ -127,7 +134,7 @@ def _unlisted_seconds(profile: Sequence[Kernel]) -> float | None:
     shared = [kernel for kernel in profile if kernel.percent and total_of(kernel)]
     if not shared:
         return None
-    whole = median((total_of(kernel) or 0) / (kernel.percent or 1) * 100 for kernel in shared)
+    whole = median(map(_implied_seconds, shared))
     rounding = 0.05 * len(shared)  # of shares to a tenth of a point
     return whole * (100 + rounding - sum(kernel.percent or 0 for kernel in shared)) / 100
 

@@ -20,7 +20,7 @@ MOST_SERIES = 30
 
 FASTER_THAN_LABEL = "another precision under this label, or a pass that was not waited for"
 DISTURBED = "a busy device or rounds that were not warmed up: the slower figures scatter more"
-LESS_WARMUP = "fewer warm-up rounds before the slower figures"
+LESS_WARMUP = "no or one warm-up round before the slower figures"
 SINGLE_ROUND = "a profiler running, or a single round, in the slower figures"
 ONE_AGAINST_MANY = "another set-up in the one that differs, which its labels do not tell"
 UNKNOWN = "two set-ups that the labels do not tell apart"
@@ -39,14 +39,14 @@ class Repeat:
 
     def cause(self) -> str:
         """As far as these figures tell it."""
-        if any(map(is_impossible, self.faster)):
+        if any(map(is_impossible, self.faster)) and not all(map(is_impossible, self.slower)):
             return FASTER_THAN_LABEL
         if _scatter(self.slower) > max(SCATTER_SHARE, SCATTER_RATIO * _scatter(self.faster)):
             return DISTURBED
-        if _most(one.warmup_rounds for one in self.slower) < _most(one.warmup_rounds for one in self.faster):
-            return LESS_WARMUP
         if _most(one.rounds for one in self.slower) == 1 < _most(one.rounds for one in self.faster):
             return SINGLE_ROUND
+        if _most(one.warmup_rounds for one in self.slower) < min(2, _most(one.warmup_rounds for one in self.faster)):
+            return LESS_WARMUP
         return UNKNOWN
 
     def accused(self, cause: str) -> list[Timing]:
@@ -62,7 +62,8 @@ def _scatter(timings: Sequence[Timing]) -> float:
 
 
 def _most(counts: Iterable[int | None]) -> int:
-    return max((count for count in counts if count is not None), default=0)
+    """Unknown ones are as many as usual."""
+    return max(10 if count is None else count for count in counts)
 
 
 def same_cell_twice(table: Table) -> Iterator[Finding]:

@@ -336,7 +336,7 @@ REPEATED: dict[str, tuple[list[Row], set[str], str]] = {
         [model_row(mean_ms="280"), model_row(mean_ms="400", std_ms="60")], {"line 3"}, "busy device"
     ),
     "the slower was not warmed up": (
-        [model_row(mean_ms="280"), model_row(mean_ms="400", warmup="0")], {"line 3"}, "fewer warm-up rounds"
+        [model_row(mean_ms="280"), model_row(mean_ms="400", warmup="0")], {"line 3"}, "no or one warm-up round"
     ),
     "the slower is one round": (
         [model_row(mean_ms="280"), model_row(mean_ms="400", n_measured="1")], {"line 3"}, "profiler"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perf_tests.audit.files import Audit, audit_file
-from perf_tests.audit.finding import ACCUSING, IMPOSSIBLE
+from perf_tests.audit.finding import IMPOSSIBLE, SUSPICIOUS
 from perf_tests.proofs import audit_score
 from perf_tests.proofs.held_out_attention import breaks_physics, least_bytes, least_flops
 
@@ -17,17 +17,39 @@ def audit() -> Audit:
     return audit_file(audit_score.PUBLISHED / "e2e_timing.csv")
 
 
-def scored(audit: Audit) -> audit_score.Score:
-    return audit_score.score(audit, audit_score.cells("e2e_timing"), audit_score.cells("judged_e2e_timing"))
+def scored(audit: Audit, name: str = "e2e_timing") -> audit_score.Score:
+    return audit_score.score(name, audit, audit_score.cells(name), audit_score.cells(f"judged_{name}"))
 
 
-def test_every_cell_that_breaks_physics_is_found_and_no_right_one_accused(audit: Audit) -> None:
-    result = scored(audit)
-    assert len(result.breaking) > 200
-    assert len(result.right) > 700
+@pytest.mark.parametrize("name, breaking, right", [("e2e_timing", 200, 700), ("attention_timing", 10, 800)])
+def test_every_cell_that_breaks_physics_is_found_and_no_right_one_accused(name: str, breaking: int, right: int) -> None:
+    result = scored(audit_file(audit_score.PUBLISHED / f"{name}.csv"), name)
+    assert len(result.breaking) >= breaking
+    assert len(result.right) > right
     assert result.missed == set()
     assert result.accused == set()
-    assert len(result.cause_named) >= 0.95 * len(result.breaking)
+    assert len(result.suspected) <= 0.02 * len(result.right)
+    assert len(result.cause_named) >= 0.9 * len(result.breaking)
+
+
+@pytest.mark.parametrize("name", ["memory", "kernels"])
+def test_no_right_row_of_memory_or_kernels_is_accused(name: str) -> None:
+    audit, table = audit_file(audit_score.PUBLISHED / f"{name}.csv"), audit_score.cells(name)
+    result = audit_score.whole_score(name, audit, table)
+    assert len(result.right) > 200
+    assert (result.accused, result.suspected) == (set(), set())
+
+
+def test_compiled_cells_that_break_physics_are_among_those_judged() -> None:
+    judged = [cell for name in audit_score.JUDGED for cell in audit_score.cells(f"judged_{name}")]
+    compiled = [cell for cell in judged if cell["compiled"] == "yes" and cell["breaks_physics"] == "yes"]
+    assert len(compiled) > 40
+
+
+def test_a_suspicion_that_was_judged_right_does_not_count(audit: Audit) -> None:
+    (first, *_) = (finding for finding in audit.findings_of(SUSPICIOUS) if finding.rule == "compiled did nothing")
+    assert not scored(audit).suspected.intersection(first.places)
+    assert scored(replace(audit, findings=[replace(first, rule="another")])).suspected == set(first.places)
 
 
 def test_a_finding_less_is_a_cell_missed(audit: Audit) -> None:
@@ -44,7 +66,7 @@ def test_a_right_cell_that_is_accused_counts(audit: Audit) -> None:
 def test_a_judgement_on_no_cell_is_refused(audit: Audit) -> None:
     judged = [{**audit_score.cells("judged_e2e_timing")[0], "mean_ms": "1"}]
     with pytest.raises(ValueError, match="1 judged cells are not in the table"):
-        audit_score.score(audit, audit_score.cells("e2e_timing"), judged)
+        audit_score.score("e2e_timing", audit, audit_score.cells("e2e_timing"), judged)
 
 
 def test_every_known_case_is_found() -> None:
@@ -90,17 +112,13 @@ def test_the_held_out_table_has_no_hand_in_the_rest() -> None:
     assert f"{audit_score.HELD_OUT}.csv" not in {cell["file"] for cell in audit_score.cells("known_cases")}
 
 
-def test_what_is_missed_of_the_held_out_table_and_by_which_rules_it_is_wronged() -> None:
-    """Misses are backward passes with a product that the audit does not count; the rules are the two that it names."""
+def test_the_score_of_the_table_that_is_judged_without_the_audits_code() -> None:
     table = audit_score.cells(audit_score.HELD_OUT)
-    audit = audit_file(audit_score.PUBLISHED / f"{audit_score.HELD_OUT}.csv")
-    result = audit_score.held_out_score(audit, table)
-    assert result.found
+    result = audit_score.held_out_score(audit_file(audit_score.PUBLISHED / f"{audit_score.HELD_OUT}.csv"), table)
     assert len(result.breaking) + len(result.right) == sum(bool(cell["mean_ms"]) for cell in table)
-    missed = [table[int(line.removeprefix("line ")) - 2] for line in result.missed]
-    assert {(cell["attention"], cell["phase"]) for cell in missed} <= {("triton_fa2", "backward")}
-    wronging = {f.rule for f in audit.findings if f.verdict in ACCUSING and result.accused & set(f.places)}
-    assert wronging <= {"attention exponent", "attention backward"}
+    assert len(result.found) >= 15
+    assert (result.missed, result.accused) == (set(), set())
+    assert len(result.suspected) <= 0.02 * len(result.right)
 
 
 def test_what_is_missed_and_who_is_accused_on_the_held_out_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,4 +129,4 @@ def test_what_is_missed_and_who_is_accused_on_the_held_out_table_is_printed(caps
     said = capsys.readouterr().out
     assert "0 of 1 found" in said
     assert "missed 1: naive fp32 forward on A100-40GB" in said
-    assert "0 of 1 accused" in said
+    assert "0 of 1 called impossible or inconsistent" in said
