@@ -12,6 +12,9 @@ from perf_tests.limits.least_work import AttentionWork, ModelConfig, ModelWork, 
 from perf_tests.records.record import Json
 from perf_tests.records.words import without_path
 
+TOO_LARGE = 1e9
+"""For a dimension of a model or a batch."""
+
 _AXES = (("attention", None), ("execution", "eager"), ("checkpoint", "none"), ("model", "ours"))
 
 
@@ -89,9 +92,15 @@ def _work(info: dict[str, Any]) -> tuple[Work | None, str]:
         return None, "a model of one's own, whose work no formula knows"
     try:
         if is_attention(info):
-            return AttentionWork(int(info["batch_size"]), int(info["sequence_length"]), int(info["head_dim"])), ""
-        shape = [int(info[name]) for name in ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size")]
-        config = ModelConfig(*shape)
-        return ModelWork(str(info["size"]), config, int(info["batch_size"]), int(info["context_length"])), ""
+            return AttentionWork(*_counts(info, "batch_size", "sequence_length", "head_dim")), ""
+        config = ModelConfig(*_counts(info, "d_model", "d_ff", "num_layers", "num_heads", "vocab_size"))
+        return ModelWork(str(info["size"]), config, *_counts(info, "batch_size", "context_length")), ""
     except (TypeError, ValueError) as error:
         return None, f"an identity that is no shape: {error}"
+
+
+def _counts(info: dict[str, Any], *names: str) -> list[int]:
+    values = [int(info[name]) for name in names]
+    if not all(0 < value < TOO_LARGE for value in values):
+        raise ValueError(f"{', '.join(names)} must lie between 1 and {TOO_LARGE:g}")
+    return values

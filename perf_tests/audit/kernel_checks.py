@@ -57,7 +57,7 @@ def shares_of_one_time(kernels: Sequence[Kernel]) -> Iterator[Finding]:
         for kernel, whole in zip(large, implied, strict=True):
             # A share is rounded to a tenth of a point, so small ones tell less about the whole.
             slack = 0.15 + SHARE_TOLERANCE_POINTS / (kernel.percent or 1) / 10
-            if abs(whole / usual - 1) > slack:
+            if usual > 0 and abs(whole / usual - 1) > slack:
                 shown = f"{(total_of(kernel) or 0) * 1e3:.4g} ms called {kernel.percent:g} %"
                 limit = f"{kernel.percent:g} % of {usual * 1e3:.4g} ms, which the other rows imply"
                 why = "the rows of one profile share one GPU time"
@@ -76,7 +76,7 @@ def copied_cells(kernels: Sequence[Kernel]) -> Iterator[Finding]:
                 why, cause = "equal shares of one total are equal times", "a cell copied from the row above"
                 pair = sorted((one, other), key=same.index)
                 usual = median(map(_implied_seconds, timed))
-                accused = [kernel for kernel in pair if abs(_implied_seconds(kernel) / usual - 1) > 0.1] or pair
+                accused = [kernel for kernel in pair if abs(_implied_seconds(kernel) - usual) > 0.1 * usual] or pair
                 yield found(INCONSISTENT, "copied cell", accused, shown, "1.1", why, cause, second / first)
 
 

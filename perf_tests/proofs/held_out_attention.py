@@ -1,4 +1,4 @@
-"""A table of fused attention that no rule of the audit was ever tried on, judged by products and bytes alone.
+"""Two tables of attention judged by products and bytes alone: fused kernels, and compiled passes against eager ones.
 
 This file uses no code of the audit, so that a mistake there cannot confirm itself. A cell breaks physics if
 its time is below what its matrix products take at the datasheet's peak for the precision in its label, or below what
@@ -21,10 +21,11 @@ class Peak:
 
 
 PEAKS = {
+    "A800": Peak({"fp32": 19.5e12, "bf16": 312e12}, 2.039e12, 40 * 2**20),
     "A100": Peak({"fp32": 19.5e12, "bf16": 312e12}, 2.039e12, 40 * 2**20),
     "H100": Peak({"fp32": 66.9e12, "bf16": 989.4e12}, 3.35e12, 50 * 2**20),
 }
-"""By the first letters of a label. NVIDIA A100 datasheet (SXM, 80 GB) and H100 datasheet (SXM), dense; fp32 without
+"""By the first letters of a label. NVIDIA A100 datasheet (SXM, 80 GB), which holds for the A800, and H100 datasheet (SXM), dense; fp32 without
 tensor cores, which is what the label says."""
 
 ELEMENT_BYTES = {"fp32": 4, "bf16": 2}
@@ -49,18 +50,18 @@ def least_seconds(cell: Cell) -> float:
 
 
 def least_flops(cell: Cell) -> float:
-    """2 T T d a product; a fused causal kernel may leave out the part above the diagonal."""
+    """2 T T d a product; a fused causal kernel may leave out the part above the diagonal, torch.compile never does."""
     tokens, width = int(cell["seq_len"]), int(cell["d_model"])
     square = PRODUCTS[cell["attention"]][cell["phase"]] * 2 * int(cell["batch"]) * tokens**2 * width
     return square if cell["attention"] == "naive" else square / 2
 
 
 def least_bytes(cell: Cell, cache_bytes: int) -> float:
-    """Scores written once and read once by separate kernels, where no cache holds them; else queries, keys, values and
-    output once."""
+    """Scores written once and read once by separate kernels, where no cache holds them; else, and where a compiler may
+    have replaced them, queries, keys, values and output once."""
     tokens, width = int(cell["seq_len"]), int(cell["d_model"])
     element = ELEMENT_BYTES[cell["precision"]]
     scores = int(cell["batch"]) * tokens**2 * element
-    if cell["attention"] == "naive" and scores > 2 * cache_bytes:
+    if cell["attention"] == "naive" and cell["compiled"] == "no" and scores > 2 * cache_bytes:
         return 2 * scores
     return 4 * int(cell["batch"]) * tokens * width * element
