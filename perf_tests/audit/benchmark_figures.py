@@ -1,8 +1,8 @@
 """The timings of a pytest-benchmark file as labelled figures; only ours have an identity."""
 
 import json
-from pathlib import Path
 from math import sqrt
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 

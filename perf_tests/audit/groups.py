@@ -48,7 +48,9 @@ def figure(timing: Timing) -> float:
 
 def milliseconds(timings: Sequence[Timing]) -> str:
     """Of many, the first and the last three."""
-    shown = [f"{figure(timing) * 1e3:.4g}" for timing in (timings if len(timings) <= 6 else (*timings[:3], *timings[-3:]))]
+    shown = [
+        f"{figure(timing) * 1e3:.4g}" for timing in (timings if len(timings) <= 6 else (*timings[:3], *timings[-3:]))
+    ]
     if len(timings) <= 6:
         return f"{', '.join(shown)} ms"
     return f"{', '.join(shown[:3])} ... {', '.join(shown[3:])} ms ({len(timings)} figures)"

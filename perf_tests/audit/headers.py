@@ -17,7 +17,7 @@ _SHARED = {
     "attention": "attention impl implementation attention_impl attn attn_impl variant backend method kernel_type",
     "execution": "execution",
     "checkpoint": "checkpoint",
-    "n_measured": "n_measured n rounds n_rounds measured_rounds iters iterations n_iters num_iters steps n_steps repeats",
+    "n_measured": "n_measured n rounds n_rounds iters iterations n_iters num_iters steps n_steps repeats",
     "warmup": "warmup n_warmup warmup_rounds warmup_steps warmup_iters num_warmup warm_up",
     "unit": "unit units",
 }

@@ -169,7 +169,10 @@ def faster_than_kernels(timing: Timing, seconds: float, gpu: Gpu | None) -> Find
     if least is None or seconds >= least:
         return None
     assert gpu is not None
-    figure, limit = f"{seconds * 1e3:.4g} ms", f"{least * 1e3:.4g} ms ({gpu.bytes_per_second / 1e9:.4g} GB/s, {gpu.name})"
+    figure, limit = (
+        f"{seconds * 1e3:.4g} ms",
+        f"{least * 1e3:.4g} ms ({gpu.bytes_per_second / 1e9:.4g} GB/s, {gpu.name})",
+    )
     why = "the scores do not fit into the cache, and products and softmax pass them through memory one after the other"
     cause = "a pass that kept no gradient, a fused kernel under the name of an unfused one, or a wrong unit"
     return found(IMPOSSIBLE, "traffic", [timing], figure, limit, why, cause, least / seconds)
@@ -185,7 +188,7 @@ def least_kernel_seconds(timing: Timing, gpu: Gpu | None) -> float | None:
     work, row = timing.work, phase_named(timing.phase)
     if not isinstance(work, AttentionWork) or row is None or row.family != ATTENTION_ALONE or gpu is None:
         return None
-    if gpu.l2_cache_bytes is None or timing.precision not in gpu.rates:
+    if gpu.l2_cache_bytes is None or timing.precision is None or timing.precision not in gpu.rates:
         return None
     square = work.batch_size * work.sequence_length**2
     square_bytes = square * (4 if timing.precision in ("fp32", "tf32") else 2)

@@ -98,7 +98,14 @@ def _finding(repeat: Repeat, cause: str, known: Counter[str]) -> Finding:
     ratio = figure(repeat.ordered[-1]) / figure(repeat.ordered[0])
     why, limit = f"the same labels are {ratio:.2f} apart", f"{SAME_CELL_TOLERANCE:g}"
     return found(
-        SUSPICIOUS, "same cell twice", accused, milliseconds(repeat.ordered), limit, why, said, ratio / SAME_CELL_TOLERANCE
+        SUSPICIOUS,
+        "same cell twice",
+        accused,
+        milliseconds(repeat.ordered),
+        limit,
+        why,
+        said,
+        ratio / SAME_CELL_TOLERANCE,
     )
 
 
@@ -120,4 +127,3 @@ def constant_offset(table: Table) -> Iterator[Finding]:
                 why = "another series of the same card lacks a time that does not grow with the model"
                 cause = "the profiler's start inside the range"
                 yield found(SUSPICIOUS, "constant offset", upper, shown, "1.3 between sizes", why, cause)
-

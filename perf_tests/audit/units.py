@@ -12,7 +12,9 @@ SECONDS = {
 """By the word of the unit, with u for the Greek letter."""
 
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-_FIGURE = re.compile(r"([-+]?[\d.,]*\d[\d.,]*(?:e[-+]?\d+)?)\s*(?:(?:±|\+/?-)\s*([\d.,]*\d(?:e-?\d+)?))?\s*([a-z%]*)", re.I)
+_FIGURE = re.compile(
+    r"([-+]?[\d.,]*\d[\d.,]*(?:e[-+]?\d+)?)\s*(?:(?:±|\+/?-)\s*([\d.,]*\d(?:e-?\d+)?))?\s*([a-z%]*)", re.I
+)
 _RANGE = re.compile(r"\d+ ?- ?\d+|up to \d+")
 
 

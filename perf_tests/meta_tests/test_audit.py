@@ -374,7 +374,7 @@ def test_a_label_with_two_times_names_the_cause_that_its_file_suggests(how: str,
 def test_a_spread_is_a_mistake_where_it_misleads_and_nothing_announces_it(
     changes: Row, rule: tuple[str, str], tmp_path: Path
 ) -> None:
-    assert rules(audited(tmp_path, [model_row(**changes)])) == {rule}
+    assert rules(audited(tmp_path, [{**model_row(), **changes}])) == {rule}
 
 
 def written_json(folder: Path, data: object) -> Path:

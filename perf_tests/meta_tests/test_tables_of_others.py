@@ -135,7 +135,8 @@ def test_a_table_of_nsys_stats_is_read(tmp_path: Path) -> None:
     kind, (figure,) = read_table(path)
     assert isinstance(figure, Kernel)
     assert kind == "kernels"
-    assert (figure.calls, figure.total_seconds, figure.percent) == (60, pytest.approx(6e-3), 60)
+    assert (figure.calls, figure.percent) == (60, 60)
+    assert figure.total_seconds == pytest.approx(6e-3)
     assert figure.average_seconds == pytest.approx(1e-4)
 
 
@@ -177,7 +178,11 @@ HEAD = ",".join(model_row())
         ("table.csv", 'd_ff,"' + "x" * 200_000, "cannot be read as a CSV"),
         ("table.csv", f"{HEAD}\n", "has a header but no rows"),
         ("table.csv", f"\xef\xbb\xbf{HEAD}\n", "has a header but no rows"),
-        ("table.csv", f"{HEAD}\nonly,three,values\n", "no row can be read. line 2: the line has another number of values"),
+        (
+            "table.csv",
+            f"{HEAD}\nonly,three,values\n",
+            "no row can be read. line 2: the line has another number of values",
+        ),
         ("run.json", "{", "cannot be read as JSON"),
         ("run.json", "[1]", "is no pytest-benchmark file"),
         ("run.json", '{"benchmarks": []}', "holds no benchmark"),
