@@ -7,6 +7,7 @@ from perf_tests.phases import PHASES, PHASES_OF_OTHERS, label_of, phase_named, p
 FORWARD_MULTIPLES = {
     "inference": 1, "forward": 1, "backward": 2, "forward_backward": 3, "optimizer": None, "full_step": 3,
     "attention_forward": 1, "attention_backward": 2, "backward_and_optimizer": 2,
+    "attention_forward_backward": 3,
 }  # fmt: skip
 
 

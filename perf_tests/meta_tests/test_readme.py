@@ -13,6 +13,8 @@ from statistics import median
 import pytest
 
 from perf_tests.__main__ import VERBS, main
+from perf_tests.audit import attention_growth, compilation, plausibility
+from perf_tests.audit.files import WINDOW
 from perf_tests.audit.plausibility import MEASURED_CEILING_MARGIN
 from perf_tests.gate.conclusion import conclude
 from perf_tests.gate.rules import Rules, rules_from_settings
@@ -35,6 +37,7 @@ from perf_tests.meta_tests.documents import (
 from perf_tests.meta_tests.launch import launch_all
 from perf_tests.proofs import (
     against_llama,
+    audit_score,
     gate_cost,
     gate_false_alarms,
     gate_simulation,
@@ -126,6 +129,21 @@ def test_the_margins_of_impossible_are_those_that_the_rules_take() -> None:
     text = " ".join(page("plausibility").split())
     assert f"elsewhere {MEASURED_CEILING_MARGIN:g} x the best square product" in text
     assert f"GeForce cards to {gpu_named('RTX 4090').clock_margin:g} x their rated clock" in text
+
+
+def test_what_the_audit_holds_figures_to_is_described_by_its_own_numbers() -> None:
+    text = " ".join(page("plausibility").split())
+    by_part = "{forward} forward, {backward} backward"
+    assert f"{by_part.format(**plausibility.PRODUCTS)}, the whole square" in text
+    assert f"{by_part.format(**plausibility.TILED_PRODUCTS)}, half of the square if causal" in text
+    passes = plausibility.SOFTMAX_PASSES
+    assert f"softmax {passes['forward']} passes forward, {passes['backward']} backward" in text
+    assert pytest.approx(1 / 3) == compilation.ELEMENTWISE_BANDWIDTH_SHARE
+    assert "at a third of the bandwidth" in text
+    assert attention_growth.LONG_SQUARE == 8 * 4096**2
+    assert "batch x length^2 of eight sequences of 4096" in text
+    assert f"parts of {WINDOW:,} figures".replace(",", " ") in text
+    assert f"up to {audit_score.MOST_SUSPECTED_SHARE:.0%} suspicious" in README
 
 
 def test_the_gate_is_described_with_its_own_numbers() -> None:
