@@ -17,6 +17,7 @@ from perf_tests.audit.tables_of_others import Figure, open_figures
 from perf_tests.limits.datasheets import Gpu
 
 T = TypeVar("T")
+F = TypeVar("F", Timing, Memory, Kernel, Figure)
 
 WINDOW = 100_000
 """Figures of a file that are held and compared at a time."""
@@ -66,7 +67,7 @@ def audits_of(path: Path, gpu: Gpu | None = None, window: int = WINDOW) -> Itera
     Raises ValueError with one sentence for an unreadable file, and for one whose rows cannot be read at all.
     """
     if path.suffix.casefold() == ".json":
-        yield audit_timings("pytest-benchmark", read_benchmarks(path), gpu)
+        yield audit_timings("pytest-benchmark", _on(gpu, read_benchmarks(path)))
         return
     with open_figures(path) as table:
         is_read = False
@@ -76,17 +77,22 @@ def audits_of(path: Path, gpu: Gpu | None = None, window: int = WINDOW) -> Itera
             if not figures and not is_read and unreadable:
                 raise ValueError(f"{path}: no row can be read. {unreadable[0].place}: {unreadable[0].sentence()}.")
             is_read = True
-            yield _with_unreadable(_audit_figures(table.kind, figures, gpu), unreadable)
+            yield _with_unreadable(_audit_figures(table.kind, _on(gpu, figures)), unreadable)
         if not is_read:
             raise ValueError(f"{path} has a header but no rows.")
 
 
-def _audit_figures(kind: str, figures: list[Figure], gpu: Gpu | None) -> Audit:
+def _audit_figures(kind: str, figures: Sequence[Figure]) -> Audit:
     if kind == "memory":
         return audit_memory([figure for figure in figures if isinstance(figure, Memory)])
     if kind == "kernels":
         return audit_kernels([figure for figure in figures if isinstance(figure, Kernel)])
-    return audit_timings(kind, [figure for figure in figures if isinstance(figure, Timing)], gpu)
+    return audit_timings(kind, [figure for figure in figures if isinstance(figure, Timing)])
+
+
+def _on(gpu: Gpu | None, figures: Sequence[F]) -> list[F]:
+    """Those that name no card, on this one."""
+    return [figure if figure.gpu or gpu is None else replace(figure, gpu=gpu.name) for figure in figures]
 
 
 def _with_unreadable(audit: Audit, unreadable: list[NotJudged]) -> Audit:
@@ -94,11 +100,11 @@ def _with_unreadable(audit: Audit, unreadable: list[NotJudged]) -> Audit:
     return replace(audit, places=places, not_judged=[*audit.not_judged, *unreadable])
 
 
-def audit_timings(kind: str, timings: list[Timing], gpu: Gpu | None = None) -> Audit:
+def audit_timings(kind: str, timings: Sequence[Timing]) -> Audit:
     said: list[Finding | NotJudged | None] = []
     neighbours: Neighbours | None = None
     for timing in timings:
-        for one in (*rule_out(timing, None if timing.gpu else gpu), one_outlier(timing)):
+        for one in (*rule_out(timing), one_outlier(timing)):
             if isinstance(one, Finding):
                 neighbours = neighbours or Neighbours(timings)
                 one = neighbours.explain(one)

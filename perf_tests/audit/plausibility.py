@@ -32,7 +32,7 @@ SOFTMAX_PASSES = {"inference": 2, "forward": 2, "backward": 3}
 """Over the square, of a softmax in one kernel."""
 
 
-def rule_out(timing: Timing, gpu_by_hand: Gpu | None = None) -> list[Finding | NotJudged]:
+def rule_out(timing: Timing) -> list[Finding | NotJudged]:
     """Every way in which the time of one row is impossible, or why it cannot be judged."""
     if timing.seconds is None:
         return [NotJudged(timing.place, "no figure")]
@@ -40,7 +40,7 @@ def rule_out(timing: Timing, gpu_by_hand: Gpu | None = None) -> list[Finding | N
         why = "a pass takes time" if timing.seconds < 0 else "a pass takes time, and this was rounded away"
         shown = f"{timing.seconds * 1e3:g} ms"
         return [found(IMPOSSIBLE, "time", [timing], shown, "0 ms", why, "a wrong unit or sign", MOST_EXCESS)]
-    gpu = gpu_by_hand or gpu_of(timing)
+    gpu = gpu_of(timing)
     reason = _why_not_judged(timing, gpu)
     if reason:
         return [NotJudged(timing.place, reason)]

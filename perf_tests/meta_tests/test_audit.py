@@ -9,6 +9,7 @@ from perf_tests.__main__ import main
 from perf_tests.audit.files import Audit, audit_file, audits_of
 from perf_tests.audit.finding import IMPOSSIBLE, INCONSISTENT, NOTICE, SUSPICIOUS
 from perf_tests.audit.tally import Tally
+from perf_tests.limits.datasheets import gpu_named
 from perf_tests.limits.least_work import SIZES
 from perf_tests.meta_tests.foreign_tables import Row, attention_row, attention_table, model_row, model_table, written
 from perf_tests.proofs.synthetic import record, timed
@@ -465,6 +466,13 @@ def test_a_gpu_given_by_hand_stands_for_rows_that_name_none(tmp_path: Path) -> N
     assert main(["audit", str(path)]) == 0
     assert main(["audit", str(path), "--gpu", "A100-80GB"]) == 1
     assert main(["audit", str(path), "--gpu", "memory=80,bandwidth=2000,fp32=100"]) == 0
+
+
+@pytest.mark.parametrize("row", [memory_row(gpu="", value="90"), {**kernel_row("sgemm", 85, 50.0, 85.0), "gpu": ""}])
+def test_a_gpu_given_by_hand_counts_for_memory_and_kernels_too(row: Row, tmp_path: Path) -> None:
+    path = written(tmp_path, [row])
+    assert audit_file(path).findings == []
+    assert audit_file(path, gpu_named("A100-80GB")).findings != []
 
 
 def test_an_unknown_gpu_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
