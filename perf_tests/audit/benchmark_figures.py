@@ -79,7 +79,7 @@ def rounds_of(row: Json, place: str) -> list[float]:
     """Seconds of each round, or the mean alone where the file has no rounds."""
     stats = row.get("stats")
     rounds = (stats.get("data") or [stats.get("mean")]) if isinstance(stats, dict) else None
-    if not rounds or not all(isinstance(value, int | float) and value == value for value in rounds):
+    if not isinstance(rounds, list) or not all(isinstance(value, int | float) and value == value for value in rounds):
         raise ValueError(f"Benchmark {place} has no timing in its stats.")
     return [float(value) for value in rounds]
 

@@ -188,6 +188,7 @@ HEAD = ",".join(model_row())
         ("run.json", '{"benchmarks": []}', "holds no benchmark"),
         ("run.json", '\xef\xbb\xbf{"benchmarks": []}', "holds no benchmark"),
         ("run.json", '{"benchmarks": [{"name": "x"}]}', "Benchmark x has no timing"),
+        ("run.json", '{"benchmarks": [{"name": "x", "stats": {"data": 0.5}}]}', "Benchmark x has no timing"),
         ("run.json", "[" * 100_000, "cannot be read as JSON"),
     ],
 )
