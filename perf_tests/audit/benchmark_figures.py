@@ -12,6 +12,7 @@ from perf_tests.limits.least_work import AttentionWork, ModelConfig, ModelWork, 
 from perf_tests.records.record import Json
 from perf_tests.records.words import without_path
 
+MOST_SECONDS = 1e15
 TOO_LARGE = 1e9
 """For a dimension of a model or a batch."""
 
@@ -79,9 +80,13 @@ def rounds_of(row: Json, place: str) -> list[float]:
     """Seconds of each round, or the mean alone where the file has no rounds."""
     stats = row.get("stats")
     rounds = (stats.get("data") or [stats.get("mean")]) if isinstance(stats, dict) else None
-    if not isinstance(rounds, list) or not all(isinstance(value, int | float) and value == value for value in rounds):
+    if not isinstance(rounds, list) or not rounds or not all(map(_is_time, rounds)):
         raise ValueError(f"Benchmark {place} has no timing in its stats.")
     return [float(value) for value in rounds]
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) < MOST_SECONDS
 
 
 def _work(info: dict[str, Any]) -> tuple[Work | None, str]:

@@ -189,6 +189,7 @@ HEAD = ",".join(model_row())
         ("run.json", '\xef\xbb\xbf{"benchmarks": []}', "holds no benchmark"),
         ("run.json", '{"benchmarks": [{"name": "x"}]}', "Benchmark x has no timing"),
         ("run.json", '{"benchmarks": [{"name": "x", "stats": {"data": 0.5}}]}', "Benchmark x has no timing"),
+        ("run.json", f'{{"benchmarks": [{{"name": "x", "stats": {{"data": [{10**400}]}}}}]}}', "x has no timing"),
         ("run.json", "[" * 100_000, "cannot be read as JSON"),
     ],
 )
