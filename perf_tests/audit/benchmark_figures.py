@@ -100,7 +100,7 @@ def _work(info: dict[str, Any]) -> tuple[Work | None, str]:
             return AttentionWork(*_counts(info, "batch_size", "sequence_length", "head_dim")), ""
         config = ModelConfig(*_counts(info, "d_model", "d_ff", "num_layers", "num_heads", "vocab_size"))
         return ModelWork(str(info["size"]), config, *_counts(info, "batch_size", "context_length")), ""
-    except (TypeError, ValueError) as error:
+    except (OverflowError, TypeError, ValueError) as error:
         return None, f"an identity that is no shape: {error}"
 
 
