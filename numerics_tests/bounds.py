@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from numerics_tests.formats import FORMAT_OF, U32, Format
+from numerics_tests.formats import FORMAT_OF, U32
 
 ASNA = "Higham, ASNA 2e, section 4.2"
 
@@ -95,21 +95,6 @@ def cross_entropy(z: Tensor, target_logit: Tensor, loss: Tensor) -> Tensor:
     vocabulary = z.shape[-1]
     gap = z.amax(-1) - target_logit
     return U32 * (vocabulary + 10 + math.log(vocabulary) + 2 * gap + 2 * loss.abs())
-
-
-def attention(exact: Tensor, scores: Tensor, v: Tensor, head_dim: int, out: Format, stored: Format) -> Tensor:
-    """u |O| + max|v| (u32 ((2 d + 6) s + 3 T + 24) + us (3 s + 8)), s the largest |q| |k| / sqrt(d).
-
-    From ASNA 2e, section 3.5 (matrix products) and the softmax bound above. The us terms are there when scores and
-    probabilities are kept in a 16-bit format, `stored`: product, quotient and shift each round a score of size s,
-    and exp, sum, quotient and their like round a probability of at most 1.
-    """
-    tokens = v.shape[-2]
-    largest_v, largest_s = v.abs().amax(), scores.abs().amax()
-    relative = U32 * ((2 * head_dim + 6) * largest_s + 3 * tokens + 24)
-    if stored.dtype != torch.float32:
-        relative = relative + stored.unit_roundoff * (3 * largest_s + 8)
-    return out.unit_roundoff * exact.abs() + largest_v * relative + out.min_subnormal
 
 
 def rotary(pair_length: Tensor, angle: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.strategies import SearchStrategy
 
 from numerics_tests.profiles import PROFILES
+from numerics_tests.under_test import GIVEN, Given
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Claim:
     check: Callable[..., None]
     cost: int
     """Runs 1/cost of the profile's examples: 2 or 4 where an example builds a model or is a long loop."""
+    of_any_model: bool = False
+    """Whether it holds for every language model, and not for the suite's alone."""
 
     @property
     def area(self) -> str:
@@ -111,22 +114,37 @@ CLAIMS: dict[str, Claim] = {}
 
 
 def claim(
-    argument: str, references: Mapping[str, Any] | None = None, cost: int = 1, **strategies: SearchStrategy[Any]
+    argument: str,
+    references: Mapping[str, Any] | None = None,
+    cost: int = 1,
+    of_any_model: bool = False,
+    **strategies: SearchStrategy[Any],
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a test function a claim over `references`, or over the fixture called `argument` where there are none."""
+    """Make a test function a claim over `references`, or over the fixture called `argument` where there are none.
+
+    One on attention is over those of --attention, where it is given.
+    """
 
     def register(check: Callable[..., None]) -> Callable[..., None]:
-        made = Claim(check.__name__, argument, references or {}, strategies, check, cost)
+        made = Claim(check.__name__, argument, references or {}, strategies, check, cost, of_any_model)
         assert made.name not in CLAIMS, f"two claims are called {made.name}"
         CLAIMS[made.name] = made
         test = made.checked
         if strategies:
             test = settings(max_examples=made.examples(settings()))(given(**strategies)(test))
-        if references is not None:
+        if references is not None and not (argument == "attention" and GIVEN.attentions):
             test = pytest.mark.parametrize(argument, references.values(), ids=references.keys())(test)
         return test
 
     return register
+
+
+def applies_to(item: Any, given: Given) -> bool:
+    """Whether a test judges what the user gave: one that takes attention, or a claim on any model."""
+    if given.attentions:
+        return "attention" in item.fixturenames
+    made = CLAIMS.get(item.originalname)
+    return made is not None and made.of_any_model
 
 
 def all_claims() -> dict[str, Claim]:

@@ -1,6 +1,7 @@
 """Wiring of the numerics suite: profile, device, pinned flags. The modules that it imports hold what it wires."""
 
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,8 +9,11 @@ from hypothesis import register_random, settings
 
 from model.attention import ATTENTION, AttentionFunction
 from model.device import device_named, why_gpu_is_passed_over
-from numerics_tests import cuda_autocast, environment, profiles
+from numerics_tests import cuda_autocast, environment, profiles, tiny, under_test
+from numerics_tests.claims import applies_to
+from numerics_tests.under_test import GIVEN
 from perf_tests.options import typed_or
+from perf_tests.own.attention import attention_named, label
 
 # Hypothesis keeps a weak reference only.
 TORCH_GENERATOR = profiles.TorchGenerator()
@@ -27,6 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
             "--hypothesis-seed has no effect under profile ci, which always draws the same examples; "
             "choose quick or deep."
         )
+    under_test.take(config, tiny.CONFIG)
     config.stash[THREADS] = typed_or(config, "--threads", 1)
     register_random(TORCH_GENERATOR)
     try:
@@ -41,9 +46,27 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     reason = why_gpu_is_passed_over(str(device))
     return [
         f"numerics: torch {torch.__version__} on {device}, {where}",
-        *filter(None, [reason]),
+        *filter(None, [reason, under_test.in_words()]),
         *environment.changed(),
     ]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every implementation of the model, or those of --attention, unless the test names its own."""
+    marked = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    if "attention" in metafunc.fixturenames and "attention" not in marked:
+        names = GIVEN.attentions or tuple(ATTENTION)
+        metafunc.parametrize("attention", names, ids=[label(name) for name in names], indirect=True, scope="session")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With a model or an attention of the user's, no numerics test of anything else."""
+    if not GIVEN:
+        return
+    here = Path(__file__).parent
+    left_out = [item for item in items if here in item.path.parents and not applies_to(item, GIVEN)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -57,10 +80,10 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     return request.config.stash[DEVICE]
 
 
-@pytest.fixture(scope="session", params=ATTENTION)
+@pytest.fixture(scope="session")
 def attention(request: pytest.FixtureRequest, device: torch.device) -> AttentionFunction:
-    """Every implementation of the model, built once: a compiled one compiles once per shape."""
-    implementation = ATTENTION[request.param]
+    """An implementation by name, built once: a compiled one compiles once per shape."""
+    implementation = attention_named(request.param)
     if implementation.is_compiled and settings().max_examples <= profiles.PROFILES["quick"].max_examples:
         pytest.skip(f"compiling {request.param!r} takes longer than the profile quick may; run ci or deep.")
     reason = implementation.why_unavailable(device, 16)

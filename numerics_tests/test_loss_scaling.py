@@ -22,7 +22,7 @@ SCALED_FLOAT32 = replace(PRECISIONS["fp32"], name="fp32-scaled", scales_loss=Tru
 TRAININGS: dict[str, MakeTraining] = {"model": Training}
 
 
-@claim("make", TRAININGS, cost=4, seed=st.integers(0, 1000))
+@claim("make", TRAININGS, cost=4, of_any_model=True, seed=st.integers(0, 1000))
 def test_scaling_by_a_power_of_two_is_invisible(make: MakeTraining, seed: int, device: torch.device) -> None:
     """Scaled, unscaled, clipped and stepped: parameters equal those without a scaler to the bit.
 
@@ -37,7 +37,14 @@ def test_scaling_by_a_power_of_two_is_invisible(make: MakeTraining, seed: int, d
     assert_same_bits(results[1], results[0], "2^16 moves exponents alone")
 
 
-@claim("make", TRAININGS, cost=4, seed=st.integers(0, 1000), bad=st.sampled_from([float("inf"), float("nan")]))
+@claim(
+    "make",
+    TRAININGS,
+    cost=4,
+    of_any_model=True,
+    seed=st.integers(0, 1000),
+    bad=st.sampled_from([float("inf"), float("nan")]),
+)
 def test_overflow_skips_the_step_and_halves_the_scale(
     make: MakeTraining, seed: int, bad: float, device: torch.device
 ) -> None:

@@ -78,7 +78,7 @@ def test_autocast_keeps_float32_where_it_sums(make: MakeTraining, device: torch.
                 assert_true(not torch.equal(rounded, gradient), f"{name} rounds the gradient of {parameter}")
 
 
-@claim("make", TRAININGS)
+@claim("make", TRAININGS, of_any_model=True)
 def test_autocast_ends_before_the_backward_pass(make: MakeTraining, device: torch.device) -> None:
     """PyTorch's rule, torch.amp: backward passes run in the dtypes that autocast chose, not under autocast again."""
     training, tokens = make(tiny.model(device), PRECISIONS["bf16"], device), tiny.tokens(device)

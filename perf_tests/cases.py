@@ -13,6 +13,7 @@ from model.sizes import ModelConfig
 from model.training import optimizer_that_runs
 from perf_tests.identity import AttentionIdentity, LanguageModelIdentity, identity_from, is_attention
 from perf_tests.options import CUDA_GRAPH_EXECUTIONS, Settings, shape_named, size_label
+from perf_tests.own import attention as attentions
 from perf_tests.own.hugging_face import is_configuration
 from perf_tests.own.model import OwnModel, configured_shape
 from perf_tests.phases import ATTENTION_ALONE, LANGUAGE_MODEL, PHASES, Phase
@@ -131,7 +132,7 @@ class LanguageModelCase(_OfAPhase):
         The id joins a case to its rows in older records: a changed id breaks every comparison of the case. The only
         batch of a run, None, adds nothing either.
         """
-        parts = [size_label(size), f"ctx{context}", precision, attention]
+        parts = [size_label(size), f"ctx{context}", precision, attentions.label(attention)]
         if execution != "eager":
             parts.append("compiled-model" if execution == "compiled" else execution)
         if checkpoint != "none":
@@ -141,10 +142,10 @@ class LanguageModelCase(_OfAPhase):
         return "-".join(parts)
 
     def identity(self) -> dict[str, Any]:
+        known = identity_from(LanguageModelIdentity, self, self.config)
         if self.own is None:
-            return identity_from(LanguageModelIdentity, self, self.config)
-        known = identity_from(LanguageModelIdentity, self, self.config) | self.own.in_identity
-        return known | self.own.shape(self.config)
+            return known | {"attention": attentions.in_its_repository(self.attention)}
+        return known | self.own.in_identity | self.own.shape(self.config)
 
     @property
     def own(self) -> OwnModel | None:
@@ -194,10 +195,10 @@ class AttentionCase(AttentionIdentity, _OfAPhase):
     @staticmethod
     def id_of(head_dim: int, sequence_length: int, precision: str, attention: str) -> str:
         """`d64-seq1024-fp32-naive`."""
-        return f"d{head_dim}-seq{sequence_length}-{precision}-{attention}"
+        return f"d{head_dim}-seq{sequence_length}-{precision}-{attentions.label(attention)}"
 
     def identity(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"attention": attentions.in_its_repository(self.attention)}
 
     @property
     def tokens(self) -> int:
@@ -247,7 +248,13 @@ def is_inside(identity: dict[str, Any], settings: Settings) -> bool:
         return False
     model = settings.model or "ours"
     values = {**identity, "model_size": identity.get("size")}
-    settings = replace(settings, sizes=tuple(size_label(size) for size in settings.sizes))
+    in_rows = attentions.in_its_repository
+    settings = replace(
+        settings,
+        sizes=tuple(map(size_label, settings.sizes)),
+        attentions=tuple(map(in_rows, settings.attentions)),
+        attention_alone_implementations=tuple(map(in_rows, settings.attention_alone_implementations)),
+    )
     axes = family_of(identity).axes
     return identity.get("model", model) == model and all(values[name] in getattr(settings, axes[name]) for name in axes)
 

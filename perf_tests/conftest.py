@@ -23,6 +23,7 @@ from perf_tests.instruments.sentinels import product_seconds
 from perf_tests.measures.rounds import Measure
 from perf_tests.measures.row import Row
 from perf_tests.measures.timed import TimedMeasure
+from perf_tests.own.attention import attention_named
 from perf_tests.own.guard import OwnModelError
 from perf_tests.passes.every_pass import EVERY_PASS
 from perf_tests.passes.extra_pass import ROOT, ExtraPass
@@ -99,7 +100,7 @@ def attend(case: AttentionCase, workbench: Workbench) -> Iterator[AttentionFunct
     """The implementation under the case's precision."""
     precision = PRECISIONS[case.precision]
     precision.apply()
-    attention = ATTENTION[case.attention].build()
+    attention = attention_named(case.attention).build()
 
     def attend(q_BTK: Tensor, k_BTK: Tensor, v_BTK: Tensor) -> Tensor:
         with precision.autocast(workbench.device.torch_device):

@@ -20,6 +20,7 @@ from model.training import OPTIMIZERS
 from model.transformer import blocks_per_checkpoint
 from perf_tests.instruments.cores import processor_of_each_core
 from perf_tests.instruments.nvtx_ranges import why_no_ranges
+from perf_tests.own.attention import is_own, label
 from perf_tests.own.hugging_face import check_configuration, is_configuration, size_name
 from perf_tests.own.model import argument
 from perf_tests.own.named import check_name
@@ -70,6 +71,25 @@ def some_of(known: Collection[str], option: str, text: str, apart: Collection[st
     return tuple(name for name in known if name in chosen)
 
 
+def attentions(option: str, text: str) -> tuple[str, ...]:
+    """Names of the table in its order, then functions of the user's as typed; of these `all` has none."""
+    items = [] if text == "all" else entries(option, text)
+    own = tuple(dict.fromkeys(item for item in items if is_own(item)))
+    for item in own:
+        check_name(option, item)
+    refuse_doubled(option, "functions", [label(item) for item in own])
+    forms = ", all, FILE.py:FUNCTION or MODULE:FUNCTION"
+    known = [one_of(ATTENTION, option, item, forms) for item in items if item not in own]
+    return (*(name for name in ATTENTION if text == "all" or name in known), *own)
+
+
+def refuse_doubled(option: str, what: str, names: Sequence[str]) -> None:
+    """Raises ValueError where cases of two would have one id."""
+    doubled = [name for name in names if names.count(name) > 1]
+    if doubled:
+        raise ValueError(f"{option} names two {what} {doubled[0]!r}; give each a name of its own.")
+
+
 SHAPE = re.compile(r"(?:(?P<name>[A-Za-z][\w.]*)=)?(\d+)x(\d+)x(\d+)x(\d+)")
 
 
@@ -79,10 +99,7 @@ def sizes(option: str, text: str) -> tuple[str, ...]:
         return some_of(SIZES, option, text, SIZES_APART)
     items = entries(option, text)
     shapes = {_known_or_own(option, item) for item in items if SHAPE.fullmatch(item)}
-    names = [size_label(item) for item in shapes]
-    doubled = [name for name in names if names.count(name) > 1]
-    if doubled:
-        raise ValueError(f"{option} names two shapes {doubled[0]!r}; give each a name of its own.")
+    refuse_doubled(option, "shapes", [size_label(item) for item in shapes])
     known = {item for item in shapes if item in SIZES}
     for item in items:
         if not SHAPE.fullmatch(item):
@@ -226,8 +243,8 @@ OPTIONS = (
            partial(whole_numbers, CONTEXTS)),
     Option("--precision", f"precisions: {', '.join(PRECISIONS)}",
            "fp32 and, where native, bf16; attention alone on a CPU fp32", partial(some_of, PRECISIONS)),
-    Option("--attention", f"attention implementations: {', '.join(ATTENTION)}",
-           "naive in models; alone naive, compiled, sdpa", partial(some_of, ATTENTION)),
+    Option("--attention", f"attention implementations: {', '.join(ATTENTION)}, or your own as FILE.py:FUNCTION or "
+           "MODULE:FUNCTION", "naive in models; alone naive, compiled, sdpa", attentions),
     Option("--execution", f"execution of the whole model: {', '.join(EXECUTIONS)}", "eager",
            partial(some_of, EXECUTIONS)),
     Option("--checkpoint", "activation checkpointing: none, attention, block or a number of blocks", "none",

@@ -168,6 +168,8 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
         refusal = workbench.why_not(item.stash[CASE])
         if refusal is not None:
             item.stash[OUTCOME] = refusal
+            if refusal.outcome in reporting.FAILURES:
+                pytest.fail(refusal.in_words, pytrace=False)
             pytest.skip(refusal.in_words)
         if workbench.session is not None:
             reporting.note_start(item, workbench)

@@ -14,6 +14,8 @@ from model.transformer import blocks_per_checkpoint
 from perf_tests.bench.benchmark_options import SavingOptions
 from perf_tests.cases import FAMILIES
 from perf_tests.options import EXECUTIONS, PASSES, Settings, one_of, typed_or
+from perf_tests.own.attention import is_own
+from perf_tests.own.named import check_name
 
 DEFAULT_MINUTES = 15.0
 
@@ -105,7 +107,9 @@ def _other_option(text: str, settings: Settings) -> OtherOption:
             f"--against-option {text!r} is not known; write AXIS=VALUE with one of {', '.join(OTHER_VALUES)}."
         )
     known = OTHER_VALUES[axis]
-    if known is None:
+    if axis == "attention" and is_own(value):
+        check_name(f"--against-option {axis}", value)
+    elif known is None:
         blocks_per_checkpoint(value)
     else:
         one_of(known, f"--against-option {axis}", value)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from model.attention import ATTENTION
 from model.compilation import compiled, forget_compiled
 from model.precision import PRECISIONS
 from model.training import Training
@@ -14,6 +13,7 @@ from model.transformer import TransformerLM
 from perf_tests.cases import LanguageModelCase
 from perf_tests.instruments import heap
 from perf_tests.instruments.device import Device
+from perf_tests.own.attention import attention_named
 from perf_tests.own.check import check_values_of
 
 
@@ -61,7 +61,7 @@ class ModelShelf:
         self.builds += 1
         with self.device.torch_device:
             if case.own is None:
-                return TransformerLM(case.config, ATTENTION[case.attention].build(), case.checkpoint)
+                return TransformerLM(case.config, attention_named(case.attention).build(), case.checkpoint)
             model = case.own.build(case.config)
         model = model.to(self.device.torch_device)
         check_values_of(case.model, model, case.config, self.device.torch_device)

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 import pytest
 import torch
 
-from model.attention import ATTENTION
 from model.compilation import why_cannot_compile
 from model.precision import PRECISIONS
 from model.transformer import blocks_per_checkpoint
@@ -15,6 +14,7 @@ from perf_tests.counting.needed_bytes import needed_bytes
 from perf_tests.identity import DIMENSIONS
 from perf_tests.instruments.device import Device
 from perf_tests.instruments.device_errors import is_beyond_device, is_out_of_memory, words_of
+from perf_tests.own.attention import attention_named, is_known
 from perf_tests.records.record import OUTCOMES, Json, identity_of
 
 DOES_NOT_FIT = ("out_of_memory", "would_not_fit")
@@ -56,9 +56,9 @@ KILLED = Outcome(
 def why_unsupported(case: Case, device: torch.device) -> Outcome | None:
     """What the device or the model lacks; None where nothing."""
     reason = PRECISIONS[case.precision].why_unsupported(device)
-    if reason is None and case.attention in ATTENTION:
+    if reason is None and is_known(case.attention):
         head_dim = case.head_dim if isinstance(case, AttentionCase) else case.config.head_dim
-        reason = ATTENTION[case.attention].why_unavailable(device, head_dim)
+        reason = attention_named(case.attention).why_unavailable(device, head_dim)
     if reason is None and isinstance(case, LanguageModelCase):
         if case.replays_cuda_graphs and device.type != "cuda":
             reason = f"--execution {case.execution} replays CUDA graphs, and a {device.type.upper()} has none; "

@@ -1,7 +1,7 @@
 """What all benchmarks of one run share: device, clock, memory budget, session, ceilings."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,7 +9,9 @@ from functools import cached_property
 import pytest
 import torch
 
+from model.compilation import forget_compiled
 from model.precision import PRECISIONS
+from perf_tests.bench.attention_under_test import Refusals, refusals, use_of
 from perf_tests.bench.outcomes import Outcome, why_too_large, why_unsupported
 from perf_tests.bench.session import MeasuringSession
 from perf_tests.cases import AttentionCase, Case
@@ -44,6 +46,7 @@ class Workbench:
     spent_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(WORK, 0.0))
     """By kind of work; `compiling`, first rounds that generated code, is part of `rounds`."""
     session: MeasuringSession | None = None
+    refused_attentions: Refusals = field(default_factory=dict)
     health: GpuHealth | None = None
     why_no_health: str | None = None
     """A sentence where the state of a GPU cannot be read."""
@@ -57,9 +60,18 @@ class Workbench:
     def why_not(self, case: Case) -> Outcome | None:
         """Why the case is not tried; None where it is."""
         earlier = self.session.contents.outcomes if self.session else []
-        return why_unsupported(case, self.device.torch_device) or why_too_large(
-            case, self.budget_bytes, earlier, self.budget_of_what
+        device = self.device.torch_device
+        return (
+            why_unsupported(case, device)
+            or self.refused_attentions.get((case.attention, use_of(case, device)))
+            or why_too_large(case, self.budget_bytes, earlier, self.budget_of_what)
         )
+
+    def check_attentions(self, cases: Iterable[Case]) -> None:
+        """From here on the cases of a user's function that is wrong, or fails, are not tried."""
+        with self.spending("building"):
+            self.refused_attentions = refusals(cases, self.device.torch_device)
+        forget_compiled()
 
     def halve_memory(self) -> int:
         """Base and head of the gate are in memory at the same time: what each may use, in bytes.

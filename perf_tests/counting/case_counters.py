@@ -13,7 +13,7 @@ import torch
 
 from model.precision import PRECISIONS
 from model.training import optimizer_that_runs
-from perf_tests.cases import AttentionCase, Case, LanguageModelCase
+from perf_tests.cases import Case, LanguageModelCase
 from perf_tests.counting.fake_training import attention_passes, passes, updates
 from perf_tests.counting.own_flops import (
     names_with_executed_flops,
@@ -25,6 +25,7 @@ from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, 
 from perf_tests.instruments.kernel_cost import MATRIX_PRODUCTS
 from perf_tests.limits.cuda_libraries import CudaLibraries
 from perf_tests.limits.predicted_time import KernelCost, KernelGroup
+from perf_tests.own.attention import is_known, is_own
 from perf_tests.own.guard import OwnModelError, guarded
 from perf_tests.own.model import facts_of
 from perf_tests.phases import FORWARD_PASSES
@@ -102,7 +103,7 @@ def why_not_counted(case: Case) -> str | None:
             return "what a compiled model fuses is unknown until it is compiled for its device."
         if case.own is not None:
             return facts_of(case.own, case.config).why_not_played
-    if case.attention not in COUNTED_ATTENTION:
+    if not is_known(case.attention, COUNTED_ATTENTION):
         return f"what {case.attention} attention fuses is unknown until it is compiled for its device."
     return None
 
@@ -125,21 +126,29 @@ def counters_of(
     reason = why_not_counted(case)
     if reason is not None:
         raise NotCountedError(reason)
-    if isinstance(case, AttentionCase):
-        counted = attention_passes(replace(case, phase="attention_forward"))
-        timed = {f"attention_{part}": part in case.row.timed for part in case.row.parts}
-        parts = [_Part(name, counted[name], timed[name], Counter()) for name in timed]
-        return _counters(case, _with_workspaces(parts, libraries))
-    if case.own is None:
-        parts = _language_model_parts(case, zero_grad, first_step, all_layers)
-        return _counters(case, _with_workspaces(parts, libraries))
+    what = _users_part(case)
+    if what is None:
+        return _counters(case, _with_workspaces(_parts(case, zero_grad, first_step, all_layers), libraries))
     try:
-        with guarded(f"{case.model} cannot be played on tensors without content"):
-            parts = _language_model_parts(case, zero_grad, first_step, all_layers)
-            counters = _counters(case, _with_workspaces(parts, libraries))
+        with guarded(f"{what} cannot be played on tensors without content"):
+            return _counters(case, _with_workspaces(_parts(case, zero_grad, first_step, all_layers), libraries))
     except OwnModelError as error:
         raise NotCountedError(str(error)) from error
-    return counters
+
+
+def _users_part(case: Case) -> str | None:
+    """What of the case is code of the user's; None where nothing is."""
+    if isinstance(case, LanguageModelCase) and case.own is not None:
+        return case.model
+    return case.attention if is_own(case.attention) else None
+
+
+def _parts(case: Case, zero_grad: str, first_step: bool, all_layers: bool) -> list[_Part]:
+    if isinstance(case, LanguageModelCase):
+        return _language_model_parts(case, zero_grad, first_step, all_layers)
+    counted = attention_passes(replace(case, phase="attention_forward"))
+    timed = {f"attention_{part}": part in case.row.timed for part in case.row.parts}
+    return [_Part(name, counted[name], timed[name], Counter()) for name in timed]
 
 
 def parameters_of(case: Case) -> int | None:
@@ -234,7 +243,7 @@ def _model_flops(case: Case, names: Collection[str]) -> int | None:
 
 
 def _executed_flops(case: Case, kernels: Counter[KernelCost]) -> int | None:
-    is_own = isinstance(case, LanguageModelCase) and case.own is not None
-    if is_own and products_outside((kernel.name for kernel in kernels), names_with_executed_flops()):
+    names = (kernel.name for kernel in kernels)
+    if _users_part(case) is not None and products_outside(names, names_with_executed_flops()):
         return None
     return sum(kernel.flops * calls for kernel, calls in kernels.items())

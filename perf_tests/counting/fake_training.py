@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 import model as model_package
-from model.attention import ATTENTION
 from model.precision import PRECISIONS
 from model.sizes import ModelConfig
 from model.training import Training
@@ -27,6 +26,7 @@ from perf_tests.instruments.counters import (
 from perf_tests.instruments.cuda_rules import follow_rules
 from perf_tests.instruments.layer_extrapolation import NotOfEqualLayersError, extrapolated
 from perf_tests.instruments.torch_private import FakeTensorMode
+from perf_tests.own.attention import PLAYED, attention_named, is_own
 from perf_tests.own.model import OwnModel
 
 MODEL_SOURCE = Path(model_package.__file__).parent
@@ -82,7 +82,7 @@ def _model_and_batch(case: LanguageModelCase, counting: Counting) -> tuple[Train
         case.config, case.attention, case.checkpoint, case.precision, "loop", case.device, case.own
     )
     counting.claim(PARAMETERS)
-    counting.guesses_values = case.own is None
+    counting.guesses_values = case.own is None and not is_own(case.attention)
     tokens_BT, targets_BT = (torch.zeros(case.batch_size, case.context_length, dtype=torch.int64) for _ in range(2))
     counting.claim(INPUTS)
     make_loss_scale(training)
@@ -121,7 +121,8 @@ def attention_passes(case: AttentionCase) -> Parts:
         leaves = [torch.zeros(size).requires_grad_() for _ in range(3)]
         gradient_BTK = torch.zeros(size)
         counting.claim(INPUTS)
-        attention = ATTENTION[case.attention].build()
+        counting.guesses_values = not is_own(case.attention)
+        attention = attention_named(case.attention, PLAYED).build()
         with counting.part("attention_forward"), PRECISIONS[case.precision].autocast(HOST):
             output_BTK = attention(*leaves)
         cast_gradient_BTK = gradient_BTK.to(output_BTK.dtype)
@@ -156,7 +157,7 @@ def fake_training(
     """A model in training on the host, to run by the rules of a device type; `own` in place of the suite's."""
     if own is not None:
         return Training(own.build(config), PRECISIONS[precision], HOST, optimizer)
-    model = TransformerLM(config, ATTENTION[attention].build(), checkpoint)
+    model = TransformerLM(config, attention_named(attention, PLAYED).build(), checkpoint)
     if device == "cuda" and checkpoint != "none":
         for module in model.modules():
             if isinstance(module, MultiHeadAttention):

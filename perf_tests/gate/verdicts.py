@@ -27,6 +27,7 @@ class Verdict(StrEnum):
     GONE = "GONE"
     NO_LONGER_FITS = "NO LONGER FITS"
     IMPOSSIBLE = "IMPOSSIBLE"
+    INCORRECT = "INCORRECT"
     FAILED = "FAILED"
     NO_LONGER_SUPPORTED = "NO LONGER SUPPORTED"
     NOT_MEASURED = "NOT MEASURED"
@@ -44,6 +45,7 @@ LOST = {
     "timed_out": Verdict.FAILED,
     "process_died": Verdict.FAILED,
     "impossible": Verdict.IMPOSSIBLE,
+    "incorrect": Verdict.INCORRECT,
     ABSENT: Verdict.GONE,
 }
 """The verdict where head has this outcome and base a timing."""

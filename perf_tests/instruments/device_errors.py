@@ -18,6 +18,14 @@ _OUT_OF_MEMORY = (
 _BEYOND_DEVICE = ("out of resource: ",)
 """Triton's; what follows is, for example, "shared memory, Required: 327680, Hardware limit: 232448"."""
 
+_NEEDS_GPU = (
+    "0 active drivers",  # Triton's, without a GPU
+    "(cpu tensor?)",  # Triton's, of tensors on the host
+    "not compiled with CUDA enabled",
+    "Found no NVIDIA driver",
+    "No CUDA GPUs are available",
+)
+
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out: on the GPU or, through the limited address space, on the host."""
@@ -29,6 +37,11 @@ def is_out_of_memory(error: BaseException) -> bool:
 def is_beyond_device(error: BaseException) -> bool:
     """Whether a kernel needs more of a fixed resource, such as shared memory, than any launch on this device gets."""
     return _telling_line(error, _BEYOND_DEVICE) is not None
+
+
+def needs_gpu(error: BaseException) -> bool:
+    """Whether a kernel was called on a CPU that runs on GPUs alone."""
+    return _telling_line(error, _NEEDS_GPU) is not None
 
 
 def words_of(error: BaseException) -> str:

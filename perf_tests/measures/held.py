@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 import model as model_package
-from model.attention import ATTENTION
 from model.regions import regions_opened_by
 from model.training import Training
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
@@ -27,6 +26,7 @@ from perf_tests.instruments.round_memory import (
 from perf_tests.instruments.torch_private import cuda_memory_history, cuda_memory_snapshot
 from perf_tests.measures.held_values import memory_values
 from perf_tests.measures.rounds import Measure, Rounds
+from perf_tests.own.attention import attention_named, is_known
 from perf_tests.records.record import Json
 from perf_tests.records.store import write_whole
 
@@ -96,7 +96,7 @@ class HeldMeasure(Measure):
     @property
     def _sees_operations(self) -> bool:
         """Whether Python sees each operation; compiled code runs in one piece."""
-        is_compiled = self.case.attention in ATTENTION and ATTENTION[self.case.attention].is_compiled
+        is_compiled = is_known(self.case.attention) and attention_named(self.case.attention).is_compiled
         return not is_compiled and not (isinstance(self.case, LanguageModelCase) and self.case.execution != "eager")
 
     def _play(self, rounds: Rounds, open_part: OpenPart) -> None:

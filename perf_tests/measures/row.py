@@ -8,6 +8,7 @@ from perf_tests.audit.row_flags import RowFacts, raised
 from perf_tests.audit.steadiness import suggested_warmup_rounds
 from perf_tests.bench.outcomes import ImpossibleError
 from perf_tests.cases import Case
+from perf_tests.own import attention as attentions
 from perf_tests.prediction.expectation import Expectation, why_impossible
 from perf_tests.records.record import Json
 
@@ -142,7 +143,8 @@ class Row:
     @property
     def _executes_model_flops(self) -> bool:
         """Fused kernels skip the masked half of the square, and checkpoints recompute."""
-        if self.case.attention == "own" and self.expectation is not None and self.expectation.counters is not None:
+        is_own = self.case.attention == "own" or attentions.is_own(self.case.attention)
+        if is_own and self.expectation is not None and self.expectation.counters is not None:
             return self.expectation.counters.executed_flops == self._model_flops
         return self.case.attention == "naive" and getattr(self.case, "checkpoint", "none") == "none"
 

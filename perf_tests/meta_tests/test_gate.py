@@ -112,6 +112,7 @@ def test_a_noisy_case_ends_undecided_with_the_launches_it_would_take(rules: Rule
         ("head", "would_not_fit", Verdict.NO_LONGER_FITS, 1),
         ("head", "out_of_memory", Verdict.NO_LONGER_FITS, 1),
         ("head", "impossible", Verdict.IMPOSSIBLE, 1),
+        ("head", "incorrect", Verdict.INCORRECT, 1),
         ("head", "error", Verdict.FAILED, 1),
         ("head", "unsupported", Verdict.NO_LONGER_SUPPORTED, 1),
         ("head", "absent", Verdict.GONE, 1),

@@ -118,8 +118,8 @@ def test_a_name_is_made_absolute_where_it_is_a_path(tmp_path: Path, monkeypatch:
     [
         ("nowhere.py:build", "there is no file nowhere.py"),
         ("nowhere:build", "there is no module 'nowhere' on the path; add its folder to PYTHONPATH"),
-        ("torch", "names no factory"),
-        ("torch:", "names no factory"),
+        ("torch", "names nothing to load"),
+        ("torch:", "names nothing to load"),
     ],
 )
 def test_a_name_that_leads_nowhere_is_refused_before_anything_runs(text: str, words: str) -> None:

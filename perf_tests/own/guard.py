@@ -21,7 +21,7 @@ LONGEST_TEXT = 300
 
 
 class OwnModelError(ValueError):
-    """The model given with --model cannot be measured; the message is one sentence."""
+    """What the user gave, a model or a function, cannot be measured; the message is one sentence."""
 
 
 class NeverReturnsError(OwnModelError):

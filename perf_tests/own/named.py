@@ -13,7 +13,7 @@ def check_name(option: str, text: str) -> None:
     """Raises ValueError with one sentence unless `text` has one of the forms and its module or file is there."""
     place, _, name = text.rpartition(":")
     if not place or not name.isidentifier():
-        raise ValueError(f"{option} {text!r} names no factory; write it as package.module:build or path/file.py:build.")
+        raise ValueError(f"{option} {text!r} names nothing to load; write package.module:NAME or path/file.py:NAME.")
     if place.endswith(".py"):
         if not Path(place).is_file():
             raise ValueError(f"{option} {text!r}: there is no file {place}, seen from {Path.cwd()}.")
@@ -37,17 +37,17 @@ def absolute(text: str) -> str:
     return f"{Path(place).resolve()}:{name}" if place.endswith(".py") else text
 
 
-def load(text: str) -> Any:
-    """What `text` names; runs its module, and raises what that raises."""
+def load(text: str, copy: str = "") -> Any:
+    """What `text` names; runs its module, and raises what that raises. Each `copy` of a file is a module of its own."""
     place, _, name = text.rpartition(":")
-    module = _module_of_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    module = _module_of_file(Path(place), copy) if place.endswith(".py") else importlib.import_module(place)
     return getattr(module, name)
 
 
-def _module_of_file(file: Path) -> ModuleType:
+def _module_of_file(file: Path, copy: str) -> ModuleType:
     """The module of a file under a name of its own, so that a `model.py` is not taken for the suite's `model`."""
     file = file.resolve()
-    name = f"own_{file.stem}_{sha256(str(file).encode()).hexdigest()[:8]}"
+    name = f"own_{file.stem}_{sha256(str(file).encode()).hexdigest()[:8]}{copy}"
     if name in sys.modules:
         return sys.modules[name]
     if str(file.parent) not in sys.path:

@@ -23,6 +23,7 @@ OUTCOMES = {
     "unsupported": "unsupported",
     "error": "failed",
     "impossible": "impossible",
+    "incorrect": "incorrect",
     "timed_out": "timed out",
     "process_died": "ended its process",
 }

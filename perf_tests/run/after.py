@@ -31,7 +31,7 @@ from perf_tests.views.screens.comparison import comparison_lines, width
 from perf_tests.views.screens.lines import case_name, result_lines, time_line
 from perf_tests.views.screens.passes import pass_lines
 
-FAILURES = ("error", "impossible", "timed_out", "process_died")
+FAILURES = ("error", "impossible", "incorrect", "timed_out", "process_died")
 """Outcomes that fail a run without any baseline."""
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from perf_tests.bench.attention_under_test import load_attentions
 from perf_tests.bench.benchmark_options import SavingOptions, same_parameters, show_beside_baseline
 from perf_tests.bench.outcomes import KILLED, Outcome
 from perf_tests.bench.progress import Line, Progress
@@ -103,8 +104,11 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     if is_recorded and not config.option.usepdb:  # in a debugger a person may take any time
         config.pluginmanager.register(Timeout(config), "case timeout")
     config.stash[WORKBENCH] = workbench = set_up(settings)
+    cases = [item.stash[CASE] for item in benchmarks]
+    load_attentions(cases)
     if OTHER_MEASURE not in config.stash:  # a worker's run was checked where it began
-        _check_own_model([item.stash[CASE] for item in benchmarks], workbench)
+        _check_own_model(cases, workbench)
+        workbench.check_attentions(cases if config.stash[AGAINST] is None else ())  # the gate checks each side
     if config.stash[AGAINST] is not None:
         return benchmarks
     _mark(benchmarks, workbench)

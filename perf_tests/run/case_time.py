@@ -5,7 +5,6 @@ The exact counters would say more, but counting a whole grid takes minutes.
 
 import pytest
 
-from model.attention import ATTENTION
 from perf_tests.bench.stash import CASE, PASS
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
 from perf_tests.counting.case_counters import parameters_of
@@ -13,6 +12,7 @@ from perf_tests.limits.ceilings import Ceilings, ceilings_of
 from perf_tests.limits.datasheets import gpu_named
 from perf_tests.limits.least_work import FLOAT32_BYTES, saved_bytes
 from perf_tests.options import Settings
+from perf_tests.own.attention import attention_named, is_known
 from perf_tests.passes.every_pass import EVERY_PASS
 from perf_tests.phases import FORWARD_PASSES
 
@@ -88,4 +88,4 @@ def _blocks(case: Case) -> int:
 def is_compiled(case: Case) -> bool:
     if isinstance(case, LanguageModelCase) and case.execution != "eager":
         return True
-    return case.attention in ATTENTION and ATTENTION[case.attention].is_compiled
+    return is_known(case.attention) and attention_named(case.attention).is_compiled

@@ -56,6 +56,7 @@ class GatePlugin(WorkerPlugin):
             return
         by_id = {item.nodeid: item for item in items if CASE in item.stash}
         self._cases = {case_id: item.stash[CASE] for case_id, item in by_id.items()}
+        config.stash[WORKBENCH].check_attentions(self._cases.values())
         self._sentinels = sentinels(config.stash[WORKBENCH].device.torch_device)
         self.was_ready = True
         self.channel.send({"ready": {case_id: case.identity() for case_id, case in self._cases.items()}})

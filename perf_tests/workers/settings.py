@@ -1,5 +1,6 @@
 """A run's settings as plain JSON, sent to a worker and received there."""
 
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -7,8 +8,9 @@ from model.attention import ATTENTION
 from model.precision import PRECISIONS
 from model.sizes import SIZES
 from perf_tests.options import EXECUTIONS, SHAPE, Settings
+from perf_tests.own.attention import is_own
 from perf_tests.own.hugging_face import is_configuration
-from perf_tests.own.named import absolute
+from perf_tests.own.named import absolute, check_name
 from perf_tests.records.record import Json
 
 
@@ -19,8 +21,14 @@ def sent(settings: Settings) -> Json:
 
 def sent_elsewhere(settings: Settings) -> Json:
     """The same for a worker that runs elsewhere than the user typed."""
-    model = None if settings.model is None else absolute(settings.model)
-    return sent(replace(settings, model=model))
+    return sent(
+        replace(
+            settings,
+            model=None if settings.model is None else absolute(settings.model),
+            attentions=tuple(map(absolute, settings.attentions)),
+            attention_alone_implementations=tuple(map(absolute, settings.attention_alone_implementations)),
+        )
+    )
 
 
 def received(values: Json) -> Settings:
@@ -31,11 +39,21 @@ def received(values: Json) -> Settings:
     for name, known in (
         ("precisions", PRECISIONS),
         ("attention_alone_precisions", PRECISIONS),
-        ("attentions", {**ATTENTION, "own": None}),
-        ("attention_alone_implementations", ATTENTION),
         ("executions", EXECUTIONS),
     ):
         fields[name] = tuple(value for value in fields[name] if value in known)
+    for name in ("attentions", "attention_alone_implementations"):
+        fields[name] = tuple(value for value in fields[name] if value == "own" or _is_here(value))
     if not is_configuration(fields["model"] or ""):
         fields["sizes"] = tuple(size for size in fields["sizes"] if size in SIZES or SHAPE.fullmatch(size))
     return Settings(**fields)
+
+
+def _is_here(attention: str) -> bool:
+    """Whether this tree has it: an older base lacks a file that head added."""
+    if not is_own(attention):
+        return attention in ATTENTION
+    with suppress(ValueError):
+        check_name("--attention", attention)
+        return True
+    return False

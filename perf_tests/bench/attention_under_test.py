@@ -1,0 +1,65 @@
+"""Functions of the user's, given with --attention, held to float64 before their cases are timed."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import torch
+
+from model.precision import PRECISIONS
+from perf_tests.bench.outcomes import Outcome, why_unsupported
+from perf_tests.cases import AttentionCase, Case
+from perf_tests.instruments.device_errors import is_beyond_device, is_out_of_memory, needs_gpu, words_of
+from perf_tests.own.attention import attention_named, function_of, is_own
+from perf_tests.own.attention_check import IncorrectError, Use, check_attention
+from perf_tests.own.guard import OwnModelError
+
+Refusals = dict[tuple[str, Use], Outcome]
+"""Why a function is not timed, by how it was typed and where it is used."""
+
+LONGEST_CONTEXT = 1024
+"""Lengths of cases up to this are checked too; float64 keeps several T x T matrices."""
+
+
+def load_attentions(cases: Iterable[Case]) -> None:
+    """Raises OwnModelError for one that cannot be imported.
+
+    Before anything runs on tensors without content, of which a module imported meanwhile would keep some.
+    """
+    for name in {case.attention for case in cases if is_own(case.attention)}:
+        function_of(name)
+
+
+def refusals(cases: Iterable[Case], device: torch.device) -> Refusals:
+    """Each function is checked once for each head width, precision and layout of its cases."""
+    lengths: dict[tuple[str, Use], set[int]] = defaultdict(set)
+    for case in cases:
+        if is_own(case.attention) and why_unsupported(case, device) is None:
+            tokens = case.sequence_length if isinstance(case, AttentionCase) else case.context_length
+            lengths[case.attention, use_of(case, device)].add(min(tokens, LONGEST_CONTEXT))
+    found = {(name, use): _refusal(name, use, checked) for (name, use), checked in lengths.items()}
+    return {key: outcome for key, outcome in found.items() if outcome is not None}
+
+
+def use_of(case: Case, device: torch.device) -> Use:
+    is_alone = isinstance(case, AttentionCase)
+    head_dim = case.head_dim if isinstance(case, AttentionCase) else case.config.head_dim
+    return Use(head_dim, not is_alone, PRECISIONS[case.precision], device)
+
+
+def _refusal(name: str, use: Use, lengths: Iterable[int]) -> Outcome | None:
+    try:
+        check_attention(attention_named(name).build(), name, use, lengths)
+    except IncorrectError as error:
+        return Outcome("incorrect", str(error))
+    except OwnModelError as error:
+        return Outcome("unsupported" if _is_of_device(error.__cause__, use.device) else "error", str(error))
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return Outcome("out_of_memory", words_of(error))
+    return None
+
+
+def _is_of_device(error: BaseException | None, device: torch.device) -> bool:
+    """Whether the device is at fault, which would run another function."""
+    return error is not None and (is_beyond_device(error) or (device.type == "cpu" and needs_gpu(error)))
