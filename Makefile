@@ -15,7 +15,7 @@ CPU_INDEX := https://download.pytorch.org/whl/cpu
 # Whether there is an NVIDIA driver. Some virtual machines hide its file.
 NVIDIA := $(or $(wildcard /proc/driver/nvidia/version),$(shell nvidia-smi -L >/dev/null 2>&1 && echo yes))
 
-.PHONY: help perf baseline gate ledger report pictures questions nsys test test-tools-a-to-q test-tools-r-to-z test-suites lint proofs mutants clean wheels offline expedition
+.PHONY: help perf baseline gate ledger report pictures questions nsys test test-tools-a-to-q test-tools-r-to-z test-suites lint proofs mutants triton-example clean wheels offline expedition
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
@@ -108,6 +108,7 @@ proofs: $(INSTALLED)  ## measure what the suite claims of itself
 	$(BIN)/python -m perf_tests.proofs.counters_repeat
 	$(BIN)/python -m perf_tests.proofs.predicted_cpu_peak
 	$(BIN)/python -m perf_tests.proofs.predicted_times
+	$(BIN)/python -m perf_tests.proofs.wrong_attention
 
 # From nothing each time: mutmut keeps the result of every function that did not change, whatever became of its tests.
 mutants: $(INSTALLED)  ## plant faults into every line of model/ that computes; fails if over 3 % survive
@@ -115,6 +116,14 @@ mutants: $(INSTALLED)  ## plant faults into every line of model/ that computes; 
 	rm -rf mutants
 	OMP_NUM_THREADS=1 $(BIN)/python -m mutmut run
 	$(BIN)/python -m numerics_tests.mutants
+
+# An environment of its own, because the interpreter needs Triton and no GPU; nothing else installs it on a CPU.
+triton-example:  ## the Triton example on this CPU by Triton's interpreter: held to float64, then each benchmark once
+	$(MAKE) VENV=.venv-triton .venv-triton/.installed
+	.venv-triton/bin/pip install --quiet triton
+	TRITON_INTERPRET=1 .venv-triton/bin/pytest perf_tests --device cpu --size tiny --context 16 --precision fp32 \
+	    --head-dim 16 --sequence-length 128 --attention examples/flash_attention_triton.py:flash_attention \
+	    --benchmark-disable $(ARGS)
 
 # OUT takes the results; STATE is the folder of an earlier slice where OUT is empty.
 SLICE := page

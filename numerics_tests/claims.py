@@ -11,13 +11,12 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.strategies import SearchStrategy
 
 from numerics_tests.profiles import PROFILES
-from numerics_tests.under_test import GIVEN, Given
+from numerics_tests.under_test import Given
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ def claim(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a test function a claim over `references`, or over the fixture called `argument` where there are none.
 
-    One on attention is over those of --attention, where it is given.
+    pytest's hook in conftest spreads the test over them.
     """
 
     def register(check: Callable[..., None]) -> Callable[..., None]:
@@ -132,8 +131,6 @@ def claim(
         test = made.checked
         if strategies:
             test = settings(max_examples=made.examples(settings()))(given(**strategies)(test))
-        if references is not None and not (argument == "attention" and GIVEN.attentions):
-            test = pytest.mark.parametrize(argument, references.values(), ids=references.keys())(test)
         return test
 
     return register

@@ -10,7 +10,7 @@ from hypothesis import register_random, settings
 from model.attention import ATTENTION, AttentionFunction
 from model.device import device_named, why_gpu_is_passed_over
 from numerics_tests import cuda_autocast, environment, profiles, tiny, under_test
-from numerics_tests.claims import applies_to
+from numerics_tests.claims import CLAIMS, applies_to
 from numerics_tests.under_test import GIVEN
 from perf_tests.options import typed_or
 from perf_tests.own.attention import attention_named, label
@@ -52,11 +52,14 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Every implementation of the model, or those of --attention, unless the test names its own."""
-    marked = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
-    if "attention" in metafunc.fixturenames and "attention" not in marked:
+    """A claim over its references; attention, where a test names none or the user does, by the fixture."""
+    made = CLAIMS.get(metafunc.definition.originalname)
+    references = {} if made is None else made.references
+    if "attention" in metafunc.fixturenames and (GIVEN.attentions or not references):
         names = GIVEN.attentions or tuple(ATTENTION)
         metafunc.parametrize("attention", names, ids=[label(name) for name in names], indirect=True, scope="session")
+    elif made is not None and references:
+        metafunc.parametrize(made.argument, references.values(), ids=references.keys())
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -47,6 +47,7 @@ from perf_tests.proofs import (
     predicted_times,
     quick,
     suite_against_loop,
+    wrong_attention,
 )
 from perf_tests.records.store import read_record
 from perf_tests.views.screens.gate import report_lines
@@ -109,6 +110,8 @@ def test_each_proof_exists(command: str) -> None:
             f"within {predicted_times.MEAN_ERROR_LIMIT:.0%} and {predicted_times.MEDIAN_ERROR_LIMIT:.0%}",
         ),
         ("predicted_cpu_peak", f"within {predicted_cpu_peak.LIMIT:.1%}"),
+        ("wrong_attention", f"{len(wrong_attention.FAULTS)} wrong attention kernels"),
+        ("wrong_attention", f"over {wrong_attention.SEEDS} seeds"),
     ],
 )
 def test_each_claim_names_the_limit_that_its_proof_checks(proof: str, limit: str) -> None:
