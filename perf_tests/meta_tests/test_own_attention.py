@@ -24,6 +24,10 @@ from perf_tests.workers.settings import received, sent, sent_elsewhere
 FLASH = f"{EXAMPLE}:flash_attention"
 
 
+def refused(name: str, use: Use, seed: int = 0) -> str | None:
+    return refusal(attention_named(name).build(), name, use, seed)
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_wrong_kernel_is_refused(name: str) -> None:
     reason = refusal_of_fault(name, CPU)
@@ -35,7 +39,7 @@ def test_a_wrong_kernel_is_refused(name: str) -> None:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("attention", ["naive", "sdpa", FLASH], ids=label)
 def test_a_correct_kernel_is_not_refused(attention: str, precision: str, has_heads: bool) -> None:
-    assert refusal(attention, Use(24, has_heads, PRECISIONS[precision], CPU), seed=11) is None
+    assert refused(attention, Use(24, has_heads, PRECISIONS[precision], CPU), seed=11) is None
 
 
 def test_the_proof_sees_a_fault_that_survives(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +56,7 @@ def test_what_is_too_coarse_for_float32_is_fine_for_tf32(tmp_path: Path) -> None
     planted = tmp_path / "coarse.py"
     planted.write_text(FAULTS["products of operands in ten bits"].source)
     in_fp32, in_tf32 = (
-        refusal(f"{planted}:flash_attention", Use(16, False, PRECISIONS[name], CPU)) for name in ("fp32", "tf32")
+        refused(f"{planted}:flash_attention", Use(16, False, PRECISIONS[name], CPU)) for name in ("fp32", "tf32")
     )
     assert in_tf32 is None
     assert in_fp32 is not None

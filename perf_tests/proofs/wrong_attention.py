@@ -13,6 +13,8 @@ from pathlib import Path
 
 import torch
 
+from model.attention import AttentionFunction
+from model.compilation import forget_compiled
 from model.device import device_named
 from model.precision import PRECISIONS
 from perf_tests.own.attention import attention_named
@@ -23,8 +25,8 @@ from perf_tests.proofs.verdict import conclude, conditions
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flash_attention.py"
 CORRECT = ("naive", "sdpa", "compiled", f"{EXAMPLE}:flash_attention")
 SEEDS = 20
-HEAD_DIMS = (16, 64)
-PRECISIONS_HERE = ("fp32", "bf16")
+USES = ((16, True), (64, False))
+"""Head width, and whether there are heads; each with every other seed."""
 
 _SCALE = " / math.sqrt(q.shape[-1])"
 _CALL = "FlashAttention.apply(q, k, v)"
@@ -118,7 +120,8 @@ def refusal_of_fault(name: str, device: torch.device, is_printed: bool = False) 
         path = Path(folder, "planted.py")
         path.write_text(fault.source)
         use = Use(16, fault.has_heads, PRECISIONS[fault.precision], device)
-        reason = refusal(f"{path}:flash_attention", use)
+        name_of_file = f"{path}:flash_attention"
+        reason = refusal(attention_named(name_of_file).build(), name_of_file, use)
     if is_printed:
         print(f"{name:40} {reason or 'NOT REFUSED'}")
     return reason
@@ -126,17 +129,24 @@ def refusal_of_fault(name: str, device: torch.device, is_printed: bool = False) 
 
 def refusals_of_correct(device: torch.device) -> Iterator[str]:
     """Prints one line for each correct kernel and precision."""
-    for name, precision in product(CORRECT, PRECISIONS_HERE):
-        drawn = product(HEAD_DIMS, (True, False), range(SEEDS))
-        found = [refusal(name, Use(width, heads, PRECISIONS[precision], device), seed) for width, heads, seed in drawn]
-        reasons = [reason for reason in found if reason is not None]
-        print(f"{name.rpartition('/')[2]:40} {precision}: refused {len(reasons)} of {len(found)} times", *reasons[:1])
+    for name, precision in product(CORRECT, ("fp32", "bf16")):
+        reasons: list[str] = []
+        for number, (head_dim, has_heads) in enumerate(USES):
+            use, attend = Use(head_dim, has_heads, PRECISIONS[precision], device), attention_named(name).build()
+            found = (refusal(attend, name, use, seed) for seed in range(number, SEEDS, len(USES)))
+            reasons += [reason for reason in found if reason is not None]
+            forget_compiled()
+        print(
+            f"{name.rpartition('/')[2]:40} {precision}: refused {len(reasons)} of {SEEDS} times",
+            *reasons[:1],
+            flush=True,
+        )
         yield from reasons
 
 
-def refusal(attention: str, use: Use, seed: int = 0) -> str | None:
+def refusal(attend: AttentionFunction, name: str, use: Use, seed: int = 0) -> str | None:
     try:
-        check_attention(attention_named(attention).build(), attention, use, seed=seed)
+        check_attention(attend, name, use, seed=seed)
     except (IncorrectError, OwnModelError) as error:
         return str(error)
     return None
