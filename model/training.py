@@ -36,6 +36,7 @@ class Training:
     """A model in training: what each benchmarked phase calls.
 
     Parameters stay in float32; `precision` determines what a forward pass casts and whether the loss is scaled.
+    `optimizer` says how AdamW runs; another `torch.optim.Optimizer` may take its place before the first step.
     """
 
     def __init__(self, model: nn.Module, precision: Precision, device: torch.device, optimizer: str = "default"):
@@ -65,7 +66,7 @@ class Training:
             self.scaler.scale(loss).backward()
 
     def update(self) -> None:
-        """Clip the gradients to norm 1 and step AdamW; a step whose scaled gradients overflowed is skipped."""
+        """Clip the gradients to norm 1 and step the optimizer; a step whose scaled gradients overflowed is skipped."""
         with region("optimizer"):
             with region("unscale"):
                 self.scaler.unscale_(self.optimizer)
@@ -73,7 +74,7 @@ class Training:
                 nn.utils.clip_grad_norm_(
                     self.model.parameters(), MAX_GRADIENT_NORM, foreach=self.optimizer_implementation != "loop"
                 )
-            with region("adamw"):
+            with region(type(self.optimizer).__name__.lower()):  # `adamw`, unless a caller replaced it
                 self.scaler.step(self.optimizer)
                 self.scaler.update()
 
@@ -82,7 +83,7 @@ class Training:
             self.optimizer.zero_grad(set_to_none=True)
 
     def create_optimizer_state(self) -> None:
-        """Make AdamW's moments, which usually appear in its first step, by a step with learning rate 0."""
+        """Make the moments, which usually appear in the first step, by a step with learning rate 0 and no gradient."""
         for parameter in self.model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         for group in self.optimizer.param_groups:

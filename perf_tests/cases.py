@@ -16,6 +16,8 @@ from perf_tests.options import CUDA_GRAPH_EXECUTIONS, Settings, shape_named, siz
 from perf_tests.own import attention as attentions
 from perf_tests.own.hugging_face import is_configuration
 from perf_tests.own.model import OwnModel, configured_shape
+from perf_tests.own.named import from_its_repository
+from perf_tests.own.optimizer import OwnOptimizer, own_optimizer
 from perf_tests.phases import ATTENTION_ALONE, LANGUAGE_MODEL, PHASES, Phase
 
 ZERO_GRAD_POLICY = "set_to_none_before_forward"
@@ -84,7 +86,7 @@ class LanguageModelCase(_OfAPhase):
     execution: str
     checkpoint: str
     optimizer: str | None
-    """How AdamW runs; None in phases without it."""
+    """How AdamW runs, or a factory of the user's as typed; None in phases without a step."""
     device: str
     model: str
     model_arguments: tuple[str, ...] = ()
@@ -143,14 +145,21 @@ class LanguageModelCase(_OfAPhase):
 
     def identity(self) -> dict[str, Any]:
         known = identity_from(LanguageModelIdentity, self, self.config)
+        if self.own_optimizer is not None:
+            known["optimizer"] = self.own_optimizer.in_identity
         if self.own is None:
-            return known | {"attention": attentions.in_its_repository(self.attention)}
+            return known | {"attention": from_its_repository(self.attention)}
         return known | self.own.in_identity | self.own.shape(self.config)
 
     @property
     def own(self) -> OwnModel | None:
         """The user's model; None for ours."""
         return None if self.model == "ours" else OwnModel(self.model, self.model_arguments)
+
+    @property
+    def own_optimizer(self) -> OwnOptimizer | None:
+        """The user's; None for AdamW, and in phases without a step."""
+        return own_optimizer(self.optimizer)
 
     @property
     def zero_grad_policy(self) -> str | None:
@@ -198,7 +207,7 @@ class AttentionCase(AttentionIdentity, _OfAPhase):
         return f"d{head_dim}-seq{sequence_length}-{precision}-{attentions.label(attention)}"
 
     def identity(self) -> dict[str, Any]:
-        return asdict(self) | {"attention": attentions.in_its_repository(self.attention)}
+        return asdict(self) | {"attention": from_its_repository(self.attention)}
 
     @property
     def tokens(self) -> int:
@@ -248,7 +257,7 @@ def is_inside(identity: dict[str, Any], settings: Settings) -> bool:
         return False
     model = settings.model or "ours"
     values = {**identity, "model_size": identity.get("size")}
-    in_rows = attentions.in_its_repository
+    in_rows = from_its_repository
     settings = replace(
         settings,
         sizes=tuple(map(size_label, settings.sizes)),

@@ -29,7 +29,7 @@ class LanguageModelIdentity:
     execution: str
     checkpoint: str
     optimizer: str | None
-    """AdamW's implementation; None in phases without it."""
+    """AdamW's implementation, or `examples/muon.py:build`, a factory of one's own; None in phases without a step."""
     zero_grad_policy: str | None
     """When a step clears the old gradients; None in phases that do not time this."""
     device: str
@@ -62,6 +62,10 @@ DIMENSIONS = {field.name for family in (LanguageModelIdentity, AttentionIdentity
 
 OF_A_PHASE = ("phase", "optimizer", "zero_grad_policy")
 """Fields that may differ between the phases of one configuration."""
+
+
+def optimizer_in_words(optimizer: str) -> str:
+    return f"optimizer {optimizer}" if ":" in optimizer else f"AdamW {optimizer}"
 
 
 def is_attention(names: Container[str]) -> bool:

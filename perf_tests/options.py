@@ -209,6 +209,14 @@ def own_model(option: str, text: str) -> str:
     return text
 
 
+def optimizer(option: str, text: str) -> str:
+    """How AdamW runs, or the name of a factory."""
+    if ":" not in text:
+        return one_of(OPTIMIZERS, option, text, ", or name a factory as MODULE:FACTORY or FILE.py:FACTORY")
+    check_name(option, text)
+    return text
+
+
 def own_arguments(option: str, text: str) -> tuple[str, ...]:
     """One `name=value` a line: the option is repeatable."""
     lines = tuple(text.splitlines())
@@ -263,8 +271,9 @@ OPTIONS = (
     Option("--threads", "CPU threads of PyTorch", "all physical cores", thread_count),
     Option("--seed", "seed of weights and inputs", "2027", partial(whole_number, least=0, most=2**63 - 1)),
     Option("--cold-cache", "attention alone: flush the last-level cache before each measured round"),
-    Option("--optimizer", f"AdamW implementation: {', '.join(OPTIMIZERS)}", "PyTorch's choice for the device",
-           partial(one_of, OPTIMIZERS)),
+    Option("--optimizer", f"AdamW implementation: {', '.join(OPTIMIZERS)}; or your own optimizer: MODULE:FACTORY or "
+           "FILE.py:FACTORY, where FACTORY(named_parameters) returns a torch.optim.Optimizer",
+           "AdamW as PyTorch runs it on the device", optimizer),
     Option("--memory-budget", "memory limit, for example 12GiB", "free memory, less 2 GiB on a GPU", byte_count),
     Option("--model", "measure your own model: MODULE:FACTORY or FILE.py:FACTORY, where FACTORY(config) returns an "
            "nn.Module, or hf:CONFIG.json", "the suite's model", own_model),

@@ -1,7 +1,7 @@
 """The gate's options, checked once: what was typed in, one frozen `Against` out."""
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,24 +9,31 @@ import pytest
 
 from model.attention import ATTENTION
 from model.precision import PRECISIONS
-from model.training import OPTIMIZERS
 from model.transformer import blocks_per_checkpoint
 from perf_tests.bench.benchmark_options import SavingOptions
 from perf_tests.cases import FAMILIES
-from perf_tests.options import EXECUTIONS, PASSES, Settings, one_of, typed_or
+from perf_tests.options import EXECUTIONS, PASSES, Parse, Settings, one_of, optimizer, typed_or
 from perf_tests.own.attention import is_own
 from perf_tests.own.named import check_name
 
 DEFAULT_MINUTES = 15.0
 
-OTHER_VALUES: dict[str, Collection[str] | None] = {
-    "attention": ATTENTION,
-    "precision": PRECISIONS,
-    "execution": EXECUTIONS,
-    "checkpoint": None,
-    "optimizer": OPTIMIZERS,
+
+def _attention(option: str, text: str) -> str:
+    if not is_own(text):
+        return one_of(ATTENTION, option, text)
+    check_name(option, text)
+    return text
+
+
+OTHER_VALUES: dict[str, Parse] = {
+    "attention": _attention,
+    "precision": partial(one_of, PRECISIONS),
+    "execution": partial(one_of, EXECUTIONS),
+    "checkpoint": lambda option, text: blocks_per_checkpoint(text),
+    "optimizer": optimizer,
 }
-"""The axes of `--against-option` and their values; a checkpoint may be a number too."""
+"""The axes of `--against-option`, each with the check of its value."""
 
 
 @dataclass(frozen=True)
@@ -106,13 +113,7 @@ def _other_option(text: str, settings: Settings) -> OtherOption:
         raise ValueError(
             f"--against-option {text!r} is not known; write AXIS=VALUE with one of {', '.join(OTHER_VALUES)}."
         )
-    known = OTHER_VALUES[axis]
-    if axis == "attention" and is_own(value):
-        check_name(f"--against-option {axis}", value)
-    elif known is None:
-        blocks_per_checkpoint(value)
-    else:
-        one_of(known, f"--against-option {axis}", value)
+    OTHER_VALUES[axis](f"--against-option {axis}", value)
     for name in _fields_of(axis):
         chosen = getattr(settings, name)
         values = (chosen,) if isinstance(chosen, str) else chosen

@@ -1,7 +1,7 @@
 """The model under test: built once for the cases that share it, and reset before each."""
 
 import gc
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -15,6 +15,7 @@ from perf_tests.instruments import heap
 from perf_tests.instruments.device import Device
 from perf_tests.own.attention import attention_named
 from perf_tests.own.check import check_values_of
+from perf_tests.own.optimizer import check_a_step, own_optimizer
 
 
 @dataclass
@@ -27,11 +28,34 @@ class ModelShelf:
     _built_from: tuple[object, ...] | None = None
     _model: nn.Module | None = None
     _weights_are_fresh: bool = False
+    _tried: set[object] = field(default_factory=set)
+    """What each optimizer of the user's own has trained for a step already."""
 
     def lend(self, case: LanguageModelCase, optimizer: str) -> Training:
-        """A model for `case` with its initial weights, and no gradients, optimizer state or compiled code."""
+        """A model for `case` with its initial weights, and no gradients, optimizer state or compiled code.
+
+        `optimizer` says how AdamW runs where the case has no other. Raises OwnModelError.
+        """
         if self._built_from != case.built_from:
             self.clear()
+        model, own = self._initial(case), case.own_optimizer
+        if own is not None and (tried := (own, case.built_from)) not in self._tried:
+            check_a_step(own, model, self.device.torch_device)
+            self._tried.add(tried)
+            self._weights_are_fresh = False
+            del model  # or it would stay beside the one that takes its place
+            model = self._initial(case)
+        self._weights_are_fresh = not case.row.trains
+        precision = PRECISIONS[case.precision]
+        precision.apply()
+        implementation = "default" if own_optimizer(optimizer) else optimizer
+        training = Training(executed(model, case.execution), precision, self.device.torch_device, implementation)
+        if own is not None:
+            own.put_into(training, model)
+        return training
+
+    def _initial(self, case: LanguageModelCase) -> nn.Module:
+        """The model of `case` with the weights of the seed."""
         torch.manual_seed(self.seed)
         if self._model is not None and not self._weights_are_fresh:
             reset = getattr(self._model, "reset_parameters", None)
@@ -42,10 +66,8 @@ class ModelShelf:
         if self._model is None:
             self._model = self._build(case)
             self._built_from = case.built_from
-        self._weights_are_fresh = not case.row.trains
-        precision = PRECISIONS[case.precision]
-        precision.apply()
-        return Training(executed(self._model, case.execution), precision, self.device.torch_device, optimizer)
+        self._weights_are_fresh = True
+        return self._model
 
     def clear(self) -> None:
         """Free the model."""

@@ -23,6 +23,7 @@ from perf_tests.counting.own_flops import (
 )
 from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, WORKSPACES, PartCounters
 from perf_tests.instruments.kernel_cost import MATRIX_PRODUCTS
+from perf_tests.instruments.torch_private import DataDependentOutputException
 from perf_tests.limits.cuda_libraries import CudaLibraries
 from perf_tests.limits.predicted_time import KernelCost, KernelGroup
 from perf_tests.own.attention import is_known, is_own
@@ -126,21 +127,24 @@ def counters_of(
     reason = why_not_counted(case)
     if reason is not None:
         raise NotCountedError(reason)
-    what = _users_part(case)
-    if what is None:
+    own = _own_parts(case)
+    if not own:
         return _counters(case, _with_workspaces(_parts(case, zero_grad, first_step, all_layers), libraries))
+    what = f"{' with '.join(own)} cannot be played on tensors without content"
     try:
-        with guarded(f"{what} cannot be played on tensors without content"):
+        with guarded(what):
             return _counters(case, _with_workspaces(_parts(case, zero_grad, first_step, all_layers), libraries))
     except OwnModelError as error:
-        raise NotCountedError(str(error)) from error
+        reads = isinstance(error.__cause__, DataDependentOutputException)
+        raise NotCountedError(f"{what}: it reads a value of one." if reads else str(error)) from error
 
 
-def _users_part(case: Case) -> str | None:
-    """What of the case is code of the user's; None where nothing is."""
-    if isinstance(case, LanguageModelCase) and case.own is not None:
-        return case.model
-    return case.attention if is_own(case.attention) else None
+def _own_parts(case: Case) -> list[str]:
+    """What of the case is code of the user's."""
+    model = case.own.name if isinstance(case, LanguageModelCase) and case.own else None
+    attention = case.attention if is_own(case.attention) else None
+    optimizer = case.own_optimizer.name if isinstance(case, LanguageModelCase) and case.own_optimizer else None
+    return [name for name in (model, attention, optimizer) if name is not None]
 
 
 def _parts(case: Case, zero_grad: str, first_step: bool, all_layers: bool) -> list[_Part]:
@@ -156,6 +160,14 @@ def parameters_of(case: Case) -> int | None:
     if not isinstance(case, LanguageModelCase):
         return 0
     return case.config.parameters if case.own is None else facts_of(case.own, case.config).parameters
+
+
+def update_flops(case: Case) -> int:
+    """Of the products in one step of the user's optimizer; 0 without one, and for one that cannot be played."""
+    if not isinstance(case, LanguageModelCase) or case.own_optimizer is None:
+        return 0
+    counters, _ = counters_or_reason(replace(case, phase="optimizer"))
+    return (counters.executed_flops or 0) if counters else 0
 
 
 def _with_workspaces(parts: Sequence[_Part], libraries: CudaLibraries | None) -> list[_Part]:
@@ -244,6 +256,6 @@ def _model_flops(case: Case, names: Collection[str]) -> int | None:
 
 def _executed_flops(case: Case, kernels: Counter[KernelCost]) -> int | None:
     names = (kernel.name for kernel in kernels)
-    if _users_part(case) is not None and products_outside(names, names_with_executed_flops()):
+    if _own_parts(case) and products_outside(names, names_with_executed_flops()):
         return None
     return sum(kernel.flops * calls for kernel, calls in kernels.items())

@@ -1,6 +1,6 @@
 """Training steps run on fake tensors: each part is counted once, for every phase that contains it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -12,7 +12,7 @@ from torch import Tensor
 import model as model_package
 from model.precision import PRECISIONS
 from model.sizes import ModelConfig
-from model.training import Training
+from model.training import Training, optimizer_that_runs
 from model.transformer import MultiHeadAttention, TransformerLM, blocks_per_checkpoint
 from perf_tests.cases import AttentionCase, LanguageModelCase
 from perf_tests.instruments.counters import (
@@ -27,7 +27,9 @@ from perf_tests.instruments.cuda_rules import follow_rules
 from perf_tests.instruments.layer_extrapolation import NotOfEqualLayersError, extrapolated
 from perf_tests.instruments.torch_private import FakeTensorMode
 from perf_tests.own.attention import PLAYED, attention_named, is_own
+from perf_tests.own.guard import OwnModelError
 from perf_tests.own.model import OwnModel
+from perf_tests.own.optimizer import OwnOptimizer, own_optimizer
 
 MODEL_SOURCE = Path(model_package.__file__).parent
 HOST = torch.device("cpu")
@@ -94,12 +96,16 @@ def _model_and_batch(case: LanguageModelCase, counting: Counting) -> tuple[Train
 def updates(config: ModelConfig, optimizer: str, scales_loss: bool, device: str, own: OwnModel | None = None) -> Parts:
     """Counters of `first_update`, which makes the optimizer's state, and of `update`, which finds it there.
 
-    Only weights, gradients and state are held.
+    Only weights, gradients and state are held. Raises OwnModelError for an optimizer of the user's that has none.
     """
-    precision = "fp16" if scales_loss else "fp32"
+    precision, own_one = "fp16" if scales_loss else "fp32", own_optimizer(optimizer)
+    implementation = optimizer_that_runs("default", torch.device(device)) if own_one else optimizer
     with playing(device, precision) as counting:
-        training = fake_training(config, "naive", "none", precision, optimizer, device, own)
+        training = fake_training(config, "naive", "none", precision, implementation, device, own)
         counting.claim(PARAMETERS)
+        if own_one is not None:
+            own_one.put_into(training, training.model)
+            _refuse_to_guess(counting, training, own_one)
         make_loss_scale(training)
         counting.claim(OPTIMIZER_STATE)
         for parameter in training.model.parameters():
@@ -110,7 +116,25 @@ def updates(config: ModelConfig, optimizer: str, scales_loss: bool, device: str,
         counting.claim(OPTIMIZER_STATE)
         with counting.part("update"):
             training.update()
-        return counting.finished()
+        if own_one is not None:
+            with counting.part("next_update"):
+                training.update()
+        parts = counting.finished()
+    if own_one is not None and parts["update"].kernels != parts.pop("next_update").kernels:
+        raise OwnModelError(f"the second and the third step of {own_one.name} differ, so neither counts for all.")
+    return parts
+
+
+def _refuse_to_guess(counting: Counting, training: Training, own: OwnOptimizer) -> None:
+    """Where the step reads a value or leaves its form to the device, counts would be of another step."""
+    if counting.on_cuda and any(group.get("foreach", False) is None for group in training.optimizer.param_groups):
+        raise OwnModelError(f"{own.name} lets PyTorch choose `foreach` by the device; set it to True or False.")
+
+    def guess(whether: bool) -> Callable[..., None]:
+        return lambda *_: setattr(counting, "guesses_values", whether)
+
+    training.optimizer.register_step_pre_hook(guess(False))
+    training.optimizer.register_step_post_hook(guess(True))
 
 
 @lru_cache(maxsize=256)

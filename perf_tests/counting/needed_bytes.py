@@ -16,5 +16,6 @@ def needed_bytes(case: Case) -> int:
     if not isinstance(case, LanguageModelCase):
         # Query, key, value and output; in a backward pass also the gradients of all four.
         return (8 if case.row.has_backward else 4) * case.tokens * case.head_dim * FLOAT32_BYTES
-    per_parameter = 1 + case.row.has_backward + 2 * case.row.trains
+    # Another optimizer may keep nothing.
+    per_parameter = 1 + case.row.has_backward + 2 * (case.row.trains and case.own_optimizer is None)
     return FLOAT32_BYTES * (per_parameter * (parameters_of(case) or 0) + case.tokens * case.config.vocab_size)

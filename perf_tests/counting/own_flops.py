@@ -20,8 +20,9 @@ from perf_tests.instruments.torch_private import operator
 _WORDS_OF_PRODUCTS = {
     "mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "matmul", "linear", "bilinear",
     "trilinear", "convolution", "conv1d", "conv2d", "conv3d", "attention", "lstm", "gru", "rnn", "cdist", "addr",
+    "cholesky", "eig", "eigh", "geqrf", "inv", "inverse", "lstsq", "lu", "qr", "solve", "svd",
 }  # fmt: skip
-"""Words of an operation's name that say it multiplies matrices."""
+"""Words of an operation's name that say it multiplies matrices, or factorises one."""
 
 _SMALL = ("aten", "prim", "prims")
 """Namespaces whose operations are known by name; any other may multiply."""

@@ -54,12 +54,14 @@ def operator_name(operator: Any) -> str:
 
 
 def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
-    """Every tensor among arguments or results, nested lists included."""
+    """Every tensor among arguments or results, nested lists and dictionaries included."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
         elif isinstance(value, list | tuple):
             yield from tensors_in(value)
+        elif isinstance(value, dict):
+            yield from tensors_in(value.values())
 
 
 def mutated_tensors(name: str, args: tuple[Any, ...]) -> list[Tensor]:

@@ -14,6 +14,7 @@ from model.regions import regions_opened_by
 from model.training import Training
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
 from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS
+from perf_tests.instruments.kernel_cost import tensors_in
 from perf_tests.instruments.memory_holders import Held, HolderWatch
 from perf_tests.instruments.memory_snapshot import MOST_ENTRIES, Snapshot, snapshot_of_events, snapshot_of_held
 from perf_tests.instruments.round_memory import (
@@ -54,8 +55,7 @@ class Standing:
             module, state = self.training.model, self.training.optimizer.state
             leaves = list(module.parameters())
             yield PARAMETERS, [*leaves, *module.buffers()]
-            values = [value for of_parameter in state.values() for value in of_parameter.values()]
-            yield OPTIMIZER_STATE, [value for value in values if isinstance(value, Tensor)]
+            yield OPTIMIZER_STATE, list(tensors_in(state.values()))
         yield GRADIENTS, [leaf.grad for leaf in leaves if leaf.grad is not None]
 
 

@@ -14,9 +14,10 @@ from perf_tests.counting.case_counters import NotCountedError, counters_of
 from perf_tests.meta_tests.example_cases import CPU, SETTINGS, attention_case, language_model_case
 from perf_tests.options import attentions
 from perf_tests.own import attention_check
-from perf_tests.own.attention import attention_named, in_its_repository, label
+from perf_tests.own.attention import attention_named, label
 from perf_tests.own.attention_check import Use, check_attention
 from perf_tests.own.guard import OwnModelError
+from perf_tests.own.named import from_its_repository
 from perf_tests.proofs import wrong_attention
 from perf_tests.proofs.wrong_attention import EXAMPLE, FAULTS, Fault, refusal, refusal_of_fault
 from perf_tests.workers.settings import received, sent, sent_elsewhere
@@ -217,8 +218,8 @@ def test_a_case_is_named_by_file_and_function_and_known_by_its_path_in_the_repos
     assert LanguageModelCase.id_of("tiny", 64, "fp32", name) == "tiny-ctx64-fp32-flash.attend"
     for case in (attention_case(attention=name), language_model_case(attention=name)):
         assert case.identity()["attention"] == "kernels/flash.py:attend"
-    assert in_its_repository("kernels.flash:attend") == "kernels.flash:attend"
-    assert in_its_repository("naive") == "naive"
+    assert from_its_repository("kernels.flash:attend") == "kernels.flash:attend"
+    assert from_its_repository("naive") == "naive"
 
 
 def test_a_row_of_an_earlier_run_is_inside_the_axes(tmp_path: Path) -> None:

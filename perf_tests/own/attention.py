@@ -5,7 +5,6 @@ precision's, and without autocast inside.
 """
 
 from collections.abc import Container
-from functools import lru_cache
 from pathlib import Path
 from typing import cast
 
@@ -41,17 +40,6 @@ def attention_named(attention: str, copy: str = "") -> Attention:
         return ATTENTION[attention]
     about = f"{attention}, given with --attention"
     return Attention(about, lambda: _as_fused(function_of(attention, copy)), lambda device, head_dim: None)
-
-
-@lru_cache(maxsize=64)
-def in_its_repository(attention: str) -> str:
-    """As rows are compared by: a file by its path in the git repository that holds it, anything else as typed."""
-    place, _, function = attention.rpartition(":")
-    if not place.endswith(".py"):
-        return attention
-    file = Path(place).resolve()
-    root = next((folder for folder in file.parents if (folder / ".git").exists()), None)
-    return attention if root is None else f"{file.relative_to(root).as_posix()}:{function}"
 
 
 def function_of(attention: str, copy: str = "") -> AttentionFunction:

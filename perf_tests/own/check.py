@@ -1,19 +1,26 @@
-"""Whether a model of the user's own is a language model that can be measured: first without content, then for real."""
+"""Whether what is the user's own can be measured, before anything is: a model without content and for real."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from model.attention import naive_attention
 from model.sizes import ModelConfig
+from model.transformer import TransformerLM
 from perf_tests.instruments.device_errors import is_out_of_memory
 from perf_tests.instruments.torch_private import FakeTensorMode
 from perf_tests.own.guard import LONGEST_SECONDS, OwnModelError, guarded
 from perf_tests.own.model import OwnModel, facts_of
+from perf_tests.own.optimizer import OwnOptimizer, check_a_step
 
 SMALL_PARAMETERS = 100_000_000
 """A model of at most so many is built and run for the check; a larger one when its first case borrows it."""
+
+SMALL_TO_STEP = 10_000_000
+"""The same for the step of an optimizer of the user's own, which may multiply all the weights many times."""
 
 
 def check_before_measuring(own: OwnModel, configs: Sequence[ModelConfig], device: torch.device) -> None:
@@ -29,6 +36,28 @@ def check_before_measuring(own: OwnModel, configs: Sequence[ModelConfig], device
         if (facts_of(own, configs[0]).parameters or 0) <= SMALL_PARAMETERS:
             model = own.build(configs[0], LONGEST_SECONDS).to(device)
             check_values_of(own.name, model, configs[0], device, LONGEST_SECONDS)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+
+
+def check_optimizer_before_measuring(
+    own: OwnOptimizer, of_user: OwnModel | None, config: ModelConfig, device: torch.device
+) -> None:
+    """Raises OwnModelError unless it trains `of_user` under `config`, or else a narrow model of the suite's.
+
+    A large model is given to it without content alone; it is tried when its first case borrows that model.
+    """
+    facts = None if of_user is None else facts_of(of_user, config)
+    try:
+        if of_user is None or facts is None:
+            narrow = ModelConfig(32, 64, config.num_layers, 1, vocab_size=64, context_length=8)
+            check_a_step(own, TransformerLM(narrow, naive_attention).to(device), device, LONGEST_SECONDS)
+        elif (facts.parameters or math.inf) <= SMALL_TO_STEP:
+            check_a_step(own, of_user.build(config, LONGEST_SECONDS).to(device), device, LONGEST_SECONDS)
+        elif facts.why_not_played is None:
+            with FakeTensorMode():
+                own.build(of_user.build(config, LONGEST_SECONDS), LONGEST_SECONDS)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise

@@ -21,7 +21,7 @@ LONGEST_TEXT = 300
 
 
 class OwnModelError(ValueError):
-    """What the user gave, a model or a function, cannot be measured; the message is one sentence."""
+    """What the user gave, a model, a function or an optimizer, cannot be measured; the message is one sentence."""
 
 
 class NeverReturnsError(OwnModelError):

@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import sys
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
@@ -62,3 +63,14 @@ def _module_of_file(file: Path, copy: str) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+@lru_cache(maxsize=64)
+def from_its_repository(text: str) -> str:
+    """The same with a FILE as its repository knows it, so that records join wherever it was typed."""
+    place, _, name = text.rpartition(":")
+    if not place.endswith(".py"):
+        return text
+    file = Path(place).resolve()
+    root = next((folder for folder in file.parents if (folder / ".git").exists()), Path.cwd())
+    return f"{file.relative_to(root).as_posix()}:{name}" if file.is_relative_to(root) else text

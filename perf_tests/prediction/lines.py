@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from model.precision import PRECISIONS
 from perf_tests.cases import LanguageModelCase
+from perf_tests.identity import optimizer_in_words
 from perf_tests.instruments.counters import WORKSPACES
 from perf_tests.instruments.index_splits import LARGEST_INDEX
 from perf_tests.limits.cuda_libraries import CUDNN
@@ -83,7 +84,7 @@ def _step_name(step: PredictedCase) -> str:
     of_model = case["size"] if step.case.own is None else f"{case['size']} ({case['model']})"
     return (
         f"A training step of {of_model} at context {case['context_length']}, batch {case['batch_size']}, "
-        f"{case['precision']}, {case['attention']} attention, AdamW {case['optimizer']}"
+        f"{case['precision']}, {case['attention']} attention, {optimizer_in_words(case['optimizer'])}"
     )
 
 

@@ -9,7 +9,7 @@ import torch
 
 from model.device import device_named
 from model.precision import PRECISIONS
-from model.training import OPTIMIZERS, optimizer_that_runs
+from model.training import optimizer_that_runs
 from perf_tests.cases import ATTENTION_BATCH_SIZE, AttentionCase, LanguageModelCase, config_of
 from perf_tests.counting.case_counters import COUNTED_ATTENTION
 from perf_tests.instruments.cuda_rules import libraries_here
@@ -25,6 +25,7 @@ from perf_tests.options import (
     check_checkpoints,
     checkpoints,
     one_of,
+    optimizer,
     own_arguments,
     own_model,
     physical_cores,
@@ -70,17 +71,20 @@ def requested_step(arguments: argparse.Namespace, machine: TargetMachine) -> Lan
     context = whole_number("--context", arguments.context)
     vocabulary = None if arguments.vocab_size is None else whole_number("--vocab-size", arguments.vocab_size)
     config = config_of(own, size, context, vocabulary)
-    optimizer = one_of(OPTIMIZERS, "--optimizer", arguments.optimizer)
     checkpoint = requested_checkpoints(arguments.checkpoint, config.num_layers)[0]
     return LanguageModelCase(
         phase="full_step", size=size_label(size), config=config, context_length=context,
         batch_size=whole_number("--batch-size", arguments.batch_size),
         precision=_precision(arguments.precision, machine),
         attention="own" if own else one_of(COUNTED_ATTENTION, "--attention", arguments.attention), execution="eager",
-        checkpoint=checkpoint, optimizer=optimizer_that_runs(optimizer, torch.device(machine.device)),
+        checkpoint=checkpoint, optimizer=requested_optimizer(arguments.optimizer, machine),
         device=machine.device, model="ours" if own is None else own.name,
         model_arguments=() if own is None else own.arguments,
     )  # fmt: skip
+
+
+def requested_optimizer(text: str, machine: TargetMachine) -> str:
+    return optimizer_that_runs(optimizer("--optimizer", text), torch.device(machine.device))
 
 
 def requested_model(arguments: argparse.Namespace) -> OwnModel | None:

@@ -3,9 +3,11 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
 from perf_tests.counting.case_counters import Allocation, Counters, counters_of
+from perf_tests.instruments.counters import OPTIMIZER_STATE
 from perf_tests.limits.ceilings import Ceilings
 from perf_tests.limits.cuda_libraries import CudaLibraries
 from perf_tests.limits.gpu_room import FITS, FRAGMENTATION_SHARE, Room
@@ -64,7 +66,7 @@ class StepPrediction:
     remedies: dict[str, PredictedCase]
     """The step under each change, as typed, cheapest first."""
     unavoidable_bytes: int
-    """Parameters, gradients and AdamW's two moments in float32, which no batch, context or checkpoint changes."""
+    """Parameters, gradients and optimizer state, which no batch, context or checkpoint changes."""
     largest_batch: int | None
     """The most sequences whose full step fits; None where those asked for do not."""
 
@@ -127,13 +129,20 @@ def predict_step(case: LanguageModelCase, machine: TargetMachine) -> StepPredict
     Raises NotCountedError for a case without exact counters, and ValueError where the machine lacks the precision.
     """
     phases = {row.name: predict_case(replace(case, phase=row.name), machine) for row in phases_of(LANGUAGE_MODEL)}
-    parameters = counters_of(case).parameters or 0
-    prediction = StepPrediction(machine, phases, {}, 4 * FLOAT32_BYTES * parameters, None)
+    prediction = StepPrediction(machine, phases, {}, _unavoidable_bytes(case, phases["full_step"]), None)
     if prediction.fits:
         return replace(prediction, largest_batch=largest_batch(replace(case, phase="full_step"), machine))
     if prediction.is_hopeless:
         return prediction
     return replace(prediction, remedies=_remedies(replace(case, phase="full_step"), machine))
+
+
+def _unavoidable_bytes(case: LanguageModelCase, step: PredictedCase) -> int:
+    """AdamW keeps two moments in float32; the state of the user's optimizer is counted."""
+    of_parameters = FLOAT32_BYTES * (counters_of(step.case).parameters or 0)
+    if case.own_optimizer is None:
+        return 4 * of_parameters
+    return 2 * of_parameters + step.bytes_by_category.get(OPTIMIZER_STATE, 0)
 
 
 def largest_batch(case: LanguageModelCase, machine: TargetMachine) -> int:
@@ -199,8 +208,10 @@ def predict_case(case: Case, machine: TargetMachine) -> PredictedCase:
 
 
 def _uncertainty(case: Case, bound: str, machine: TargetMachine) -> float | None:
-    """None where no published times support it: they are of whole models with unfused attention."""
-    if machine.uncertainty is None or isinstance(case, AttentionCase) or case.attention != "naive":
+    """None where no published times support it: they are of whole models with unfused attention and AdamW."""
+    if machine.uncertainty is None or isinstance(case, AttentionCase):
+        return None
+    if case.attention != "naive" or case.own_optimizer is not None:
         return None
     return machine.uncertainty[bound]
 
@@ -247,13 +258,14 @@ def _remedies(case: LanguageModelCase, machine: TargetMachine) -> dict[str, Pred
     tried |= _smaller(case, machine)
     if case.own is not None:
         return tried
-    leanest = replace(case, optimizer="fused", attention="sdpa", checkpoint="block")
+    fused = {"optimizer": "fused"} if case.own_optimizer is None else {}
+    leanest: dict[str, Any] = {**fused, "attention": "sdpa", "checkpoint": "block"}
     if not is_enough:
-        step = predict_case(leanest, machine)
-        if leanest != case:
-            tried["--optimizer fused --attention sdpa --checkpoint block"] = step
+        step = predict_case(replace(case, **leanest), machine)
+        if step.case != case:
+            tried[" ".join(f"--{option} {value}" for option, value in leanest.items())] = step
         if case.batch_size > 1 and not step.fits:
-            tried["... and --batch-size 1"] = predict_case(replace(leanest, batch_size=1), machine)
+            tried["... and --batch-size 1"] = predict_case(replace(case, **leanest, batch_size=1), machine)
     return tried
 
 

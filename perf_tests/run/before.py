@@ -11,6 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+import torch
 
 from perf_tests.bench.attention_under_test import load_attentions
 from perf_tests.bench.benchmark_options import SavingOptions, same_parameters, show_beside_baseline
@@ -36,7 +37,7 @@ from perf_tests.instruments import machine
 from perf_tests.instruments.kernels import ProfilerBusyError, check_no_profiler
 from perf_tests.measures.ranged import RangedMeasure
 from perf_tests.options import PASSES
-from perf_tests.own.check import check_before_measuring
+from perf_tests.own.check import check_before_measuring, check_optimizer_before_measuring
 from perf_tests.passes.every_pass import EVERY_PASS
 from perf_tests.records.journal import JournalContents
 from perf_tests.records.record import Json, machine_differences
@@ -107,7 +108,7 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     cases = [item.stash[CASE] for item in benchmarks]
     load_attentions(cases)
     if OTHER_MEASURE not in config.stash:  # a worker's run was checked where it began
-        _check_own_model(cases, workbench)
+        _check_what_is_own(cases, workbench.device.torch_device)
         workbench.check_attentions(cases if config.stash[AGAINST] is None else ())  # the gate checks each side
     if config.stash[AGAINST] is not None:
         return benchmarks
@@ -131,12 +132,15 @@ def too_small(config: pytest.Config) -> pytest.UsageError:
     return pytest.UsageError(f"{words} is less than the run needs before its first case; give it at least 256MiB.")
 
 
-def _check_own_model(cases: list[Case], workbench: Workbench) -> None:
-    own = next((case.own for case in cases if isinstance(case, LanguageModelCase)), None)
-    if own is None:
-        return
-    configs = dict.fromkeys(case.config for case in cases if isinstance(case, LanguageModelCase))
-    check_before_measuring(own, list(configs), workbench.device.torch_device)
+def _check_what_is_own(cases: list[Case], device: torch.device) -> None:
+    """Raises OwnModelError for a model or an optimizer of the user's that cannot be measured."""
+    of_models = [case for case in cases if isinstance(case, LanguageModelCase)]
+    own = next((case.own for case in of_models), None)
+    if own is not None:
+        check_before_measuring(own, list(dict.fromkeys(case.config for case in of_models)), device)
+    trained = next((case for case in of_models if case.own_optimizer is not None), None)
+    if trained is not None and trained.own_optimizer is not None:
+        check_optimizer_before_measuring(trained.own_optimizer, own, trained.config, device)
 
 
 def _open_run(config: pytest.Config, benchmarks: list[pytest.Item], workbench: Workbench) -> list[pytest.Item]:

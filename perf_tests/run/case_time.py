@@ -7,7 +7,7 @@ import pytest
 
 from perf_tests.bench.stash import CASE, PASS
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
-from perf_tests.counting.case_counters import parameters_of
+from perf_tests.counting.case_counters import parameters_of, update_flops
 from perf_tests.limits.ceilings import Ceilings, ceilings_of
 from perf_tests.limits.datasheets import gpu_named
 from perf_tests.limits.least_work import FLOAT32_BYTES, saved_bytes
@@ -60,7 +60,8 @@ def _round_seconds(case: Case, ceilings: Ceilings) -> float:
     rate = rates.get(case.precision.removesuffix("-unscaled")) or rates["fp32"]
     launching = LAUNCHES_PER_BLOCK * _blocks(case) * ceilings.launch_seconds
     moving = USES_PER_BYTE * _held_bytes(case) / ceilings.bytes_per_second
-    return passes * (_forward_flops(case) / rate + launching) + moving
+    updating = update_flops(case) / rates["fp32"]
+    return passes * (_forward_flops(case) / rate + launching) + updating + moving
 
 
 def _forward_flops(case: Case) -> int:

@@ -20,7 +20,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", default="4", help="sequences in a batch (default: 4)")
     parser.add_argument("--precision", default="fp32", help="fp32, tf32, bf16, fp16, fp16-unscaled (default: fp32)")
     parser.add_argument("--attention", default="naive", help="naive or sdpa (default: naive)")
-    parser.add_argument("--optimizer", default="default", help="AdamW as default, loop, foreach or fused")
+    parser.add_argument(
+        "--optimizer",
+        default="default",
+        help="AdamW as default, loop, foreach or fused, or your own: MODULE:FACTORY or FILE.py:FACTORY",
+    )
     parser.add_argument(
         "--checkpoint", default="none", help="none, attention, block or a number of blocks; a list or all compares them"
     )

@@ -25,6 +25,7 @@ def sent_elsewhere(settings: Settings) -> Json:
         replace(
             settings,
             model=None if settings.model is None else absolute(settings.model),
+            optimizer=absolute(settings.optimizer),
             attentions=tuple(map(absolute, settings.attentions)),
             attention_alone_implementations=tuple(map(absolute, settings.attention_alone_implementations)),
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from perf_tests.identity import optimizer_in_words
 from perf_tests.records.record import Json
 from perf_tests.records.words import how_many
 from perf_tests.views.tables.cells import Cell, distinct, finite, inside
@@ -51,7 +52,7 @@ def rounds_line(cells: list[Cell]) -> str:
         "batch {}": (cell.label("batch_size") for cell in cells),
         "{} measured rounds": (str(len(cell.rounds)) for cell in timed),
         "{} warm-up rounds": (_warmups(cell) for cell in timed),
-        "AdamW {}": (cell.label("optimizer") for cell in timed),
+        "{}": (optimizer_in_words(name) for cell in timed if (name := cell.label("optimizer"))),
         "float32 products {}": (str(cell.info.get("float32_matmul_precision") or "") for cell in timed),
         "SDPA backend {}": (str(cell.info.get("sdpa_backend") or "") for cell in timed),
     }

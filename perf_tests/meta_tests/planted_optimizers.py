@@ -1,0 +1,145 @@
+"""Optimizers for `--optimizer`: most misbehave at a known place, and are else gradient descent."""
+
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+Named = list[tuple[str, nn.Parameter]]
+
+
+def healthy(named_parameters: Named) -> Optimizer:
+    return SGD([parameter for _, parameter in named_parameters], lr=0.1, momentum=0.9, foreach=False)
+
+
+def prints(named_parameters: Named) -> Optimizer:
+    print(f"{len(named_parameters)} parameters")
+    return healthy(named_parameters)
+
+
+def raises(named_parameters: Named) -> Optimizer:
+    raise KeyError("lr")
+
+
+def exits(named_parameters: Named) -> Optimizer:
+    sys.exit(3)
+
+
+def never_returns(named_parameters: Named) -> Optimizer:
+    while True:
+        time.sleep(0.1)
+
+
+def nothing(named_parameters: Named) -> None:
+    return None
+
+
+def a_class(named_parameters: Named) -> type[Optimizer]:
+    return SGD
+
+
+def changes_the_default_dtype(named_parameters: Named) -> Optimizer:
+    torch.set_default_dtype(torch.float64)
+    return healthy(named_parameters)
+
+
+def leaves_one_out(named_parameters: Named) -> Optimizer:
+    return healthy(named_parameters[1:])
+
+
+def holds_one_twice(named_parameters: Named) -> Optimizer:
+    optimizer = healthy(named_parameters)
+    optimizer.param_groups[0]["params"].append(named_parameters[0][1])
+    return optimizer
+
+
+def holds_a_stranger(named_parameters: Named) -> Optimizer:
+    return healthy([*named_parameters, ("stranger", nn.Parameter(torch.zeros(2)))])
+
+
+def without_a_learning_rate(named_parameters: Named) -> Optimizer:
+    optimizer = healthy(named_parameters)
+    del optimizer.param_groups[0]["lr"]
+    return optimizer
+
+
+def needs_a_closure(named_parameters: Named) -> Optimizer:
+    return torch.optim.LBFGS([parameter for _, parameter in named_parameters])
+
+
+class Descent(Optimizer):
+    """x - lr g, with a place for a fault."""
+
+    def __init__(self, named_parameters: Named) -> None:
+        super().__init__([parameter for _, parameter in named_parameters], {"lr": 0.1})
+        self.steps = 0
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        self.steps += 1
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.sub_(group["lr"] * self.direction(parameter, parameter.grad))
+
+    def direction(self, parameter: Tensor, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+class Still(Descent):
+    def direction(self, parameter: Tensor, gradient: Tensor) -> Tensor:
+        return gradient * 0.0
+
+
+class Normalised(Descent):
+    """Divides by zero where there is no gradient."""
+
+    def direction(self, parameter: Tensor, gradient: Tensor) -> Tensor:
+        return gradient / gradient.norm()
+
+
+class NotANumber(Descent):
+    def direction(self, parameter: Tensor, gradient: Tensor) -> Tensor:
+        return gradient.abs().neg().sqrt()
+
+
+class FailsAtItsStep(Descent):
+    def direction(self, parameter: Tensor, gradient: Tensor) -> Tensor:
+        raise ValueError("a group without betas")
+
+
+class ReadsAValue(Descent):
+    """Takes another way where the gradient is large, so no play can tell what it does."""
+
+    def direction(self, parameter: Tensor, gradient: Tensor) -> Tensor:
+        return gradient / 2 if gradient.norm().item() > 1 else gradient
+
+
+class EverySecondStep(Descent):
+    """Does more in each second step."""
+
+    def direction(self, parameter: Tensor, gradient: Tensor) -> Tensor:
+        return gradient if self.steps % 2 else gradient + gradient.square()
+
+
+class Nested(Descent):
+    """Keeps two tensors of each parameter in a list, beside what its constructor made."""
+
+    def __init__(self, named_parameters: Named) -> None:
+        super().__init__(named_parameters)
+        for _, parameter in named_parameters:
+            self.state[parameter]["kept"] = [torch.zeros_like(parameter) for _ in range(2)]
+
+    def direction(self, parameter: Tensor, gradient: Tensor) -> Tensor:
+        first, second = self.state[parameter]["kept"]
+        first.copy_(gradient)
+        return first + second
+
+
+def by_name(named_parameters: Named) -> Optimizer:
+    """Refuses names that only a compiled module gives its parameters."""
+    assert all(not name.startswith("_orig_mod") for name, _ in named_parameters)
+    return healthy(named_parameters)
