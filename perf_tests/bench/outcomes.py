@@ -79,7 +79,7 @@ def why_too_large(case: Case, budget_bytes: int, earlier: Sequence[Json], of_wha
     smaller = next((row for row in earlier if row["outcome"] in DOES_NOT_FIT and _is_smaller(row, case)), None)
     if needed > budget_bytes:
         reason = (
-            f"needs at least {gib(needed)}, and {gib(budget_bytes)} may be used{of_what}; "
+            f"needs at least {amount(needed)}, and {amount(budget_bytes)} may be used{of_what}; "
             "choose a smaller batch, context or size, or raise --memory-budget."
         )
     elif smaller is not None:
@@ -115,8 +115,9 @@ def outcome_of_error(error: BaseException, case: Case, device: Device, available
     return Outcome("out_of_memory", f"{words} ({memory})" if memory else words, needed_bytes(case), available_bytes)
 
 
-def gib(count: float) -> str:
-    return f"{count / 2**30:.1f} GiB"
+def amount(count: float) -> str:
+    """Bytes in words."""
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
 
 
 def outcome_of_report(report: pytest.TestReport) -> Outcome:

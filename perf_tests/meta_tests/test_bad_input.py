@@ -1,16 +1,19 @@
 """Bad input, as a user types it: one sentence that says what is wrong and what is known, and pytest's exit code."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 
+from perf_tests import plugin
 from perf_tests.meta_tests.launch import MODELS, SMALL, launch_all
 from perf_tests.records.store import own_folder
 
 USAGE, NOTHING_SELECTED = 4, 5
 GATE = "--against=HEAD"
 OWN_MODEL = f"--phase=forward --model={MODELS}"
+OWN_OPTIMIZER = "--phase=full_step --optimizer=perf_tests.meta_tests.planted_optimizers"
 SIZES = "tiny, small-2layers, small, medium, large, xl, 2.7B, 10B"
 
 REFUSALS: dict[str, tuple[str, ...]] = {
@@ -29,7 +32,11 @@ REFUSALS: dict[str, tuple[str, ...]] = {
     "--attention=flash": ("--attention 'flash'", "naive, compiled, sdpa, flex"),
     "--execution=jit": ("--execution 'jit'", "eager, compiled"),
     "--phase=forwards": ("--phase 'forwards'", "inference, forward, backward"),
-    "--optimizer=sgd": ("--optimizer 'sgd'", "default, loop, foreach, fused"),
+    "--optimizer=sgd": ("--optimizer 'sgd'", "default, loop, foreach, fused, or name a factory"),
+    "--optimizer=nowhere.py:build": ("--optimizer 'nowhere.py:build'", "there is no file nowhere.py"),
+    "--optimizer=torch.optim:": ("--optimizer 'torch.optim:' names no factory",),
+    f"{OWN_OPTIMIZER}:raises": ("planted_optimizers:raises builds no optimizer: KeyError: 'lr'",),
+    f"{OWN_OPTIMIZER}:Still --model={MODELS}:Averaging": ("planted_optimizers:Still changes no parameter",),
     "--checkpoint=some": ("checkpoint", "'some'", "none, attention, block"),
     "--context=0": ("--context is 0; it must be at least 1",),
     "--context=-8": ("--context is -8; it must be at least 1",),
@@ -89,6 +96,7 @@ REFUSALS: dict[str, tuple[str, ...]] = {
     f"{GATE} --benchmark-disable": ("cannot be combined with --benchmark-disable",),
     "--against-option=size=tiny": ("write AXIS=VALUE", "attention, precision"),
     "--against-option=attention=fast": ("'fast' is unknown", "naive, compiled, sdpa, flex"),
+    "--against-option=optimizer=sgd": ("'sgd' is unknown", "default, loop, foreach, fused"),
     "--against-option=attention=naive": ("is head's own value",),
     "--against-option=attention=sdpa --attention=naive,compiled": ("compares with one attention", "naive, compiled"),
     f"--against-option=attention=sdpa {OWN_MODEL}:WrongShape": ("compares with one attention", "own"),
@@ -152,3 +160,19 @@ def test_bad_input_measures_nothing_and_damages_nothing(storage: Path, ends: dic
     left = {path.name: path.read_text() for path in storage.rglob("*") if path.is_file()}
     assert len(ends) == len(REFUSALS)
     assert left == DAMAGED
+
+
+@pytest.mark.parametrize(
+    "budget, words",
+    [("40MB", "--memory-budget 40MB is less than the run needs"), (None, "The memory that is free is less than")],
+)
+def test_memory_that_ends_before_the_first_case_is_refused(
+    budget: str | None, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the cap is lifted, under which the refusal could not be printed."""
+    lifted = []
+    monkeypatch.setattr(plugin, "_collect", Mock(side_effect=MemoryError))
+    monkeypatch.setattr(plugin, "uncap_address_space", lambda: lifted.append(True))
+    with pytest.raises(pytest.UsageError, match=f"{words}.* give it at least 256MiB"):
+        plugin.pytest_collection_modifyitems(Mock(), Mock(getoption=lambda name: budget), [])
+    assert lifted == [True]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from model.sizes import SIZES
-from perf_tests.bench.outcomes import Outcome, gib, outcome_of_error, why_too_large, why_unsupported
+from perf_tests.bench.outcomes import Outcome, amount, outcome_of_error, why_too_large, why_unsupported
 from perf_tests.cases import Case, LanguageModelCase
 from perf_tests.counting.needed_bytes import needed_bytes
 from perf_tests.instruments.device import CpuDevice, Device
@@ -132,7 +132,7 @@ def test_what_would_not_fit_names_both_amounts() -> None:
     refusal = why_too_large(case, budget, [])
     assert refusal is not None
     assert (refusal.needed_bytes, refusal.available_bytes) == (needed_bytes(case), budget)
-    assert gib(needed_bytes(case)) in refusal.reason
+    assert amount(needed_bytes(case)) in refusal.reason
     assert "3.0 GiB" in refusal.reason
 
 

@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from model.precision import PRECISIONS
 from model.training import Training, cross_entropy
+from perf_tests.__main__ import main
 from perf_tests.cases import LanguageModelCase
 from perf_tests.counting.case_counters import counters_of
 from perf_tests.counting.counted_grid import own_grid
@@ -97,6 +98,14 @@ def test_a_prediction_names_the_largest_batch_that_fits() -> None:
     predicted = predict_step(case, TargetMachine("planted", "cpu", room, CEILINGS, None))
     assert predicted.largest_batch == 23
     assert predicted.unavoidable_bytes == 4 * 4 * TOY.vocab_size * 4
+
+
+def test_a_prediction_asks_for_a_size_only_where_the_factory_does(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["predict", "--context", "8", "--gpu", "A100-80GB", "--model"]
+    assert main([*asked, f"{MODELS}:Averaging"]) == 0
+    assert capsys.readouterr().out.startswith(f"A training step of planted_models ({MODELS}:Averaging) at context 8")
+    assert main([*asked, f"{MODELS}:Healthy"]) == 2
+    assert "asks for d_model, d_ff, num_layers, num_heads; give the shape with --size" in capsys.readouterr().out
 
 
 def test_the_ledger_of_ones_own_model_has_the_axes_of_the_run() -> None:

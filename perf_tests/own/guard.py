@@ -59,7 +59,8 @@ def guarded(what: str, seconds: float | None = None) -> Iterator[None]:
         if torch.get_default_dtype() != dtype:
             torch.set_default_dtype(dtype)
         if torch.get_default_device() != device:
-            torch.set_default_device(device)
+            # A device once set stays a mode around every call, also that of the CPU.
+            torch.set_default_device(None if device.type == "cpu" else device)
     if changed:
         raise OwnModelError(f"{what}: it changed {changed}; pass dtype or device to what needs it.")
 

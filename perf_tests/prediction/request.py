@@ -4,11 +4,13 @@ import argparse
 import os
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import torch
 
 from model.device import device_named
 from model.precision import PRECISIONS
+from model.sizes import SIZES, ModelConfig
 from model.training import optimizer_that_runs
 from perf_tests.cases import ATTENTION_BATCH_SIZE, AttentionCase, LanguageModelCase, config_of
 from perf_tests.counting.case_counters import COUNTED_ATTENTION
@@ -71,6 +73,8 @@ def requested_step(arguments: argparse.Namespace, machine: TargetMachine) -> Lan
     context = whole_number("--context", arguments.context)
     vocabulary = None if arguments.vocab_size is None else whole_number("--vocab-size", arguments.vocab_size)
     config = config_of(own, size, context, vocabulary)
+    if own is not None and arguments.size is None and not is_configuration(own.name):
+        size = _name_of_own_shape(own, config)
     checkpoint = requested_checkpoints(arguments.checkpoint, config.num_layers)[0]
     return LanguageModelCase(
         phase="full_step", size=size_label(size), config=config, context_length=context,
@@ -105,7 +109,7 @@ def requested_model(arguments: argparse.Namespace) -> OwnModel | None:
 def requested_size(arguments: argparse.Namespace, own: OwnModel | None) -> str:
     if own is None or not is_configuration(own.name):
         if arguments.size is None:
-            raise ValueError("--model MODULE:FACTORY needs a --size to ask its factory for.")
+            return next(iter(SIZES))  # a factory may ignore the shape that it is asked for
         chosen = sizes("--size", arguments.size)
         if len(chosen) > 1:
             raise ValueError(f"--size {arguments.size!r} names {len(chosen)} sizes; predict takes one.")
@@ -113,6 +117,14 @@ def requested_size(arguments: argparse.Namespace, own: OwnModel | None) -> str:
     if arguments.size is not None or arguments.vocab_size is not None:
         raise ValueError("--size and --vocab-size do not apply: the configuration says the shape; use --model-arg.")
     return size_name(own.name)
+
+
+def _name_of_own_shape(own: OwnModel, config: ModelConfig) -> str:
+    """Its file or module. Raises ValueError where the factory takes the shape that it is asked for."""
+    taken = [name for name, value in own.shape(config).items() if value is not None]
+    if taken:
+        raise ValueError(f"--model {own.name} asks for {', '.join(taken)}; give the shape with --size.")
+    return Path(own.name.rpartition(":")[0]).name.removesuffix(".py").rpartition(".")[2]
 
 
 def requested_checkpoints(text: str, num_layers: int) -> list[str]:
