@@ -75,15 +75,20 @@ def loop(measure: TimedMeasure) -> Loop:
     return Loop(measure)
 
 
+def forward_by_hand(case: LanguageModelCase, training: Training, batch: Batch) -> tuple[Target, SetUp] | None:
+    """Of a model of transformers its own call, past what the suite put around it."""
+    return None if case.own is None else (lambda: training.model.forward(batch.tokens_BT).logits, tuple)
+
+
 @pytest.mark.phase("inference")
 def test_inference(case: LanguageModelCase, training: Training, batch: Batch, loop: Loop) -> None:
     with torch.no_grad():
-        loop.beside(lambda: training.forward(batch.tokens_BT))
+        loop.beside(lambda: training.forward(batch.tokens_BT), by_hand=forward_by_hand(case, training, batch))
 
 
 @pytest.mark.phase("forward")
 def test_forward(case: LanguageModelCase, training: Training, batch: Batch, loop: Loop) -> None:
-    loop.beside(lambda: training.forward(batch.tokens_BT))
+    loop.beside(lambda: training.forward(batch.tokens_BT), by_hand=forward_by_hand(case, training, batch))
 
 
 @pytest.mark.phase("backward")
@@ -92,7 +97,8 @@ def test_backward(case: LanguageModelCase, training: Training, batch: Batch, loo
         training.clear_gradients()
         return (training.loss(training.forward(batch.tokens_BT), batch.targets_BT),)
 
-    loop.beside(training.backward, forward_and_loss)
+    by_hand = None if case.own is None else (Tensor.backward, forward_and_loss)
+    loop.beside(training.backward, forward_and_loss, by_hand)
 
 
 @pytest.mark.phase("inference")
