@@ -6,6 +6,7 @@ import importlib.util
 import re
 import shlex
 import subprocess
+import sys
 from datetime import datetime
 from pathlib import Path
 from statistics import median
@@ -66,6 +67,13 @@ def test_each_pytest_command_collects() -> None:
     typed = commands_that_begin(PYTEST)
     ends = launch_all([*shlex.split(words)[1:], "--collect-only", "-q", "-p", "no:cacheprovider"] for words in typed)
     assert [(words, *end) for words, end in zip(typed, ends, strict=True) if end[0]] == []
+
+
+def test_pytest_benchmarks_own_command_groups_as_typed() -> None:
+    (command,) = commands_that_begin("pytest-benchmark compare ")
+    words = [sys.executable, "-c", "from pytest_benchmark.cli import main; main()", *shlex.split(command)[1:]]
+    ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert "benchmark 'precision=bf16': 3 tests" in ended.stdout, ended.stderr
 
 
 @pytest.mark.parametrize("command", commands_that_begin(MAKE))
