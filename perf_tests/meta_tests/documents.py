@@ -59,7 +59,7 @@ def is_shortened(shown: Iterable[str], printed: Iterable[str]) -> bool:
 
 
 def commands(text: str) -> list[str]:
-    """What its code blocks and `code` say to type, without trailing comments: pytest, its benchmarks, make, python -m."""
+    """What its code blocks and `code` say to type, without trailing comments: pytest, make, python -m and the like."""
     typed = [line.partition(" #")[0].removeprefix("$ ").strip() for line in indented(text)]
     typed += [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", text)]
     return [
