@@ -34,7 +34,7 @@ REFUSALS: dict[str, tuple[str, ...]] = {
     "--phase=forwards": ("--phase 'forwards'", "inference, forward, backward"),
     "--optimizer=sgd": ("--optimizer 'sgd'", "default, loop, foreach, fused, or name a factory"),
     "--optimizer=nowhere.py:build": ("--optimizer 'nowhere.py:build'", "there is no file nowhere.py"),
-    "--optimizer=torch.optim:": ("--optimizer 'torch.optim:' names no factory",),
+    "--optimizer=torch.optim:": ("--optimizer 'torch.optim:' names nothing to load",),
     f"{OWN_OPTIMIZER}:raises": ("planted_optimizers:raises builds no optimizer: KeyError: 'lr'",),
     f"{OWN_OPTIMIZER}:Still --model={MODELS}:Averaging": ("planted_optimizers:Still changes no parameter",),
     "--checkpoint=some": ("checkpoint", "'some'", "none, attention, block"),
