@@ -1,4 +1,4 @@
-"""`python -m perf_tests VERB`: read saved records. `--json` prints the figures of a table for machines."""
+"""`perf-tests VERB`, also `python -m perf_tests VERB`: measure, or read saved records; `--json` is for machines."""
 
 import argparse
 import os
@@ -6,16 +6,21 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from perf_tests.own.repository import SUITE
 from perf_tests.verbs.exit_codes import FINE
 
 VERBS = (
     "audit", "bisect", "compare", "gate", "history", "kernels", "merge", "predict", "questions", "replay", "report",
+    "run",
     "tables",
 )  # fmt: skip
 
 
 def main(words: Sequence[str] | None = None) -> int:
+    if sys.path[0] != str(SUITE):
+        sys.path.insert(0, str(SUITE))  # where this was started, `model` may be another package
     words = sys.argv[1:] if words is None else words
+    words, of_pytest = (words[:1], words[1:]) if words[:1] == ["run"] else (words, [])
     parser = argparse.ArgumentParser(prog="python -m perf_tests", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
     # Import the verb asked for alone, because some load libraries for most of a second; help lists all.
@@ -25,7 +30,7 @@ def main(words: Sequence[str] | None = None) -> int:
         verb = verbs.add_parser(name, help=module.__doc__)
         verb.add_argument("--json", action="store_true", help="print JSON")
         module.add_arguments(verb)
-    arguments = parser.parse_args(words)
+    arguments = parser.parse_args(words, argparse.Namespace(of_pytest=of_pytest))
     try:
         exit_code: int = modules[arguments.verb].run(arguments)
         sys.stdout.flush()

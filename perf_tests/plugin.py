@@ -1,6 +1,7 @@
 """pytest's hooks: which cases are collected, and what happens to each."""
 
 import gc
+import sys
 from collections.abc import Generator
 from dataclasses import replace
 from itertools import count
@@ -15,10 +16,11 @@ from perf_tests import cases
 from perf_tests.bench import benchmark_options
 from perf_tests.bench.against import read_against
 from perf_tests.bench.outcomes import ImpossibleError, Outcome, outcome_of_error
-from perf_tests.bench.stash import AGAINST, CASE, OUTCOME, PASS, PLACES, SAVING, SETTINGS, WORKBENCH
+from perf_tests.bench.stash import AGAINST, CASE, OUTCOME, PASS, PLACES, REPOSITORY, SAVING, SETTINGS, WORKBENCH
 from perf_tests.instruments.host_memory import uncap_address_space
 from perf_tests.options import PASSES, add_options, read_settings
 from perf_tests.own.guard import OwnModelError
+from perf_tests.own.repository import UNDER_TEST, repository_of
 from perf_tests.phases import place_of
 from perf_tests.records.record import Json
 from perf_tests.run import after as reporting
@@ -41,7 +43,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     register(config)
-    config.stash[SAVING] = benchmark_options.take_over(config)
+    try:
+        typed = {name: config.getoption(name) for name in UNDER_TEST}
+        config.stash[REPOSITORY] = repository = repository_of(typed, config.invocation_params.dir)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
+    sys.dont_write_bytecode |= not repository.holds_suite  # beside their files
+    config.stash[SAVING] = benchmark_options.take_over(config, repository.root / ".benchmarks")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -49,9 +49,9 @@ GROUPINGS = (
 COLUMNS = ["median", "iqr", "mean", "stddev", "min", "rounds"]
 
 
-def take_over(config: pytest.Config) -> SavingOptions:
-    """Read these options and reset them for pytest-benchmark; call before it reads them."""
-    storage, option = config.rootpath / ".benchmarks", config.option
+def take_over(config: pytest.Config, storage: Path) -> SavingOptions:
+    """Read these options and reset them for pytest-benchmark; call before it reads them. `storage` is the default."""
+    option = config.option
     if not config.pluginmanager.hasplugin("benchmark"):
         return SavingOptions(storage)
     if option.benchmark_storage == "file://./.benchmarks":

@@ -14,6 +14,7 @@ from perf_tests.cases import Case
 from perf_tests.gate.accepted import Acceptance
 from perf_tests.gate.rules import Rules
 from perf_tests.options import Settings
+from perf_tests.own.repository import Repository
 from perf_tests.records.compare import ComparedCase
 from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord
@@ -39,6 +40,7 @@ class Run:
 
 
 # On the config.
+REPOSITORY = pytest.StashKey[Repository]()
 SAVING = pytest.StashKey[SavingOptions]()
 SETTINGS = pytest.StashKey[Settings]()
 AGAINST = pytest.StashKey[Against | None]()

@@ -118,7 +118,8 @@ def run(request: dict[str, Any], descriptors: list[int]) -> None:
     sys.executable = request["executable"]
     option, program, *arguments = request["arguments"]
     added = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:0] = [request["folder"] if option == "-m" else "", *filter(None, added)]
+    first = [] if os.environ.get("PYTHONSAFEPATH") else [request["folder"] if option == "-m" else ""]
+    sys.path[:0] = [*first, *filter(None, added)]
     sys.argv = [option, *arguments]
     ending = Ending()
     atexit.register(ending.leave)

@@ -109,7 +109,7 @@ def start(storage: Path, *arguments: str, **environment: str) -> subprocess.Pope
 def start_command(
     command: Sequence[str], cwd: Path = ROOT, root: Path = ROOT, **environment: str
 ) -> subprocess.Popen[str]:
-    variables = inherited(PYTHONPATH=str(root), PYTHONUNBUFFERED="1", **environment)
+    variables = inherited(**{"PYTHONPATH": str(root), "PYTHONUNBUFFERED": "1", **environment})
     return subprocess.Popen(command, cwd=cwd, env=variables, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True)
 
 

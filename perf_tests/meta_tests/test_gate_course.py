@@ -18,6 +18,7 @@ from perf_tests.gate.verdicts import Verdict
 from perf_tests.meta_tests.example_cases import SETTINGS, attention_case
 from perf_tests.meta_tests.git_repository import commit, git
 from perf_tests.meta_tests.test_paired_measuring import tree
+from perf_tests.own.repository import Repository
 from perf_tests.paired import run as run_module
 from perf_tests.paired.run import GatePlan, GateRun, run_gate
 from perf_tests.paired.trees import find_commit
@@ -51,7 +52,7 @@ def gated(
     commit(project)
     behave(project, head)
     plan = GatePlan(
-        root=project,
+        repository=Repository(project),
         storage=project.parent / "storage",
         against=Against("main", None, minutes, "pass", None),
         base=find_commit(project, "main"),

@@ -14,6 +14,7 @@ from perf_tests.gate.clock import decide_clock
 from perf_tests.gate.events import ExactFinding, NoTiming, Relaunch, Sentinel, Uncounted
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import GateSamples, SamplesFile, read_samples
+from perf_tests.own.repository import Repository
 from perf_tests.paired import measuring as measuring_module
 from perf_tests.paired.draws import (
     FEWEST_QUADRUPLES,
@@ -52,7 +53,12 @@ def measuring(tmp_path: Path, base: Json, head: Json, threads: int | None = None
     }  # fmt: skip
     with closing(SamplesFile(tmp_path / "samples.jsonl", header)) as samples_file:
         yield Measuring(
-            trees=Trees(tmp_path, tree(tmp_path / "tree-of-base", base), tree(tmp_path / "tree-of-head", head)),
+            trees=Trees(
+                tmp_path,
+                tree(tmp_path / "tree-of-base", base),
+                tree(tmp_path / "tree-of-head", head),
+                Repository(tmp_path),
+            ),
             tasks={"base": {}, "head": {}},
             own_ids={side: {case: case for case in CASES} for side in ("base", "head")},
             identities=dict.fromkeys(CASES, fields),

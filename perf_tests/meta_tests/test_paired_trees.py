@@ -11,6 +11,7 @@ import pytest
 
 from perf_tests.meta_tests.git_repository import commit, git
 from perf_tests.meta_tests.launch import ROOT
+from perf_tests.own.repository import Repository
 from perf_tests.paired.trees import LEFT_OUT, Commit, TreeError, find_commit, planted, state_of_head
 
 
@@ -24,7 +25,7 @@ def test_base_is_the_revision_and_head_the_working_tree_as_it_is(clone: Path) ->
     (clone / "model/marker.py").write_text("SIDE = 'head, not committed'\n")
     (clone / "model/untracked.py").touch()
     (clone / "model/sizes.py").unlink()
-    with planted(clone, find_commit(clone, "HEAD")) as found:
+    with planted(Repository(clone), find_commit(clone, "HEAD")) as found:
         base, head = snapshot(found.base), snapshot(found.head)
     assert base["model/marker.py"] == b"SIDE = 'base'\n"
     assert head["model/marker.py"] == b"SIDE = 'head, not committed'\n"
@@ -33,7 +34,7 @@ def test_base_is_the_revision_and_head_the_working_tree_as_it_is(clone: Path) ->
 
 
 def test_two_trees_have_the_same_model_where_every_file_is_the_same_byte_for_byte(clone: Path) -> None:
-    with planted(clone, find_commit(clone, "HEAD")) as found:
+    with planted(Repository(clone), find_commit(clone, "HEAD")) as found:
         for name in ("__pycache__/x.pyc", "new.py"):
             (found.head / "model" / name).parent.mkdir(exist_ok=True)
             (found.head / "model" / name).touch()
@@ -47,14 +48,14 @@ def test_both_sides_measure_with_the_benchmark_code_of_head(clone: Path) -> None
     commit(clone)
     (clone / "perf_tests/only_at_base.py").unlink()
     (clone / "perf_tests/test_forward.py").write_text("# changed\n")
-    with planted(clone, find_commit(clone, "HEAD")) as found:
+    with planted(Repository(clone), find_commit(clone, "HEAD")) as found:
         assert snapshot(found.base / "perf_tests") == snapshot(found.head / "perf_tests")
         assert (found.base / "perf_tests/test_forward.py").read_text() == "# changed\n"
 
 
 def test_a_tree_holds_what_a_benchmark_needs_and_is_small() -> None:
     base = commit_of(ROOT, "HEAD")
-    with planted(ROOT, base) as found:
+    with planted(Repository(ROOT), base) as found:
         for tree in (found.base, found.head):
             blocks = sum(-(-len(content) // 4096) for content in snapshot(tree).values())
             assert 4096 * blocks < 2_000_000
@@ -62,9 +63,9 @@ def test_a_tree_holds_what_a_benchmark_needs_and_is_small() -> None:
             assert not [name for name in LEFT_OUT if list(tree.glob(f"{name}/*"))]
 
 
-@pytest.mark.parametrize("model", ["perf_tests.proofs.llama:build", "perf_tests/proofs/llama.py:build"])
-def test_what_model_names_is_in_both_trees_with_its_folder(clone: Path, model: str) -> None:
-    with planted(clone, find_commit(clone, "HEAD"), model) as found:
+def test_what_an_option_names_is_in_both_trees_with_its_folder(clone: Path) -> None:
+    file = Path("perf_tests/proofs/llama.py")
+    with planted(Repository(clone, files=(file,)), find_commit(clone, "HEAD")) as found:
         for tree in (found.base, found.head):
             assert {"perf_tests/proofs/llama.py", "perf_tests/proofs/__init__.py"} <= snapshot(tree).keys()
             assert not (tree / "perf_tests/meta_tests").exists()
@@ -76,7 +77,7 @@ def test_accepted_regressions_and_files_beside_the_model_are_in_both_trees_and_r
         (clone / name).parent.mkdir(parents=True, exist_ok=True)
         (clone / name).touch()
     commit(clone)
-    with planted(clone, find_commit(clone, "HEAD")) as found:
+    with planted(Repository(clone), find_commit(clone, "HEAD")) as found:
         for tree in (found.base, found.head):
             assert snapshot(tree).keys() & (kept | left_out) == kept
 
@@ -128,7 +129,7 @@ def test_the_repository_is_not_touched(clone: Path) -> None:
     git(clone, "add", "model/sizes.py")
     (clone / "model/sizes.py").write_text("# staged, then changed again\n")
     before = snapshot(clone)
-    with planted(clone, find_commit(clone, "main")) as found:
+    with planted(Repository(clone), find_commit(clone, "main")) as found:
         folder = found.folder
     assert snapshot(clone) == before
     assert not folder.exists()
@@ -140,7 +141,7 @@ def test_a_suite_below_the_top_of_its_repository_is_found(tmp_path: Path) -> Non
         (tmp_path / "deep/down" / name).parent.mkdir(parents=True)
         (tmp_path / "deep/down" / name).touch()
     commit(tmp_path)
-    with planted(tmp_path / "deep/down", find_commit(tmp_path / "deep/down", "HEAD")) as found:
+    with planted(Repository(tmp_path / "deep/down"), find_commit(tmp_path / "deep/down", "HEAD")) as found:
         assert snapshot(found.base).keys() == snapshot(found.head).keys() == {"model/a.py", "perf_tests/b.py"}
 
 
@@ -209,14 +210,14 @@ def test_a_full_disk_is_told_before_any_copy(clone: Path, tmp_path: Path, monkey
         file.truncate(1 << 42)  # a hole, which takes no room until it is copied
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = list(tmp_path.iterdir())
-    with pytest.raises(TreeError, match="MiB are free; make room, or set TMPDIR"), planted(clone, None):
+    with pytest.raises(TreeError, match="MiB are free; make room, or set TMPDIR"), planted(Repository(clone), None):
         pytest.fail("planted although there was no room")
     assert list(tmp_path.iterdir()) == before
 
 
 def test_a_disk_that_fills_up_is_told_and_nothing_is_left(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "copy2", Mock(side_effect=OSError(28, "No space left on device")))
-    with pytest.raises(TreeError, match="No space left on device; set TMPDIR"), planted(clone, None):
+    with pytest.raises(TreeError, match="No space left on device; set TMPDIR"), planted(Repository(clone), None):
         pytest.fail("planted although the disk was full")
 
 

@@ -12,11 +12,12 @@ from perf_tests.bench.benchmark_options import SavingOptions
 from perf_tests.bench.outcomes import Outcome
 from perf_tests.bench.progress import Progress
 from perf_tests.bench.session import MeasuringSession, ResumeError, open_journal
-from perf_tests.bench.stash import RUN, SAVING, SETTINGS, WORKBENCH, Run
+from perf_tests.bench.stash import REPOSITORY, RUN, SAVING, SETTINGS, WORKBENCH, Run
 from perf_tests.bench.workbench import Workbench
 from perf_tests.meta_tests.example_cases import SETTINGS as TOY_SETTINGS
 from perf_tests.meta_tests.example_cases import language_model_case
 from perf_tests.meta_tests.items import benchmark
+from perf_tests.own.repository import Repository
 from perf_tests.proofs.synthetic import BACKWARD, FORWARD, FULL_STEP, TEN_ROUNDS, header, record, timed
 from perf_tests.records.journal import Journal, JournalContents, read_journal
 from perf_tests.records.record import Json
@@ -147,7 +148,9 @@ def test_a_failed_case_keeps_pytests_exit_code(measuring: MeasuringSession) -> N
     assert ended(measuring, exit_code=1, compare_fail=(CHECK,))[0] == 1
 
 
-def test_the_commit_is_that_of_the_suite_wherever_pytest_was_started(tmp_path: Path) -> None:
+def test_the_commit_is_that_of_what_is_under_test_wherever_pytest_was_started(tmp_path: Path) -> None:
     hook = Mock(pytest_benchmark_generate_commit_info=lambda config: {"id": f"the commit of {Path.cwd()}"})
-    assert commit_info_of(Mock(rootpath=tmp_path, hook=hook)) == {"id": f"the commit of {tmp_path}"}
+    stash = pytest.Stash()
+    stash[REPOSITORY] = Repository(tmp_path)
+    assert commit_info_of(Mock(stash=stash, hook=hook)) == {"id": f"the commit of {tmp_path}"}
     assert Path.cwd() != tmp_path

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from perf_tests.own.guard import OwnModelError
+from perf_tests.own.named import path_of
 
 Values = tuple[tuple[str, Any], ...]
 """Values of the configuration by name."""
@@ -34,7 +35,7 @@ def is_configuration(model: str) -> bool:
 
 def check_configuration(option: str, text: str) -> None:
     """Raises ValueError with one sentence for what can be refused without transformers, and where it is missing."""
-    _read(f"{option} {text!r}", Path(text.removeprefix(PREFIX)))
+    _read(f"{option} {text!r}", path_of(text.removeprefix(PREFIX)))
     if importlib.util.find_spec("transformers") is None:
         raise ValueError(f"{option} {text!r} needs transformers; install it with `pip install '.[hf]'`.")
 
@@ -48,7 +49,7 @@ def size_name(model: str) -> str:
 
 def configuration_values(model: str) -> dict[str, Any]:
     """Every value of the file that says something of the model. Raises ValueError."""
-    values = _read(f"--model {model}", Path(model.removeprefix(PREFIX)))
+    values = _read(f"--model {model}", path_of(model.removeprefix(PREFIX)))
     return {name: value for name, value in values.items() if name not in _SAYS_NOTHING_OF_THE_MODEL}
 
 

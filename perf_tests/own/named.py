@@ -1,13 +1,101 @@
-"""What the command line names as `MODULE:NAME` or `FILE.py:NAME`: looked for without running it, then loaded."""
+"""What is typed as `MODULE:NAME`, `FILE.py:NAME` or `hf:FILE.json`: found without running it, then loaded.
+
+A worker of the gate finds every file in its side's tree, wherever that was typed.
+"""
 
 import importlib
 import importlib.util
 import sys
+import sysconfig
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+INSTALLED = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+
+
+@dataclass(frozen=True)
+class Tree:
+    """One side of the gate: `tree` is its copy of the folder `root`, which holds what was `named` from `folder`."""
+
+    tree: Path
+    root: Path
+    folder: Path
+    named: frozenset[str]
+
+
+_tree: Tree | None = None
+
+
+def take_files_from(tree: Tree) -> None:
+    """From here on this process finds files, and imports modules, in the copy alone."""
+    global _tree
+    _tree = tree
+    stays = [_is_code_below(tree.tree, Path(entry)) or not _is_code_below(tree.root, Path(entry)) for entry in sys.path]
+    sys.path[:] = [entry for entry, is_kept in zip(sys.path, stays, strict=True) if is_kept]
+
+
+def path_of(place: str) -> Path:
+    """The file that was typed as `place`."""
+    if _tree is None:
+        return Path(place)
+    path = (_tree.folder / place).resolve()
+    return _tree.tree / path.relative_to(_tree.root) if path.is_relative_to(_tree.root) else path
+
+
+def file_of(text: str) -> Path | None:
+    """The file of what `text` names, there or not; None for a plain word and for an installed library."""
+    place, _, name = text.rpartition(":")
+    if place == "hf" or place.endswith(".py"):
+        return path_of(name if place == "hf" else place).resolve()
+    try:
+        found = importlib.util.find_spec(place) if place else None
+    except Exception:  # of the package around it, whose code runs; `check_name` says so
+        return None
+    if found is None or found.origin is None or not found.has_location:
+        return None
+    file = Path(found.origin).resolve()
+    return None if is_installed(file) else file
+
+
+def why_not_there(text: str | None) -> str | None:
+    """Why this side lacks what `text` names, as a base does that is older; None if it is there, or names nothing."""
+    if text is None or _tree is None or text not in _tree.named:
+        return None
+    file = file_of(text)
+    if file is not None and file.is_file() and file.is_relative_to(_tree.tree):
+        return None
+    place, _, name = text.rpartition(":")
+    return f"it has no {name if place == 'hf' else place}"
+
+
+def loaded_below(folder: Path) -> list[Path]:
+    """Files of the loaded modules below `folder`, without installed libraries.
+
+    Torch has modules whose file is a bare name and does not exist.
+    """
+    files = {Path(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
+    there = (file.resolve() for file in files if file.is_absolute() and not is_installed(file))
+    return sorted(path for path in there if _is_code_below(folder, path) and path.is_file())
+
+
+def stray() -> Path | None:
+    """A module that was loaded from the working tree itself, which would be measured as both sides."""
+    found = [] if _tree is None else [file for file in loaded_below(_tree.root) if not file.is_relative_to(_tree.tree)]
+    return found[0] if found else None
+
+
+def is_installed(path: Path) -> bool:
+    """Of Python or a library, also where an environment lies inside a repository."""
+    folders = {"site-packages", "dist-packages"}
+    return bool(folders.intersection(path.parts)) or any(path.is_relative_to(folder) for folder in INSTALLED)
+
+
+def _is_code_below(folder: Path, path: Path) -> bool:
+    return path.is_relative_to(folder) and not is_installed(path)
 
 
 def check_name(option: str, text: str) -> None:
@@ -16,7 +104,7 @@ def check_name(option: str, text: str) -> None:
     if not place or not name.isidentifier():
         raise ValueError(f"{option} {text!r} names nothing to load; write package.module:NAME or path/file.py:NAME.")
     if place.endswith(".py"):
-        if not Path(place).is_file():
+        if not path_of(place).is_file():
             raise ValueError(f"{option} {text!r}: there is no file {place}, seen from {Path.cwd()}.")
         return
     try:
@@ -41,7 +129,7 @@ def absolute(text: str) -> str:
 def load(text: str, copy: str = "") -> Any:
     """What `text` names; runs its module, and raises what that raises. Each `copy` of a file is a module of its own."""
     place, _, name = text.rpartition(":")
-    module = _module_of_file(Path(place), copy) if place.endswith(".py") else importlib.import_module(place)
+    module = _module_of_file(path_of(place), copy) if place.endswith(".py") else importlib.import_module(place)
     return getattr(module, name)
 
 

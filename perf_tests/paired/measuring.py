@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from perf_tests.gate.events import ABSENT, ORDERS, SIDES, NoTiming, PairTime, Relaunch, Sentinel, Side, Uncounted
 from perf_tests.gate.exact_counters import exact_events
@@ -159,8 +158,7 @@ class _PairPart:
     def measure(self) -> None:
         """Launch both sides and measure the cases left; raises WorkerEndedError as soon as one side fails."""
         measuring = self.measuring
-        trees: dict[Side, Path] = {"base": measuring.trees.base, "head": measuring.trees.head}
-        with launched(trees, measuring.tasks, self.draw, measuring.python_of_base) as workers:
+        with launched(measuring.trees, measuring.tasks, self.draw, measuring.python_of_base) as workers:
             self._agree_on_cases(workers)
             for case in list(self.left):
                 self.at_hand = case
@@ -199,7 +197,7 @@ class _PairPart:
 
     def _why_absent(self, case: str, identity: Json | None) -> str | None:
         if identity is None:
-            return "its model/ does not know a value of this case"
+            return "it does not know a value of this case"
         on_purpose = dict.fromkeys(self.measuring.differing_fields)
         difference = identity_difference({**identity, **on_purpose}, {**self.measuring.identities[case], **on_purpose})
         return f"under this id it measures something else: {difference}" if difference else None

@@ -19,6 +19,7 @@ from perf_tests.gate.samples import SamplesFile
 from perf_tests.gate.verdicts import OF_TWO_BUILDS
 from perf_tests.instruments.cores import can_bind
 from perf_tests.options import Settings
+from perf_tests.own.repository import SUITE, Repository
 from perf_tests.paired.alone import alone
 from perf_tests.paired.launch_pair import STEADY
 from perf_tests.paired.measuring import Measuring
@@ -37,7 +38,7 @@ IDLE_SECONDS_LIMIT = 0.002
 class GatePlan:
     """Everything that a gate run depends on, except its random seed."""
 
-    root: Path
+    repository: Repository
     storage: Path
     against: Against
     base: Commit | None
@@ -77,7 +78,7 @@ def run_gate(run: GateRun, watch: Watch) -> None:
 
     Whatever interrupts it keeps the samples, ends the workers, removes the trees and propagates.
     """
-    with alone(), planted(run.plan.root, run.plan.base, run.plan.settings.model) as trees:
+    with alone(), planted(run.plan.repository, run.plan.base) as trees:
         run.result = _measure_and_judge(run, trees, watch)
         if run.result.verdict == RunVerdict.CONTAMINATED:
             run.notes.append(f"The run was contaminated and is repeated; its samples: {run.paths[-1]}.")
@@ -148,15 +149,22 @@ def _why_not_counted(plan: GatePlan, trees: Trees) -> str | None:
     """Why the exact counters of base and head need no counting; None if they do."""
     if plan.against.other_option is not None:
         return "Exact counters are not compared, because the two sides run different settings."
-    if plan.python_of_base is None and trees.have_the_same("model"):
-        return "model/ is identical on both sides, so its exact counters are too."
+    if plan.python_of_base is None and trees.have_the_same("model" if plan.repository.holds_suite else "."):
+        what = "model/" if plan.repository.holds_suite else "The repository"
+        return f"{what} is identical on both sides, so its exact counters are too."
     return None
 
 
 def _tasks(plan: GatePlan) -> dict[Side, Json]:
-    files = sorted({case_id.partition("::")[0] for case_id in plan.cases})
+    repository = plan.repository
+    names = {case_id.partition("::")[0] for case_id in plan.cases}
+    files = sorted(name if repository.holds_suite else str(SUITE / name) for name in names)
     sides: dict[Side, Settings] = {"base": plan.against.settings_of_base(plan.settings), "head": plan.settings}
-    return {side: {"settings": sent(sides[side]), "files": files} for side in SIDES}
+    where: Json = {
+        "root": str(repository.root), "folder": str(repository.folder), "holds_suite": repository.holds_suite,
+        "named": repository.named,
+    }  # fmt: skip
+    return {side: {"settings": sent(sides[side]), "files": files, "repository": where} for side in SIDES}
 
 
 def _header(plan: GatePlan, trees: Trees, seed: int) -> tuple[Json, list[str]]:
@@ -180,6 +188,7 @@ def _header(plan: GatePlan, trees: Trees, seed: int) -> tuple[Json, list[str]]:
             "suite": asdict(plan.settings),
         },
         "options": plan.options,
+        **({} if plan.repository.holds_suite else {"suite": str(SUITE)}),
         "cases": [{"id": case_id, "identity": case.identity()} for case_id, case in plan.cases.items()],
         "started": datetime.now(UTC).isoformat(),
         "accepted": [asdict(entry) for entry in accepted],
@@ -189,7 +198,7 @@ def _header(plan: GatePlan, trees: Trees, seed: int) -> tuple[Json, list[str]]:
 
 def _sides(plan: GatePlan) -> dict[Side, Json]:
     """What base and head are, for the header."""
-    head = state_of_head(plan.root)
+    head = state_of_head(plan.repository.root)
     changes = how_many(head["changed_files"], "uncommitted change") if head["changed_files"] else ""
     words = f"working tree ({str(head['commit'])[:12]}{changes and f' and {changes}'})"
     other = plan.against.other_option

@@ -1,8 +1,9 @@
 """The two sides on disk: base from git, head from the working tree, both under chosen paths.
 
-Both trees carry head's `perf_tests`, so the same benchmark code measures both. Of the rest only `model/` (and the code
-that `--model` names, with its imports) is imported; folders that no benchmark reads are left out. The trees are plain
-copies outside of the repository. Base is written through a separate index, so a kill leaves the repository unchanged.
+Trees of the suite's own repository carry head's `perf_tests`, so the same benchmark code measures both; of the rest
+only `model/` and what the options name is imported, and folders that no benchmark reads are left out. Trees of another
+repository hold all of it. They are plain copies outside of the repository. Base is written through a separate index, so
+a kill leaves the repository unchanged.
 """
 
 import os
@@ -13,16 +14,24 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from filecmp import cmp
 from fnmatch import fnmatch
 from pathlib import Path
 
+from perf_tests.own.repository import Repository
 from perf_tests.records.record import Json
 
 MEASURING_CODE = ("perf_tests", "conftest.py", "pyproject.toml")
 """Both sides take these from head."""
 
+RECORDS = ".benchmarks/*"
+"""Folders in no tree; the accepted slowdowns beside them are."""
+
+NOT_MEASURED = (":(exclude).benchmarks", ":(exclude,glob)**/__pycache__/**")
+"""For git; a repository without a .gitignore shows byte code as its own."""
+
 LEFT_OUT = (
-    ".benchmarks/*",
+    RECORDS,
     "docs",
     "numerics_tests",
     "pictures",
@@ -30,7 +39,7 @@ LEFT_OUT = (
     "perf_tests/meta_tests",
     "perf_tests/proofs",
 )
-"""Folders in neither tree, unless `--model` names a module in one."""
+"""Folders of the suite in neither tree, unless an option names a file in one."""
 
 TREES = "perf-tests-gate-"
 """How the name of the folder of both trees begins, in the system's temporary folder."""
@@ -55,11 +64,12 @@ class Commit:
 
 @dataclass
 class Trees:
-    """The current folders of the sides; `folder` is removed after the run."""
+    """The current folders of the sides, copies of `repository`; `folder` is removed after the run."""
 
     folder: Path
     base: Path
     head: Path
+    repository: Repository
 
     def move(self, base_name: str, head_name: str) -> None:
         """Rename both trees, to names of one length, so that no path is tied to a side."""
@@ -69,13 +79,15 @@ class Trees:
         self.base, self.head = base, head
 
     def have_the_same(self, name: str) -> bool:
-        """Whether the folder `name` is identical in both trees, byte code aside."""
-        return _sources(self.base / name) == _sources(self.head / name)
+        """Whether the folder `name` is identical in both trees, byte code and records aside."""
+        base, head = self.base / name, self.head / name
+        names = _sources(base)
+        return names == _sources(head) and all(cmp(base / name, head / name, shallow=False) for name in names)
 
 
-def _sources(folder: Path) -> dict[Path, bytes]:
-    files = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    return {path.relative_to(folder): path.read_bytes() for path in files}
+def _sources(folder: Path) -> set[Path]:
+    files = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return {file for file in files if "__pycache__" not in file.parts and file.parts[0] != ".benchmarks"}
 
 
 def find_commit(root: Path, revision: str, option: str = "--against") -> Commit:
@@ -90,6 +102,8 @@ def find_commit(root: Path, revision: str, option: str = "--against") -> Commit:
         )
     if inside.returncode:
         raise TreeError(f"{option} {revision} needs a git repository, and {root} is in none; clone the project.")
+    if _git(root, "rev-parse", "--verify", "--quiet", "HEAD").returncode:
+        raise TreeError(f"{option} {revision} needs a base, and the repository {root} has no commit yet; commit one.")
     asked = ("rev-parse", "--verify", "--quiet", "--end-of-options")
     found = _git(root, *asked, f"{revision}^{{commit}}")
     full_hash = found.stdout.strip().splitlines()[-1:] if found.returncode == 0 else []
@@ -132,38 +146,43 @@ def _why_not_found(root: Path, revision: str, option: str, asked: Sequence[str])
 def state_of_head(root: Path) -> Json:
     """The working tree's commit and its number of changed files; nulls where git cannot tell."""
     commit = _git(root, "rev-parse", "HEAD")
-    status = _git(root, "status", "--porcelain", "--", ".")
+    status = _git(root, "status", "--porcelain", "--", ".", *NOT_MEASURED)
     changed = len(status.stdout.splitlines()) if status.returncode == 0 else None
     return {"commit": commit.stdout.strip() or None if commit.returncode == 0 else None, "changed_files": changed}
 
 
 @contextmanager
-def planted(root: Path, base: Commit | None, model: str | None = None) -> Iterator[Trees]:
-    """Both trees on disk, with the code that `model`, as given to --model, names.
+def planted(repository: Repository, base: Commit | None) -> Iterator[Trees]:
+    """Both trees on disk. Without a commit, base is the working tree too.
 
-    Without a commit, base is the working tree too. Raises TreeError and then leaves nothing behind.
+    Raises TreeError and then leaves nothing behind.
     """
     folder = "a temporary folder"
     with ExitStack() as stack:
         try:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=TREES, ignore_cleanup_errors=True))
-            trees = _plant(root, base, model, Path(folder))
+            trees = _plant(repository, base, Path(folder).resolve())
         except OSError as error:
             why = f"The trees to measure cannot be written to {folder}: {error}"
             raise TreeError(f"{why}; set TMPDIR to a folder with room.") from error
         yield trees
 
 
-def _plant(root: Path, base: Commit | None, model: str | None, folder: Path) -> Trees:
-    trees = Trees(folder, folder / "tree-of-base", folder / "tree-of-head")
-    of_head = _files_of_working_tree(root, model)
-    of_base = {} if base is None else _files_of_commit(root, base, model)
-    from_head = of_head if base is None else {file: size for file, size in of_head.items() if _measures(file)}
+def _plant(repository: Repository, base: Commit | None, folder: Path) -> Trees:
+    trees = Trees(folder, folder / "tree-of-base", folder / "tree-of-head", repository)
+    of_head, of_base, from_head = _files_of_working_tree(repository), {}, {}
+    if base is None:
+        from_head = of_head
+    else:
+        from_head = {file: size for file, size in of_head.items() if _measures(file, repository)}
+        of_base = _files_of_commit(repository, base)
     _check_room(folder, sum(size for files in (of_head, of_base, from_head) for size in files.values()))
-    _copy(root, of_head, trees.head)
+    trees.head.mkdir()
+    trees.base.mkdir()
+    _copy(repository.root, of_head, trees.head)
     if base is not None:
-        _check_out(root, base, of_base, trees.base)
-    _copy(root, from_head, trees.base)
+        _check_out(repository.root, base, of_base, trees.base)
+    _copy(repository.root, from_head, trees.base)
     return trees
 
 
@@ -177,31 +196,40 @@ def _check_room(folder: Path, tree_bytes: int) -> None:
         )
 
 
-def _files_of_working_tree(root: Path, model: str | None) -> dict[Path, int]:
-    """Bytes of each needed file that is tracked or not ignored, by its path below `root`."""
+def _files_of_working_tree(repository: Repository) -> dict[Path, int]:
+    """Bytes of each needed file that is tracked or not ignored, by its path below the top folder."""
+    root = repository.root
     listed = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     if listed.returncode:
         raise TreeError(f"git does not list the files of {root}: {listed.stderr.strip()}.")
     files = [Path(name) for name in listed.stdout.split("\0") if name]
-    there = (file for file in files if (root / file).is_symlink() or (root / file).is_file())
-    return {file: (root / file).lstat().st_size for file in there if _is_needed(file, model)}
+    there = [file for file in files if (root / file).is_symlink() or (root / file).is_file()]
+    ignored = set(repository.files).difference(there)
+    if ignored:
+        raise TreeError(f"git ignores {min(ignored)}, so base cannot hold it; take it out of .gitignore and commit it.")
+    return {file: (root / file).lstat().st_size for file in there if _is_needed(file, repository)}
 
 
-def _files_of_commit(root: Path, base: Commit, model: str | None) -> dict[Path, int]:
+def _files_of_commit(repository: Repository, base: Commit) -> dict[Path, int]:
     """Bytes of each needed file that base does not take from head."""
-    listed = _git(root, "ls-tree", "--full-tree", "-r", "-l", "-z", f"{base.full_hash}:{base.prefix}").stdout
-    entries = [entry.partition("\t") for entry in listed.split("\0") if entry]
+    words = ("ls-tree", "--full-tree", "-r", "-l", "-z", f"{base.full_hash}:{base.prefix}")
+    entries = [entry.partition("\t") for entry in _git(repository.root, *words).stdout.split("\0") if entry]
     sizes = {Path(name): size for about, _, name in entries if (size := about.split()[3]).isdecimal()}
-    return {file: int(size) for file, size in sizes.items() if _is_needed(file, model) and not _measures(file)}
+    needed = (file for file in sizes if _is_needed(file, repository) and not _measures(file, repository))
+    return {file: int(sizes[file]) for file in needed}
 
 
-def _measures(file: Path) -> bool:
-    return file.parts[0] in MEASURING_CODE
+def _measures(file: Path, repository: Repository) -> bool:
+    return repository.holds_suite and file.parts[0] in MEASURING_CODE
 
 
-def _is_needed(file: Path, model: str | None) -> bool:
-    module = Path(*(model or "").partition(":")[0].split("."))
-    return not any(_is_below(file, folder) and not _is_below(module, folder) for folder in LEFT_OUT)
+def _is_needed(file: Path, repository: Repository) -> bool:
+    if not repository.holds_suite:
+        return not _is_below(file, RECORDS) and "__pycache__" not in file.parts
+    return not any(
+        _is_below(file, folder) and not any(_is_below(named, folder) for named in repository.files)
+        for folder in LEFT_OUT
+    )
 
 
 def _is_below(file: Path, folder: str) -> bool:
@@ -222,7 +250,8 @@ def copy_measuring_code(root: Path, tree: Path) -> None:
             shutil.rmtree(tree / name)
         else:
             (tree / name).unlink(missing_ok=True)
-    _copy(root, filter(_measures, _files_of_working_tree(root, None)), tree)
+    suite = Repository(root)
+    _copy(root, [file for file in _files_of_working_tree(suite) if _measures(file, suite)], tree)
 
 
 def _check_out(root: Path, base: Commit, files: Iterable[Path], tree: Path) -> None:

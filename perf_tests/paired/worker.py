@@ -7,13 +7,16 @@ import importlib.util
 import sys
 from pathlib import Path
 
+from perf_tests.own.named import Tree, take_files_from, why_not_there
+from perf_tests.records.record import Json
 from perf_tests.workers.channel import Channel, ClosedError, channel_of_worker
 
 
 def main() -> int:
     channel = channel_of_worker()
     try:
-        reason = _why_no_model() or _serve(channel)
+        task = channel.receive()
+        reason = _why_not_this_tree(task) or _serve(channel, task)
         if reason:
             channel.send({"cannot": reason})
     except ClosedError:  # the gate is gone
@@ -21,9 +24,8 @@ def main() -> int:
     return 0
 
 
-def _serve(channel: Channel) -> str | None:
+def _serve(channel: Channel, task: Json) -> str | None:
     """Why nothing was served, as when an older `model/` lacks what the benchmarks import; None when all was served."""
-    task = channel.receive()
     try:
         from perf_tests.workers.gate import serve
     except Exception as error:
@@ -31,12 +33,16 @@ def _serve(channel: Channel) -> str | None:
     return serve(channel, task)
 
 
-def _why_no_model() -> str | None:
-    """None if `model` is this tree's own: another one on the path would be measured instead."""
-    found = importlib.util.find_spec("model")
-    if found is None or found.origin is None or not Path(found.origin).is_relative_to(Path.cwd()):
-        return "it has no model/"
-    return None
+def _why_not_this_tree(task: Json) -> str | None:
+    """None if what is under test is this tree's own: what is elsewhere on the path would be measured instead."""
+    where, tree = task["repository"], Path(task["tree"])
+    take_files_from(Tree(tree, Path(where["root"]), Path(where["folder"]), frozenset(where["named"])))
+    if where["holds_suite"]:
+        found = importlib.util.find_spec("model")
+        if found is None or found.origin is None or not Path(found.origin).is_relative_to(tree):
+            return "it has no model/"
+    # Of several attentions each is looked for alone.
+    return why_not_there(task["settings"]["model"]) or why_not_there(task["settings"]["optimizer"])
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from perf_tests.bench.stash import (
     OTHER_MEASURE,
     PASS,
     PLACES,
+    REPOSITORY,
     RUN,
     SAVING,
     SETTINGS,
@@ -38,6 +39,8 @@ from perf_tests.instruments.kernels import ProfilerBusyError, check_no_profiler
 from perf_tests.measures.ranged import RangedMeasure
 from perf_tests.options import PASSES
 from perf_tests.own.check import check_before_measuring, check_optimizer_before_measuring
+from perf_tests.own.named import loaded_below
+from perf_tests.own.repository import SUITE, Repository
 from perf_tests.passes.every_pass import EVERY_PASS
 from perf_tests.records.journal import JournalContents
 from perf_tests.records.record import Json, machine_differences
@@ -156,7 +159,7 @@ def _open_run(config: pytest.Config, benchmarks: list[pytest.Item], workbench: W
                 check_no_profiler(PASSES[name])
         timed = {item.nodeid for item in benchmarks if item.stash[PASS] is None}
         run.baseline = _baseline(run, saving, machine_info, timed)
-        run.accepted = accepted_slowdowns(config.rootpath) if saving.compare else ()
+        run.accepted = accepted_slowdowns(config.stash[REPOSITORY].root) if saving.compare else ()
         header = _header(config, [item.nodeid for item in benchmarks], machine_info)
         option = config.option
         journal, contents, notes = open_journal(saving.storage, header, option.resume, option.resume_any_driver)
@@ -217,14 +220,14 @@ def _header(config: pytest.Config, selection: list[str], machine_info: Json) -> 
         "selection": selection,
         "machine_info": machine_info,
         "commit_info": commit_info,
-        "source": _source_digest(config.rootpath),
+        "source": _source_digest(config.stash[REPOSITORY]),
         "command": shlex.join(words if "--resume" in words else [*words, "--resume"]),
         "started": datetime.now(UTC).isoformat(),
     }
 
 
 def commit_info_of(config: pytest.Config) -> Json:
-    with chdir(config.rootpath):  # pytest-benchmark asks git about the folder that pytest was started in
+    with chdir(config.stash[REPOSITORY].root):  # pytest-benchmark asks git about the folder that pytest was started in
         commit_info: Json = config.hook.pytest_benchmark_generate_commit_info(config=config)
         config.hook.pytest_benchmark_update_commit_info(config=config, commit_info=commit_info)
     return commit_info
@@ -259,12 +262,14 @@ def prepare_table(config: pytest.Config, benchmarks: list[Json]) -> None:
         show_beside_baseline(benchmarks, run.baseline.data, run.baseline.name)
 
 
-def _source_digest(root: Path) -> str:
-    """A digest of the code that is measured and of the code that measures."""
-    digest = sha256()
-    for path in sorted((*root.glob("model/**/*.py"), *root.glob("perf_tests/**/*.py"))):
-        if "meta_tests" not in path.parts:
-            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+def _source_digest(repository: Repository) -> str:
+    """A digest of the code that is measured, once it is loaded, and of the code that measures."""
+    digest, suite = sha256(), (*SUITE.glob("model/**/*.py"), *SUITE.glob("perf_tests/**/*.py"))
+    of_suite = sorted((path.relative_to(SUITE), path) for path in suite if "meta_tests" not in path.parts)
+    theirs = {*loaded_below(repository.root), *(repository.root / file for file in repository.files)}
+    of_theirs = () if repository.holds_suite else sorted((path.relative_to(repository.root), path) for path in theirs)
+    for name, path in (*of_suite, *of_theirs):
+        digest.update(name.as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
 

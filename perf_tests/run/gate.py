@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from perf_tests.bench.against import Against
-from perf_tests.bench.stash import AGAINST, CASE, GATE_RULES, SAVING, SETTINGS, WORKBENCH
+from perf_tests.bench.stash import AGAINST, CASE, GATE_RULES, REPOSITORY, SAVING, SETTINGS, WORKBENCH
 from perf_tests.cases import family_of
 from perf_tests.gate.accepted import offer_beside, offer_entries
 from perf_tests.gate.conclusion import RunVerdict
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.verdicts import CaseResult, Verdict
+from perf_tests.own.repository import Repository
 from perf_tests.paired.alone import BesideAnotherError
 from perf_tests.paired.measuring import UnmeasurableError
 from perf_tests.paired.other_python import OtherPython, OtherPythonError, other_python
@@ -32,9 +33,9 @@ VERDICT = "gate verdict"
 
 def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
     """Refuse what cannot run before measuring, and register the plugin that runs the benchmarks."""
-    workbench, against = config.stash[WORKBENCH], config.stash[AGAINST]
+    workbench, against, repository = config.stash[WORKBENCH], config.stash[AGAINST], config.stash[REPOSITORY]
     assert against is not None
-    accepted_slowdowns(config.rootpath)
+    accepted_slowdowns(repository.root)
     half_bytes = workbench.halve_memory()
     items, unmeasured = [], {}
     for item in benchmarks:
@@ -50,10 +51,10 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
             f"The gate can measure none of {len(unmeasured)} cases; of the first, {case_name(first)}: {reason}"
         )
     plan = GatePlan(
-        root=config.rootpath,
+        repository=repository,
         storage=config.stash[SAVING].storage,
         against=against,
-        base=_base(config, against),
+        base=_base(repository, against),
         settings=replace(config.stash[SETTINGS], memory_budget_bytes=half_bytes),
         cases={item.nodeid: item.stash[CASE] for item in items},
         ids_at_base={item.nodeid: _id_at_base(item, against) for item in items},
@@ -72,9 +73,15 @@ def get_ready(config: pytest.Config, benchmarks: Sequence[pytest.Item]) -> None:
     config.pluginmanager.register(GatePlugin(GateRun(plan), watch, unmeasured), "gate")
 
 
-def _base(config: pytest.Config, against: Against) -> Commit | None:
+def _base(repository: Repository, against: Against) -> Commit | None:
+    if against.revision is None:
+        return None
+    if repository.outside:
+        raise pytest.UsageError(
+            f"{repository.outside[0]} lies in no git repository, so it has no base; run `git init` and commit it."
+        )
     try:
-        return None if against.revision is None else find_commit(config.rootpath, against.revision)
+        return find_commit(repository.root, against.revision)
     except TreeError as error:
         raise pytest.UsageError(str(error)) from error
 

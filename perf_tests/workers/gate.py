@@ -17,6 +17,7 @@ from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.sentinels import sentinels
 from perf_tests.measures.rounds import Measure
 from perf_tests.measures.served import OneRound, ServedMeasure
+from perf_tests.own.named import stray
 from perf_tests.records.record import Json
 from perf_tests.workers.channel import Channel, ClosedError
 from perf_tests.workers.plugin import WorkerPlugin
@@ -40,6 +41,8 @@ class GatePlugin(WorkerPlugin):
     _cases: dict[str, Case] = field(default_factory=dict)
 
     def measure(self, item: pytest.Item, workbench: Workbench) -> Measure:
+        if (file := stray()) is not None:
+            pytest.exit(f"it imports {file} of the working tree, which would be measured as both sides", returncode=4)
         serve = partial(self.serve_rounds, item.nodeid, workbench.clock)
         warmup_rounds, flush = workbench.warmup_rounds(item.stash[CASE]), workbench.cache_flush(item.stash[CASE])
         return ServedMeasure(serve, workbench.clock, workbench.device, warmup_rounds, flush)

@@ -129,7 +129,12 @@ def start_worker(
 def inherited_environment() -> dict[str, str]:
     """Without pytest's variables, whose options are meant for the run and not for its workers.
 
-    The one that keeps a machine's plugins out counts for workers too.
+    The one that keeps a machine's plugins out counts for workers too. Python's path is absolute, because a worker
+    starts in another folder, and holds this folder where `python -m pytest` imports from it.
     """
     kept = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
-    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST") or name == kept}
+    given = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    here = [os.getcwd()] if {"", os.getcwd()}.intersection(sys.path) else []
+    path = os.pathsep.join(os.path.abspath(entry) for entry in (*given, *here))
+    others = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST") or name == kept}
+    return {**others, **({"PYTHONPATH": path} if path else {})}

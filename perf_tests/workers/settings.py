@@ -10,7 +10,7 @@ from model.sizes import SIZES
 from perf_tests.options import EXECUTIONS, SHAPE, Settings
 from perf_tests.own.attention import is_own
 from perf_tests.own.hugging_face import is_configuration
-from perf_tests.own.named import absolute, check_name
+from perf_tests.own.named import absolute, check_name, why_not_there
 from perf_tests.records.record import Json
 
 
@@ -33,10 +33,12 @@ def sent_elsewhere(settings: Settings) -> Json:
 
 
 def received(values: Json) -> Settings:
-    """Without the values that this tree's `model/` does not know, so that their cases are not collected."""
+    """Without the values that this tree does not know or hold, so that their cases are not collected."""
     fields: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
     }
+    for name in ("attentions", "attention_alone_implementations"):
+        fields[name] = tuple(value for value in fields[name] if why_not_there(value) is None)
     for name, known in (
         ("precisions", PRECISIONS),
         ("attention_alone_precisions", PRECISIONS),

@@ -161,7 +161,8 @@ def why_undecided(row: CaseResult, rules: Rules, launches: str, unconfirmed: str
 
 def reproduce_command(case_id: str, header: Json) -> str:
     options = header.get("options") or f"--against {_base_revision(header)}"
-    return f"pytest {shlex.quote(case_id)} {options}"
+    folder = f"{header['suite']}/" if header.get("suite") else ""
+    return f"pytest {shlex.quote(f'{folder}{case_id}')} {options}"
 
 
 def _base_revision(header: Json) -> str:
