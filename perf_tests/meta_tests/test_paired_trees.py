@@ -12,7 +12,8 @@ import pytest
 from perf_tests.meta_tests.git_repository import commit, git
 from perf_tests.meta_tests.launch import ROOT
 from perf_tests.own.repository import Repository
-from perf_tests.paired.trees import LEFT_OUT, Commit, TreeError, find_commit, planted, state_of_head
+from perf_tests.paired.needed_files import LEFT_OUT
+from perf_tests.paired.trees import Commit, TreeError, find_commit, planted, state_of_head
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:

@@ -74,7 +74,7 @@ def test_unchanged_code_passes_and_the_repository_is_left_as_it_was(theirs: Path
     (theirs / "notes.txt").write_text("not committed\n")
     git(theirs, "add", "notes.txt")
     before = (git(theirs, "status", "--porcelain"), git(theirs, "rev-parse", "HEAD"), git(theirs, "stash", "list"))
-    ended = gated(theirs, MODEL)
+    ended = gated(theirs, MODEL, "--gate-minutes=0.01")
     assert ended.exit_code == 0, ended.output + ended.errors
     assert re.search(rf"{re.escape(FORWARD)} (OK|UNDECIDED|FASTER)", ended.output), ended.output
     assert "measured with its 1 uncommitted change." in ended.output
@@ -107,7 +107,6 @@ def test_a_slowdown_of_their_model_is_found_wherever_pytest_is_started(
     assert re.search(r"model_flops rose from [\d,]+ to [\d,]+", ended.output)
     (samples,) = (theirs / ".benchmarks/gate").glob("*.jsonl")
     assert read_samples(samples).header["base"]["revision"] == git(theirs, "rev-parse", "HEAD")
-    assert f"pytest '{ROOT}/perf_tests/test_forward.py::{FORWARD}'" in ended.output
 
 
 def test_a_model_that_base_lacks_is_new(theirs: Path) -> None:

@@ -15,31 +15,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from filecmp import cmp
-from fnmatch import fnmatch
 from pathlib import Path
 
 from perf_tests.own.repository import Repository
+from perf_tests.paired.needed_files import is_needed, measures
 from perf_tests.records.record import Json
-
-MEASURING_CODE = ("perf_tests", "conftest.py", "pyproject.toml")
-"""Both sides take these from head."""
-
-RECORDS = ".benchmarks/*"
-"""Folders in no tree; the accepted slowdowns beside them are."""
 
 NOT_MEASURED = (":(exclude).benchmarks", ":(exclude,glob)**/__pycache__/**")
 """For git; a repository without a .gitignore shows byte code as its own."""
-
-LEFT_OUT = (
-    RECORDS,
-    "docs",
-    "numerics_tests",
-    "pictures",
-    "published",
-    "perf_tests/meta_tests",
-    "perf_tests/proofs",
-)
-"""Folders of the suite in neither tree, unless an option names a file in one."""
 
 TREES = "perf-tests-gate-"
 """How the name of the folder of both trees begins, in the system's temporary folder."""
@@ -174,7 +157,7 @@ def _plant(repository: Repository, base: Commit | None, folder: Path) -> Trees:
     if base is None:
         from_head = of_head
     else:
-        from_head = {file: size for file, size in of_head.items() if _measures(file, repository)}
+        from_head = {file: size for file, size in of_head.items() if measures(file, repository)}
         of_base = _files_of_commit(repository, base)
     _check_room(folder, sum(size for files in (of_head, of_base, from_head) for size in files.values()))
     trees.head.mkdir()
@@ -207,7 +190,7 @@ def _files_of_working_tree(repository: Repository) -> dict[Path, int]:
     ignored = set(repository.files).difference(there)
     if ignored:
         raise TreeError(f"git ignores {min(ignored)}, so base cannot hold it; take it out of .gitignore and commit it.")
-    return {file: (root / file).lstat().st_size for file in there if _is_needed(file, repository)}
+    return {file: (root / file).lstat().st_size for file in there if is_needed(file, repository)}
 
 
 def _files_of_commit(repository: Repository, base: Commit) -> dict[Path, int]:
@@ -215,26 +198,8 @@ def _files_of_commit(repository: Repository, base: Commit) -> dict[Path, int]:
     words = ("ls-tree", "--full-tree", "-r", "-l", "-z", f"{base.full_hash}:{base.prefix}")
     entries = [entry.partition("\t") for entry in _git(repository.root, *words).stdout.split("\0") if entry]
     sizes = {Path(name): size for about, _, name in entries if (size := about.split()[3]).isdecimal()}
-    needed = (file for file in sizes if _is_needed(file, repository) and not _measures(file, repository))
+    needed = (file for file in sizes if is_needed(file, repository) and not measures(file, repository))
     return {file: int(sizes[file]) for file in needed}
-
-
-def _measures(file: Path, repository: Repository) -> bool:
-    return repository.holds_suite and file.parts[0] in MEASURING_CODE
-
-
-def _is_needed(file: Path, repository: Repository) -> bool:
-    if not repository.holds_suite:
-        return not _is_below(file, RECORDS) and "__pycache__" not in file.parts
-    return not any(
-        _is_below(file, folder) and not any(_is_below(named, folder) for named in repository.files)
-        for folder in LEFT_OUT
-    )
-
-
-def _is_below(file: Path, folder: str) -> bool:
-    names = folder.split("/")
-    return len(file.parts) > len(names) and all(map(fnmatch, file.parts, names))
 
 
 def _copy(root: Path, files: Iterable[Path], tree: Path) -> None:

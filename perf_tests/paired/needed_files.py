@@ -1,0 +1,41 @@
+"""Which files of a repository the gate copies into its trees, and which of them both sides take from head."""
+
+from fnmatch import fnmatch
+from pathlib import Path
+
+from perf_tests.own.repository import Repository
+
+MEASURING_CODE = ("perf_tests", "conftest.py", "pyproject.toml")
+"""Both sides take these from head."""
+
+RECORDS = ".benchmarks/*"
+"""Folders in no tree; the accepted slowdowns beside them are."""
+
+LEFT_OUT = (
+    RECORDS,
+    "docs",
+    "numerics_tests",
+    "pictures",
+    "published",
+    "perf_tests/meta_tests",
+    "perf_tests/proofs",
+)
+"""Folders of the suite in neither tree, unless an option names a file in one."""
+
+
+def measures(file: Path, repository: Repository) -> bool:
+    return repository.holds_suite and file.parts[0] in MEASURING_CODE
+
+
+def is_needed(file: Path, repository: Repository) -> bool:
+    if not repository.holds_suite:
+        return not _is_below(file, RECORDS) and "__pycache__" not in file.parts
+    return not any(
+        _is_below(file, folder) and not any(_is_below(named, folder) for named in repository.files)
+        for folder in LEFT_OUT
+    )
+
+
+def _is_below(file: Path, folder: str) -> bool:
+    names = folder.split("/")
+    return len(file.parts) > len(names) and all(map(fnmatch, file.parts, names))
