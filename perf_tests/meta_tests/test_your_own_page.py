@@ -61,10 +61,10 @@ def folder(tmp_path: Path) -> Path:
 def run(command: str, folder: Path) -> tuple[str, Path]:
     """What it printed, and the folder in which the shell is then."""
     who = {f"GIT_{who}_{what}": "nobody@localhost" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    ended = subprocess.run(
-        f"{command}\nexit_code=$?; pwd > {folder}/../here; exit $exit_code",
-        shell=True, cwd=folder, env={**inherited(PYTHONPATH=""), **who}, capture_output=True, text=True, executable="/bin/bash",
-    )  # fmt: skip
+    (folder.parent / "tmp").mkdir(exist_ok=True)
+    environment = {**inherited(PYTHONPATH="", TMPDIR=str(folder.parent / "tmp")), **who}
+    script = f"{command}\nexit_code=$?; pwd > {folder}/../here; exit $exit_code"
+    ended = subprocess.run(["/bin/bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True)
     assert ended.returncode == 0, f"{command}\n{ended.stdout}{ended.stderr}"
     return ended.stdout, Path((folder.parent / "here").read_text().strip())
 
