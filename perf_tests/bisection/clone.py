@@ -6,7 +6,8 @@ import subprocess
 from pathlib import Path
 
 from perf_tests.bisection.task import Task
-from perf_tests.paired.trees import LEFT_OUT, MEASURING_CODE, Commit, copy_measuring_code
+from perf_tests.paired.needed_files import LEFT_OUT, MEASURING_CODE
+from perf_tests.paired.trees import Commit, copy_measuring_code
 
 
 class SearchError(Exception):

@@ -10,6 +10,7 @@ from perf_tests.meta_tests.launch import MODELS
 from perf_tests.own import named
 from perf_tests.own.named import Tree, file_of, load, path_of, stray, take_files_from, why_not_there
 from perf_tests.own.repository import SUITE, Repository, repository_of
+from perf_tests.workers.process import inherited_environment
 
 
 @pytest.fixture
@@ -106,3 +107,14 @@ def test_code_that_reaches_into_the_working_tree_is_found(tree: Path, theirs: Pa
     sys.path.append(str(theirs))
     __import__("train.nets")
     assert stray() in (theirs / "train/nets.py", theirs / "train/__init__.py")
+
+
+def test_a_worker_that_starts_elsewhere_imports_from_where_the_user_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "src:/elsewhere")
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    assert inherited_environment()["PYTHONPATH"] == f"{tmp_path}/src:/elsewhere"
+    monkeypatch.syspath_prepend("")
+    assert inherited_environment()["PYTHONPATH"] == f"{tmp_path}/src:/elsewhere:{tmp_path}"

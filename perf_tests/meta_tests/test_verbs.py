@@ -131,3 +131,33 @@ def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     verbs = {path.stem for path in (ROOT / "perf_tests/verbs").glob("[a-z]*.py")} - {"exit_codes"}
     assert all(f"    {verb} " in shown for verb in verbs)
+
+
+def test_run_is_pytest_on_the_benchmarks_with_the_suites_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From any folder; a first word that names a file of the benchmarks selects it."""
+    started: list[list[str]] = []
+    monkeypatch.setattr("os.execv", lambda executable, words: started.append(words))
+    main(["run", "--model", "a.py:build", "--json"])
+    main(["run", "test_counters.py", "-q"])
+    always = [sys.executable, "-m", "pytest", "--config-file", f"{ROOT}/pyproject.toml"]
+    assert started == [
+        [*always, f"{ROOT}/perf_tests", "--model", "a.py:build", "--json"],
+        [*always, f"{ROOT}/perf_tests/test_counters.py", "-q"],
+    ]
+
+
+def test_run_without_the_checkout_says_how_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("perf_tests.verbs.run.CONFIGURATION", Path("/nowhere/pyproject.toml"))
+    assert main(["run"]) == 2
+    assert "install the suite from its checkout" in capsys.readouterr().out
+
+
+def test_a_verb_imports_the_suites_model_where_another_one_is_nearer(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/__init__.py").write_text("raise ImportError('not the suite')\n")
+    command = [sys.executable, "-m", "perf_tests", "predict", "--size=tiny", "--gpu=H100", "--json"]
+    environment = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr

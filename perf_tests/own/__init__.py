@@ -1,1 +1,1 @@
-"""What is under test where it is not the suite's own model or optimizer: found, built, described, checked."""
+"""What is under test where it is not the suite's own: found, its repository, built, described, checked."""

@@ -18,7 +18,7 @@ from filecmp import cmp
 from pathlib import Path
 
 from perf_tests.own.repository import Repository
-from perf_tests.paired.needed_files import is_needed, measures
+from perf_tests.paired.needed_files import MEASURING_CODE, is_needed, measures
 from perf_tests.records.record import Json
 
 NOT_MEASURED = (":(exclude).benchmarks", ":(exclude,glob)**/__pycache__/**")
@@ -216,7 +216,7 @@ def copy_measuring_code(root: Path, tree: Path) -> None:
         else:
             (tree / name).unlink(missing_ok=True)
     suite = Repository(root)
-    _copy(root, [file for file in _files_of_working_tree(suite) if _measures(file, suite)], tree)
+    _copy(root, [file for file in _files_of_working_tree(suite) if measures(file, suite)], tree)
 
 
 def _check_out(root: Path, base: Commit, files: Iterable[Path], tree: Path) -> None:

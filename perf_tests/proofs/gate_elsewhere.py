@@ -17,6 +17,7 @@ from perf_tests.gate.samples import read_samples
 from perf_tests.gate.verdicts import Verdict
 from perf_tests.own.repository import SUITE
 from perf_tests.proofs import verdict
+from perf_tests.proofs.gate_simulation import CLAIMED_SPREAD
 
 LAYERS = 20
 WIDTH = 256
@@ -65,13 +66,25 @@ def main() -> int:
     print(verdict.conditions(threads=1))
     unchanged = gated(LAYERS, "The same layers", minutes)
     slower = gated(round(LAYERS * (1 + SLOWER)), "The same layers, a tenth more of them", minutes)
+    risen = {row.id for row in slower.exact if row.verdict == Verdict.MORE}
     return verdict.gravest(
         verdict.conclude("unchanged code of another repository passes", unchanged.exit_code == 0),
         verdict.conclude(
-            f"{SLOWER:.0%} more work is found by time in every case",
-            all(row.verdict == Verdict.SLOWER for row in slower.cases),
+            f"{SLOWER:.0%} more work is found by exact counters in every case",
+            risen == {row.id for row in slower.cases},
         ),
+        by_time(slower),
     )
+
+
+def by_time(slower: GateResult) -> int:
+    """The claim is made where launch pairs scatter little."""
+    spread = slower.clock.wall_spread if slower.clock.cpu_spread is None else slower.clock.cpu_spread
+    if spread > CLAIMED_SPREAD:
+        print(f"launch pairs scatter by {spread:.1%}, and time is claimed to find it up to {CLAIMED_SPREAD:.0%}.")
+        return 2
+    found = all(row.verdict == Verdict.SLOWER for row in slower.cases)
+    return verdict.conclude(f"{SLOWER:.0%} more work is found by time in every case", found)
 
 
 def gated(layers: int, comment: str, minutes: float) -> GateResult:
