@@ -75,7 +75,7 @@ def main() -> int:
 
 
 def by_time(slower: GateResult) -> int:
-    """The claim is made where the run says that it could detect half of it; neighbours or too little time prevent that."""
+    """The claim is made where the run says that it could detect half of it, for which it needs time and calm."""
     if slower.detectable is None or slower.detectable > SLOWER / 2:
         found = "none" if slower.detectable is None else f"one of {slower.detectable:.1%}"
         print(f"this run could detect no slowdown of {SLOWER / 2:.0%} by time, but {found}.")
