@@ -13,7 +13,9 @@ RECORDS = ".benchmarks/*"
 
 LEFT_OUT = (
     RECORDS,
+    ".github",
     "docs",
+    "examples/workflows",
     "numerics_tests",
     "pictures",
     "published",
