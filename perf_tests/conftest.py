@@ -31,12 +31,6 @@ from perf_tests.records.record import Json
 from perf_tests.workers.memory import MemoryWorker
 
 
-def pytest_collect_file(parent: pytest.Collector) -> None:
-    """Refuse `pytest --pyargs perf_tests`, which reads the configuration of another folder and so loads no plugin."""
-    if not parent.config.pluginmanager.hasplugin("perf_tests.plugin"):
-        pytest.exit(f"perf_tests needs its own configuration; run `perf-tests run` or `pytest {ROOT}/perf_tests`.", 4)
-
-
 @pytest.fixture(scope="session")
 def workbench(request: pytest.FixtureRequest) -> Workbench:
     return request.config.stash[WORKBENCH]

@@ -166,12 +166,3 @@ def test_a_model_in_a_repository_without_commits_is_measured(theirs: Path, tmp_p
     ended = started_in(tmp_path / "fresh", tmp_path / "fresh/.benchmarks", MODEL)
     assert ended.exit_code == 0, ended.output + ended.errors
     assert ended.measured.keys() == {FORWARD}
-
-
-def test_the_suite_by_its_package_name_is_one_sentence(theirs: Path) -> None:
-    """`--pyargs` reads the configuration of the folder that it is typed in."""
-    command = (forked_python(), "-m", "pytest", "--pyargs", "perf_tests")
-    ended = finish(start_command(command, theirs, ROOT, PYTHONSAFEPATH="1"), theirs)
-    assert ended.exit_code == 4, ended.output + ended.errors
-    assert "perf_tests needs its own configuration; run `perf-tests run`" in ended.output + ended.errors
-    assert "INTERNALERROR" not in ended.output + ended.errors

@@ -37,8 +37,6 @@ def received(values: Json) -> Settings:
     fields: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
     }
-    for name in ("attentions", "attention_alone_implementations"):
-        fields[name] = tuple(value for value in fields[name] if why_not_there(value) is None)
     for name, known in (
         ("precisions", PRECISIONS),
         ("attention_alone_precisions", PRECISIONS),
@@ -56,6 +54,8 @@ def _is_here(attention: str) -> bool:
     """Whether this tree has it: an older base lacks a file that head added."""
     if not is_own(attention):
         return attention in ATTENTION
+    if why_not_there(attention) is not None:
+        return False
     with suppress(ValueError):
         check_name("--attention", attention)
         return True
