@@ -152,14 +152,13 @@ $(INSTALLED): pyproject.toml constraints.txt
 	    $(BIN)/pip install --quiet --constraint $(VENV)/constraints.txt --editable ".[$$extras]"
 	touch $@
 
-# For a machine without a network that has torch: what a run there imports beside it. Plotly draws the report, which is
-# written where the records are read.
+# For a machine without a network that has torch: what a run and its report import beside it.
 PYTHON_VERSION := 3.12
 PLATFORMS := 2_28 2_27 2_17
 
 wheels:  ## pack what a Linux x86-64 machine with torch and no network needs: make wheels PYTHON_VERSION=3.12
 	rm -rf wheels && mkdir wheels
-	sed -E '/^(#|torch=|plotly=|mypy=|ruff=|pylint=|mutmut=)/d' constraints.txt > wheels/requirements.txt
+	sed -E '/^(#|torch=|mypy=|ruff=|pylint=|mutmut=)/d' constraints.txt > wheels/requirements.txt
 	$(PYTHON) -m pip download --quiet --dest wheels --requirement wheels/requirements.txt --only-binary=:all: \
 	    --implementation cp --python-version $(PYTHON_VERSION) $(PLATFORMS:%=--platform=manylinux_%_x86_64)
 	du -sm wheels

@@ -37,5 +37,5 @@ def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def no_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its five megabytes say nothing about the page that holds them."""
+    """Its megabyte says nothing about the page that holds them."""
     monkeypatch.setattr(page, "_plotly", lambda: "/* what draws */")

@@ -25,6 +25,13 @@ def test_every_dependency_has_the_exact_version_that_make_wheels_packs() -> None
     assert needed <= distributions((ROOT / "constraints.txt").read_text().splitlines())
 
 
+def test_of_the_dependencies_make_wheels_leaves_out_torch_alone() -> None:
+    (left_out,) = re.findall(r"sed -E '/\^\(#\|(.*)=\)/d' constraints\.txt", (ROOT / "Makefile").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = distributions([*project["dependencies"], *project["optional-dependencies"]["nvidia"]])
+    assert needed & set(left_out.split("=|")) == {"torch"}
+
+
 def test_another_torch_is_installed_into_a_folder_of_its_own_and_pinned_by_nothing_else() -> None:
     make = ["make", "--dry-run", "--always-make", "test-suites", "TORCH=2.11.0"]
     planned = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True).stdout

@@ -8,8 +8,8 @@ from perf_tests.meta_tests.launch import ROOT
 
 MOST_BYTES = 8_000_000
 BLOCK_BYTES = 4096
-LARGEST_FILE_BYTES = 1_100_000
-"""The record that README, docs and most tests read."""
+LARGEST_FILE_BYTES = 1_200_000
+"""Plotly, which draws the page; then the record that README, docs and most tests read."""
 
 
 def test_tracked_files_take_less_than_eight_megabytes_on_a_disk() -> None:

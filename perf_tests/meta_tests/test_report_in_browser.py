@@ -14,7 +14,6 @@ from perf_tests.proofs.synthetic import timed, write_record
 from perf_tests.proofs.synthetic_grid import grid_record, with_every_pass
 from perf_tests.records.record import Json
 
-pytest.importorskip("plotly", reason="plotly, which draws the figures, is not installed")
 pytestmark = pytest.mark.skipif(chromium() is None, reason="no chromium on this machine")
 
 HOSTILE = "<img src=x onerror=\"document.title='pwned'\"> <script>document.title='pwned'</script> &amp; <b>"
@@ -64,6 +63,26 @@ def test_every_figure_is_drawn_and_nothing_said_on_the_console(seen: tuple[str, 
     assert len(places) > 10
     assert len(re.findall(r'<div class="plot js-plotly-plot"', seen[0])) == len(places)
     assert len(re.findall(r'<path class="point"', seen[0])) > 50
+
+
+def test_plotly_knows_every_word_and_value_of_every_figure(page: Path) -> None:
+    """`unused` is what it says of a known word without effect on this figure."""
+    driver = """
+    setTimeout(() => {
+      const own = ["tags", "group", "look", "x_from"];
+      const theirs = (trace) => Object.fromEntries(Object.entries(trace).filter(([name]) => !own.includes(name)));
+      const drawn = [...document.querySelectorAll(".js-plotly-plot")];
+      const faults = drawn.flatMap((div) => {
+        const { xaxis, yaxis, shapes } = div.layout;
+        return Plotly.validate(div.data.map(theirs), { xaxis, yaxis, shapes }) || [];
+      });
+      const said = faults.filter((fault) => fault.code !== "unused").map((fault) => fault.msg);
+      document.title = JSON.stringify([drawn.length, said]);
+    }, 12000);"""
+    dom, _ = opened(page, page.parent / "profile", driver=driver)
+    drawn, said = json.loads(title(dom))
+    assert drawn > 10
+    assert said == []
 
 
 def test_an_address_may_hold_a_filter(page: Path) -> None:

@@ -9,7 +9,7 @@ from perf_tests.records.chosen import chosen_paths
 from perf_tests.records.store import each_readable, write_whole
 from perf_tests.records.words import without_path
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
-from perf_tests.views.report.page import MissingPlotlyError, page_of
+from perf_tests.views.report.page import page_of
 from perf_tests.views.report.run import machines_of
 
 
@@ -35,9 +35,6 @@ def run(arguments: argparse.Namespace) -> int:
     shown = sorted(named or [machine.newest for machine in machines], key=lambda run: run.number)
     try:
         write_whole(arguments.output, page_of(machines, shown, left_out).encode())
-    except MissingPlotlyError as error:
-        print(error, file=sys.stderr)
-        return USAGE
     except OSError as error:
         why = without_path(error)
         print(f"{arguments.output} cannot be written: {why}; name another file with -o.", file=sys.stderr)
