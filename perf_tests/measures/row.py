@@ -49,7 +49,8 @@ class Timing:
     flushed_bytes: int | None
     """Written before each measured round to flush the caches; None where they are warm."""
     device_busy_seconds: float | None = None
-    """Of one more round whose launches waited in the queue, so that the device never waited; None where unknown."""
+    """Of one more round whose launches waited in the queue, so that the device never waited; None where unknown:
+    on a CPU, where the host waits for the device, and for compiled code of more launches than the queue takes."""
 
     sentinel_seconds: list[float] = field(default_factory=list)
     """Of a product that no change of the code affects, before the first round and after the last."""

@@ -56,7 +56,12 @@ class TimedMeasure(Measure):
         self.timing = replace(self.timing, sentinel_seconds=[*before, *self._sentinel_seconds()])
         self.row.refuse_the_impossible(self.timing)
         # After the last reading, because the round is not timed: its launches wait in the queue.
-        busy = busy_seconds(lambda: self._prepare_measured(rounds), rounds.run, self.device)
+        busy = busy_seconds(
+            lambda: self._prepare_measured(rounds),
+            rounds.run,
+            self.device,
+            has_slices=not self.timing.compiled_graphs,
+        )
         self.timing = replace(self.timing, device_busy_seconds=busy)
         self.benchmark.extra_info.update(self.row.of(self.timing))
 

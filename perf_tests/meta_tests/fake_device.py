@@ -1,5 +1,6 @@
 """A device whose work is done later, in virtual time, as on a GPU; and a benchmark fixture that only plays rounds."""
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -27,18 +28,22 @@ class QueueDevice(CpuDevice):
     """Launching work takes no host time; `synchronize` moves the host's clock to the end of the queue.
 
     It stands in for the module `time` too, so that a clock reads its virtual seconds. `deaf_to` is the number of a
-    synchronisation that does nothing, counted from 1.
+    synchronisation that does nothing, counted from 1. Where the queue holds `longest_queue` launches the host waits.
     """
 
-    def __init__(self, deaf_to: int | None = None) -> None:
+    def __init__(self, deaf_to: int | None = None, longest_queue: int = 1000) -> None:
         super().__init__(CPU)
+        self.waiting: deque[float] = deque(maxlen=longest_queue)
         self.now = 0.0
         self.done_at = 0.0
         self.deaf_to = deaf_to
         self.synchronisations = 0
 
     def launch(self, seconds: float) -> None:
+        if len(self.waiting) == self.waiting.maxlen:
+            self.now = max(self.now, self.waiting[0])
         self.done_at = max(self.done_at, self.now) + seconds
+        self.waiting.append(self.done_at)
 
     def synchronize(self) -> None:
         self.synchronisations += 1
