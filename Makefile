@@ -130,7 +130,7 @@ SLICE := page
 OUT ?= expedition
 STATE ?= expedition
 
-expedition: $(INSTALLED)  ## record on a GPU machine in slices, 1 to 8 and page: make expedition SLICE=1 (docs/gpu.md)
+expedition: $(INSTALLED)  ## record on a GPU machine in slices, 1 to 7 and page: make expedition SLICE=1 (docs/gpu.md)
 	$(BIN)/python -m perf_tests.proofs.expedition $(SLICE) --out "$(OUT)" --state "$(STATE)" $(ARGS)
 
 clean:  ## delete the installation and caches, keep the records

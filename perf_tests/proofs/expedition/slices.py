@@ -45,7 +45,8 @@ ASSERTS = suite(
     "Does an error that makes the GPU unusable cost its own case alone?",
     f"--model {MODELS}:AssertsAt256 --size tiny --context 128,256,512 {MODEL_ALONE} --phase forward",
 )
-MAIN = suite("main", "The record: the default grid")
+MAIN = suite("main", "The record: the default grid without the phases that others hold",
+             "--phase forward,backward,full_step")  # fmt: skip
 
 SLICES: dict[str, tuple[Step, ...]] = {
     "1": (
@@ -88,8 +89,7 @@ SLICES: dict[str, tuple[Step, ...]] = {
     ),
     "5": (MAIN,),
     "6": (MAIN,),
-    "7": (MAIN,),
-    "8": (
+    "7": (
         suite("executions", "What do compilation and CUDA graphs gain?",
               "--size small,large --context 1024 --precision bf16 --execution eager,compiled,reduce-overhead "
               '--phase full_step -k "not attention"'),
