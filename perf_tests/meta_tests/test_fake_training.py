@@ -12,6 +12,7 @@ from perf_tests.cases import AttentionCase, LanguageModelCase
 from perf_tests.counting import fake_training
 from perf_tests.instruments.counters import ACTIVATIONS, GRADIENTS, PartCounters
 from perf_tests.instruments.layer_extrapolation import NotOfEqualLayersError, extrapolated
+from perf_tests.instruments.torch_private import FakeTensorMode
 from perf_tests.meta_tests.example_cases import language_model_case
 
 CONFIG = ModelConfig(d_model=32, d_ff=48, num_layers=2, num_heads=4, vocab_size=51, context_length=24)
@@ -135,3 +136,13 @@ def test_checkpoints_over_two_blocks_are_told_from_fewer_than_all(monkeypatch: p
 def test_counting_inside_autocast_is_refused() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(RuntimeError, match="leave it first"):
         fake_training.count_passes(CASE)
+
+
+def test_torch_remembers_nothing_of_the_shapes_that_were_counted() -> None:
+    """Or memory grows with each shape of a long run."""
+    fake_training.count_passes(replace(CASE, batch_size=5))
+    assert FakeTensorMode.cache_info().size == 0
+    with pytest.raises(RuntimeError, match="planted"), fake_training.playing("cpu", "fp32"):
+        torch.zeros(3) + 1
+        raise RuntimeError("planted")
+    assert FakeTensorMode.cache_info().size == 0
