@@ -35,12 +35,17 @@ class TracedMeasure(Measure):
             raise NoDeviceEventsError
         ceiling = None if self.workbench.disabled else self.workbench.ceiling(self.case.precision)
         values = kernel_values(trace, self.case.identity(), traced.plain_seconds, ceiling)
-        return {**values, "trace": self._keep(traced.trace)}
+        return {**values, **self._keep(traced.trace)}
 
-    def _keep(self, trace: bytes) -> str | None:
-        """Its path from the folder of the record; None where nothing is kept."""
+    def _keep(self, trace: bytes) -> Json:
+        """Its path from the folder of the record; None where nothing is kept. A full disk costs the trace alone."""
         if self.workbench.session is None:
-            return None
-        path = self.workbench.session.side_file(self.case_id, "trace.json.gz")
-        write_whole(path, gzip.compress(trace, COMPRESSION_LEVEL))
-        return f"{path.parent.name}/{path.name}"
+            return {"trace": None}
+        content = gzip.compress(trace, COMPRESSION_LEVEL)
+        try:
+            path = self.workbench.session.side_file(self.case_id, "trace.json.gz")
+            write_whole(path, content)
+        except OSError as error:
+            reason = f"the trace of {len(content):,} bytes cannot be written: {error}; free disk space and run again."
+            return {"trace": None, "trace_reason": reason}
+        return {"trace": f"{path.parent.name}/{path.name}"}

@@ -1,18 +1,25 @@
-"""A kernel pass over a GPU of which the profiler sees nothing fails, with the reason and what to do about it."""
+"""A kernel pass fails over a GPU of which the profiler sees nothing, and keeps its figures where the disk is full."""
 
+import errno
+import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from perf_tests.bench.stash import OUTCOME
+from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.kernels import TracedRounds
 from perf_tests.measures.rounds import Measure
-from perf_tests.meta_tests.example_cases import language_model_case
+from perf_tests.measures.traced import TracedMeasure
+from perf_tests.meta_tests.example_cases import CPU, language_model_case
 from perf_tests.meta_tests.fake_device import QueueDevice
 from perf_tests.passes.kernels import KernelPass
-from perf_tests.proofs.synthetic_trace import HandWritten
+from perf_tests.proofs.synthetic_trace import HandWritten, forward_and_backward
+from perf_tests.views.screens.kernels import summary_lines
 
 
 def timing(measure: Measure) -> None:
@@ -33,3 +40,34 @@ def test_the_hosts_operations_never_pass_for_kernels_of_a_gpu(monkeypatch: pytes
         KernelPass(request, language_model_case(), workbench).look(timing)
     outcome = request.node.stash[OUTCOME]
     assert (outcome.outcome, outcome.reason.count("trace again.")) == ("error", 1)
+
+
+def full(folder: Path) -> Any:
+    """A session whose disk refuses the side file, or its folder where there is none."""
+
+    def side_file(case_id: str, suffix: str) -> Path:
+        if not folder.exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+        return folder / f"{case_id}.{suffix}"
+
+    return SimpleNamespace(side_file=side_file)
+
+
+@pytest.mark.parametrize("folder", ["there", "missing"])
+def test_a_full_disk_costs_the_trace_and_not_the_case(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").mkdir()
+    traced = TracedRounds(0.1, forward_and_backward().text())
+    monkeypatch.setattr("perf_tests.measures.traced.trace_rounds", lambda play, device: traced)
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+    quiet = SimpleNamespace(forget=lambda: None)
+    workbench: Any = SimpleNamespace(device=CpuDevice(CPU), clock=quiet, disabled=True, session=full(tmp_path / folder))
+    measure = TracedMeasure("it", language_model_case(), workbench)
+    measure(lambda: None)
+    assert measure.values["kernel_seconds"] > 0
+    assert measure.values["trace"] is None
+    assert "No space left on device" in measure.values["trace_reason"]
+    assert list((tmp_path / "there").iterdir()) == []
+    row = {"id": "it", "identity": language_model_case().identity(), "values": measure.values}
+    assert any(measure.values["trace_reason"] in line for line in summary_lines([row]))

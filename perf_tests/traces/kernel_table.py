@@ -32,7 +32,7 @@ _ATTENTION = {
 }  # fmt: skip
 KERNEL_VALUES = {
     "rounds": NUMBER, "launches": NUMBER, "launches_of_rounds?": OrNull([NUMBER]), "kernel_seconds": NUMBER,
-    "wall_seconds": NUMBER, "busy_share": NUMBER, "left_out?": OrNull(TEXT),
+    "wall_seconds": NUMBER, "busy_share": NUMBER, "left_out?": OrNull(TEXT), "trace_reason?": OrNull(TEXT),
     "matrix_products": {"count": NUMBER, "expected_count?": OrNull(NUMBER), "share_of_kernel_time": NUMBER},
     "kinds": [{"kind": TEXT, "seconds": NUMBER, **_SHARES}],
     "kernels": [{"name": TEXT, "share": NUMBER, **_CALLS, "shapes": [{"shapes": TEXT, **_CALLS}]}],

@@ -48,7 +48,7 @@ def summary_lines(passes: Sequence[Json]) -> list[str]:
     folders = sorted({row["values"]["trace"].partition("/")[0] for row in passes if row["values"].get("trace")})
     lines += [f"traces for ui.perfetto.dev: {folder}, beside the record" for folder in folders]
     for row in passes:
-        sentences = [*_left_out(row["values"]), *inconsistencies(row["values"])]
+        sentences = [*_missing(row["values"]), *inconsistencies(row["values"])]
         lines += [f"{case_name(row['id'])}: {sentence}" for sentence in sentences]
     return lines + product_shares_that_do_not_fall(passes)
 
@@ -58,8 +58,9 @@ def _softmax_over_products(attention: Json) -> str:
     return ", ".join(shown(ratio, ".2f") for ratio in ratios) or DASH
 
 
-def _left_out(values: Json) -> list[str]:
-    return [values["left_out"]] if values.get("left_out") else []
+def _missing(values: Json) -> list[str]:
+    """Why there is no trace file, and what the trace lacks."""
+    return [values[name] for name in ("trace_reason", "left_out") if values.get(name)]
 
 
 def detail_lines(values: Json) -> list[str]:
@@ -84,7 +85,7 @@ def detail_lines(values: Json) -> list[str]:
         ),
         *_gap_lines(values),
         *_attention_lines(values),
-        *_left_out(values),
+        *_missing(values),
         *inconsistencies(values),
     ]
 
