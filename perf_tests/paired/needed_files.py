@@ -19,8 +19,12 @@ LEFT_OUT = (
     "numerics_tests",
     "pictures",
     "published",
+    "perf_tests/bisection",
     "perf_tests/meta_tests",
     "perf_tests/proofs",
+    "perf_tests/verbs",
+    "perf_tests/views/report",
+    "perf_tests/views/writeup",
 )
 """Folders of the suite in neither tree, unless an option names a file in one."""
 
