@@ -55,6 +55,12 @@ def load_compiler() -> None:
     importlib.import_module("torch._dynamo")
 
 
+def load_code_generator() -> None:
+    """Import what torch.compile needs to generate code at its first call."""
+    load_compiler()
+    importlib.import_module("torch._inductor.compile_fx")
+
+
 def autograd_file() -> str:
     """The file whose frame surrounds each backward pass: its one function that calls the C++ engine is private."""
     return torch.autograd.graph.__file__

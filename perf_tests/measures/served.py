@@ -1,7 +1,7 @@
 """Rounds on request: the warm-up of a timing, then each round when the gate asks for it."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -18,6 +18,11 @@ CPU time is None on a GPU: it is that of a thread that spins until the device is
 """
 
 
+LONG_ROUND_SECONDS = 0.1
+"""A case with rounds this long is warm after two: the first allocates, and short ones need more for the clock rates."""
+FEWEST_ROUNDS = 2
+
+
 @dataclass
 class ServedMeasure(Measure):
     serve: Callable[[OneRound, float], None]
@@ -25,6 +30,8 @@ class ServedMeasure(Measure):
     clock: Clock
     device: Device
     warmup_rounds: int
+    fewest_rounds: int = FEWEST_ROUNDS
+    """Warm-up rounds of a case with long ones."""
     flush: CacheFlush | None = None
     """Called before each round, outside of its time."""
 
@@ -41,10 +48,19 @@ class ServedMeasure(Measure):
             one_round()
             return time.perf_counter() - start
 
-        warmup_seconds = [timed_round() for _ in warm_up(self.device, max(1, self.warmup_rounds))]
+        warmup_seconds: list[float] = []
+        for _ in warm_up(self.device, max(1, self.warmup_rounds)):
+            warmup_seconds.append(timed_round())
+            if self._is_warm(warmup_seconds):
+                break
         self.device.make_room()
         # The shortest was disturbed least, above all by the other side, which warms up at the same time.
         self.serve(one_round, min(warmup_seconds))
+
+    def _is_warm(self, seconds: Sequence[float]) -> bool:
+        """After few long rounds. The first may have compiled, and is no load."""
+        is_long = min(seconds) >= LONG_ROUND_SECONDS and sum(seconds[1:]) >= self.device.warm_up_seconds
+        return is_long and len(seconds) >= max(FEWEST_ROUNDS, self.fewest_rounds)
 
     @contextmanager
     def _round(self) -> Iterator[None]:

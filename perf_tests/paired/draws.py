@@ -8,10 +8,16 @@ from dataclasses import dataclass
 from perf_tests.gate.events import ORDERS
 
 # At least 4 quadruples, because the Hodges-Lehmann centre of fewer withstands no wild value. At most 64, because more
-# rounds of one launch sharpen its figure no further: launches differ by more. 1.5 s fills the short cases to that.
+# rounds of one launch sharpen its figure no further: launches differ by more (`proofs.gate_rounds`).
 FEWEST_QUADRUPLES, MOST_QUADRUPLES = 4, 64
-QUADRUPLES_SECONDS = 1.5
-"""The time that all rounds of one case in one pair should take, unmeasured ones included."""
+QUADRUPLES_SECONDS = {1: 0.5, 2: 1.5}
+"""By stage: the time that all rounds of one case in one pair should take, unmeasured ones included.
+
+Stage 1 only selects, and most of its time goes into cases that do not differ. Stage 2 has few cases, of which each
+launch costs more than the rounds.
+"""
+FEWEST_LONG_QUADRUPLES, LONG_QUADRUPLE_SECONDS = 2, 1.0
+"""Of quadruples this long, in stage 1: the mean of two, one in either order."""
 
 _NAME_LENGTH = 12
 _MOST_PADDING_BYTES = 4096
@@ -67,10 +73,11 @@ def draw_cores(seed: int, pair: int, case: str, cores: Sequence[int], count: int
     return random.Random(f"{seed} {pair} {case} cores").sample(cores, min(count, len(cores)))
 
 
-def quadruple_count(quadruple_seconds: float) -> int:
-    """How many quadruples, of this duration with set-ups and unmeasured rounds, one pair gets.
+def quadruple_count(stage: int, quadruple_seconds: float) -> int:
+    """How many quadruples, of this duration with set-ups and unmeasured rounds, one pair of this stage gets.
 
     Always even: the cost of a change of turns cancels between the two orders.
     """
-    wanted = 2 * round(QUADRUPLES_SECONDS / quadruple_seconds / 2)
-    return max(FEWEST_QUADRUPLES, min(MOST_QUADRUPLES, wanted))
+    wanted = 2 * round(QUADRUPLES_SECONDS[stage] / quadruple_seconds / 2)
+    is_long = stage == 1 and quadruple_seconds >= LONG_QUADRUPLE_SECONDS
+    return max(FEWEST_LONG_QUADRUPLES if is_long else FEWEST_QUADRUPLES, min(MOST_QUADRUPLES, wanted))

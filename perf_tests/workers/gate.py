@@ -1,20 +1,23 @@
 """Inside a worker of the gate: pytest runs the benchmarks, and each runs its rounds when the gate asks for them."""
 
+import gc
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 import pytest
 
+from model.attention import ATTENTION
 from perf_tests.bench.stash import CASE, WORKBENCH
 from perf_tests.bench.workbench import Workbench
-from perf_tests.cases import Case
+from perf_tests.cases import Case, LanguageModelCase
 from perf_tests.counting.case_counters import counters_or_reason
 from perf_tests.gate.exact_counters import COUNTERS
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.sentinels import sentinels
+from perf_tests.instruments.torch_private import load_code_generator, load_compiler
 from perf_tests.measures.rounds import Measure
 from perf_tests.measures.served import OneRound, ServedMeasure
 from perf_tests.own.named import stray
@@ -31,6 +34,19 @@ def serve(channel: Channel, task: Json) -> str | None:
     return None if plugin.was_ready else plugin.trouble or "pytest stopped before its first benchmark"
 
 
+def _import_what_they_need(cases: Sequence[Case]) -> None:
+    """What the first such case would import, so that it is frozen with the rest."""
+    if any(_compiles(case) for case in cases):
+        load_code_generator()
+    elif any(case.row.trains for case in cases):
+        load_compiler()
+
+
+def _compiles(case: Case) -> bool:
+    by_itself = case.attention in ATTENTION and ATTENTION[case.attention].is_compiled
+    return by_itself or (isinstance(case, LanguageModelCase) and case.execution != "eager")
+
+
 @dataclass(eq=False, kw_only=True)
 class GatePlugin(WorkerPlugin):
     """Runs the cases in the gate's order, and their rounds on request."""
@@ -44,8 +60,15 @@ class GatePlugin(WorkerPlugin):
         if (file := stray()) is not None:
             pytest.exit(f"it imports {file} of the working tree, which would be measured as both sides", returncode=4)
         serve = partial(self.serve_rounds, item.nodeid, workbench.clock)
-        warmup_rounds, flush = workbench.warmup_rounds(item.stash[CASE]), workbench.cache_flush(item.stash[CASE])
-        return ServedMeasure(serve, workbench.clock, workbench.device, warmup_rounds, flush)
+        case = item.stash[CASE]
+        return ServedMeasure(
+            serve,
+            workbench.clock,
+            workbench.device,
+            workbench.warmup_rounds(case),
+            case.fewest_warmup_rounds,
+            workbench.cache_flush(case),
+        )
 
     def stopped(self, reason: str) -> None:
         self.channel.send({"cannot": reason})
@@ -64,6 +87,8 @@ class GatePlugin(WorkerPlugin):
         self.was_ready = True
         self.channel.send({"ready": {case_id: case.identity() for case_id, case in self._cases.items()}})
         items[:] = [by_id[case_id] for case_id in self.channel.receive()["order"]]
+        _import_what_they_need([self._cases[item.nodeid] for item in items])
+        gc.freeze()  # else the collection after each case walks all that was imported
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
