@@ -15,7 +15,7 @@ CPU_INDEX := https://download.pytorch.org/whl/cpu
 # Whether there is an NVIDIA driver. Some virtual machines hide its file.
 NVIDIA := $(or $(wildcard /proc/driver/nvidia/version),$(shell nvidia-smi -L >/dev/null 2>&1 && echo yes))
 
-.PHONY: help perf baseline gate ledger report pictures questions nsys test test-tools-a-to-q test-tools-r-to-z test-suites lint proofs mutants triton-example clean wheels offline expedition
+.PHONY: help perf baseline gate ledger report pictures questions nsys test test-tools-a-to-q test-tools-r-to-z test-suites lint proofs trials mutants triton-example clean wheels offline expedition
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
@@ -109,6 +109,9 @@ proofs: $(INSTALLED)  ## measure what the suite claims of itself
 	$(BIN)/python -m perf_tests.proofs.predicted_cpu_peak
 	$(BIN)/python -m perf_tests.proofs.predicted_times
 	$(BIN)/python -m perf_tests.proofs.wrong_attention
+
+trials: $(INSTALLED)  ## whole gate runs of the present engine until its claims have enough; stop and resume any time: make trials ARGS="--most 10"
+	$(BIN)/python -m perf_tests.proofs.gate_campaign $(ARGS)
 
 # From nothing each time: mutmut keeps the result of every function that did not change, whatever became of its tests.
 mutants: $(INSTALLED)  ## plant faults into every line of model/ that computes; fails if over 3 % survive

@@ -16,7 +16,7 @@ from statistics import mean, stdev
 from perf_tests.gate.suite import POWER_OF_DETECTION
 from perf_tests.gate.verdicts import CaseResult, Verdict
 from perf_tests.proofs.gate_simulation import CLAIMED_BIAS, CLAIMED_POWER, CLAIMED_SPREAD
-from perf_tests.proofs.gate_slowdowns import REAL_SLOWDOWNS, slowed
+from perf_tests.proofs.gate_slowdowns import REAL_SLOWDOWNS, measured_shares, slowed
 from perf_tests.proofs.gate_trials import QUICK_SUITE, Plan, Trial, count_trials, proof_arguments, prove
 from perf_tests.proofs.share import Share
 from perf_tests.proofs.verdict import conclude, gravest
@@ -35,7 +35,13 @@ class SlowedCase:
     trial: Trial
     row: CaseResult
     slowdown: float
-    """The extra work as a share of a round's time."""
+    """The extra work as a share of a round's time, as planted."""
+    measured: float | None = None
+    """The same as the run itself noted it; None for older ones."""
+
+    @property
+    def truth(self) -> float:
+        return self.slowdown if self.measured is None else self.measured
 
     @property
     def is_found(self) -> bool:
@@ -64,17 +70,36 @@ def main() -> int:
 def plans(folder: Path, runs: int, real: Sequence[str]) -> Iterator[Plan]:
     """The runs that `folder` lacks: those with extra work, and one of each real slowdown."""
     for number in range(count_trials(folder, INJECTED), runs):
-        change, planted = slowed(random.Random(f"{INJECTED} {number}"))
-        yield Plan({"change": INJECTED, "planted": planted}, change, QUICK_SUITE)
+        yield extra_work(number)
     for name in real:
         if count_trials(folder, name) == 0:
-            chosen = REAL_SLOWDOWNS[name]
-            truth = {"change": name, "cases": list(chosen.cases)}
-            yield Plan(truth, chosen.change, (*QUICK_SUITE, *chosen.arguments))
+            yield real_change(name)
+
+
+def extra_work(number: int) -> Plan:
+    """The run of this number with extra work."""
+    change, planted = slowed(random.Random(f"{INJECTED} {number}"))
+    return Plan(
+        {"change": INJECTED, "planted": planted}, change, QUICK_SUITE, lambda notes: measured_shares(notes, planted)
+    )
+
+
+def real_change(name: str) -> Plan:
+    chosen = REAL_SLOWDOWNS[name]
+    return Plan({"change": name, "cases": list(chosen.cases)}, chosen.change, (*QUICK_SUITE, *chosen.arguments))
 
 
 def conclude_from(trials: list[Trial]) -> int:
     """Power and bias by slowdown, the real ones by name, and whether the claims hold where they are made."""
+    tell(trials)
+    valid = [trial for trial in trials if trial.says_something]
+    slowed_cases = slowed_in(trial for trial in valid if is_injected(trial))
+    real = [trial for trial in valid if not is_injected(trial)]
+    return gravest(_conclude_real(real), _conclude_said(slowed_cases), _conclude_claims(slowed_cases))
+
+
+def tell(trials: Sequence[Trial]) -> None:
+    """The tables over these runs."""
     valid = [trial for trial in trials if trial.says_something]
     print(f"contaminated runs, which the gate refused: {len(trials) - len(valid)} of {len(trials)}")
     injected = [trial for trial in valid if is_injected(trial)]
@@ -86,7 +111,6 @@ def conclude_from(trials: list[Trial]) -> int:
         _tell_of_real(trial)
     if real:
         print("\n".join(two_by_two(real)))
-    return gravest(_conclude_real(real), _conclude_said(slowed_cases), _conclude_claims(slowed_cases))
 
 
 def is_injected(trial: Trial) -> bool:
@@ -96,7 +120,7 @@ def is_injected(trial: Trial) -> bool:
 def slowed_in(trials: Iterable[Trial]) -> list[SlowedCase]:
     """Every benchmark with extra work in these runs."""
     return [
-        SlowedCase(trial, row, slowdown)
+        SlowedCase(trial, row, slowdown, trial.truth.get("measured", {}).get(name))
         for trial in trials
         for row in trial.result.cases
         for name, slowdown in trial.truth["planted"].items()
@@ -126,7 +150,7 @@ def found_share(cases: Sequence[SlowedCase]) -> Share:
 
 def errors_of(cases: Iterable[SlowedCase]) -> list[float]:
     """Estimates less truth, as shares of base's time."""
-    return [case.row.effect.effect - case.slowdown for case in cases if case.row.effect is not None]
+    return [case.row.effect.effect - case.truth for case in cases if case.row.effect is not None]
 
 
 def bias_in_words(cases: Iterable[SlowedCase]) -> str:
@@ -147,6 +171,7 @@ def power_table(cases: Sequence[SlowedCase]) -> list[str]:
 
 def _conclude_real(trials: Sequence[Trial]) -> int:
     if not trials:
+        print("no real slowdown was planted.")
         return 2
     caught = all(is_caught_by_time(trial) or is_caught_by_counters(trial) for trial in trials)
     return conclude("every real slowdown is caught by time or by counters", caught)

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from perf_tests.gate.clock import decide_clock, pair_values
+from perf_tests.gate.first_look import far_slower, spreads_slower
 from perf_tests.gate.rules import Clock, Rules
 from perf_tests.gate.samples import GateSamples, read_samples
 from perf_tests.gate.statistics import Flags, Floats, estimate, fit_prior, moderated, robust_spread
@@ -45,7 +46,8 @@ def main() -> int:
         return 2
     draw = np.random.default_rng(arguments.seed)
     print(f"{len(values)} launch pairs of {len(cases)} cases in {len(runs)} runs, {clock} time, seed {arguments.seed}")
-    holds = prints_false_alarms(draw, values, arguments.suites)
+    holds = prints_first_looks(runs, clock)
+    holds &= prints_false_alarms(draw, values, arguments.suites)
     prints_power(draw, cases, values, arguments.trials)
     holds &= prints_coverage(values)
     claim = (
@@ -122,6 +124,33 @@ def relabelled(draw: np.random.Generator, values: Floats, suites: int) -> Relabe
     cleared = float(np.mean([1 - run.screened.candidates.mean() for run in runs]))
     pairs = float(np.mean([run.pairs.mean() for run in runs]))
     return Relabelled(alarms, cleared, pairs)
+
+
+def prints_first_looks(runs: Sequence[GateSamples], clock: Clock) -> bool:
+    """Whether no first look at recorded launches in a row calls anything far slower, whichever side is head."""
+    called, spreads = first_looks(runs, clock)
+    print(
+        f"first looks at {RULES.first_look} launch pairs in a row, either side as head: {sum(called)} of {len(called)} "
+        f"call a case far slower; the rate is below {Share(sum(called), len(called)).upper_limit:.1%} at 95%"
+    )
+    print(
+        f"cases above {RULES.far:.0%} in every pair of such a look: {len(spreads)}, slower by at most "
+        f"{max(spreads, default=0):.1f} spreads of the {RULES.far_spreads:.0f} needed"
+    )
+    return not any(called)
+
+
+def first_looks(runs: Sequence[GateSamples], clock: Clock) -> tuple[list[bool], list[float]]:
+    """Which looks call anything far slower, and how many spreads the cases above the limit in every pair are slower."""
+    size = RULES.first_look or 0
+    called, spreads = [], []
+    for run in runs:
+        values = pair_values(run, 1, run.pairs(1), clock)
+        for start in range(0, values.shape[1] - size + 1, size):
+            for taken in (values[:, start : start + size], -values[:, start : start + size]):
+                called.append(bool(far_slower(taken, RULES.first_level, RULES).any()))
+                spreads += spreads_slower(taken)[np.all(taken > RULES.log_far, axis=1)].tolist()
+    return called, spreads
 
 
 def prints_false_alarms(draw: np.random.Generator, values: Floats, suites: int) -> bool:

@@ -155,7 +155,11 @@ def planted(draw: np.random.Generator, machine: Machine, slowdown: float, trials
     truth[0] = math.log1p(slowdown)
     run = judged_suites(draw, machine, truth, RULES, trials)
     slower, cleared = run.confirmed.slower[:, 0], run.confirmed.cleared[:, 0] | ~run.screened.candidates[:, 0]
-    return Share(int(slower.sum()), trials), int(cleared.sum()), float(np.mean(run.estimates[:, 0]) - truth[0])
+    return (
+        Share(int(slower.sum()), trials),
+        int(np.sum(cleared & ~slower)),
+        float(np.mean(run.estimates[:, 0]) - truth[0]),
+    )
 
 
 def prints_coverage(draw: np.random.Generator, suites: int) -> bool:

@@ -1,8 +1,10 @@
 """Slowdowns to plant in `model/`: extra work of a known share of a round's time, and realistic changes."""
 
+import json
 import random
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from perf_tests.proofs.gate_simulation import CLAIMED_POWER
 from perf_tests.proofs.gate_trials import Change, replaced
@@ -18,16 +20,28 @@ SHAPES = ((16, 64), (16, 128), (32, 64), (32, 128))
 """Head width and sequence length of the attention benchmarks."""
 
 # The share varies from call to call by a fifth to either side, as real work does.
-EXTRA_WORK = '''"""After its work, a function works on for a share of what the work took."""
+EXTRA_WORK = '''"""After its work, a function works on for a share of what the work took, and notes what it took."""
 
+import json
+import os
 import random
 import time
+from statistics import median
+
+_NOTES = 16
+_shares = {}
 
 
-def work_on(start: float, end: float, share: float) -> None:
-    end += (end - start) * share * random.uniform(0.8, 1.2)
-    while time.perf_counter() < end:
+def work_on(start: float, end: float, share: float, label: str) -> None:
+    until = end + (end - start) * share * random.uniform(0.8, 1.2)
+    while (now := time.perf_counter()) < until:
         pass
+    shares = _shares.setdefault(label, [])
+    shares.append((now - end) / (end - start))
+    if len(shares) == _NOTES:
+        with open(os.environ.get("PLANTED_SHARES", os.devnull), "a") as file:
+            file.write(json.dumps([label, median(shares)]) + "\\n")
+        shares.clear()
 '''
 
 # Longer by what lies between two readings of the clock only: the rest is part of the time that is waited out.
@@ -43,7 +57,7 @@ def _with_extra_work(attention: AttentionFunction, shares: dict[tuple[int, int],
         output_BHTK = attention(q_BHTK, k_BHTK, v_BHTK)
         end = perf_counter()
         if q_BHTK.ndim == 3 and (share := shares.get((q_BHTK.shape[-1], q_BHTK.shape[-2]))):
-            work_on(start, end, share)
+            work_on(start, end, share, f"d{q_BHTK.shape[-1]}-seq{q_BHTK.shape[-2]}")
         return output_BHTK
 
     return slower
@@ -62,7 +76,7 @@ def _with_extra_work(shares: dict[str, float]) -> None:
 
     outermost = []
 
-    def slower(method, share):
+    def slower(method, share, label):
         def working_on(*arguments):
             if outermost:
                 return method(*arguments)
@@ -72,13 +86,13 @@ def _with_extra_work(shares: dict[str, float]) -> None:
                 result = method(*arguments)
             finally:
                 outermost.clear()
-            work_on(start, perf_counter(), share)
+            work_on(start, perf_counter(), share, label)
             return result
 
         return working_on
 
     for name, share in shares.items():
-        setattr(Training, name, slower(getattr(Training, name), share))
+        setattr(Training, name, slower(getattr(Training, name), share, name))
 
 
 _with_extra_work({shares})
@@ -148,6 +162,22 @@ def slow_attention(tree: Path, shapes: dict[tuple[int, int], float]) -> None:
     (tree / "model/extra_work.py").write_text(EXTRA_WORK)
     attention = SLOWER_ATTENTION.replace("{shares}", repr(shapes))
     replaced("model/attention.py", "\n\ndef sdpa_attention(", f"{attention}\n\ndef sdpa_attention(")(tree)
+
+
+def measured_shares(notes: Path, planted: dict[str, float]) -> dict[str, float]:
+    """What the extra work of each planted benchmark took in fact, as a share of its work, from the notes of its run."""
+    found: dict[str, list[float]] = {}
+    for line in notes.read_text().splitlines() if notes.exists() else ():
+        label, share = json.loads(line)
+        found.setdefault(label, []).append(share)
+    medians = {label: median(shares) for label, shares in found.items()}
+    return {name: medians[_label(name)] for name in planted if _label(name) in medians}
+
+
+def _label(name: str) -> str:
+    """Under which `extra_work` notes a benchmark."""
+    phase = name.removeprefix("test_").partition("[")[0]
+    return METHODS[phase] if phase in METHODS else name.partition("[")[2].partition("-fp32")[0]
 
 
 def slowed(choose: random.Random) -> tuple[Change, dict[str, float]]:

@@ -7,6 +7,7 @@ into a folder, beside a description of the change. Every statement on trials is 
 import argparse
 import gzip
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -33,12 +34,8 @@ QUICK_SUITE = (
 )  # fmt: skip
 """Some twenty benchmarks of a fraction of a millisecond to some ten."""
 
-ENGINES = {
-    "20261121T21": "each side ran on the core that the scheduler chose, base was released first",
-    "20261122T01": "both sides share their cores, base is released first, which favours head a little",
-    "20261122T04": "both sides are released together, the first quadruples of short rounds are thrown away",
-}
-"""The first trial name of each engine, numbered from 1; a change of the engine adds a line."""
+FIRST_TRIALS = ("20261121T21", "20261122T01", "20261122T04")
+"""How the names of the first trials of the first engines begin, whose samples do not carry its number."""
 
 SAMPLES, TRUTH = ".jsonl.gz", ".truth.json"
 """How the names of a trial's two files end."""
@@ -65,7 +62,8 @@ class Trial:
     @property
     def engine(self) -> int:
         """Which of `ENGINES` measured it."""
-        return sum(start <= self.name for start in ENGINES)
+        carried = None if self.samples is None else self.samples.header.get("engine")
+        return sum(start <= self.name for start in FIRST_TRIALS) if carried is None else int(carried)
 
     @property
     def pair_spread(self) -> float:
@@ -86,6 +84,8 @@ class Plan:
     truth: dict[str, Any]
     change: Change
     arguments: Sequence[str]
+    measured: Callable[[Path], dict[str, float]] | None = None
+    """The truth as the changed code itself noted it, in the file that PLANTED_SHARES names."""
 
 
 def proof_arguments(about: str | None, proof: str, runs: int, minutes: int) -> argparse.ArgumentParser:
@@ -130,11 +130,16 @@ def run_trial(folder: Path, plan: Plan, minutes: str) -> Trial:
         storage = Path(temporary, "storage")
         command = [sys.executable, "-m", "pytest", "perf_tests", "-p", "no:cacheprovider", *plan.arguments]
         command += ["--against=HEAD", f"--gate-minutes={minutes}", f"--benchmark-storage=file://{storage}"]
-        ended = subprocess.run(command, cwd=clone, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        notes = Path(temporary, "planted-shares")
+        environment = {**os.environ, "PLANTED_SHARES": str(notes)}
+        ended = subprocess.run(
+            command, cwd=clone, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         written = sorted((storage / "gate").glob("*.jsonl"))
         if ended.returncode not in (0, 1, 4) or not written:
             raise TrialError(f"`{' '.join(command[2:])}` exited with {ended.returncode}:\n{ended.stdout[-3000:]}")
-        return _keep(folder, f"{time.strftime('%Y%m%dT%H%M%S')}-{plan.truth['change']}", plan.truth, written[-1])
+        truth = plan.truth if plan.measured is None else {**plan.truth, "measured": plan.measured(notes)}
+        return _keep(folder, f"{time.strftime('%Y%m%dT%H%M%S')}-{truth['change']}", truth, written[-1])
 
 
 def _keep(folder: Path, stem: str, truth: dict[str, Any], samples: Path) -> Trial:

@@ -11,12 +11,14 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from perf_tests.gate.engines import ENGINES, PRESENT_ENGINE
 from perf_tests.proofs import gate_cost, gate_false_alarms, gate_power
 from perf_tests.proofs.compact_trials import TrialsByProof, trials_under
 from perf_tests.proofs.gate_peers import rules_table
 from perf_tests.proofs.gate_power import is_injected
-from perf_tests.proofs.gate_trials import ENGINES
 from perf_tests.proofs.verdict import gravest
+
+PROOFS = {"false-alarms": gate_false_alarms, "power": gate_power, "cost": gate_cost}
 
 
 def main() -> int:
@@ -30,21 +32,25 @@ def main() -> int:
 
 
 def say(trials: TrialsByProof) -> int:
-    """Print it all, a paragraph each; the exit code of the gravest claim."""
+    """Print it all, a paragraph each; the exit code of the gravest claim, which are made for the present engine."""
     engines = Counter(trial.engine for of_proof in trials.values() for trial in of_proof)
-    for number, about in enumerate(ENGINES.values(), start=1):
+    for number, about in enumerate(ENGINES, start=1):
         print(f"engine {number}, {engines[number]} runs: {about}")
-    print()
-    alarms = gate_false_alarms.conclude_from(trials["false-alarms"])
-    print()
-    power = gate_power.conclude_from(trials["power"])
-    print()
-    cost = gate_cost.conclude_from(trials["cost"])
-    print()
+    present = {name: [trial for trial in of if trial.engine == PRESENT_ENGINE] for name, of in trials.items()}
+    earlier = {name: [trial for trial in of if trial.engine != PRESENT_ENGINE] for name, of in trials.items()}
+    print(f"\nengine {PRESENT_ENGINE}, the present one:\n")
+    codes = [proof.conclude_from(present[name]) for name, proof in PROOFS.items() if present[name]]
+    if not any(present.values()):
+        print("no runs yet; `make trials` measures them.")
+    print("\nearlier engines, which show how the method fares and are no evidence for the present one:")
+    for name, proof in PROOFS.items():
+        print()
+        proof.tell(earlier[name])
+    print("\nother tools' rules on the same rounds, of all engines:\n")
     unchanged = [trial for trial in trials["false-alarms"] if trial.says_something]
     injected = [trial for trial in trials["power"] if trial.says_something and is_injected(trial)]
     print("\n".join(rules_table(unchanged, injected)))
-    return gravest(alarms, power, cost)
+    return gravest(*codes) if len(codes) == len(PROOFS) else gravest(2, *codes)
 
 
 if __name__ == "__main__":

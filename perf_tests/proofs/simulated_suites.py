@@ -10,8 +10,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from perf_tests.gate.decisions import Confirmed, Screened, confirm_values, nothing_confirmed, screen_values
+from perf_tests.gate.decisions import Confirmed, Screened, confirm_values, confirmed_so_far, screen_values
 from perf_tests.gate.decisions import suite_shift as shift_of_values
+from perf_tests.gate.first_look import far_slower
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.statistics import Flags, Floats
 from perf_tests.proofs.simulated_launches import log_rounds, spread_draws
@@ -109,21 +110,32 @@ def pair_values_of_stages(
 
 def judged(first: Floats, second_of: Callable[[Flags], Floats], rules: Rules) -> JudgedSuites:
     """Whole runs out of pair values of stage 1, (suites, cases, pairs), and of stage 2 for the cases it wants."""
-    screened = screen_values(first, rules)
+    first, far = looked_first(first, rules)
+    screened = screen_values(first, rules, far)
     second = second_of(screened.candidates)
-    state = nothing_confirmed(screened)
+    state = confirmed_so_far(screened, far)
     used = np.where(screened.candidates, rules.confirm_looks[-1], 0)
     for pairs, share in zip(rules.confirm_looks, rules.look_shares, strict=True):
-        level = rules.alpha * (1 - rules.suite_share) * share
+        level = rules.stage_two_alpha * share
         is_last = pairs == rules.confirm_looks[-1]
         after = confirm_values(second[..., :pairs], screened, state, level, rules, is_last)
         used = np.where(after.decided & ~state.decided, pairs, used)
         state = after
     was_used = np.arange(rules.confirm_looks[-1]) < used[..., None]
     sums = np.sum(np.where(was_used, second, 0.0), axis=-1)
-    estimates = np.where(used > 0, sums / np.maximum(used, 1), np.mean(first, axis=-1))
+    estimates = np.where(used > 0, sums / np.maximum(used, 1), np.nanmean(first, axis=-1))
     shift = shift_of_values(first).slower_p_values(rules.log_margin)[..., 0]
-    return JudgedSuites(screened, state, shift < rules.alpha * rules.suite_share, rules.screen_pairs + used, estimates)
+    pairs = np.sum(~np.isnan(first), axis=-1) + used
+    return JudgedSuites(screened, state, shift < rules.alpha * rules.suite_share, pairs, estimates)
+
+
+def looked_first(first: Floats, rules: Rules) -> tuple[Floats, Flags | None]:
+    """The values of stage 1 that a run measures, NaN where its first look has called a case far slower; these."""
+    if not rules.has_first_look or rules.first_look is None:
+        return first, None
+    far = far_slower(first[..., : rules.first_look], rules.first_level, rules)
+    is_later = np.arange(first.shape[-1]) >= rules.first_look
+    return np.where(far[..., None] & is_later, np.nan, first), far
 
 
 def _pair_values(

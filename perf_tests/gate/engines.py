@@ -1,0 +1,12 @@
+"""The engines of the gate: how rounds, launches and looks were chosen. What one is worth says nothing of another."""
+
+ENGINES = (
+    "each side ran on the core that the scheduler chose, base was released first",
+    "both sides share their cores, base is released first, which favours head a little",
+    "both sides are released together, the first quadruples of short rounds are thrown away",
+    "a first look after three launch pairs decides what is far slower, stage 1 measures fewer rounds",
+)
+"""In the order of time, numbered from 1; a change of what a run measures or decides adds a line."""
+
+PRESENT_ENGINE = len(ENGINES)
+"""Samples carry it."""
