@@ -55,15 +55,16 @@ def pair_values(samples: GateSamples, stage: int, pairs: Sequence[int], clock: C
     return values
 
 
-def decide_clock(samples: GateSamples, rules: Rules) -> ClockDecision:
-    """The clock by which the whole suite scatters less in stage 1, unless the rules name one.
+def decide_clock(samples: GateSamples, rules: Rules, pairs: Sequence[int] | None = None) -> ClockDecision:
+    """The clock by which the suite scatters less in these pairs of stage 1, by default all, unless the rules name one.
 
-    The choice biases no test: those of single cases use the fresh launches of stage 2, and the suite-wide one splits
-    its level between the clocks. Raises ValueError when the rules name CPU time and it was not read.
+    The choice biases no test: those of single cases use the fresh launches of stage 2; the first look and the
+    suite-wide test split their level between the clocks. Raises ValueError when the rules name CPU time and it was not
+    read.
     """
-    pairs = samples.pairs(1)
+    pairs = samples.pairs(1) if pairs is None else pairs
     wall, cpu = (_typical_spread(pair_values(samples, 1, pairs, clock)) for clock in ("wall", "cpu"))
-    screening = [line for line in samples.measurements if line.stage == 1]
+    screening = [line for line in samples.measurements if line.stage == 1 and line.pair in pairs]
     has_cpu = bool(screening) and all(seconds is not None for line in screening for seconds in line.seconds_by("cpu"))
     if rules.clock == "cpu" and screening and not has_cpu:
         raise ValueError("The gate's clock is cpu, but some cases have no CPU time: choose wall or auto.")

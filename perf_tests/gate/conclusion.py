@@ -9,8 +9,8 @@ from enum import StrEnum
 
 from perf_tests.gate.accepted import SUITE, acceptance
 from perf_tests.gate.clock import ClockDecision
-from perf_tests.gate.course import course_of
-from perf_tests.gate.events import ExactFinding, Incomparable, NoTiming, Uncounted
+from perf_tests.gate.course import course_of, screening_of
+from perf_tests.gate.events import ExactFinding, Incomparable, LeftOut, NoTiming, Uncounted
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import GateSamples
 from perf_tests.gate.suite import Shift, detectable_in, sentinel_shifts, shift_of_the_suite
@@ -24,6 +24,8 @@ class RunVerdict(StrEnum):
     FAILED = "FAILED"
     UNDECIDED = "UNDECIDED"
     """Nothing failed, but a case is undecided under --gate-undecided=fail."""
+    UNFINISHED = "UNFINISHED"
+    """Nothing failed, but --time-limit ended the run with cases undecided."""
     CONTAMINATED = "CONTAMINATED"
     INCOMPARABLE = "INCOMPARABLE"
     INTERRUPTED = "INTERRUPTED"
@@ -33,6 +35,7 @@ EXIT_CODES = {
     RunVerdict.PASSED: 0,
     RunVerdict.FAILED: 1,
     RunVerdict.UNDECIDED: 1,
+    RunVerdict.UNFINISHED: 4,
     RunVerdict.CONTAMINATED: 4,
     RunVerdict.INCOMPARABLE: 4,
     RunVerdict.INTERRUPTED: 2,
@@ -44,7 +47,7 @@ EXIT_CODES = {
 class GateResult:
     verdict: RunVerdict
     reason: str
-    """Of a contaminated, incomparable or interrupted run; empty otherwise."""
+    """Of a contaminated, incomparable, interrupted or unfinished run; empty otherwise."""
     cases: list[CaseResult]
     exact: list[ExactResult]
     suite: Shift | None
@@ -72,14 +75,14 @@ class Step:
 
 def next_step(samples: GateSamples, rules: Rules) -> Step | None:
     """What to launch next; None when everything is decided, or the launches of the last look are done."""
-    stage, asked = 1, tuple(samples.cases)
+    stage, asked = 1, screening_of(samples, rules).undecided
     if len(samples.pairs(1)) >= rules.screen_pairs:
         if contamination(samples, rules) or len(samples.pairs(2)) >= rules.confirm_looks[-1]:
             return None
         course = course_of(samples, rules)
         stage, asked = 2, course.looks[-1].undecided if course.looks else course.screening.candidates
-    without_timing = {row.case for row in samples.of(NoTiming)}
-    cases = tuple(case for case in asked if case not in without_timing)
+    without = {row.case for row in samples.of(NoTiming)} | {row.case for row in samples.of(LeftOut)}
+    cases = tuple(case for case in asked if case not in without)
     return Step(stage, cases) if cases else None
 
 
@@ -131,5 +134,9 @@ def _run_verdict(samples: GateSamples, rules: Rules, cases: list[CaseResult], fa
         return RunVerdict.INTERRUPTED, "the run did not finish"
     if fails:
         return RunVerdict.FAILED, ""
-    undecided = any(row.verdict == Verdict.UNDECIDED for row in cases)
-    return RunVerdict.UNDECIDED if undecided and rules.undecided == "fail" else RunVerdict.PASSED, ""
+    left = sum(row.verdict == Verdict.UNDECIDED for row in cases)
+    if left and rules.undecided == "fail":
+        return RunVerdict.UNDECIDED, "--gate-undecided=fail"
+    if samples.end == "time_limit" and left:
+        return RunVerdict.UNFINISHED, f"--time-limit ended the gate with {left} of {len(cases)} cases undecided"
+    return RunVerdict.PASSED, ""

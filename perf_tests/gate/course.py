@@ -1,7 +1,8 @@
 """The stages of a run, replayed from its samples: the screening, then each look at the fresh launches of stage 2."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,14 +12,17 @@ from perf_tests.gate.decisions import (
     Confirmed,
     Screened,
     confirm_values,
-    nothing_confirmed,
+    confirmed_so_far,
     rejected_values,
     screen_values,
     stage_two_estimate,
+    without,
 )
+from perf_tests.gate.events import LeftOut
+from perf_tests.gate.first_look import far_slower
 from perf_tests.gate.rules import Clock, Rules
 from perf_tests.gate.samples import GateSamples
-from perf_tests.gate.statistics import FEWEST_PAIRS, Flags, Floats, Prior
+from perf_tests.gate.statistics import FEWEST_PAIRS, Flags, Floats, Prior, estimate, fit_prior
 
 
 @dataclass(frozen=True)
@@ -27,16 +31,31 @@ class Screening:
 
     cases: tuple[str, ...]
     clock: ClockDecision
-    values: Floats
-    """Pair values, (cases, pairs), by the clock that decides."""
-    wall_values: Floats
+    by_clock: Mapping[Clock, Floats]
+    """Pair values, (cases, pairs)."""
     screened: Screened
     guard: Screened | None
+    far_slower_by: Mapping[Clock, Flags]
+    """What each clock called far slower at the first look; empty before it, and where there is none."""
+
+    @property
+    def values(self) -> Floats:
+        """By the clock that decides."""
+        return self.by_clock[self.clock.clock]
 
     @property
     def candidates(self) -> tuple[str, ...]:
         """The cases that stage 2 measures."""
         return self.names(self.screened.candidates)
+
+    @property
+    def far_slower(self) -> Flags:
+        return np.logical_or.reduce([np.zeros(len(self.cases), dtype=bool), *self.far_slower_by.values()])
+
+    @property
+    def undecided(self) -> tuple[str, ...]:
+        """The cases that the rest of stage 1 measures."""
+        return self.names(~self.far_slower)
 
     def names(self, flags: Flags) -> tuple[str, ...]:
         return tuple(case for case, flag in zip(self.cases, flags, strict=True) if flag)
@@ -60,9 +79,10 @@ class Course:
     confirmed: Confirmed
     slower_by: Mapping[Clock, Flags]
     """The cases that each clock calls SLOWER, the one that decides first, then wall time where it guards."""
-    values: Floats
-    """Pair values of stage 2, (cases, pairs), by the clock that decides."""
-    wall_values: Floats
+    by_clock: Mapping[Clock, Floats]
+    """Pair values of stage 2, (cases, pairs)."""
+    priors: Mapping[Clock, Prior]
+    """From stage 1."""
     pairs_used: NDArray[np.int_]
     """Launch pairs of stage 2 up to a case's verdict, (cases,)."""
     looks: tuple[Look, ...]
@@ -70,16 +90,41 @@ class Course:
 
 def screening_of(samples: GateSamples, rules: Rules) -> Screening:
     """Stage 1 so far; raises ValueError when the rules name a clock that was not read."""
-    clock = decide_clock(samples, rules)
     pairs = samples.pairs(1)
-    values = pair_values(samples, 1, pairs, clock.clock)
-    wall_values = pair_values(samples, 1, pairs, "wall")
-    screened, guard = screen_values(values, rules), None
-    if clock.guards:
-        # As strict as on the faster side: wall time is there for large effects that CPU time misses.
-        guard = screen_values(wall_values, replace(rules, screen_level=rules.faster_screen_level))
-        screened = replace(screened, slower_suspects=screened.slower_suspects | guard.slower_suspects)
-    return Screening(tuple(samples.cases), clock, values, wall_values, screened, guard)
+    clock = decide_clock(samples, rules, pairs)
+    by_clock = _by_clock(samples, 1, pairs)
+    screened, guard = _screened(by_clock, clock, rules)
+    left_out = {row.case for row in samples.of(LeftOut)}
+    screened = without(screened, np.asarray([case in left_out for case in samples.cases], dtype=bool))
+    far_slower_by = _far_slower_by(samples, rules, pairs)
+    found = Screening(tuple(samples.cases), clock, by_clock, screened, guard, far_slower_by)
+    decided = found.far_slower
+    return replace(found, screened=without(screened, decided), guard=guard and without(guard, decided))
+
+
+def _by_clock(samples: GateSamples, stage: int, pairs: Sequence[int]) -> dict[Clock, Floats]:
+    return {clock: pair_values(samples, stage, pairs, clock) for clock in get_args(Clock)}
+
+
+def _screened(by_clock: Mapping[Clock, Floats], clock: ClockDecision, rules: Rules) -> tuple[Screened, Screened | None]:
+    """By the clock that decides and, where wall time guards, by it too."""
+    screened = screen_values(by_clock[clock.clock], rules)
+    if not clock.guards:
+        return screened, None
+    # As strict as on the faster side: wall time is there for large effects that CPU time misses.
+    guard = screen_values(by_clock["wall"], replace(rules, screen_level=rules.faster_screen_level))
+    return replace(screened, slower_suspects=screened.slower_suspects | guard.slower_suspects), guard
+
+
+def _far_slower_by(samples: GateSamples, rules: Rules, pairs: Sequence[int]) -> dict[Clock, Flags]:
+    """The first look, by each clock that counts; these share its level, because either may have been chosen."""
+    if not rules.has_first_look or len(pairs) < (rules.first_look or 0):
+        return {}
+    pairs = pairs[: rules.first_look]
+    clock = decide_clock(samples, rules, pairs)
+    counting: list[Clock] = [clock.clock, "wall"] if clock.guards else [clock.clock]
+    level = rules.first_level / (1 if clock.cpu_spread is None else 2)
+    return {by: far_slower(pair_values(samples, 1, pairs, by), level, rules) for by in counting}
 
 
 def looks_due(samples: GateSamples, rules: Rules) -> list[tuple[int, float]]:
@@ -92,7 +137,7 @@ def looks_due(samples: GateSamples, rules: Rules) -> list[tuple[int, float]]:
     due = [look for look in zip(rules.confirm_looks, rules.look_shares, strict=True) if look[0] <= measured]
     left = 1 - sum(share for _, share in due)
     looked_at = due[-1][0] if due else FEWEST_PAIRS - 1
-    if samples.end == "budget" and measured > looked_at and left > 0:
+    if samples.ran_out_of_time and measured > looked_at and left > 0:
         due.append((measured, left))
     return due
 
@@ -100,15 +145,16 @@ def looks_due(samples: GateSamples, rules: Rules) -> list[tuple[int, float]]:
 def course_of(samples: GateSamples, rules: Rules) -> Course:
     screening = screening_of(samples, rules)
     pairs = samples.pairs(2)
-    values = pair_values(samples, 2, pairs, screening.clock.clock)
-    wall_values = pair_values(samples, 2, pairs, "wall")
-    state = nothing_confirmed(screening.screened)
-    slower, slower_by_wall = state.slower, state.slower
+    by_clock = _by_clock(samples, 2, pairs)
+    values, wall_values = by_clock[screening.clock.clock], by_clock["wall"]
+    state = confirmed_so_far(screening.screened, screening.far_slower)
+    nothing = np.zeros(len(screening.cases), dtype=bool)
+    slower, slower_by_wall = nothing, nothing
     used = np.full(len(screening.cases), len(pairs))
     taken: list[Look] = []
     due = looks_due(samples, rules)
     for number, (count, share) in enumerate(due, start=1):
-        level = rules.alpha * (1 - rules.suite_share) * share
+        level = rules.stage_two_alpha * share
         before = state
         if screening.guard is not None:
             guarded = level * rules.guard_share
@@ -117,7 +163,7 @@ def course_of(samples: GateSamples, rules: Rules) -> Course:
             # What wall time decides may be slower by the other clock too.
             slower = slower | _slower(values[:, :count], screening, screening.screened.prior, state, level, rules)
             slower_by_wall, before = slower_by_wall | found, replace(before, slower=before.slower | found)
-        is_last = number == len(due) and (count == rules.confirm_looks[-1] or samples.end == "budget")
+        is_last = number == len(due) and (count == rules.confirm_looks[-1] or samples.ran_out_of_time)
         after = confirm_values(values[:, :count], screening.screened, before, level, rules, is_last)
         after = _held_back(after, before, wall_values[:, :count], screening, rules)
         slower = slower | (after.slower & ~before.slower)
@@ -128,7 +174,10 @@ def course_of(samples: GateSamples, rules: Rules) -> Course:
     slower_by: dict[Clock, Flags] = {screening.clock.clock: slower}
     if screening.guard is not None:
         slower_by["wall"] = slower_by_wall
-    return Course(screening, state, slower_by, values, wall_values, used, tuple(taken))
+    for clock, flags in screening.far_slower_by.items():
+        slower_by[clock] = slower_by.get(clock, nothing) | flags
+    priors = {clock: fit_prior(estimate(values)) for clock, values in screening.by_clock.items()}
+    return Course(screening, state, slower_by, by_clock, priors, used, tuple(taken))
 
 
 def _slower(values: Floats, screening: Screening, prior: Prior, state: Confirmed, level: float, rules: Rules) -> Flags:

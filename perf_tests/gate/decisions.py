@@ -65,20 +65,32 @@ class Confirmed:
         return self.slower | self.faster | self.cleared
 
 
-def screen_values(values: Floats, rules: Rules) -> Screened:
-    """Stage 1 on pair values (..., cases, pairs)."""
+def screen_values(values: Floats, rules: Rules, far_slower: Flags | None = None) -> Screened:
+    """Stage 1 on pair values (..., cases, pairs); what its first look called far slower is no candidate."""
     plain = estimate(values)
     prior = fit_prior(plain)
     found = moderated(plain, prior)
     slower = found.slower_p_values(0.0) < rules.screen_level
     faster = found.faster_p_values(0.0) < rules.faster_screen_level
     unclear = ~(found.upper_limits(rules.screen_clearing_level) < rules.log_matters) & (found.count > 0)
-    return Screened(found, prior, slower, faster, unclear & ~slower)
+    screened = Screened(found, prior, slower, faster, unclear & ~slower)
+    return screened if far_slower is None else without(screened, far_slower)
 
 
-def nothing_confirmed(screened: Screened) -> Confirmed:
+def without(screened: Screened, decided: Flags) -> Screened:
+    """No candidates among the cases that are `decided`."""
+    return replace(
+        screened,
+        slower_suspects=screened.slower_suspects & ~decided,
+        faster_suspects=screened.faster_suspects & ~decided,
+        too_noisy=screened.too_noisy & ~decided,
+    )
+
+
+def confirmed_so_far(screened: Screened, far_slower: Flags | None = None) -> Confirmed:
+    """Before the first look of stage 2."""
     nothing = np.zeros(screened.candidates.shape, dtype=bool)
-    return Confirmed(nothing, nothing, nothing)
+    return Confirmed(nothing if far_slower is None else far_slower, nothing, nothing)
 
 
 def confirm_values(
@@ -125,6 +137,10 @@ def rejected_values(
 def suite_shift(values: Floats) -> Estimate:
     """The shift that all cases share, from pair values of stage 1 (..., cases, pairs): arrays (..., 1).
 
-    A trimmed mean over the cases of each pair, which no single case dominates, then an estimate over the pairs.
+    A trimmed mean over the cases of each pair, which no single case dominates, then an estimate over the pairs. A pair
+    without enough cases, because the first look decided the others, does not count.
     """
-    return estimate(trimmed_means(values, TRIMMED_SHARE)[..., None, :])
+    measured = np.sum(~np.isnan(values), axis=-2)
+    enough = measured >= min(FEWEST_CASES_OF_A_SUITE, values.shape[-2])
+    means = np.where(enough, trimmed_means(values, TRIMMED_SHARE), np.nan)
+    return estimate(means[..., None, :])

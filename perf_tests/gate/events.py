@@ -50,7 +50,8 @@ Outcome = Annotated[str, lambda value: value in (*OUTCOMES, ABSENT), f"one of {'
 Unchecked = Annotated[Any, lambda _: True, "anything"]
 Side = Literal["base", "head"]
 SIDES: tuple[Side, Side] = ("base", "head")
-EndReason = Literal["finished", "budget", "interrupted"]
+EndReason = Literal["finished", "budget", "time_limit", "interrupted"]
+"""`budget` is --gate-minutes, the gate's own; `time_limit` is the run's, which has cases left."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,14 @@ class PairTime(Event):
     stage: Stage
     pair: Count
     seconds: Duration
+
+
+@dataclass(frozen=True)
+class LeftOut(Event):
+    """A case that is measured no further after the first launch pair, because the time is too short for all."""
+
+    event = "left_out"
+    case: str
 
 
 @dataclass(frozen=True)

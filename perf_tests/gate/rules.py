@@ -29,6 +29,16 @@ class Rules:
     """Stage 1 suspects a case that is slower at this level: loose, because stage 2 tests it again."""
     faster_screen_level: float = 0.005
     """The same on the faster side: strict, because it decides no exit code and each suspect costs launches."""
+    first_look: int | None = 3
+    """Launch pairs of stage 1 after which far slower cases are decided (`gate.first_look`), if that is before its end;
+    None for samples that were measured without such a look."""
+    first_share: float = 0.05
+    """Of `alpha` for the first look: little, because a slowdown that is decided there is far above every level."""
+    far: float = 0.15
+    """What every launch pair of a far slower case exceeds; those of the same code do in a very noisy run alone."""
+    far_spreads: float = 10.0
+    """How many times the spread of launch pairs a far slower case is slower: three times what recorded launches of the
+    same code above `far` have reached (`gate_relabelled`)."""
     confirm_looks: tuple[int, ...] = (10, 18, 30)
     """Fresh launch pairs of stage 2 at each look; large slowdowns need 10, those of `matters` 30."""
     look_shares: tuple[float, ...] = (0.15, 0.25, 0.60)
@@ -48,13 +58,19 @@ class Rules:
     def __post_init__(self) -> None:
         """Raises ValueError with one sentence for invalid rules."""
         levels = ("alpha", "screen_level", "faster_screen_level", "clearing_level", "contamination_level")
-        for name in (*levels, "suite_share", "guard_share"):
+        for name in (*levels, "first_share", "suite_share", "guard_share"):
             if not 0 < getattr(self, name) < 0.5:
                 raise ValueError(f"The gate's {name} is {getattr(self, name)!r}; it must lie between 0 and 0.5.")
         if not 0 <= self.margin < self.matters < 1:
             raise ValueError(
                 f"The gate's margin {self.margin!r} and matters {self.matters!r} must be 0 <= margin < matters < 1."
             )
+        if not self.far > 0 or not self.far_spreads >= 1:
+            raise ValueError(
+                f"The gate's far {self.far!r} and far_spreads {self.far_spreads!r} must be above 0 and at least 1."
+            )
+        if self.first_look is not None and (not isinstance(self.first_look, int) or self.first_look < 3):
+            raise ValueError(f"The gate's first_look is {self.first_look!r}; it must be 3 or more, or null.")
         if not isinstance(self.screen_pairs, int) or not 3 <= self.screen_pairs <= MOST_PAIRS:
             raise ValueError(f"The gate's screen_pairs is {self.screen_pairs!r}; it must be 3 to {MOST_PAIRS}.")
         looks = self.confirm_looks
@@ -76,6 +92,24 @@ class Rules:
         return math.log1p(self.matters)
 
     @property
+    def log_far(self) -> float:
+        return math.log1p(self.far)
+
+    @property
+    def has_first_look(self) -> bool:
+        return self.first_look is not None and self.first_look < self.screen_pairs
+
+    @property
+    def first_level(self) -> float:
+        """Of the first look, over all cases."""
+        return self.alpha * self.first_share if self.has_first_look else 0.0
+
+    @property
+    def stage_two_alpha(self) -> float:
+        """What the looks of stage 2 share."""
+        return self.alpha * (1 - self.suite_share) - self.first_level
+
+    @property
     def screen_clearing_level(self) -> float:
         return self.clearing_level / 2
 
@@ -89,7 +123,8 @@ class Rules:
 
 def rules_from_settings(settings: Json) -> Rules:
     """The rules of a run; settings of other names belong to the engine. Raises ValueError for invalid values."""
-    known: Json = {field.name: settings[field.name] for field in fields(Rules) if field.name in settings}
+    known: Json = {"first_look": None}  # of older samples, whose cases were all measured to the end of stage 1
+    known |= {field.name: settings[field.name] for field in fields(Rules) if field.name in settings}
     known = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
     try:
         return Rules(**known)

@@ -4,9 +4,9 @@ The first line is the header:
 
     {"format_version": 1, "kind": "gate-samples", "started": ISO time,
      "base": {"revision", "label"}, "head": {"revision", "label"}, "machine_info": {}, "settings": {},
-     "cases": [{"id", "identity": {}}], "accepted": [], "options": "--against REV ..."}
+     "cases": [{"id", "identity": {}}], "accepted": [], "options": "--against REV ...", "engine": number in `ENGINES`}
 
-where `accepted` (`accepted.py`) and `options`, what else to type to measure a case again, may be left out.
+where `accepted` (`accepted.py`), `options`, what else to type to measure a case again, and `engine` may be left out.
 
 A launch pair is two fresh processes, base and head, that serve the cases in turns. One line for each of its cases:
 
@@ -65,6 +65,11 @@ class GateSamples:
     def end(self) -> EndReason | None:
         """Why the run stopped; None where it was killed."""
         return next((event.reason for event in reversed(self.of(End))), None)
+
+    @property
+    def ran_out_of_time(self) -> bool:
+        """Whether a clock stopped it, which did not depend on the figures."""
+        return self.end in ("budget", "time_limit")
 
     def add(self, line: object) -> None:
         """Take in one line after the header; raises ValueError, with what is wrong, for a damaged one."""
@@ -151,6 +156,8 @@ def _check_header(header: object) -> None:
         raise ValueError("its 'accepted' is not a list")
     if not isinstance(header.get("options", ""), str):
         raise ValueError("its 'options' is not a string")
+    if type(header.get("engine", 1)) is not int:
+        raise ValueError("its 'engine' is not a number")
 
 
 def _check_cases(cases: object) -> None:

@@ -9,6 +9,7 @@ from scipy import stats
 from perf_tests.gate.course import Course, Screening, looks_due
 from perf_tests.gate.decisions import FEWEST_CASES_OF_A_SUITE, SIGN_FLIP_ALLOWANCE, suite_shift
 from perf_tests.gate.events import Sentinel
+from perf_tests.gate.first_look import far_slowdown
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import GateSamples
 from perf_tests.gate.statistics import FEWEST_PAIRS, Floats
@@ -84,9 +85,9 @@ def detectable_in(samples: GateSamples, course: Course, rules: Rules) -> float |
     if samples.end == "finished":
         return detectable_slowdown(spread, len(known), rules, dof)
     due = looks_due(samples, rules)
-    if not due or 0.5 ** due[-1][0] > SIGN_FLIP_ALLOWANCE * rules.alpha * due[-1][1]:
-        return None
-    return detectable_slowdown(spread, len(known), rules, dof, due[-1])
+    if due and 0.5 ** due[-1][0] <= SIGN_FLIP_ALLOWANCE * rules.alpha * due[-1][1]:
+        return detectable_slowdown(spread, len(known), rules, dof, due[-1])
+    return None if not course.screening.far_slower_by else math.expm1(far_slowdown(spread, rules))
 
 
 def detectable_slowdown(
@@ -124,6 +125,6 @@ def _is_significant(
 ) -> float:
     """The probability that the last look, at so many launch pairs, calls a case SLOWER."""
     error = pair_spread / math.sqrt(pairs)
-    level = rules.alpha * (1 - rules.suite_share) * share / suspects
+    level = rules.stage_two_alpha * share / suspects
     shown = rules.log_margin + float(stats.t.isf(level, pairs - 1 + dof)) * error
     return float(stats.norm.cdf((log_ratio - shown) / error))

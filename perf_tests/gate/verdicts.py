@@ -10,11 +10,11 @@ import numpy as np
 from scipy import stats
 
 from perf_tests.gate.accepted import Acceptance
-from perf_tests.gate.course import Course, Screening
+from perf_tests.gate.course import Course
 from perf_tests.gate.events import ABSENT, ExactFinding, Measurement, NoTiming
 from perf_tests.gate.rules import Clock, Rules
 from perf_tests.gate.samples import GateSamples
-from perf_tests.gate.statistics import FEWEST_PAIRS, Estimate, Floats, Prior, estimate, moderated
+from perf_tests.gate.statistics import FEWEST_PAIRS, Estimate, estimate, moderated
 from perf_tests.records.record import OUTCOMES
 
 
@@ -184,7 +184,7 @@ def _timed(samples: GateSamples, course: Course, rules: Rules, place: int) -> Ca
         found = _screened_estimate(course, place, clock)
     needed = None
     if verdict == Verdict.UNDECIDED:
-        level = rules.alpha * (1 - rules.suite_share) * rules.look_shares[-1]
+        level = rules.stage_two_alpha * rules.look_shares[-1]
         level /= max(1, len(course.screening.candidates))
         mean, variance = float(found.mean[0]), float(found.variance[0])
         needed = launches_needed(mean, variance, level, rules.look_clearing_level, rules, FEWEST_PAIRS)
@@ -196,7 +196,7 @@ def _timed(samples: GateSamples, course: Course, rules: Rules, place: int) -> Ca
         *median_seconds(lines, clock),
         clock,
         needed,
-        is_by_guard=clock != used,
+        is_by_guard=clock == "wall" != used,
         slower_by=slower_by,
     )
 
@@ -250,25 +250,16 @@ def _verdict(course: Course, place: int) -> Verdict:
 
 def _estimates(course: Course, place: int, clock: Clock) -> tuple[Estimate, Estimate | None]:
     """Of stage 2 if it has enough launches, with that of all launches, else of stage 1; arrays of one case."""
-    first, second = (_values(stage, clock)[[place]] for stage in (course.screening, course))
+    first, second = (stage.by_clock[clock][[place]] for stage in (course.screening, course))
     second = second[:, : course.pairs_used[place]]
     if np.sum(~np.isnan(second)) < FEWEST_PAIRS:
         return _screened_estimate(course, place, clock), None
-    prior = _prior(course.screening, clock)
+    prior = course.priors[clock]
     return moderated(estimate(second), prior), moderated(estimate(np.hstack((first, second))), prior)
 
 
 def _screened_estimate(course: Course, place: int, clock: Clock) -> Estimate:
-    return moderated(estimate(_values(course.screening, clock)[[place]]), _prior(course.screening, clock))
-
-
-def _values(stage: Screening | Course, clock: Clock) -> Floats:
-    return stage.wall_values if clock == "wall" else stage.values
-
-
-def _prior(screening: Screening, clock: Clock) -> Prior:
-    judged = screening.guard if clock == "wall" and screening.guard is not None else screening.screened
-    return judged.prior
+    return moderated(estimate(course.screening.by_clock[clock][[place]]), course.priors[clock])
 
 
 def _effect(found: Estimate, verdict: Verdict, rules: Rules) -> Effect | None:

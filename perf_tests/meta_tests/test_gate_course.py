@@ -125,12 +125,15 @@ def test_a_time_limit_ends_the_gate_between_cases_and_is_no_success(project: Pat
     watch = AMinuteACase(None, None, 3, 300, lambda: 60 * minutes - clock[0], clock=clock)
     run = gated(project, {}, {}, watch=watch)
     samples = read_samples(run.paths[0])
-    assert (len(samples.measurements), samples.end) == (cases, "budget")
-    assert result_of(run).exit_code == 0
+    assert (len(samples.measurements), samples.end) == (cases, "time_limit")
+    assert (result_of(run).verdict, result_of(run).exit_code) == (RunVerdict.UNFINISHED, 4)
+    assert "--time-limit ended the gate with 3 of 3 cases undecided" in result_of(run).reason
     session = Mock(exitstatus=0)
     GatePlugin(run, watch, {}).pytest_sessionfinish(session)
     assert session.exitstatus == 4
-    assert "ended the gate with 3 of 3 cases undecided, which is no success" in run.notes[-1]
+    said = report_lines(result_of(run), run.header, run.plan.rules)
+    assert said[-1].startswith("gate: UNFINISHED: --time-limit")
+    assert not any("PASSED" in line for line in said)
 
 
 def test_a_case_that_means_something_else_at_base_is_new_and_says_in_what(project: Path) -> None:

@@ -91,7 +91,7 @@ def test_pairs_that_agree_say_too_little_when_they_are_few() -> None:
 def test_a_suspect_is_cleared(mean: float, spread: float, at_an_earlier_look: bool, at_the_last: bool) -> None:
     values, screened = values_about([mean], spread, 12), suspected(1)
     for is_last, is_cleared in ((False, at_an_earlier_look), (True, at_the_last)):
-        after = decisions.confirm_values(values, screened, decisions.nothing_confirmed(screened), 1e-4, RULES, is_last)
+        after = decisions.confirm_values(values, screened, decisions.confirmed_so_far(screened), 1e-4, RULES, is_last)
         assert (after.slower[0], after.cleared[0]) == (False, is_cleared)
 
 
@@ -99,7 +99,7 @@ def test_who_may_be_faster_by_what_matters_is_measured_on() -> None:
     values = values_about([-0.03], 0.02, 12)
     for faster in (False, True):
         screened = suspected(1, faster)
-        before = decisions.nothing_confirmed(screened)
+        before = decisions.confirmed_so_far(screened)
         after = decisions.confirm_values(values, screened, before, 1e-9, RULES, is_last=False)
         assert after.cleared[0] != faster
 
@@ -108,12 +108,13 @@ def spent(cases: list[SimulatedCase], rules: Rules) -> float:
     return sum(look.level for look in course_of(gate_run(cases, rules, 1), rules).looks)
 
 
-def test_the_looks_spend_alpha_less_the_part_of_the_suite() -> None:
+def test_the_looks_spend_alpha_less_the_parts_of_the_suite_and_of_the_first_look() -> None:
     cases = [SimulatedCase(f"case {place}", pair_spread=0.2) for place in range(6)]
-    assert spent(cases, RULES) == pytest.approx(RULES.alpha * (1 - RULES.suite_share))
+    assert spent(cases, RULES) == pytest.approx(RULES.alpha * (1 - RULES.suite_share - RULES.first_share))
 
 
 def test_where_cpu_time_decides_wall_time_has_its_own_part() -> None:
     rules = replace(RULES, clock="cpu")
     cases = [SimulatedCase(f"case {place}", pair_spread=0.2, cpu_pair_spread=0.2) for place in range(6)]
-    assert spent(cases, rules) == pytest.approx(rules.alpha * (1 - rules.suite_share) * (1 - rules.guard_share))
+    left = 1 - rules.suite_share - rules.first_share
+    assert spent(cases, rules) == pytest.approx(rules.alpha * left * (1 - rules.guard_share))

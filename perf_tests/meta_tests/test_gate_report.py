@@ -26,7 +26,7 @@ def samples() -> GateSamples:
     cases = [SimulatedCase(f"t.py::test_quiet[{place}]") for place in range(8)]
     cases += [SimulatedCase(SLOW, slowdown=0.05), SimulatedCase(NOISY, slowdown=0.03, pair_spread=0.1)]
     cases += [SimulatedCase(GONE), SimulatedCase(NASTY)]
-    samples = gate_run(cases, RULES, seed=1)
+    samples = gate_run(cases, RULES, seed=3)
     for case, reason in ((GONE, "model/ lost\nit"), (NASTY, "a * b")):
         samples.add({"event": "outcome", "case": case, "side": "head", "outcome": "absent", "reason": reason})
     samples.add({"event": "exact", "case": SLOW, "counter": "saved_bytes", "old": 1000, "new": 1100})
@@ -147,6 +147,11 @@ def test_a_machine_that_cannot_tell_says_what_it_can(result: GateResult, lines: 
     assert f"This run could detect a {result.detectable:.1%} slowdown with 80 % power." in lines
 
 
+def test_what_all_cases_say_together_is_said_of_every_run(result: GateResult, lines: list[str]) -> None:
+    assert result.suite is not None
+    assert any(line.startswith(f"All cases together: head takes {result.suite.effect:+.1%} (") for line in lines)
+
+
 def test_a_run_that_ended_early_says_what_its_own_pairs_could_detect(samples: GateSamples, result: GateResult) -> None:
     kept = replace(samples, events=[End("budget")])
     (pairs, *_), last = samples.pairs(2), samples.pairs(2)[11]
@@ -158,8 +163,11 @@ def test_a_run_that_ended_early_says_what_its_own_pairs_could_detect(samples: Ga
     assert early.detectable is not None
     assert result.detectable is not None
     assert early.detectable > 1.1 * result.detectable
-    assert too_early.detectable is None
-    lines = report_lines(too_early, samples.header, RULES)
+    assert too_early.detectable is not None
+    assert too_early.detectable > RULES.far, "its first look alone could call anything SLOWER"
+    without_look = conclude(replace(kept, measurements=samples.measurements[:24]), RULES)
+    assert without_look.detectable is None
+    lines = report_lines(without_look, samples.header, RULES)
     assert "This run ended with too few launch pairs to call any case SLOWER." in lines
 
 

@@ -8,7 +8,8 @@ import pytest
 from scipy import stats
 
 from perf_tests.gate.course import course_of
-from perf_tests.gate.decisions import confirm_values, nothing_confirmed, screen_values, stage_two_estimate
+from perf_tests.gate.decisions import confirm_values, confirmed_so_far, screen_values, stage_two_estimate
+from perf_tests.gate.first_look import far_slower
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.statistics import Floats
 from perf_tests.gate.suite import POWER_OF_DETECTION, detectable_slowdown
@@ -88,14 +89,14 @@ def test_intervals_by_the_variance_of_the_suite_alone_would_be_caught(monkeypatc
     monkeypatch.setattr(
         gate_simulation, "stage_two_estimate", lambda *given: replace(stage_two_estimate(*given), own=None)
     )
-    _, share = coverage(np.random.default_rng(13), Machine(0.03, 0.5), RULES.margin, 150, 3)
+    _, share = coverage(np.random.default_rng(13), Machine(0.03, 0.5), RULES.margin, 400, 3)
     assert stats.binomtest(share.count, share.of, gate_simulation.COVERAGE, "less").pvalue < IMPROBABLE
 
 
 def confirmed(first: Floats, second: Floats, rules: Rules = RULES) -> tuple[list[bool], list[bool]]:
     """Which cases one last look calls slower and faster."""
     screened = screen_values(first, rules)
-    after = confirm_values(second, screened, nothing_confirmed(screened), rules.alpha, rules, is_last=True)
+    after = confirm_values(second, screened, confirmed_so_far(screened), rules.alpha, rules, is_last=True)
     return after.slower.tolist(), after.faster.tolist()
 
 
@@ -121,14 +122,17 @@ def test_a_whole_run_is_judged_as_its_pair_values_are() -> None:
     """The simulation's short cut and the shipped way decide alike."""
     cases = [SimulatedCase(f"case {place}", pair_spread=0.02) for place in range(9)]
     cases.append(SimulatedCase("slow", slowdown=0.04, pair_spread=0.02))
+    cases.append(SimulatedCase("far slower", slowdown=0.5, pair_spread=0.01))
     for seed in range(5):
         course = course_of(gate_run(cases, RULES, seed), RULES)
-        screened = screen_values(course.screening.values, RULES)
-        state = nothing_confirmed(screened)
+        first = far_slower(course.screening.values[:, : RULES.first_look], RULES.first_level, RULES)
+        screened = screen_values(course.screening.values, RULES, first)
+        state = confirmed_so_far(screened, first)
         for look in course.looks:
-            level = RULES.alpha * (1 - RULES.suite_share) * RULES.look_shares[look.number - 1]
+            level = RULES.stage_two_alpha * RULES.look_shares[look.number - 1]
             is_last = look.pairs == RULES.confirm_looks[-1]
-            state = confirm_values(course.values[:, : look.pairs], screened, state, level, RULES, is_last)
+            values = course.by_clock["wall"][:, : look.pairs]
+            state = confirm_values(values, screened, state, level, RULES, is_last)
         assert state.slower.tolist() == course.confirmed.slower.tolist()
         assert state.cleared.tolist() == course.confirmed.cleared.tolist()
 
@@ -142,9 +146,11 @@ def test_a_batch_of_suites_is_judged_as_each_alone() -> None:
 
 
 def test_launch_pairs_are_counted_for_who_is_launched() -> None:
-    run = judged_suites(np.random.default_rng(10), Machine(0.01), np.array([0.0] * 9 + [0.1]), RULES, 20)
-    assert set(run.pairs[:, -1]) == {RULES.screen_pairs + RULES.confirm_looks[0]}
-    assert run.pairs[:, :-1].mean() < RULES.screen_pairs + 2
+    truth = np.array([0.0] * 9 + [0.1, math.log(2)])
+    run = judged_suites(np.random.default_rng(10), Machine(0.01), truth, RULES, 20)
+    assert set(run.pairs[:, -2]) == {RULES.screen_pairs + RULES.confirm_looks[0]}
+    assert set(run.pairs[:, -1]) == {RULES.first_look}
+    assert run.pairs[:, :-2].mean() < RULES.screen_pairs + 2
 
 
 @pytest.mark.parametrize("name", PEERS)

@@ -12,7 +12,7 @@ from perf_tests.gate.rules import Clock
 from perf_tests.meta_tests.documents import ROOT, block, indented, page
 from perf_tests.proofs import gate_worth
 from perf_tests.proofs.compact_trials import TrialsByProof, trials_under
-from perf_tests.proofs.gate_relabelled import RULES, coverage, recorded_values, relabelled, unchanged_runs
+from perf_tests.proofs.gate_relabelled import RULES, coverage, first_looks, recorded_values, relabelled, unchanged_runs
 from perf_tests.proofs.gate_simulation import COVERAGE, PAIRS_SHOWN
 
 KEPT = ROOT / ".benchmarks/epyc-2core/gate"
@@ -34,6 +34,16 @@ def test_the_page_says_how_many_relabelled_runs_raise_an_alarm(trials: TrialsByP
     _, values = recorded_values(runs, decide_clock(runs[0], RULES).clock)
     found = relabelled(np.random.default_rng(2027), values, 10_000)
     assert f"of 10 000 relabelled runs, {found.alarms.count} reports SLOWER" in " ".join(page("gate").split())
+
+
+@pytest.mark.parametrize("clock", get_args(Clock))
+def test_a_first_look_at_the_kept_launches_is_far_from_calling_anything_slower(
+    trials: TrialsByProof, clock: Clock
+) -> None:
+    called, farthest = first_looks(unchanged_runs(trials), clock)
+    assert len(called) >= 300
+    assert not any(called)
+    assert 0 < max(farthest) < RULES.far_spreads / 3, "as the page says"
 
 
 @pytest.mark.parametrize("clock", get_args(Clock))

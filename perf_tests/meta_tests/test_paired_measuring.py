@@ -17,7 +17,9 @@ from perf_tests.gate.samples import GateSamples, SamplesFile, read_samples
 from perf_tests.own.repository import Repository
 from perf_tests.paired import measuring as measuring_module
 from perf_tests.paired.draws import (
+    FEWEST_LONG_QUADRUPLES,
     FEWEST_QUADRUPLES,
+    LONG_QUADRUPLE_SECONDS,
     MOST_QUADRUPLES,
     QUADRUPLES_SECONDS,
     draw_cores,
@@ -304,11 +306,18 @@ def test_a_quadruple_gives_each_side_two_rounds() -> None:
 
 
 def test_short_rounds_get_more_quadruples_within_limits_and_each_order_its_counterpart() -> None:
-    counts = [quadruple_count(QUADRUPLES_SECONDS / short) for short in (1e-3, 1, 7, 10, 13, 1e6)]
+    counts = [quadruple_count(2, QUADRUPLES_SECONDS[2] / short) for short in (1e-3, 1, 7, 10, 13, 1e6)]
     assert counts == sorted(counts)
     assert (counts[0], counts[-1]) == (FEWEST_QUADRUPLES, MOST_QUADRUPLES)
     assert FEWEST_QUADRUPLES < counts[3] < MOST_QUADRUPLES
     assert all(count % 2 == 0 for count in counts)
+
+
+def test_stage_one_measures_long_rounds_least() -> None:
+    long, shorter = LONG_QUADRUPLE_SECONDS, 0.99 * LONG_QUADRUPLE_SECONDS
+    assert (quadruple_count(1, long), quadruple_count(1, shorter)) == (FEWEST_LONG_QUADRUPLES, FEWEST_QUADRUPLES)
+    assert quadruple_count(2, long) == FEWEST_QUADRUPLES
+    assert all(quadruple_count(1, seconds) <= quadruple_count(2, seconds) for seconds in (1e-3, 0.01, 0.1, 1.0))
 
 
 @pytest.mark.parametrize(
@@ -323,6 +332,6 @@ def test_the_first_quadruples_of_short_rounds_are_thrown_away_and_count_as_time_
         run.measure_pair(1, 0, [CASES])
         worked = [(folder / "worked.txt").read_text().splitlines() for folder in (run.trees.base, run.trees.head)]
     orders = [len(line.orders) for line in read_samples(tmp_path / "samples.jsonl").measurements]
-    assert set(orders) == {quadruple_count(rounds * round_seconds)}
+    assert set(orders) == {quadruple_count(1, rounds * round_seconds)}
     of_sentinels = 3 * len(measuring_module.SENTINELS) * len(CASES)
     assert sum(map(len, worked)) - of_sentinels == sum(3 * (count + thrown_away) for count in orders)

@@ -21,6 +21,7 @@ from perf_tests.gate.conclusion import conclude
 from perf_tests.gate.rules import Rules, rules_from_settings
 from perf_tests.gate.samples import read_samples
 from perf_tests.limits.datasheets import gpu_named
+from perf_tests.measures.served import FEWEST_ROUNDS
 from perf_tests.meta_tests.documents import (
     OMITTED,
     PAGES,
@@ -160,6 +161,12 @@ def test_what_the_audit_holds_figures_to_is_described_by_its_own_numbers() -> No
 def test_the_gate_is_described_with_its_own_numbers() -> None:
     assert Rules().screen_pairs == 6
     assert "first stage of six pairs" in page("gate")
+    assert (Rules().first_look, Rules().far, Rules().far_spreads, Rules().matters) == (3, 0.15, 10, 0.03)
+    said = " ".join(page("gate").split())
+    assert "A first look after three pairs" in said
+    assert "more than 15 % in each of the three, by ten times what launch pairs scatter by" in said
+    assert FEWEST_ROUNDS == 2
+    assert "Long rounds are warm after two" in said
     (limit,) = re.findall(r"--gate-minutes .*\(default: (\d+)\)", page("options"))
     assert f"`--gate-minutes` ({limit})" in README
 

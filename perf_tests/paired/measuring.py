@@ -9,7 +9,15 @@ from perf_tests.gate.events import ABSENT, ORDERS, SIDES, NoTiming, PairTime, Re
 from perf_tests.gate.exact_counters import exact_events
 from perf_tests.gate.samples import SamplesFile
 from perf_tests.instruments.cores import keep_on, let_go, processors_for
-from perf_tests.paired.draws import Draw, draw_cores, draw_order, draw_pair, draw_quadruples, quadruple_count
+from perf_tests.paired.draws import (
+    QUADRUPLES_SECONDS,
+    Draw,
+    draw_cores,
+    draw_order,
+    draw_pair,
+    draw_quadruples,
+    quadruple_count,
+)
 from perf_tests.paired.launch_pair import START_SECONDS, launched
 from perf_tests.paired.trees import Trees
 from perf_tests.paired.watch import Watch
@@ -75,6 +83,11 @@ class Measuring:
     idle_cpu_seconds: float = 0.0
     """CPU time that workers used while they waited; it should be close to 0."""
     turns: int = 0
+    case_seconds: dict[str, float] = field(default_factory=dict)
+    """Of the latest launch pair that measured a case, with its set-up."""
+    launch_seconds: float = 0.0
+    """What the latest launch pair took beside its cases."""
+    last_stage: int = 1
     _deaths: dict[str, int] = field(default_factory=dict)
 
     def measure_pair(self, stage: int, pair: int, groups: Iterable[Sequence[str]]) -> float:
@@ -83,6 +96,7 @@ class Measuring:
         order = [case for case in draw_order(self.seed, pair, groups) if case not in self.left_out]
         self.trees.move(draw.base_name, draw.head_name)
         self.watch.pair_begins(stage, pair, len(order))
+        self.last_stage = stage
         part = _PairPart(self, stage, pair, order, draw)
         start, counting_seconds = time.monotonic(), self.counting_seconds
         while part.left:
@@ -94,7 +108,13 @@ class Measuring:
             self.samples_file.append(Sentinel(stage, pair, name, side, times).to_line())
         seconds = round(time.monotonic() - start - (self.counting_seconds - counting_seconds), 3)
         self.samples_file.append(PairTime(stage, pair, seconds).to_line())
+        self.launch_seconds = max(0.0, seconds - sum(self.case_seconds.get(case, 0.0) for case in order))
         return seconds
+
+    def expected_seconds(self, stage: int, cases: Sequence[str]) -> float:
+        """Of a launch pair of these cases; stage 2 measures more rounds than they took in stage 1."""
+        more_rounds = QUADRUPLES_SECONDS[stage] - QUADRUPLES_SECONDS[self.last_stage]
+        return self.launch_seconds + sum(self.case_seconds.get(case, 0.0) + more_rounds for case in cases)
 
     def count_cases(self, cases: Sequence[str], workers: Mapping[Side, WorkerProcess]) -> None:
         """Keep the exact counters of both sides; a worker that fails in it costs no case its time."""
@@ -163,7 +183,9 @@ class _PairPart:
             for case in list(self.left):
                 self.at_hand = case
                 measuring.watch.case_begins(case, self._all.index(case))
+                start = time.monotonic()
                 self._measure_case(case, workers)
+                measuring.case_seconds[case] = time.monotonic() - start
                 self.left.remove(case)
                 self.at_hand = None
             if measuring.counts:
@@ -248,7 +270,8 @@ class _PairPart:
         unmeasured = 1 if round_seconds < PRIMED_BELOW_SECONDS else 0
         patience_seconds = self.measuring.answer_seconds + 100 * round_seconds
         quadruple_seconds = round_seconds * sum(unmeasured + rounds for _, rounds in turns(ORDERS[0]))
-        orders = draw_quadruples(self.measuring.seed, self.pair, case, quadruple_count(quadruple_seconds))
+        count = quadruple_count(self.stage, quadruple_seconds)
+        orders = draw_quadruples(self.measuring.seed, self.pair, case, count)
         if unmeasured:
             for order in orders[:SETTLING_QUADRUPLES]:
                 self._measure_quadruple(order, workers, unmeasured, patience_seconds)

@@ -13,7 +13,8 @@ from perf_tests.bench.against import Against
 from perf_tests.cases import Case
 from perf_tests.gate.accepted import FILE_NAME, effective, read_accepted, read_accepted_of_base
 from perf_tests.gate.conclusion import GateResult, RunVerdict, conclude, next_step
-from perf_tests.gate.events import SIDES, End, EndReason, Side
+from perf_tests.gate.engines import PRESENT_ENGINE
+from perf_tests.gate.events import SIDES, End, EndReason, LeftOut, Side
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import SamplesFile
 from perf_tests.gate.verdicts import OF_TWO_BUILDS
@@ -21,6 +22,7 @@ from perf_tests.instruments.cores import can_bind
 from perf_tests.options import Settings
 from perf_tests.own.repository import SUITE, Repository
 from perf_tests.paired.alone import alone
+from perf_tests.paired.enough_time import PairCost, left_out, too_short_sentence
 from perf_tests.paired.launch_pair import STEADY
 from perf_tests.paired.measuring import Measuring
 from perf_tests.paired.other_python import OtherPython, build_here
@@ -111,7 +113,7 @@ def _measure_and_judge(run: GateRun, trees: Trees, watch: Watch) -> GateResult:
         python_of_base=plan.python_of_base.path if plan.python_of_base else None,
     )
     try:
-        samples_file.append(End(_measure_until_decided(plan, measuring)).to_line())
+        samples_file.append(End(_measure_until_decided(run, measuring)).to_line())
     except BaseException:
         # A disk that refused a line refuses this one too; its own exception is propagating.
         with suppress(OSError):
@@ -124,25 +126,40 @@ def _measure_and_judge(run: GateRun, trees: Trees, watch: Watch) -> GateResult:
     return conclude(samples_file.samples, plan.rules)
 
 
-def _measure_until_decided(plan: GatePlan, measuring: Measuring) -> EndReason:
+def _measure_until_decided(run: GateRun, measuring: Measuring) -> EndReason:
     """Why it stopped."""
-    start, pair, last_pair_seconds = time.monotonic(), 0, 0.0
+    plan, start, pair = run.plan, time.monotonic(), 0
+    samples = measuring.samples_file.samples
     while True:
-        step = next_step(measuring.samples_file.samples, plan.rules)
+        step = next_step(samples, plan.rules)
         cases = [case for case in step.cases if case not in measuring.left_out] if step else []
         if step is None or not cases:
             return "finished"
         # The user's time limit is for measuring, not for counting.
         measured_seconds = time.monotonic() - start - measuring.counting_seconds
-        if pair and measured_seconds + last_pair_seconds > plan.seconds:
+        if pair and measured_seconds + measuring.expected_seconds(step.stage, cases) > plan.seconds:
             return "budget"
         by_model = groupby(cases, key=lambda case_id: plan.cases[case_id].built_from)
-        # Pairs of one stage take about the same time; those of stage 2 have fewer cases.
         try:
-            last_pair_seconds = measuring.measure_pair(step.stage, pair, [list(group) for _, group in by_model])
+            measuring.measure_pair(step.stage, pair, [list(group) for _, group in by_model])
         except OutOfTimeError:
-            return "budget"
+            return "time_limit"
+        if pair == 0:
+            _leave_out(run, measuring)
         pair += 1
+
+
+def _leave_out(run: GateRun, measuring: Measuring) -> None:
+    """After the first launch pair: measure fewer cases well where the time is too short for all."""
+    measured = {case: measuring.case_seconds[case] for case in run.plan.cases if case in measuring.case_seconds}
+    cost = PairCost(measuring.launch_seconds, measured)
+    left = left_out(measuring.samples_file.samples, cost, run.plan.rules, run.plan.seconds)
+    for case in left:
+        measuring.samples_file.append(LeftOut(case).to_line())
+    if left:
+        said = too_short_sentence(left, cost, run.plan.rules, run.plan.seconds)
+        measuring.watch.say(said)
+        run.notes.append(said)
 
 
 def _why_not_counted(plan: GatePlan, trees: Trees) -> str | None:
@@ -177,6 +194,7 @@ def _header(plan: GatePlan, trees: Trees, seed: int) -> tuple[Json, list[str]]:
     if plan.python_of_base is not None and plan.against.other_option is None:
         notes.append(f"Exact counters are shown and fail nothing, because {OF_TWO_BUILDS}.")
     header: Json = {
+        "engine": PRESENT_ENGINE,
         "base": sides["base"],
         "head": sides["head"],
         "machine_info": plan.machine_info,

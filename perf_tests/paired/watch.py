@@ -29,7 +29,6 @@ class Watch:
     """The run's budget."""
     seconds_left: Callable[[], float] | None = None
     """Until the run's time limit; None without one."""
-    is_out_of_time: bool = False
     _start: float = field(default_factory=time.monotonic)
     _prefix: str = ""
     _cases: int = 0
@@ -54,7 +53,6 @@ class Watch:
 
     def _end_unless_left(self, seconds: float) -> None:
         if self.seconds_left is not None and seconds > self.seconds_left():
-            self.is_out_of_time = True
             raise OutOfTimeError
 
     def case_begins(self, case: str, place: int) -> None:
@@ -69,6 +67,13 @@ class Watch:
             left_words = f"at most {left / 60:.0f} min left"
             text = f"{self._prefix}  case {place + 1} of {self._cases}  {left_words}  {case_name(case)}"
             self.line.rewrite(text, erase=True)
+
+    def say(self, sentence: str) -> None:
+        """Above the line that shows the progress."""
+        self.ends()
+        if self.terminal is not None:
+            self.terminal.ensure_newline()
+            self.terminal.write_line(sentence)
 
     def ends(self) -> None:
         if self.line is not None:

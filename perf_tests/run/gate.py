@@ -195,13 +195,8 @@ class GatePlugin:
             return
         if result.exit_code:
             session.exitstatus = result.exit_code
-        elif self.watch.is_out_of_time:
-            session.exitstatus = pytest.ExitCode.USAGE_ERROR
-            left = sum(row.verdict in (Verdict.UNDECIDED, Verdict.NOT_MEASURED) for row in result.cases)
-            self.run.notes.append(
-                f"--time-limit ended the gate with {left} of {len(result.cases)} cases undecided, which is no success; "
-                "give it more minutes or fewer cases."
-            )
+        if result.verdict == RunVerdict.UNFINISHED:
+            self.run.notes.append("An unfinished gate is no success; give it more minutes or fewer cases.")
         if summary is not None:
             try:
                 write_whole(summary, markdown(result, self.run.header, self.run.plan.rules).encode())

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 from perf_tests.gate.accepted import FILE_NAME, SUITE, Acceptance, toml_entries
-from perf_tests.gate.conclusion import GateResult, RunVerdict
+from perf_tests.gate.conclusion import GateResult
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.suite import Shift
 from perf_tests.gate.verdicts import LOST, CaseResult, Effect, ExactResult, Verdict
@@ -231,6 +231,10 @@ def _condition_lines(result: GateResult, header: Json, rules: Rules) -> list[str
         f"SLOWER: a slowdown above {rules.margin:.1%} is significant; a run without one reports SLOWER with "
         f"probability at most {rules.alpha:.1%}. {ok_means(rules)}"
     ]
+    if result.suite is not None and not result.suite.is_significant:
+        lines += [
+            f"All cases together: head takes {result.suite.effect:+.1%} ({interval_words(result.suite)} at 95 %)."
+        ]
     if result.detectable is not None:
         lines += [f"This run could detect a {result.detectable:.1%} slowdown with 80 % power."]
     elif any(row.verdict == Verdict.UNDECIDED for row in result.cases):
@@ -246,8 +250,6 @@ def verdict_sentence(result: GateResult) -> str:
     exact = sum(row.is_failure for row in result.exact)
     counted = tally(result.cases) + (f", {exact} counters rose" if exact else "")
     reason = f": {result.reason}" if result.reason else ""
-    if result.verdict == RunVerdict.UNDECIDED:
-        reason = ": --gate-undecided=fail"
     return f"gate: {result.verdict}{reason} ({counted or 'no cases'})"
 
 
