@@ -3,7 +3,7 @@
 So the rest of the time goes to the other cases. None is called OK so early: those that stop then would be the ones that
 by chance scattered least, and the spread that the suite lends to all cases would become too small.
 
-A case is far slower where every launch pair shows a slowdown that launches of the same code hardly reach, and their mean
+A case is far slower where each launch pair shows a slowdown that launches of the same code hardly reach, and their mean
 is many times what launch pairs scatter by. Three launches are too few for the exact test, which this replaces; a t test
 at a share of alpha holds too.
 """
