@@ -30,9 +30,11 @@ from perf_tests.instruments.kernel_cost import (
     mutated_tensors,
     operator_name,
     rate_of,
+    summed_of,
     tensors_in,
 )
 from perf_tests.instruments.storage_tracker import CUDA_BLOCK_BYTES, TEMPORARIES, StorageBlock, StorageTracker
+from perf_tests.instruments.strided_kernels import strided_elements
 from perf_tests.instruments.torch_private import (
     DataDependentOutputException,
     FakeTensor,
@@ -179,7 +181,8 @@ class Counting(TorchDispatchMode):
             launches = launches_of(name, args, self.on_cuda)
             if launches == 1 and self.on_cuda:
                 launches = index_splits(func, name, args, inputs, outputs)
-            self._count(name, launches, args, kwargs, inputs, outputs)
+            strided = strided_elements(func, name, inputs, outputs) if self.on_cuda else 0
+            self._count(name, launches, strided, args, kwargs, inputs, outputs)
         return result
 
     def _number_on_the_host(self, func: Any, args: tuple[Any, ...]) -> Any:
@@ -205,6 +208,7 @@ class Counting(TorchDispatchMode):
         self,
         name: str,
         launches: int,
+        strided: int,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         inputs: list[Tensor],
@@ -216,8 +220,9 @@ class Counting(TorchDispatchMode):
             return
         # All launches of one operation share its bytes; no byte is lost in dividing.
         share, left_over = divmod(touched, launches)
-        self._current.kernels[KernelCost(name, flops, share + 1, rate)] += left_over
-        self._current.kernels[KernelCost(name, flops, share, rate)] += launches - left_over
+        rest = rate, strided // launches, summed_of(name, args)
+        self._current.kernels[KernelCost(name, flops, share + 1, *rest)] += left_over
+        self._current.kernels[KernelCost(name, flops, share, *rest)] += launches - left_over
 
     def _counters(self, part: _OpenPart) -> PartCounters:
         during = self.tracker.changes[part.first_change : part.last_change]

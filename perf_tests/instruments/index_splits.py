@@ -17,7 +17,7 @@ LARGEST_INDEX = 2**31 - 1
 
 _REDUCTIONS = {"aten.sum", "aten.mean", "aten.max", "aten.min", "aten.amax", "aten.amin", "aten.linalg_vector_norm"}
 _FILLS = {"aten.fill_", "aten.full", "aten.zero_", "aten.zeros", "aten.zeros_like", "aten.new_zeros", "aten.ones_like"}
-_COPIES = {"aten._to_copy", "aten.copy_", "aten.clone"}
+COPIES = {"aten._to_copy", "aten.copy_", "aten.clone"}
 _ALONG_INDEX = {"aten.gather", "aten.scatter", "aten.scatter_", "aten.scatter_add", "aten.scatter_add_"}
 
 Strides = list[int]
@@ -33,13 +33,13 @@ def index_splits(operator: Any, name: str, args: tuple[Any, ...], inputs: list[T
         return _along_index(args)
     if name in _REDUCTIONS:
         tensors = inputs[:1]
-    elif name in _COPIES and len({tensor.dtype for tensor in tensors}) == 1:
+    elif name in COPIES and len({tensor.dtype for tensor in tensors}) == 1:
         if all(tensor.is_contiguous() for tensor in tensors):
             return 1  # cudaMemcpyAsync
-    elif name not in _FILLS | _COPIES and torch.Tag.pointwise not in operator.tags:
+    elif name not in _FILLS | COPIES and torch.Tag.pointwise not in operator.tags:
         return 1
     shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
-    return _parts(*_coalesced(list(shape), [_strides_in(tensor, shape) for tensor in tensors]))
+    return _parts(*coalesced(list(shape), [strides_in(tensor, shape) for tensor in tensors]))
 
 
 def _along_index(args: tuple[Any, ...]) -> int:
@@ -54,7 +54,7 @@ def _byte_strides(tensor: Tensor) -> Strides:
     return [stride * tensor.element_size() for stride in tensor.stride()]
 
 
-def _strides_in(tensor: Tensor, shape: Sequence[int]) -> Strides:
+def strides_in(tensor: Tensor, shape: Sequence[int]) -> Strides:
     """Of `tensor` broadcast to `shape`."""
     own = [stride if size > 1 else 0 for size, stride in zip(tensor.shape, _byte_strides(tensor), strict=True)]
     return [0] * (len(shape) - tensor.dim()) + own
@@ -64,7 +64,7 @@ def _last_byte(sizes: Sequence[int], strides: Strides) -> int:
     return 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
 
 
-def _coalesced(sizes: list[int], strides: list[Strides]) -> tuple[list[int], list[Strides]]:
+def coalesced(sizes: list[int], strides: list[Strides]) -> tuple[list[int], list[Strides]]:
     """Neighbouring dimensions that every operand walks as one are one."""
     for dim in reversed(range(len(sizes) - 1)):
         if all(own[dim] == sizes[dim + 1] * own[dim + 1] for own in strides):

@@ -108,6 +108,11 @@ def flops_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     return 0
 
 
+def summed_of(name: str, args: tuple[Any, ...]) -> int:
+    """K of an (M, K) by (K, N) product; 0 for everything else."""
+    return int(args[MATRIX_PRODUCTS[name]].shape[-1]) if name in MATRIX_PRODUCTS else 0
+
+
 def _fused_attention_flops(
     products: int, query_place: int, is_causal_place: int, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> int:

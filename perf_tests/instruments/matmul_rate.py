@@ -43,6 +43,14 @@ def memory_rate(device: Device) -> Rate:
     return rate_of(lambda: torch.add(left, right, out=out), 3 * 4 * elements, device)
 
 
+def strided_rate(device: Device) -> Rate:
+    """Elements/s of the difference of a matrix and a column, which is broadcast."""
+    elements = _ARRAY_BYTES[device.torch_device.type] // 4
+    matrix, out = (torch.ones(elements // 4096, 4096, device=device.torch_device) for _ in range(2))
+    column = matrix[:, :1].clone()
+    return rate_of(lambda: torch.sub(matrix, column, out=out), elements, device)
+
+
 def rate_of(work: Callable[[], object], amount: int, device: Device) -> Rate:
     """`amount` over the seconds of one call; on a device without events both rates are that of the fastest call."""
     if device.record_event() is None:

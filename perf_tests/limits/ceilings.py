@@ -33,14 +33,24 @@ class Ceilings:
     bytes_per_second: float
     """Memory traffic of operations on large tensors."""
     launch_seconds: float
-    """Host time between two launches of an eager forward pass or optimizer."""
+    """Host time of one launch of an eager forward pass, on a fast host."""
     backward_launch_seconds: float
-    """The same for launches by autograd's thread."""
+    """The same of a backward pass, whose launches autograd's thread makes."""
+    bare_launch_seconds: float
+    """The same where only operators run and no modules: an optimizer's loop, attention alone."""
     launches_overlap: bool
     """Whether the device works while the host launches; a CPU is both."""
     source: str
     burst_flops_per_second: Mapping[str, float] = field(default_factory=dict)
     """Of matrix products at the best moment, where it was measured apart."""
+    host_spread: float = 1.0
+    """How many times as long a typical host takes as a fast one; 1 where the host is known."""
+    strided_elements_per_second: float | None = None
+    """Of elementwise kernels with a broadcast or transposed operand; None where only memory traffic bounds them."""
+    last_wave_elements: int = 0
+    """Of a product on tensor cores: elements of the result that the idle part of the last wave of tiles would hold."""
+    kernel_seconds: float = 0.0
+    """Of every kernel besides its work: filling the device, emptying it, and the gap to the next."""
 
     @property
     def highest_flops_per_second(self) -> dict[str, float]:
@@ -64,43 +74,65 @@ class Ceilings:
             "bytes_per_second": self.bytes_per_second,
             "launch_seconds": self.launch_seconds,
             "backward_launch_seconds": self.backward_launch_seconds,
+            "bare_launch_seconds": self.bare_launch_seconds,
+            "host_spread": self.host_spread,
         }
         for name, value in figures.items():
             if not 0 < value < float("inf"):
                 raise ValueError(f"{name} of {self.name} is {value}; a ceiling is a finite number above 0.")
 
 
-# Fractions of a datasheet's peak that PyTorch's eager kernels reach on large shapes. 0.6, 0.5 and 0.85 are rules of
-# thumb, not fitted here. Square products of 8192 in bf16 reach 0.8 on an H100 and an H200, and large streams 0.9 of the
-# bandwidth; a model's products are smaller, and with those two the published times of Hopper in 16 bits are missed by
-# 23 % in the median instead of 10 %. Cards with 64 FP32 lanes per multiprocessor instead of 128 feed them better: 0.8
-# is fitted to five synchronised times on an A100 (kbjiang/cs336-assignment2-systems-mine), which no validation uses.
-MATMUL_EFFICIENCY = {"fp32": 0.6, "tf32": 0.5, "bf16": 0.5, "fp16": 0.5}
-FP32_EFFICIENCY_WITH_64_LANES = 0.8
-CARDS_WITH_64_LANES = ("P100", "V100", "T4", "A100", "A800")
-MEMORY_EFFICIENCY = 0.85
+TENSOR_EFFICIENCY, MEMORY_EFFICIENCY = 0.8, 0.9
+"""Of the datasheet's peak, in 16 bits and TF32 and of memory: square products of 8192 on an H100 and an H200 reach the
+first, streams of 1 GiB the second."""
 
-# Host time of one launch, which no datasheet gives: medians over the published times that launches bound, printed by
-# `python -m perf_tests.proofs.predicted_times`. Hosts differ by a factor of 4 and more.
-LAUNCH_SECONDS = 44e-6
-BACKWARD_LAUNCH_SECONDS = 29e-6
+# The rest is fitted to published times of whole models; `python -m perf_tests.proofs.sources_left_out` fits it again
+# without each source in turn. Cards with 64 FP32 lanes per multiprocessor feed them better than those with 128.
+FP32_EFFICIENCY, FP32_EFFICIENCY_WITH_64_LANES = 0.6, 0.85
+CARDS_WITH_64_LANES = ("P100", "V100", "T4", "A100", "A800")
+LAST_WAVE_ELEMENTS = 2**21
+KERNEL_SECONDS = 3e-6
+
+STRIDED_ELEMENTS_PER_CLOCK = 1.0
+"""By a multiprocessor: on an A100 the kernels `elementwise_kernel` of a published profile move two float32 in 1.18 to
+1.26 TB/s, where `vectorized_elementwise_kernel` moves them in 1.81 (damek/cs336-assignment2-systems)."""
+
+FAST_HOST_LAUNCH_SECONDS = {"forward": 24e-6, "backward": 15e-6, "bare": 7e-6}
+HOST_SPREAD = 2.5
+"""The middle of the range is the median over published sources, each with its fastest launch, because disturbances only
+add; the range is this wide because hosts differ so much."""
 
 
 def ceilings_of(gpu: Gpu) -> Ceilings:
+    fast = FAST_HOST_LAUNCH_SECONDS
     return Ceilings(
         name=gpu.name,
         matmul_flops_per_second={
             precision: rate * _matmul_efficiency(gpu, precision) for precision, rate in gpu.rates.items()
         },
         bytes_per_second=gpu.bytes_per_second * MEMORY_EFFICIENCY,
-        launch_seconds=LAUNCH_SECONDS,
-        backward_launch_seconds=BACKWARD_LAUNCH_SECONDS,
+        launch_seconds=fast["forward"],
+        backward_launch_seconds=fast["backward"],
+        bare_launch_seconds=fast["bare"],
         launches_overlap=True,
-        source=f"{gpu.source}, times the fraction that eager kernels reach; launch rate of a typical host",
+        source=f"{gpu.source}, times the fraction that eager kernels reach; launches of a fast to a typical host",
+        host_spread=HOST_SPREAD,
+        strided_elements_per_second=_multiprocessor_clocks(gpu) * STRIDED_ELEMENTS_PER_CLOCK,
+        last_wave_elements=LAST_WAVE_ELEMENTS,
+        kernel_seconds=KERNEL_SECONDS,
     )
 
 
+def has_64_lanes(gpu: Gpu) -> bool:
+    return gpu.name.startswith(CARDS_WITH_64_LANES)
+
+
+def _multiprocessor_clocks(gpu: Gpu) -> float:
+    """Of all multiprocessors, per second: a lane multiplies and adds once in each."""
+    return gpu.rates["fp32"] / (2 * (64 if has_64_lanes(gpu) else 128))
+
+
 def _matmul_efficiency(gpu: Gpu, precision: str) -> float:
-    if precision == "fp32" and gpu.name.startswith(CARDS_WITH_64_LANES):
-        return FP32_EFFICIENCY_WITH_64_LANES
-    return MATMUL_EFFICIENCY[precision]
+    if precision != "fp32":
+        return TENSOR_EFFICIENCY
+    return FP32_EFFICIENCY_WITH_64_LANES if has_64_lanes(gpu) else FP32_EFFICIENCY

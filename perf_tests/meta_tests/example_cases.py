@@ -23,6 +23,7 @@ CEILINGS = Ceilings(
     bytes_per_second=2e10,
     launch_seconds=1e-5,
     backward_launch_seconds=2e-5,
+    bare_launch_seconds=5e-6,
     launches_overlap=False,
     source="planted",
 )

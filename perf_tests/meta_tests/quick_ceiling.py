@@ -25,7 +25,7 @@ def matmul_rate(precision: Precision, device: Device) -> Rate:
 
 def ceilings_here(device: Device) -> Ceilings:
     slow = replace(CEILINGS, matmul_flops_per_second={"fp32": 1.0}, bytes_per_second=1e15)
-    return replace(slow, launch_seconds=1e-9, backward_launch_seconds=1e-9)
+    return replace(slow, launch_seconds=1e-9, backward_launch_seconds=1e-9, bare_launch_seconds=1e-9)
 
 
 def pytest_configure(config: pytest.Config) -> None:

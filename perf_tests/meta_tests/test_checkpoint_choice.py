@@ -19,7 +19,7 @@ CASE = language_model_case(CONFIG, phase="full_step", size="six layers", batch_s
 
 
 def machine(room_bytes: int = 10**12) -> TargetMachine:
-    return TargetMachine("this CPU", "cpu", Room(room_bytes, "made up"), CEILINGS, None)
+    return TargetMachine("this CPU", "cpu", Room(room_bytes, "made up"), CEILINGS, False)
 
 
 def test_the_checkpoint_that_is_named_is_the_allocators_best(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,10 @@ LEFT, RIGHT, TEN = torch.zeros(3, 5), torch.zeros(5, 7), torch.zeros(10)
 TABLE, ROWS = torch.zeros(1000, 4), torch.tensor([1, 2])
 
 COSTS: dict[str, tuple[Callable[[], object], KernelCost]] = {
-    "a product, 2mnk": (lambda: LEFT @ RIGHT, KernelCost("aten.mm", 2 * 3 * 5 * 7, 4 * (15 + 35 + 21), "fp32")),
+    "a product, 2mnk": (
+        lambda: LEFT @ RIGHT,
+        KernelCost("aten.mm", 2 * 3 * 5 * 7, 4 * (15 + 35 + 21), "fp32", summed=5),
+    ),
     "in-place work reads and writes": (lambda: TEN.add_(1), KernelCost("aten.add_", 0, 80, "")),
     "a fill only writes": (lambda: TEN.zero_(), KernelCost("aten.zero_", 0, 40, "")),
     "a look-up reads its rows": (lambda: TABLE[ROWS], KernelCost("aten.index", 0, 2 * 2 * 16 + 2 * 8, "")),
@@ -96,3 +99,28 @@ def test_a_list_operation_is_one_launch_a_tensor_on_a_cpu_and_loses_no_byte_on_a
     assert sum(on_gpu.values()) == 2
     for kernels in (on_cpu, on_gpu):
         assert sum(kernel.bytes * calls for kernel, calls in kernels.items()) == 2 * 7 * 4 * 111
+
+
+SQUARE, COLUMN, STACK = torch.zeros(4, 6), torch.zeros(4, 1), torch.zeros(2, 4, 6)
+
+
+@pytest.mark.parametrize(
+    "function, elements",
+    [
+        pytest.param(lambda: SQUARE + 1, 0, id="a number is kept"),
+        pytest.param(lambda: SQUARE * SQUARE, 0, id="equally dense"),
+        pytest.param(lambda: SQUARE.t() * SQUARE.t(), 0, id="both transposed"),
+        pytest.param(lambda: STACK.view(2, 24) * STACK.view(1, 2, 24), 0, id="one dense block after merging"),
+        pytest.param(lambda: SQUARE - COLUMN, 24, id="a column is broadcast"),
+        pytest.param(lambda: STACK * SQUARE, 48, id="a matrix is broadcast over a stack"),
+        pytest.param(lambda: SQUARE.t().contiguous(), 24, id="a transposed copy"),
+        pytest.param(lambda: SQUARE.sum(-1), 0, id="a sum has a kernel of its own"),
+        pytest.param(lambda: SQUARE @ SQUARE.t(), 0, id="so has a product"),
+    ],
+)
+def test_only_kernels_of_unequally_dense_tensors_address_each_element(
+    function: Callable[[], object], elements: int
+) -> None:
+    (kernel,) = kernels_of(function, target="cuda")
+    assert kernel.strided_elements == elements
+    assert [kernel.strided_elements for kernel in kernels_of(function)] == [0], "a CPU is not modelled so"

@@ -117,9 +117,9 @@ def test_what_the_measurements_hold_is_given_back_after_the_last_of_them(monkeyp
     """Its model multiplies matrices in two threads, whose workspaces would count in the first case's peak."""
     calls, device = [], CpuDevice(torch.device("cpu"))
 
-    def launch_seconds(_: object) -> tuple[float, float]:
+    def launch_seconds(_: object) -> tuple[float, float, float]:
         calls.append("launches")
-        return 1e-5, 1e-5
+        return 1e-5, 1e-5, 1e-5
 
     for name in ("matmul_rate", "memory_rate"):
         monkeypatch.setattr(machine_ceilings, name, lambda *_: Rate(2.0, 1.0))

@@ -95,7 +95,7 @@ def test_a_prediction_names_the_largest_batch_that_fits() -> None:
         return counters_of(replace(case, batch_size=batch_size)).peak_bytes
 
     room = Room(round(peak_bytes(23) * 1.05), "planted")
-    predicted = predict_step(case, TargetMachine("planted", "cpu", room, CEILINGS, None))
+    predicted = predict_step(case, TargetMachine("planted", "cpu", room, CEILINGS, False))
     assert predicted.largest_batch == 23
     assert predicted.unavoidable_bytes == 4 * 4 * TOY.vocab_size * 4
 

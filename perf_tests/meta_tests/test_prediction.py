@@ -24,8 +24,7 @@ TINY = language_model_case(
 
 
 def machine(room_bytes: int = 10**12) -> TargetMachine:
-    uncertainty = {"launch": 0.5, "compute": 0.3, "memory": 0.3}
-    return TargetMachine("card", "cuda", Room(room_bytes, "made up"), ceilings_of(gpu_named("A100-80GB")), uncertainty)
+    return TargetMachine("card", "cuda", Room(room_bytes, "made up"), ceilings_of(gpu_named("A100-80GB")), True)
 
 
 def at(case: LanguageModelCase, batch_size: int = 4, context: int = 64) -> LanguageModelCase:
@@ -44,10 +43,10 @@ def test_more_tokens_take_no_less_memory_and_no_less_time(phase: str) -> None:
 
 
 def test_an_error_is_stated_only_of_what_was_compared_with_published_times() -> None:
-    assert predict_case(TINY, machine()).uncertainty == 0.5
-    assert predict_case(replace(TINY, attention="sdpa"), machine()).uncertainty is None
-    assert predict_case(cell("forward", 256), machine()).uncertainty is None
-    assert predict_case(TINY, replace(machine(), uncertainty=None)).uncertainty is None
+    assert predict_case(TINY, machine()).is_range_known
+    assert predict_case(cell("forward", 256), machine()).is_range_known
+    assert not predict_case(replace(TINY, attention="sdpa"), machine()).is_range_known
+    assert not predict_case(TINY, replace(machine(), has_published_times=False)).is_range_known
 
 
 def test_a_step_takes_no_less_than_its_longest_part_and_no_more_than_all_of_them() -> None:
@@ -222,6 +221,6 @@ def test_here_is_this_machine_with_its_measured_ceilings(
     data = json.loads(text)
     assert (code, data["machine"], data["source"]) == (0, "this CPU", "planted")
     forward = data["phases"]["forward"]
-    assert forward["uncertainty"] is None
+    assert forward["range_seconds"] is None
     assert forward["identity"]["device"] == "cpu"
     assert sum(forward["shares"].values()) == pytest.approx(1)

@@ -20,6 +20,7 @@ from perf_tests.audit.plausibility import MEASURED_CEILING_MARGIN
 from perf_tests.gate.conclusion import conclude
 from perf_tests.gate.rules import Rules, rules_from_settings
 from perf_tests.gate.samples import read_samples
+from perf_tests.limits import ceilings
 from perf_tests.limits.datasheets import gpu_named
 from perf_tests.measures.served import FEWEST_ROUNDS
 from perf_tests.meta_tests.documents import (
@@ -48,9 +49,11 @@ from perf_tests.proofs import (
     predicted_memory,
     predicted_times,
     quick,
+    sources_left_out,
     suite_against_loop,
     wrong_attention,
 )
+from perf_tests.proofs.published_attention import LONG
 from perf_tests.records.store import read_record
 from perf_tests.views.screens.gate import report_lines
 from perf_tests.views.screens.lines import result_lines
@@ -118,6 +121,7 @@ def test_each_proof_exists(command: str) -> None:
             "predicted_times",
             f"within {predicted_times.MEAN_ERROR_LIMIT:.0%} and {predicted_times.MEDIAN_ERROR_LIMIT:.0%}",
         ),
+        ("sources_left_out", f"within {sources_left_out.DEVICE_ERROR_LIMIT:.0%}"),
         ("predicted_cpu_peak", f"within {predicted_cpu_peak.LIMIT:.1%}"),
         ("wrong_attention", f"{len(wrong_attention.FAULTS)} wrong attention kernels"),
         ("wrong_attention", f"over {wrong_attention.SEEDS} seeds"),
@@ -277,3 +281,20 @@ def test_each_source_file_that_a_page_quotes_exists() -> None:
     assert [
         path for page in PAGES for path in re.findall(folders, page.read_text()) if not (ROOT / path).exists()
     ] == []
+
+
+def test_the_page_on_predictions_states_the_figures_that_they_take() -> None:
+    text = " ".join(page("predict").split())
+    spread = ceilings.HOST_SPREAD
+    ranges = [
+        (f"{us:.0f}", f"{us * spread + 1e-9:.0f}")
+        for us in (1e6 * s for s in ceilings.FAST_HOST_LAUNCH_SECONDS.values())
+    ]
+    forward, backward, bare = (" to ".join(ends) for ends in ranges)
+    assert f"among modules takes {forward} us, by autograd's thread {backward}, of operators alone {bare};" in text
+    shares = ceilings.FP32_EFFICIENCY, ceilings.FP32_EFFICIENCY_WITH_64_LANES
+    assert "reach {:g} of the peak, {:g} on cards with 64".format(*shares) in text
+    assert f"reach {ceilings.TENSOR_EFFICIENCY:g} of the peak and streams {ceilings.MEMORY_EFFICIENCY:g} of" in text
+    long, limit = LONG, sources_left_out.ATTENTION_ERROR_LIMIT
+    assert f"alone from {long} tokens is predicted within {100 * limit:.0f} % in the median" in text
+    assert f"an empty kernel takes {ceilings.KERNEL_SECONDS * 1e6:g} us" in text

@@ -15,7 +15,7 @@ from perf_tests.limits.ceilings import Ceilings
 from perf_tests.limits.cuda_libraries import CudaLibraries
 from perf_tests.limits.datasheets import Gpu
 from perf_tests.limits.least_work import AttentionWork, ModelWork, Work
-from perf_tests.limits.predicted_time import Part, PredictedTime, predicted_time
+from perf_tests.limits.predicted_time import BACKWARD, FORWARD, Part, PredictedTime, predicted_time
 from perf_tests.records.record import Json
 
 WALL_OVER_DEVICE = 0.95
@@ -65,9 +65,12 @@ class Expectation:
     def _roofline(self) -> PredictedTime | None:
         if self.counters is None or self.ceilings is None:
             return None
-        part = Part(self.counters.kernel_launches, self.counters.kernels, self.case.row.timed[-1] == "backward")
+        kind = BACKWARD if self.case.row.timed[-1] == "backward" else FORWARD
+        part = Part(self.counters.kernel_launches, self.counters.kernels, kind)
+        # Nothing that is not measured on this machine belongs to its roofline.
+        ceilings = replace(self.ceilings, kernel_seconds=0.0, last_wave_elements=0)
         try:
-            return predicted_time([part], self.ceilings)
+            return predicted_time([part], ceilings)
         except ValueError:  # the machine has no rate for this precision
             return None
 

@@ -9,7 +9,7 @@ from perf_tests.instruments.counters import WORKSPACES
 from perf_tests.instruments.index_splits import LARGEST_INDEX
 from perf_tests.limits.cuda_libraries import CUDNN
 from perf_tests.limits.gpu_room import FRAGMENTATION_SHARE, MAY_NOT_FIT
-from perf_tests.limits.predicted_time import COMPUTE, LAUNCH, MEMORY
+from perf_tests.limits.predicted_time import COMPUTE, DEVICE_RANGE, HELD, LAUNCH, MEMORY
 from perf_tests.phases import label_of
 from perf_tests.prediction.step import (
     MOST_SEQUENCES,
@@ -20,7 +20,7 @@ from perf_tests.prediction.step import (
     TargetMachine,
 )
 from perf_tests.records.record import Json
-from perf_tests.views.screens.lines import DASH, duration, table
+from perf_tests.views.screens.lines import DASH, duration, duration_range, table
 
 CATEGORIES = (
     "parameters", "gradients", "optimizer state", "activations", "autocast's weight copies", "temporaries", "inputs",
@@ -62,11 +62,11 @@ def checkpoint_lines(choice: CheckpointChoice) -> list[str]:
         )
         for step in choice.steps
     ]
-    header = ("recomputed", "peak", "reached in", "verdict", "full step", "80 % within", "bound by", "of the fastest")
+    header = ("recomputed", "peak", "reached in", "verdict", "full step", "range", "bound by", "of the fastest")
     smallest, fastest = choice.smallest, choice.fastest_that_fits
     lines = [
         f"{_step_name(choice.steps[0])} on {choice.machine.name}", _room(choice.machine), "",
-        *table(header, rows), f"rates and launches: {choice.machine.ceilings.source}",
+        *table(header, rows, left=("bound by",)), *rate_lines(choice.machine),
         *assumption_lines(choice.steps, choice.machine), "",
         f"smallest peak: {_checkpoint_option(smallest)}, {_gb(smallest.peak_bytes)}",
     ]  # fmt: skip
@@ -122,9 +122,20 @@ def peak_lines(phases: Mapping[str, PredictedCase]) -> list[str]:
 
 def time_lines(phases: Iterable[tuple[str, PredictedCase]], machine: TargetMachine) -> list[str]:
     """Predicted times; launching overlaps with kernels, so the shares need not add up to 100 %."""
-    header = ("time", "predicted", "80 % within", "bound by", "launching", "arithmetic", "memory traffic")
+    header = ("time", "predicted", "range", "bound by", "launching", "arithmetic", "memory traffic")
     rows = [(name, *_time_cells(cell)) for name, cell in phases]
-    return [*table(header, rows), f"rates and launches: {machine.ceilings.source}"]
+    return [*table(header, rows, left=("bound by",)), *rate_lines(machine)]
+
+
+def rate_lines(machine: TargetMachine) -> list[str]:
+    """Where rates and ranges come from."""
+    lines = [f"rates and launches: {machine.ceilings.source}"]
+    if machine.has_published_times:
+        host = "a fast to a typical host" if machine.ceilings.host_spread > 1 else "this host"
+        held = "; ".join(f"{count} of {of} bound by {bound}" for bound, (count, of) in HELD.items())
+        kernels = "kernels x {:g} to {:g}".format(*DEVICE_RANGE)
+        lines += [f"range: {host}, {kernels}; it holds, of published times that took no part: {held}"]
+    return lines
 
 
 def assumption_lines(cells: Iterable[PredictedCase], machine: TargetMachine) -> list[str]:
@@ -148,8 +159,9 @@ def assumption_lines(cells: Iterable[PredictedCase], machine: TargetMachine) -> 
 
 def _time_cells(cell: PredictedCase) -> tuple[str, ...]:
     shares = (f"{cell.time.shares[name]:.0%}" for name in (LAUNCH, COMPUTE, MEMORY))
-    uncertainty = "not known" if cell.uncertainty is None else f"+-{cell.uncertainty:.0%}"
-    return duration(cell.time.seconds) if cell.time.seconds else "0 s", uncertainty, cell.time.bound, *shares
+    time = cell.time
+    between = duration_range(time.low_seconds, time.high_seconds) if cell.is_range_known else "not known"
+    return duration(time.seconds) if time.seconds else "0 s", between, time.bound, *shares
 
 
 def remedy_lines(remedies: Mapping[str, PredictedCase]) -> list[str]:
@@ -163,7 +175,7 @@ def remedy_lines(remedies: Mapping[str, PredictedCase]) -> list[str]:
 
 
 def _account_lines(cell: PredictedCase) -> list[str]:
-    held = ", ".join(f"{name} {_gb(size)}" for name, size in cell.bytes_by_category.items() if size)
+    held = "; ".join(f"{name} {_gb(size)}" for name, size in cell.bytes_by_category.items() if size)
     lines = [f"smallest case that does not fit: {_attention_name(cell)}, peak {_gb(cell.peak_bytes)}: {held}"]
     rows = [
         (f"{allocation.count} x {_gb(allocation.bytes)}", allocation.operator, allocation.place or "backward pass")
@@ -230,7 +242,7 @@ def _case_json(cell: PredictedCase) -> Json:
         "identity": cell.case.identity(),
         **kept,
         "predicted_seconds": cell.time.seconds,
-        "uncertainty": cell.uncertainty,
+        "range_seconds": [cell.time.low_seconds, cell.time.high_seconds] if cell.is_range_known else None,
         "bound": cell.time.bound,
         "shares": cell.time.shares,
         "largest_allocations": [vars(allocation) for allocation in cell.largest_allocations],

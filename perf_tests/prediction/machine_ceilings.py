@@ -23,11 +23,11 @@ from perf_tests.counting.case_counters import counters_of
 from perf_tests.instruments.device import Device
 from perf_tests.instruments.host_memory import proc_values
 from perf_tests.instruments.machine import stable_facts
-from perf_tests.instruments.matmul_rate import matmul_rate, memory_rate
-from perf_tests.limits.ceilings import Ceilings
+from perf_tests.instruments.matmul_rate import matmul_rate, memory_rate, strided_rate
+from perf_tests.limits.ceilings import KERNEL_SECONDS, LAST_WAVE_ELEMENTS, Ceilings
 from perf_tests.records.store import write_whole
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 MEASURED_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
@@ -65,7 +65,8 @@ def measured_ceilings(device: Device) -> Ceilings:
     rates = {name: matmul_rate(PRECISIONS[name], device) for name in precisions}
     PRECISIONS["fp32"].apply()
     bytes_per_second = memory_rate(device).sustained
-    forward, backward = launch_seconds(device)
+    forward, backward, bare = launch_seconds(device)
+    on_gpu = device.torch_device.type != "cpu"
     device.release_memory()
     return Ceilings(
         name=f"this {device.torch_device.type}",
@@ -73,9 +74,13 @@ def measured_ceilings(device: Device) -> Ceilings:
         bytes_per_second=bytes_per_second,
         launch_seconds=forward,
         backward_launch_seconds=backward,
-        launches_overlap=device.torch_device.type != "cpu",
+        bare_launch_seconds=bare,
+        launches_overlap=on_gpu,
         source=f"measured on this machine on {datetime.now(UTC):%Y-%m-%d}, cached in {cache_path(device.torch_device)}",
         burst_flops_per_second={name: rate.burst for name, rate in rates.items()},
+        strided_elements_per_second=strided_rate(device).sustained if on_gpu else None,
+        last_wave_elements=LAST_WAVE_ELEMENTS if on_gpu else 0,
+        kernel_seconds=KERNEL_SECONDS if on_gpu else 0.0,
     )
 
 
@@ -105,16 +110,16 @@ def read_cached(path: Path, identity: Mapping[str, Any]) -> Ceilings | None:
         return None
 
 
-def launch_seconds(device: Device) -> tuple[float, float]:
-    """Host seconds per launch of an eager forward pass, and of an eager backward pass.
+def launch_seconds(device: Device) -> tuple[float, float, float]:
+    """Host seconds per launch of an eager forward pass, of an eager backward pass and of AdamW as a loop.
 
     The model is so narrow that its kernels take no time. A chain of bare operations would understate the overhead:
     between two launches of a model run its modules, views and autograd's bookkeeping.
     """
     model = TransformerLM(NARROW, ATTENTION["naive"].build()).to(device.torch_device)
-    training = Training(model, PRECISIONS["fp32"], device.torch_device)
+    training = Training(model, PRECISIONS["fp32"], device.torch_device, "loop")
     tokens_BT = torch.zeros(1, NARROW.context_length, dtype=torch.int64, device=device.torch_device)
-    forward_seconds, backward_seconds = [], []
+    forward_seconds, backward_seconds, update_seconds = [], [], []
     for _ in range(_ROUNDS):
         training.clear_gradients()
         device.synchronize()
@@ -124,12 +129,21 @@ def launch_seconds(device: Device) -> tuple[float, float]:
         forward_end = time.perf_counter()
         training.backward(output)
         device.synchronize()
+        backward_end = time.perf_counter()
+        training.update()
+        device.synchronize()
+        update_seconds.append(time.perf_counter() - backward_end)
         forward_seconds.append(forward_end - start)
-        backward_seconds.append(time.perf_counter() - forward_end)
+        backward_seconds.append(backward_end - forward_end)
     case = LanguageModelCase(
         phase="forward", size="narrow", config=NARROW, context_length=NARROW.context_length, batch_size=1,
         precision="fp32", attention="naive", execution="eager", checkpoint="none", optimizer=None,
         device=device.torch_device.type, model="ours",
     )  # fmt: skip
     forward, backward = (counters_of(replace(case, phase=phase)) for phase in ("forward", "backward"))
-    return min(forward_seconds) / forward.kernel_launches, min(backward_seconds) / backward.kernel_launches
+    update = counters_of(replace(case, phase="optimizer", optimizer="loop"))
+    return (
+        min(forward_seconds) / forward.kernel_launches,
+        min(backward_seconds) / backward.kernel_launches,
+        min(update_seconds) / update.kernel_launches,
+    )

@@ -20,7 +20,6 @@ from perf_tests.limits.ceilings import ceilings_of
 from perf_tests.limits.cuda_libraries import libraries_of
 from perf_tests.limits.datasheets import gpu_named
 from perf_tests.limits.gpu_room import Room, room_on
-from perf_tests.limits.predicted_time import UNCERTAINTY, UNCERTAINTY_ON_A_KNOWN_HOST
 from perf_tests.options import (
     HEAD_DIMS,
     SEQUENCE_LENGTHS,
@@ -49,7 +48,7 @@ def requested_machine(text: str) -> TargetMachine:
         return this_machine()
     gpu = gpu_named(text)
     libraries = libraries_of(gpu, torch.__version__, os.environ)
-    return TargetMachine(gpu.name, "cuda", room_on(gpu), ceilings_of(gpu), UNCERTAINTY, libraries)
+    return TargetMachine(gpu.name, "cuda", room_on(gpu), ceilings_of(gpu), True, libraries)
 
 
 def this_machine() -> TargetMachine:
@@ -61,9 +60,8 @@ def this_machine() -> TargetMachine:
     on_gpu = kind == "cuda"
     name = torch.cuda.get_device_name(device.torch_device) if on_gpu else "this CPU"
     ceilings = replace(ceilings_here(device), name=name)
-    # All published times, from which the errors are known, are of GPUs.
-    uncertainty = UNCERTAINTY_ON_A_KNOWN_HOST if on_gpu else None
-    return TargetMachine(name, kind, room, ceilings, uncertainty, libraries_here(device.torch_device))
+    # All published times are of GPUs.
+    return TargetMachine(name, kind, room, ceilings, on_gpu, libraries_here(device.torch_device))
 
 
 def requested_step(arguments: argparse.Namespace, machine: TargetMachine) -> LanguageModelCase:

@@ -12,7 +12,7 @@ from perf_tests.limits.ceilings import Ceilings
 from perf_tests.limits.cuda_libraries import CudaLibraries
 from perf_tests.limits.gpu_room import FITS, FRAGMENTATION_SHARE, Room
 from perf_tests.limits.least_work import FLOAT32_BYTES
-from perf_tests.limits.predicted_time import KernelGroup, Part, PredictedTime, predicted_time
+from perf_tests.limits.predicted_time import BACKWARD, BARE, FORWARD, KernelGroup, Part, PredictedTime, predicted_time
 from perf_tests.phases import LANGUAGE_MODEL, phases_of
 
 CONTEXT_STEP = 64
@@ -32,8 +32,8 @@ class TargetMachine:
     """Device type, "cuda" or "cpu"."""
     room: Room
     ceilings: Ceilings
-    uncertainty: dict[str, float] | None
-    """Relative error of a predicted time by its bound; None where no measurements are known."""
+    has_published_times: bool
+    """Whether the range of a predicted time is known from published ones."""
     libraries: CudaLibraries | None = None
 
 
@@ -49,7 +49,8 @@ class PredictedCase:
     """Adds up to the peak."""
     verdict: str
     time: PredictedTime
-    uncertainty: float | None
+    is_range_known: bool
+    """Of `time`, from published times of like cases."""
     largest_allocations: tuple[Allocation, ...]
 
     @property
@@ -202,37 +203,41 @@ def predict_case(case: Case, machine: TargetMachine) -> PredictedCase:
         bytes_by_category=highest.bytes_by_category,
         verdict=machine.room.verdict(counters.peak_bytes),
         time=time,
-        uncertainty=_uncertainty(case, time.bound, machine),
+        is_range_known=_is_range_known(case, machine),
         largest_allocations=counters.largest_allocations,
     )
 
 
-def _uncertainty(case: Case, bound: str, machine: TargetMachine) -> float | None:
-    """None where no published times support it: they are of whole models with unfused attention and AdamW."""
-    if machine.uncertainty is None or isinstance(case, AttentionCase):
-        return None
-    if case.attention != "naive" or case.own_optimizer is not None:
-        return None
-    return machine.uncertainty[bound]
+def _is_range_known(case: Case, machine: TargetMachine) -> bool:
+    """Published times are of unfused attention, in whole models and alone, and of AdamW."""
+    has_own_optimizer = isinstance(case, LanguageModelCase) and case.own_optimizer is not None
+    return machine.has_published_times and case.attention == "naive" and not has_own_optimizer
 
 
 def parts_of(case: Case, counters: Counters) -> list[Part]:
     """The phase, split where another thread launches: a step is a forward pass, a backward pass and an update."""
     if not isinstance(case, LanguageModelCase) or len(case.row.main_parts) < 2:
-        return [_part(counters.kernels, case.row.is_backward)]
+        return [_part(counters.kernels, kind_of_launches(case))]
     forward, backward, update = (
         counters_of(replace(case, phase=part)).kernels if part in case.row.timed else ()
         for part in ("forward", "backward", "optimizer")
     )
     # The rest is the loss.
     loss = counted(counters.kernels) - counted(forward) - counted(backward) - counted(update)
-    ahead = _part([*forward, *(replace(kernel, calls=calls) for kernel, calls in loss.items())], is_backward=False)
-    return [ahead, _part(backward, is_backward=True), _part(update, is_backward=False)]
+    ahead = [*forward, *(replace(kernel, calls=calls) for kernel, calls in loss.items())]
+    return [_part(ahead, FORWARD), _part(backward, BACKWARD), _part(update, BARE)]
 
 
-def _part(kernels: Iterable[KernelGroup], is_backward: bool) -> Part:
+def kind_of_launches(case: Case) -> str:
+    """Of a phase with one main part."""
+    if case.row.is_backward:
+        return BACKWARD
+    return BARE if isinstance(case, AttentionCase) or case.row.main_parts == ("optimizer",) else FORWARD
+
+
+def _part(kernels: Iterable[KernelGroup], kind: str) -> Part:
     kernels = tuple(kernels)
-    return Part(sum(kernel.calls for kernel in kernels), kernels, is_backward)
+    return Part(sum(kernel.calls for kernel in kernels), kernels, kind)
 
 
 def counted(kernels: Iterable[KernelGroup]) -> Counter[KernelGroup]:

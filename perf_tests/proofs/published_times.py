@@ -6,15 +6,17 @@ nothing, and no other figure is fitted to any cell here.
 """
 
 import csv
-from collections import defaultdict
-from collections.abc import Iterable
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from model.sizes import ModelConfig
-from perf_tests.cases import LanguageModelCase
-from perf_tests.counting.case_counters import Counters, counters_of
+from perf_tests.cases import Case, LanguageModelCase
+from perf_tests.counting.case_counters import Counters as CaseCounters
+from perf_tests.counting.case_counters import counters_of
 from perf_tests.limits.ceilings import Ceilings, ceilings_of
 from perf_tests.limits.datasheets import gpu_named
 from perf_tests.limits.predicted_time import PredictedTime, predicted_time
@@ -30,6 +32,17 @@ PRECISIONS = {"fp32": "fp32", "tf32": "tf32", "bf16_amp": "bf16", "fp16_amp": "f
 WARMUP_ROUNDS_AT_LEAST = 2
 """Fewer leave the first call's allocations and library loading in a mean of ten."""
 
+LARGEST_SPREAD = 0.1
+"""Standard deviation over mean of a case that did not pause, page or share its card."""
+
+LOOPS = ("yyin-dev/", "sandrewxu/", "brandon-snider/")
+"""Sources whose AdamW is a loop over the parameters, by `published/memory_conditions.csv`, and that print its time."""
+
+JUDGED = TABLE.with_name("judged_e2e_timing.csv")
+_JUDGED_BY = ("source", "gpu", "size", "batch", "context", "precision", "compiled", "phase", "mean_ms")
+
+Row = Mapping[str, str]
+
 
 @dataclass(frozen=True)
 class PublishedTime:
@@ -44,6 +57,11 @@ class PublishedTime:
     def host(self) -> tuple[str, str, str, str]:
         """Cells that agree in this were launched alike."""
         return self.source, self.gpu, self.case.phase, self.case.precision
+
+    @property
+    def author(self) -> str:
+        """Whose measurement it is: tables of one repository share code and machine."""
+        return re.sub(r"^write-up \d+ \(?", "", self.source).partition("/")[0]
 
     @property
     def name(self) -> str:
@@ -64,35 +82,80 @@ class Validated:
         return self.predicted.seconds / self.cell.seconds - 1
 
 
-def published_rows() -> list[dict[str, str]]:
+def published_rows() -> list[Row]:
     with TABLE.open(newline="") as lines:
         return list(csv.DictReader(lines))
 
 
-def comparable_cells(rows: Iterable[dict[str, str]], gpu: str | None = None) -> list[PublishedTime]:
+def comparable_cells(rows: Iterable[Row], gpu: str | None = None) -> list[PublishedTime]:
     """Eager, synchronised, warmed-up cells whose context and precision are known, on `gpu` or the GPU they state."""
     return [
-        _cell(row, gpu or gpu_named(row["gpu"]).name)
+        _cell(row, PHASES[row["phase"]], gpu or gpu_named(row["gpu"]).name)
         for row in rows
-        if row["status"] == "ok"
-        and row["compiled"] == "no"
-        and row["sync"] == "yes"
-        and row["context_basis"] == "stated"
-        and row["phase"] in PHASES
-        and row["precision_that_ran"] in PRECISIONS
-        and int(row["warmup"] or 0) >= WARMUP_ROUNDS_AT_LEAST
-        and _names_a_shape(row)
-        and (gpu is not None or _states_its_gpu(row))
+        if _is_measured_well(row) and row["phase"] in PHASES and (gpu is not None or _states_its_gpu(row))
     ]
 
 
-def _names_a_shape(row: dict[str, str]) -> bool:
+def everything(rows: Sequence[Row]) -> tuple[list[PublishedTime], Counter[str]]:
+    """Comparable cells of every source, an inferred GPU or context included, and how many are left out for what."""
+    cells, left_out = [], Counter[str]()
+    wrong = _judged_wrong()
+    for row in rows:
+        if not (_is_measured_well(row, ("stated", "script default")) and row["phase"] in PHASES):
+            continue
+        if not _has_a_gpu(row):
+            left_out["no GPU of a datasheet is named"] += 1
+        elif tuple(row[name] for name in _JUDGED_BY) in wrong:
+            left_out["breaks physics, or has another batch"] += 1
+        elif row["std_ms"] and float(row["std_ms"]) > LARGEST_SPREAD * float(row["mean_ms"]):
+            left_out[f"its rounds spread by more than {LARGEST_SPREAD:.0%}"] += 1
+        else:
+            cells.append(_cell(row, PHASES[row["phase"]], gpu_named(row["gpu"]).name))
+    return cells, left_out
+
+
+def optimizer_loops(rows: Sequence[Row]) -> list[PublishedTime]:
+    """Updates by a loop over the parameters: printed, or a step less its passes, in sources known to run one."""
+    known = [row for row in rows if _is_measured_well(row) and row["source"].startswith(LOOPS) and _has_a_gpu(row)]
+    passes = {_configuration(row): row for row in known if row["phase"] == "fwd_bwd"}
+    cells = [_cell(row, "optimizer", gpu_named(row["gpu"]).name) for row in known if row["phase"] == "optimizer"]
+    for row in known:
+        of_passes = passes.get(_configuration(row)) if row["phase"] == "full_step" else None
+        if of_passes is not None:
+            less = f"{float(row['mean_ms']) - float(of_passes['mean_ms'])}"
+            cells.append(_cell({**row, "mean_ms": less}, "optimizer", gpu_named(row["gpu"]).name))
+    return cells
+
+
+def _configuration(row: Row) -> tuple[str, ...]:
+    shape = ("gpu", "d_model", "n_layers", "batch", "context", "precision_that_ran", "warmup")
+    return row["source"].partition("/")[0], *(row[name] for name in shape)
+
+
+def _judged_wrong() -> set[tuple[str, ...]]:
+    with JUDGED.open(newline="") as lines:
+        return {tuple(row[name] for name in _JUDGED_BY) for row in csv.DictReader(lines)}
+
+
+def _is_measured_well(row: Row, contexts: tuple[str, ...] = ("stated",)) -> bool:
+    return (
+        (row["status"], row["compiled"], row["sync"]) == ("ok", "no", "yes")
+        and row["context_basis"] in contexts
+        and row["precision_that_ran"] in PRECISIONS
+        and int(row["warmup"] or 0) >= WARMUP_ROUNDS_AT_LEAST
+        and _names_a_shape(row)
+    )
+
+
+def _names_a_shape(row: Row) -> bool:
     return all(row[name].isdecimal() for name in ("d_model", "d_ff", "n_layers", "n_heads", "vocab", "batch"))
 
 
-def _states_its_gpu(row: dict[str, str]) -> bool:
-    if not row["gpu_basis"].startswith("stated"):
-        return False
+def _states_its_gpu(row: Row) -> bool:
+    return row["gpu_basis"].startswith("stated") and _has_a_gpu(row)
+
+
+def _has_a_gpu(row: Row) -> bool:
     try:
         gpu_named(row["gpu"])
     except ValueError:  # a CPU, or a chip that is not named
@@ -100,21 +163,22 @@ def _states_its_gpu(row: dict[str, str]) -> bool:
     return True
 
 
-def _cell(row: dict[str, str], gpu: str) -> PublishedTime:
+def _cell(row: Row, phase: str, gpu: str) -> PublishedTime:
     config = ModelConfig(
         d_model=int(row["d_model"]), d_ff=int(row["d_ff"]), num_layers=int(row["n_layers"]),
         num_heads=int(row["n_heads"]), vocab_size=int(row["vocab"]), context_length=int(row["context"]),
     )  # fmt: skip
     case = LanguageModelCase(
-        phase=PHASES[row["phase"]], size=row["size"], config=config, context_length=config.context_length,
+        phase=phase, size=row["size"], config=config, context_length=config.context_length,
         batch_size=int(row["batch"]), precision=PRECISIONS[row["precision_that_ran"]], attention="naive",
-        execution="eager", checkpoint="none", optimizer=None, device="cuda", model="ours",
+        execution="eager", checkpoint="none", optimizer="loop" if phase == "optimizer" else None, device="cuda",
+        model="ours",
     )  # fmt: skip
     return PublishedTime(row["source"], gpu, case, float(row["mean_ms"]) / 1e3)
 
 
 @cache
-def work_of(case: LanguageModelCase) -> Counters:
+def work_of(case: Case) -> CaseCounters:
     """Counted once for all sources that measured the case."""
     return counters_of(case)
 
@@ -134,18 +198,19 @@ def calibrated(cells: Iterable[PublishedTime]) -> tuple[list[Validated], list[Va
 
 
 def predicted_cell(cell: PublishedTime, launch_seconds: float | None) -> Validated:
-    """With launches that take `launch_seconds`, or those of a typical host."""
+    """With launches that take `launch_seconds`, or those of a fast to a typical host."""
     ceilings = ceilings_of(gpu_named(cell.gpu))
     if launch_seconds is not None:
-        ceilings = replace(ceilings, launch_seconds=launch_seconds, backward_launch_seconds=launch_seconds)
-    return Validated(cell, _predicted(cell.case, ceilings), ceilings.launch_seconds)
+        host = {"launch_seconds": launch_seconds, "backward_launch_seconds": launch_seconds, "host_spread": 1.0}
+        ceilings = replace(ceilings, **host)  # type: ignore[arg-type]
+    return Validated(cell, predicted(cell.case, ceilings), ceilings.launch_seconds)
 
 
-def _predicted(case: LanguageModelCase, ceilings: Ceilings) -> PredictedTime:
+def predicted(case: Case, ceilings: Ceilings) -> PredictedTime:
     return predicted_time(parts_of(case, work_of(case)), ceilings)
 
 
-def launches_of(case: LanguageModelCase) -> int:
+def launches_of(case: Case) -> int:
     launches = work_of(case).kernel_launches
     assert launches is not None
     return launches

@@ -23,6 +23,7 @@ NOMINAL = {
         bytes_per_second=2e10,
         launch_seconds=1e-5,
         backward_launch_seconds=2e-5,
+        bare_launch_seconds=1e-5,
         launches_overlap=False,
         source="round figures",
     ),
@@ -58,7 +59,7 @@ def _round_seconds(case: Case, ceilings: Ceilings) -> float:
     passes = sum(_FORWARD_PASSES.get(part, 0.0) for part in case.row.parts)
     rates = ceilings.matmul_flops_per_second
     rate = rates.get(case.precision.removesuffix("-unscaled")) or rates["fp32"]
-    launching = LAUNCHES_PER_BLOCK * _blocks(case) * ceilings.launch_seconds
+    launching = LAUNCHES_PER_BLOCK * _blocks(case) * ceilings.launch_seconds * ceilings.host_spread
     moving = USES_PER_BYTE * _held_bytes(case) / ceilings.bytes_per_second
     updating = update_flops(case) / rates["fp32"]
     return passes * (_forward_flops(case) / rate + launching) + updating + moving

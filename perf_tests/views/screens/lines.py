@@ -99,6 +99,17 @@ def duration(seconds: float | None) -> str:
     return f"{seconds * 1e9:.4g} ns"
 
 
+def duration_range(low_seconds: float, high_seconds: float) -> str:
+    """`32 to 61 ms`: three significant digits, in the unit of the higher end."""
+    units = ((1, "s"), (1e3, "ms"), (1e6, "us"))
+    factor, unit = next((one for one in units if high_seconds * one[0] >= 1), units[-1])
+    return f"{_three_digits(low_seconds * factor)} to {_three_digits(high_seconds * factor)} {unit}"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def _rounded(value: float | None) -> str:
     if value is None:
         return DASH
