@@ -169,11 +169,13 @@ def _by_hand(text: str) -> Gpu:
     given: dict[str, float] = {}
     for part in text.split(","):
         name, _, figure = (piece.strip() for piece in part.partition("="))
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(GiB|GB/s|TFLOP/s)?", figure)
+        match = re.fullmatch(r"(-?\d+(?:\.\d+)?)\s*(GiB|GB/s|TFLOP/s)?", figure)
         unit = {"memory": "GiB", "bandwidth": "GB/s"}.get(name, "TFLOP/s")
         is_known = name in _GIVEN and name not in given
-        if not is_known or match is None or match[2] not in (None, unit) or not float(match[1]):
+        if not is_known or match is None or match[2] not in (None, unit):
             raise ValueError(f"GPU {text!r} has {part.strip()!r}, which is not of the form of {BY_HAND}.")
+        if float(match[1]) <= 0:
+            raise ValueError(f"GPU {text!r} has {name} of {match[1]} {unit}; give a number above 0, as in {BY_HAND}.")
         given[name] = float(match[1])
     missing = [name for name in ("memory", "bandwidth", "fp32") if name not in given]
     if missing:

@@ -186,6 +186,8 @@ STEP = {"--size": "tiny", "--context": "64", "--gpu": "T4"}
         ({"--gpu": "Z9000"}, r"GPU 'Z9000' has no datasheet here; known: .*A100.*by its peaks.*memory="),
         ({"--gpu": "memory=24GiB"}, "lacks bandwidth and fp32"),
         ({"--gpu": "memory=24furlongs,bandwidth=1,fp32=1"}, "'memory=24furlongs', which is not of the form"),
+        ({"--gpu": "memory=-24GiB,bandwidth=1,fp32=1"}, "has memory of -24 GiB; give a number above 0"),
+        ({"--gpu": "memory=24,bandwidth=0,fp32=1"}, "has bandwidth of 0 GB/s; give a number above 0"),
         ({"--size": "7B"}, r"--size '7B' is unknown; choose from tiny, small.* or a shape as D_MODELxD_FF"),
         ({"--context": "512tokens"}, "--context '512tokens' is not a whole number; give it without a unit"),
         ({"--context": "0"}, "--context is 0; it must be at least 1"),
