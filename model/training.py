@@ -14,6 +14,9 @@ from model.regions import region
 OPTIMIZERS = ("default", "loop", "foreach", "fused")
 """Implementations of AdamW's update; `default` is PyTorch's choice for the device."""
 
+ZERO_GRAD = ("before-forward", "after-forward", "before-step")
+"""When a step clears gradients: the old ones before its forward pass or after its loss, or the new ones, unused."""
+
 MAX_GRADIENT_NORM = 1.0
 
 Mark = Callable[[str], None]
@@ -39,7 +42,17 @@ class Training:
     `optimizer` says how AdamW runs; another `torch.optim.Optimizer` may take its place before the first step.
     """
 
-    def __init__(self, model: nn.Module, precision: Precision, device: torch.device, optimizer: str = "default"):
+    def __init__(
+        self,
+        model: nn.Module,
+        precision: Precision,
+        device: torch.device,
+        optimizer: str = "default",
+        zero_grad: str = "before-forward",
+    ):
+        if zero_grad not in ZERO_GRAD:
+            raise ValueError(f"zero_grad is {zero_grad!r}; it must be one of {', '.join(ZERO_GRAD)}.")
+        self.zero_grad = zero_grad
         self.model = model
         self.precision = precision
         self.device = device
@@ -96,17 +109,23 @@ class Training:
     def step(self, tokens_BT: Tensor, targets_BT: Tensor, mark: Mark = ignore_mark) -> Tensor:
         """One training step; returns the loss."""
         with region("full_step"):
-            self.clear_gradients()
-            mark("zero_grad")
+            self._clear_if("before-forward", mark)
             logits_BTV = self.forward(tokens_BT)
             mark("forward")
             loss = self.loss(logits_BTV, targets_BT)
             mark("loss")
+            self._clear_if("after-forward", mark)
             self.backward(loss)
             mark("backward")
+            self._clear_if("before-step", mark)
             self.update()
             mark("optimizer")
             return loss.detach()
+
+    def _clear_if(self, now: str, mark: Mark) -> None:
+        if self.zero_grad == now:
+            self.clear_gradients()
+            mark("zero_grad")
 
     def loss_scale(self) -> float:
         """The scaler's factor, 1 without a scaler; it falls when a step is skipped. Waits for the device."""

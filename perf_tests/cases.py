@@ -20,7 +20,7 @@ from perf_tests.own.named import from_its_repository
 from perf_tests.own.optimizer import OwnOptimizer, own_optimizer
 from perf_tests.phases import ATTENTION_ALONE, LANGUAGE_MODEL, PHASES, Phase
 
-ZERO_GRAD_POLICY = "set_to_none_before_forward"
+DEFAULT_ZERO_GRAD = "before-forward"
 
 ATTENTION_BATCH_SIZE = 8
 
@@ -90,6 +90,10 @@ class LanguageModelCase(_OfAPhase):
     device: str
     model: str
     model_arguments: tuple[str, ...] = ()
+    zero_grad: str = DEFAULT_ZERO_GRAD
+    """When a full step clears gradients, as typed."""
+    holds_former_pass: bool = False
+    """Whether the user's loop still holds the outputs of the pass before; the suite's own never does."""
     axes: ClassVar = {
         "model_size": "sizes", "context_length": "contexts", "precision": "precisions", "attention": "attentions",
         "execution": "executions", "checkpoint": "checkpoints", "batch_size": "batch_sizes",
@@ -108,6 +112,7 @@ class LanguageModelCase(_OfAPhase):
             device=settings.device_type,
             model=settings.model or "ours",
             model_arguments=settings.model_arguments,
+            zero_grad=settings.zero_grad if "zero_grad" in PHASES[phase].timed else DEFAULT_ZERO_GRAD,
             **{name: axes[name] for name in cls.axes if name not in ("model_size", "batch_size")},
         )
 
@@ -163,7 +168,13 @@ class LanguageModelCase(_OfAPhase):
 
     @property
     def zero_grad_policy(self) -> str | None:
-        return ZERO_GRAD_POLICY if "zero_grad" in self.row.timed else None
+        """As records spell it."""
+        return f"set_to_none_{self.zero_grad.replace('-', '_')}" if "zero_grad" in self.row.timed else None
+
+    @property
+    def updates(self) -> bool:
+        """Whether a round changes the weights: a step that has just cleared its gradients updates nothing."""
+        return self.row.trains and not ("zero_grad" in self.row.timed and self.zero_grad == "before-step")
 
     @property
     def replays_cuda_graphs(self) -> bool:

@@ -24,7 +24,7 @@ from perf_tests.own.attention import is_own, label
 from perf_tests.own.hugging_face import check_configuration, is_configuration, size_name
 from perf_tests.own.model import argument
 from perf_tests.own.named import check_name
-from perf_tests.phases import PHASES
+from perf_tests.phases import PHASES, ZERO_GRAD
 
 PHASE_LABELS = tuple(dict.fromkeys(phase.label for phase in PHASES.values()))
 CONTEXTS = (128, 256, 512, 1024)
@@ -274,6 +274,8 @@ OPTIONS = (
     Option("--optimizer", f"AdamW implementation: {', '.join(OPTIMIZERS)}; or your own optimizer: MODULE:FACTORY or "
            "FILE.py:FACTORY, where FACTORY(named_parameters) returns a torch.optim.Optimizer",
            "AdamW as PyTorch runs it on the device", optimizer),
+    Option("--zero-grad", f"full_step: when gradients are cleared: {', '.join(ZERO_GRAD)}", "before-forward",
+           partial(one_of, ZERO_GRAD)),
     Option("--memory-budget", "memory limit, for example 12GiB", "free memory, less 2 GiB on a GPU", byte_count),
     Option("--model", "measure your own model: MODULE:FACTORY or FILE.py:FACTORY, where FACTORY(config) returns an "
            "nn.Module, or hf:CONFIG.json", "the suite's model", own_model),
@@ -348,6 +350,8 @@ class Settings:
     memory_snapshot: bool
     nvtx: bool
     cold_cache: bool = False
+    zero_grad: str = field(default="before-forward", metadata={"option": ("--zero-grad", "before-forward", None)})
+    """Records without it cleared them there."""
     shard: tuple[int, int] | None = None
     """(K, N): share K of N of the grid, counted from 1."""
 

@@ -8,6 +8,9 @@ LANGUAGE_MODEL, ATTENTION_ALONE = "language model", "attention alone"
 FORWARD_PASSES = {"inference": 1, "forward": 1, "backward": 2}
 """FLOPs of a part over those of a forward pass: backward, each product costs one product for each of its inputs."""
 
+ZERO_GRAD = ("before-forward", "after-forward", "before-step")
+"""When a full step clears gradients, as `model.training` says; earlier revisions of it know the first alone."""
+
 SHORT_PARTS = ("zero_grad", "loss")
 """Parts with little of a step's time."""
 

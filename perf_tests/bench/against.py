@@ -15,6 +15,7 @@ from perf_tests.cases import FAMILIES
 from perf_tests.options import EXECUTIONS, PASSES, Parse, Settings, one_of, optimizer, typed_or
 from perf_tests.own.attention import is_own
 from perf_tests.own.named import check_name
+from perf_tests.phases import ZERO_GRAD
 
 DEFAULT_MINUTES = 15.0
 
@@ -32,6 +33,7 @@ OTHER_VALUES: dict[str, Parse] = {
     "execution": partial(one_of, EXECUTIONS),
     "checkpoint": lambda option, text: blocks_per_checkpoint(text),
     "optimizer": optimizer,
+    "zero_grad": partial(one_of, ZERO_GRAD),
 }
 """The axes of `--against-option`, each with the check of its value."""
 

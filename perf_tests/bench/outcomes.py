@@ -67,6 +67,8 @@ def why_unsupported(case: Case, device: torch.device) -> Outcome | None:
             reason = why_cannot_compile(device)
         if reason is None and case.model == "ours" and blocks_per_checkpoint(case.checkpoint) > case.config.num_layers:
             reason = f"--checkpoint {case.checkpoint} is more blocks than its {case.config.num_layers}."
+        if reason is None and case.row.trains and not case.updates and PRECISIONS[case.precision].scales_loss:
+            reason = f"--zero-grad {case.zero_grad} leaves a loss scaler no gradients; choose another order."
     return None if reason is None else Outcome("unsupported", reason)
 
 

@@ -13,15 +13,15 @@ import torch
 
 from model.precision import PRECISIONS
 from model.training import optimizer_that_runs
-from perf_tests.cases import Case, LanguageModelCase
-from perf_tests.counting.fake_training import attention_passes, passes, updates
+from perf_tests.cases import DEFAULT_ZERO_GRAD, Case, LanguageModelCase
+from perf_tests.counting.fake_training import Parts, attention_passes, passes, updates
 from perf_tests.counting.own_flops import (
     names_with_executed_flops,
     names_with_model_flops,
     pass_flops,
     products_outside,
 )
-from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, WORKSPACES, PartCounters
+from perf_tests.instruments.counters import FORMER_PASS, GRADIENTS, INPUTS, OPTIMIZER_STATE, WORKSPACES, PartCounters
 from perf_tests.instruments.kernel_cost import MATRIX_PRODUCTS
 from perf_tests.instruments.torch_private import DataDependentOutputException
 from perf_tests.limits.cuda_libraries import CudaLibraries
@@ -30,9 +30,6 @@ from perf_tests.own.attention import is_known, is_own
 from perf_tests.own.guard import OwnModelError, guarded
 from perf_tests.own.model import facts_of
 from perf_tests.phases import FORWARD_PASSES
-
-ZERO_GRAD_POLICIES = ("before_forward", "after_forward", "before_step")
-"""When a training step clears the gradients; `before_step` clears the new ones, so nothing is updated."""
 
 COUNTED_ATTENTION = ("naive", "sdpa")
 LARGEST_ALLOCATIONS = 8
@@ -112,7 +109,6 @@ def why_not_counted(case: Case) -> str | None:
 def counters_of(
     case: Case,
     *,
-    zero_grad: str = "before_forward",
     first_step: bool = False,
     all_layers: bool = False,
     libraries: CudaLibraries | None = None,
@@ -120,20 +116,18 @@ def counters_of(
     """Counters of one measured round of `case`, or with `first_step` of the first one, which makes the optimizer state.
 
     `all_layers` counts every layer instead of a few. Without `libraries`, those of its card, a GPU is an imaginary one
-    without workspaces. Raises NotCountedError, and ValueError for an unknown policy.
+    without workspaces. Raises NotCountedError.
     """
-    if zero_grad not in ZERO_GRAD_POLICIES:
-        raise ValueError(f"zero_grad is {zero_grad!r}; it must be one of {', '.join(ZERO_GRAD_POLICIES)}.")
     reason = why_not_counted(case)
     if reason is not None:
         raise NotCountedError(reason)
     own = _own_parts(case)
     if not own:
-        return _counters(case, _with_workspaces(_parts(case, zero_grad, first_step, all_layers), libraries))
+        return _counters(case, _with_workspaces(_parts(case, first_step, all_layers), libraries))
     what = f"{' with '.join(own)} cannot be played on tensors without content"
     try:
         with guarded(what):
-            return _counters(case, _with_workspaces(_parts(case, zero_grad, first_step, all_layers), libraries))
+            return _counters(case, _with_workspaces(_parts(case, first_step, all_layers), libraries))
     except OwnModelError as error:
         reads = isinstance(error.__cause__, DataDependentOutputException)
         raise NotCountedError(f"{what}: it reads a value of one." if reads else str(error)) from error
@@ -147,9 +141,9 @@ def _own_parts(case: Case) -> list[str]:
     return [name for name in (model, attention, optimizer) if name is not None]
 
 
-def _parts(case: Case, zero_grad: str, first_step: bool, all_layers: bool) -> list[_Part]:
+def _parts(case: Case, first_step: bool, all_layers: bool) -> list[_Part]:
     if isinstance(case, LanguageModelCase):
-        return _language_model_parts(case, zero_grad, first_step, all_layers)
+        return _language_model_parts(case, first_step, all_layers)
     counted = attention_passes(replace(case, phase="attention_forward"))
     timed = {f"attention_{part}": part in case.row.timed for part in case.row.parts}
     return [_Part(name, counted[name], timed[name], Counter()) for name in timed]
@@ -192,20 +186,21 @@ def counters_or_reason(case: Case, libraries: CudaLibraries | None = None) -> tu
         return None, f"counting failed: {type(error).__name__}: {error}"
 
 
-def _language_model_parts(case: LanguageModelCase, zero_grad: str, first_step: bool, all_layers: bool) -> list[_Part]:
+def _language_model_parts(case: LanguageModelCase, first_step: bool, all_layers: bool) -> list[_Part]:
     names, timed = case.row.parts, case.row.timed
     # One count serves every phase of these passes.
-    counted = passes(replace(case, phase=names[0], optimizer=None), all_layers)
-    clears = "zero_grad" in timed
-    is_updated = case.row.trains and not (clears and zero_grad == "before_step")
+    same = replace(case, zero_grad=DEFAULT_ZERO_GRAD, holds_former_pass=False)
+    counted = passes(replace(same, phase=names[0], optimizer=None), all_layers)
     beside = {name: Counter[str]() for name in names}
     if case.row.holds_logits:
         beside["backward"] += counted["loss"].held_at_end - counted["backward"].held_at_start
-    if clears and zero_grad == "after_forward" and not first_step:
+    if case.holds_former_pass:
+        beside[names[0]] += Counter({FORMER_PASS: _former_pass_bytes(case, counted)})
+    if "zero_grad" in timed and case.zero_grad == "after-forward" and not first_step:
         old_gradients = Counter({GRADIENTS: counted["backward"].held_at_end[GRADIENTS]})
         beside["forward"] += old_gradients
         beside["loss"] += old_gradients
-    if is_updated:
+    if case.updates:
         optimizer = optimizer_that_runs(case.optimizer or "default", torch.device(case.device))
         scales_loss = PRECISIONS[case.precision].scales_loss
         counted_updates = updates(case.config, optimizer, scales_loss, case.device, case.own)
@@ -218,6 +213,13 @@ def _language_model_parts(case: LanguageModelCase, zero_grad: str, first_step: b
         beside["optimizer"] = step if case.row.holds_logits else inputs
         counted = {**counted, "optimizer": updating}
     return [_Part(name, counted[name], name in timed, beside[name]) for name in names if name in counted]
+
+
+def _former_pass_bytes(case: LanguageModelCase, counted: Parts) -> int:
+    """Its logits, and where no backward pass freed it the graph behind them."""
+    logits_bytes = case.tokens * case.config.vocab_size * (4 if case.precision in ("fp32", "tf32") else 2)
+    graph_bytes = counted["forward"].saved_bytes if case.row.records_graph and not case.row.has_backward else 0
+    return graph_bytes + logits_bytes
 
 
 def _counters(case: Case, parts: Sequence[_Part]) -> Counters:

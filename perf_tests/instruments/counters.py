@@ -52,6 +52,9 @@ WEIGHT_COPIES = "autocast's weight copies"
 WORKSPACES = "library workspaces"
 """Of cuBLAS, which Counting does not see."""
 
+FORMER_PASS = "former pass"
+"""Outputs, and perhaps the graph, of a pass before that a loop still holds."""
+
 _USUAL = {"aten.all": True, "aten.any": False}
 """What a check of all values finds where nothing is unusual: no padding, no packing, no infinity."""
 

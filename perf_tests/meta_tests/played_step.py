@@ -23,21 +23,21 @@ def played_step(case: LanguageModelCase, zero_grad: str, first_step: bool) -> di
         if not first_step:
             training.step(tokens_BT, targets_BT)
             counting.register(gradients_of(training), GRADIENTS)
-        if zero_grad == "before_step":
+        if zero_grad == "before-step":
             training.release()  # such a step never made any state
         counting.claim(OPTIMIZER_STATE)
-        if zero_grad == "before_forward":
+        if zero_grad == "before-forward":
             training.clear_gradients()
         with counting.part("forward"):
             logits_BTV = training.forward(tokens_BT)
         with counting.part("loss"):
             loss = training.loss(logits_BTV, targets_BT)
-        if zero_grad == "after_forward":
+        if zero_grad == "after-forward":
             training.clear_gradients()
         with counting.part("backward"):
             training.backward(loss)
         counting.register(gradients_of(training), GRADIENTS)
-        if zero_grad == "before_step":
+        if zero_grad == "before-step":
             training.clear_gradients()
         with counting.part("optimizer"):
             training.update()

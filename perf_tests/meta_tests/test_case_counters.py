@@ -128,18 +128,19 @@ def test_peaks_of_the_2_7b_shape_are_those_others_measured(
     _, forward, _ = counters_of(replace(case, phase="forward_backward", optimizer=None)).parts
     assert forward.part == "loss"
     assert forward.peak_bytes / 1e9 == pytest.approx(forward_gb, rel=0.01)
-    assert counters_of(case, zero_grad="after_forward").peak_bytes / 1e9 == pytest.approx(full_step_gb, rel=0.01)
+    late = replace(case, zero_grad="after-forward")
+    assert counters_of(late).peak_bytes / 1e9 == pytest.approx(full_step_gb, rel=0.01)
 
 
 @pytest.mark.parametrize("optimizer", ["loop", "foreach", "fused"])
 @pytest.mark.parametrize(
     "zero_grad, first_step",
-    [("before_forward", False), ("before_forward", True), ("after_forward", False), ("before_step", False)],
+    [("before-forward", False), ("before-forward", True), ("after-forward", False), ("before-step", False)],
 )
 def test_peaks_of_a_step_are_those_of_the_step_written_out(optimizer: str, zero_grad: str, first_step: bool) -> None:
     case = replace(on_cpu(phase="full_step", optimizer=optimizer, precision="bf16"), device="cuda")
     literal = {name: part.peak_bytes for name, part in played_step(case, zero_grad, first_step).items()}
-    counters = counters_of(case, zero_grad=zero_grad, first_step=first_step)
+    counters = counters_of(replace(case, zero_grad=zero_grad), first_step=first_step)
     told = {part.part: part.peak_bytes for part in counters.parts}
     assert told == {name: literal[name] for name in told}
     assert counters.peak_bytes == max(literal.values())
@@ -206,11 +207,6 @@ def test_the_largest_block_is_the_feed_forwards_until_the_scores_outgrow_it(cont
 def test_a_case_that_cannot_be_counted_says_why(changes: dict[str, str], words: str) -> None:
     with pytest.raises(NotCountedError, match=words):
         counters_of(language_model_case(**changes))  # type: ignore[arg-type]
-
-
-def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="before_forward, after_forward, before_step"):
-        counters_of(language_model_case(), zero_grad="never")
 
 
 HOPPER = libraries_on(9, "2.13.0", {})

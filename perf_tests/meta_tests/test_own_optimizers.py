@@ -225,13 +225,13 @@ def test_without_state_an_update_is_checked_for_finite_weights_alone() -> None:
 
 def test_a_prediction_counts_the_state_and_names_the_optimizer() -> None:
     adamw, descent = (
-        predict_step(of(name), TargetMachine("planted", "cpu", Room(10, "planted"), CEILINGS, {"memory": 0.3}))
+        predict_step(of(name), TargetMachine("planted", "cpu", Room(10, "planted"), CEILINGS, True))
         for name in ("torch.optim:AdamW", "Descent")
     )
     assert descent.unavoidable_bytes == 2 * 4 * TOY.parameters
     assert adamw.unavoidable_bytes == 4 * 4 * TOY.parameters + 4 * 21
     assert f"optimizer {PLANTED}:Descent, checkpoint none" in step_lines(descent)[0]
-    assert descent.step.uncertainty is None
+    assert not descent.step.is_range_known
 
 
 @pytest.mark.parametrize("shape", [(32, 16), (16, 32), (24, 24)])

@@ -95,6 +95,23 @@ def test_a_step_marks_its_parts_in_order_and_returns_a_loss_without_a_graph() ->
     assert marks == ["zero_grad", "forward", "loss", "backward", "optimizer"]
 
 
+@pytest.mark.parametrize(
+    "zero_grad, before, updates", [("after-forward", "backward", True), ("before-step", "optimizer", False)]
+)
+def test_gradients_are_cleared_where_the_order_says(zero_grad: str, before: str, updates: bool) -> None:
+    training = Training(build(), PRECISIONS["fp32"], CPU, zero_grad=zero_grad)
+    marks: list[str] = []
+    for _ in range(2):
+        training.step(random_tokens(), random_tokens(), marks.append)
+    assert marks[marks.index("zero_grad") + 1] == before
+    assert bool(training.optimizer.state) is updates
+
+
+def test_an_unknown_order_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="before-forward, after-forward, before-step"):
+        Training(build(), PRECISIONS["fp32"], CPU, zero_grad="never")
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_the_optimizer_that_runs_is_the_one_recorded(optimizer: str) -> None:
     """`default` is PyTorch's own choice: foreach on a GPU, a loop on a CPU."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from model.precision import PRECISIONS
 from perf_tests.cases import LanguageModelCase
 from perf_tests.identity import optimizer_in_words
-from perf_tests.instruments.counters import WORKSPACES
+from perf_tests.instruments.counters import FORMER_PASS, WORKSPACES
 from perf_tests.instruments.index_splits import LARGEST_INDEX
 from perf_tests.limits.cuda_libraries import CUDNN
 from perf_tests.limits.gpu_room import FRAGMENTATION_SHARE, MAY_NOT_FIT
@@ -24,7 +24,7 @@ from perf_tests.views.screens.lines import DASH, duration, duration_range, table
 
 CATEGORIES = (
     "parameters", "gradients", "optimizer state", "activations", "autocast's weight copies", "temporaries", "inputs",
-    WORKSPACES,
+    WORKSPACES, FORMER_PASS,
 )  # fmt: skip
 
 
@@ -32,7 +32,7 @@ def step_lines(prediction: StepPrediction) -> list[str]:
     """Verdict, peaks, times, and what would make it fit."""
     step = prediction.step
     lines = [
-        f"{_step_name(step)}, checkpoint {step.case.identity()['checkpoint']}",
+        f"{step_name(step)}, checkpoint {step.case.identity()['checkpoint']}",
         *verdict_lines(prediction.step, prediction.machine), "",
         *peak_lines(prediction.phases), "", *time_lines(prediction.phases.items(), prediction.machine),
         *assumption_lines([*prediction.phases.values(), *prediction.remedies.values()], prediction.machine),
@@ -41,7 +41,7 @@ def step_lines(prediction: StepPrediction) -> list[str]:
         or_more = " or more" if prediction.largest_batch >= MOST_SEQUENCES else ""
         lines += ["", f"largest batch that fits: {prediction.largest_batch}{or_more}"]
     if prediction.is_hopeless:
-        static = _gb(prediction.unavoidable_bytes)
+        static = gb(prediction.unavoidable_bytes)
         lines += ["", f"no option makes it fit: parameters, gradients and optimizer state alone take {static}"]
     if prediction.remedies:
         lines += ["", *remedy_lines(prediction.remedies)]
@@ -54,7 +54,7 @@ def checkpoint_lines(choice: CheckpointChoice) -> list[str]:
     rows = [
         (
             _checkpoint_option(step),
-            _gb(step.peak_bytes),
+            gb(step.peak_bytes),
             step.peak_part,
             step.verdict,
             *_time_cells(step)[:3],
@@ -65,10 +65,10 @@ def checkpoint_lines(choice: CheckpointChoice) -> list[str]:
     header = ("recomputed", "peak", "reached in", "verdict", "full step", "range", "bound by", "of the fastest")
     smallest, fastest = choice.smallest, choice.fastest_that_fits
     lines = [
-        f"{_step_name(choice.steps[0])} on {choice.machine.name}", _room(choice.machine), "",
+        f"{step_name(choice.steps[0])} on {choice.machine.name}", room_line(choice.machine), "",
         *table(header, rows, left=("bound by",)), *rate_lines(choice.machine),
         *assumption_lines(choice.steps, choice.machine), "",
-        f"smallest peak: {_checkpoint_option(smallest)}, {_gb(smallest.peak_bytes)}",
+        f"smallest peak: {_checkpoint_option(smallest)}, {gb(smallest.peak_bytes)}",
     ]  # fmt: skip
     said = f"{_checkpoint_option(fastest)}, {duration(fastest.time.seconds)}" if fastest else "none"
     return [*lines, f"fastest that fits: {said}"]
@@ -78,12 +78,13 @@ def _checkpoint_option(step: PredictedCase) -> str:
     return f"--checkpoint {step.case.identity()['checkpoint']}"
 
 
-def _step_name(step: PredictedCase) -> str:
+def step_name(step: PredictedCase, with_context: bool = True) -> str:
     assert isinstance(step.case, LanguageModelCase)
     case = step.case.identity()
     of_model = case["size"] if step.case.own is None else f"{case['size']} ({case['model']})"
+    at_context = f" at context {case['context_length']}" if with_context else ""
     return (
-        f"A training step of {of_model} at context {case['context_length']}, batch {case['batch_size']}, "
+        f"A training step of {of_model}{at_context}, batch {case['batch_size']}, "
         f"{case['precision']}, {case['attention']} attention, {optimizer_in_words(case['optimizer'])}"
     )
 
@@ -91,8 +92,8 @@ def _step_name(step: PredictedCase) -> str:
 def attention_lines(prediction: AttentionPrediction) -> list[str]:
     """Every cell, and the largest blocks of the smallest that does not fit."""
     cells = [(_attention_name(cell), cell) for cell in prediction.cells]
-    lines = [f"Attention alone on {prediction.machine.name}", _room(prediction.machine), ""]
-    lines += table(("case", "peak", "verdict"), [(name, _gb(cell.peak_bytes), cell.verdict) for name, cell in cells])
+    lines = [f"Attention alone on {prediction.machine.name}", room_line(prediction.machine), ""]
+    lines += table(("case", "peak", "verdict"), [(name, gb(cell.peak_bytes), cell.verdict) for name, cell in cells])
     lines += ["", *time_lines(cells, prediction.machine), *assumption_lines(prediction.cells, prediction.machine)]
     smallest = prediction.smallest_that_does_not_fit
     if smallest is not None:
@@ -101,14 +102,14 @@ def attention_lines(prediction: AttentionPrediction) -> list[str]:
 
 
 def verdict_lines(step: PredictedCase, machine: TargetMachine) -> list[str]:
-    line = f"{step.verdict} on {machine.name}: its peak is {_gb(step.peak_bytes)}"
+    line = f"{step.verdict} on {machine.name}: its peak is {gb(step.peak_bytes)}"
     if step.verdict == MAY_NOT_FIT:
-        line += f", {_gb(machine.room.bytes_for(step.peak_bytes))} with {FRAGMENTATION_SHARE:.0%} for fragmentation"
-    return [line, _room(machine)]
+        line += f", {gb(machine.room.bytes_for(step.peak_bytes))} with {FRAGMENTATION_SHARE:.0%} for fragmentation"
+    return [line, room_line(machine)]
 
 
-def _room(machine: TargetMachine) -> str:
-    return f"room for tensors: {_gb(machine.room.bytes)} ({machine.room.explanation})"
+def room_line(machine: TargetMachine) -> str:
+    return f"room for tensors: {gb(machine.room.bytes)} ({machine.room.explanation})"
 
 
 def peak_lines(phases: Mapping[str, PredictedCase]) -> list[str]:
@@ -145,7 +146,7 @@ def assumption_lines(cells: Iterable[PredictedCase], machine: TargetMachine) -> 
         return []
     lines = []
     if any(cell.bytes_by_category.get(WORKSPACES) for cell in cells):
-        size = _gb(libraries.workspace_bytes)
+        size = gb(libraries.workspace_bytes)
         lines += [f"{WORKSPACES}: {size} of cuBLAS per thread that multiplies matrices ({libraries.workspace_rule})"]
     if any(cell.case.attention == "sdpa" and PRECISIONS[cell.case.precision].autocast_dtype for cell in cells):
         holds = "assumed to hold what flash does" if libraries.sdpa == CUDNN else "backward with a float32 accumulator"
@@ -166,7 +167,7 @@ def _time_cells(cell: PredictedCase) -> tuple[str, ...]:
 
 def remedy_lines(remedies: Mapping[str, PredictedCase]) -> list[str]:
     rows = [
-        (change, _gb(step.peak_bytes), step.verdict, duration(step.time.seconds)) for change, step in remedies.items()
+        (change, gb(step.peak_bytes), step.verdict, duration(step.time.seconds)) for change, step in remedies.items()
     ]
     lines = table(("tried, cheapest first", "peak", "verdict", "full step"), rows)
     if not any(step.fits for step in remedies.values()):
@@ -175,10 +176,10 @@ def remedy_lines(remedies: Mapping[str, PredictedCase]) -> list[str]:
 
 
 def _account_lines(cell: PredictedCase) -> list[str]:
-    held = "; ".join(f"{name} {_gb(size)}" for name, size in cell.bytes_by_category.items() if size)
-    lines = [f"smallest case that does not fit: {_attention_name(cell)}, peak {_gb(cell.peak_bytes)}: {held}"]
+    held = "; ".join(f"{name} {gb(size)}" for name, size in cell.bytes_by_category.items() if size)
+    lines = [f"smallest case that does not fit: {_attention_name(cell)}, peak {gb(cell.peak_bytes)}: {held}"]
     rows = [
-        (f"{allocation.count} x {_gb(allocation.bytes)}", allocation.operator, allocation.place or "backward pass")
+        (f"{allocation.count} x {gb(allocation.bytes)}", allocation.operator, allocation.place or "backward pass")
         for allocation in cell.largest_allocations
         if allocation.bytes >= cell.peak_bytes / 100
     ]
@@ -191,28 +192,28 @@ def _attention_name(cell: PredictedCase) -> str:
     return f"{phase} d{case['head_dim']}-seq{case['sequence_length']}-{case['precision']}-{case['attention']}"
 
 
-def _gb(count: int) -> str:
+def gb(count: int) -> str:
     """GB are 1e9 bytes, as in datasheets and published tables."""
     return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"
 
 
 def step_json(prediction: StepPrediction) -> Json:
     return {
-        **_machine_json(prediction.machine),
+        **machine_json(prediction.machine),
         "verdict": prediction.step.verdict,
         "fits": prediction.fits,
         "largest_batch": prediction.largest_batch,
-        "phases": {name: _case_json(cell) for name, cell in prediction.phases.items()},
-        "tried": [{"change": change, **_case_json(step)} for change, step in prediction.remedies.items()],
+        "phases": {name: case_json(cell) for name, cell in prediction.phases.items()},
+        "tried": [{"change": change, **case_json(step)} for change, step in prediction.remedies.items()],
     }
 
 
 def checkpoint_json(choice: CheckpointChoice) -> Json:
     fastest = choice.fastest_that_fits
     return {
-        **_machine_json(choice.machine),
+        **machine_json(choice.machine),
         "fits": choice.fits,
-        "checkpoints": [_case_json(step) for step in choice.steps],
+        "checkpoints": [case_json(step) for step in choice.steps],
         "smallest_peak": choice.smallest.case.identity()["checkpoint"],
         "fastest_that_fits": None if fastest is None else fastest.case.identity()["checkpoint"],
     }
@@ -221,14 +222,14 @@ def checkpoint_json(choice: CheckpointChoice) -> Json:
 def attention_json(prediction: AttentionPrediction) -> Json:
     smallest = prediction.smallest_that_does_not_fit
     return {
-        **_machine_json(prediction.machine),
+        **machine_json(prediction.machine),
         "fits": prediction.fits,
-        "cells": [_case_json(cell) for cell in prediction.cells],
-        "smallest_that_does_not_fit": None if smallest is None else _case_json(smallest),
+        "cells": [case_json(cell) for cell in prediction.cells],
+        "smallest_that_does_not_fit": None if smallest is None else case_json(smallest),
     }
 
 
-def _machine_json(machine: TargetMachine) -> Json:
+def machine_json(machine: TargetMachine) -> Json:
     return {
         "machine": machine.name,
         "room_bytes": machine.room.bytes,
@@ -236,7 +237,7 @@ def _machine_json(machine: TargetMachine) -> Json:
     }
 
 
-def _case_json(cell: PredictedCase) -> Json:
+def case_json(cell: PredictedCase) -> Json:
     kept = {name: getattr(cell, name) for name in ("verdict", "peak_bytes", "peak_part", "bytes_by_category")}
     return {
         "identity": cell.case.identity(),

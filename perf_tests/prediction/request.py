@@ -21,6 +21,7 @@ from perf_tests.limits.cuda_libraries import libraries_of
 from perf_tests.limits.datasheets import gpu_named
 from perf_tests.limits.gpu_room import Room, room_on
 from perf_tests.options import (
+    CONTEXTS,
     HEAD_DIMS,
     SEQUENCE_LENGTHS,
     check_checkpoints,
@@ -37,9 +38,12 @@ from perf_tests.options import (
 )
 from perf_tests.own.hugging_face import is_configuration, size_name
 from perf_tests.own.model import OwnModel
-from perf_tests.phases import ATTENTION_ALONE, phases_of
+from perf_tests.phases import ATTENTION_ALONE, ZERO_GRAD, phases_of
 from perf_tests.prediction.machine_ceilings import ceilings_here
 from perf_tests.prediction.step import TargetMachine, worthwhile_checkpoints
+
+HOLDS = ("former-pass",)
+"""What a loop may still hold when the next pass begins."""
 
 
 def requested_machine(text: str) -> TargetMachine:
@@ -64,11 +68,15 @@ def this_machine() -> TargetMachine:
     return TargetMachine(name, kind, room, ceilings, on_gpu, libraries_here(device.torch_device))
 
 
-def requested_step(arguments: argparse.Namespace, machine: TargetMachine) -> LanguageModelCase:
-    """The full training step asked for."""
+def requested_steps(arguments: argparse.Namespace, machine: TargetMachine) -> list[LanguageModelCase]:
+    """The full training step asked for, at each context length."""
+    contexts = whole_numbers(CONTEXTS, "--context", arguments.context)
+    return [_requested_step(arguments, machine, context) for context in contexts]
+
+
+def _requested_step(arguments: argparse.Namespace, machine: TargetMachine, context: int) -> LanguageModelCase:
     own = requested_model(arguments)
     size = requested_size(arguments, own)
-    context = whole_number("--context", arguments.context)
     vocabulary = None if arguments.vocab_size is None else whole_number("--vocab-size", arguments.vocab_size)
     config = config_of(own, size, context, vocabulary)
     if own is not None and arguments.size is None and not is_configuration(own.name):
@@ -82,6 +90,8 @@ def requested_step(arguments: argparse.Namespace, machine: TargetMachine) -> Lan
         checkpoint=checkpoint, optimizer=requested_optimizer(arguments.optimizer, machine),
         device=machine.device, model="ours" if own is None else own.name,
         model_arguments=() if own is None else own.arguments,
+        zero_grad=one_of(ZERO_GRAD, "--zero-grad", arguments.zero_grad),
+        holds_former_pass=arguments.hold is not None and bool(one_of(HOLDS, "--hold", arguments.hold)),
     )  # fmt: skip
 
 

@@ -219,13 +219,17 @@ def parts_of(case: Case, counters: Counters) -> list[Part]:
     if not isinstance(case, LanguageModelCase) or len(case.row.main_parts) < 2:
         return [_part(counters.kernels, kind_of_launches(case))]
     forward, backward, update = (
-        counters_of(replace(case, phase=part)).kernels if part in case.row.timed else ()
+        counters_of(replace(case, phase=part)).kernels if part in case.row.timed and _runs(part, case) else ()
         for part in ("forward", "backward", "optimizer")
     )
     # The rest is the loss.
     loss = counted(counters.kernels) - counted(forward) - counted(backward) - counted(update)
     ahead = [*forward, *(replace(kernel, calls=calls) for kernel, calls in loss.items())]
     return [_part(ahead, FORWARD), _part(backward, BACKWARD), _part(update, BARE)]
+
+
+def _runs(part: str, case: LanguageModelCase) -> bool:
+    return part != "optimizer" or case.updates
 
 
 def kind_of_launches(case: Case) -> str:

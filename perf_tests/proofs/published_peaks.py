@@ -183,11 +183,8 @@ def compared(cells: Iterable[PublishedPeak]) -> list[ComparedPeak]:
 def predicted_bytes(cell: PublishedPeak) -> int:
     """The peak of the published code: the suite's own, under the conditions of the cell."""
     conditions = cell.conditions
-    counters = counters_of(
-        cell.case,
-        zero_grad=conditions["zero_grad"] or "before_forward",
-        first_step=conditions["first_step"] == "yes",
-    )
+    zero_grad = (conditions["zero_grad"] or "before_forward").replace("_", "-")
+    counters = counters_of(replace(cell.case, zero_grad=zero_grad), first_step=conditions["first_step"] == "yes")
     parts = _parts_of_mode(cell, counters)
     if conditions["autocast_until"] == "step":
         parts = _with_weight_copies_to_the_end(parts)

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vocab-size", help="tokens in its vocabulary (default: 10000)")
     parser.add_argument("--model", help="your own: MODULE:FACTORY, FILE.py:FACTORY or hf:CONFIG.json")
     parser.add_argument("--model-arg", action="append", default=[], metavar="NAME=VALUE", help="its argument")
-    parser.add_argument("--context", default="512", help="tokens in a sequence (default: 512)")
+    parser.add_argument("--context", default="512", help="tokens in a sequence; a list compares them (default: 512)")
     parser.add_argument("--batch-size", default="4", help="sequences in a batch (default: 4)")
     parser.add_argument("--precision", default="fp32", help="fp32, tf32, bf16, fp16, fp16-unscaled (default: fp32)")
     parser.add_argument("--attention", default="naive", help="naive or sdpa (default: naive)")
@@ -25,6 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="default",
         help="AdamW as default, loop, foreach or fused, or your own: MODULE:FACTORY or FILE.py:FACTORY",
     )
+    parser.add_argument(
+        "--zero-grad", default="before-forward", help="before-forward, after-forward or before-step (before-forward)"
+    )
+    parser.add_argument("--hold", help="former-pass: the loop still holds the outputs of the pass before")
     parser.add_argument(
         "--checkpoint", default="none", help="none, attention, block or a number of blocks; a list or all compares them"
     )
@@ -52,20 +56,32 @@ def _predict(arguments: argparse.Namespace) -> int:
             "give --size or --model for a training step, or --head-dim and --sequence-length for attention alone."
         )
     # Only this verb counts a model's operations, which needs torch; the others start without it.
-    from perf_tests.prediction import lines, request, step
+    from perf_tests.prediction import lines, order_lines, orders, request, step
 
     sys.path.append(str(Path.cwd()))  # where a module named by --model is looked for, as pytest does
     machine = request.requested_machine(arguments.gpu)
     if alone:
+        if arguments.zero_grad != "before-forward" or arguments.hold is not None:
+            raise ValueError("--zero-grad and --hold are for a training step; attention alone has neither.")
         cells = step.predict_attention(request.requested_attention(arguments, machine), machine)
         return _shown(lines.attention_lines(cells), lines.attention_json(cells), cells.fits, arguments.json)
-    case = request.requested_step(arguments, machine)
+    cases = request.requested_steps(arguments, machine)
+    case = cases[0]
     checkpoints = request.requested_checkpoints(arguments.checkpoint, case.config.num_layers)
+    if len(cases) > 1:
+        if len(checkpoints) > 1:
+            raise ValueError("--context and --checkpoint are both lists; compare one at a time.")
+        table = orders.predict_contexts(cases, machine)
+        return _shown(order_lines.context_lines(table), order_lines.context_json(table), table.fits, arguments.json)
     if len(checkpoints) > 1:
         choice = step.choose_checkpoint(case, checkpoints, machine)
         return _shown(lines.checkpoint_lines(choice), lines.checkpoint_json(choice), choice.fits, arguments.json)
     predicted = step.predict_step(case, machine)
-    return _shown(lines.step_lines(predicted), lines.step_json(predicted), predicted.fits, arguments.json)
+    variants = orders.optimizer_variants(case, machine)
+    conditions = orders.conditions_of(predicted.step, machine)
+    text = [*lines.step_lines(predicted), *order_lines.choice_lines(variants, conditions, predicted.step)]
+    data = lines.step_json(predicted) | order_lines.choice_json(variants, conditions)
+    return _shown(text, data, predicted.fits, arguments.json)
 
 
 def _shown(text: list[str], data: Json, fits: bool, as_json: bool) -> int:
