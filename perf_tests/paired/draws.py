@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from perf_tests.gate.events import ORDERS
 
-# At least 4 quadruples, because the Hodges-Lehmann centre of fewer withstands no wild value. At most 64, because launches
-# differ by more than what further rounds of one launch would sharpen.
+# At least 4 quadruples, because the Hodges-Lehmann centre of fewer withstands no wild value. At most 64, because
+# launches differ by more than further rounds of one launch would sharpen.
 FEWEST_QUADRUPLES, MOST_QUADRUPLES = 4, 64
 QUADRUPLES_SECONDS = {1: 0.5, 2: 1.5}
 """By stage: the time that all rounds of one case in one pair should take, unmeasured ones included.
