@@ -137,10 +137,14 @@ def worker_in(folder: Path) -> Iterator[MemoryWorker]:
         worker.end()
 
 
-def test_a_worker_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PYTHONPATH", raising=False)
-    with worker_in(tmp_path) as worker, pytest.raises(WorkerEndedError, match="No module named 'perf_tests'"):
-        worker.ask({})  # in a folder that has no suite in it
+def test_a_worker_that_cannot_start_says_why(tmp_path: Path) -> None:
+    folder = tmp_path / "perf_tests" / "workers"
+    folder.mkdir(parents=True)
+    for package in (folder.parent, folder):
+        (package / "__init__.py").touch()
+    (folder / "memory.py").write_text("import nowhere")
+    with worker_in(tmp_path) as worker, pytest.raises(WorkerEndedError, match="No module named 'nowhere'"):
+        worker.ask({})
 
 
 def test_a_task_that_nobody_understands_is_answered_and_the_worker_goes_on() -> None:
