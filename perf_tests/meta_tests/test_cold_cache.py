@@ -96,7 +96,7 @@ def test_the_gate_flushes_before_each_round_that_it_asks_for(clock: SpyClock) ->
         clock.ran.clear()
         one_round()
 
-    ServedMeasure(serve, clock, SpyDevice(CPU), 1, clock.flush)(clock.target, clock.setup)
+    ServedMeasure(serve, clock, SpyDevice(CPU), 1, flush=clock.flush)(clock.target, clock.setup)
     assert clock.ran == COLD_ROUND
 
 
