@@ -59,7 +59,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         names = GIVEN.attentions or tuple(ATTENTION)
         metafunc.parametrize("attention", names, ids=[label(name) for name in names], indirect=True, scope="session")
     elif made is not None and references:
-        metafunc.parametrize(made.argument, references.values(), ids=references.keys())
+        # Hypothesis refuses what pytest would make anew for each test; these are made once.
+        metafunc.parametrize(made.argument, references.values(), ids=references.keys(), scope="session")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
