@@ -25,7 +25,7 @@ from perf_tests.instruments.counters import (
 )
 from perf_tests.instruments.cuda_rules import follow_rules
 from perf_tests.instruments.layer_extrapolation import NotOfEqualLayersError, extrapolated
-from perf_tests.instruments.torch_private import FakeTensorMode, forget_fake_shapes
+from perf_tests.instruments.torch_private import FakeTensorMode, bound_fake_shapes
 from perf_tests.own.attention import PLAYED, attention_named, is_own
 from perf_tests.own.guard import OwnModelError
 from perf_tests.own.model import OwnModel
@@ -169,7 +169,7 @@ def playing(device: str, precision: str) -> Iterator[Counting]:
         with torch.enable_grad(), FakeTensorMode(), Counting(device, float32_rate, MODEL_SOURCE) as counting:
             yield counting
     finally:
-        forget_fake_shapes()
+        bound_fake_shapes()
 
 
 def fake_training(

@@ -10,6 +10,7 @@ import torch
 from model.sizes import SIZES, ModelConfig
 from perf_tests.cases import AttentionCase, LanguageModelCase
 from perf_tests.counting import fake_training
+from perf_tests.instruments import torch_private
 from perf_tests.instruments.counters import ACTIVATIONS, GRADIENTS, PartCounters
 from perf_tests.instruments.layer_extrapolation import NotOfEqualLayersError, extrapolated
 from perf_tests.instruments.torch_private import FakeTensorMode
@@ -138,7 +139,10 @@ def test_counting_inside_autocast_is_refused() -> None:
         fake_training.count_passes(CASE)
 
 
-def test_torch_remembers_nothing_of_the_shapes_that_were_counted() -> None:
+def test_what_torch_remembers_of_counted_shapes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or memory grows with each shape of a long run."""
     fake_training.count_passes(replace(CASE, batch_size=5))
+    assert FakeTensorMode.cache_info().size > 0
+    monkeypatch.setattr(torch_private, "MOST_FAKE_SHAPES", 0)
+    fake_training.count_passes(replace(CASE, batch_size=6))
     assert FakeTensorMode.cache_info().size == 0
