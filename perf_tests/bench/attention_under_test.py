@@ -46,6 +46,11 @@ def use_of(case: Case, device: torch.device) -> Use:
     return Use(head_dim, not is_alone, PRECISIONS[case.precision], device)
 
 
+def refusal_of(case: Case, refused: Refusals, device: torch.device) -> Outcome | None:
+    """Of the case's function; a model of the user's has none, and may name no heads."""
+    return refused.get((case.attention, use_of(case, device))) if is_own(case.attention) else None
+
+
 def _refusal(name: str, use: Use, lengths: Iterable[int]) -> Outcome | None:
     try:
         check_attention(attention_named(name).build(), name, use, lengths)

@@ -11,7 +11,7 @@ import torch
 
 from model.compilation import forget_compiled
 from model.precision import PRECISIONS
-from perf_tests.bench.attention_under_test import Refusals, refusals, use_of
+from perf_tests.bench.attention_under_test import Refusals, refusal_of, refusals
 from perf_tests.bench.outcomes import Outcome, why_too_large, why_unsupported
 from perf_tests.bench.session import MeasuringSession
 from perf_tests.cases import AttentionCase, Case
@@ -63,7 +63,7 @@ class Workbench:
         device = self.device.torch_device
         return (
             why_unsupported(case, device)
-            or self.refused_attentions.get((case.attention, use_of(case, device)))
+            or refusal_of(case, self.refused_attentions, device)
             or why_too_large(case, self.budget_bytes, earlier, self.budget_of_what)
         )
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from model.precision import PRECISIONS
-from perf_tests.bench.attention_under_test import load_attentions, refusals
+from perf_tests.bench.attention_under_test import load_attentions, refusal_of, refusals
 from perf_tests.cases import AttentionCase, LanguageModelCase, is_inside
 from perf_tests.counting.case_counters import NotCountedError, counters_of
 from perf_tests.meta_tests.example_cases import CPU, SETTINGS, attention_case, language_model_case
@@ -220,6 +220,11 @@ def test_a_case_is_named_by_file_and_function_and_known_by_its_path_in_the_repos
         assert case.identity()["attention"] == "kernels/flash.py:attend"
     assert from_its_repository("kernels.flash:attend") == "kernels.flash:attend"
     assert from_its_repository("naive") == "naive"
+
+
+def test_a_model_of_ones_own_that_names_no_heads_has_no_function_to_refuse() -> None:
+    case = language_model_case(attention="own", config=replace(language_model_case().config, num_heads=0))
+    assert refusal_of(case, {}, CPU) is None
 
 
 def test_a_row_of_an_earlier_run_is_inside_the_axes(tmp_path: Path) -> None:
