@@ -266,9 +266,9 @@ def is_inside(identity: dict[str, Any], settings: Settings) -> bool:
     """Whether the axes of this run contain the case of an older row."""
     if identity.get("phase") not in chosen_phases(settings) or identity.get("device") != settings.device_type:
         return False
-    model = settings.model or "ours"
-    values = {**identity, "model_size": identity.get("size")}
     in_rows = from_its_repository
+    model = in_rows(settings.model or "ours")
+    values = {**identity, "model_size": identity.get("size")}
     settings = replace(
         settings,
         sizes=tuple(map(size_label, settings.sizes)),

@@ -3,6 +3,7 @@
 import json
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import torch
 from torch import nn
 
 from model.sizes import ModelConfig
-from perf_tests.meta_tests.example_cases import CPU, TOY, language_model_case
+from perf_tests.cases import is_inside
+from perf_tests.meta_tests.example_cases import CPU, SETTINGS, TOY, language_model_case
 from perf_tests.meta_tests.launch import MODELS
 from perf_tests.own import guard, hugging_face
 from perf_tests.own.check import check_before_measuring
@@ -85,7 +87,9 @@ def test_arguments_reach_the_factory_by_name_and_stand_in_the_identity() -> None
     assert identity["model_args"] == "vocab_size=37, width=6"
     assert wide.in_identity == own("of_width", "vocab_size=37", "width=6").in_identity
     assert wide.in_identity["model_digest"] != own("of_width", "width=7").in_identity["model_digest"]
-    assert own("Averaging").in_identity == {"model_args": None, "model_digest": None}
+    assert own("Averaging").in_identity == {
+        "model": f"{MODELS}:Averaging", "model_args": None, "model_digest": None
+    }  # fmt: skip
 
 
 def test_values_of_arguments_are_numbers_truths_or_text() -> None:
@@ -221,3 +225,24 @@ def test_the_time_limit_ends_with_the_call() -> None:
     with guard.guarded("--model m:f builds no model", 60):
         pass
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("place, known", [
+    ("{0}/nets/gpt.py:build", "nets/gpt.py:build"), ("hf:{0}/three.json", "hf:three.json"),
+])  # fmt: skip
+def test_a_model_is_known_by_its_path_in_the_repository(
+    configured: OwnModel, tmp_path: Path, place: str, known: str
+) -> None:
+    (tmp_path / ".git").mkdir()
+    assert OwnModel(place.format(tmp_path)).in_identity["model"] == known
+
+
+def test_a_row_is_inside_the_axes_wherever_its_model_was_typed(configured: OwnModel, tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    identity = language_model_case(model=configured.name, size="tiny").identity()
+    typed_elsewhere = replace(SETTINGS, model="hf:./three.json", batch_sizes=(2,))
+    assert identity["model"] == "hf:three.json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        assert is_inside(identity, typed_elsewhere)
+    assert not is_inside(identity, replace(typed_elsewhere, model="other:build"))

@@ -19,7 +19,7 @@ from perf_tests.instruments.device_errors import is_out_of_memory
 from perf_tests.instruments.torch_private import FakeTensorMode
 from perf_tests.own import hugging_face
 from perf_tests.own.guard import LONGEST_SECONDS, NeverReturnsError, OwnModelError, guarded
-from perf_tests.own.named import load
+from perf_tests.own.named import from_its_repository, load
 
 Values = tuple[tuple[str, int | float | bool | str], ...]
 """Arguments by name."""
@@ -40,13 +40,13 @@ class OwnModel:
 
     @property
     def in_identity(self) -> dict[str, str | None]:
-        """The arguments as text, and a digest of them and of a configuration's values, never of source."""
+        """Its file, its arguments as text, and a digest of them and of a configuration's values, never of source."""
         text = ", ".join(sorted(self.arguments)) or None
         is_configuration = hugging_face.is_configuration(self.name)
         configured = hugging_face.configuration_values(self.name) if is_configuration else {}
         known = json.dumps([self.values, configured], sort_keys=True)
         digest = sha256(known.encode()).hexdigest()[:12] if text or configured else None
-        return {"model_args": text, "model_digest": digest}
+        return {"model": from_its_repository(self.name), "model_args": text, "model_digest": digest}
 
     @property
     def in_a_path(self) -> str:

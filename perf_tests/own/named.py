@@ -155,10 +155,14 @@ def _module_of_file(file: Path, copy: str) -> ModuleType:
 
 @lru_cache(maxsize=64)
 def from_its_repository(text: str) -> str:
-    """The same with a FILE as its repository knows it, so that records join wherever it was typed."""
-    place, _, name = text.rpartition(":")
-    if not place.endswith(".py"):
+    """The same with a file as its repository knows it, so that records join wherever it was typed."""
+    before, _, after = text.rpartition(":")
+    place = after if before == "hf" else before
+    if before != "hf" and not place.endswith(".py"):
         return text
     file = Path(place).resolve()
     root = next((folder for folder in file.parents if (folder / ".git").exists()), Path.cwd())
-    return f"{file.relative_to(root).as_posix()}:{name}" if file.is_relative_to(root) else text
+    if not file.is_relative_to(root):
+        return text
+    known = file.relative_to(root).as_posix()
+    return f"hf:{known}" if before == "hf" else f"{known}:{after}"
