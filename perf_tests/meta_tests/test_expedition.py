@@ -167,6 +167,18 @@ def verdicts(state: Path) -> dict[str, str]:
 VERDICTS = ("confirmed", "not confirmed", "not measured")
 
 
+@pytest.mark.parametrize("step, exit_code, is_done", [
+    ("numerics", 0, True), ("numerics", 1, True), ("gate", 1, True), ("gate", 143, False), ("gate", 4, False),
+    ("queue", 1, False),
+])  # fmt: skip
+def test_a_verdict_is_not_sought_again_until_it_pleases(
+    step: str, exit_code: int, is_done: bool, tmp_path: Path
+) -> None:
+    found_in(tmp_path, step, exit_code=exit_code)
+    of_table = next(entry for steps in SLICES.values() for entry in steps if entry.name == step)
+    assert expedition.is_done(of_table, tmp_path) is is_done
+
+
 def test_without_results_nothing_is_measured_and_each_claim_has_a_row(tmp_path: Path) -> None:
     assert verdicts(tmp_path) == dict.fromkeys((claim.sentence for claim in CLAIMS), "not measured")
 

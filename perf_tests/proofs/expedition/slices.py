@@ -21,7 +21,9 @@ class Step:
     on_cpu: str = ""
     """Options that make it small there."""
     records: bool = False
-    """Whether it is done once there is a record; any other step is done once it exits with 0."""
+    """Whether it is done once there is a record; any other step is done by its exit code."""
+    judges: bool = False
+    """Whether 1 is a result too, as 0 is: what failed is not run again until it passes by chance."""
 
 
 def check(name: str, question: str) -> Step:
@@ -85,7 +87,7 @@ SLICES: dict[str, tuple[Step, ...]] = {
     "4": (
         Step("numerics", "Do the numerics hold on this device?",
              "pytest numerics_tests --device {device} --hypothesis-profile ci -q -p no:cacheprovider",
-             on_cpu="--hypothesis-profile quick -k softmax"),
+             on_cpu="--hypothesis-profile quick -k softmax", judges=True),
     ),
     "5": (MAIN,),
     "6": (MAIN,),
@@ -99,6 +101,6 @@ SLICES: dict[str, tuple[Step, ...]] = {
               '--warmup-study --size small --context 256 --precision bf16 --phase full_step -k "not attention"'),
         Step("gate", "Does the gate find no difference between equal sides?",
              "pytest perf_tests --device {device} --against HEAD --gate-minutes 4 --benchmark-storage file://{storage} "
-             f"--size small --context 128,512 {MODEL_ALONE}", on_cpu=SMALLEST),
+             f"--size small --context 128,512 {MODEL_ALONE}", on_cpu=SMALLEST, judges=True),
     ),
 }  # fmt: skip
