@@ -7,6 +7,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from perf_tests.__main__ import main
 from perf_tests.gate.clock import decide_clock
 from perf_tests.gate.rules import Clock
 from perf_tests.meta_tests.documents import ROOT, block, indented, page
@@ -51,6 +52,12 @@ def test_intervals_cover_nothing_changed_in_the_kept_runs(trials: TrialsByProof,
     _, values = recorded_values(unchanged_runs(trials), clock)
     found = [coverage(values, pairs) for pairs in PAIRS_SHOWN]
     assert min(share.count / share.of for share in found) >= COVERAGE
+
+
+def test_the_page_shows_the_false_alarm_as_its_samples_give_it(capsys: pytest.CaptureFixture[str]) -> None:
+    (shown,) = [line for line in indented(block(page("gate"), "alarm")) if line]
+    assert main(["replay", str(KEPT / "alarm.jsonl.gz")]) == 1
+    assert shown in capsys.readouterr().out.splitlines()
 
 
 def test_a_folder_without_runs_is_one_sentence(
