@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from math import sqrt
 from statistics import fmean, median, pstdev
+from typing import Any
 
 from perf_tests.audit.plausibility import OUTLIER_SHARE, slow_round
 
@@ -36,6 +37,9 @@ class RowFacts:
     skipped_steps: int | None = None
     suggested_warmup_rounds: int | None = None
     throttled_rounds: Sequence[int] | None = None
+    before: Mapping[str, Any] = field(default_factory=dict)
+    """The state of the machine before the measured rounds."""
+    after: Mapping[str, Any] = field(default_factory=dict)
     is_over_ceiling: bool = False
 
 
@@ -91,6 +95,10 @@ def peak_is_off(facts: RowFacts) -> bool:
     return not -tolerance <= above <= tolerance + facts.workspace_bytes
 
 
+def are_processors_changed(facts: RowFacts) -> bool:
+    return any(facts.before.get(name) != facts.after.get(name) for name in ("usable_processors", "processor_quota"))
+
+
 @dataclass(frozen=True)
 class Flag:
     """When a row carries it, and its sentence for the reader."""
@@ -116,6 +124,8 @@ FLAGS = {
         "later rounds differ from earlier ones by 5 % or more"),
     "throttled": Flag(lambda facts: bool(facts.throttled_rounds),
         "power or heat held the GPU's clocks down at the end of measured rounds (throttled_rounds)"),
+    "processors_changed": Flag(are_processors_changed,
+        "the processors that the process may use, or its share of their time, changed while it ran (before, after)"),
     "over_ceiling": Flag(lambda facts: facts.is_over_ceiling,
         "its products ran faster than the best square product measured here, which carries the same noise"),
     "waits_for_host": Flag(waits_for_host,

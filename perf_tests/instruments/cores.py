@@ -23,6 +23,18 @@ def processors_for(threads: int) -> list[int]:
     return cores if threads <= len(cores) else sorted(os.sched_getaffinity(0))
 
 
+def processor_quota() -> float | None:
+    """Processors that the control group (version 2) lets this process use at a time; None where nothing limits it."""
+    limits = []
+    with suppress(OSError, ValueError):
+        (own,) = (line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
+        for group in (Path(own), *Path(own).parents):
+            with suppress(OSError, ValueError):  # the root has no limit, and `max` is no number
+                quota, period = Path(f"/sys/fs/cgroup{group}", "cpu.max").read_text().split()
+                limits.append(int(quota) / int(period))
+    return min(limits, default=None)
+
+
 def can_bind() -> bool:
     """Whether this process may bind processes to cores, which some containers forbid."""
     try:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from perf_tests.instruments import heap, host_memory
+from perf_tests.instruments.cores import processor_quota
 from perf_tests.instruments.gpu_health import GpuHealth, NoHealthError, open_gpu_health
 
 # Environment variables that change a figure without changing a line of code.
@@ -70,12 +71,17 @@ def _driver_version() -> str | None:
 
 
 def drifting_facts(device: torch.device, health: GpuHealth | None = None) -> dict[str, Any]:
-    """Clock rates and load now, or the state of a GPU; None for what the machine does not report."""
+    """Clock rates, load and processors now, or the state of a GPU; None for what the machine does not report."""
     if device.type == "cuda":
         return {"sm_clock_mhz": None} if health is None else health.facts()
     one_minute_load, _, _ = os.getloadavg()
     clocks = [float(value) for value in host_memory.proc_values("cpuinfo", "cpu MHz")]
-    return {"cpu_clock_mhz": max(clocks, default=None), "load_average_1min": one_minute_load}
+    return {
+        "cpu_clock_mhz": max(clocks, default=None),
+        "load_average_1min": one_minute_load,
+        "usable_processors": len(os.sched_getaffinity(0)),
+        "processor_quota": processor_quota(),
+    }
 
 
 def seconds_since_process_start() -> float:

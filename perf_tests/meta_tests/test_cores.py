@@ -4,10 +4,20 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import torch
 
-from perf_tests.instruments.cores import can_bind, keep_on, let_go, processor_of_each_core, processors_for
+from perf_tests.instruments.cores import (
+    can_bind,
+    keep_on,
+    let_go,
+    processor_of_each_core,
+    processor_quota,
+    processors_for,
+)
+from perf_tests.instruments.machine import drifting_facts
 
 THREE_THREADS = """
 import threading, time
@@ -84,3 +94,33 @@ def test_of_two_hardware_threads_of_a_core_one_is_there(monkeypatch: pytest.Monk
     monkeypatch.setattr("pathlib.Path.read_text", lambda path: siblings[int(path.parts[5].removeprefix("cpu"))])
     assert processor_of_each_core() == processors_for(1) == processors_for(2) == [0, 1]
     assert processors_for(3) == [0, 1, 2, 3], "threads that are more than the cores would share one processor"
+
+
+@pytest.mark.parametrize("limits, quota", [
+    ({}, None), ({"ci/job": "max 100000"}, None), ({"ci/job": "150000 100000"}, 1.5),
+    ({"ci/job": "max 100000", "ci": "50000 100000"}, 0.5), ({"ci/job": "200000 100000", "ci": "50000 100000"}, 0.5),
+])  # fmt: skip
+def test_the_quota_is_the_least_of_the_control_groups_above(
+    limits: dict[str, str], quota: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"/proc/self/cgroup": "1:cpu:/\n0::/ci/job\n"}
+    files |= {f"/sys/fs/cgroup/{group}/cpu.max": f"{limit}\n" for group, limit in limits.items()}
+
+    def read(path: Path) -> str:
+        if str(path) not in files:
+            raise FileNotFoundError(path)
+        return files[str(path)]
+
+    monkeypatch.setattr(Path, "read_text", read)
+    assert processor_quota() == quota
+
+
+@several_cores
+def test_a_processor_taken_away_is_a_fact_of_the_moment() -> None:
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert drifting_facts(torch.device("cpu"))["usable_processors"] == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert drifting_facts(torch.device("cpu"))["usable_processors"] == len(allowed)

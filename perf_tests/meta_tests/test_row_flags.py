@@ -23,6 +23,7 @@ RAISED = {
     "short_warmup": RowFacts(HONEST, suggested_warmup_rounds=0),
     "trend": RowFacts([1.0 - 0.02 * place for place in range(10)]),
     "throttled": RowFacts(HONEST, throttled_rounds=[3]),
+    "processors_changed": RowFacts(HONEST, before={"usable_processors": 2}, after={"usable_processors": 1}),
     "over_ceiling": RowFacts(HONEST, is_over_ceiling=True),
     "waits_for_host": RowFacts(HONEST, device_busy_seconds=0.9 * min(HONEST), bound="compute"),
     "parts_do_not_add_up": RowFacts(HONEST, part_seconds={"forward": HALF_FORWARD}),
@@ -41,6 +42,11 @@ QUIET = {
     "a clock with little beside the device": RowFacts(HONEST, 0.99 * min(HONEST), bound="compute"),
     "a device without a clock": RowFacts(HONEST, None, bound="compute"),
     "parts that add up": RowFacts(HONEST, part_seconds={"forward": HALF_FORWARD, "backward": HALF_FORWARD}),
+    "the same processors at another load": RowFacts(
+        HONEST,
+        before={"usable_processors": 2, "processor_quota": None, "load_average_1min": 0.1},
+        after={"usable_processors": 2, "processor_quota": None, "load_average_1min": 1.9},
+    ),
     "no parts": RowFacts(HONEST, part_seconds={}),
     "honest rounds in memory nearly full": RowFacts(HONEST, predicted_peak_bytes=95, available_bytes=100),
     "a peak with workspaces": RowFacts(
