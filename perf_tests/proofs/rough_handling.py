@@ -225,13 +225,14 @@ def spread(found: dict[str, list[str]], count: int) -> list[tuple[str, int, str]
 
 def seen(arguments: Sequence[str], root: Path, before: Strike | None = None) -> dict[str, list[str]]:
     """The moments of an undisturbed launch, but for those after its last file; of one that resumes what was struck."""
-    with tempfile.TemporaryDirectory() as folder:
-        place = Place(Path(folder), root)
-        if before is not None:
-            place.launch(arguments, before)
-        ended = place.launch(arguments, None, *(["--resume"] if before else []))
-        assert ended.exit_code == 0, ended.said
-        found = {stage: moments(Path(folder, "log"), stage) for stage in STAGES}
+    for _ in range(2):  # the first may write caches of the machine, which no later launch does
+        with tempfile.TemporaryDirectory() as folder:
+            place = Place(Path(folder), root)
+            if before is not None:
+                place.launch(arguments, before)
+            ended = place.launch(arguments, None, *(["--resume"] if before else []))
+            assert ended.exit_code == 0, ended.said
+            found = {stage: moments(Path(folder, "log"), stage) for stage in STAGES}
     found["saving"] = found["saving"][: found["saving"].index("pytest_terminal_summary") + 1]
     return found
 
