@@ -27,6 +27,10 @@ def ignore_mark(part: str) -> None:
     """The mark of a step that is not observed."""
 
 
+def ignore_backward() -> None:
+    """What a model on one device does after its backward pass."""
+
+
 def cross_entropy(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
     """Mean negative log-likelihood in nats, a scalar, in float32 and op by op."""
     logits_BTV = logits_BTV.float()
@@ -53,12 +57,13 @@ class Training:
         if zero_grad not in ZERO_GRAD:
             raise ValueError(f"zero_grad is {zero_grad!r}; it must be one of {', '.join(ZERO_GRAD)}.")
         self.zero_grad = zero_grad
+        self.after_backward = ignore_backward  # where ranks average gradients, see `model.parallel`
         self.model = model
         self.precision = precision
         self.device = device
         self.optimizer_implementation = optimizer_that_runs(optimizer, device)
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision.scales_loss)
-        self.optimizer = torch.optim.AdamW(
+        self.optimizer: torch.optim.Optimizer = torch.optim.AdamW(
             model.parameters(),
             foreach=self.optimizer_implementation == "foreach",
             fused=self.optimizer_implementation == "fused",
@@ -77,6 +82,7 @@ class Training:
         """Compute the gradients; a scaler multiplies them by its scale until `update` divides them again."""
         with region("backward"):
             self.scaler.scale(loss).backward()
+            self.after_backward()
 
     def update(self) -> None:
         """Clip the gradients to norm 1 and step the optimizer; a step whose scaled gradients overflowed is skipped."""

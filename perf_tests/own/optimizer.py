@@ -30,7 +30,7 @@ class OwnOptimizer:
 
     def put_into(self, training: Training, module: nn.Module, seconds: float | None = None) -> None:
         """Let it train `module`, which `training` runs as it is or compiled. Raises OwnModelError."""
-        training.optimizer = self.build(module, seconds)  # type: ignore[assignment]
+        training.optimizer = self.build(module, seconds)
 
     def build(self, module: nn.Module, seconds: float | None = None) -> Optimizer:
         """Raises OwnModelError unless it holds each trainable parameter once, and within `seconds`."""

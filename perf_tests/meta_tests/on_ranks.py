@@ -1,0 +1,100 @@
+"""What each rank of a test runs, in a process of its own."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from model.parallel import PARALLEL, Ranks, share, without_synchronization
+from model.precision import PRECISIONS
+from model.sizes import ModelConfig
+from model.training import Training
+from model.transformer import RMSNorm
+from numerics_tests import tiny
+
+CPU = torch.device("cpu")
+
+
+def training_on(group: dist.ProcessGroup, variant: str, optimizer: str = "loop") -> tuple[Training, Ranks]:
+    ranks = Ranks(group, CPU)
+    return PARALLEL[variant](
+        tiny.model(CPU), ranks, lambda model: Training(model, PRECISIONS["fp32"], CPU, optimizer)
+    ), ranks
+
+
+def whole(tensor: torch.Tensor) -> list[float]:
+    full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return full.detach().flatten().tolist()
+
+
+def weights(training: Training) -> list[list[float]]:
+    return [whole(parameter) for parameter in training.model.parameters()]
+
+
+def take_steps(group: dist.ProcessGroup, variant: str, optimizer: str, steps: int) -> list[list[float]]:
+    """Weights after `steps` steps on 6 sequences."""
+    training, ranks = training_on(group, variant, optimizer)
+    training.create_optimizer_state()
+    tokens = share(tiny.tokens(CPU, batch=6), ranks)
+    for _ in range(steps):
+        training.step(tokens, tokens.roll(-1, -1))
+    return weights(training)
+
+
+def release_leaves(group: dist.ProcessGroup, variant: str) -> tuple[int, int]:
+    """Tensors of optimizer state before and after `release`."""
+    training, _ = training_on(group, variant)
+    training.create_optimizer_state()
+    before = len(training.optimizer.state)
+    training.release()
+    return before, len(training.optimizer.state)
+
+
+def gradients_apart(group: dist.ProcessGroup, variant: str) -> tuple[list[list[float]], list[list[float]]]:
+    """Gradients of one backward pass without synchronization, and of the next one with it."""
+    training, ranks = training_on(group, variant)
+    tokens = share(tiny.tokens(CPU, batch=6), ranks)
+    with without_synchronization(training):
+        apart = _gradients(training, tokens)
+    return apart, _gradients(training, tokens)
+
+
+def _gradients(training: Training, tokens: torch.Tensor) -> list[list[float]]:
+    training.clear_gradients()
+    training.backward(training.loss(training.forward(tokens), tokens.roll(-1, -1)))
+    return [whole(gradient) for gradient in tiny.gradients(training.model).values()]
+
+
+def refusals(group: dist.ProcessGroup) -> list[str]:
+    """The sentences of what cannot be done."""
+    said = []
+    training, ranks = training_on(group, "fsdp2")
+    calls: tuple[Any, ...] = (
+        lambda: share(tiny.tokens(CPU, batch=5), ranks),
+        lambda: without_synchronization(training).__enter__(),
+        lambda: PARALLEL["zero1"](tiny.model(CPU), ranks, _with_sgd),
+    )
+    for call in calls:
+        try:
+            call()
+        except ValueError as error:
+            said.append(str(error))
+    return said
+
+
+def _with_sgd(model: torch.nn.Module) -> Training:
+    training = Training(model, PRECISIONS["fp32"], CPU)
+    training.optimizer = torch.optim.SGD(model.parameters())
+    return training
+
+
+def sharded_blocks(group: dist.ProcessGroup) -> list[int]:
+    """Modules that FSDP2 gathers apart, in our model and in one without a list of layers."""
+    ranks = Ranks(group, CPU)
+    config = ModelConfig(d_model=20, d_ff=28, num_layers=3, num_heads=2, vocab_size=29, context_length=12)
+    models = (tiny.model(CPU, config=config), RMSNorm(config.d_model))
+    for model in models:
+        PARALLEL["fsdp2"](model, ranks, lambda made: Training(made, PRECISIONS["fp32"], CPU))
+    return [sum(isinstance(module, FSDPModule) for module in model.modules()) for model in models]
