@@ -131,10 +131,11 @@ def fsdp2(model: nn.Module, ranks: Ranks, train: Train, policy: MixedPrecisionPo
 
     Zhao et al., "PyTorch FSDP", 2023 (arXiv:2304.11277). A model on the CPU moves to the device block by block.
     """
-    for module in (*blocks(model), model):
-        fully_shard(
-            module, mesh=ranks.mesh, reshard_after_forward=ranks.reshard, mp_policy=policy or MixedPrecisionPolicy()
-        )
+    policy = policy or MixedPrecisionPolicy()
+    for block in blocks(model):
+        fully_shard(block, mesh=ranks.mesh, reshard_after_forward=ranks.reshard, mp_policy=policy)
+    # What is left is gathered first and needed last.
+    fully_shard(model, mesh=ranks.mesh, reshard_after_forward=False, mp_policy=policy)
     return train(model)
 
 

@@ -45,11 +45,16 @@ class SourceFault:
                 claim.judge(implementation, device)
 
 
+def is_ours(module: str) -> bool:
+    """Whether a second import makes it anew; the processes of ranks are shared."""
+    return module.partition(".")[0] in ("model", "numerics_tests") and module != "numerics_tests.rank_pool"
+
+
 @contextmanager
 def imported_from(fault: SourceFault) -> Iterator[Claim]:
     """The claim out of a second import of the suite, made of a copy of `model/` with the fault."""
     name, module = f"test_{fault.caught_by}", CLAIMS[f"test_{fault.caught_by}"].check.__module__
-    ours = [known for known in sys.modules if known.partition(".")[0] in ("model", "numerics_tests")]
+    ours = [known for known in sys.modules if is_ours(known)]
     kept = {known: sys.modules.pop(known) for known in ours}
     with TemporaryDirectory() as folder:
         shutil.copytree(MODEL, Path(folder) / "model", ignore=shutil.ignore_patterns("__pycache__"))
@@ -60,6 +65,6 @@ def imported_from(fault: SourceFault) -> Iterator[Claim]:
             yield sys.modules["numerics_tests.claims"].CLAIMS[name]
         finally:
             sys.path.remove(folder)
-            for known in [known for known in sys.modules if known.partition(".")[0] in ("model", "numerics_tests")]:
+            for known in [known for known in sys.modules if is_ours(known)]:
                 del sys.modules[known]
             sys.modules.update(kept)

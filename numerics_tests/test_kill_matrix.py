@@ -12,12 +12,15 @@ import torch
 
 from numerics_tests.claims import Claim, Fault, all_claims
 from numerics_tests.faults import FAULTS
+from numerics_tests.faults.ranks import RANK_FAULTS
 from numerics_tests.faults.source import SOURCE_FAULTS
 from numerics_tests.planted_source import SourceFault
 
 CLAIMS = all_claims()
+IN_SOURCE = (*SOURCE_FAULTS, *RANK_FAULTS)
 ENOUGH = 50
 """Fewer would mean that a module of faults is no longer imported."""
+ENOUGH_OF_RANKS = 20
 ONLY_ON_A_CPU = ("torch's 16-bit kernel on a CPU",)
 
 
@@ -49,7 +52,7 @@ def test_kill_matrix_fault_is_caught(fault: Fault, table: list[str], device: tor
     pytest.fail(f"{fault.name!r} survives {fault.claim.name}: the claim no longer sees it.")
 
 
-@pytest.mark.parametrize("fault", SOURCE_FAULTS, ids=lambda fault: fault.name.replace(" ", "-"))
+@pytest.mark.parametrize("fault", IN_SOURCE, ids=lambda fault: fault.name.replace(" ", "-"))
 def test_kill_matrix_source_fault_is_caught(fault: SourceFault, table: list[str], device: torch.device) -> None:
     """The same for a fault in the source of `model/`."""
     try:
@@ -62,7 +65,7 @@ def test_kill_matrix_source_fault_is_caught(fault: SourceFault, table: list[str]
 
 def test_kill_matrix_second_import_passes(device: torch.device) -> None:
     """A copy of `model/` without a fault is judged as the model is: what the faults fail on is the fault."""
-    for fault in {fault.caught_by: fault for fault in SOURCE_FAULTS}.values():
+    for fault in {fault.caught_by: fault for fault in IN_SOURCE}.values():
         replace(fault, new=fault.old).judge(device)
 
 
@@ -76,14 +79,15 @@ def test_kill_matrix_claim_holds_for_its_reference(claim: Claim, device: torch.d
 
 def test_kill_matrix_covers_every_claim() -> None:
     """A claim without a planted fault might never fail."""
-    unguarded = set(CLAIMS) - {f"test_{fault.caught_by}" for fault in (*FAULTS, *SOURCE_FAULTS)}
+    unguarded = set(CLAIMS) - {f"test_{fault.caught_by}" for fault in (*FAULTS, *IN_SOURCE)}
     assert not unguarded, f"no fault is planted for {', '.join(sorted(unguarded))}"
 
 
 def test_kill_matrix_is_large_enough() -> None:
     """Names are unique, and there are faults of every area."""
     assert len(FAULTS) >= ENOUGH
-    twice = [name for name, count in Counter(fault.name for fault in (*FAULTS, *SOURCE_FAULTS)).items() if count > 1]
+    assert len(RANK_FAULTS) >= ENOUGH_OF_RANKS
+    twice = [name for name, count in Counter(fault.name for fault in (*FAULTS, *IN_SOURCE)).items() if count > 1]
     assert not twice, f"two faults are called {twice}"
 
 

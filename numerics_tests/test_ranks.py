@@ -1,0 +1,200 @@
+"""Several ranks train one model as one process would: 2 and 3 processes on this CPU, which talk by gloo.
+
+A sum of two numbers has one order, so what 2 ranks add is known to the bit; from 3 ranks on it is held to a bound.
+"""
+
+import math
+from functools import cache
+
+import torch
+
+from model.parallel import PARALLEL, reduce_dtype
+from model.precision import PRECISIONS
+from model.training import MAX_GRADIENT_NORM, Training
+from numerics_tests import oracles, tiny
+from numerics_tests.bounds import gamma, rounding
+from numerics_tests.checks import assert_at_most_twice, assert_same_bits, assert_true, assert_within
+from numerics_tests.claims import claim
+from numerics_tests.formats import U32
+from numerics_tests.rank_tasks import BATCH, CONFIG, SHARDED, STEPS, Named, batch, filled, on_ranks, targets_of
+
+ALL = {name: name for name in PARALLEL}
+IN_FLOAT32 = {name: name for name in PARALLEL if reduce_dtype(name) == torch.float32}
+IN_BFLOAT16 = {name: name for name in PARALLEL if reduce_dtype(name) == torch.bfloat16}
+COPIED = {name: name for name in PARALLEL if name not in SHARDED}
+WORLDS = (2, 3)
+BUCKETS_MB = (None, 0.01, 0.001)
+"""One bucket for all 31 kB of gradients, some, and one for almost every gradient."""
+TOKENS = BATCH * CONFIG.context_length
+SHAPE = (CONFIG.num_layers, CONFIG.num_heads)
+
+
+def in_one_process() -> Training:
+    cpu = torch.device("cpu")
+    return Training(tiny.model(cpu, config=CONFIG), PRECISIONS["fp32"], cpu)
+
+
+@cache
+def exact_gradients() -> tuple[Named, Named]:
+    """In float64: the gradient of the mean loss, and the mean magnitude of each token's part in it."""
+    state = tiny.in_float64(in_one_process().model)
+    losses = oracles.token_losses(oracles.transformer_logits(state, batch(), *SHAPE), targets_of(batch())).flatten()
+    one_by_one = torch.eye(TOKENS, dtype=losses.dtype)
+    parts = torch.autograd.grad(losses, list(state.values()), one_by_one, is_grads_batched=True)
+    of_each = dict(zip(state, parts, strict=True))
+    return {n: part.mean(0) for n, part in of_each.items()}, {n: part.abs().mean(0) for n, part in of_each.items()}
+
+
+@claim("variant", IN_FLOAT32)
+def test_gradient_of_ranks_is_that_of_the_whole_batch(variant: str, device: torch.device) -> None:
+    """Against float64, at most twice the error of the whole batch in one process, and what dividing it can add.
+
+    Of n tokens each rank adds n / N, the ranks add N sums, and each divides: gamma_(n / N + N + 2) mean|part|, where a
+    part is one token's. ASNA 2e, section 4.2.
+    """
+    exact, magnitudes = exact_gradients()
+    whole = filled(in_one_process(), batch())
+    for world in WORLDS:
+        for seen in on_ranks(variant, world):
+            for name, gradient in seen.gradients.items():
+                floor = gamma(TOKENS / world + world + 2) * float(magnitudes[name].max())
+                assert_at_most_twice(gradient, whole[name], exact[name], floor)
+
+
+def mean_of_chunks(variant: str, world: int) -> tuple[Named, Named]:
+    """In float64, of the ranks' own gradients: their mean, and the mean of their magnitudes."""
+    own = [seen.own for seen in on_ranks(variant, world)]
+    stacked = {name: torch.stack([each[name].double() for each in own]) for name in own[0]}
+    return {n: each.mean(0) for n, each in stacked.items()}, {n: each.abs().mean(0) for n, each in stacked.items()}
+
+
+@claim("variant", IN_FLOAT32)
+def test_two_ranks_give_the_mean_of_their_chunks_to_the_bit(variant: str, device: torch.device) -> None:
+    """Halving is exact and a + b = b + a, so nothing but the one rounding of a + b is left."""
+    first, second = on_ranks(variant, 2)
+    for seen in (first, second):
+        for name, gradient in seen.gradients.items():
+            assert_same_bits(gradient, (first.own[name] + second.own[name]) / 2, f"mean of chunks, {name}")
+
+
+@claim("variant", ALL)
+def test_ranks_add_within_the_bound_of_their_dtype(variant: str, device: torch.device) -> None:
+    """Each rank rounds its gradient, they add N of them and divide: gamma_(N + 2) mean|g| in the dtype of the sum.
+
+    ASNA 2e, section 4.2; each rounding loses at most one subnormal besides.
+    """
+    u, eta = rounding(reduce_dtype(variant))
+    for world in WORLDS:
+        mean, magnitudes = mean_of_chunks(variant, world)
+        for seen in on_ranks(variant, world):
+            for name, gradient in seen.gradients.items():
+                bound = gamma(world + 2, u) * magnitudes[name] + (world + 2) * eta
+                assert_within(gradient, mean[name], bound, f"ASNA 2e, section 4.2; {name} on {world} ranks")
+
+
+@claim("variant", IN_BFLOAT16)
+def test_sums_in_bfloat16_are_bfloat16_numbers(variant: str, device: torch.device) -> None:
+    """What was added in 16 bits is kept in 32: every gradient is a bfloat16 number, which a float32 sum is not."""
+    for name, gradient in on_ranks(variant, 2)[0].gradients.items():
+        assert_same_bits(gradient, gradient.bfloat16().float(), f"rounded to bfloat16, {name}")
+
+
+@claim("variant", ALL)
+def test_dtypes_are_those_declared(variant: str, device: torch.device) -> None:
+    """Parameters, gradients and moments are float32 in each precision; gradients travel in the declared dtype."""
+    for precision in ("fp32", "bf16"):
+        seen = on_ranks(variant, 2, precision=precision)[0]
+        assert_true(set(seen.kept.values()) == {torch.float32}, f"kept in {seen.kept}")
+        # FSDP2's all-reduce is of the norm for clipping.
+        gradients = "reduce_scatter" if variant in SHARDED else "all_reduce"
+        reduced = {dtype for kind, dtype, _ in seen.sent if kind == gradients}
+        assert_true(reduced == {reduce_dtype(variant)}, f"gradients travel in {reduced}")
+        gathered = {d for kind, d, _ in seen.sent if kind in ("all_gather", "broadcast")}
+        assert_true(gathered <= {torch.float32}, f"weights travel in {gathered}")
+
+
+@claim("variant", ALL)
+def test_weights_are_the_same_on_all_ranks_after_three_steps(variant: str, device: torch.device) -> None:
+    """To the bit: all ranks step with the same gradients from the same start."""
+    for world in WORLDS:
+        first, *others = on_ranks(variant, world)
+        for other in others:
+            for name, weight in first.weights.items():
+                assert_same_bits(other.weights[name], weight, f"{name} on {world} ranks")
+
+
+@claim("variant", ALL)
+def test_three_steps_move_weights_as_in_one_process(variant: str, device: torch.device) -> None:
+    """Apart by at most a fifth of the movement in the L2 norm; a parameter that is not stepped is apart by all of it.
+
+    AdamW divides by the size of a gradient, so elements near 0 amplify a rounding: a trajectory has no useful bound.
+    """
+    alone = in_one_process()
+    start = {name: weight.detach().clone() for name, weight in alone.model.named_parameters()}
+    for _ in range(STEPS):
+        alone.step(batch(), targets_of(batch()))
+    for world in WORLDS:
+        for seen in on_ranks(variant, world):
+            for name, weight in alone.model.named_parameters():
+                movement = float((weight.detach() - start[name]).norm())
+                apart = float((seen.weights[name] - weight.detach()).norm())
+                assert_true(apart <= 0.2 * movement, f"{name} is {apart / movement:.3g} of its movement away")
+
+
+@claim("variant", ALL)
+def test_clipping_norm_is_that_of_all_ranks(variant: str, device: torch.device) -> None:
+    """Each gradient is scaled by 1 / |all gradients|, relative to (n / 2 + N + 8) u32 with n the number of elements.
+
+    Squares are positive, so their sum is relatively exact to gamma_n (ASNA 2e, section 4.2) and its root halves that.
+    """
+    for world in WORLDS:
+        for seen in on_ranks(variant, world):
+            norm = math.sqrt(sum(float(g.double().square().sum()) for g in seen.gradients.values()))
+            assert_true(norm > 1.2 * MAX_GRADIENT_NORM, f"the norm is {norm:.3g}; this batch clips nothing")
+            elements = sum(gradient.numel() for gradient in seen.gradients.values())
+            for name, gradient in seen.gradients.items():
+                exact = gradient.double() * (MAX_GRADIENT_NORM / (norm + 1e-6))
+                bound = (elements / 2 + world + 8) * U32 * exact.abs()
+                assert_within(seen.clipped[name], exact, bound, f"clipping, {name} on {world} ranks")
+
+
+@claim("variant", {"ddp": "ddp", "zero1": "zero1"})
+def test_bucket_size_changes_no_bit_on_two_ranks(variant: str, device: torch.device) -> None:
+    """A bucket says what travels together, not what is added; smaller ones are more messages."""
+    runs = [on_ranks(variant, 2, bucket_mb)[0] for bucket_mb in BUCKETS_MB]
+    for run in runs[1:]:
+        for name, gradient in run.gradients.items():
+            assert_same_bits(gradient, runs[0].gradients[name], f"{name}, other buckets")
+    messages = [sum(kind == "all_reduce" for kind, _, _ in run.sent) for run in runs]
+    assert_true(messages == sorted(set(messages)), f"{messages} messages with buckets of {BUCKETS_MB} MiB")
+
+
+@claim("variant", {name: name for name in SHARDED})
+def test_resharding_changes_no_bit_on_two_ranks(variant: str, device: torch.device) -> None:
+    """Gathering a block's weights again for its backward pass gives what was there; it costs one gather a block."""
+    again, once = (on_ranks(variant, 2, reshard=reshard)[0] for reshard in (True, False))
+    for name, gradient in again.gradients.items():
+        assert_same_bits(gradient, once.gradients[name], f"{name}, resharded")
+    gathers = [sum(kind == "all_gather" for kind, _, _ in run.sent) for run in (again, once)]
+    assert_true(gathers[0] - gathers[1] == CONFIG.num_layers, f"{gathers} gathers with and without resharding")
+
+
+MOMENTS = 2 * CONFIG.parameters
+
+
+@claim("variant", ALL)
+def test_moments_are_kept_as_often_as_declared(variant: str, device: torch.device) -> None:
+    """Both moments of each parameter: on every rank, or on one of them where a variant shards them."""
+    for world in WORLDS:
+        kept = [seen.moments for seen in on_ranks(variant, world)]
+        copies = 1 if variant in ("zero1", *SHARDED) else world
+        assert_true(sum(kept) == copies * MOMENTS, f"{kept} elements of moments, {MOMENTS} for one copy")
+        assert_true(max(kept) <= 0.75 * MOMENTS or copies > 1, f"{kept}: one rank keeps most")
+
+
+@claim("variant", COPIED)
+def test_gradients_stay_apart_without_synchronization(variant: str, device: torch.device) -> None:
+    """Each rank's are its own to the bit, and nothing of them is left in the next pass, which is synchronized."""
+    for seen in on_ranks(variant, 2):
+        for name, gradient in seen.apart.items():
+            assert_same_bits(gradient, seen.own[name], f"{name} of one rank")
