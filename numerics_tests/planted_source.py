@@ -25,6 +25,8 @@ class SourceFault:
     path: str
     old: str
     new: str
+    reference: str | None = None
+    """The one implementation that it changes; None where it may change each that the claim judges."""
 
     def source(self) -> str:
         """The file with the fault; raises ValueError unless `old` stands in it exactly once."""
@@ -37,11 +39,11 @@ class SourceFault:
         return text.replace(self.old, self.new)
 
     def judge(self, device: torch.device) -> None:
-        """Raise what the claim raises for the faulty model, over every implementation that it judges."""
+        """Raise what the claim raises for the faulty model, over every implementation that the fault may change."""
         with imported_from(self) as claim:
             # A claim without references of its own judges every attention.
             names = claim.references or importlib.import_module("numerics_tests.test_attention").EAGER
-            for implementation in names.values():
+            for implementation in names.values() if self.reference is None else (names[self.reference],):
                 claim.judge(implementation, device)
 
 
