@@ -37,12 +37,12 @@ report: $(INSTALLED)  ## write report.html, one page over the recorded runs
 
 CHROMIUM := chromium
 RECORD := .benchmarks/epyc-2core/0001_9e03909d2d18.json
-SHOWN := \#run1, \#run1-by-size, \#run1-attention
+SHOWN := \#answer, \#run1-roofline
 
 pictures: $(INSTALLED)  ## draw the README's picture, the page over one committed record; needs Chromium
 	$(BIN)/python -m perf_tests report $(RECORD) -o .picture.html
-	sed -i 's|</head>|<style>section:not($(SHOWN)), .figures ~ * { display: none; }</style></head>|' .picture.html
-	$(CHROMIUM) --headless --no-sandbox --hide-scrollbars --virtual-time-budget=20000 --window-size=1100,1290 \
+	sed -i 's|</head>|<style>section:not($(SHOWN)), nav, \#filters { display: none; }</style></head>|' .picture.html
+	$(CHROMIUM) --headless --no-sandbox --hide-scrollbars --virtual-time-budget=20000 --window-size=1100,1260 \
 	    --host-resolver-rules="MAP * ~NOTFOUND" --blink-settings=preferredColorScheme=1 \
 	    --screenshot=pictures/page.png "file://$(CURDIR)/.picture.html"
 	rm .picture.html

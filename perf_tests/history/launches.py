@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 
 from perf_tests.gate.exact_counters import COUNTERS
 from perf_tests.gate.recorded_sides import NO_COMMIT, code_of
-from perf_tests.records.record import Json, identity_of, machine_differences, parts_of, run_of
+from perf_tests.records.record import Json, identity_of, machine_differences, parts_of, run_of, timing_outcomes
 from perf_tests.records.store import StoredRecord
 
 Identity = tuple[tuple[str, object], ...]
@@ -36,6 +37,9 @@ class Launch:
     """When the run was saved, and when its commit was made: ISO 8601, empty where unknown."""
     committed: str
     figures: dict[str, Figure] = field(repr=False)
+    outcomes: dict[str, str] = field(default_factory=dict)
+    """Of each case that has no timing here, by its id."""
+    path: Path = Path()
 
 
 @dataclass
@@ -86,6 +90,7 @@ def _launch_of(record: StoredRecord, identities: dict[Identity, Identity]) -> La
         record.name, code_of(data), None if identifier in NO_COMMIT else identifier, bool(commit.get("dirty")),
         str(data.get("datetime") or ""), str(commit.get("time") or ""),
         {row["fullname"]: _figure_of(row, identities) for row in data["benchmarks"]},
+        {row["id"]: row["outcome"] for row in timing_outcomes(data)}, record.path,
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """One case over the commits of one machine: figures, drift of the machine taken out, steps, counters."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import log as log_ratio
 from statistics import median
@@ -67,6 +67,12 @@ class Era:
     def newest_run(self) -> float:
         """When its last launch was saved, in seconds since 1970."""
         return max(moment(launch.written) for code in self.codes for launch in code.launches)
+
+
+def newest_first(machines: Iterable[Machine], log: Log) -> list[Era]:
+    """The eras of every machine."""
+    eras = [era for machine in machines for era in eras_of(machine, log)]
+    return sorted(eras, key=lambda era: era.newest_run, reverse=True)
 
 
 def eras_of(machine: Machine, log: Log) -> list[Era]:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from perf_tests.__main__ import main
+from perf_tests.history.launches import machines_of
 from perf_tests.proofs.synthetic import BACKWARD, FORWARD, FULL_STEP, passed, record, timed, untimed, write_record
 from perf_tests.records.record import Json, why_not_a_record
 from perf_tests.records.store import list_records, read_record
 from perf_tests.verbs.gate import records_of
-from perf_tests.views.report.run import machines_of
 
 KERNELS = "perf_tests/test_kernels.py::test_kernels_of_forward[tiny-ctx8-fp32-naive]"
 
@@ -107,8 +107,8 @@ def test_of_merged_shards_the_merged_record_alone_is_read(tmp_path: Path, capsys
     left = ["machine/0003_abc", "machine/0004_abc"]
     assert sorted(found.name for found in list_records(tmp_path).records) == left
     assert [found.name for found in records_of(tmp_path, "abc")] == left
-    (machine,) = machines_of(map(read_record, sorted(tmp_path.glob("*/*.json"))), keeps_all=True)
-    assert sorted(run.name for run in machine.runs) == left
+    (machine,) = machines_of(map(read_record, sorted(tmp_path.glob("*/*.json"))))
+    assert sorted(launch.name for launch in machine.launches) == left
 
 
 def test_a_run_that_was_saved_twice_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,8 +122,8 @@ def test_a_run_that_was_saved_twice_counts_once(tmp_path: Path, capsys: pytest.C
         assert [stored.name for stored in found] == ["machine/0004_abc"], "the merged record, and no copy of a part"
     every = [read_record(path) for path in (*map(Path, paths), tmp_path / "machine/0004_abc.json")]
     for given, expected in (every[:2], 1), (every[:3], 2), (every, 1):
-        (machine,) = machines_of(given, keeps_all=True)
-        assert len(machine.runs) == expected
+        (machine,) = machines_of(given)
+        assert len(machine.launches) == expected
 
 
 def test_cases_of_other_shards_are_not_gone(tmp_path: Path) -> None:

@@ -267,7 +267,7 @@ def test_the_picture_is_of_sections_that_the_page_of_its_record_has(tmp_path: Pa
     sections = re.findall(r'<section id="([^"]+)"', (tmp_path / "page.html").read_text())
     anchors = re.findall(r"#([\w-]+)", shown)
     assert set(anchors) <= set(sections)
-    assert len(anchors) == 3
+    assert len(anchors) == 2
 
 
 def test_each_link_leads_to_a_file_and_the_readme_links_to_every_page() -> None:

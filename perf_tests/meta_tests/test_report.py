@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from perf_tests.__main__ import main
+from perf_tests.meta_tests.test_history import COUNT, START, name_of, with_step
 from perf_tests.proofs.synthetic import (
     BACKWARD,
     FORWARD,
@@ -81,13 +82,18 @@ def page_over(tmp_path: Path, *records: Json | str, code: int = 0) -> str:
     return written(store(tmp_path / "records", *records), code=code)
 
 
-def figures(text: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', text)
+def stored_in(text: str) -> Any:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text)
     assert found
-    stored = json.loads(found[1])
+    return json.loads(found[1])
+
+
+def figures(text: str) -> dict[str, Any]:
+    stored = stored_in(text)
     for figure in stored["figures"]:
         for trace in figure["data"]:
             trace |= stored["looks"][trace.pop("look")]
+            trace["tags"] = [stored["tags"][number] for number in trace["tags"]]
             if "x_from" in trace:
                 first = trace.pop("x_from")
                 trace["x"] = [first + place for place in range(len(trace["y"]))]
@@ -102,7 +108,7 @@ def test_every_case_of_the_grid_is_a_row_with_its_figure_or_its_reason(tmp_path:
     data = grid_record()
     text = page_over(tmp_path, data)
     timings = text.partition('id="run1-timings"')[2].partition("</section>")[0]
-    assert timings.count("<tr title=") == len(data["benchmarks"]) + len(data["outcomes"])
+    assert timings.count('<tr id="run1-c') == len(data["benchmarks"]) + len(data["outcomes"])
     assert timings.count('class="outcome"') == len(data["outcomes"])
     for row in data["outcomes"]:
         assert f"<strong>{OUTCOMES[row['outcome']]}</strong>: {row['reason']}" in timings
@@ -111,11 +117,13 @@ def test_every_case_of_the_grid_is_a_row_with_its_figure_or_its_reason(tmp_path:
 def test_the_grid_has_every_section_and_every_kind_of_figure(two_grids: str) -> None:
     for part in ("timings", "by-size", "context", "size", "precision", "passes", "memory", "attention", "roofline"):
         assert f"run2-{part}" in sections(two_grids)
-    assert {"runs", "history1", "run1-run2"} <= set(sections(two_grids))
+    assert sections(two_grids)[0] == "answer"
+    assert "runs" in sections(two_grids)
 
 
 def test_sections_and_figures_without_data_are_absent(tmp_path: Path) -> None:
-    assert sections(page_over(tmp_path, record([timed()]))) == ["runs", "run1", "run1-timings", "run1-by-size"]
+    shown = ["answer", "run1-roofline", "run1", "run1-timings", "run1-by-size", "runs"]
+    assert sections(page_over(tmp_path, record([timed()]))) == shown
     text = page_over(tmp_path, record([], [untimed(reason="because of this")]))
     assert "<strong>out of memory</strong>: because of this" in text
     assert figures(text) == {}
@@ -142,13 +150,15 @@ def test_nothing_comes_from_outside(tmp_path: Path) -> None:
     text = page_over(tmp_path, grid_record())
     seen = Reader(text)
     assert list(seen.having("src")) == []
-    assert {str(attributes["href"])[:5] for attributes in seen.having("href")} <= {"data:", "#runs", "#run1"}
+    assert {str(attributes["href"])[:1] for attributes in seen.having("href")} == {"#"}
     assert "default-src 'none'" in text
     assert not [tag for tag, _ in seen.elements if tag in ("link", "iframe", "object", "base")]
 
 
 def test_every_figure_has_its_conditions_below_and_its_data_to_download(two_grids: str) -> None:
-    seen = re.findall(r'<figure><h4>.*?<div class="plot" id="plot-([^"]+)".*?<figcaption>(.*?)</figcaption>', two_grids)
+    seen = re.findall(
+        r'<figure><p class="title">.*?<div class="plot" id="plot-([^"]+)".*?<figcaption>(.*?)</figcaption>', two_grids
+    )
     assert [name for name, _ in seen] == list(figures(two_grids))
     for name, caption in seen:
         assert "Invented GPU" in caption
@@ -159,11 +169,6 @@ def test_no_two_elements_have_one_id(tmp_path: Path) -> None:
     text = page_over(tmp_path, with_every_pass(grid_record(1), 4), with_every_pass(grid_record(2), 4))
     ids = [attributes["id"] for attributes in Reader(text).having("id")]
     assert len(set(ids)) == len(ids) > 40
-
-
-def test_every_table_carries_its_rows_as_a_file(two_grids: str) -> None:
-    seen = Reader(two_grids)
-    assert len(list(seen.having("download"))) >= len([tag for tag, _ in seen.elements if tag == "table"])
 
 
 def test_series_are_told_apart_without_colour(two_grids: str) -> None:
@@ -182,8 +187,10 @@ def test_time_over_context_is_drawn_in_milliseconds_with_what_bounds_it_behind(t
     rows = [timed(f"test_forward[{t}]", (t / 1e3,) * 10, context_length=t, roofline_seconds=t / 2e3) for t in (8, 16)]
     floor, line = figures(page_over(tmp_path, record(rows)))["run1-context-forward"]["data"]
     assert (line["x"], line["y"]) == ([8, 16], [8.0, 16.0])
-    assert (floor["name"], floor["y"]) == ("roofline", [4.0, 8.0])
-    assert line["tags"][0] == ["tiny", "8", "fp32", "forward"]
+    assert (floor["name"], floor["y"]) == ("roofline of tiny, fp32 naive", [4.0, 8.0])
+    assert floor["legendgroup"] == line["legendgroup"], "a legend hides and shows both"
+    assert floor["line"]["color"] == line["line"]["color"]
+    assert line["tags"][0][:7] == ["tiny", "8", "", "", "forward", "fp32", "naive"]
 
 
 def test_the_matmul_ceiling_is_the_time_of_the_counted_products_at_the_best_rate(tmp_path: Path) -> None:
@@ -193,7 +200,7 @@ def test_the_matmul_ceiling_is_the_time_of_the_counted_products_at_the_best_rate
         for t, share in ((8, 0.5), (16, None))
     ]  # fmt: skip
     floor, _ = figures(page_over(tmp_path, record(rows)))["run1-context-forward"]["data"]
-    assert (floor["name"], floor["x"], floor["y"]) == ("matmul ceiling", [8], [500.0])
+    assert (floor["name"], floor["x"], floor["y"]) == ("matmul ceiling of tiny, fp32 naive", [8], [500.0])
 
 
 def test_speed_up_is_fp32_over_the_other_precision(tmp_path: Path) -> None:
@@ -217,6 +224,21 @@ def test_a_predicted_peak_is_a_circle_around_the_measured_one(tmp_path: Path) ->
     assert measured["offsetgroup"] == predicted["offsetgroup"]
 
 
+@pytest.mark.parametrize(
+    "measured, said", [(2**21, "memory, measured<"), (None, "memory, predicted: none is measured<")]
+)
+def test_a_title_says_whether_peaks_are_measured_or_predicted(measured: int | None, said: str, tmp_path: Path) -> None:
+    row = timed(peak_allocated_bytes=measured, predicted_peak_bytes=2**20)
+    assert f'<p class="title">Peak of allocated memory, {said}' in page_over(tmp_path, record([row]))
+
+
+def test_every_rate_under_a_roof_has_the_interval_of_its_time(tmp_path: Path) -> None:
+    row = timed(model_flops=int(1e12), bytes_touched=int(1e9))
+    (trace,) = figures(page_over(tmp_path, record([row])))["run1-roofline"]["data"]
+    assert trace["error_y"]["array"][0] > 0
+    assert trace["error_y"]["arrayminus"][0] > 0
+
+
 def test_attention_that_ran_out_of_memory_is_a_cross_above_all_figures(tmp_path: Path) -> None:
     lost = {**attention_identity(sequence_length=512), "id": "lost", "outcome": "out_of_memory", "reason": "6 GiB"}
     text = page_over(tmp_path, record([timed_attention()], [lost]))
@@ -237,23 +259,61 @@ def test_kernel_shares_and_both_sides_of_an_attention_layer_are_drawn(tmp_path: 
     assert (device["y"][:2], host["y"][:2]) == ([2.0, 4.0], [8.0, 8.0])
 
 
+def of_commit(commit: str, **changes: Any) -> Json:
+    return {**record(**changes), "commit_info": {"id": commit * 40, "dirty": False}}
+
+
 def test_the_history_holds_the_medians_of_one_identity_on_one_machine(tmp_path: Path) -> None:
-    runs = [record([timed(seconds=(second,) * 3)], written=f"203{number}", threads=threads)
-            for number, (second, threads) in enumerate([(1.0, 4), (2.0, 4), (9.0, 8), (3.0, 4)])]  # fmt: skip
-    other = record([timed(seconds=(7.0,) * 3, batch_size=64)], written="2029")
+    runs = [
+        of_commit(f"{n}", benchmarks=[timed(seconds=(second,) * 3)], written=f"203{n}-01-01", threads=threads)
+        for n, (second, threads) in enumerate([(1.0, 4), (2.0, 4), (9.0, 8), (3.0, 4)])
+    ]
+    other = of_commit("9", benchmarks=[timed(seconds=(7.0,) * 3, batch_size=64)], written="2029-01-01")
     text = page_over(tmp_path, *runs, other)
-    (trace,) = figures(text)["history2"]["data"]
-    assert (trace["x"], trace["y"]) == ([2, 3, 5], [1000.0, 2000.0, 3000.0])
-    assert "history1" not in sections(text)
+    (era,) = stored_in(text)["eras"]
+    ours, others = era["cases"]
+    assert (ours["at"], ours["seconds"]) == ([1, 2, 3], [1.0, 2.0, 3.0])
+    assert (others["at"], others["seconds"]) == ([0], [7.0])
+    assert [code[0] for code in era["codes"]] == ["9" * 12, "0" * 12, "1" * 12, "3" * 12]
+    assert {"since1", "changed1"} <= set(sections(text))
+    assert "since2" not in sections(text), "one commit has no history"
 
 
-def test_two_runs_of_one_machine_are_read_by_their_interval(tmp_path: Path) -> None:
+def test_two_commits_with_one_launch_each_are_beside_each_other_without_a_verdict(tmp_path: Path) -> None:
     slower = [seconds * 1.5 for seconds in timed()["stats"]["data"]]
-    text = page_over(tmp_path, record([timed()], written="2030"), record([timed(seconds=slower)], written="2031"))
-    assert "differs in these launches" in text
-    assert "not a verdict" in text
-    (trace,) = figures(text)["run1-run2"]["data"]
-    assert trace["y"] == [1.5]
+    first = of_commit("a", benchmarks=[timed(), timed(BACKWARD, phase="backward")], written="2030-01-01")
+    text = page_over(tmp_path, first, of_commit("b", benchmarks=[timed(seconds=slower)], written="2031-01-01"))
+    changed = text.partition('id="changed1"')[2].partition("</section>")[0]
+    assert "<td>no step found<td" in changed
+    assert ">1.500" in changed
+    assert "No verdict of the gate: 1 launch of base against 1 of head" in changed
+    assert "1 gone or failed of 2 cases" in text
+    assert "<dt>slower</dt><dd>-</dd>" in text, "so few launches tell nothing"
+
+
+def test_a_step_of_the_history_is_on_the_first_screen_with_its_commit(tmp_path: Path) -> None:
+    text = page_over(tmp_path, *with_step(0.2))
+    answer = text.partition('id="answer"')[2].partition("</section>")[0]
+    assert "1 slower of 1 cases" in answer
+    assert f"since {name_of(START)[:12]} (2030-01-01), {COUNT - START} launches against {START}" in answer
+    assert '<a href="#since1-c0">forward tiny-ctx8-fp32-naive</a>' in answer
+    assert 'id="since1-c0"' in text
+    assert answer.count('class="spark"') == 1
+
+
+def test_a_case_of_another_identity_is_neither_gone_nor_new(tmp_path: Path) -> None:
+    first = of_commit("a", benchmarks=[timed()], written="2030-01-01")
+    text = page_over(tmp_path, first, of_commit("b", benchmarks=[timed(batch_size=64)], written="2031-01-01"))
+    assert "<td>INCOMPARABLE<td" in text
+    assert "GONE" not in text.partition("<script")[0]
+
+
+def test_a_case_that_failed_in_head_is_counted_with_its_outcome(tmp_path: Path) -> None:
+    first = of_commit("a", benchmarks=[timed(), timed(BACKWARD, phase="backward")], written="2030-01-01")
+    lost = untimed(BACKWARD, "error", "boom", phase="backward")
+    text = page_over(tmp_path, first, of_commit("b", benchmarks=[timed()], outcomes=[lost], written="2031-01-01"))
+    assert "<td>FAILED<td" in text
+    assert "<dt>gone or failed</dt><dd>1</dd>" in text
 
 
 def test_two_machines_are_kept_apart_with_ratios_and_no_reading(tmp_path: Path) -> None:

@@ -3,13 +3,14 @@
 import html
 import json
 import re
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 
 import pytest
 
 from perf_tests.__main__ import main
-from perf_tests.meta_tests.browser import DARK, LIGHT, chromium, opened
+from perf_tests.proofs.browser import DARK, LIGHT, chromium, opened, title
 from perf_tests.proofs.synthetic import timed, write_record
 from perf_tests.proofs.synthetic_grid import grid_record, with_every_pass
 from perf_tests.records.record import Json
@@ -24,7 +25,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs of a small grid, one case of which has a name that would like to be more."""
     folder = tmp_path_factory.mktemp("page")
     for number in (1, 2):
-        data = grid_record(number)
+        data = {**grid_record(number), "commit_info": {"id": f"{number}" * 40, "dirty": False}}
         data["benchmarks"] = [row for row in data["benchmarks"] if is_wanted(row["extra_info"])]
         for context in (128, 256):
             data["benchmarks"].append(
@@ -48,20 +49,17 @@ def seen(page: Path) -> tuple[str, list[str]]:
     return opened(page, page.parent / "profile")
 
 
-def shown_rows(dom: str, attribute: str) -> list[str]:
-    return [row for row in re.findall(r"<tr ([^>]*)>", dom) if attribute in row and "hidden" not in row]
-
-
-def title(dom: str) -> str:
-    """What a driver said."""
-    return html.unescape(dom.partition("<title>")[2].partition("</title>")[0])
+def shown_rows(dom: str, name: str) -> list[str]:
+    """Ids of the rows of the newest run's timings that are shown and hold a cell with this text."""
+    rows = re.findall(r'<tr id="(run2-c[0-9]+)"([^>]*)>(.*?)</tr>', dom)
+    return [anchor for anchor, attributes, cells in rows if f">{name}</td>" in cells and "hidden" not in attributes]
 
 
 def test_every_figure_is_drawn_and_nothing_said_on_the_console(seen: tuple[str, list[str]]) -> None:
     assert seen[1] == []
     places = re.findall(r'<div class="plot[^"]*" id="([^"]+)"', seen[0])
     assert len(places) > 10
-    assert len(re.findall(r'<div class="plot js-plotly-plot"', seen[0])) == len(places)
+    assert len(re.findall(r'<div class="plot[^"]* js-plotly-plot"', seen[0])) == len(places)
     assert len(re.findall(r'<path class="point"', seen[0])) > 50
 
 
@@ -87,8 +85,8 @@ def test_plotly_knows_every_word_and_value_of_every_figure(page: Path) -> None:
 
 def test_an_address_may_hold_a_filter(page: Path) -> None:
     dom, console = opened(page, page.parent / "profile", "#?precision=bf16")
-    assert shown_rows(dom, 'data-precision="bf16"')
-    assert not shown_rows(dom, 'data-precision="fp32"')
+    assert shown_rows(dom, "bf16")
+    assert not shown_rows(dom, "fp32")
     assert console == []
 
 
@@ -102,9 +100,10 @@ def test_choosing_a_size_leaves_its_rows_and_its_points(page: Path) -> None:
       document.title = JSON.stringify(names);
     }, 8000);"""
     dom, console = opened(page, page.parent / "profile", driver=driver)
-    assert not shown_rows(dom, 'data-size="small"')
-    assert shown_rows(dom, 'data-size="medium"')
-    assert {name.partition(",")[0] for name in json.loads(title(dom))} == {"roofline", "launch floor", "medium"}
+    assert not shown_rows(dom, "small")
+    assert shown_rows(dom, "medium")
+    names = {name.partition(",")[0] for name in json.loads(title(dom))}
+    assert names == {"medium", "roofline of medium", "launch floor of medium"}
     assert console == []
 
 
@@ -137,8 +136,8 @@ def test_a_figures_data_is_downloaded_as_csv(page: Path) -> None:
     }, 3000);"""
     dom, _ = opened(page, page.parent / "profile", driver=driver)
     header, *rows = title(dom).splitlines()
-    assert header == "series,tokens in a sequence,median of the rounds (ms),low,high,what,size,context,precision,phase"
-    assert any(row.startswith('"small, fp32 naive",128,') and row.endswith(",small,128,fp32,forward") for row in rows)
+    assert header.startswith("series,tokens in a sequence,median of the rounds (ms),low,high,what,size,context,d,")
+    assert any(row.startswith('"small, fp32 naive",128,') and ",small,128,,,forward,fp32,naive," in row for row in rows)
 
 
 def test_a_hostile_name_is_seen_and_does_nothing(seen: tuple[str, list[str]]) -> None:
@@ -164,3 +163,118 @@ def test_without_programs_the_text_and_the_tables_are_there(page: Path) -> None:
     dom, _ = opened(without, page.parent / "profile")
     assert dom.count("<td>small</td>") >= 16
     assert "out of memory" in dom
+
+
+def test_a_table_is_searched_sorted_and_saved_as_it_is_shown(page: Path) -> None:
+    driver = """
+    setTimeout(() => {
+      const search = document.getElementById('search');
+      search.value = 'medium backward';
+      search.dispatchEvent(new Event('input'));
+    }, 2000);
+    setTimeout(() => {
+      const table = document.getElementById('table-run2-models');
+      const heads = [...table.querySelectorAll('th')];
+      const place = heads.findIndex((head) => head.textContent === 'median (ms)');
+      const medians = () => [...table.querySelectorAll('tbody tr')].filter((row) => !row.hidden)
+        .map((row) => Number(row.cells[place].textContent));
+      heads[place].querySelector('button').click();
+      const up = medians();
+      heads[place].querySelector('button').click();
+      const said = [up, medians(), heads[place].getAttribute('aria-sort')];
+      URL.createObjectURL = (blob) => {
+        blob.text().then((text) => { document.title = JSON.stringify([...said, text.trim().split('\\n').length]); });
+        return '#';
+      };
+      table.querySelector('button.csv').click();
+    }, 4000);"""
+    dom, console = opened(page, page.parent / "profile", driver=driver)
+    assert console == []
+    up, down, direction, lines = json.loads(title(dom))
+    assert up == sorted(up)
+    assert down == up[::-1]
+    assert direction == "descending"
+    assert len(up) == lines - 1 == 4, "two contexts in two precisions"
+
+
+def test_a_reader_chooses_two_commits_and_the_case_to_draw_over_them(page: Path) -> None:
+    driver = """
+    setTimeout(() => {
+      const section = document.getElementById('changed1');
+      const first = section.querySelectorAll('tbody tr').length;
+      const base = section.querySelector('[data-side=base]');
+      base.value = base.options[0].value;
+      base.dispatchEvent(new Event('change', { bubbles: true }));
+      const equal = [section.querySelectorAll('tbody tr').length, section.querySelector('.said').textContent];
+      base.value = base.options[1].value;
+      base.dispatchEvent(new Event('change', { bubbles: true }));
+      const link = section.querySelector('tbody tr:not([hidden]) a');
+      location.hash = link.hash;
+      setTimeout(() => {
+        const drawn = document.getElementById('plot-since1');
+        const picked = drawn.previousElementSibling.selectedOptions[0].textContent;
+        const again = section.querySelectorAll('tbody tr').length;
+        document.title = JSON.stringify([first, equal, again, link.textContent, picked, drawn.data[0].x]);
+      }, 3000);
+    }, 3000);"""
+    dom, console = opened(page, page.parent / "profile", driver=driver)
+    assert console == []
+    first, (none, said), again, linked, picked, places = json.loads(title(dom))
+    assert first == again > 10
+    assert (none, said) == (0, "Choose a base that is older than the head.")
+    assert linked == picked
+    assert places == [0, 1]
+
+
+def test_no_column_is_hidden_and_nothing_is_wider_than_a_telephone(page: Path) -> None:
+    """In a frame, because a window of Chromium is at least 500 pixels wide."""
+    inner = html.escape(page.read_text())
+    narrow = page.with_name("narrow.html")
+    narrow.write_text(
+        f'<title></title><body><iframe style="width:390px;height:2000px" srcdoc="{inner}"></iframe></body>'
+    )
+    driver = """
+    setTimeout(() => {
+      const inside = document.querySelector('iframe').contentDocument;
+      const view = inside.documentElement.clientWidth;
+      const isShown = (one) => one.getClientRects().length && !one.closest('[hidden], svg');
+      const over = [...inside.querySelectorAll('main *')].filter(isShown)
+        .filter((one) => one.getBoundingClientRect().right > view + 1).map((one) => one.tagName + '.' + one.className);
+      const cells = [...inside.querySelectorAll('tbody tr:not([hidden]) td')].filter((one) => one.textContent);
+      const lost = cells.filter((one) => !one.getClientRects().length).length;
+      document.title = JSON.stringify([view, over.slice(0, 5), cells.length > 500, lost]);
+    }, 12000);"""
+    dom, _ = opened(narrow, page.parent / "profile", driver=driver)
+    view, *found = json.loads(title(dom))
+    assert found == [[], True, 0], view
+    assert view <= 390
+
+
+def test_a_logarithmic_axis_is_labelled_at_1_2_and_5(page: Path) -> None:
+    driver = """
+    setTimeout(() => {
+      const { ticktext } = document.getElementById('plot-run2-context-forward').layout.yaxis;
+      document.title = JSON.stringify(ticktext);
+    }, 8000);"""
+    labels = json.loads(title(opened(page, page.parent / "profile", driver=driver)[0]))
+    assert len(labels) >= 3
+    assert {label.strip("0.k")[:1] for label in labels} <= {"1", "2", "5"}
+
+
+AXE = find_spec("axe_playwright_python")
+
+
+@pytest.mark.skipif(AXE is None, reason="no axe-core: pip install --no-deps axe-playwright-python")
+@pytest.mark.parametrize("scheme", [LIGHT, DARK])
+def test_axe_finds_nothing_serious(scheme: int, page: Path) -> None:
+    assert AXE is not None
+    assert AXE.origin is not None
+    axe = (Path(AXE.origin).parent / "axe.min.js").read_text().replace("</script", r"<\/script")
+    driver = f"""{axe};
+    setTimeout(() => axe.run(document).then((found) => {{
+      const serious = found.violations.filter((one) => ["serious", "critical"].includes(one.impact));
+      document.title = JSON.stringify([found.passes.length, serious.map((one) => [one.id, one.nodes[0].html])]);
+    }}), 12000);"""
+    passes, serious = json.loads(title(opened(page, page.parent / "profile", scheme=scheme, driver=driver)[0]))
+    assert passes > 10
+    assert serious == []

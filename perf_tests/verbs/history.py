@@ -8,7 +8,7 @@ from pathlib import Path
 
 from perf_tests.history.commits import read_log
 from perf_tests.history.launches import machines_of
-from perf_tests.history.series import Era, eras_of, new_slowdowns
+from perf_tests.history.series import Era, new_slowdowns, newest_first
 from perf_tests.records.chosen import chosen_paths
 from perf_tests.records.store import each_readable, write_whole
 from perf_tests.records.words import without_path
@@ -36,8 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     for sentence in left_out:
         print(f"Left out: {printable(sentence)}", file=sys.stderr)
     log = read_log(arguments.storage)
-    eras = [era for machine in machines for era in eras_of(machine, log)]
-    eras.sort(key=lambda era: era.newest_run, reverse=True)
+    eras = newest_first(machines, log)
     if not eras:
         return UNREADABLE
     if arguments.case and not any(arguments.case in case_name(one.case) for era in eras for one in era.series):

@@ -5,12 +5,16 @@ import json
 import sys
 from pathlib import Path
 
+from perf_tests.history.commits import read_log
+from perf_tests.history.launches import machines_of
+from perf_tests.history.series import newest_first
 from perf_tests.records.chosen import chosen_paths
 from perf_tests.records.store import each_readable, write_whole
 from perf_tests.records.words import without_path
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
 from perf_tests.views.report.page import page_of
-from perf_tests.views.report.run import machines_of
+from perf_tests.views.report.run import in_full, numbered, run_of
+from perf_tests.views.screens.lines import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,27 +26,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     left_out: list[str] = []
     try:
-        paths = chosen_paths(arguments.storage, arguments.runs)
+        machines = machines_of(each_readable(chosen_paths(arguments.storage, arguments.runs), left_out))
     except ValueError as error:
         print(error, file=sys.stderr)
         return UNREADABLE
-    machines = machines_of(each_readable(paths, left_out), keeps_all=bool(arguments.runs))
+    numbers = numbered(machines)
+    full = each_readable((launch.path for launch in in_full(machines, bool(arguments.runs))), left_out)
+    shown = [run_of(record, numbers[record.path]) for record in full]
     for sentence in left_out:
-        print(f"Left out: {sentence}", file=sys.stderr)
-    if not machines:
+        print(f"Left out: {printable(sentence)}", file=sys.stderr)
+    if not shown:
         return UNREADABLE
-    named = [run for machine in machines for run in machine.runs] if arguments.runs else []
-    shown = sorted(named or [machine.newest for machine in machines], key=lambda run: run.number)
+    page = page_of(newest_first(machines, read_log(arguments.storage)), numbers, shown, left_out)
     try:
-        write_whole(arguments.output, page_of(machines, shown, left_out).encode())
+        write_whole(arguments.output, page.encode())
     except OSError as error:
         why = without_path(error)
         print(f"{arguments.output} cannot be written: {why}; name another file with -o.", file=sys.stderr)
         return USAGE
-    count = sum(len(machine.runs) for machine in machines)
+    count = len(numbers)
     if arguments.json:
-        page = {"page": str(arguments.output), "runs": count, "machines": len(machines), "left_out": left_out}
-        print(json.dumps(page))
+        said = {"page": str(arguments.output), "runs": count, "machines": len(machines), "left_out": left_out}
+        print(json.dumps(said))
     else:
         print(f"Wrote {arguments.output}: {count} run(s) of {len(machines)} machine(s).")
     return FINDINGS if left_out else FINE

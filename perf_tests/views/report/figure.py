@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perf_tests.records.record import Json
+from perf_tests.views.report.axes import Tags, tags_of
 from perf_tests.views.screens.lines import printable
 from perf_tests.views.tables.cells import Cell, labels_of, without_phase
 
@@ -28,12 +29,12 @@ DIGITS = 5
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One value with the ends of its interval; `tags` are size, context, precision and phase."""
+    """One value with the ends of its interval, and what the page filters it by."""
 
     x: float | str
     y: float
     text: str
-    tags: tuple[str, str, str, str]
+    tags: Tags
     low: float | None = None
     high: float | None = None
 
@@ -52,12 +53,14 @@ class Series:
     is_in_legend: bool = True
     group: str = ""
     """The choice that shows the series, where a reader picks one of many; its name if empty."""
+    tied_to: str = ""
+    """The series that this one belongs to: a legend hides and shows both."""
     look: str = "points"
     """Or `bar`, or `area`, stacked in order; or `lane`: x is the lane's name, drawn from low to high."""
 
     @property
     def drawn_colour(self) -> str:
-        return GREY if self.is_background else COLOURS[self.colour % len(COLOURS)]
+        return GREY if self.is_background and not self.tied_to else COLOURS[self.colour % len(COLOURS)]
 
 
 @dataclass(frozen=True)
@@ -81,10 +84,6 @@ class Figure:
 
 def place_of(cell: Cell) -> str:
     return ", ".join(labels_of(cell)[:2])
-
-
-def tags_of(cell: Cell) -> tuple[str, str, str, str]:
-    return cell.label("size"), cell.label("context_length"), cell.label("precision"), cell.phase
 
 
 def markers(named: Iterable[tuple[str, Point]]) -> list[Series]:
@@ -129,11 +128,13 @@ def _trace(series: Series) -> Json:
         "x": [plain(point.x) if isinstance(point.x, str) else rounded(point.x) for point in points],
         "y": [rounded(point.y) for point in points],
         "text": _once([plain(point.text) for point in points]),
-        "tags": _once([list(point.tags) for point in points]),
+        "tags": _once([point.tags for point in points]),
         "look": {
             "hovertemplate": "%{text}<br>%{x}: %{y}<extra></extra>", "showlegend": series.is_in_legend, **_look(series)
         },
     }  # fmt: skip
+    if series.tied_to:
+        trace["legendgroup"] = plain(series.tied_to)
     if series.look == "lane":
         starts = [point.low or 0.0 for point in points]
         lengths = [rounded((point.high or 0.0) - start) for point, start in zip(points, starts, strict=True)]
@@ -177,13 +178,12 @@ def _once(values: list[Any]) -> list[Any]:
 def _axis(
     title: str, is_log: bool, data: Sequence[float | str], values: Sequence[float] | Sequence[str], exponents: str
 ) -> Json:
-    """Of names where any value is one. Ticks at 1, 2 and 5 need a decade; within one, Plotly finds better ones."""
+    """Of names where any value is one. The page labels a logarithmic axis without `values` at 1, 2 and 5."""
     axis: Json = {"title": {"text": plain(title)}, "automargin": True, "exponentformat": exponents}
-    numbers, names = [value for value in data if not isinstance(value, str)], [plain(str(value)) for value in values]
-    if len(numbers) < len(data):
+    names = [plain(str(value)) for value in values]
+    if any(isinstance(value, str) for value in data):
         return axis | {"type": "category", "categoryarray": names}
-    if is_log:
-        axis |= {"type": "log"} | ({"dtick": "D2"} if min(numbers) * 10 <= max(numbers) else {})
+    axis |= {"type": "log"} if is_log else {}
     return axis | ({"tickvals": list(values), "ticktext": names} if values else {})
 
 
@@ -199,15 +199,15 @@ def plain(value: str) -> str:
     return html.escape(printable(value), quote=False)
 
 
-def with_shared_looks(figures: Sequence[Json]) -> Json:
-    """Each trace with the number of its look, since thousands have few, and each look once; page.js undoes it."""
+def with_shared_looks(figures: Sequence[Json]) -> tuple[list[Json], list[Json]]:
+    """Each look once, and the figures with the number of each trace's look, since thousands have few."""
     looks: dict[str, int] = {}
     shared = []
     for figure in figures:
         numbers = [looks.setdefault(json.dumps(trace["look"]), len(looks)) for trace in figure["data"]]
         traces = [{**_counted(trace), "look": n} for trace, n in zip(figure["data"], numbers, strict=True)]
         shared.append({**figure, "data": traces})
-    return {"looks": list(map(json.loads, looks)), "figures": shared}
+    return list(map(json.loads, looks)), shared
 
 
 def _counted(trace: Json) -> Json:

@@ -1,20 +1,40 @@
-"""HTML from plain data. Every text is escaped here, once."""
+"""HTML from plain data. Every text is escaped here, once; there is one table."""
 
-import base64
 import html
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from perf_tests.views.screens.lines import printable
-from perf_tests.views.tables.flat_figures import as_csv
 from perf_tests.views.tables.table import Table
 
-WORDS = "reading"
-"""The column that holds sentences."""
+WORDS = ("verdict", "flags", "trend", "bound by", "counter", "since", "date")
+"""Columns that hold no figures."""
+SENTENCES = ("reading", "why", "subject")
+
+
+@dataclass(frozen=True)
+class Html:
+    """A cell that is HTML, of parts that this package escaped."""
+
+    markup: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """`words` stand in place of the cells that are missing."""
+
+    cells: Sequence[str | Html]
+    anchor: str = ""
+    words: Html | None = None
 
 
 def text(value: object) -> str:
     """Escaped for an element or a quoted attribute, control characters and lone surrogates as spaces."""
     return html.escape(printable(value), quote=True)
+
+
+def link(words: str, anchor: str) -> Html:
+    return Html(f'<a href="#{text(anchor)}">{text(words)}</a>')
 
 
 def paragraph(content: str, kind: str = "") -> str:
@@ -25,34 +45,55 @@ def notes(lines: Sequence[str]) -> str:
     return "".join(paragraph(line, "note") for line in lines)
 
 
-def table(shown: Table, csv_name: str) -> str:
-    """A table with its title, its conditions and a link that holds its rows as CSV."""
-    kinds = [_class("words" if name == WORDS else "") for name in shown.header]
-    header = "".join(f'<th scope="col"{kind}>{text(name)}</th>' for kind, name in zip(kinds, shown.header, strict=True))
-    # HTML lets the ends of cells and rows be left out; in a page of tables they are a tenth of it.
-    body = "".join(
-        "<tr>" + "".join(f"<td{kind}>{text(value)}" for kind, value in zip(kinds, row, strict=True))
-        for row in shown.rows
+def table(shown: Table, name: str) -> str:
+    """A table of text with its title and its conditions."""
+    return rows_table(
+        name, shown.title, shown.header, shown.label_columns, [Row(row) for row in shown.rows], shown.notes
     )
-    rows = [dict(zip(shown.header, row, strict=True)) for row in shown.rows]
-    shown_table = html_table(shown.title, shown.label_columns, header, body)
-    return f"{shown_table}{notes(shown.notes)}{csv_link(csv_name, as_csv(rows, shown.header))}"
 
 
-def html_table(caption: str, label_columns: int, header: str, body: str) -> str:
-    """The first `label_columns` are text, the others figures; `header` and `body` are HTML."""
+def rows_table(
+    name: str, title: str, header: Sequence[str], label_columns: int, rows: Sequence[Row], said: Sequence[str] = (),
+    keeps_columns: bool = False,
+) -> str:  # fmt: skip
+    """The first `label_columns` are text, the others figures; one without any is left out unless it `keeps_columns`.
+
+    The page's program adds sorting and the rows as CSV.
+    """
+    used = [place for place in range(len(header)) if keeps_columns or place < label_columns or _is_used(rows, place)]
+    header = [header[place] for place in used]
+    rows = [replace(row, cells=[row.cells[place] for place in used if place < len(row.cells)]) for row in rows]
+    kinds = [_class(_kind(column, place < label_columns)) for place, column in enumerate(header)]
+    heads = "".join(f'<th scope="col"{kind}>{text(column)}</th>' for kind, column in zip(kinds, header, strict=True))
+    body = "".join(_row(row, kinds) for row in rows)
     return (
-        f'<div class="scroll"><table class="labels{label_columns}"><caption>{text(caption)}</caption>'
-        f"<thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>"
+        f'<div class="scroll" id="table-{text(name)}"><table class="labels{label_columns}">'
+        f"<caption>{text(title)}</caption><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
+        f"{notes([line for line in said if line])}"
     )
 
 
-def csv_link(name: str, content: str) -> str:
-    """A link that contains its file, so it works without a server."""
-    encoded = base64.b64encode(content.encode()).decode()
-    return (
-        f'<p class="note"><a download="{text(name)}.csv" href="data:text/csv;base64,{encoded}">{text(name)}.csv</a></p>'
+def _kind(column: str, is_label: bool) -> str:
+    """Figures end their column; sentences have a line of their own on a card."""
+    return "w" if column in SENTENCES else "" if is_label or column in WORDS else "n"
+
+
+def _is_used(rows: Sequence[Row], place: int) -> bool:
+    """Whether any row has a text in this column; of a table without figures, every column."""
+    full = [row for row in rows if row.words is None]
+    return not full or any(row.cells[place] not in ("", Html("")) for row in full)
+
+
+def _row(row: Row, kinds: Sequence[str]) -> str:
+    """HTML lets the ends of cells and rows be left out; in a page of tables they are a tenth of it."""
+    anchor = f' id="{text(row.anchor)}"' if row.anchor else ""
+    cells = "".join(
+        f"<td{kind}>{cell.markup if isinstance(cell, Html) else text(cell)}"
+        for kind, cell in zip(kinds, row.cells, strict=False)
     )
+    if row.words is None:
+        return f"<tr{anchor}>{cells}"
+    return f'<tr{anchor}>{cells}<td class="outcome" colspan="{len(kinds) - len(row.cells)}">{row.words.markup}'
 
 
 def _class(name: str) -> str:

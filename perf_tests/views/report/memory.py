@@ -5,7 +5,8 @@ from dataclasses import replace
 from math import ceil, inf
 
 from perf_tests.records.record import Json
-from perf_tests.views.report.figure import Figure, Point, Series, bars, place_of, tags_of
+from perf_tests.views.report.axes import tags_of
+from perf_tests.views.report.figure import Figure, Point, Series, bars, place_of
 from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.screens.lines import case_name
 from perf_tests.views.tables.cells import (
@@ -52,8 +53,12 @@ def peaks(run: RecordedRun) -> list[Figure]:
     notes = [rounds_line(cells)]
     if any(cell.number(PREDICTED) for cell in cells):
         notes.insert(0, "circle: the predicted peak, around the measured one where there is one")
+    is_measured = any(cell.number(MEASURED) for cell in cells)
+    title = (
+        "Peak of allocated memory, measured" if is_measured else "Peak of allocated memory, predicted: none is measured"
+    )
     return run.figures(
-        "memory", "Peak of allocated memory", ("size, context", "MiB"), series, notes,
+        "memory", title, ("size, context", "MiB"), series, notes,
         y_log=True, x_values=distinct(map(place_of, cells)),
     )  # fmt: skip
 

@@ -6,22 +6,30 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+from perf_tests.history.series import Era
 from perf_tests.records.record import Json, without_nan
-from perf_tests.views.report import compared_runs, memory, passes, ratios, scaling
-from perf_tests.views.report.figure import Figure, plotly_of, tags_of, with_shared_looks
+from perf_tests.views.report import limits, machines, memory, passes, ratios, scaling
+from perf_tests.views.report.axes import Tags, filter_form, shared_tags, tags_of
+from perf_tests.views.report.changed import changed_section
+from perf_tests.views.report.commits import pairs_of
+from perf_tests.views.report.figure import Figure, plotly_of, with_shared_looks
+from perf_tests.views.report.first_screen import first_screen
 from perf_tests.views.report.markup import notes, paragraph, table, text
-from perf_tests.views.report.run import MachineRuns, RecordedRun
+from perf_tests.views.report.run import Numbers, RecordedRun
+from perf_tests.views.report.since import era_data, since_section, tags_of_series
 from perf_tests.views.report.timings import timings
+from perf_tests.views.screens.lines import case_name
 from perf_tests.views.tables import kernels as kernel_tables
 from perf_tests.views.tables import timing as tables
-from perf_tests.views.tables.cells import Cell, distinct, lost_lines, order
-from perf_tests.views.tables.conditions import date_of
+from perf_tests.views.tables.cells import Cell, lost_lines
+from perf_tests.views.tables.conditions import date_of, machine_line, machine_name
 from perf_tests.views.tables.memory import MEMORY_TABLES
 from perf_tests.views.tables.table import Table
 from perf_tests.views.tables.warmup import WARMUP_TABLES
 
 HERE = Path(__file__).parent
-TAGS = ("size", "context", "precision", "phase")
+PROGRAMS = ("text", "filters", "tables", "ticks", "figures", "commits", "start")
+"""In `js/`, in the order in which the page runs them."""
 
 
 class Page:
@@ -30,6 +38,8 @@ class Page:
     def __init__(self) -> None:
         self.links = self.body = ""
         self.figures: list[Json] = []
+        self.eras: list[Json] = []
+        self.cases: dict[str, Tags] = {}
 
     def add(self, anchor: str, title: str, content: str, level: int = 2) -> None:
         """A heading and its content; a subsection without content is left out."""
@@ -42,7 +52,7 @@ class Page:
         self.figures.append(plotly_of(figure))
         name = text(figure.name)
         return (
-            f'<figure><h4>{text(figure.title)}</h4><div class="plot" id="plot-{name}" role="img" '
+            f'<figure><p class="title">{text(figure.title)}</p><div class="plot" id="plot-{name}" role="group" '
             f'aria-label="{text(figure.title)}"></div>'
             f"<figcaption>{notes([note for note in figure.notes if note])}"
             f'<button type="button" class="csv" data-figure="{name}" hidden>CSV</button></figcaption></figure>'
@@ -51,19 +61,65 @@ class Page:
     def drawn(self, figures: Sequence[Figure]) -> str:
         return f'<div class="figures">{"".join(map(self.figure, figures))}</div>' if figures else ""
 
+    def know(self, run: RecordedRun) -> None:
+        self.cases |= {case_name(cell.id): tags_of(cell) for cell in run.cells}
 
-def page_of(machines: Sequence[MachineRuns], shown: Sequence[RecordedRun], left_out: Sequence[str]) -> str:
-    page = Page()
-    page.add("runs", "What ran and where", _what_ran(machines, left_out))
+
+def page_of(eras: Sequence[Era], numbers: Numbers, shown: Sequence[RecordedRun], left_out: Sequence[str]) -> str:
+    """`eras` newest first; `shown` are the runs in full, the newest of the first era among them."""
+    page, unreadable = Page(), [*left_out]
     for run in shown:
+        page.know(run)
+    _add_changes(page, eras, shown, unreadable)
+    for run in reversed(shown):
+        _add_limits(page, run)
+    for place, era in enumerate(eras, 1):
+        if len(era.codes) > 1:
+            page.add(f"since{place}", f"Since when: {_era_name(era, eras)}", since_section(era, f"since{place}"))
+    for run in reversed(shown):
         _add_run(page, run)
-    for place, machine in enumerate(machines, 1):
-        _add_history(page, machine, f"history{place}")
-        found = compared_runs.verdict_table(machine)
-        if found is not None:
-            page.add(f"verdicts{place}", f"Verdicts: {machine.name}", table(found, f"verdicts{place}"))
-    _add_pairs(page, machines, shown)
-    return _document(page, _filters(shown))
+    _add_machines(page, shown)
+    page.add("runs", "What ran and where", _what_ran(eras, numbers, unreadable))
+    return _document(page, filter_form(cell for run in shown for cell in run.cells))
+
+
+def _add_changes(page: Page, eras: Sequence[Era], shown: Sequence[RecordedRun], unreadable: list[str]) -> None:
+    """The first screen, of the machine that ran last, then two commits of each machine against each other."""
+    for place, era in enumerate(eras, 1):
+        since = f"since{place}"
+        pairs = pairs_of(era, unreadable)
+        page.cases |= {case_name(one.case): tags_of_series(one) for one in era.series}
+        if place == 1:
+            first = pairs[0] if pairs else None
+            content = first_screen(era, since, first, newest_of(era, shown), len(eras) - 1)
+            page.add("answer", "Is anything slower?", content)
+        if pairs:
+            title = f"What changed: {_era_name(era, eras)}"
+            page.add(f"changed{place}", title, changed_section(era, since, f"changed{place}-cases", pairs[0]))
+            page.eras.append(era_data(era, since, pairs))
+
+
+def newest_of(era: Era, shown: Sequence[RecordedRun]) -> RecordedRun:
+    """The era's newest run among those in full."""
+    names = {launch.name for code in era.codes for launch in code.launches}
+    return [run for run in shown if run.name in names or run is shown[0]][-1]
+
+
+def _era_name(era: Era, eras: Sequence[Era]) -> str:
+    """Its machine, with what else tells it apart from another of that name."""
+    name = machine_name(era.machine.record)
+    if sum(machine_name(other.machine.record) == name for other in eras) == 1:
+        return name
+    sentinel = "" if era.has_sentinel else ", before a product was timed beside the cases"
+    return f"{machine_line(era.machine.record)}{sentinel}"
+
+
+def _add_limits(page: Page, run: RecordedRun) -> None:
+    content = limits.limit_tables(run)
+    figures = limits.roofline(run)
+    if content or figures:
+        title = f"How close to the limits: run {run.number}"
+        page.add(f"run{run.number}-roofline", title, page.drawn(figures) + content)
 
 
 def _plotly() -> str:
@@ -71,20 +127,18 @@ def _plotly() -> str:
     return (HERE / "plotly" / "plotly-basic.min.js").read_text(encoding="utf-8")
 
 
-def _what_ran(machines: Sequence[MachineRuns], left_out: Sequence[str]) -> str:
-    runs = sorted((run for machine in machines for run in machine.runs), key=lambda run: run.number)
-    of = {id(run): place for place, machine in enumerate(machines, 1) for run in machine.runs}
+def _what_ran(eras: Sequence[Era], numbers: Numbers, left_out: Sequence[str]) -> str:
+    found = [(place, code) for place, era in enumerate(eras, 1) for code in era.codes]
+    launches = [(numbers[launch.path], place, code, launch) for place, code in found for launch in code.launches]
     rows = tuple(
-        (f"{run.number}", run.name, f"{of[id(run)]}", date_of(run.record), run.commit, f"{run.timed}", f"{run.untimed}",
-         f"{run.flags}")
-        for run in runs
+        (f"{number}", launch.name, f"{place}", launch.written[:16].replace("T", " "), code.name,
+         f"{len(launch.figures)}", f"{len(launch.outcomes)}", code.subject)
+        for number, place, code, launch in sorted(launches, key=lambda row: row[0])
     )  # fmt: skip
-    header = ("Run", "Record", "Machine", "Written", "Commit", "measured", "without timing", "flags")
-    lines = [f"machine {place}: {machine.newest.conditions}" for place, machine in enumerate(machines, 1)]
-    if len(machines) > 1:
-        lines.append(
-            f"{len(machines)} machines, builds or settings are shown separately: their times are not comparable"
-        )
+    header = ("Run", "Record", "Machine", "Written", "Commit", "measured", "without timing", "subject")
+    lines = [f"machine {place}: {machine_line(era.machine.record)}" for place, era in enumerate(eras, 1)]
+    if len(eras) > 1:
+        lines.append(f"{len(eras)} machines, builds or settings are shown separately: their times are not comparable")
     content = table(Table("runs", "Recorded runs", header, 5, rows, tuple(lines)), "runs")
     return content + "".join(paragraph(f"Left out: {sentence}", "warning") for sentence in left_out)
 
@@ -110,7 +164,6 @@ def _add_run(page: Page, run: RecordedRun) -> None:
             "attention", "Attention alone", [*scaling.attention_time(run), *scaling.attention_memory(run)],
             _of_cells(run, tables.attention_table, tables.attention_memory_table),
         ),
-        ("roofline", "Roofline", scaling.roofline(run), ""),
         (
             "kernels", "Where the device time goes", passes.kernel_shares(run),
             _of_pass((kernel_tables.share_table, kernel_tables.kernel_table), run, "kernels"),
@@ -146,60 +199,41 @@ def _tables(run: RecordedRun, cells: Sequence[Cell], builders: Sequence[TableOf]
     return "".join(table(replace(one, notes=tuple(notes_of[one.name])), f"run{run.number}-{one.name}") for one in built)
 
 
-def _add_history(page: Page, machine: MachineRuns, anchor: str) -> None:
-    found = compared_runs.histories(machine) if len(machine.runs) > 1 else []
-    if found:
-        drawn = page.drawn([compared_runs.history_figure(found, machine, anchor)])
-        folded = table(compared_runs.history_table(found, machine), anchor)
-        page.add(anchor, f"History: {machine.name}", drawn + folded)
-
-
-def _add_pairs(page: Page, machines: Sequence[MachineRuns], shown: Sequence[RecordedRun]) -> None:
-    """Successive runs of one machine, and the newest of each two machines."""
-    pairs = [(before, now, True) for machine in machines for before, now in pairwise(machine.runs)]
-    newest = [machine.newest for machine in machines]
-    pairs += [(before, now, False) for before, now in pairwise(newest) if before in shown and now in shown]
-    for before, now, is_one_machine in pairs:
-        rows = compared_runs.rows_of(before, now, is_one_machine)
-        figure = compared_runs.side_by_side_figure(rows, before, now, is_one_machine)
-        if figure is None:
-            continue
-        content = page.drawn([figure])
-        content += table(compared_runs.side_by_side_table(rows, before, now, is_one_machine), figure.name)
-        page.add(figure.name, f"Side by side: run {before.number} and run {now.number}", content)
-
-
-def _filters(shown: Sequence[RecordedRun]) -> str:
-    """A choice for each label with more than one value; hidden until page.js runs."""
-    cells = [cell for run in shown for cell in run.cells]
-    choices = []
-    for place, name in enumerate(TAGS):
-        values = distinct(tags_of(cell)[place] for cell in cells if tags_of(cell)[place])
-        if name == "context":
-            values.sort(key=lambda value: order(int(value) if value.isdigit() else value))
-        if len(values) > 1:
-            options = "".join(f'<option value="{text(value)}">{text(value)}</option>' for value in values)
-            choices.append(
-                f'<label>{name} <select data-filter="{name}"><option value="">all</option>{options}</select></label>'
+def _add_machines(page: Page, shown: Sequence[RecordedRun]) -> None:
+    """The newest run of each machine beside that of the next one."""
+    newest = {run.conditions: run for run in shown}
+    for before, now in pairwise(newest.values()):
+        rows = machines.rows_of(before, now)
+        figure = machines.side_by_side_figure(rows, before, now)
+        if figure is not None:
+            beside = table(machines.side_by_side_table(rows, before, now), figure.name)
+            page.add(
+                figure.name, f"Side by side: run {before.number} and run {now.number}", page.drawn([figure]) + beside
             )
-    return f'<form id="filters" hidden>{"".join(choices)}</form>' if choices else ""
 
 
 def _document(page: Page, filters: str) -> str:
     title = "Recorded runs"
-    drawing = f"<script>{_plotly()}</script>" if page.figures else ""
+    drawing = f"<script>{_plotly()}</script>" if page.figures or page.eras else ""
+    programs = "".join((HERE / "js" / f"{name}.js").read_text(encoding="utf-8") for name in PROGRAMS)
+    first, rest = page.body.split("</section>", 1)
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'unsafe-inline'; "
         "style-src 'unsafe-inline'; img-src data: blob:\">"
-        f"<title>{title}</title><style>{(HERE / 'page.css').read_text()}</style>"
+        f"<title>{title}</title><style>{(HERE / 'page.css').read_text(encoding='utf-8')}</style>"
         "<noscript><style>.figures { display: none; }</style></noscript></head><body>"
-        f"<header><h1>{title}</h1><nav>{page.links}</nav>{filters}</header><main>{page.body}</main>"
-        f'<script type="application/json" id="figures">{embedded(with_shared_looks(page.figures))}</script>{drawing}'
-        f"<script>{(HERE / 'page.js').read_text()}</script></body></html>\n"
+        f'<header><h1>{title}</h1></header><main>{first}</section><nav aria-label="Sections">{page.links}</nav>'
+        f'{filters}{rest}</main><script type="application/json" id="data">{embedded(_data(page))}</script>{drawing}'
+        f"<script>(() => {{{programs}}})();</script></body></html>\n"
     )
+
+
+def _data(page: Page) -> Json:
+    looks, figures = with_shared_looks(page.figures)
+    return {"looks": looks, **shared_tags(figures, page.cases.items()), "eras": page.eras}
 
 
 def embedded(data: object) -> str:

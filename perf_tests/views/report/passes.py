@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from perf_tests.views.report.figure import Figure, Point, Series, markers, tags_of
+from perf_tests.views.report.axes import tags_of
+from perf_tests.views.report.figure import Figure, Point, Series, markers
 from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.tables.cells import Cell, distinct, finite, last_phases, name_of, phase_order, rows_in
 from perf_tests.views.tables.kernels import TRACED_NOTE

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 from perf_tests.records.compare import ratio_interval
-from perf_tests.views.report.figure import Figure, Point, markers, place_of, tags_of
+from perf_tests.views.report.axes import tags_of
+from perf_tests.views.report.figure import Figure, Point, markers, place_of
 from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.screens.lines import case_name
 from perf_tests.views.tables.cells import Cell, distinct, pairs_along

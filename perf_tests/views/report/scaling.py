@@ -1,6 +1,5 @@
 """How time and memory grow with context, model size and sequence length, and what bounds the time."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -8,7 +7,8 @@ from itertools import groupby
 
 from perf_tests.records.compare import median_interval
 from perf_tests.records.record import OUTCOMES
-from perf_tests.views.report.figure import Figure, Point, Series, markers, tags_of
+from perf_tests.views.report.axes import tags_of
+from perf_tests.views.report.figure import Figure, Point, Series
 from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.screens.lines import case_name
 from perf_tests.views.tables.cells import Cell, distinct, lost_lines, phase_order
@@ -27,6 +27,9 @@ FLOORS: dict[str, tuple[str, Callable[[Cell], float | None]]] = {
     "matmul ceiling": ("its products at the best rate measured here", lambda cell: _product_seconds(cell)),
 }
 """Minimum times of a case: their meaning, and their seconds as far as its record has them."""
+
+HOW_DRAWN = dict(zip(FLOORS, ("thin dashes", "thin dots", "thin dashes and dots"), strict=True))
+"""In the colour of the line that they bound, by `figure.DASHES`."""
 
 Names = Callable[[Cell], tuple[str, str]]
 Y = Callable[[Cell], tuple[float, ...]]
@@ -131,7 +134,8 @@ def _figures(
         if max(len({point.x for point in line.points}) for line in lines) < fewest:
             continue
         floors = _floors(chosen, axis) if y is milliseconds else []
-        meanings = "; ".join(f"{floor}: {FLOORS[floor][0]}" for floor in distinct(series.name for series in floors))
+        drawn = {series.name.partition(" of ")[0] for series in floors}
+        meanings = "; ".join(f"{HOW_DRAWN[floor]}: {FLOORS[floor][0]} ({floor})" for floor in FLOORS if floor in drawn)
         figures += run.figures(
             f"{name}-{phase}", title.format(phase), (axis.title, y_title),
             [*floors, *lines, *_crosses(chosen, axis, lines)], [meanings, rounds_line(chosen)], x_log=True, y_log=True,
@@ -155,23 +159,25 @@ def _lines(cells: Sequence[Cell], axis: Axis, y: Y) -> list[Series]:
             for cell in sorted(cells, key=axis.place)
             if axis.names(cell) == pair and (found := y(cell))
         ]
-        series.append(Series(", ".join(pair), points, *look))
+        series.append(Series(", ".join(pair), points, *look, tied_to=", ".join(pair)))
     return series
 
 
 def _floors(cells: Sequence[Cell], axis: Axis) -> list[Series]:
-    """Minimum times of each case, as far as its record has them: a thin line behind those of one name."""
+    """Minimum times of each case, as far as its record has them: a thin line in the colour of the line it bounds."""
     series: list[Series] = []
+    looks = _looks(cells, axis.names)
     for dash, (floor, (meaning, seconds_of)) in enumerate(FLOORS.items(), 1):
-        lines: dict[object, list[Point]] = {}
+        lines: dict[tuple[str, str], list[Point]] = {}
         for cell in sorted(cells, key=axis.place):
             if (seconds := seconds_of(cell) or 0.0) > 0:
                 point = Point(axis.place(cell), seconds * 1e3, f"{case_name(cell.id)}: {meaning}", tags_of(cell))
                 lines.setdefault(axis.names(cell), []).append(point)
         series += [
-            Series(floor, points, dash=dash, symbol="line-ew-open", is_background=True, is_in_legend=not place)
-            for place, points in enumerate(lines.values())
-        ]
+            Series(f"{floor} of {', '.join(names)}", points, colour=looks[names][0], dash=dash, symbol="line-ew-open",
+                   is_background=True, is_in_legend=False, tied_to=", ".join(names))
+            for names, points in lines.items()
+        ]  # fmt: skip
     return series
 
 
@@ -187,45 +193,4 @@ def _crosses(cells: Sequence[Cell], axis: Axis, lines: Sequence[Series]) -> list
             points = [Point(axis.place(cell), top, reason, tags_of(cell)) for cell, reason in reasons]
             symbol = CROSSES[dash % len(CROSSES)]
             series.append(Series(f"{', '.join(names)}: {said}", points, colour, dash, mode="markers", symbol=symbol))
-    return series
-
-
-def roofline(run: RecordedRun) -> list[Figure]:
-    """TFLOP/s over FLOP per byte, where a record counts both."""
-    cells, points = [], []
-    for cell in filter(lambda cell: cell.is_timed, run.cells):
-        flops = cell.number("executed_flops") or cell.number("model_flops") or 0.0
-        moved = cell.number("bytes_touched") or 0.0
-        if flops > 0 and moved > 0:
-            rate = flops / cell.median_seconds / 1e12
-            name = f"{'attention ' if cell.is_attention else ''}{cell.phase}, {cell.label('precision')}"
-            cells.append(cell)
-            points.append((name, Point(flops / moved, rate, case_name(cell.id), tags_of(cell))))
-    roofs = _roofs(cells, [float(point.x) for _, point in points]) if cells else []
-    notes = ["grey: the best square product and the best memory traffic measured here"] if roofs else []
-    return run.figures(
-        "roofline", "Roofline: rate over arithmetic intensity", ("FLOP per byte", "TFLOP/s"),
-        [*roofs, *markers(points)], [*notes, rounds_line(cells)], x_log=True, y_log=True,
-    )  # fmt: skip
-
-
-def _roofs(cells: Sequence[Cell], intensities: Sequence[float]) -> list[Series]:
-    """For each precision whose products were timed: the memory's slope up to their best rate.
-
-    Only the level part where the record lacks this machine's memory bandwidth.
-    """
-    best: dict[str, float] = {}
-    for cell in cells:
-        precision, rate = cell.label("precision"), cell.number("matmul_ceiling_tflops_per_second") or 0.0
-        if rate > 0:
-            best[precision] = max(rate, best.get(precision, 0.0))
-    bandwidth = max((cell.number("memory_ceiling_gigabytes_per_second") or 0.0 for cell in cells), default=0.0)
-    traffic = bandwidth / 1e3 if bandwidth > 0 else math.inf
-    low, high = min(intensities), max(intensities)
-    series = []
-    for place, (precision, rate) in enumerate(best.items(), 1):
-        corners = sorted({low, high, *([rate / traffic] if low < rate / traffic < high else [])})
-        name = f"best here, {precision}"
-        points = [Point(x, min(rate, x * traffic), name, ("", "", precision, "")) for x in corners]
-        series.append(Series(name, points, dash=place, mode="lines", is_background=True))
     return series

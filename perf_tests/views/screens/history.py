@@ -13,18 +13,28 @@ SUBJECT_WIDTH = 50
 
 def history_lines(era: Era, named: str | None = None) -> list[str]:
     """Conditions, steps from the largest slowdown on, counters; `named` adds the commits of the cases so named."""
-    lines = _conditions(era)
-    steps = sorted(((one, step) for one in era.series for step in one.steps), key=lambda row: -row[1].effect)
-    lines += column_table(_STEP_COLUMNS, steps) if steps else ["no step in any case"]
-    changes = [(one, change) for one in era.series for change in one.counter_changes]
-    lines += column_table(_COUNTER_COLUMNS, changes) if changes else []
+    lines = conditions(era)
+    steps = steps_in(era)
+    lines += column_table(STEP_COLUMNS, steps) if steps else ["no step in any case"]
+    changes = counter_changes_in(era)
+    lines += column_table(COUNTER_COLUMNS, changes) if changes else []
     for one in era.series:
         if named is not None and named in case_name(one.case):
             lines += [case_name(one.case), *_points(one)]
     return [printable(line).rstrip() for line in lines]
 
 
-def _conditions(era: Era) -> list[str]:
+def steps_in(era: Era) -> list[tuple[Series, Step]]:
+    """The largest slowdown first."""
+    return sorted(((one, step) for one in era.series for step in one.steps), key=lambda row: -row[1].effect)
+
+
+def counter_changes_in(era: Era) -> list[tuple[Series, CounterChange]]:
+    return [(one, change) for one in era.series for change in one.counter_changes]
+
+
+def conditions(era: Era) -> list[str]:
+    """The machine, the launches, and what became of its drift."""
     launches = sum(len(code.launches) for code in era.codes)
     dates = f"{era.codes[0].date[:10]} to {era.codes[-1].date[:10]}"
     lines = [
@@ -48,7 +58,16 @@ def _conditions(era: Era) -> list[str]:
     return lines
 
 
-_STEP_COLUMNS: Columns[tuple[Series, Step]] = {
+def since(one: Series, step: Step) -> str:
+    """`+19.4% (+18.4% to +20.5%) since 0e0e0e0e0e0e (2030-01-01), 10 launches against 14: subject`."""
+    code = one.code_of(step)
+    interval = f"{step.interval[0]:+.1%} to {step.interval[1]:+.1%}"
+    launches = f"{how_many(step.launches_after, 'launch')} against {step.launches_before}"
+    subject = f": {code.subject[:SUBJECT_WIDTH]}" if code.subject else ""
+    return f"{step.effect:+.1%} ({interval}) since {code.name} ({code.date[:10]}), {launches}{subject}"
+
+
+STEP_COLUMNS: Columns[tuple[Series, Step]] = {
     "case": lambda row: case_name(row[0].case),
     "change": lambda row: f"{row[1].effect:+.1%}",
     "95 % interval": lambda row: f"{row[1].interval[0]:+.1%} to {row[1].interval[1]:+.1%}",
@@ -57,7 +76,7 @@ _STEP_COLUMNS: Columns[tuple[Series, Step]] = {
     "launches": lambda row: f"{row[1].launches_after} against {row[1].launches_before}",
     "subject": lambda row: row[0].code_of(row[1]).subject[:SUBJECT_WIDTH] or DASH,
 }
-_COUNTER_COLUMNS: Columns[tuple[Series, CounterChange]] = {
+COUNTER_COLUMNS: Columns[tuple[Series, CounterChange]] = {
     "counter": lambda row: case_name(row[0].case),
     "name": lambda row: row[1].counter,
     "before": lambda row: f"{row[1].before:,}",

@@ -133,7 +133,9 @@ def _memory(
                 entries.append((cell, f"{column(cell)}{suffix} ({unit})", significant(amount / divisor)))
         if not cell.is_timed:
             entries.append((cell, f"{column(cell)} ({unit})", SHORT_OUTCOMES[cell.outcome]))
-    note = f"peak of allocated bytes in the measured rounds, 1 {unit} = {divisor:,} bytes"
+    is_measured = any(cell.number("peak_allocated_bytes") is not None for cell in cells)
+    how = "in the measured rounds" if is_measured else "predicted, as none is measured here"
+    note = f"peak of allocated bytes {how}, 1 {unit} = {divisor:,} bytes"
     return _table(name, title, cells, labels, entries, note)
 
 
