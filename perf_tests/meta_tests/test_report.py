@@ -224,9 +224,7 @@ def test_a_predicted_peak_is_a_circle_around_the_measured_one(tmp_path: Path) ->
     assert measured["offsetgroup"] == predicted["offsetgroup"]
 
 
-@pytest.mark.parametrize(
-    "measured, said", [(2**21, "memory, measured<"), (None, "memory, predicted: none is measured<")]
-)
+@pytest.mark.parametrize("measured, said", [(2**21, "measured<"), (None, "predicted: none is measured<")])
 def test_a_title_says_whether_peaks_are_measured_or_predicted(measured: int | None, said: str, tmp_path: Path) -> None:
     row = timed(peak_allocated_bytes=measured, predicted_peak_bytes=2**20)
     assert f'<p class="title">Peak of allocated memory, {said}' in page_over(tmp_path, record([row]))

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from perf_tests.__main__ import main
+from perf_tests.meta_tests.test_history import START, name_of, with_step
 from perf_tests.proofs.browser import DARK, LIGHT, chromium, opened, title
-from perf_tests.proofs.synthetic import timed, write_record
+from perf_tests.proofs.synthetic import BACKWARD, timed, write_record
 from perf_tests.proofs.synthetic_grid import grid_record, with_every_pass
 from perf_tests.records.record import Json
 
@@ -224,6 +225,39 @@ def test_a_reader_chooses_two_commits_and_the_case_to_draw_over_them(page: Path)
     assert (none, said) == (0, "Choose a base that is older than the head.")
     assert linked == picked
     assert places == [0, 1]
+
+
+def test_between_any_two_commits_stand_their_medians_and_the_steps_between(tmp_path: Path) -> None:
+    """Of a case that steps at commit 14, and of one that only the first of 24 commits has."""
+    records = with_step(0.2)
+    records[0]["benchmarks"].append(timed(BACKWARD, phase="backward"))
+    for number, data in enumerate(records, 1):
+        write_record(tmp_path / f"records/machine/{number:04}_run.json", data)
+    assert main(["report", f"--storage={tmp_path / 'records'}", f"--output={tmp_path / 'page.html'}"]) == 0
+    driver = """
+    setTimeout(() => {
+      const section = document.getElementById('changed1');
+      const choose = (side, place) => {
+        const select = section.querySelector(`[data-side=${side}]`);
+        select.value = place;
+        select.dispatchEvent(new Event('change', { bubbles: true }));
+      };
+      const rows = (base, head) => {
+        choose('base', base);
+        choose('head', head);
+        return [...section.querySelectorAll('tbody tr')].map((row) => [...row.cells].map((cell) => cell.textContent));
+      };
+      document.title = JSON.stringify([rows(10, 20), rows(15, 20), rows(0, 5)]);
+    }, 3000);"""
+    dom, console = opened(tmp_path / "page.html", tmp_path / "profile", driver=driver)
+    assert console == []
+    (across,), (after,), (gone, unmoved) = json.loads(title(dom))
+    assert across[:2] == ["forward tiny-ctx8-fp32-naive", "step up"]
+    assert f"since {name_of(START)[:12]} (2030-01-01)" in across[-1]
+    ratio = records[20]["benchmarks"][0]["stats"]["median"] / records[10]["benchmarks"][0]["stats"]["median"]
+    assert across[4] == f"{ratio:.3f}"
+    assert (after[1], unmoved[1]) == ("no step found", "no step found")
+    assert (gone[1], gone[-1]) == ("GONE", "head does not have it")
 
 
 def test_no_column_is_hidden_and_nothing_is_wider_than_a_telephone(page: Path) -> None:

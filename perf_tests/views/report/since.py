@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+from perf_tests.gate.verdicts import LOST
 from perf_tests.history.series import Era, Series
-from perf_tests.records.record import Json
+from perf_tests.records.record import OUTCOMES, Json
 from perf_tests.records.words import how_many
 from perf_tests.views.report.axes import Tags, tags_of
 from perf_tests.views.report.commits import Change, Pair, cells_of_change
@@ -95,7 +96,7 @@ def era_data(era: Era, anchor: str, pairs: Sequence[Pair]) -> Json:
     """For the page's program: a history has thousands of points, so each is three numbers."""
     places = {id(code): place for place, code in enumerate(era.codes)}
     lost = [
-        [place, case_name(case), outcome]
+        [place, case_name(case), LOST[outcome], f"head {OUTCOMES[outcome]}"]
         for place, code in enumerate(era.codes)
         for launch in code.launches
         for case, outcome in launch.outcomes.items()

@@ -2,14 +2,14 @@
 const eraOf = new Map(stored.eras.map((era) => [era.anchor, era]));
 const picked = new Map();
 const ORDER = ["lost", "slower", "other", "faster"];
-const percent = (share) => (share >= 0 ? "+" : "") + (share * 100).toFixed(1) + " %";
+const percent = (share) => (share >= 0 ? "+" : "") + (share * 100).toFixed(1) + "%";
 
 // Each point as { place of its commit, seconds, interval }.
 const pointsOf = (one) => one.seconds.map((seconds, i) => ({ at: one.at ? one.at[i] : i, seconds, interval: one.intervals[i] }));
 
 // As `_by_steps` of commits.py, for the pairs that the page does not hold: medians, and the steps between.
 function rowsBetween(era, base, head) {
-  const lost = new Map(era.lost.filter(([at]) => at === head).map(([, name, outcome]) => [name, outcome]));
+  const lost = new Map(era.lost.filter(([at]) => at === head).map(([, name, ...said]) => [name, said]));
   const rows = [];
   for (const one of era.cases) {
     const points = pointsOf(one);
@@ -17,9 +17,12 @@ function rowsBetween(era, base, head) {
     if (before === undefined && now === undefined) continue;
     const ms = (seconds) => (seconds === undefined ? "" : significant(seconds * 1e3));
     const row = (kind, verdict, ratio, why) => rows.push([kind, one.name, verdict, ms(before), ms(now), ratio && ratio.toFixed(3), "", why]);
-    if (now === undefined) row("lost", lost.has(one.name) ? "FAILED" : "GONE", "", lost.get(one.name)?.replaceAll("_", " ") || "head does not have it");
-    else if (before === undefined) row("other", "NEW", "", "base does not have it");
-    else {
+    if (now === undefined) {
+      const [verdict, why] = lost.get(one.name) || ["GONE", "head does not have it"];
+      row("lost", verdict, "", why);
+    } else if (before === undefined) {
+      row("other", "NEW", "", "base does not have it");
+    } else {
       const steps = one.steps.filter(([start]) => points[start].at > base && points[start].at <= head);
       const effect = steps.reduce((product, [, one]) => product * (1 + one), 1);
       const [kind, verdict] = !steps.length ? ["other", "no step found"] : effect > 1 ? ["slower", "step up"] : ["faster", "step down"];
@@ -27,7 +30,15 @@ function rowsBetween(era, base, head) {
       row(kind, verdict, now / before, steps.map(since).join("; "));
     }
   }
-  return rows.sort((a, b) => ORDER.indexOf(a[0]) - ORDER.indexOf(b[0]) || Number(b[5] || 0) - Number(a[5] || 0));
+  return withoutTwins(rows).sort((a, b) => ORDER.indexOf(a[0]) - ORDER.indexOf(b[0]) || Number(b[5] || 0) - Number(a[5] || 0));
+}
+
+// A case with another identity on either side is neither gone nor new.
+function withoutTwins(rows) {
+  const twins = new Set(rows.map((row) => row[1]).filter((name, i, names) => names.indexOf(name) !== i));
+  const kept = rows.filter(([, name, , before, now]) => !twins.has(name) || (before && now));
+  for (const [, name] of kept) twins.delete(name);
+  return [...kept, ...[...twins].map((name) => ["other", name, "INCOMPARABLE", "", "", "", "", "another identity on either side"])];
 }
 
 function showPair(form, era, base, head) {
