@@ -18,7 +18,7 @@ from perf_tests.own.hugging_face import is_configuration
 from perf_tests.own.model import OwnModel, configured_shape
 from perf_tests.own.named import from_its_repository
 from perf_tests.own.optimizer import OwnOptimizer, own_optimizer
-from perf_tests.phases import ATTENTION_ALONE, LANGUAGE_MODEL, PHASES, Phase
+from perf_tests.phases import ATTENTION_ALONE, EXAMINED, FIRST_STEP, FULL_STEP, LANGUAGE_MODEL, PHASES, Phase
 
 DEFAULT_ZERO_GRAD = "before-forward"
 
@@ -51,7 +51,7 @@ class _OfAPhase(ABC):
 
     @property
     def row(self) -> Phase:
-        return PHASES[self.phase]
+        return EXAMINED[self.phase]
 
     @property
     def replays_cuda_graphs(self) -> bool:
@@ -91,7 +91,7 @@ class LanguageModelCase(_OfAPhase):
     model: str
     model_arguments: tuple[str, ...] = ()
     zero_grad: str = DEFAULT_ZERO_GRAD
-    """When a full step clears gradients, as typed."""
+    """When a step clears gradients, as typed."""
     holds_former_pass: bool = False
     """Whether the user's loop still holds the outputs of the pass before; the suite's own never does."""
     axes: ClassVar = {
@@ -108,11 +108,11 @@ class LanguageModelCase(_OfAPhase):
             size=size_label(axes["model_size"]),
             config=config_of(own_model(settings), axes["model_size"], axes["context_length"], settings.vocab_size),
             batch_size=axes.get("batch_size") or settings.batch_sizes[0],
-            optimizer=optimizer if PHASES[phase].trains else None,
+            optimizer=optimizer if EXAMINED[phase].trains else None,
             device=settings.device_type,
             model=settings.model or "ours",
             model_arguments=settings.model_arguments,
-            zero_grad=settings.zero_grad if "zero_grad" in PHASES[phase].timed else DEFAULT_ZERO_GRAD,
+            zero_grad=settings.zero_grad if "zero_grad" in EXAMINED[phase].timed else DEFAULT_ZERO_GRAD,
             **{name: axes[name] for name in cls.axes if name not in ("model_size", "batch_size")},
         )
 
@@ -262,9 +262,15 @@ def chosen_phases(settings: Settings) -> set[str]:
     return {phase.name for phase in PHASES.values() if phase.label in settings.phases and phase.family in families}
 
 
+def examined_phases(settings: Settings) -> set[str]:
+    """The same and, with the full step, the first one, which the memory pass examines."""
+    chosen = chosen_phases(settings)
+    return chosen | {FIRST_STEP} if FULL_STEP in chosen else chosen
+
+
 def is_inside(identity: dict[str, Any], settings: Settings) -> bool:
     """Whether the axes of this run contain the case of an older row."""
-    if identity.get("phase") not in chosen_phases(settings) or identity.get("device") != settings.device_type:
+    if identity.get("phase") not in examined_phases(settings) or identity.get("device") != settings.device_type:
         return False
     in_rows = from_its_repository
     model = in_rows(settings.model or "ours")

@@ -283,7 +283,8 @@ OPTIONS = (
            parse=own_arguments, metavar="NAME=VALUE", is_repeatable=True),
     Option("--kernels",
            "also trace each case after the timings: kernels, launches, gaps, one attention layer by part"),
-    Option("--memory", "also examine the memory of each case in its own process: peaks, saved tensors, largest blocks"),
+    Option("--memory", "also examine the memory of each case in its own process: peaks, saved tensors, largest blocks; "
+           "of full_step also the first step"),
     Option("--warmup-study",
            "also study the warm-up of each case in fresh processes: rounds needed, cost of the first round"),
     Option("--memory-snapshot", "save a memory snapshot of each case for pytorch.org/memory_viz; implies --memory"),

@@ -26,6 +26,8 @@ class Phase:
     timed: tuple[str, ...]
     published_as: str = ""
     """Its name in published tables, if not `label`."""
+    is_timed: bool = True
+    """Whether benchmarks time it; the others are examined by the memory pass alone."""
 
     @property
     def label(self) -> str:
@@ -79,7 +81,10 @@ class Phase:
 _FORWARD = ("forward", "loss")
 _STEP = ("zero_grad", "forward", "loss", "backward", "optimizer")
 
-PHASES = {
+FIRST_STEP, FULL_STEP = "first_step", "full_step"
+"""The step that makes the optimizer's state, and every later one, which finds it."""
+
+EXAMINED = {
     phase.name: phase
     for phase in (
         Phase("inference", LANGUAGE_MODEL, (), ("inference",)),
@@ -87,12 +92,16 @@ PHASES = {
         Phase("backward", LANGUAGE_MODEL, ("zero_grad", *_FORWARD), ("backward",)),
         Phase("forward_backward", LANGUAGE_MODEL, ("zero_grad",), (*_FORWARD, "backward"), published_as="fwd_bwd"),
         Phase("optimizer", LANGUAGE_MODEL, ("zero_grad", *_FORWARD, "backward"), ("optimizer",)),
-        Phase("full_step", LANGUAGE_MODEL, (), _STEP),
+        Phase(FIRST_STEP, LANGUAGE_MODEL, (), _STEP, is_timed=False),
+        Phase(FULL_STEP, LANGUAGE_MODEL, (), _STEP),
         Phase("attention_forward", ATTENTION_ALONE, (), ("forward",)),
         Phase("attention_backward", ATTENTION_ALONE, ("zero_grad", "forward"), ("backward",)),
     )
 }
 """What is measured, by name, in the order of a training step."""
+
+PHASES = {name: phase for name, phase in EXAMINED.items() if phase.is_timed}
+"""What is timed, and what `--phase` selects."""
 
 PHASES_OF_OTHERS = {
     "backward_and_optimizer": Phase(
@@ -107,6 +116,7 @@ PHASES_OF_OTHERS = {
 
 
 def phases_of(family: str) -> tuple[Phase, ...]:
+    """Those that are timed."""
     return tuple(phase for phase in PHASES.values() if phase.family == family)
 
 
@@ -117,11 +127,11 @@ def phase_named(name: str) -> Phase | None:
 
 def label_of(name: str) -> str:
     """The label of a phase; an unknown name unchanged."""
-    return PHASES[name].label if name in PHASES else name
+    return EXAMINED[name].label if name in EXAMINED else name
 
 
 def place_of(name: str) -> tuple[bool, int]:
     """Sort key of measuring and showing: phases that leave the weights alone first, unknown ones last."""
-    if name not in PHASES:
-        return True, len(PHASES)
-    return PHASES[name].trains, list(PHASES).index(name)
+    if name not in EXAMINED:
+        return True, len(EXAMINED)
+    return EXAMINED[name].trains, list(EXAMINED).index(name)

@@ -16,12 +16,23 @@ from perf_tests import cases
 from perf_tests.bench import benchmark_options
 from perf_tests.bench.against import read_against
 from perf_tests.bench.outcomes import ImpossibleError, Outcome, outcome_of_error
-from perf_tests.bench.stash import AGAINST, CASE, OUTCOME, PASS, PLACES, REPOSITORY, SAVING, SETTINGS, WORKBENCH
+from perf_tests.bench.stash import (
+    AGAINST,
+    CASE,
+    OTHER_MEASURE,
+    OUTCOME,
+    PASS,
+    PLACES,
+    REPOSITORY,
+    SAVING,
+    SETTINGS,
+    WORKBENCH,
+)
 from perf_tests.instruments.host_memory import uncap_address_space
 from perf_tests.options import PASSES, add_options, read_settings
 from perf_tests.own.guard import OwnModelError
 from perf_tests.own.repository import UNDER_TEST, repository_of
-from perf_tests.phases import place_of
+from perf_tests.phases import EXAMINED, place_of
 from perf_tests.records.record import Json
 from perf_tests.run import after as reporting
 from perf_tests.run import before as recording
@@ -90,8 +101,12 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, obj: Any) -> list[pyt
     marks = {mark.name: mark.args[0] for mark in getattr(obj, "pytestmark", ()) if mark.args}
     if "phase" not in marks:
         return None
-    is_chosen = marks["phase"] in cases.chosen_phases(settings) and marks.get("extra_pass") in (None, *settings.passes)
-    return None if is_chosen else []
+    if marks["phase"] not in cases.examined_phases(settings):
+        return []
+    if "extra_pass" in marks:
+        return None if marks["extra_pass"] in settings.passes else []
+    is_in_worker = OTHER_MEASURE in collector.config.stash
+    return None if EXAMINED[marks["phase"]].is_timed or is_in_worker else []
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

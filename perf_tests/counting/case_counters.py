@@ -29,7 +29,7 @@ from perf_tests.limits.predicted_time import KernelCost, KernelGroup
 from perf_tests.own.attention import is_known, is_own
 from perf_tests.own.guard import OwnModelError, guarded
 from perf_tests.own.model import facts_of
-from perf_tests.phases import FORWARD_PASSES
+from perf_tests.phases import FIRST_STEP, FORWARD_PASSES
 
 COUNTED_ATTENTION = ("naive", "sdpa")
 LARGEST_ALLOCATIONS = 8
@@ -81,6 +81,11 @@ class Counters:
     parts: tuple[PartPeak, ...]
     largest_allocations: tuple[Allocation, ...]
 
+    @property
+    def highest_part(self) -> PartPeak:
+        """The part that reaches the peak of the round."""
+        return max(self.parts, key=lambda part: part.peak_bytes)
+
 
 @dataclass(frozen=True)
 class _Part:
@@ -109,11 +114,10 @@ def why_not_counted(case: Case) -> str | None:
 def counters_of(
     case: Case,
     *,
-    first_step: bool = False,
     all_layers: bool = False,
     libraries: CudaLibraries | None = None,
 ) -> Counters:
-    """Counters of one measured round of `case`, or with `first_step` of the first one, which makes the optimizer state.
+    """Counters of one measured round of `case`.
 
     `all_layers` counts every layer instead of a few. Without `libraries`, those of its card, a GPU is an imaginary one
     without workspaces. Raises NotCountedError.
@@ -123,11 +127,11 @@ def counters_of(
         raise NotCountedError(reason)
     own = _own_parts(case)
     if not own:
-        return _counters(case, _with_workspaces(_parts(case, first_step, all_layers), libraries))
+        return _counters(case, _with_workspaces(_parts(case, all_layers), libraries))
     what = f"{' with '.join(own)} cannot be played on tensors without content"
     try:
         with guarded(what):
-            return _counters(case, _with_workspaces(_parts(case, first_step, all_layers), libraries))
+            return _counters(case, _with_workspaces(_parts(case, all_layers), libraries))
     except OwnModelError as error:
         reads = isinstance(error.__cause__, DataDependentOutputException)
         raise NotCountedError(f"{what}: it reads a value of one." if reads else str(error)) from error
@@ -141,9 +145,9 @@ def _own_parts(case: Case) -> list[str]:
     return [name for name in (model, attention, optimizer) if name is not None]
 
 
-def _parts(case: Case, first_step: bool, all_layers: bool) -> list[_Part]:
+def _parts(case: Case, all_layers: bool) -> list[_Part]:
     if isinstance(case, LanguageModelCase):
-        return _language_model_parts(case, first_step, all_layers)
+        return _language_model_parts(case, all_layers)
     counted = attention_passes(replace(case, phase="attention_forward"))
     timed = {f"attention_{part}": part in case.row.timed for part in case.row.parts}
     return [_Part(name, counted[name], timed[name], Counter()) for name in timed]
@@ -186,17 +190,17 @@ def counters_or_reason(case: Case, libraries: CudaLibraries | None = None) -> tu
         return None, f"counting failed: {type(error).__name__}: {error}"
 
 
-def _language_model_parts(case: LanguageModelCase, first_step: bool, all_layers: bool) -> list[_Part]:
-    names, timed = case.row.parts, case.row.timed
+def _language_model_parts(case: LanguageModelCase, all_layers: bool) -> list[_Part]:
+    names, timed, is_first_step = case.row.parts, case.row.timed, case.phase == FIRST_STEP
     # One count serves every phase of these passes.
     same = replace(case, zero_grad=DEFAULT_ZERO_GRAD, holds_former_pass=False)
     counted = passes(replace(same, phase=names[0], optimizer=None), all_layers)
     beside = {name: Counter[str]() for name in names}
     if case.row.holds_logits:
         beside["backward"] += counted["loss"].held_at_end - counted["backward"].held_at_start
-    if case.holds_former_pass:
+    if case.holds_former_pass and not is_first_step:
         beside[names[0]] += Counter({FORMER_PASS: _former_pass_bytes(case, counted)})
-    if "zero_grad" in timed and case.zero_grad == "after-forward" and not first_step:
+    if "zero_grad" in timed and case.zero_grad == "after-forward" and not is_first_step:
         old_gradients = Counter({GRADIENTS: counted["backward"].held_at_end[GRADIENTS]})
         beside["forward"] += old_gradients
         beside["loss"] += old_gradients
@@ -204,7 +208,7 @@ def _language_model_parts(case: LanguageModelCase, first_step: bool, all_layers:
         optimizer = optimizer_that_runs(case.optimizer or "default", torch.device(case.device))
         scales_loss = PRECISIONS[case.precision].scales_loss
         counted_updates = updates(case.config, optimizer, scales_loss, case.device, case.own)
-        updating = counted_updates["first_update" if first_step else "update"]
+        updating = counted_updates["first_update" if is_first_step else "update"]
         state = (updating.held_at_start - counted["forward"].held_at_start)[OPTIMIZER_STATE]
         for name in ("forward", "loss", "backward"):
             beside[name] += Counter({OPTIMIZER_STATE: state})

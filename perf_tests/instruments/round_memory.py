@@ -25,7 +25,10 @@ OpenPart = Callable[[str], AbstractContextManager[object]]
 """From a part's name to the context that it runs in."""
 
 Play = Callable[[OpenPart], object]
-"""One round, each part inside its `OpenPart`; nothing of it is alive once its result is dropped."""
+"""One round, each part inside its `OpenPart`."""
+
+Forget = Callable[[], object]
+"""Frees what the last round left."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,9 @@ class RoundMemory:
     """Held before the first of `events`."""
 
 
-def memory_of_round(play: Play, device: torch.device) -> RoundMemory:
-    """Memory of the second round: the first makes what later ones find."""
-    return _on_cuda(play, device) if device.type == "cuda" else _on_cpu(play)
+def memory_of_round(play: Play, device: torch.device, forget: Forget = lambda: None) -> RoundMemory:
+    """Memory of the second round: the first makes what later ones find. `forget` is called after each."""
+    return _on_cuda(play, device, forget) if device.type == "cuda" else _on_cpu(play, forget)
 
 
 def allocated_bytes(device: torch.device) -> tuple[int, int | None]:
@@ -88,12 +91,13 @@ def resident_set_peak_bytes() -> int | None:
     return next((int(value.split()[0]) * 1024 for value in proc_values("self/status", "VmHWM")), None)
 
 
-def _on_cpu(play: Play) -> RoundMemory:
+def _on_cpu(play: Play, forget: Forget) -> RoundMemory:
     def play_twice() -> int:
         # Both are traced: the size of an earlier block, a gradient for example, is unknown when it goes.
         for name in (f"{ROUND}, the first", ROUND):
             with record_function(name):
                 play(lambda part: record_function(f"{PART}{part}"))
+            forget()
         return live_tensor_bytes("cpu")
 
     return read_round(*traced_allocator(play_twice))
@@ -125,11 +129,14 @@ def _part(name: str, allocated_bytes: int, reserved_bytes: int | None) -> dict[s
     return {"phase": name, "peak_allocated_bytes": allocated_bytes, "peak_reserved_bytes": reserved_bytes}
 
 
-def _on_cuda(play: Play, device: torch.device) -> RoundMemory:
+def _on_cuda(play: Play, device: torch.device, forget: Forget) -> RoundMemory:
     play(lambda part: nullcontext())
+    forget()
     statistics = _CudaStatistics(device)
     play(statistics.part)
-    return statistics.round_memory()
+    found = statistics.round_memory()
+    forget()
+    return found
 
 
 @dataclass

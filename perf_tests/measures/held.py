@@ -19,7 +19,6 @@ from perf_tests.instruments.memory_holders import Held, HolderWatch
 from perf_tests.instruments.memory_snapshot import MOST_ENTRIES, Snapshot, snapshot_of_events, snapshot_of_held
 from perf_tests.instruments.round_memory import (
     OpenPart,
-    Play,
     RoundMemory,
     allocated_bytes,
     memory_of_round,
@@ -73,10 +72,9 @@ class HeldMeasure(Measure):
         def play(open_part: OpenPart) -> None:
             with regions_opened_by(lambda name: open_part(name) if name in PARTS else nullcontext()):
                 self._play(rounds, open_part)
-            rounds.forget()
 
         after_init = allocated_bytes(self.device)
-        exact = memory_of_round(play, self.device)
+        exact = memory_of_round(play, self.device, rounds.forget)
         watch = HolderWatch(self.device.type, MODEL_SOURCE, __file__, self._sees_operations, PARTS)
         self._register_standing(watch)
         with watch.round():
@@ -86,7 +84,7 @@ class HeldMeasure(Measure):
         values = memory_values(self.case, after_init, exact, held, self._sees_operations)
         if self.snapshot is None:
             return values
-        return values | self._keep_snapshot(self.snapshot, exact, held, play)
+        return values | self._keep_snapshot(self.snapshot, exact, held, rounds)
 
     def _register_standing(self, watch: HolderWatch) -> None:
         # A separate call, because a name left over would keep the gradients alive through the next round.
@@ -110,9 +108,9 @@ class HeldMeasure(Measure):
         else:
             rounds.play(lambda: part("forward"), lambda: part("backward"))
 
-    def _keep_snapshot(self, path: Path, exact: RoundMemory, held: Held, play: Play) -> Json:
+    def _keep_snapshot(self, path: Path, exact: RoundMemory, held: Held, rounds: Rounds) -> Json:
         """Its path, or why it has none: a full folder costs the snapshot, not the case."""
-        content = pickle.dumps(self._snapshot(exact, held, play), protocol=PICKLE_PROTOCOL)
+        content = pickle.dumps(self._snapshot(exact, held, rounds), protocol=PICKLE_PROTOCOL)
         try:
             write_whole(path, content)
         except OSError as error:
@@ -123,9 +121,10 @@ class HeldMeasure(Measure):
             }
         return {"snapshot": f"{path.parent.name}/{path.name}"}
 
-    def _snapshot(self, exact: RoundMemory, held: Held, play: Play) -> Snapshot:
+    def _snapshot(self, exact: RoundMemory, held: Held, rounds: Rounds) -> Snapshot:
         if self.device.type == "cuda":
+            rounds.forget()
             with cuda_memory_history(MOST_ENTRIES):
-                play(lambda name: nullcontext())
+                self._play(rounds, lambda name: nullcontext())
                 return cuda_memory_snapshot()
         return snapshot_of_held(held) if self._sees_operations else snapshot_of_events(exact.events)

@@ -22,12 +22,16 @@ class Rounds:
     setup: SetUp | None = None
     loss_scale: Callable[[], float] | None = None
     """When it falls between two rounds, the optimizer skipped a step."""
+    forget_more: Callable[[], None] | None = None
+    """Frees what a round leaves beside its result and the next must not find."""
     result: Any = None
     _arguments: tuple[Any, ...] = ()
 
     def forget(self) -> None:
         """Free what the last round left: its graph beside that of the next would double the peak."""
         self._arguments, self.result = (), None
+        if self.forget_more is not None:
+            self.forget_more()
 
     def prepare(self) -> None:
         """The set-up. The arguments are kept here, because pytest-benchmark would hold them until it has new ones."""
@@ -56,10 +60,14 @@ class Measure(ABC):
     """What `look` returned."""
 
     def __call__(
-        self, target: Callable[..., Any], setup: SetUp | None = None, loss_scale: Callable[[], float] | None = None
+        self,
+        target: Callable[..., Any],
+        setup: SetUp | None = None,
+        loss_scale: Callable[[], float] | None = None,
+        forget_more: Callable[[], None] | None = None,
     ) -> Any:
-        """The result of the last round of `target(*setup())`; `loss_scale` is read before each round."""
-        rounds = Rounds(target, setup, loss_scale)
+        """The result of the last round of `target(*setup())`; see `Rounds`."""
+        rounds = Rounds(target, setup, loss_scale, forget_more)
         self.values = self.look(rounds) or {}
         return rounds.result
 

@@ -111,7 +111,7 @@ def test_state_and_peak_are_the_real_ones(optimizer: str) -> None:
 
 
 def test_the_first_step_makes_the_state_that_later_ones_find() -> None:
-    first, later = (counters_of(of(MUON), first_step=first_step) for first_step in (True, False))
+    first, later = (counters_of(of(MUON, phase)) for phase in ("first_step", "full_step"))
     assert first.kernel_launches > later.kernel_launches
     assert first.parts[0].bytes_by_category.get(OPTIMIZER_STATE, 0) == 0
 

@@ -1,8 +1,10 @@
 """What follows from each row of the phases is what a benchmark of that phase does."""
 
+from dataclasses import replace
+
 import pytest
 
-from perf_tests.phases import PHASES, PHASES_OF_OTHERS, label_of, phase_named, place_of
+from perf_tests.phases import EXAMINED, PHASES, PHASES_OF_OTHERS, label_of, phase_named, place_of
 
 FORWARD_MULTIPLES = {
     "inference": 1, "forward": 1, "backward": 2, "forward_backward": 3, "optimizer": None, "full_step": 3,
@@ -28,6 +30,13 @@ def test_arithmetic_is_counted_in_forward_passes() -> None:
 )
 def test_facts_of_a_phase(fact: str, expected: set[str]) -> None:
     assert {name for name, phase in PHASES.items() if getattr(phase, fact)} == expected
+
+
+def test_the_first_step_is_a_full_step_that_is_examined_and_not_timed() -> None:
+    first, full = EXAMINED["first_step"], EXAMINED["full_step"]
+    assert replace(first, name=full.name, is_timed=True) == full
+    assert set(EXAMINED) - set(PHASES) == {"first_step"}
+    assert place_of("optimizer") < place_of("first_step") < place_of("full_step")
 
 
 def test_phases_that_train_are_measured_last() -> None:

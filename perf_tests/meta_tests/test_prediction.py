@@ -161,6 +161,35 @@ def test_rules_of_cudas_libraries_are_printed_where_they_change_a_figure(
     assert all(line.startswith(rule) and len(line) <= 120 for line, rule in zip(shown, rules, strict=True))
 
 
+def test_a_step_that_fits_only_before_there_is_optimizer_state_is_said_to_fail_at_the_second(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As of xl in bf16 at 512 tokens on 40 GiB."""
+    card = "memory=40GiB,bandwidth=1555GB/s,fp32=19.5,bf16=312"
+    words = ["--size", "xl", "--context", "512", "--precision", "bf16", "--optimizer", "loop", "--gpu", card]
+    code, text = printed(capsys, *words)
+    assert code == 1
+    assert "does not fit on memory=40GiB" in text
+    assert "its first step, which makes the optimizer's state, fits: its peak is 32.16 GB" in text
+    peaks = {line.split()[0]: line.split()[1] for line in text.splitlines() if line.startswith(("first_st", "full_st"))}
+    assert peaks["first_step"] == "32.16"
+
+
+def test_the_first_step_has_a_row_only_where_its_peak_differs() -> None:
+    small, large = (predict_step(replace(TINY, batch_size=size), machine()) for size in (1, 256))
+    assert small.first_step.peak_bytes < large.first_step.peak_bytes
+    for found in (small, large):
+        differs = found.first_step.peak_bytes != found.step.peak_bytes
+        assert ("first_step" in found.peaks) == differs
+    assert "first_step" in large.peaks
+
+
+def test_the_first_step_holds_nothing_of_a_former_pass() -> None:
+    first = replace(TINY, phase="first_step")
+    for held in (replace(first, holds_former_pass=True), replace(first, zero_grad="after-forward")):
+        assert counters_of(held).peak_bytes == counters_of(first).peak_bytes
+
+
 def test_json_says_the_same_to_machines(capsys: pytest.CaptureFixture[str]) -> None:
     code, text = printed(capsys, "--size", "tiny", "--context", "64", "--gpu", "T4", "--json")
     data = json.loads(text)

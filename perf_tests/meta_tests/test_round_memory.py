@@ -50,6 +50,20 @@ def test_what_a_round_leaves_for_the_next_is_held_once() -> None:
     assert memory_of_round(play, CPU).peak_allocated_bytes - standing == 6 * MIB
 
 
+def test_what_is_forgotten_after_a_round_is_neither_in_it_nor_in_the_next() -> None:
+    standing, kept = live_tensor_bytes("cpu"), list[torch.Tensor]()
+
+    def play(part: OpenPart) -> None:
+        with part("optimizer"):
+            kept.append(block(3))
+
+    found = memory_of_round(play, CPU, kept.clear)
+    assert found.peak_allocated_bytes - standing == 3 * MIB
+    assert [event.bytes for event in found.events] == [3 * MIB]
+    before, after = (mark.allocated_bytes - standing for mark in found.marks)
+    assert (before, after) == (0, 3 * MIB)
+
+
 def test_live_tensors_are_counted_by_storage_and_with_their_gradients() -> None:
     before = live_tensor_bytes("cpu")
     weight = torch.zeros(MIB, dtype=torch.float32, requires_grad=True)

@@ -58,6 +58,20 @@ def test_nothing_of_the_last_round_is_alive_while_the_next_is_set_up(what: str) 
     assert alive == [False] * 3
 
 
+def test_what_a_benchmark_leaves_beside_its_result_is_gone_before_its_next_round() -> None:
+    left: list[int] = []
+    found: list[int] = []
+
+    def target() -> None:
+        found.append(len(left))
+        left.append(1)
+
+    rounds = Rounds(target, forget_more=left.clear)
+    for _ in range(3):
+        rounds.play()
+    assert (found, left) == ([0, 0, 0], [1])
+
+
 def test_a_new_way_of_looking_is_one_file(tmp_path: Path) -> None:
     """`counted_rounds.py` gives every benchmark another measure, and nothing is timed or saved."""
     counted = launch(tmp_path / "storage", "-p", "perf_tests.meta_tests.counted_rounds", "-s", "--benchmark-disable")

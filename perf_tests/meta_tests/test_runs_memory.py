@@ -1,5 +1,6 @@
 """The memory pass as a user runs it: a row for each case, exact on a CPU; a process that dies is a row as well."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -36,7 +37,7 @@ def test_each_case_is_a_row_of_the_pass(examined: Launch) -> None:
     assert examined.passes.keys() == {
         *(
             f"test_memory_of_{phase}[tiny-ctx8-fp32-naive]"
-            for phase in ("inference", "forward", "backward", "full_step")
+            for phase in ("inference", "forward", "backward", "first_step", "full_step")
         ),
         *(f"test_memory_of_attention_{phase}[d16-seq16-fp32-naive]" for phase in ("forward", "backward")),
     }
@@ -61,6 +62,28 @@ def test_the_categories_add_up_to_the_peak(examined: Launch) -> None:
         assert sum(values["peak_by_category_bytes"].values()) == pytest.approx(values["peak_allocated_bytes"], abs=64)
         moments = zip(*values["timeline"]["category_bytes"].values(), strict=True)
         assert max(map(sum, moments)) == sum(values["peak_by_category_bytes"].values())
+
+
+def test_each_category_at_the_peak_holds_what_is_predicted(examined: Launch) -> None:
+    """But the inputs, of which a batch's tokens are slices of one more."""
+    for row in examined.passes.values():
+        values = row["values"]
+        assert values["predicted_by_category_bytes"] == counters_of(case_of(row)).highest_part.bytes_by_category
+        held, predicted = (+Counter(values[f"{kind}_by_category_bytes"]) for kind in ("peak", "predicted"))
+        assert held == predicted
+
+
+def test_the_first_step_begins_without_gradients_and_moments_and_ends_with_those_of_a_later_one(
+    examined: Launch,
+) -> None:
+    first, later = (
+        examined.passes[f"test_memory_of_{phase}[tiny-ctx8-fp32-naive]"]["values"]["timeline"]["category_bytes"]
+        for phase in ("first_step", "full_step")
+    )
+    moments = 2 * SIZES["tiny"].parameters * 4
+    for name, at_least in (("gradients", moments // 2), ("optimizer state", moments)):
+        assert first[name][0] == 0
+        assert first[name][-1] == later[name][-1] == later[name][0] >= at_least
 
 
 def test_what_waits_for_the_backward_pass_is_what_the_counters_say(examined: Launch) -> None:

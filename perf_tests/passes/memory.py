@@ -62,12 +62,14 @@ def workspace_bytes_of(case: Case, threads: int) -> int:
 def with_prediction(values: Json, counters: Counters | None, reason: str | None, workspace_bytes: int) -> Json:
     """The row's values with the peaks that the counters predict, and a flag where the two disagree."""
     predicted = None if counters is None else counters.peak_bytes
+    held = None if counters is None else counters.highest_part.bytes_by_category
     measured = values["peak_allocated_bytes"]
     peaks = {} if counters is None else {_region_of(peak.part): peak.peak_bytes for peak in counters.parts}
     facts = RowFacts(peak_allocated_bytes=measured, predicted_peak_bytes=predicted, workspace_bytes=workspace_bytes)
     return {
         **values,
         "predicted_peak_bytes": predicted,
+        "predicted_by_category_bytes": held,
         "prediction_reason": reason,
         "prediction_error": measured / predicted - 1 if predicted else None,
         "parts": [{**part, "predicted_peak_bytes": peaks.get(part["phase"])} for part in values["parts"]],

@@ -33,8 +33,8 @@ def step_lines(prediction: StepPrediction) -> list[str]:
     step = prediction.step
     lines = [
         f"{step_name(step)}, checkpoint {step.case.identity()['checkpoint']}",
-        *verdict_lines(prediction.step, prediction.machine), "",
-        *peak_lines(prediction.phases), "", *time_lines(prediction.phases.items(), prediction.machine),
+        *verdict_lines(prediction.step, prediction.machine), *first_step_lines(prediction), "",
+        *peak_lines(prediction.peaks), "", *time_lines(prediction.phases.items(), prediction.machine),
         *assumption_lines([*prediction.phases.values(), *prediction.remedies.values()], prediction.machine),
     ]  # fmt: skip
     if prediction.largest_batch is not None:
@@ -106,6 +106,14 @@ def verdict_lines(step: PredictedCase, machine: TargetMachine) -> list[str]:
     if step.verdict == MAY_NOT_FIT:
         line += f", {gb(machine.room.bytes_for(step.peak_bytes))} with {FRAGMENTATION_SHARE:.0%} for fragmentation"
     return [line, room_line(machine)]
+
+
+def first_step_lines(prediction: StepPrediction) -> list[str]:
+    """Where it decides otherwise than every later one: a run that ends in its second step."""
+    first = prediction.first_step
+    if first.verdict == prediction.step.verdict:
+        return []
+    return [f"its first step, which makes the optimizer's state, {first.verdict}: its peak is {gb(first.peak_bytes)}"]
 
 
 def room_line(machine: TargetMachine) -> str:
@@ -204,6 +212,7 @@ def step_json(prediction: StepPrediction) -> Json:
         "fits": prediction.fits,
         "largest_batch": prediction.largest_batch,
         "phases": {name: case_json(cell) for name, cell in prediction.phases.items()},
+        "first_step": peak_json(prediction.first_step),
         "tried": [{"change": change, **case_json(step)} for change, step in prediction.remedies.items()],
     }
 
@@ -237,11 +246,14 @@ def machine_json(machine: TargetMachine) -> Json:
     }
 
 
+def peak_json(cell: PredictedCase) -> Json:
+    return {name: getattr(cell, name) for name in ("verdict", "peak_bytes", "peak_part", "bytes_by_category")}
+
+
 def case_json(cell: PredictedCase) -> Json:
-    kept = {name: getattr(cell, name) for name in ("verdict", "peak_bytes", "peak_part", "bytes_by_category")}
     return {
         "identity": cell.case.identity(),
-        **kept,
+        **peak_json(cell),
         "predicted_seconds": cell.time.seconds,
         "range_seconds": [cell.time.low_seconds, cell.time.high_seconds] if cell.is_range_known else None,
         "bound": cell.time.bound,

@@ -13,7 +13,7 @@ from perf_tests.limits.cuda_libraries import CudaLibraries
 from perf_tests.limits.gpu_room import FITS, FRAGMENTATION_SHARE, Room
 from perf_tests.limits.least_work import FLOAT32_BYTES
 from perf_tests.limits.predicted_time import BACKWARD, BARE, FORWARD, KernelGroup, Part, PredictedTime, predicted_time
-from perf_tests.phases import LANGUAGE_MODEL, phases_of
+from perf_tests.phases import FIRST_STEP, LANGUAGE_MODEL, phases_of, place_of
 
 CONTEXT_STEP = 64
 """Suggested contexts are multiples of this."""
@@ -70,6 +70,8 @@ class StepPrediction:
     """Parameters, gradients and optimizer state, which no batch, context or checkpoint changes."""
     largest_batch: int | None
     """The most sequences whose full step fits; None where those asked for do not."""
+    first_step: PredictedCase
+    """The step that makes the optimizer's state; its time is of no use, because nothing is warm yet."""
 
     @property
     def is_hopeless(self) -> bool:
@@ -83,6 +85,14 @@ class StepPrediction:
     @property
     def fits(self) -> bool:
         return self.step.fits
+
+    @property
+    def peaks(self) -> dict[str, PredictedCase]:
+        """What has a peak of its own: every phase, before the full step the first one where it differs."""
+        phases = dict(self.phases)
+        if self.first_step.peak_bytes != self.step.peak_bytes:
+            phases[FIRST_STEP] = self.first_step
+        return dict(sorted(phases.items(), key=lambda item: place_of(item[0])))
 
 
 @dataclass(frozen=True)
@@ -130,7 +140,9 @@ def predict_step(case: LanguageModelCase, machine: TargetMachine) -> StepPredict
     Raises NotCountedError for a case without exact counters, and ValueError where the machine lacks the precision.
     """
     phases = {row.name: predict_case(replace(case, phase=row.name), machine) for row in phases_of(LANGUAGE_MODEL)}
-    prediction = StepPrediction(machine, phases, {}, _unavoidable_bytes(case, phases["full_step"]), None)
+    first_step = predict_case(replace(case, phase=FIRST_STEP), machine)
+    unavoidable_bytes = _unavoidable_bytes(case, phases["full_step"])
+    prediction = StepPrediction(machine, phases, {}, unavoidable_bytes, None, first_step)
     if prediction.fits:
         return replace(prediction, largest_batch=largest_batch(replace(case, phase="full_step"), machine))
     if prediction.is_hopeless:
@@ -194,7 +206,7 @@ def worthwhile_checkpoints(num_layers: int) -> list[str]:
 
 def predict_case(case: Case, machine: TargetMachine) -> PredictedCase:
     counters = counters_of(case, libraries=machine.libraries)
-    highest = max(counters.parts, key=lambda part: part.peak_bytes)
+    highest = counters.highest_part
     time = predicted_time(parts_of(case, counters), machine.ceilings)
     return PredictedCase(
         case=case,

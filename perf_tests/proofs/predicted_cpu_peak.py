@@ -15,13 +15,14 @@ from perf_tests.cases import LanguageModelCase
 from perf_tests.counting.case_counters import Counters, counters_of
 from perf_tests.instruments.counters import INPUTS, OPTIMIZER_STATE, PARAMETERS
 from perf_tests.options import physical_cores
+from perf_tests.phases import FIRST_STEP, FULL_STEP
 from perf_tests.proofs.allocator_peak import allocator_peak_bytes
 from perf_tests.proofs.verdict import conclude, conditions
 
 LIMIT = 0.001
 BATCH_SIZE = 4
 OPTIMIZER = "loop"
-PHASES = ("inference", "forward", "backward", "forward_backward", "full_step")
+PHASES = ("inference", "forward", "backward", "forward_backward", FIRST_STEP, FULL_STEP)
 
 
 def main() -> int:
@@ -55,13 +56,13 @@ def errors_of(size: str, context: int, precision: str, attention: str, phases: l
     errors = []
     plays = rounds(training, tokens_BT)
     for phase in phases:
-        if phase == "full_step":
+        if phase == FULL_STEP:
             training.create_optimizer_state()
         case = LanguageModelCase(
             phase, size, config, context, BATCH_SIZE, precision, attention, "eager", "none", OPTIMIZER, "cpu", "ours"
         )
         predicted, measured = above_standing(counters_of(case)), allocator_peak_bytes(plays[phase])
-        training.clear_gradients()
+        training.release()
         errors.append(abs(predicted / measured - 1))
         name = f"{phase} {size}-ctx{context}-{precision}-{attention}"
         print(f"{name:40}{predicted:16,}{measured:16,}  {errors[-1]:.4%}")
@@ -87,6 +88,7 @@ def rounds(training: Training, tokens_BT: torch.Tensor) -> dict[str, Callable[[]
         lambda: training.forward(tokens_BT),
         backward,
         forward_backward,
+        lambda: training.step(tokens_BT, tokens_BT),
         lambda: training.step(tokens_BT, tokens_BT),
     )
     return dict(zip(PHASES, plays, strict=True))

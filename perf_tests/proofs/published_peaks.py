@@ -15,6 +15,7 @@ from perf_tests.cases import ATTENTION_BATCH_SIZE, AttentionCase, LanguageModelC
 from perf_tests.counting.case_counters import Counters, PartPeak, counters_of
 from perf_tests.instruments.counters import WEIGHT_COPIES
 from perf_tests.limits.cuda_libraries import HOPPER, libraries_on
+from perf_tests.phases import FIRST_STEP
 
 PUBLISHED = Path(__file__).parents[2] / "published"
 TABLE = PUBLISHED / "memory.csv"
@@ -184,7 +185,8 @@ def predicted_bytes(cell: PublishedPeak) -> int:
     """The peak of the published code: the suite's own, under the conditions of the cell."""
     conditions = cell.conditions
     zero_grad = (conditions["zero_grad"] or "before_forward").replace("_", "-")
-    counters = counters_of(replace(cell.case, zero_grad=zero_grad), first_step=conditions["first_step"] == "yes")
+    phase = FIRST_STEP if conditions["first_step"] == "yes" else cell.case.phase
+    counters = counters_of(replace(cell.case, phase=phase, zero_grad=zero_grad))
     parts = _parts_of_mode(cell, counters)
     if conditions["autocast_until"] == "step":
         parts = _with_weight_copies_to_the_end(parts)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import ceil, inf
 
+from perf_tests.phases import FIRST_STEP
 from perf_tests.records.record import Json
 from perf_tests.views.report.axes import tags_of
 from perf_tests.views.report.figure import Figure, Point, Series, bars, place_of
@@ -111,18 +112,22 @@ def place_in_stack(name: str) -> int:
 
 
 def timelines(run: RecordedRun) -> list[Figure]:
-    """Memory after each allocation of a configuration's last phase, stacked by category; a reader picks the case."""
-    cells = last_phases(run.passed("memory"))
+    """Memory after each allocation of a configuration's last phase and of its first step, stacked by category.
+
+    A reader picks the case.
+    """
+    passed = run.passed("memory")
+    cells = [*last_phases(passed), *(cell for cell in passed if cell.phase == FIRST_STEP)]
     known = [(cell, found) for cell in cells if (found := _categories(cell.info))]
     values = sum(len(found) for _, found in known)
     series = [
         one for cell, found in known for one in _timeline(cell, found, max(FEWEST_MOMENTS, TIMELINE_VALUES // values))
     ]
-    note = "downsampled, peaks kept; dashed: predicted peak of the whole round"
-    return run.figures(
-        "timeline", "Memory over the time of a round", ("blocks that came and went", "MiB"), series,
-        [note, MEMORY_NOTE], picks_one=True,
-    )  # fmt: skip
+    notes = ["downsampled, peaks kept; dashed: predicted peak of the whole round", MEMORY_NOTE]
+    if any(cell.phase == FIRST_STEP for cell, _ in known):
+        notes.insert(0, "first_step: the step that makes the optimizer's state, which every later one finds")
+    titles = "Memory over the time of a round", ("blocks that came and went", "MiB")
+    return run.figures("timeline", *titles, series, notes, picks_one=True)
 
 
 def _categories(values: Json) -> dict[str, list[float]]:

@@ -50,9 +50,13 @@ def memory_part_table(cells: Sequence[Cell]) -> Table | None:
 
 
 def memory_category_table(cells: Sequence[Cell]) -> Table | None:
-    rows = [(cell, held) for cell in cells if (held := inside(cell.info, "peak_by_category_bytes"))]
-    columns = _mebibytes(distinct(name for _, held in rows for name in held))
-    return pass_table("memory_categories", "What is held at the peak", columns, rows, _notes(cells))
+    """Two rows for each case: what was measured, and what the counters predict."""
+    kinds = {"measured": "peak_by_category_bytes", "predicted": "predicted_by_category_bytes"}
+    found = [(cell, kind, inside(cell.info, field)) for cell in cells for kind, field in kinds.items()]
+    rows = [(cell, {**held, "kind": kind}) for cell, kind, held in found if held]
+    columns: Columns[Json] = {"Peak": lambda row: str(row["kind"])}
+    columns |= _mebibytes(distinct(name for _, _, held in found for name in held))
+    return pass_table("memory_categories", "What is held at the peak", columns, rows, _notes(cells), words=1)
 
 
 def saved_table(cells: Sequence[Cell]) -> Table | None:
