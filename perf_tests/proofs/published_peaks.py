@@ -1,8 +1,9 @@
 """Published peaks of memory beside predictions of them, from `published/memory.csv`.
 
 The same cell is published with 26, 51, 60 and 64 GB, each right for its code. So each source has its conditions, read
-from its code, in `published/memory_conditions.csv`: when it clears gradients, how its optimizer runs, what it still
-holds from the pass before, how far autocast reaches. Every condition is one that a person chose, and none is fitted.
+from its code, in `published/memory_conditions.csv`: when it clears gradients, how its optimizer runs, whether its figure is
+of the first step, what it still holds from the pass before, how far autocast reaches, what its own model saves more,
+and how many copies of the weights its figure counts as whole blocks of the allocator. None is fitted.
 """
 
 import csv
@@ -15,7 +16,9 @@ from perf_tests.cases import ATTENTION_BATCH_SIZE, AttentionCase, LanguageModelC
 from perf_tests.counting.case_counters import Counters, PartPeak, counters_of
 from perf_tests.instruments.counters import WEIGHT_COPIES
 from perf_tests.limits.cuda_libraries import HOPPER, libraries_on
+from perf_tests.limits.least_work import FLOAT32_BYTES
 from perf_tests.phases import FIRST_STEP
+from perf_tests.proofs.whole_blocks import unsplit_weight_bytes
 
 PUBLISHED = Path(__file__).parents[2] / "published"
 TABLE = PUBLISHED / "memory.csv"
@@ -35,10 +38,19 @@ PRECISIONS = {"fp32": "fp32", "tf32(labelled fp32)": "fp32", "bf16_amp": "bf16",
 
 CHECKPOINT = "full_step_peak:checkpoint group="
 
+ANGLES_AND_MASK = "angles of each head and the mask of each score"
+"""What one source's model saves beside the course's, as its conditions name it."""
+
 TORCH_THEN = "2.9"
 """Any version before 2.12 has the same rule of workspaces; the tables name none."""
 
 _HOPPER = ("H100", "H200", "H800", "H20")
+
+FORWARD_PASSES_ALONE = "Louisym/Stanford-CS336-spring25"
+"""Its loop of forward passes assigns each output to the same name, which holds the former graph meanwhile, and passes
+no mask (assignment2-systems/cs336_systems/flash_attention/benchamark_script.py)."""
+FIRST_CELL = (16, 256)
+"""Head width and length of its first cell; before it no backward pass has run."""
 
 SMALL_CONTEXT = 1024
 UNITS = {"GB": 1e9, "MB": 1e6, "MiB": 2**20}
@@ -55,12 +67,28 @@ class PublishedPeak:
     """As the source calls it."""
     case: LanguageModelCase
     bytes: float | None
+    last_digit_bytes: float
+    """What one more in the last printed digit is."""
     conditions: dict[str, str]
 
     @property
     def name(self) -> str:
         case = self.case
         return f"{self.source.partition(':')[0]} {self.mode} {case.size}-ctx{case.context_length}-{case.precision}"
+
+    @property
+    def stated_bytes(self) -> tuple[float, float]:
+        """The least and the most that the printed figure can stand for. Raises TypeError for an empty cell."""
+        if self.bytes is None:
+            raise TypeError(f"{self.name} has no figure.")
+        if self.conditions["figures"] == "cut":
+            return self.bytes, self.bytes + self.last_digit_bytes
+        return self.bytes - self.last_digit_bytes / 2, self.bytes + self.last_digit_bytes / 2
+
+    @property
+    def is_step(self) -> bool:
+        """Whether it is the peak of a full step, whose source states when gradients are cleared."""
+        return self.mode.startswith("full_step") and bool(self.conditions["zero_grad"])
 
 
 @dataclass(frozen=True)
@@ -73,6 +101,12 @@ class ComparedPeak:
         """Predicted over published, less 1."""
         assert self.cell.bytes is not None
         return self.predicted_bytes / self.cell.bytes - 1
+
+    @property
+    def error_of_stated(self) -> float:
+        """Likewise, over the nearest bytes that the printed digits can stand for; 0 between them."""
+        least, most = self.cell.stated_bytes
+        return self.predicted_bytes / min(max(self.predicted_bytes, least), most) - 1
 
 
 @dataclass(frozen=True)
@@ -94,6 +128,8 @@ class Outlier:
     condition: str
     recorded_bytes: float | None
     """What the source's own log or plot of the run says instead of the table; None where there is none."""
+    meant_context: int | None = None
+    """The context that was measured, where the table names another."""
 
 
 def published_peaks() -> list[PublishedPeak]:
@@ -115,7 +151,8 @@ def outlier(cell: PublishedPeak) -> Outlier | None:
             and (cell.mode, cell.precision) == (row["mode"], row["precision"])
             and str(cell.case.context_length) == row["context"]
         ):
-            return Outlier(row["condition"], float(row["recorded_bytes"]) if row["recorded_bytes"] else None)
+            recorded, meant = row["recorded_bytes"], row["meant_context"]
+            return Outlier(row["condition"], float(recorded) if recorded else None, int(meant) if meant else None)
     return None
 
 
@@ -163,6 +200,7 @@ def _cell(row: dict[str, str], conditions: dict[str, str]) -> PublishedPeak:
         precision=row["precision"],
         case=case,
         bytes=float(row["value"]) * int(conditions["unit_bytes"]) if row["value"] else None,
+        last_digit_bytes=int(conditions["unit_bytes"]) / 10 ** len(row["value"].partition(".")[2]),
         conditions=conditions,
     )
 
@@ -178,7 +216,16 @@ def _checkpoint(mode: str) -> str:
 
 
 def compared(cells: Iterable[PublishedPeak]) -> list[ComparedPeak]:
-    return [ComparedPeak(cell, predicted_bytes(cell)) for cell in cells]
+    """Each cell beside the prediction of what was measured, whatever its label."""
+    return [ComparedPeak(cell, predicted_bytes(_as_measured(cell))) for cell in cells]
+
+
+def _as_measured(cell: PublishedPeak) -> PublishedPeak:
+    known = outlier(cell)
+    if known is None or known.meant_context is None:
+        return cell
+    config = cell.case.config.at_context(known.meant_context)
+    return replace(cell, case=replace(cell.case, config=config, context_length=known.meant_context))
 
 
 def predicted_bytes(cell: PublishedPeak) -> int:
@@ -190,8 +237,11 @@ def predicted_bytes(cell: PublishedPeak) -> int:
     parts = _parts_of_mode(cell, counters)
     if conditions["autocast_until"] == "step":
         parts = _with_weight_copies_to_the_end(parts)
+    if conditions["saves_more"] == ANGLES_AND_MASK:
+        parts = _with_angles_and_mask(cell.case, parts)
     threads = 1 if "forward" in cell.mode else 2
     beside = _held_beside_bytes(cell) + _cublas_workspace_bytes(cell.gpu, threads)
+    beside += int(conditions["whole_blocks"]) * unsplit_weight_bytes(cell.case.config)
     return max(part.peak_bytes for part in parts) + beside
 
 
@@ -204,7 +254,8 @@ def _cublas_workspace_bytes(gpu_name: str, threads: int) -> int:
 def small_attention_peaks() -> list[AttentionPeak]:
     """Peaks of eager attention alone at short sequences, of a forward pass in a loop over both passes.
 
-    So both threads' workspaces are there. Left out are tables whose GPU or batch is not known.
+    So both threads' workspaces are there, but in the first cell of a source whose forward passes come before any
+    backward pass. Left out are tables whose GPU or batch is not known.
     """
     return [
         _attention_peak(row)
@@ -220,9 +271,14 @@ def small_attention_peaks() -> list[AttentionPeak]:
 def _attention_peak(row: dict[str, str]) -> AttentionPeak:
     width, length = int(row["d_model"]), int(row["context"])
     case = AttentionCase("attention_forward", width, length, ATTENTION_BATCH_SIZE, "fp32", "naive", "cuda")
-    tensors = counters_of(case).peak_bytes
+    counters, threads = counters_of(case), 2
+    tensors = counters.peak_bytes
+    if row["source"].startswith(FORWARD_PASSES_ALONE):
+        mask_bytes = length * length
+        tensors += counters.saved_bytes - 2 * mask_bytes  # the former graph is held, and neither pass has a mask
+        threads = 1 if (width, length) == FIRST_CELL else 2
     published = float(row["value"]) * UNITS[row["unit"]]
-    with_workspaces = tensors + _cublas_workspace_bytes(row["gpu"], threads=2)
+    with_workspaces = tensors + _cublas_workspace_bytes(row["gpu"], threads)
     return AttentionPeak(row["source"], row["gpu"], length, tensors / published - 1, with_workspaces / published - 1)
 
 
@@ -239,6 +295,16 @@ def _with_weight_copies_to_the_end(parts: list[PartPeak]) -> list[PartPeak]:
     return [
         replace(part, peak_bytes=part.peak_bytes + copies - part.bytes_by_category.get(WEIGHT_COPIES, 0))
         for part in parts
+    ]
+
+
+def _with_angles_and_mask(case: LanguageModelCase, parts: list[PartPeak]) -> list[PartPeak]:
+    """Each block also saves cos and sin for each head's queries and keys, and a Boolean for each score."""
+    angles_bytes = 2 * case.tokens * case.config.d_model * FLOAT32_BYTES
+    mask_bytes = case.tokens * case.config.num_heads * case.context_length
+    saved_bytes = case.config.num_layers * (angles_bytes + mask_bytes)
+    return [
+        part if part.part == "optimizer" else replace(part, peak_bytes=part.peak_bytes + saved_bytes) for part in parts
     ]
 
 
