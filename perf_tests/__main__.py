@@ -1,13 +1,12 @@
 """`perf-tests VERB`, also `python -m perf_tests VERB`: measure, or read saved records; `--json` is for machines."""
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 from perf_tests.own.repository import SUITE
-from perf_tests.verbs.exit_codes import FINE
+from perf_tests.verbs.output import OutputError, end_without_output, watched_output
 
 VERBS = (
     "audit", "bisect", "compare", "gate", "history", "kernels", "merge", "predict", "questions", "replay", "report",
@@ -17,6 +16,14 @@ VERBS = (
 
 
 def main(words: Sequence[str] | None = None) -> int:
+    try:
+        with watched_output():
+            return _run(words)
+    except OutputError as lost:
+        return end_without_output(lost)
+
+
+def _run(words: Sequence[str] | None) -> int:
     if sys.path[0] != str(SUITE):
         sys.path.insert(0, str(SUITE))  # where this was started, `model` may be another package
     words = sys.argv[1:] if words is None else words
@@ -31,13 +38,7 @@ def main(words: Sequence[str] | None = None) -> int:
         verb.add_argument("--json", action="store_true", help="print JSON")
         module.add_arguments(verb)
     arguments = parser.parse_args(words, argparse.Namespace(of_pytest=of_pytest))
-    try:
-        exit_code: int = modules[arguments.verb].run(arguments)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader has closed the pipe, as `| head` does; discard the rest.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FINE
+    exit_code: int = modules[arguments.verb].run(arguments)
     return exit_code
 
 

@@ -75,9 +75,8 @@ def print_empty(empty: Sequence[tuple[PublishedPeak, int]], room: Room) -> None:
 def conclude_others(cells: Sequence[ComparedPeak]) -> int:
     errors = [abs(cell.error) for cell in cells]
     beyond = [cell for cell in cells if abs(cell.error_of_stated) > MEDIAN_LIMIT or outlier(cell.cell) is not None]
-    print(
-        f"\n{len(cells)} cells: median error {median(errors):.2%}; {len(beyond)} beyond {MEDIAN_LIMIT:.0%} or known to be off:"
-    )
+    off = f"{len(beyond)} beyond {MEDIAN_LIMIT:.0%} or known to be off"
+    print(f"\n{len(cells)} cells: median error {median(errors):.2%}; {off}:")
     unexplained = sum(not print_explained(cell) for cell in beyond)
     print()
     held = conclude(
@@ -91,9 +90,8 @@ def conclude_others(cells: Sequence[ComparedPeak]) -> int:
 def conclude_steps(cells: Sequence[ComparedPeak]) -> int:
     """Against what the printed digits can stand for: whole GB state no more than whole GB."""
     beyond = [cell for cell in cells if abs(cell.error) > CELL_LIMIT]
-    print(
-        f"{len(cells)} full steps whose order of zero_grad is stated; {len(beyond)} beyond {CELL_LIMIT:.0%} as printed:"
-    )
+    off = f"{len(beyond)} beyond {CELL_LIMIT:.0%} as printed"
+    print(f"{len(cells)} full steps whose order of zero_grad is stated; {off}:")
     for cell in beyond:
         least, most = (limit / 1e9 for limit in cell.cell.stated_bytes)
         print(

@@ -1,9 +1,9 @@
 """Published peaks of memory beside predictions of them, from `published/memory.csv`.
 
 The same cell is published with 26, 51, 60 and 64 GB, each right for its code. So each source has its conditions, read
-from its code, in `published/memory_conditions.csv`: when it clears gradients, how its optimizer runs, whether its figure is
-of the first step, what it still holds from the pass before, how far autocast reaches, what its own model saves more,
-and how many copies of the weights its figure counts as whole blocks of the allocator. None is fitted.
+from its code, in `published/memory_conditions.csv`: when it clears gradients, how its optimizer runs, whether its
+figure is of the first step, what it still holds from the pass before, how far autocast reaches, what its own model
+saves more, and how many copies of the weights its figure counts as whole blocks of the allocator. None is fitted.
 """
 
 import csv
