@@ -9,8 +9,8 @@ from perf_tests.audit.units import bytes_in, seconds_in
 
 _SHARED = {
     "source": "source repository repo file url origin",
-    "gpu": "gpu gpu_name gpu_type device device_name card hardware accelerator",
-    "gpu_basis": "gpu_basis",
+    "gpu": "gpu gpu_name gpu_type device_name device card hardware accelerator",
+    "gpu_basis": "gpu_basis device_basis",
     "batch": "batch batch_size bs batchsize local_batch_size",
     "precision": "precision dtype data_type amp",
     "compiled": "compiled compile torch_compile is_compiled jit",

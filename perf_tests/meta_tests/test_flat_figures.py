@@ -24,15 +24,15 @@ from perf_tests.views.tables.flat_figures import COLUMNS, as_csv, as_jsonl, flat
 
 # The heads of collections of such figures; readers of those find their columns here.
 PUBLISHED = {
-    "timing": "source,gpu,gpu_basis,edition,size,d_model,d_ff,n_layers,n_heads,vocab,batch,context,context_basis,"
+    "timing": "source,device,device_basis,edition,size,d_model,d_ff,n_layers,n_heads,vocab,batch,context,context_basis,"
     "precision,compiled,phase,mean_ms,std_ms,n_measured,warmup,sync,status,note",
-    "attention": "source,gpu,gpu_basis,batch,d_model,seq_len,causal_mask,precision,compiled,phase,mean_ms,std_ms,"
-    "n_measured,status,note",
-    "memory": "source,gpu,gpu_basis,object,size,d_model,n_layers,batch,context,precision,compiled,mode,value,unit,"
-    "status,note",
-    "kernels": "source,gpu,gpu_basis,edition,size,context,scope,kernel,calls,total_ms,avg_us,std_us,"
+    "attention": "source,device,device_basis,batch,d_model,seq_len,causal_mask,precision,compiled,phase,mean_ms,"
+    "std_ms,n_measured,status,note",
+    "memory": "source,device,device_basis,object,size,d_model,n_layers,batch,context,precision,compiled,mode,value,"
+    "unit,status,note",
+    "kernels": "source,device,device_basis,edition,size,context,scope,kernel,calls,total_ms,avg_us,std_us,"
     "pct_of_gpu_time,note",
-    "warmup": "source,gpu,size,context,phase,warmup,mean_ms,std_ms,note",
+    "warmup": "source,device,size,context,phase,warmup,mean_ms,std_ms,note",
 }
 
 

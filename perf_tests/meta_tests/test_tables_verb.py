@@ -68,9 +68,10 @@ def test_a_broken_file_is_named_and_left_out(kind: str, tmp_path: Path, capsys: 
 
 def test_a_folder_gets_one_file_for_each_table(tmp_path: Path) -> None:
     write_record(tmp_path / "a/0001_x.json", record([timed(), timed_attention()]))
-    assert tables(tmp_path, "--format=csv", f"--output={tmp_path}/out/deep") == 0
-    assert sorted(path.name for path in (tmp_path / "out/deep").iterdir()) == ["attention.csv", "timing.csv"]
-    with open(tmp_path / "out/deep/timing.csv", newline="") as file:
+    assert tables(tmp_path, f"--output={tmp_path}/out/deep") == 0
+    assert sorted(path.name for path in (tmp_path / "out/deep").iterdir()) == ["attention.md", "timing.md"]
+    assert tables(tmp_path, "--format=csv", "--only=timing", f"--output={tmp_path}/out") == 0
+    with open(tmp_path / "out/timing.csv", newline="") as file:
         assert [row["size"] for row in csv.DictReader(file)] == ["tiny"]
 
 

@@ -1,4 +1,4 @@
-"""`tables [RUN ...]`: a record's figures as tables for a paper, or one per line; without RUN, of the newest record."""
+"""`tables [RUN ...]`: a record's figures as tables for a paper or for a program; without RUN, of the newest record."""
 
 import argparse
 import json
@@ -7,33 +7,67 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perf_tests.records.chosen import chosen_paths, newest
+from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord, each_readable, write_whole
 from perf_tests.records.words import without_path
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
-from perf_tests.views.tables.flat_figures import COLUMNS, as_csv, as_jsonl, flat_figures
+from perf_tests.views.screens.lines import printable
+from perf_tests.views.tables.case_choice import CaseChoice, ChoiceError, add_choice, choice_of
+from perf_tests.views.tables.cases import NAME, as_table
+from perf_tests.views.tables.flat_figures import COLUMNS, as_csv, as_jsonl, flat_figures, with_null
+from perf_tests.views.tables.parquet import as_parquet
 from perf_tests.views.tables.record import tables_of
 from perf_tests.views.tables.table import latex, markdown, typst
 
 FORMATS = {"markdown": ("md", markdown), "latex": ("tex", latex), "typst": ("typ", typst)}
-FLAT_FORMATS = ("csv", "jsonl")
+FLAT_FORMATS, PARQUET = ("csv", "jsonl"), "parquet"
 NAMES = (
-    "timing", "percentiles", "precision", "memory", "attention", "attention_memory", "kernel_shares", "kernels",
-    "attention_parts", "memory_pass", "memory_parts", "memory_categories", "saved", "largest_blocks", "warmup",
-    "first_rounds",
+    NAME, "timing", "percentiles", "precision", "memory", "attention", "attention_memory", "kernel_shares",
+    "kernels", "attention_parts", "memory_pass", "memory_parts", "memory_categories", "saved", "largest_blocks",
+    "warmup", "first_rounds",
 )  # fmt: skip
+
+Texts = dict[str, bytes]
+"""Content by file name."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN", help="path, folder, or start of a record's name")
-    parser.add_argument("--format", choices=[*FORMATS, *FLAT_FORMATS], default="markdown")
-    parser.add_argument("--only", choices=NAMES, help="only this table; csv and jsonl have " + ", ".join(COLUMNS))
+    parser.add_argument("--format", choices=[*FORMATS, *FLAT_FORMATS, PARQUET], default="markdown")
+    parser.add_argument(
+        "--only", choices=NAMES, help="only this table; csv and jsonl have cases, " + ", ".join(COLUMNS)
+    )
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FOLDER", help="one file for each table instead of printing"
     )
     parser.add_argument("--storage", type=Path, default=Path(".benchmarks"), help="where records are (.benchmarks)")
+    add_choice(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    try:
+        choice = choice_of(arguments)
+        _refuse_what_does_not_fit(arguments, choice)
+        return _run(arguments, choice)
+    except ChoiceError as error:
+        print(printable(error), file=sys.stderr)
+        return USAGE
+
+
+def _refuse_what_does_not_fit(arguments: argparse.Namespace, choice: CaseChoice) -> None:
+    """Raises ChoiceError."""
+    options = "--columns, --sort, --where and --against-axis"
+    if choice.is_made and arguments.only not in (None, NAME):
+        raise ChoiceError(f"{options} choose from the table {NAME}; drop --only {arguments.only}.")
+    if arguments.json or arguments.format != PARQUET:
+        return
+    if arguments.only not in (None, NAME):
+        raise ChoiceError(f"--format parquet writes the table {NAME} alone; choose csv or jsonl for {arguments.only}.")
+    if arguments.output is None:
+        raise ChoiceError("--format parquet writes a file; name its folder with -o FOLDER.")
+
+
+def _run(arguments: argparse.Namespace, choice: CaseChoice) -> int:
     left_out: list[str] = []
     try:
         readable = each_readable(chosen_paths(arguments.storage, arguments.runs), left_out)
@@ -46,10 +80,11 @@ def run(arguments: argparse.Namespace) -> int:
         print(sentence, file=sys.stderr)
     if not records:
         return UNREADABLE
+    only = NAME if choice.is_made else arguments.only
     if arguments.json:
-        print(json.dumps([{"record": r.name, **flat_figures(r.data, r.name)} for r in records], indent=1))
+        print(json.dumps([_as_json(record, choice, only) for record in records], indent=1))
         return FINDINGS if left_out else FINE
-    texts = _texts(records, arguments.format, arguments.only)
+    texts = _texts(records, arguments.format, only, choice)
     if not texts:
         print(f"{', '.join(record.name for record in records)}: no figures for this table.", file=sys.stderr)
         return FINDINGS
@@ -62,31 +97,58 @@ def run(arguments: argparse.Namespace) -> int:
     return FINDINGS if left_out else FINE
 
 
-def _texts(records: Sequence[StoredRecord], chosen_format: str, only: str | None) -> dict[str, str]:
-    """Content by file name of each table that has rows, the runs below each other."""
-    if chosen_format in FLAT_FORMATS:
+def _as_json(record: StoredRecord, choice: CaseChoice, only: str | None) -> Json:
+    """Each table under its name; unknown values are null."""
+    rows = choice.rows_of([record]) if only in (None, NAME) else []
+    names = choice.shown_columns(rows, for_people=False)
+    found = {NAME: [{name: row[name] for name in names} for row in rows]}
+    found |= {} if only == NAME else flat_figures(record.data, record.name)
+    kept = {name: rows for name, rows in found.items() if only in (None, name)}
+    return {"record": record.name, **{name: list(map(with_null, rows)) for name, rows in kept.items()}}
+
+
+def _texts(records: Sequence[StoredRecord], chosen_format: str, only: str | None, choice: CaseChoice) -> Texts:
+    """Of each table that has rows, the runs below each other. Programs get the table of cases unless asked."""
+    is_for_people = chosen_format in FORMATS
+    if only == NAME or (only is None and not is_for_people):
+        return _texts_of_cases(records, chosen_format, choice)
+    if only is not None and not is_for_people:
         return _flat_texts(records, chosen_format, only)
     suffix, write = FORMATS[chosen_format]
     built = [table for record in records for table in tables_of(record.data, record.name)]
     by_name = {name: [table for table in built if table.name == name] for name in NAMES if only in (None, name)}
-    return {f"{name}.{suffix}": write(tables) for name, tables in by_name.items() if tables}
+    return {f"{name}.{suffix}": write(tables).encode() for name, tables in by_name.items() if tables}
 
 
-def _flat_texts(records: Sequence[StoredRecord], chosen_format: str, only: str | None) -> dict[str, str]:
-    figures = [flat_figures(record.data, record.name) for record in records]
-    rows = {kind: [row for found in figures for row in found[kind]] for kind in COLUMNS if only in (None, kind)}
-    return {
-        f"{kind}.{chosen_format}": as_csv(found, COLUMNS[kind]) if chosen_format == "csv" else as_jsonl(found)
-        for kind, found in rows.items()
-        if found
-    }
+def _texts_of_cases(records: Sequence[StoredRecord], chosen_format: str, choice: CaseChoice) -> Texts:
+    rows = choice.rows_of(records)
+    names = choice.shown_columns(rows, for_people=chosen_format in FORMATS)
+    if not rows:
+        return {}
+    if chosen_format in FORMATS:
+        suffix, write = FORMATS[chosen_format]
+        return {f"{NAME}.{suffix}": write([as_table(rows, names)]).encode()}
+    shown = [{name: row[name] for name in names} for row in rows]
+    if chosen_format == PARQUET:
+        return {f"{NAME}.{PARQUET}": as_parquet(shown, names)}
+    text = as_csv(shown, names) if chosen_format == "csv" else as_jsonl(shown)
+    return {f"{NAME}.{chosen_format}": text.encode()}
 
 
-def _deliver(texts: dict[str, str], folder: Path | None) -> None:
+def _flat_texts(records: Sequence[StoredRecord], chosen_format: str, only: str) -> Texts:
+    """In the columns of published collections."""
+    rows = [row for record in records for row in flat_figures(record.data, record.name).get(only, [])]
+    if not rows:
+        return {}
+    text = as_csv(rows, COLUMNS[only]) if chosen_format == "csv" else as_jsonl(rows)
+    return {f"{only}.{chosen_format}": text.encode()}
+
+
+def _deliver(texts: Texts, folder: Path | None) -> None:
     if folder is None:
-        print("\n".join(texts.values()), end="")
+        print("\n".join(text.decode() for text in texts.values()), end="")
         return
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
-        write_whole(folder / name, text.encode())
+        write_whole(folder / name, text)
         print(folder / name)

@@ -15,26 +15,27 @@ from perf_tests.views.tables.warmup import seconds_of
 
 COLUMNS = {
     "timing": (
-        "source", "gpu", "gpu_basis", "edition", "size", "d_model", "d_ff", "n_layers", "n_heads", "vocab", "batch",
-        "context", "context_basis", "precision", "compiled", "phase", "mean_ms", "std_ms", "n_measured", "warmup",
-        "sync", "status", "note", "attention", "execution", "checkpoint", "optimizer", "median_ms", "p95_ms", "p99_ms",
+        "source", "device", "device_basis", "edition", "size", "d_model", "d_ff", "n_layers", "n_heads", "vocab",
+        "batch", "context", "context_basis", "precision", "compiled", "phase", "mean_ms", "std_ms", "n_measured",
+        "warmup", "sync", "status", "note", "attention", "execution", "checkpoint", "optimizer", "median_ms", "p95_ms",
+        "p99_ms",
     ),
     "attention": (
-        "source", "gpu", "gpu_basis", "batch", "d_model", "seq_len", "causal_mask", "precision", "compiled", "phase",
-        "mean_ms", "std_ms", "n_measured", "status", "note", "attention", "median_ms", "p95_ms", "p99_ms",
+        "source", "device", "device_basis", "batch", "d_model", "seq_len", "causal_mask", "precision", "compiled",
+        "phase", "mean_ms", "std_ms", "n_measured", "status", "note", "attention", "median_ms", "p95_ms", "p99_ms",
     ),
     "memory": (
-        "source", "gpu", "gpu_basis", "object", "size", "d_model", "n_layers", "batch", "context", "precision",
+        "source", "device", "device_basis", "object", "size", "d_model", "n_layers", "batch", "context", "precision",
         "compiled", "mode", "value", "unit", "status", "note", "attention", "execution", "checkpoint", "predicted",
     ),
     "kernels": (
-        "source", "gpu", "gpu_basis", "edition", "size", "context", "scope", "kernel", "calls", "total_ms", "avg_us",
-        "std_us", "pct_of_gpu_time", "note", "precision", "attention",
+        "source", "device", "device_basis", "edition", "size", "context", "scope", "kernel", "calls", "total_ms",
+        "avg_us", "std_us", "pct_of_gpu_time", "note", "precision", "attention",
     ),
     "warmup": (
-        "source", "gpu", "size", "context", "phase", "warmup", "mean_ms", "std_ms", "note", "gpu_basis", "d_model",
-        "d_ff", "n_layers", "n_heads", "vocab", "batch", "precision", "compiled", "n_measured", "attention", "first_ms",
-        "steady_from_round",
+        "source", "device", "size", "context", "phase", "warmup", "mean_ms", "std_ms", "note", "device_basis",
+        "d_model", "d_ff", "n_layers", "n_heads", "vocab", "batch", "precision", "compiled", "n_measured", "attention",
+        "first_ms", "steady_from_round",
     ),
 }  # fmt: skip
 """The columns of each kind of table, those that published collections lack at the end."""
@@ -88,11 +89,11 @@ def _common(cell: Cell, name: str, machine: str) -> Json:
     other = "" if cell.label("attention") == "naive" else f" ({cell.label('attention')})"
     return {
         "source": name,
-        "gpu": machine,
-        "gpu_basis": "stated",
-        **{column: cell.label(field) for column, field in FIELDS.items()},
-        "d_model": cell.label("head_dim" if cell.is_attention else "d_model"),
-        "context": cell.label("sequence_length" if cell.is_attention else "context_length"),
+        "device": machine,
+        "device_basis": "stated",
+        **{column: _field(cell, field) for column, field in FIELDS.items()},
+        "d_model": _field(cell, "head_dim" if cell.is_attention else "d_model"),
+        "context": _field(cell, "sequence_length" if cell.is_attention else "context_length"),
         "precision": PRECISIONS.get(precision, precision),
         "compiled": "yes" if compiled else f"no{other}",
         "phase": _published(cell.phase),
@@ -104,6 +105,12 @@ def _common(cell: Cell, name: str, machine: str) -> Json:
         "sync": "yes",
         **_times(cell),
     }
+
+
+def _field(cell: Cell, name: str) -> float | str:
+    """Of the identity: a number where it is one, else text."""
+    number = finite(cell.identity.get(name))
+    return cell.label(name) if number is None else _or_empty(number)
 
 
 def _published(phase: str) -> str:
@@ -185,9 +192,11 @@ def as_csv(rows: Sequence[Json], columns: Sequence[str]) -> str:
 
 def as_jsonl(rows: Sequence[Json]) -> str:
     """One JSON object per line; unknown values are null."""
-    return "".join(
-        json.dumps({name: None if value == "" else value for name, value in row.items()}) + "\n" for row in rows
-    )
+    return "".join(json.dumps(with_null(row)) + "\n" for row in rows)
+
+
+def with_null(row: Json) -> Json:
+    return {name: None if value == "" else value for name, value in row.items()}
 
 
 def _plain(value: object) -> object:
