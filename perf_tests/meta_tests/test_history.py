@@ -21,7 +21,7 @@ from perf_tests.proofs.synthetic import BACKWARD, FORWARD, record, timed, write_
 from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord
 from perf_tests.views.screens.history import history_lines
-from perf_tests.views.tables.history_exports import asv, github_action_benchmark, otava
+from perf_tests.views.tables.history_exports import EXPORTS, asv, github_action_benchmark, otava
 
 NO_LOG = Log({}, {}, {})
 COUNT, START = 24, 14
@@ -237,3 +237,99 @@ def test_planted_steps_are_found_and_none_where_none_is() -> None:
 def test_launches_without_a_change_have_no_step_in_any_order() -> None:
     stored = [StoredRecord(Path(f"folder/{place:04}_a.json"), data) for place, data in enumerate(with_step(0.0))]
     assert relabelled(machines_of(stored)[0], np.random.default_rng(3), orders=20) == (0, 20 * COUNT)
+
+
+def test_a_shallow_clone_orders_the_commits_that_it_lacks_by_their_dates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_COMMITTER_DATE", "2031-01-01T00:00:00+00:00")
+    made = []
+    git(tmp_path, "init", "-q", "-b", "main", "whole")
+    for number in range(3):
+        git(tmp_path / "whole", "commit", "-q", "--allow-empty", "-m", f"commit {number}")
+        made.append(git(tmp_path / "whole", "rev-parse", "HEAD"))
+    git(tmp_path, "clone", "-q", "--depth=1", f"file://{tmp_path}/whole", "shallow")
+    (era,) = history([launch(place, 1.0, made[place]) for place in (2, 0, 1)], read_log(tmp_path / "shallow"))
+    assert [(code.commit, code.subject) for code in era.codes] == list(zip(made, ("", "", "commit 2"), strict=True))
+
+
+def test_two_runs_with_one_number_are_two_launches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for place, name in enumerate(("0001_a", "0001_b")):
+        write_record(tmp_path / f"machine/{name}.json", launch(place, 1.0))
+    assert main(["history", "--storage", str(tmp_path)]) == 0
+    assert "2 launches of 2 commits" in capsys.readouterr().out
+
+
+DAMAGE: dict[str, Callable[[Json], object]] = {
+    "a subnormal time": lambda data: data["benchmarks"][0]["stats"].update(data=[1e-320] * 3),
+    "a huge time": lambda data: data["benchmarks"][0]["stats"].update(data=[1e300] * 3),
+    "no time": lambda data: data["benchmarks"][0]["stats"].update(data=[0.0]),
+    "a commit that is a list": lambda data: data.update(commit_info=[1]),
+    "a commit that is a number": lambda data: data.update(commit_info=5),
+    "another format": lambda data: data["suite"].update(format_version=99),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("verb", ["history", "tables"])
+def test_a_damaged_record_is_one_sentence_and_the_others_are_read(
+    verb: str, damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    DAMAGE[damage](data := launch(1, 1.0))
+    path = write_record(tmp_path / "machine/0001_a.json", data)
+    assert main([verb, "--storage", str(tmp_path)]) == 3
+    assert (said := capsys.readouterr().err).count(str(path)) == 1
+    assert len(said.splitlines()) == 1
+    write_record(tmp_path / "machine/0002_a.json", launch(2, 1.0))
+    assert main([verb, "--storage", str(tmp_path)]) == 1
+    assert "Some CPU" in capsys.readouterr().out
+
+
+STRANGE = '\x1b[31m"><script>alert(1)</script>\n\r|`$(rm)`\ud800=cmd'
+
+
+def hostile(number: int) -> Json:
+    """A record whose every text is hostile."""
+    data = launch(number, 1.0, f"{STRANGE}{number}")
+    row = data["benchmarks"][0]
+    row["fullname"] = STRANGE
+    row["extra_info"] |= {name: STRANGE for name, value in row["extra_info"].items() if isinstance(value, str)}
+    data["machine_info"]["cpu"]["brand_raw"] = data["machine_info"]["torch"]["torch"] = STRANGE
+    data["commit_info"] |= {"time": STRANGE, "dirty": STRANGE}
+    return {**data, "datetime": STRANGE, "suite": {**data["suite"], "run": f"{STRANGE}{number}"}}
+
+
+@pytest.mark.parametrize("export", EXPORTS)
+def test_hostile_names_and_dates_stay_inside_their_fields(export: str, tmp_path: Path) -> None:
+    for number in range(3):
+        write_record(tmp_path / f"machine/000{number}_a.json", hostile(number))
+    output_path = tmp_path / "exported"
+    assert main(["history", "--storage", str(tmp_path), "--export", export, "-o", str(output_path)]) == 0
+    text = output_path.read_text()
+    assert "\x1b" not in text
+    if export == "otava":
+        rows = list(csv.reader(text.splitlines(keepends=True)))
+        assert {len(row) for row in rows} == {4}
+        assert {row[0] for row in rows[1:]} == {"1970-01-01T00:00:00+00:00"}
+    else:
+        assert [json.loads(line) for line in text.splitlines()] if export == "asv" else json.loads(text)
+
+
+@pytest.mark.parametrize("date", [None, 5, [1], "9999-99-99", "0001-01-01T00:00:00+14:00", "1" * 5000, "2030"])
+def test_a_date_that_is_none_orders_by_what_is_left(
+    date: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(3):
+        data = launch(number, 1.0)
+        write_record(tmp_path / f"machine/000{number}_a.json", {**data, "datetime": date})
+    assert main(["history", "--storage", str(tmp_path)]) == 0
+    assert "3 launches of 3 commits" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", ["history", "tables --format=csv"])
+def test_a_case_of_very_many_rounds_is_read(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = launch(1, 1.0)
+    data["benchmarks"][0]["stats"]["data"] = [1.0, 1.5, 2.0] * 100_000
+    write_record(tmp_path / "machine/0001_a.json", data)
+    assert main([*verb.split(), "--storage", str(tmp_path)]) == 0
+    assert "Some CPU" in capsys.readouterr().out

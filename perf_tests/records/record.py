@@ -99,13 +99,20 @@ def why_not_a_record(data: object) -> str | None:
     passes = data.get("passes", [])
     if not isinstance(passes, list) or not all(map(_is_pass, passes)):
         return "one of its passes lacks an id, an identity, its name or its values"
-    if not is_machine(data.get("machine_info")):
-        return "its 'machine_info' is missing or damaged"
-    return None
+    damaged = [name for name, is_right in _PARTS.items() if not is_right(data.get(name))]
+    return f"its {damaged[0]!r} is missing or damaged" if damaged else None
 
 
 def is_machine(info: object) -> bool:
     return isinstance(info, dict) and all(isinstance(info.get(part) or {}, dict) for part in ("cpu", "torch"))
+
+
+def _is_commit(info: object) -> bool:
+    """Older records, and runs outside of a repository, may have none."""
+    return info is None or isinstance(info, dict)
+
+
+_PARTS = {"machine_info": is_machine, "commit_info": _is_commit}
 
 
 def _is_timed(row: object) -> bool:

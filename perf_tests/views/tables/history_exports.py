@@ -3,11 +3,13 @@
 import csv
 import io
 import json
+from datetime import UTC, datetime
 
-from perf_tests.history.commits import moment
+from perf_tests.history.commits import Code, moment
 from perf_tests.history.launches import Launch
 from perf_tests.history.series import Era
-from perf_tests.views.screens.lines import case_name
+from perf_tests.records.words import how_many
+from perf_tests.views.screens.lines import case_name, printable
 
 
 def otava(era: Era) -> str:
@@ -19,10 +21,23 @@ def otava(era: Era) -> str:
     cases = list(dict.fromkeys(one.case for one in era.series))
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["time", "commit", "record", *map(case_name, cases)])
+    rows.writerow(["time", "commit", "record", *map(_name, cases)])
     for code in era.codes:
-        rows.writerows([launch.written, code.name, launch.name, *_seconds(launch, cases)] for launch in code.launches)
+        for launch in code.launches:
+            labels = (_date(launch, code), printable(code.name), printable(launch.name))
+            rows.writerow([*labels, *_seconds(launch, cases)])
     return text.getvalue()
+
+
+def _name(case: str) -> str:
+    """Without what a file or a dashboard could not show."""
+    return printable(case_name(case))
+
+
+def _date(launch: Launch, code: Code) -> str:
+    """In ISO 8601; where a record names no date that is one, its commit's, else that of 1970."""
+    known = (moment(launch.written), moment(code.date))
+    return datetime.fromtimestamp(next(filter(None, known), 0.0), UTC).isoformat()
 
 
 def _seconds(launch: Launch, cases: list[str]) -> list[object]:
@@ -34,10 +49,10 @@ def github_action_benchmark(era: Era) -> str:
     newest = [(one, one.points[-1]) for one in era.series if one.points[-1].code is era.codes[-1]]
     rows = []
     for one, point in newest:
-        row: dict[str, object] = {"name": case_name(one.case), "unit": "ms", "value": point.seconds * 1e3}
+        row: dict[str, object] = {"name": _name(one.case), "unit": "ms", "value": point.seconds * 1e3}
         if point.interval is not None:
             row["range"] = f"± {(point.interval[1] - point.interval[0]) / 2 * 1e3:.4g}"
-        rows.append({**row, "extra": f"{point.launches} launches of {point.code.name}"})
+        rows.append({**row, "extra": f"{how_many(point.launches, 'launch')} of {printable(point.code.name)}"})
     return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -48,7 +63,7 @@ def asv(era: Era) -> str:
         for point in one.points:
             low, high = point.interval or (None, None)
             line = {"commit_hash": point.code.commit, "date": round(moment(point.code.date) * 1e3),
-                    "benchmark": case_name(one.case), "result": point.seconds, "ci_95_a": low, "ci_95_b": high,
+                    "benchmark": _name(one.case), "result": point.seconds, "ci_95_a": low, "ci_95_b": high,
                     "number": point.launches, "params": dict(one.identity)}  # fmt: skip
             lines.append(json.dumps(line))
     return "\n".join(lines) + "\n"
