@@ -15,6 +15,7 @@ from perf_tests.bench.attention_under_test import Refusals, refusal_of, refusals
 from perf_tests.bench.outcomes import Outcome, why_too_large, why_unsupported
 from perf_tests.bench.session import MeasuringSession
 from perf_tests.cases import AttentionCase, Case
+from perf_tests.counting.kept_counters import kept_counters_or_reason
 from perf_tests.instruments import matmul_rate as roofline
 from perf_tests.instruments.cache_flush import CacheFlush
 from perf_tests.instruments.clock import Clock
@@ -97,7 +98,8 @@ class Workbench:
     def expect(self, case: Case) -> Expectation:
         """The case's exact counters and the machine's ceilings."""
         with self.spending("counting"):
-            return expect(case, self.ceilings_for(case.precision), self._gpu, self.libraries)
+            ceilings = self.ceilings_for(case.precision)
+            return expect(case, ceilings, self._gpu, self.libraries, kept_counters_or_reason)
 
     @property
     def libraries(self) -> CudaLibraries | None:

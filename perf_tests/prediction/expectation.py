@@ -18,6 +18,9 @@ from perf_tests.limits.least_work import AttentionWork, ModelWork, Work
 from perf_tests.limits.predicted_time import BACKWARD, FORWARD, Part, PredictedTime, predicted_time
 from perf_tests.records.record import Json
 
+Count = Callable[[Case, CudaLibraries | None], tuple[Counters | None, str | None]]
+"""How a case's exact counters are come by."""
+
 WALL_OVER_DEVICE = 0.95
 """Wall time may be this fraction of device time, because events have a finite resolution."""
 
@@ -110,10 +113,14 @@ class Expectation:
 
 
 def expect(
-    case: Case, ceilings: Ceilings | None, gpu: Gpu | None, libraries: CudaLibraries | None = None
+    case: Case,
+    ceilings: Ceilings | None,
+    gpu: Gpu | None,
+    libraries: CudaLibraries | None = None,
+    count: Count = counters_or_reason,
 ) -> Expectation:
     """Count the case on fake tensors; nothing runs on the device."""
-    counters, reason = counters_or_reason(case, libraries)
+    counters, reason = count(case, libraries)
     return Expectation(case, counters, reason, _least_flops(case, counters), ceilings, gpu)
 
 

@@ -25,6 +25,7 @@ from perf_tests.instruments.host_memory import proc_values
 from perf_tests.instruments.machine import stable_facts
 from perf_tests.instruments.matmul_rate import matmul_rate, memory_rate, strided_rate
 from perf_tests.limits.ceilings import KERNEL_SECONDS, LAST_WAVE_ELEMENTS, Ceilings
+from perf_tests.records.cache import cache_folder
 from perf_tests.records.store import write_whole
 
 FORMAT_VERSION = 3
@@ -92,10 +93,7 @@ def machine_identity(device: torch.device) -> dict[str, Any]:
 
 
 def cache_path(device: torch.device) -> Path:
-    """In `$XDG_CACHE_HOME`, or `~/.cache` (XDG Base Directory Specification)."""
-    folder = os.environ.get("XDG_CACHE_HOME", "")
-    home = Path(folder) if Path(folder).is_absolute() else Path.home() / ".cache"
-    return home / "transformer-perf-tests" / f"ceilings-{device.type}.json"
+    return cache_folder() / f"ceilings-{device.type}.json"
 
 
 def read_cached(path: Path, identity: Mapping[str, Any]) -> Ceilings | None:

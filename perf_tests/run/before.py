@@ -7,7 +7,6 @@ import sys
 from contextlib import chdir, nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -40,7 +39,8 @@ from perf_tests.measures.ranged import RangedMeasure
 from perf_tests.options import PASSES
 from perf_tests.own.check import check_before_measuring, check_optimizer_before_measuring
 from perf_tests.own.named import loaded_below
-from perf_tests.own.repository import SUITE, Repository
+from perf_tests.own.repository import Repository
+from perf_tests.own.source_digest import digest_of, suite_files
 from perf_tests.passes.every_pass import EVERY_PASS
 from perf_tests.records.journal import JournalContents
 from perf_tests.records.record import Json, machine_differences
@@ -264,13 +264,9 @@ def prepare_table(config: pytest.Config, benchmarks: list[Json]) -> None:
 
 def _source_digest(repository: Repository) -> str:
     """A digest of the code that is measured, once it is loaded, and of the code that measures."""
-    digest, suite = sha256(), (*SUITE.glob("model/**/*.py"), *SUITE.glob("perf_tests/**/*.py"))
-    of_suite = sorted((path.relative_to(SUITE), path) for path in suite if "meta_tests" not in path.parts)
     theirs = {*loaded_below(repository.root), *(repository.root / file for file in repository.files)}
     of_theirs = () if repository.holds_suite else sorted((path.relative_to(repository.root), path) for path in theirs)
-    for name, path in (*of_suite, *of_theirs):
-        digest.update(name.as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
+    return digest_of([*suite_files(), *of_theirs])
 
 
 def _baseline(run: Run, saving: SavingOptions, machine_info: Json, selection: set[str]) -> StoredRecord | None:
