@@ -15,7 +15,7 @@ CPU_INDEX := https://download.pytorch.org/whl/cpu
 # Whether there is an NVIDIA driver. Some virtual machines hide its file.
 NVIDIA := $(or $(wildcard /proc/driver/nvidia/version),$(shell nvidia-smi -L >/dev/null 2>&1 && echo yes))
 
-.PHONY: help perf baseline gate ledger report pictures questions nsys test test-tools-a-to-q test-tools-r-to-z test-suites lint proofs trials mutants triton-example clean wheels offline expedition
+.PHONY: help how-long perf baseline gate ledger report pictures questions nsys test test-tools-a-to-q test-tools-r-to-z test-suites lint proofs trials mutants triton-example clean wheels offline expedition
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
@@ -66,9 +66,15 @@ nsys: $(INSTALLED)  ## capture one case with Nsight Systems and print where its 
 	$(BIN)/python -m perf_tests kernels $(NSYS_REPORT).sqlite
 
 # Two jobs in parallel, each printed when it is done. Waiting threads do not spin, because either job would starve.
-test: $(INSTALLED) lint  ## all tests: tools, numerics, counters, and every benchmark once on a tiny model
-	OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=0 \
-	    $(MAKE) --jobs=2 --output-sync=target test-tools-a-to-q test-tools-r-to-z test-suites
+test: $(INSTALLED) how-long lint  ## all tests: tools, numerics, counters, and every benchmark once on a tiny model
+	start=$$(date +%s); OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=0 \
+	    $(MAKE) --jobs=2 --output-sync=target test-tools-a-to-q test-tools-r-to-z test-suites && \
+	    echo "about $$(( ($$(date +%s) - start + 59) / 60 )) min, as the last time here" > $(TEST_MINUTES)
+
+TEST_MINUTES := $(VENV)/.test-minutes
+
+how-long: $(INSTALLED)
+	@echo "make test: $$(cat $(TEST_MINUTES) 2>/dev/null || echo "not timed here yet; the next one says how long it takes")"
 
 # The tests of the tools in two parts, by name. The suites follow the shorter part.
 test-tools-a-to-q: $(INSTALLED)

@@ -88,6 +88,10 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return lines
 
 
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    return recording.how_long(config)
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """The ledger is checked only on request, because counting its grid would delay a measurement."""
     asked = config.getoption("--update-counters") or any(LEDGER_TEST in argument for argument in config.args)

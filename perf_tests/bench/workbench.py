@@ -1,10 +1,10 @@
 """What all benchmarks of one run share: device, clock, memory budget, session, ceilings."""
 
+import math
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import pytest
 import torch
@@ -31,6 +31,11 @@ from perf_tests.options import Settings
 from perf_tests.prediction import machine_ceilings
 from perf_tests.prediction.expectation import Expectation, expect
 
+CHANGED = 1.1
+"""Times the rate that is kept for a machine: with a faster product it is another machine."""
+SAME = 1.03
+"""Times as fast a product may be, at most, for a slower one to confirm its rate."""
+
 WORK = ("rounds", "compiling", "building", "counting", "passes")
 
 
@@ -51,7 +56,14 @@ class Workbench:
     health: GpuHealth | None = None
     why_no_health: str | None = None
     """A sentence where the state of a GPU cannot be read."""
+    doubts: list[str] = field(default_factory=list)
+    """Sentences on kept ceilings that this run did not confirm."""
     _rates: dict[str, Rate] = field(default_factory=dict)
+    _machine: Ceilings | None = None
+    _is_kept: bool = False
+    """Whether the machine's ceilings were read from the cache."""
+    _is_out_of_memory: bool = False
+    """Whether there was too little memory to measure them."""
 
     @property
     def disabled(self) -> bool:
@@ -85,20 +97,53 @@ class Workbench:
         return half_bytes
 
     def ceiling(self, precision: str) -> float:
-        """Highest matrix-product rate of this machine in FLOP/s, measured at the first call."""
-        return self._rates[precision].burst if precision in self._rates else self.measure_ceiling_again(precision)
+        """Highest matrix-product rate of this machine in FLOP/s, measured in this run or confirmed by it."""
+        if precision not in self._rates:
+            with self.spending("counting"):
+                self._rates[precision] = self._rate_of_now(precision)
+        return self._rates[precision].burst
 
     def measure_ceiling_again(self, precision: str) -> float:
         """The best rate so far, with one more measurement."""
-        rate = roofline.matmul_rate(PRECISIONS[precision], self.device)
-        self.device.release_memory()
+        rate = self._measured_rate(precision)
         self._rates[precision] = rate.best_with(self._rates.get(precision, rate))
         return self._rates[precision].burst
 
+    def _rate_of_now(self, precision: str) -> Rate:
+        """Kept ceilings are held against a product: a faster machine is measured again, a slower one is said to be."""
+        known, is_kept = self._rate_of_machine(precision), self._is_kept
+        if known is None:
+            return self._measured_rate(precision)
+        if not is_kept:  # measured a moment ago
+            return known
+        rate = self._measured_rate(precision, known.burst / SAME)
+        if rate.burst > CHANGED * known.burst:
+            self._machine, self._is_kept = machine_ceilings.ceilings_of_now(self.device), False
+        elif rate.burst * CHANGED < known.burst:
+            self.doubts.append(
+                f"Products in {precision} reach {rate.burst / known.burst:.0%} of the rate kept in "
+                f"{machine_ceilings.cache_path(self.device.torch_device)}: the machine is busy, or slower than it was; "
+                "remove that file to measure it again."
+            )
+        else:
+            return rate.best_with(known)
+        return rate
+
+    def _measured_rate(self, precision: str, enough: float = math.inf) -> Rate:
+        rate = roofline.matmul_rate(PRECISIONS[precision], self.device, enough)
+        self.device.release_memory()
+        return rate
+
+    def _rate_of_machine(self, precision: str) -> Rate | None:
+        ceilings, name = self._ceilings(), precision.removesuffix("-unscaled")
+        if ceilings is None or name not in ceilings.matmul_flops_per_second:
+            return None
+        return Rate(ceilings.highest_flops_per_second[name], ceilings.matmul_flops_per_second[name])
+
     def expect(self, case: Case) -> Expectation:
         """The case's exact counters and the machine's ceilings."""
+        ceilings = self.ceilings_for(case.precision)
         with self.spending("counting"):
-            ceilings = self.ceilings_for(case.precision)
             return expect(case, ceilings, self._gpu, self.libraries, kept_counters_or_reason)
 
     @property
@@ -115,20 +160,22 @@ class Workbench:
 
     def ceilings_for(self, precision: str) -> Ceilings | None:
         """This machine's, with the better of the rates measured earlier and in this run."""
-        if self._machine is None:
-            return None
         self.ceiling(precision)
-        return self._machine.with_rate(precision.removesuffix("-unscaled"), self._rates[precision])
+        ceilings = self._ceilings()
+        return ceilings and ceilings.with_rate(precision.removesuffix("-unscaled"), self._rates[precision])
 
-    @cached_property
-    def _machine(self) -> Ceilings | None:
-        """Measured or read at the first case; None without the memory to measure them."""
+    def _ceilings(self) -> Ceilings | None:
+        """Measured or read at the first call; None without the memory to measure them."""
+        if self._machine is not None or self._is_out_of_memory:
+            return self._machine
         try:
-            return machine_ceilings.ceilings_here(self.device)
+            kept = machine_ceilings.kept_ceilings(self.device)
+            self._machine, self._is_kept = kept or machine_ceilings.ceilings_of_now(self.device), kept is not None
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            return None
+            self._is_out_of_memory = True
+        return self._machine
 
     @property
     def _gpu(self) -> Gpu | None:

@@ -1,5 +1,6 @@
 """The machine's ceilings, measured: rates of matrix products and of memory traffic."""
 
+import math
 import time
 from collections.abc import Callable
 from statistics import median
@@ -24,16 +25,16 @@ LOAD_SECONDS = 0.3
 """Of work before the sustained rate: until then a GPU may run above the clocks that its power allows."""
 
 
-def matmul_rate(precision: Precision, device: Device) -> Rate:
+def matmul_rate(precision: Precision, device: Device, enough: float = math.inf) -> Rate:
     """FLOP/s of large square products in the dtype that `precision` multiplies in.
 
-    Leaves the process in the TF32 mode of `precision`.
+    Leaves the process in the TF32 mode of `precision`. A CPU stops at the first product that reaches `enough`.
     """
     precision.apply()
     width = _WIDTH[device.torch_device.type]
     dtype = precision.autocast_dtype or torch.float32
     left, right = (torch.randn(width, width, device=device.torch_device).to(dtype) for _ in range(2))
-    return rate_of(lambda: torch.mm(left, right), 2 * width**3, device)
+    return rate_of(lambda: torch.mm(left, right), 2 * width**3, device, enough)
 
 
 def memory_rate(device: Device) -> Rate:
@@ -51,10 +52,10 @@ def strided_rate(device: Device) -> Rate:
     return rate_of(lambda: torch.sub(matrix, column, out=out), elements, device)
 
 
-def rate_of(work: Callable[[], object], amount: int, device: Device) -> Rate:
+def rate_of(work: Callable[[], object], amount: int, device: Device, enough: float = math.inf) -> Rate:
     """`amount` over the seconds of one call; on a device without events both rates are that of the fastest call."""
     if device.record_event() is None:
-        best = amount / _fastest_call_seconds(work, device)
+        best = amount / _fastest_call_seconds(work, device, amount / enough)
         return Rate(best, best)
     first = [_batch_seconds(work, device) for _ in range(_ROUNDS)]
     loaded = _CALLS_PER_BATCH * sum(first)
@@ -76,7 +77,7 @@ def _batch_seconds(work: Callable[[], object], device: Device) -> float:
     return start.seconds_until(end) / _CALLS_PER_BATCH
 
 
-def _fastest_call_seconds(work: Callable[[], object], device: Device) -> float:
+def _fastest_call_seconds(work: Callable[[], object], device: Device, fast_enough_seconds: float) -> float:
     """Of a few synchronised calls; the first warms up. Disturbances only slow them down."""
     best = float("inf")
     for _ in range(_ROUNDS + 1):
@@ -85,4 +86,6 @@ def _fastest_call_seconds(work: Callable[[], object], device: Device) -> float:
         work()
         device.synchronize()
         best = min(best, time.perf_counter() - start)
+        if best <= fast_enough_seconds:
+            break
     return best

@@ -1,17 +1,23 @@
 """The ceilings of a machine are measured once and kept; a cache that cannot be trusted is measured over."""
 
 import json
+import math
 import os
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 
-from model.precision import PRECISIONS
+from model.precision import PRECISIONS, Precision
+from perf_tests.bench.workbench import Workbench
 from perf_tests.instruments import matmul_rate as roofline
 from perf_tests.instruments.device import CpuDevice
+from perf_tests.instruments.other_processes import OtherProcesses
 from perf_tests.limits.ceilings import Ceilings, Rate
 from perf_tests.meta_tests.example_cases import CEILINGS
 from perf_tests.meta_tests.fake_device import QueueDevice
@@ -32,7 +38,7 @@ def measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Ceilin
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(machine_ceilings, "measured_ceilings", measured)
-    monkeypatch.setattr(os, "getloadavg", lambda: (0.1, 9.0, 9.0))
+    monkeypatch.setattr(OtherProcesses, "cores", lambda _: 0.1)
     return done
 
 
@@ -45,10 +51,10 @@ def test_the_second_time_nothing_is_measured(measurements: list[Ceilings]) -> No
 def test_what_a_busy_machine_measured_is_said_to_be_so_and_not_kept(
     measurements: list[Ceilings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "getloadavg", lambda: (1.0, 0.0, 0.0))
+    monkeypatch.setattr(OtherProcesses, "cores", lambda _: 1.0)
     assert "busy machine" in ceilings_here(CPU).source
     assert not cache_path(CPU.torch_device).exists()
-    monkeypatch.setattr(os, "getloadavg", lambda: (0.1, 1.0, 0.0))
+    monkeypatch.setattr(OtherProcesses, "cores", lambda _: 0.1)
     assert ceilings_here(CPU) == measurements[1]
 
 
@@ -147,3 +153,98 @@ def test_the_instruments_find_ceilings_of_this_machine(monkeypatch: pytest.Monke
     assert set(found.matmul_flops_per_second) == native
     assert not found.launches_overlap
     assert torch.get_float32_matmul_precision() == "highest"
+
+
+KEPT = replace(CEILINGS, matmul_flops_per_second={"fp32": 1e11}, burst_flops_per_second={"fp32": 1e11})
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], tuple[Workbench, list[str]]]:
+    """A workbench whose products run at a planted rate and whose cache holds `KEPT`, and what it measured."""
+
+    def of(rate: float) -> tuple[Workbench, list[str]]:
+        done: list[str] = []
+
+        def product(precision: Precision, device: object, enough: float = math.inf) -> Rate:
+            done.append("all products" if enough == math.inf else "a product")
+            return Rate(rate, rate)
+
+        def everything(device: object) -> Ceilings:
+            done.append("everything")
+            return replace(KEPT, bytes_per_second=5e10)
+
+        monkeypatch.setattr(roofline, "matmul_rate", product)
+        monkeypatch.setattr(machine_ceilings, "kept_ceilings", lambda device: KEPT)
+        monkeypatch.setattr(machine_ceilings, "ceilings_of_now", everything)
+        return Workbench(Mock(), CPU, Mock(), 2**30), done
+
+    return of
+
+
+Bench = Callable[[float], tuple[Workbench, list[str]]]
+
+
+def test_a_kept_rate_that_a_product_confirms_is_the_ceiling(bench: Bench) -> None:
+    workbench, done = bench(0.98e11)
+    assert [workbench.ceiling("fp32") for _ in range(3)] == [1e11] * 3
+    assert (done, workbench.doubts) == (["a product"], [])
+
+
+def test_a_machine_that_is_faster_than_its_kept_rates_is_measured_again(bench: Bench) -> None:
+    workbench, done = bench(1.2e11)
+    ceilings = workbench.ceilings_for("fp32")
+    assert ceilings is not None
+    assert (ceilings.highest_flops_per_second["fp32"], ceilings.bytes_per_second) == (1.2e11, 5e10)
+    assert (done, workbench.doubts) == (["a product", "everything"], [])
+
+
+def test_a_machine_that_is_slower_than_its_kept_rates_is_said_to_be(bench: Bench) -> None:
+    workbench, done = bench(0.5e11)
+    assert workbench.ceiling("fp32") == 0.5e11
+    (doubt,) = workbench.doubts
+    assert "reach 50% of the rate kept in" in doubt
+    assert "remove that file" in doubt
+    assert done == ["a product"]
+
+
+def test_a_precision_without_a_kept_rate_is_measured(bench: Bench) -> None:
+    workbench, done = bench(3e11)
+    assert workbench.ceiling("bf16") == 3e11
+    assert (done, workbench.doubts) == (["all products"], [])
+
+
+def test_what_was_measured_a_moment_ago_is_not_measured_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    workbench, done = bench(1e11)
+    monkeypatch.setattr(machine_ceilings, "kept_ceilings", lambda device: None)
+    assert workbench.ceiling("fp32") == 1e11
+    assert done == ["everything"]
+
+
+def test_a_cpu_stops_at_the_first_product_that_is_fast_enough() -> None:
+    calls: list[int] = []
+    roofline.rate_of(lambda: calls.append(1), 100, CPU, enough=1e-6)
+    assert len(calls) == 1
+    roofline.rate_of(lambda: calls.append(1), 100, CPU)
+    assert len(calls) > 2
+
+
+def stat(monkeypatch: pytest.MonkeyPatch, *jiffies: int) -> None:
+    line = f"cpu {' '.join(map(str, jiffies))}\ncpu0 1\n"
+    monkeypatch.setattr(Path, "read_text", lambda path: line)
+
+
+def test_the_load_of_others_is_that_of_all_processors_without_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks, clock, ours = os.sysconf("SC_CLK_TCK"), [0.0], [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(os, "times", lambda: Mock(user=ours[0], system=0.0))
+    stat(monkeypatch, 5 * ticks, 0, 0, 9 * ticks, 0, 0, 0, 0, 0, 0)
+    others = OtherProcesses()
+    clock[0], ours[0] = 10.0, 10.0  # ten seconds, in which this process kept one core busy
+    stat(monkeypatch, 16 * ticks, ticks, ticks, 99 * ticks, ticks, ticks, ticks, ticks, 0, 0)
+    assert others.cores() == pytest.approx(0.6)
+
+
+def test_without_the_kernels_count_the_load_of_the_last_minute_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    stat(monkeypatch)
+    monkeypatch.setattr(os, "getloadavg", lambda: (3.0, 0.0, 0.0))
+    assert OtherProcesses().cores() == 3.0

@@ -24,6 +24,19 @@ def commands(*variables: str, path: str = os.environ["PATH"]) -> list[str]:
     return [line.partition("/pytest ")[2] for line in printed.splitlines() if "/pytest " in line]
 
 
+def said_of_the_tests(venv: Path) -> str:
+    words = ["make", "how-long", f"VENV={venv}"]
+    environment = {**os.environ, "MAKEFLAGS": ""}
+    return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_make_test_says_how_long_it_took_the_last_time_here(tmp_path: Path) -> None:
+    (tmp_path / ".installed").touch()
+    assert said_of_the_tests(tmp_path) == "make test: not timed here yet; the next one says how long it takes"
+    (tmp_path / ".test-minutes").write_text("about 7 min, as the last time here\n")
+    assert said_of_the_tests(tmp_path) == "make test: about 7 min, as the last time here"
+
+
 def on_a_gpu(command: str) -> Settings:
     typed = {name[2:]: value for name, value in pairwise(command.split()) if name.startswith("--") and value[0] != "-"}
     return settings(device="cuda", **typed)

@@ -12,6 +12,7 @@ from perf_tests.instruments.cuda_rules import libraries_here
 from perf_tests.instruments.device import CudaDevice
 from perf_tests.instruments.gpu_health import open_gpu_health
 from perf_tests.instruments.machine import stable_facts
+from perf_tests.instruments.other_processes import OtherProcesses
 from perf_tests.meta_tests.example_cases import CEILINGS
 from perf_tests.meta_tests.test_cuda_device import FakeCuda
 from perf_tests.prediction import machine_ceilings
@@ -100,7 +101,7 @@ def test_what_one_can_do_is_not_taken_for_the_other(tmp_path: Path, monkeypatch:
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(machine_ceilings, "measured_ceilings", measure)
-    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.setattr(OtherProcesses, "cores", lambda _: 0.0)
     for place in (0, 0, 1, 1):
         ceilings_here(CudaDevice(device_named(f"cuda:{place}")))
     assert measured == [kind.name for kind in KINDS.values()]

@@ -1,7 +1,6 @@
 """The ceilings of this machine, measured once and then read from the user's cache, which all checkouts share."""
 
 import json
-import os
 import platform
 import time
 from collections.abc import Mapping
@@ -24,11 +23,15 @@ from perf_tests.instruments.device import Device
 from perf_tests.instruments.host_memory import proc_values
 from perf_tests.instruments.machine import stable_facts
 from perf_tests.instruments.matmul_rate import matmul_rate, memory_rate, strided_rate
+from perf_tests.instruments.other_processes import OtherProcesses
 from perf_tests.limits.ceilings import KERNEL_SECONDS, LAST_WAVE_ELEMENTS, Ceilings
 from perf_tests.records.cache import cache_folder
 from perf_tests.records.store import write_whole
 
 FORMAT_VERSION = 3
+
+MOST_OTHER_CORES = 0.5
+"""That other processes may use, on average, while ceilings are measured that are to be kept."""
 
 MEASURED_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
@@ -37,20 +40,25 @@ _ROUNDS = 20
 
 
 def ceilings_here(device: Device) -> Ceilings:
-    """This machine's ceilings: from the cache if it holds them, else measured in a few seconds and cached.
+    """This machine's ceilings: from the cache if it holds them, else measured in a few seconds and cached."""
+    return kept_ceilings(device) or ceilings_of_now(device)
 
-    A cache that is broken, of another machine or read-only is ignored. Ceilings of a busy machine are not cached, or
-    every later prediction would be too slow.
+
+def kept_ceilings(device: Device) -> Ceilings | None:
+    """From the cache; None where it is broken, of another machine, or empty."""
+    return read_cached(cache_path(device.torch_device), machine_identity(device.torch_device))
+
+
+def ceilings_of_now(device: Device) -> Ceilings:
+    """Measured in a few seconds, and cached where that is allowed.
+
+    Ceilings of a busy machine are not, or every later prediction would be too slow.
     """
     identity = machine_identity(device.torch_device)
     path = cache_path(device.torch_device)
-    cached = read_cached(path, identity)
-    if cached is not None:
-        return cached
-    # Whether other processes used more than half a core in the last minute.
-    is_busy = os.getloadavg()[0] > 0.5
+    others = OtherProcesses()
     measured = measured_ceilings(device)
-    if is_busy:
+    if others.cores() > MOST_OTHER_CORES:
         source = "measured now on a busy machine and not cached; measure again on an idle one"
         return replace(measured, source=source)
     with suppress(OSError):  # or the next call measures again

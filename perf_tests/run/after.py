@@ -26,6 +26,7 @@ from perf_tests.records.compare import compare
 from perf_tests.records.record import Json, identity_of, ids_of
 from perf_tests.records.store import StoredRecord, encoded, list_records, write_whole
 from perf_tests.records.words import how_many
+from perf_tests.run.pace import keep_pace
 from perf_tests.run.time_limit import TIME_LIMIT
 from perf_tests.views.screens.comparison import comparison_lines, width
 from perf_tests.views.screens.lines import case_name, result_lines, time_line
@@ -98,6 +99,8 @@ def finish(session: pytest.Session) -> None:
         return
     measuring, saving = stash[WORKBENCH].session, stash[SAVING]
     assert measuring is not None
+    progress = measuring.progress
+    keep_pace(stash[WORKBENCH].device, progress.measured_seconds, progress.done_predicted_seconds)
     if not measuring.is_complete or measuring.killed_in:
         _finish_for_now(session, run, measuring)
         return
@@ -247,7 +250,8 @@ def _show_run(terminal: pytest.TerminalReporter, run: Run) -> None:
             terminal.write_line(line.text, red=line.is_red)
     _show(terminal, "gate", run.verdict_lines)
     seconds = {"total": seconds_since_process_start(), **terminal.config.stash[WORKBENCH].spent_seconds}
-    _show(terminal, "run", [time_line(seconds), *run.notes])
+    doubts = terminal.config.stash[WORKBENCH].doubts
+    _show(terminal, "run", [time_line(seconds), *doubts, *run.notes])
     for failure in run.failures:
         terminal.write_line(failure, red=True)
 

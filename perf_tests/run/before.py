@@ -4,7 +4,8 @@ import math
 import os
 import shlex
 import sys
-from contextlib import chdir, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, chdir, nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 from perf_tests.bench.attention_under_test import load_attentions
 from perf_tests.bench.benchmark_options import SavingOptions, same_parameters, show_beside_baseline
 from perf_tests.bench.outcomes import KILLED, Outcome
-from perf_tests.bench.progress import Line, Progress
+from perf_tests.bench.progress import Line, Log, Progress
 from perf_tests.bench.session import MeasuringSession, ResumeError, open_journal
 from perf_tests.bench.stash import (
     AGAINST,
@@ -52,7 +53,7 @@ from perf_tests.records.store import (
     list_records,
     numbered_baseline,
 )
-from perf_tests.run.case_time import predicted_seconds
+from perf_tests.run.pace import announcement, predicted_here
 from perf_tests.run.time_limit import TIME_LIMIT, read_time_limit
 from perf_tests.run.timeout import Timeout
 
@@ -170,11 +171,11 @@ def _open_run(config: pytest.Config, benchmarks: list[pytest.Item], workbench: W
             f"The run cannot be saved under {saving.storage}: {error}. "
             "Make the folder writable or choose another with --benchmark-storage=file://PATH."
         ) from error
-    workbench.session = MeasuringSession(journal, contents, Progress(terminal_line(config)))
+    workbench.session = MeasuringSession(journal, contents, Progress(terminal_line(config) or _log(config)))
     config.stash[RUN] = run
     run.notes += notes
     left = cases_left(benchmarks, workbench.session, option.retry and workbench.session.saved is None)
-    workbench.session.progress.predicted_seconds.update({i.nodeid: predicted_seconds(i, settings) for i in left})
+    workbench.session.progress.predicted_seconds.update(predicted_here(left, workbench))
     _limit_time(config, left)
     if contents.starts or contents.finished_ids:
         done = len(benchmarks) - len(left)
@@ -319,12 +320,29 @@ def _is_restricted(config: pytest.Config) -> bool:
 
 def terminal_line(config: pytest.Config) -> Line | None:
     """The line that shows progress; None where the output is no terminal."""
-    reporter = config.pluginmanager.getplugin("terminalreporter")
     is_terminal = sys.__stdout__ is not None and sys.__stdout__.isatty()
-    if reporter is None or not is_terminal or os.environ.get("CI"):
-        return None
+    reporter, uncaptured = _output(config)
+    return None if reporter is None or not is_terminal or os.environ.get("CI") else Line(reporter, uncaptured)
+
+
+def _log(config: pytest.Config) -> Log | None:
+    reporter, uncaptured = _output(config)
+    return None if reporter is None else Log(reporter, uncaptured)
+
+
+def _output(config: pytest.Config) -> tuple[pytest.TerminalReporter | None, Callable[[], AbstractContextManager[None]]]:
+    """Pytest's, and what switches its capture off."""
     capture = config.pluginmanager.getplugin("capturemanager")
-    return Line(reporter, nullcontext if capture is None else capture.global_and_fixture_disabled)
+    uncaptured = nullcontext if capture is None else capture.global_and_fixture_disabled
+    return config.pluginmanager.getplugin("terminalreporter"), uncaptured
+
+
+def how_long(config: pytest.Config) -> list[str]:
+    """Before the first case of a run that measures, how long it will take here."""
+    workbench = config.stash.get(WORKBENCH, None)
+    if workbench is None or workbench.session is None or not workbench.session.progress.predicted_seconds:
+        return []
+    return [announcement(workbench.session.progress.predicted_seconds, workbench.device)]
 
 
 def without_killers(left: list[pytest.Item], session: MeasuringSession) -> list[pytest.Item]:
