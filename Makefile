@@ -15,7 +15,7 @@ CPU_INDEX := https://download.pytorch.org/whl/cpu
 # Whether there is an NVIDIA driver. Some virtual machines hide its file.
 NVIDIA := $(or $(wildcard /proc/driver/nvidia/version),$(shell nvidia-smi -L >/dev/null 2>&1 && echo yes))
 
-.PHONY: help how-long perf baseline gate ledger report pictures questions nsys test test-tools-a-to-q test-tools-r-to-z test-suites lint proofs trials mutants triton-example clean wheels offline expedition
+.PHONY: help how-long perf baseline gate ledger report pictures questions nsys test test-tools-a-to-q test-tools-r-to-z test-suites readers lint proofs trials mutants triton-example clean wheels offline expedition
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
@@ -97,6 +97,14 @@ ifneq ($(NVIDIA),)
 	$(BIN)/pytest numerics_tests --hypothesis-profile ci --device cuda
 	$(BIN)/pytest perf_tests/test_full_step.py --phase full_step --execution reduce-overhead $(SMOKE)
 endif
+
+# Otava pins older numpy and scipy than the suite's.
+READERS := .venv-readers
+
+readers: $(INSTALLED)  ## pandas, pyarrow and Apache Otava, in an environment of their own, read what the suite writes
+	test -x $(READERS)/bin/otava || { $(PYTHON) -m venv $(READERS) && \
+	    $(READERS)/bin/pip install --quiet pandas pyarrow apache-otava; }
+	READERS=$(READERS) $(BIN)/pytest perf_tests/meta_tests/test_other_readers.py
 
 lint: $(INSTALLED)  ## format, lint, copied blocks, types
 	$(BIN)/ruff format --check .
