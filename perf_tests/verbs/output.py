@@ -47,7 +47,7 @@ def _told() -> Iterator[None]:
 def watched_output() -> Iterator[None]:
     """Inside, printing raises OutputError where standard output cannot be written."""
     stream = sys.stdout
-    sys.stdout = output = _Output(stream)  # type: ignore[assignment]
+    sys.stdout = output = _Output(stream)
     try:
         yield
     finally:
