@@ -11,7 +11,10 @@ from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord
 from perf_tests.views.report.figure import Figure, Series, bars
 from perf_tests.views.tables.cells import PASSES, Cell, cells_of, distinct, pass_cells, phase_order
-from perf_tests.views.tables.conditions import commit_of, machine_line
+from perf_tests.views.tables.conditions import machine_line
+
+Numbers = Mapping[Path, int]
+"""Of runs by date, from 1 on."""
 
 MOST_IN_FULL = 10
 """Of the named runs, the newest: each is a screenful of tables for every case."""
@@ -27,10 +30,6 @@ class RecordedRun:
     """Without `benchmarks`, `outcomes` and `passes`."""
     cells: list[Cell]
     passes: dict[str, list[Cell]]
-
-    @property
-    def commit(self) -> str:
-        return commit_of(self.record)
 
     @property
     def conditions(self) -> str:
@@ -75,8 +74,7 @@ def run_of(stored: StoredRecord, number: int) -> RecordedRun:
     return RecordedRun(number, stored.name, facts, cells_of(data), passes)
 
 
-def numbered(machines: Iterable[Machine]) -> dict[Path, int]:
-    """All runs by date, from 1 on."""
+def numbered(machines: Iterable[Machine]) -> Numbers:
     launches = sorted((launch for machine in machines for launch in machine.launches), key=_place)
     return {launch.path: number for number, launch in enumerate(launches, 1)}
 
@@ -91,6 +89,3 @@ def in_full(machines: Sequence[Machine], are_named: bool) -> list[Launch]:
 
 def _place(launch: Launch) -> tuple[float, str]:
     return moment(launch.written), launch.name
-
-
-Numbers = Mapping[Path, int]

@@ -46,7 +46,7 @@ def since_section(era: Era, anchor: str) -> str:
     said = [*map(str, conditions(era)), POINT_NOTE]
     trends = rows_table(f"{anchor}-cases", "Every case over the commits, measured", TREND, 1, rows, said)
     none = "" if steps else paragraph("No step was found in any case.")
-    return f'{none}{steps}{counters}<div class="figures needs-program">{drawn}</div>{trends}'
+    return f'{none}{steps}{counters}<div class="figures">{drawn}</div>{trends}'
 
 
 def case_anchor(anchor: str, place: int) -> str:
