@@ -19,9 +19,7 @@ from perf_tests.views.tables.digits import significant
 def first_screen(era: Era, since: str, pair: Pair | None, run: RecordedRun, others: int) -> str:
     """Of the machine that ran last; `others` are machines, builds or settings below."""
     flagged = sum(bool(cell.flags) for cell in run.cells)
-    numbers: list[tuple[str, str]] = []
-    for kind, words in NUMBERS.items():
-        numbers.append((_count(kind, pair), words))
+    numbers = [(_count(kind, pair), words) for kind, words in NUMBERS.items()]
     if pair is None:
         failed = sum(bool(cell.outcome) for cell in run.cells)
         numbers[-1] = (str(failed), "without timing")
@@ -29,7 +27,7 @@ def first_screen(era: Era, since: str, pair: Pair | None, run: RecordedRun, othe
     said = _one_commit(era, run) if pair is None else sentence(era, pair)
     where = f"{run.conditions}."
     if others:
-        where += f" {others} other machine{'s' if others > 1 else ''}, builds or settings are shown apart below."
+        where += f" Shown apart below: {how_many(others, 'other machine')}, by build and settings."
     worst = _furthest(run) if pair is None else worst_table(era, since, pair)
     return f'<p class="answer">{text(said)}</p>{_four(numbers)}{worst}{paragraph(where, "note")}'
 
