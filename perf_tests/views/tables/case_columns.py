@@ -207,7 +207,8 @@ STATE = (
     _of_case("energy_joules_per_round", float, "of the GPU, set-up included"),
     *(_of_state(name, moment, meaning) for moment in ("before", "after")
       for name, meaning in {"load_average_1min": "load", "cpu_clock_mhz": "clock", "sm_clock_mhz": "GPU clock",
-                            "temperature_celsius": "GPU", "power_watts": "GPU"}.items()),
+                            "temperature_celsius": "GPU", "power_watts": "GPU", "usable_processors": "of the process",
+                            "processor_quota": "share of their time"}.items()),
 )  # fmt: skip
 
 PASSES = (
