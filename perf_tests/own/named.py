@@ -160,8 +160,9 @@ def from_its_repository(text: str) -> str:
     place = after if before == "hf" else before
     if before != "hf" and not place.endswith(".py"):
         return text
-    file = Path(place).resolve()
-    root = next((folder for folder in file.parents if (folder / ".git").exists()), Path.cwd())
+    typed_in = Path.cwd() if _tree is None else _tree.folder
+    file = (typed_in / place).resolve()
+    root = next((folder for folder in file.parents if (folder / ".git").exists()), typed_in)
     if not file.is_relative_to(root):
         return text
     known = file.relative_to(root).as_posix()
