@@ -125,6 +125,7 @@ proofs: $(INSTALLED)  ## measure what the suite claims of itself
 	$(BIN)/python -m perf_tests.proofs.predicted_cpu_peak
 	$(BIN)/python -m perf_tests.proofs.predicted_times
 	$(BIN)/python -m perf_tests.proofs.wrong_attention
+	$(BIN)/python -m perf_tests.proofs.communication
 
 trials: $(INSTALLED)  ## whole gate runs of the present engine until its claims have enough; stop and resume any time: make trials ARGS="--most 10"
 	$(BIN)/python -m perf_tests.proofs.gate_campaign $(ARGS)

@@ -47,8 +47,8 @@ class Seen:
     """Of parameters, gradients and moments."""
     moments: int
     """Elements of optimizer state on this rank."""
-    sent: list[tuple[str, torch.dtype, int]]
-    """Each collective of the third step, as kind, dtype and bytes of the whole message."""
+    sent: list[tuple[str, torch.dtype]]
+    """Kind and dtype of each message of the third step."""
 
 
 def on_ranks(
@@ -83,7 +83,7 @@ def see(group: dist.ProcessGroup, variant: str, bucket_mb: float | None, reshard
     training.update()
     clipped = whole(training, "grad")
     for _ in range(STEPS - 1):
-        with CollectiveCounter(ranks.size) as counter:
+        with CollectiveCounter() as counter:
             training.step(tokens, targets_of(tokens))
     moments = [m for state in training.optimizer.state.values() for m in (state["exp_avg"], state["exp_avg_sq"])]
     parameters = list(training.model.parameters())
@@ -100,7 +100,7 @@ def see(group: dist.ProcessGroup, variant: str, bucket_mb: float | None, reshard
         whole(training, "data"),
         {name: the_one_dtype(tensors) for name, tensors in kept.items()},
         sum(local(moment).numel() for moment in moments),
-        [(each.kind, each.dtype, each.message_bytes) for each in counter.seen],
+        [(message.kind, dtype) for message, dtype in counter.seen],
     )
 
 

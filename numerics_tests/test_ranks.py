@@ -107,9 +107,9 @@ def test_dtypes_are_those_declared(variant: str, device: torch.device) -> None:
         assert_true(set(seen.kept.values()) == {torch.float32}, f"kept in {seen.kept}")
         # FSDP2's all-reduce is of the norm for clipping.
         gradients = "reduce_scatter" if variant in SHARDED else "all_reduce"
-        reduced = {dtype for kind, dtype, _ in seen.sent if kind == gradients}
+        reduced = {dtype for kind, dtype in seen.sent if kind == gradients}
         assert_true(reduced == {reduce_dtype(variant)}, f"gradients travel in {reduced}")
-        gathered = {d for kind, d, _ in seen.sent if kind in ("all_gather", "broadcast")}
+        gathered = {d for kind, d in seen.sent if kind in ("all_gather", "broadcast")}
         assert_true(gathered <= {torch.float32}, f"weights travel in {gathered}")
 
 
@@ -165,7 +165,7 @@ def test_bucket_size_changes_no_bit_on_two_ranks(variant: str, device: torch.dev
     for run in runs[1:]:
         for name, gradient in run.gradients.items():
             assert_same_bits(gradient, runs[0].gradients[name], f"{name}, other buckets")
-    messages = [sum(kind == "all_reduce" for kind, _, _ in run.sent) for run in runs]
+    messages = [sum(kind == "all_reduce" for kind, _ in run.sent) for run in runs]
     assert_true(messages == sorted(set(messages)), f"{messages} messages with buckets of {BUCKETS_MB} MiB")
 
 
@@ -175,7 +175,7 @@ def test_resharding_changes_no_bit_on_two_ranks(variant: str, device: torch.devi
     again, once = (on_ranks(variant, 2, reshard=reshard)[0] for reshard in (True, False))
     for name, gradient in again.gradients.items():
         assert_same_bits(gradient, once.gradients[name], f"{name}, resharded")
-    gathers = [sum(kind == "all_gather" for kind, _, _ in run.sent) for run in (again, once)]
+    gathers = [sum(kind == "all_gather" for kind, _ in run.sent) for run in (again, once)]
     assert_true(gathers[0] - gathers[1] == CONFIG.num_layers, f"{gathers} gathers with and without resharding")
 
 

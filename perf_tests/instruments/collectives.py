@@ -1,7 +1,5 @@
 """Which collectives a rank takes part in, with the exact bytes of each, read off as they are issued."""
 
-from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 import torch
@@ -9,7 +7,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from perf_tests.instruments.torch_private import TorchDispatchMode
-from perf_tests.limits.communication import sent_bytes
+from perf_tests.limits.communication import Message
 
 # Where each operator holds the tensor, or list of tensors, of its whole message: what all ranks have together.
 _MESSAGES = {
@@ -23,34 +21,12 @@ _MESSAGES = {
 _WITHOUT_BYTES = ("_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd")
 
 
-@dataclass(frozen=True)
-class Collective:
-    """One message between all ranks of a group."""
-
-    kind: str
-    """As `limits.communication` names it."""
-    dtype: torch.dtype
-    message_bytes: int
-    """Of the whole message: what a rank holds before an all-reduce or reduce-scatter, or after an all-gather."""
-    ranks: int
-
-    @property
-    def sent_bytes(self) -> Fraction:
-        return sent_bytes(self.kind, self.message_bytes, self.ranks)
-
-
 class CollectiveCounter(TorchDispatchMode):
-    """Inside, `seen` grows by each collective over a group of `ranks`. Raises ValueError for a kind it cannot count."""
+    """Inside, `seen` grows by each message and its dtype. Raises ValueError for a kind whose bytes it does not know."""
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.ranks = ranks
-        self.seen: list[Collective] = []
-
-    @property
-    def sent_bytes(self) -> Fraction:
-        """What one rank sends, the mean over ranks."""
-        return sum((collective.sent_bytes for collective in self.seen), Fraction(0))
+        self.seen: list[tuple[Message, torch.dtype]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
@@ -66,4 +42,4 @@ class CollectiveCounter(TorchDispatchMode):
         kind, place = _MESSAGES[name]
         tensors: list[Tensor] = [args[place]] if isinstance(args[place], Tensor) else list(args[place])
         for tensor in tensors:
-            self.seen.append(Collective(kind, tensor.dtype, tensor.numel() * tensor.element_size(), self.ranks))
+            self.seen.append((Message(kind, tensor.numel() * tensor.element_size()), tensor.dtype))

@@ -1,15 +1,113 @@
-"""How many bytes ranks must send: of one collective, and of a training step in each way to share it."""
+"""How many bytes ranks must send: of one message, and of a training step in each way to share it."""
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from math import prod
+
+from perf_tests.limits.least_work import FLOAT32_BYTES
+
+Shape = tuple[int, ...]
 
 _TIMES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "broadcast": 1}
 """How often each part of a message crosses between ranks: an all-reduce is a reduce-scatter and an all-gather."""
 
+MIB = 2**20
+FIRST_BUCKET_MB, BUCKET_MB = 1, 25
+"""PyTorch's defaults: torch.nn.parallel.DistributedDataParallel, `bucket_cap_mb`."""
 
-def sent_bytes(kind: str, message_bytes: int, ranks: int) -> Fraction:
-    """What one rank sends for a message of that size, the mean over ranks: the least that any algorithm can send.
 
-    NVIDIA, nccl-tests, doc/PERFORMANCE.md, "Bus bandwidth": every byte has to reach the N - 1 other ranks,
-    so a rank sends (N - 1) / N of it, and twice that where it is reduced first. Raises KeyError for another kind.
+@dataclass(frozen=True, order=True)
+class Message:
+    """What all ranks exchange at once: held before an all-reduce or reduce-scatter, or after an all-gather."""
+
+    kind: str
+    message_bytes: int
+
+    def sent_bytes(self, world: int) -> Fraction:
+        """What one rank sends, the mean over ranks: the least that any algorithm can send.
+
+        NVIDIA, nccl-tests, doc/PERFORMANCE.md, "Bus bandwidth": every byte has to reach the N - 1 other ranks, so a
+        rank sends (N - 1) / N of it, and twice that where it is reduced first. Raises KeyError for another kind.
+        """
+        return Fraction(_TIMES[self.kind] * (world - 1) * self.message_bytes, world)
+
+
+def sent_bytes(messages: Iterable[Message], world: int) -> Fraction:
+    """What one of `world` ranks sends for all of them, the mean over ranks."""
+    return sum((message.sent_bytes(world) for message in messages), Fraction(0))
+
+
+@dataclass(frozen=True)
+class ParameterShapes:
+    """Of a model in float32, in its own order; FSDP2 gathers each block at once, and the rest at once."""
+
+    rest: tuple[Shape, ...]
+    blocks: tuple[tuple[Shape, ...], ...]
+    by_gradient: tuple[Shape, ...]
+    """All of them as a backward pass finishes their gradients, which is how DDP fills its buckets."""
+
+    @property
+    def all(self) -> tuple[Shape, ...]:
+        return (*self.rest, *(shape for block in self.blocks for shape in block))
+
+    @property
+    def bytes(self) -> int:
+        return sum(map(float32_bytes, self.all))
+
+
+def float32_bytes(shape: Shape) -> int:
+    return FLOAT32_BYTES * prod(shape)
+
+
+def slice_bytes(shapes: Iterable[Shape], world: int) -> int:
+    """What a rank keeps of parameters that FSDP2 slices: dimension 0, padded to a multiple of `world`."""
+    return sum(-(-rows // world) * float32_bytes(tuple(columns)) for rows, *columns in shapes)
+
+
+def step_messages(
+    variant: str, shapes: ParameterShapes, world: int, bucket_mb: float | None = None, reshard: bool = True
+) -> list[Message]:
+    """Every message of a training step with clipping and without loss scaling. Raises KeyError for another variant."""
+    if variant in ("fsdp2", "fsdp2-bf16"):
+        return _sharded(shapes, world, reshard, 2 if variant == "fsdp2-bf16" else 1)
+    buckets = bucket_bytes(shapes.by_gradient, bucket_mb)
+    reduced = {
+        "ddp-naive": [float32_bytes(shape) for shape in shapes.all],
+        "ddp-flat": [shapes.bytes],
+        "ddp": buckets,
+        "zero1": buckets,
+    }[variant]
+    sent_back = shapes.all if variant == "zero1" else ()
+    return [
+        *(Message("all_reduce", size) for size in reduced),
+        *(Message("broadcast", float32_bytes(shape)) for shape in sent_back),
+    ]
+
+
+def _sharded(shapes: ParameterShapes, world: int, reshard: bool, narrower: int) -> list[Message]:
+    """Weights gathered before each pass of a block, gradients scattered after it, and one norm of each parameter."""
+    rest, *blocks = (world * slice_bytes(group, world) for group in (shapes.rest, *shapes.blocks))
+    gathered = [rest, *blocks, *(blocks if reshard else ())]
+    return [
+        *(Message("all_gather", size) for size in gathered),
+        *(Message("reduce_scatter", size // narrower) for size in (rest, *blocks)),
+        Message("all_reduce", FLOAT32_BYTES * len(shapes.all)),
+    ]
+
+
+def bucket_bytes(by_gradient: Sequence[Shape], bucket_mb: float | None = None) -> list[int]:
+    """DDP's buckets from the second step on: one is sent as soon as it holds its size, the first earlier by default.
+
+    Li et al., "PyTorch Distributed", 2020 (arXiv:2006.15704), section 3.2.3; the rule is that of
+    `compute_bucket_assignment_by_size`, torch/csrc/distributed/c10d/reducer.cpp.
     """
-    return Fraction(_TIMES[kind] * (ranks - 1) * message_bytes, ranks)
+    first, others = (FIRST_BUCKET_MB, BUCKET_MB) if bucket_mb is None else (bucket_mb, bucket_mb)
+    buckets: list[int] = []
+    filled = 0
+    for shape in by_gradient:
+        filled += float32_bytes(shape)
+        if filled >= int(MIB * (others if buckets else first)):
+            buckets.append(filled)
+            filled = 0
+    return [*buckets, filled] if filled else buckets

@@ -7,12 +7,15 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from model.attention import naive_attention
 from model.parallel import PARALLEL, Ranks, share, without_synchronization
 from model.precision import PRECISIONS
-from model.sizes import ModelConfig
+from model.sizes import SIZES, ModelConfig
 from model.training import Training
-from model.transformer import RMSNorm
+from model.transformer import RMSNorm, TransformerLM
 from numerics_tests import tiny
+from perf_tests.instruments.collectives import CollectiveCounter
+from perf_tests.limits.communication import Message
 
 CPU = torch.device("cpu")
 
@@ -98,3 +101,15 @@ def sharded_blocks(group: dist.ProcessGroup) -> list[int]:
     for model in models:
         PARALLEL["fsdp2"](model, ranks, lambda made: Training(made, PRECISIONS["fp32"], CPU))
     return [sum(isinstance(module, FSDPModule) for module in model.modules()) for model in models]
+
+
+def messages_sent(group: dist.ProcessGroup, variant: str, bucket_mb: float | None, reshard: bool) -> list[Message]:
+    """Of the third step of the smallest size."""
+    ranks = Ranks(group, CPU, bucket_mb, reshard)
+    model = TransformerLM(SIZES["tiny"].at_context(2), naive_attention)
+    training = PARALLEL[variant](model, ranks, lambda made: Training(made, PRECISIONS["fp32"], CPU))
+    tokens = torch.zeros(1, 2, dtype=torch.int64)
+    for _ in range(3):
+        with CollectiveCounter() as counter:
+            training.step(tokens, tokens)
+    return [message for message, _ in counter.seen]

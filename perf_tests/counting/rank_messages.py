@@ -1,0 +1,98 @@
+"""What one rank of many sends in a training step, counted in this process alone: the others are imagined.
+
+PyTorch's backend `fake` answers every collective at once without sending anything.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from model.attention import ATTENTION
+from model.parallel import PARALLEL, Ranks, blocks
+from model.precision import PRECISIONS
+from model.sizes import ModelConfig
+from model.training import Training
+from model.transformer import TransformerLM
+from perf_tests.instruments.collectives import CollectiveCounter
+from perf_tests.instruments.torch_private import FakeTensorMode
+from perf_tests.limits.communication import Message, ParameterShapes, Shape
+
+HOST = torch.device("cpu")
+NEED_CONTENT = ("ddp", "zero1")
+"""DDP reads the order of gradients out of a tensor, so these compute a real step; before torch 2.13 all do."""
+PLAYS_COLLECTIVES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
+
+
+@contextmanager
+def imagined_ranks(world: int, bucket_mb: float | None = None, reshard: bool = True) -> Iterator[Ranks]:
+    """Rank 0 of `world`. Raises ValueError inside of a run by ranks, which has a group already."""
+    if dist.is_initialized():
+        raise ValueError("messages of imagined ranks cannot be counted among real ones; run this without torchrun.")
+    dist.init_process_group("fake", rank=0, world_size=world)
+    try:
+        assert dist.group.WORLD is not None
+        ranks = Ranks(dist.group.WORLD, HOST, bucket_mb, reshard)
+        assert ranks.mesh is not None  # made of tensors with content, so before any without
+        yield ranks
+    finally:
+        dist.destroy_process_group()
+
+
+def counted_messages(
+    variant: str, config: ModelConfig, world: int, bucket_mb: float | None = None, reshard: bool = True
+) -> list[Message]:
+    """Every message of a step once DDP has found its buckets; the batch does not matter."""
+    with imagined_ranks(world, bucket_mb, reshard) as ranks, ExitStack() as stack:
+        if PLAYS_COLLECTIVES and variant not in NEED_CONTENT:
+            stack.enter_context(FakeTensorMode())
+        training = PARALLEL[variant](_model(config), ranks, _train)
+        tokens_BT = torch.zeros(1, 2, dtype=torch.int64)
+        if isinstance(training.model, DistributedDataParallel):
+            training.model.register_comm_hook(ranks.group, _all_reduced)
+            training.step(tokens_BT, tokens_BT)
+        counter = stack.enter_context(CollectiveCounter())
+        training.step(tokens_BT, tokens_BT)
+        # DDP tells its buckets once, at the start of its second step.
+        return [message for message, dtype in counter.seen if dtype.is_floating_point]
+
+
+def _all_reduced(group: dist.ProcessGroup, bucket: Any) -> torch.futures.Future[Tensor]:
+    """What DDP does by itself where a backend answers with tensors; `fake` does not."""
+    dist.all_reduce(bucket.buffer(), group=group)
+    done: torch.futures.Future[Tensor] = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
+
+
+@cache
+def parameter_shapes(config: ModelConfig) -> ParameterShapes:
+    """Of our model, with the order of gradients as one backward pass gives it."""
+    with FakeTensorMode():
+        training = _train(_model(config))
+        by_gradient: list[Shape] = []
+        for parameter in training.model.parameters():
+            parameter.register_post_accumulate_grad_hook(lambda done: by_gradient.append(tuple(done.shape)))
+        tokens_BT = torch.zeros(1, 2, dtype=torch.int64)
+        training.backward(training.loss(training.forward(tokens_BT), tokens_BT))
+    of_blocks = [tuple(block.parameters()) for block in blocks(training.model)]
+    inside = {id(parameter) for parameters in of_blocks for parameter in parameters}
+    rest = [parameter for parameter in training.model.parameters() if id(parameter) not in inside]
+    return ParameterShapes(_shapes(rest), tuple(map(_shapes, of_blocks)), tuple(by_gradient))
+
+
+def _shapes(parameters: Iterable[nn.Parameter]) -> tuple[Shape, ...]:
+    return tuple(tuple(parameter.shape) for parameter in parameters)
+
+
+def _model(config: ModelConfig) -> nn.Module:
+    return TransformerLM(config.at_context(2), ATTENTION["naive"].build())
+
+
+def _train(model: nn.Module) -> Training:
+    return Training(model, PRECISIONS["fp32"], HOST)
