@@ -5,6 +5,7 @@ PyTorch's backend `fake` answers every collective at once without sending anythi
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -72,18 +73,23 @@ def _all_reduced(group: dist.ProcessGroup, bucket: Any) -> torch.futures.Future[
 
 @cache
 def parameter_shapes(config: ModelConfig) -> ParameterShapes:
-    """Of our model, with the order of gradients as one backward pass gives it."""
+    """Of our model, with the order of gradients as one backward pass gives it: that of one block, for every block."""
     with FakeTensorMode():
-        training = _train(_model(config))
-        by_gradient: list[Shape] = []
+        training = _train(_model(replace(config, num_layers=1)))
+        (block,) = blocks(training.model)
+        by_gradient: list[nn.Parameter] = []
         for parameter in training.model.parameters():
-            parameter.register_post_accumulate_grad_hook(lambda done: by_gradient.append(tuple(done.shape)))
+            parameter.register_post_accumulate_grad_hook(by_gradient.append)
         tokens_BT = torch.zeros(1, 2, dtype=torch.int64)
         training.backward(training.loss(training.forward(tokens_BT), tokens_BT))
-    of_blocks = [tuple(block.parameters()) for block in blocks(training.model)]
-    inside = {id(parameter) for parameters in of_blocks for parameter in parameters}
+    inside = {id(parameter) for parameter in block.parameters()}
     rest = [parameter for parameter in training.model.parameters() if id(parameter) not in inside]
-    return ParameterShapes(_shapes(rest), tuple(map(_shapes, of_blocks)), tuple(by_gradient))
+    at = [number for number, parameter in enumerate(by_gradient) if id(parameter) in inside]
+    before, of_block, after = (
+        _shapes(by_gradient[part]) for part in (slice(at[0]), slice(at[0], at[-1] + 1), slice(at[-1] + 1, None))
+    )
+    order = (*before, *(of_block * config.num_layers), *after)
+    return ParameterShapes(_shapes(rest), (_shapes(block.parameters()),) * config.num_layers, order)
 
 
 def _shapes(parameters: Iterable[nn.Parameter]) -> tuple[Shape, ...]:

@@ -1,5 +1,6 @@
 """What each rank of a test runs, in a process of its own."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -113,3 +114,22 @@ def messages_sent(group: dist.ProcessGroup, variant: str, bucket_mb: float | Non
         with CollectiveCounter() as counter:
             training.step(tokens, tokens)
     return [message for message, _ in counter.seen]
+
+
+def bytes_kept(group: dist.ProcessGroup, variant: str) -> tuple[int, int, int]:
+    """Of the storages of parameters, gradients and moments after a step of the smallest size."""
+    model = TransformerLM(SIZES["tiny"].at_context(2), naive_attention)
+    ranks = Ranks(group, CPU)
+    training = PARALLEL[variant](model, ranks, lambda made: Training(made, PRECISIONS["fp32"], CPU))
+    tokens = torch.zeros(1, 2, dtype=torch.int64)
+    training.step(tokens, tokens)
+    parameters = list(training.model.parameters())
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    moments = [m for state in training.optimizer.state.values() for m in (state["exp_avg"], state["exp_avg_sq"])]
+    return storage_bytes(parameters), storage_bytes(gradients), storage_bytes(moments)
+
+
+def storage_bytes(tensors: Sequence[torch.Tensor]) -> int:
+    """Each storage once."""
+    local = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
+    return sum({tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in local}.values())

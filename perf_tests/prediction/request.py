@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from model.device import device_named
+from model.parallel import PARALLEL
 from model.precision import PRECISIONS
 from model.sizes import SIZES, ModelConfig
 from model.training import optimizer_that_runs
@@ -40,6 +41,7 @@ from perf_tests.own.hugging_face import is_configuration, size_name
 from perf_tests.own.model import OwnModel
 from perf_tests.phases import ATTENTION_ALONE, ZERO_GRAD, phases_of
 from perf_tests.prediction.machine_ceilings import ceilings_here
+from perf_tests.prediction.ranks import MOST_RANKS, Sharing, rate
 from perf_tests.prediction.step import TargetMachine, worthwhile_checkpoints
 
 HOLDS = ("former-pass",)
@@ -133,6 +135,28 @@ def _name_of_own_shape(own: OwnModel, config: ModelConfig) -> str:
     if taken:
         raise ValueError(f"--model {own.name} asks for {', '.join(taken)}; give the shape with --size.")
     return Path(own.name.rpartition(":")[0]).name.removesuffix(".py").rpartition(".")[2]
+
+
+def requested_sharing(arguments: argparse.Namespace) -> Sharing | None:
+    """How ranks share the step; None for one device. Raises ValueError."""
+    if arguments.parallel is None:
+        typed = {
+            "--world": arguments.world is not None, "--interconnect": arguments.interconnect is not None,
+            "--bucket-mb": arguments.bucket_mb is not None, "--reshard": arguments.reshard != "yes",
+        }  # fmt: skip
+        given = [option for option, is_typed in typed.items() if is_typed]
+        if given:
+            raise ValueError(f"{given[0]} is for ranks; name how they share the step with --parallel.")
+        return None
+    if arguments.world is None:
+        raise ValueError("--parallel needs the number of ranks; give it with --world.")
+    return Sharing(
+        one_of(PARALLEL, "--parallel", arguments.parallel),
+        whole_number("--world", arguments.world, most=MOST_RANKS),
+        None if arguments.interconnect is None else rate(arguments.interconnect),
+        None if arguments.bucket_mb is None else whole_number("--bucket-mb", arguments.bucket_mb),
+        one_of(("yes", "no"), "--reshard", arguments.reshard) == "yes",
+    )
 
 
 def requested_checkpoints(text: str, num_layers: int) -> list[str]:

@@ -34,6 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--head-dim", help="head widths of attention alone, a list or all")
     parser.add_argument("--sequence-length", help="sequence lengths of attention alone, a list or all")
+    parser.add_argument("--parallel", help="ddp-naive, ddp-flat, ddp, zero1, fsdp2 or fsdp2-bf16: one rank of --world")
+    parser.add_argument("--world", help="ranks that share a step; --batch-size is each rank's own")
+    parser.add_argument("--interconnect", help="what a rank can send in one direction, as 450GB/s")
+    parser.add_argument("--bucket-mb", help="MiB of gradients that DDP sends at once (PyTorch's default: 25)")
+    parser.add_argument("--reshard", default="yes", help="whether FSDP2 gathers a block again: yes or no (yes)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -68,6 +73,14 @@ def _predict(arguments: argparse.Namespace) -> int:
     cases = request.requested_steps(arguments, machine)
     case = cases[0]
     checkpoints = request.requested_checkpoints(arguments.checkpoint, case.config.num_layers)
+    if (sharing := request.requested_sharing(arguments)) is not None:
+        if len(cases) * len(checkpoints) > 1 or case.own is not None or case.own_optimizer is not None:
+            raise ValueError("--parallel takes one context, one checkpoint, and a model and optimizer of the suite's.")
+        from perf_tests.prediction import rank_lines, ranks
+
+        shared = ranks.predict_ranks(case, machine, sharing)
+        text, data = rank_lines.rank_lines(shared), rank_lines.rank_json(shared)
+        return _shown(text, data, shared.verdict == "fits", arguments.json)
     if len(cases) > 1:
         if len(checkpoints) > 1:
             raise ValueError("--context and --checkpoint are both lists; compare one at a time.")
