@@ -5,6 +5,7 @@ Collected only when it is named or with `--update-counters`: it measures nothing
 
 from collections.abc import Iterator
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,11 @@ from perf_tests.bench.stash import LEDGER_LINES, SAVING, SETTINGS
 from perf_tests.cases import Case, own_model
 from perf_tests.counting.case_counters import NotCountedError, counters_of
 from perf_tests.counting.counted_grid import counted_grid, line_of, own_grid
+from perf_tests.counting.sent_grid import sent_lines
 from perf_tests.options import Settings
 from perf_tests.own.guard import OwnModelError
-from perf_tests.records.ledger import LedgerBook, LedgerKey, Line
+from perf_tests.records.ledger import COMMAND, LedgerBook, LedgerKey, Line
+from perf_tests.records.store import write_whole
 
 FOLDER = Path(__file__).parent / "counting" / "counters"
 
@@ -72,3 +75,15 @@ def test_every_line_of_the_ledger_belongs_to_a_case(book: LedgerBook) -> None:
     strangers = book.strangers()
     if strangers:
         pytest.fail("\n".join(strangers), pytrace=False)
+
+
+def test_bytes_that_ranks_send_are_those_of_the_ledger(pytestconfig: pytest.Config) -> None:
+    if pytestconfig.stash[SETTINGS].model is not None:
+        pytest.skip("only the suite's own models have messages in a ledger.")
+    path, lines = FOLDER / "sent.csv", sent_lines()
+    if pytestconfig.getoption("--update-counters"):
+        write_whole(path, "".join(f"{line}\n" for line in lines).encode())
+    known = path.read_text().splitlines()
+    other = [f"{old} -> {new}" for old, new in zip_longest(known, lines, fillvalue="none") if old != new]
+    if other:
+        pytest.fail("\n".join([*other, f"accept with `{COMMAND}`"]), pytrace=False)

@@ -36,11 +36,10 @@ def working_bytes(variant: str, shapes: ParameterShapes) -> dict[str, int]:
     FSDP2 gathers what is outside of blocks for the whole step, and a block while the next one arrives in a buffer; the
     gradients of either are whole until they are scattered, out of a buffer as large. DDP copies gradients into buckets.
     """
-    if variant in ("ddp", "zero1"):
+    if variant in ("ddp", "ddp-flat", "zero1"):
         return {BUCKETS: shapes.bytes}
-    if variant == "ddp-flat":
-        return {BUCKETS: 2 * shapes.bytes}
     if variant == "ddp-naive":
         return {}
-    rest, block = (sum(map(float32_bytes, group)) for group in (shapes.rest, max(shapes.blocks, key=len, default=())))
+    rest, *blocks = (sum(map(float32_bytes, group)) for group in (shapes.rest, *shapes.blocks))
+    block = max(blocks, default=0)
     return {GATHERED: rest + 3 * block, WHOLE_GRADIENTS: rest + max(rest, 2 * block)}

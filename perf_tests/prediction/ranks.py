@@ -90,16 +90,18 @@ def predict_ranks(case: LanguageModelCase, machine: TargetMachine, sharing: Shar
 def _peak(
     step: PredictedCase, machine: TargetMachine, shapes: ParameterShapes, variant: str, world: int
 ) -> tuple[str, dict[str, int]]:
-    """The part with the largest peak on a rank, and its bytes by category."""
+    """The part with the largest peak on a rank, and its bytes by category; buffers of the model count as parameters."""
     kept = dict(zip((PARAMETERS, GRADIENTS, OPTIMIZER_STATE), kept_bytes(variant, shapes, world), strict=True))
     share = kept[OPTIMIZER_STATE] / (2 * shapes.bytes)
     by_part = {}
     for part in counters_of(step.case, libraries=machine.libraries).parts:
-        is_update = part.part in ("optimizer", "clip", "update")
         held = {name: min(kept.get(name, size), size) for name, size in part.bytes_by_category.items()}
-        if is_update:
-            held = {name: round(size * share) if name == "temporaries" else size for name, size in held.items()}
-        by_part[part.part] = held | ({} if is_update and variant in SHARDED else working_bytes(variant, shapes))
+        held[PARAMETERS] = kept[PARAMETERS] + part.bytes_by_category[PARAMETERS] - shapes.bytes
+        if part.part == "optimizer":
+            held["temporaries"] = round(held.get("temporaries", 0) * share)
+        if part.part != "optimizer" or variant in ("ddp", "zero1"):  # whose buckets stay
+            held |= working_bytes(variant, shapes)
+        by_part[part.part] = held
     highest = max(by_part, key=lambda name: sum(by_part[name].values()))
     return highest, by_part[highest]
 
