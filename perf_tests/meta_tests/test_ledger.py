@@ -102,7 +102,7 @@ def test_an_update_that_could_not_count_everything_writes_nothing(tmp_path: Path
 def test_the_committed_ledger_has_a_line_for_every_case_of_the_grid() -> None:
     keys = [(case.phase, case_id) for case_id, cases in counted_grid().items() for case in cases]
     assert len(keys) == 6 * 4 * 2 * 2 * 6 + 4 * 5 * 2 * 2
-    ledgers = list((ROOT / COUNTERS_FOLDER).glob("*.csv"))
+    ledgers = list((ROOT / COUNTERS_FOLDER).glob("torch-*.csv"))
     assert ledgers
     for path in ledgers:
         assert list(read_ledger(path)) == keys
@@ -128,7 +128,7 @@ def test_a_planted_copy_fails_until_it_is_accepted(checkout: Path) -> None:
     source.write_text(source.read_text().replace("q_BHTK @ k_BHTK", "q_BHTK.clone() @ k_BHTK"))
     failed = run(checkout, *ONE_CASE)
     assert failed.returncode == 1
-    (ledger,) = (checkout / COUNTERS_FOLDER).glob("*.csv")
+    (ledger,) = (checkout / COUNTERS_FOLDER).glob("torch-*.csv")
     assert "attention_forward d16-seq256-fp32-naive: kernel_launches 12 -> 13 (+1)" in failed.stdout
     assert re.search(rf"accept it with .*--update-counters` and commit {ledger.name}\.", failed.stdout)
     updated = run(checkout, *ONE_CASE, "--update-counters")
@@ -138,13 +138,13 @@ def test_a_planted_copy_fails_until_it_is_accepted(checkout: Path) -> None:
 
 
 def test_a_broken_ledger_is_a_usage_error_and_without_one_the_counters_are_shown(checkout: Path) -> None:
-    (path,) = (checkout / COUNTERS_FOLDER).glob("*.csv")
+    (path,) = (checkout / COUNTERS_FOLDER).glob("torch-*.csv")
     good = path.read_text()
     path.write_text("phase,id\n")
     broken = run(checkout, *ONE_CASE)
     path.unlink()
     without = run(checkout, *ONE_CASE)
-    assert list((checkout / COUNTERS_FOLDER).glob("*.csv")) == []
+    assert list((checkout / COUNTERS_FOLDER).glob("torch-*.csv")) == []
     path.write_text(good)
     assert broken.returncode == 4
     assert "is no ledger" in broken.stdout + broken.stderr
