@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -63,7 +62,10 @@ def counted_messages(
         return [message for message, dtype in counter.seen if dtype.is_floating_point]
 
 
-def _all_reduced(group: dist.ProcessGroup, bucket: Any) -> torch.futures.Future[Tensor]:
+def _all_reduced(
+    group: dist.ProcessGroup,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]  # the stubs of torch do not know it, and DDP asks for it
+) -> torch.futures.Future[Tensor]:
     """What DDP does by itself where a backend answers with tensors; `fake` does not."""
     dist.all_reduce(bucket.buffer(), group=group)
     done: torch.futures.Future[Tensor] = torch.futures.Future()
