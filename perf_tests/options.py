@@ -58,6 +58,8 @@ def one_of(known: Collection[str], option: str, text: str, next_step: str = "") 
 def entries(option: str, text: str) -> list[str]:
     """Of a comma-separated list."""
     found = [entry.strip() for entry in text.split(",")]
+    if ";" in text:
+        raise ValueError(f"{option} {text!r} has a semicolon; write values with commas in between.")
     if "" in found:
         raise ValueError(f"{option} {text!r} has an empty entry; write one value, or values with commas in between.")
     return found

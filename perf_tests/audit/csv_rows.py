@@ -47,6 +47,11 @@ def header_and_lines(path: Path, file: TextIO) -> tuple[list[str], str, Iterator
         raise ValueError(f"{path} cannot be read as a CSV: {error}.") from error
     if not any(header):
         raise ValueError(f"{path} is empty.")
+    if len(header) == 1:
+        raise ValueError(
+            f"{path} cannot be read as a CSV: its first line has one column, {header[0][:40]!r}; separate columns by "
+            "commas, semicolons or tabs."
+        )
     return header, separator, _lines(csv.reader(file, delimiter=separator, strict=True), len(header), above)
 
 

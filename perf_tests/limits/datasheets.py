@@ -167,6 +167,8 @@ def gpu_named(text: str) -> Gpu:
 
 def _by_hand(text: str) -> Gpu:
     given: dict[str, float] = {}
+    if ";" in text:
+        raise ValueError(f"GPU {text!r} has semicolons; write its peaks with commas in between, as in {BY_HAND}.")
     for part in text.split(","):
         name, _, figure = (piece.strip() for piece in part.partition("="))
         match = re.fullmatch(r"(-?\d+(?:\.\d+)?)\s*(GiB|GB/s|TFLOP/s)?", figure)

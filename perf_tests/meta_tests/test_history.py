@@ -205,6 +205,11 @@ def test_a_case_that_no_record_has_and_an_output_that_cannot_be_written_are_usag
     assert str(tmp_path / "none" / "file.csv") in capsys.readouterr().err
 
 
+def test_an_output_without_an_export_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["history", f"--storage={tmp_path}", "-o", "page.html"]) == 2
+    assert capsys.readouterr().err == "-o page.html is for an export; name one with --export.\n"
+
+
 def test_hostile_names_cannot_move_the_cursor(
     stored: Callable[[Sequence[Json]], list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:

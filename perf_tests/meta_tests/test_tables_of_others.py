@@ -173,6 +173,7 @@ HEAD = ",".join(model_row())
     [
         ("table.csv", "", "is empty"),
         ("table.csv", "\n", "is empty"),
+        ("table.csv", "size|gpu\nsmall|T4\n", "'size|gpu'; separate columns by commas, semicolons or tabs"),
         ("table.csv", "a,b\n1,2\n", "lacks the columns"),
         ("table.csv", "\xff\xfe\x00", "cannot be read as a CSV"),
         ("table.csv", 'd_ff,"' + "x" * 200_000, "cannot be read as a CSV"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from model.attention import ATTENTION
 from model.device import device_named
 from model.parallel import PARALLEL
 from model.precision import PRECISIONS
@@ -23,6 +24,7 @@ from perf_tests.limits.datasheets import gpu_named
 from perf_tests.limits.gpu_room import Room, room_on
 from perf_tests.options import (
     CONTEXTS,
+    EXECUTIONS,
     HEAD_DIMS,
     SEQUENCE_LENGTHS,
     check_checkpoints,
@@ -74,6 +76,22 @@ def requested_steps(arguments: argparse.Namespace, machine: TargetMachine) -> li
     """The full training step asked for, at each context length."""
     contexts = whole_numbers(CONTEXTS, "--context", arguments.context)
     return [_requested_step(arguments, machine, context) for context in contexts]
+
+
+def check_eager(arguments: argparse.Namespace) -> None:
+    """Raises ValueError where code is to be compiled: what a compiler fuses shows when it has compiled."""
+    attentions = [name for name, attention in ATTENTION.items() if attention.is_compiled]
+    for option, value, compiled in (
+        ("--execution", arguments.execution, [name for name in EXECUTIONS if name != "eager"]),
+        ("--attention", arguments.attention, attentions),
+    ):
+        if value in compiled:
+            raise ValueError(
+                f"{option} {value} is not predicted: how many kernels a compiled graph launches, what they move and "
+                "what they hold is not known before it is compiled; measure it with "
+                f"`pytest perf_tests {option} {value} --kernels --memory`."
+            )
+    one_of(EXECUTIONS, "--execution", arguments.execution)
 
 
 def _requested_step(arguments: argparse.Namespace, machine: TargetMachine, context: int) -> LanguageModelCase:

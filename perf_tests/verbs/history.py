@@ -27,6 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.output is not None and arguments.export is None:
+        print(f"-o {arguments.output} is for an export; name one with --export.", file=sys.stderr)
+        return USAGE
     left_out: list[str] = []
     try:
         machines = machines_of(each_readable(chosen_paths(arguments.storage, arguments.runs), left_out))

@@ -20,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", default="4", help="sequences in a batch (default: 4)")
     parser.add_argument("--precision", default="fp32", help="fp32, tf32, bf16, fp16, fp16-unscaled (default: fp32)")
     parser.add_argument("--attention", default="naive", help="naive or sdpa (default: naive)")
+    parser.add_argument("--execution", default="eager", help="eager; what is compiled is not predicted")
     parser.add_argument(
         "--optimizer",
         default="default",
@@ -64,6 +65,7 @@ def _predict(arguments: argparse.Namespace) -> int:
     from perf_tests.prediction import lines, order_lines, orders, request, step
 
     sys.path.append(str(Path.cwd()))  # where a module named by --model is looked for, as pytest does
+    request.check_eager(arguments)
     machine = request.requested_machine(arguments.gpu)
     if alone:
         if arguments.zero_grad != "before-forward" or arguments.hold is not None:
