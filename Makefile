@@ -15,7 +15,7 @@ CPU_INDEX := https://download.pytorch.org/whl/cpu
 # Whether there is an NVIDIA driver. Some virtual machines hide its file.
 NVIDIA := $(or $(wildcard /proc/driver/nvidia/version),$(shell nvidia-smi -L >/dev/null 2>&1 && echo yes))
 
-.PHONY: help how-long perf baseline gate ledger report pictures questions nsys test test-tools-a-to-q test-tools-r-to-z test-suites readers lint proofs trials mutants triton-example clean wheels offline expedition
+.PHONY: help how-long perf baseline gate ledger report pictures writeup nsys test test-tools-a-to-q test-tools-r-to-z test-suites readers lint proofs trials mutants triton-example clean wheels offline expedition
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
@@ -47,8 +47,9 @@ pictures: $(INSTALLED)  ## draw the README's picture, the page over one committe
 	    --screenshot=pictures/page.png "file://$(CURDIR)/.picture.html"
 	rm .picture.html
 
-questions: $(INSTALLED)  ## write QUESTIONS.md from the committed records
-	$(BIN)/python -m perf_tests questions -o QUESTIONS.md
+writeup: $(INSTALLED)  ## the course's questions, answered from records: WRITEUP.md and writeup.html
+	$(BIN)/python -m perf_tests writeup -o WRITEUP.md
+	$(BIN)/python -m perf_tests writeup -o writeup.html
 
 # Captures the measured rounds of the first case; no sampling, which disturbs them. NSYS_OPTIONS adds costlier traces:
 #   make nsys ARGS="--size medium --phase forward" NSYS_OPTIONS="--python-backtrace=cuda --pytorch=autograd-nvtx"

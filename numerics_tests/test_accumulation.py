@@ -10,18 +10,18 @@ from torch import Tensor
 
 from numerics_tests.checks import assert_same_bits, assert_true
 from numerics_tests.claims import claim
+from numerics_tests.exercises import (
+    LOOPS,
+    error_of_the_additions,
+    error_of_the_number,
+    partial_sums,
+    stops_at,
+    stored_hundredth,
+    thousand_additions,
+)
 from numerics_tests.formats import BF16, FORMAT_OF, FP16, FP32, Format
 from numerics_tests.strategies import low_dtypes
 from numerics_tests.summation import running_sums
-
-LOOPS = {
-    # name: (accumulator, addend as it is added, what a thousand additions give)
-    "fp32": (torch.float32, torch.tensor(0.01), 10.000133514404297),
-    "fp16": (torch.float16, torch.tensor(0.01, dtype=torch.float16), 9.953125),
-    "fp32-of-fp16": (torch.float32, torch.tensor(0.01, dtype=torch.float16), 10.00213623046875),
-    "fp32-of-fp16-cast": (torch.float32, torch.tensor(0.01, dtype=torch.float16).float(), 10.00213623046875),
-}
-"""The four loops of Stanford CS336, assignment 2, section on mixed precision; as many write-ups print them."""
 
 
 @pytest.mark.parametrize("accumulator, addend, total", LOOPS.values(), ids=LOOPS)
@@ -29,11 +29,7 @@ def test_thousand_additions_of_a_hundredth(
     accumulator: torch.dtype, addend: Tensor, total: float, device: torch.device
 ) -> None:
     """The published totals, to the last bit: IEEE 754 leaves no freedom in a sequence of additions."""
-    running = torch.zeros((), dtype=accumulator, device=device)
-    on_device = addend.to(device)
-    for _ in range(1000):
-        running += on_device
-    assert running.item() == total
+    assert thousand_additions(accumulator, addend, device) == total
 
 
 def test_first_five_partial_sums() -> None:
@@ -49,6 +45,7 @@ def test_first_five_partial_sums() -> None:
     assert in_fp32 == [n * 1311 * 2.0**-17 for n in range(1, 6)]
     assert [a == b for a, b in zip(in_fp16, in_fp32, strict=True)] == [True, True, False, True, False]
     assert [(low - wide) * 2**17 for low, wide in zip(in_fp16, in_fp32, strict=True)][1:4] == [0.0, -1.0, 0.0]
+    assert partial_sums()[3] == ("3", f"{in_fp16[2]:.10f}", f"{in_fp32[2]:.10f}")
     all_fp32 = running_sums(torch.tensor(0.01), 5, torch.float32)
     assert all_fp32 == [
         *(0.009999999776482582, 0.019999999552965164, 0.029999999329447746),
@@ -63,7 +60,7 @@ def test_first_five_partial_sums() -> None:
 )
 def test_representation_error_of_a_hundredth(a_format: Format, numerator: int, exponent: int) -> None:
     """0.01 is in no binary format; its nearest number is off by at most u, before any addition."""
-    stored = Fraction(torch.tensor(0.01, dtype=a_format.dtype).item())
+    stored = stored_hundredth(a_format)
     assert stored == numerator * Fraction(2) ** exponent
     assert 0 < abs(stored - Fraction(1, 100)) <= Fraction(a_format.unit_roundoff) / 100
 
@@ -76,8 +73,7 @@ def test_representation_and_accumulation_error_are_told_apart(name: str) -> None
     """
     accumulator, addend, _ = LOOPS[name]
     total = Fraction(running_sums(addend, 1000, accumulator)[-1])
-    representation = 1000 * (Fraction(addend.item()) - Fraction(1, 100))
-    accumulation = total - 1000 * Fraction(addend.item())
+    representation, accumulation = error_of_the_number(addend), error_of_the_additions(float(total), addend)
     assert total - 10 == representation + accumulation
     assert representation == Fraction(1000 * 1311, 2**17) - 10
     assert accumulation == {"fp16": Fraction("9.953125") - Fraction(1000 * 1311, 2**17), "fp32-of-fp16": 0}[name]
@@ -133,17 +129,6 @@ def test_float32_sums_of_one_16_bit_value_are_exact_to_a_limit(a_format: Format,
     beyond += 1 - beyond % 2
     assert beyond * largest.item() > 2**24
     assert add_at_once(largest, beyond, torch.float32).item() != beyond * largest.item()
-
-
-def stops_at(addend: float, precision: int) -> float:
-    """The first power of two 2^e with addend <= 2^(e - p): there half a unit is at least the addend.
-
-    Round to nearest, ties to even: at 2^e the distance to the next number is 2^(e - p + 1), and 2^e is even.
-    """
-    total = 2.0**-149
-    while addend > total * 2.0**-precision:
-        total *= 2
-    return total
 
 
 @claim("running_sum", {"loop": add_one_by_one}, cost=4, mantissas=st.lists(st.floats(1, 1.999), min_size=4, max_size=8))

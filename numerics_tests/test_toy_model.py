@@ -4,34 +4,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from numerics_tests import policy
+from numerics_tests.exercises import cross_entropy, toy_dtypes
 
 RULES_WITH_RMS_NORM_IN_FLOAT32 = (2, 12)
-
-
-class ToyModel(nn.Module):
-    """fc1, ReLU, norm, fc2, as in Stanford CS336, assignment 2, "Mixed Precision"; it keeps each result."""
-
-    def __init__(self, norm: nn.Module) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(4, 10, bias=False)
-        self.norm = norm
-        self.fc2 = nn.Linear(10, 3, bias=False)
-        self.seen: dict[str, torch.dtype] = {}
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = self.fc1(x)
-        normed = self.norm(F.relu(hidden))
-        logits: Tensor = self.fc2(normed)
-        self.seen = {"fc1": hidden.dtype, "norm": normed.dtype, "logits": logits.dtype}
-        return logits
-
-
-def cross_entropy(logits_BV: Tensor) -> Tensor:
-    return F.cross_entropy(logits_BV, torch.zeros(len(logits_BV), dtype=torch.int64, device=logits_BV.device))
 
 
 def squares(logits_BV: Tensor) -> Tensor:
@@ -60,12 +39,6 @@ Published with float32 losses (cross-entropy, and a sum on CUDA) and with a floa
 """
 
 
-def make(norm: str, device: torch.device) -> ToyModel:
-    torch.manual_seed(0)
-    norms = {"layer": nn.LayerNorm(10), "rms": nn.RMSNorm(10, eps=1e-5)}
-    return ToyModel(norms[norm]).to(device)
-
-
 def norm_dtype(norm: str, rules: str, low: torch.dtype, version: policy.Version) -> torch.dtype:
     """float32 on CUDA, the input's dtype on a CPU; RMSNorm joined CUDA's list with torch 2.12."""
     if rules == "cpu" or (norm == "rms" and version < RULES_WITH_RMS_NORM_IN_FLOAT32):
@@ -84,19 +57,12 @@ def test_toy_model_has_the_known_dtypes(
     loss: Callable[[Tensor], Tensor], norm: str, low: torch.dtype, rules: str, device: torch.device
 ) -> None:
     """Parameters and gradients float32, products in 16 bits, the norm by device, the loss by function and place."""
-    model = make(norm, device)
-    x = torch.randn(5, 4, device=device)
-    with torch.autocast(device.type, dtype=low):
-        logits = model(x)
-        inside = loss(logits)
-    outside = loss(logits)
-    assert model.seen == {"fc1": low, "norm": norm_dtype(norm, rules, low, policy.torch_version()), "logits": low}
-    assert inside.dtype == (torch.float32 if rules in FLOAT32_INSIDE[loss] else low)
-    assert outside.dtype == low
-    inside.backward()
-    assert {p.dtype for p in model.parameters()} == {torch.float32}
-    assert {p.grad.dtype for p in model.parameters() if p.grad is not None} == {torch.float32}
-    assert all(p.grad is not None for p in model.parameters())
+    seen = toy_dtypes(loss, norm, low, device)
+    of_norm = norm_dtype(norm, rules, low, policy.torch_version())
+    assert (seen["fc1"], seen["norm"], seen["logits"]) == (low, of_norm, low)
+    assert seen["loss"] == (torch.float32 if rules in FLOAT32_INSIDE[loss] else low)
+    assert seen["loss outside"] == low
+    assert (seen["parameters"], seen["gradients"]) == (torch.float32, torch.float32)
 
 
 def test_published_answer_is_that_of_cuda() -> None:

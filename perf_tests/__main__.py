@@ -9,9 +9,8 @@ from perf_tests.own.repository import SUITE
 from perf_tests.verbs.output import OutputError, end_without_output, watched_output
 
 VERBS = (
-    "audit", "bisect", "compare", "gate", "history", "kernels", "merge", "predict", "questions", "replay", "report",
-    "run",
-    "tables",
+    "audit", "bisect", "compare", "gate", "history", "kernels", "merge", "predict", "replay", "report", "run",
+    "tables", "writeup",
 )  # fmt: skip
 
 

@@ -5,7 +5,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from numerics_tests.claims import Fault
-from numerics_tests.test_norms import model_rms_norm, rms_norm_in_its_own_format, torch_layer_norm
+from numerics_tests.exercises import model_rms_norm, rms_norm_in_its_own_format
+from numerics_tests.test_norms import torch_layer_norm
 
 
 def _rms(x: Tensor, weight: Tensor, inverse: Tensor) -> Tensor:

@@ -58,7 +58,7 @@ from perf_tests.records.store import read_record
 from perf_tests.views.screens.gate import report_lines
 from perf_tests.views.screens.lines import result_lines
 
-TYPED_FROM = [*PAGES, ROOT / "QUESTIONS.md"]
+TYPED_FROM = [*PAGES, ROOT / "WRITEUP.md"]
 COMMANDS = list(dict.fromkeys(command for path in TYPED_FROM for command in commands(path.read_text())))
 PYTEST, MAKE, VERB, PROOF = "pytest ", "make ", "python -m perf_tests ", "python -m perf_tests.proofs."
 

@@ -60,7 +60,7 @@ def test_a_record_is_not_changed_by_looking_at_it(words: list[str], stored: Path
 
 @pytest.mark.parametrize(
     "words",
-    [f"tables {KEPT} --output={{file}}", f"report {KEPT} --output=no/page.html", "questions --output=no/page.md"],
+    [f"tables {KEPT} --output={{file}}", f"report {KEPT} --output=./no/page.html"],
 )
 def test_what_cannot_be_written_is_one_sentence(words: str, stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words.format(file=stored).split()) == 2

@@ -7,7 +7,7 @@ from statistics import median
 
 from perf_tests.limits.datasheets import gpu_named
 from perf_tests.limits.gpu_room import FITS, Room, room_on
-from perf_tests.proofs.published_peaks import (
+from perf_tests.prediction.published_peaks import (
     AttentionPeak,
     ComparedPeak,
     PublishedPeak,

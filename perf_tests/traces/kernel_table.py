@@ -30,6 +30,10 @@ _ATTENTION = {
     "softmax_over_products_flops": OrNull(NUMBER), "seconds": NUMBER, "saved_without_gaps_seconds": NUMBER,
     "saved_by_fusing_seconds": NUMBER,
 }  # fmt: skip
+_REGION = {
+    "region": TEXT, "is_backward": FLAG, "seconds": NUMBER, "share_of_direction": NUMBER, "seconds_by_kind?": {},
+    **_SHARES,
+}  # fmt: skip
 KERNEL_VALUES = {
     "rounds": NUMBER, "launches": NUMBER, "launches_of_rounds?": OrNull([NUMBER]), "kernel_seconds": NUMBER,
     "wall_seconds": NUMBER, "busy_share": NUMBER, "left_out?": OrNull(TEXT), "trace_reason?": OrNull(TEXT),
@@ -37,7 +41,7 @@ KERNEL_VALUES = {
     "kinds": [{"kind": TEXT, "seconds": NUMBER, **_SHARES}],
     "kernels": [{"name": TEXT, "share": NUMBER, **_CALLS, "shapes": [{"shapes": TEXT, **_CALLS}]}],
     "other_kernels": {"names": NUMBER, "calls": NUMBER, "total_seconds": NUMBER, "share": NUMBER},
-    "regions": [{"region": TEXT, "is_backward": FLAG, "seconds": NUMBER, "share_of_direction": NUMBER, **_SHARES}],
+    "regions": [_REGION],
     "memory_operations": [
         {"kind": TEXT, "count": NUMBER, "bytes": NUMBER, "seconds": NUMBER, "share_of_wall": NUMBER}
     ],
@@ -194,6 +198,10 @@ def _regions(kernels: Sequence[TracedKernel], rounds: _Rounds) -> list[Json]:
             "is_backward": back,
             **rounds.shares(group),
             "share_of_direction": total_us(group) / count / direction_us[back] if direction_us[back] else 0.0,
+            "seconds_by_kind": {
+                kind: total_us(alike) / count / 1e6
+                for kind, alike in sorted(grouped(group, lambda kernel: kernel.kind).items())
+            },
         }
         for (back, name), group in sorted(groups.items())
     ]

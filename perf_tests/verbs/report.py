@@ -19,7 +19,7 @@ from perf_tests.views.screens.lines import printable
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN", help="path, folder, or start of a record's name")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", default=Path("report.html"), help="report.html")
+    parser.add_argument("-o", "--output", metavar="FILE", default="report.html", help="report.html")
     parser.add_argument("--storage", type=Path, default=Path(".benchmarks"), help="where records are (.benchmarks)")
 
 
@@ -39,14 +39,14 @@ def run(arguments: argparse.Namespace) -> int:
         return UNREADABLE
     page = page_of(newest_first(machines, read_log(arguments.storage)), numbers, shown, left_out)
     try:
-        write_whole(arguments.output, page.encode())
+        write_whole(Path(arguments.output), page.encode())
     except OSError as error:
         why = without_path(error)
         print(f"{arguments.output} cannot be written: {why}; name another file with -o.", file=sys.stderr)
         return USAGE
     count = len(numbers)
     if arguments.json:
-        said = {"page": str(arguments.output), "runs": count, "machines": len(machines), "left_out": left_out}
+        said = {"page": arguments.output, "runs": count, "machines": len(machines), "left_out": left_out}
         print(json.dumps(said))
     else:
         print(f"Wrote {arguments.output}: {count} run(s) of {len(machines)} machine(s).")

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--only", choices=NAMES, help="only this table; csv and jsonl have cases, " + ", ".join(COLUMNS)
     )
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="FOLDER", help="one file for each table instead of printing"
+        "-o", "--output", metavar="FOLDER", help="one file for each table instead of printing"
     )
     parser.add_argument("--storage", type=Path, default=Path(".benchmarks"), help="where records are (.benchmarks)")
     add_choice(parser)
@@ -89,7 +89,7 @@ def _run(arguments: argparse.Namespace, choice: CaseChoice) -> int:
         print(f"{', '.join(record.name for record in records)}: no figures for this table.", file=sys.stderr)
         return FINDINGS
     try:
-        _deliver(texts, arguments.output)
+        _deliver(texts, arguments.output and Path(arguments.output))
     except OSError as error:
         why = without_path(error)
         print(f"The tables cannot be written to {arguments.output}: {why}; name another folder.", file=sys.stderr)

@@ -3,9 +3,12 @@
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from perf_tests.views.screens.lines import printable
 from perf_tests.views.tables.table import Table
+
+STYLE = Path(__file__).with_name("page.css")
 
 WORDS = ("verdict", "flags", "trend", "bound by", "counter", "since", "date")
 """Columns that hold no figures."""

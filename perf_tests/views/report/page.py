@@ -14,7 +14,7 @@ from perf_tests.views.report.changed import changed_section
 from perf_tests.views.report.commits import pairs_of
 from perf_tests.views.report.figure import Figure, plotly_of, with_shared_looks
 from perf_tests.views.report.first_screen import first_screen
-from perf_tests.views.report.markup import notes, paragraph, table, text
+from perf_tests.views.report.markup import STYLE, notes, paragraph, table, text
 from perf_tests.views.report.run import Numbers, RecordedRun
 from perf_tests.views.report.since import era_data, since_section, tags_of_series
 from perf_tests.views.report.timings import timings
@@ -223,7 +223,7 @@ def _document(page: Page, filters: str) -> str:
         '<meta name="color-scheme" content="light dark">'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'unsafe-inline'; "
         "style-src 'unsafe-inline'; img-src data: blob:\">"
-        f"<title>{title}</title><style>{(HERE / 'page.css').read_text(encoding='utf-8')}</style>"
+        f"<title>{title}</title><style>{STYLE.read_text(encoding='utf-8')}</style>"
         "<noscript><style>.figures { display: none; }</style></noscript></head><body>"
         f'<header><h1>{title}</h1></header><main>{first}</section><nav aria-label="Sections">{page.links}</nav>'
         f'{filters}{rest}</main><script type="application/json" id="data">{embedded(_data(page))}</script>{drawing}'

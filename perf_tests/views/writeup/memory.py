@@ -1,152 +1,265 @@
-"""What exact counters and memory passes answer: peaks, what mixed precision costs, the largest tensors, attention."""
+"""Peaks by context and precision, what they consist of, and which line makes which tensor."""
 
-from perf_tests.views.tables.cells import finite, name_of
-from perf_tests.views.tables.digits import GIB, MIB
-from perf_tests.views.writeup.sources import Answer, Shape, Sources, question
+from perf_tests.views.tables.cells import Cell, finite, inside, rows_in
+from perf_tests.views.tables.digits import GIB, MIB, significant
+from perf_tests.views.writeup import published
+from perf_tests.views.writeup.answer import Answer, Figure, files_of, question
+from perf_tests.views.writeup.played import PeakBeside
+from perf_tests.views.writeup.sources import CONTEXTS, Found, Sources
+from perf_tests.views.writeup.timing import SIZE_CONTEXT, plain
 
-BATCH, ATTENTION_BATCH = 4, 8
-FLOAT_BYTES = 4
-AGREE = 0.001
-"""Relative difference of two peaks that count as the same."""
-CONTEXTS = (128, 256, 512, 1024)
-MEASURED_MODEL = "2.7B"
+TITLE = "Memory"
+BATCH = 4
+COURSE_SIZE = "2.7B"
 """The size whose memory the course asks for."""
+MEMORY, CONDITIONS = "published/memory.csv", "published/memory_conditions.csv"
+COUNTING = "perf_tests/counting"
 LEDGER_COMMAND = "pytest perf_tests/test_counters.py"
+FORWARD_PEAK, STEP_PEAK, CHECKPOINT = "forward_peak(with grad)", "full_step_peak", "full_step_peak:checkpoint group="
+CASE = (*SIZE_CONTEXT, "Precision")
+UNITS = {"GB": 1e9, "MiB": MIB, "GiB": GIB}
 
 
-@question("Why can mixed precision be slower?", LEDGER_COMMAND)
-def launches_of_mixed_precision(sources: Sources) -> Answer:
-    counts = [sources.counted("forward", f"small-ctx128-{name}-naive", "kernel_launches") for name in ("fp32", "bf16")]
-    return Answer(
-        f"Autocast adds casts, each a launch: {counts[1]} instead of {counts[0]} in a forward pass of `small`, "
-        f"{counts[1] / counts[0] - 1:+.0%}. A model too small to keep its GPU busy takes as long as its launches.",
-        sources.ledger_name,
-    )
+def predict(context: str, *more: str, size: str = COURSE_SIZE) -> str:
+    return " ".join(("python -m perf_tests predict --size", size, "--context", context, "--gpu A100-80GB", *more))
 
 
-@question("Why can mixed precision take more memory?", LEDGER_COMMAND)
-def memory_of_mixed_precision(sources: Sources) -> Answer:
-    def peak(phase: str, context: int, precision: str) -> float:
-        return sources.counted(phase, f"{MEASURED_MODEL}-ctx{context}-{precision}-naive", "peak_bytes") / GIB
+def _counted(sources: Sources, phase: str, precision: str) -> list[Figure]:
+    return [
+        Figure(
+            (COURSE_SIZE, str(context), precision),
+            "here: counted, AdamW foreach (GiB)" if phase == "full_step" else "here: counted (GiB)",
+            significant(peak / GIB),
+        )
+        for context in CONTEXTS[:3]
+        for peak in [sources.counted(phase, f"{COURSE_SIZE}-ctx{context}-{precision}-naive", "peak_bytes")]
+    ]
 
-    added = peak("inference", 512, "bf16") - peak("inference", 512, "fp32")
-    changes = [f"{peak('forward', t, 'bf16') - peak('forward', t, 'fp32'):+.2f} GiB at {t}" for t in CONTEXTS]
-    return Answer(
-        f"Autocast keeps a 2-byte copy of every weight that a product reads, at any context: a forward pass of "
-        f"`{MEASURED_MODEL}` without gradients peaks {added:.2f} GiB higher. It halves activations, which grow with "
-        f"the context. With gradients the peak changes by {', '.join(changes)}.",
-        sources.ledger_name,
-    )
+
+def _peaks(sources: Sources, mode: str, phase: str, precision: str) -> Answer:
+    """Published ones beside what is predicted under the conditions of each code, in the unit of the source."""
+    beside = [
+        peak for peak in sources.played.peaks
+        if (peak.mode, peak.size) == (mode, COURSE_SIZE) and (peak.precision == "fp32") == (precision == "fp32")
+    ]  # fmt: skip
+    here, others = _counted(sources, phase, precision), []
+    for peak in beside:
+        row = (peak.size, str(peak.context), precision)
+        here.append(Figure(row, f"here: predicted for {peak.source} ({peak.unit})", _in_digits_of(peak)))
+        others.append(
+            Figure(
+                row,
+                f"{peak.source}{', fp16' * (peak.precision == 'fp16_amp')} ({peak.unit})",
+                peak.published or "not reported",
+            )
+        )
+    return Answer(CASE, here, others, (sources.ledger_name, *((MEMORY, CONDITIONS) if beside else ())))
+
+
+def _in_digits_of(peak: PeakBeside) -> str:
+    return f"{peak.predicted:.1f}"
 
 
 @question(
-    "Which tensor is the largest, attention's or the feed-forward's?",
-    "python -m perf_tests predict --size 2.7B --context 512 --gpu H100",
+    "What is the peak of a forward pass, by context?",
+    predict("128,256,512", "--optimizer loop"),
+    "What is saved for the backward pass grows with the tokens, and in attention with their square.",
 )
-def largest_tensor(sources: Sources) -> Answer:
-    shape = sources.shapes[MEASURED_MODEL]
-    unit = BATCH * FLOAT_BYTES / MIB
-    rows = [
-        f"{t}: scores {unit * shape.num_heads * t**2:g} MiB, feed-forward {unit * shape.d_ff * t:g} MiB"
-        for t in CONTEXTS
-    ]
-    crossovers = [f"{size} {crossover(of):g}" for size, of in sources.shapes.items()]
-    return Answer(
-        f"Both, by the context T: scores are B heads T T, the feed-forward tensor is B T d_ff, so they are equal at "
-        f"T = d_ff / heads, which is {', '.join(crossovers)}. Of `{MEASURED_MODEL}` in fp32 at batch {BATCH}, at "
-        f"{'; '.join(rows)}.",
-        "closed forms of the shapes in published/e2e_timing.csv",
-    )
-
-
-def crossover(shape: Shape) -> float:
-    """The context at which one layer's scores are as large as its feed-forward tensor."""
-    return shape.d_ff / shape.num_heads
-
-
-@question("How large is one tensor of the residual stream?", "pytest perf_tests --memory --phase forward")
-def residual_tensor(sources: Sources) -> Answer:
-    shape = sources.shapes[MEASURED_MODEL]
-    said = [f"{BATCH * context * shape.d_model * FLOAT_BYTES / MIB:g} MiB at {context}" for context in CONTEXTS]
-    return Answer(
-        f"B T d_model numbers of 4 bytes: of `{MEASURED_MODEL}` at batch {BATCH} {', '.join(said)}.",
-        "closed form of the shape in published/e2e_timing.csv",
-    )
-
-
-@question("How does the peak of a training step grow with the context?", LEDGER_COMMAND)
-def peak_of_a_step(sources: Sources) -> Answer:
-    def peaks(phase: str) -> str:
-        ids = [f"{MEASURED_MODEL}-ctx{context}-fp32-naive" for context in CONTEXTS]
-        return ", ".join(f"{sources.counted(phase, case, 'peak_bytes') / GIB:.2f}" for case in ids)
-
-    return Answer(
-        f"Peaks of `{MEASURED_MODEL}` in fp32 at contexts {', '.join(map(str, CONTEXTS))}: forward {peaks('forward')} "
-        f"GiB, full step {peaks('full_step')} GiB. A step holds weights, gradients and AdamW's state at any context; "
-        "it hardly grows until what is saved for the backward pass outweighs what the optimizer adds.",
-        sources.ledger_name,
-    )
-
-
-@question("How does what attention saves grow with the length?", LEDGER_COMMAND)
-def attention_over_length(sources: Sources) -> Answer:
-    said = []
-    for name in ("naive", "sdpa"):
-        squares, grows = squares_saved(sources, name)
-        said.append(f"{name} saves {squares:.2f} matrices of L x L and {grows:.1f} x as much at twice the length")
-    return Answer(
-        f"Of attention alone at width 64, in float32 matrices for each of the batch: {'; '.join(said)}. The odd part "
-        "is the mask, one byte a score and one for the whole batch. A fused kernel computes the scores again in the "
-        "backward pass and saves none of them.",
-        sources.ledger_name,
-    )
-
-
-def squares_saved(sources: Sources, attention: str) -> tuple[float, float]:
-    """(k of k L^2 + c L d numbers, from two lengths, and growth from one to the other)."""
-    short, long = 8192, 16384
-    small, large = (
-        sources.counted("attention_backward", f"d64-seq{length}-fp32-{attention}", "saved_bytes")
-        / (ATTENTION_BATCH * FLOAT_BYTES)
-        for length in (short, long)
-    )
-    # Subtracting twice the short one removes the linear part.
-    return abs(large - 2 * small) / (long**2 - 2 * short**2), large / small
+def forward_peak(sources: Sources) -> Answer:
+    return _peaks(sources, FORWARD_PEAK, "forward", "fp32")
 
 
 @question(
-    "Where does attention alone run out of memory?",
-    "python -m perf_tests predict --head-dim 64 --sequence-length all --gpu T4",
+    "What is the peak of a training step, by context?",
+    predict("128,256,512", "--optimizer loop --zero-grad after-forward"),
+    "It holds weights and two moments at any context; the order of clearing decides what is held with gradients.",
 )
-def attention_that_does_not_fit(sources: Sources) -> Answer:
-    peaks = [
-        sources.counted("attention_backward", f"d{width}-seq16384-fp32-{name}", "peak_bytes") / GIB
-        for name, width in (("naive", 16), ("naive", 128), ("sdpa", 128))
-    ]
-    square = ATTENTION_BATCH * 16384**2 * FLOAT_BYTES / GIB
-    return Answer(
-        f"At 16384 tokens and batch {ATTENTION_BATCH} one matrix of scores is {square:g} GiB, and a backward pass "
-        f"holds up to {peaks[0]:.1f} GiB at width 16 and {peaks[1]:.1f} GiB at width 128: width hardly matters. Fused, "
-        f"{peaks[2]:.2f} GiB.",
-        sources.ledger_name,
-    )
+def step_peak(sources: Sources) -> Answer:
+    return _peaks(sources, STEP_PEAK, "full_step", "fp32")
 
 
-@question("Does the measured peak agree with the predicted one?", "pytest perf_tests --memory")
-def measured_against_counted(sources: Sources) -> Answer | None:
-    found = sources.passed("memory")
-    peaks = [
-        (measured, predicted, cell)
-        for cell in found.cells
-        if (measured := finite(cell.info.get("peak_allocated_bytes")))
-        and (predicted := finite(cell.info.get("predicted_peak_bytes")))
+@question(
+    "What is the peak of a forward pass in mixed precision?",
+    predict("128,256,512", "--optimizer loop --precision bf16"),
+    "Copies of the weights add a constant, and activations of half the size save what grows with the context.",
+)
+def forward_peak_mixed(sources: Sources) -> Answer:
+    return _peaks(sources, FORWARD_PEAK, "forward", "bf16")
+
+
+@question(
+    "And of a training step in mixed precision?",
+    predict("128,256,512", "--optimizer loop --precision bf16 --zero-grad after-forward"),
+    "Weights, gradients and moments stay float32, so only what the passes hold shrinks.",
+)
+def step_peak_mixed(sources: Sources) -> Answer:
+    return _peaks(sources, STEP_PEAK, "full_step", "bf16")
+
+
+@question(
+    "Why do write-ups disagree on the peak of a step?",
+    predict("128,256,512", "--optimizer loop --zero-grad before-step"),
+    "Gradients cleared late live beside the activations of the pass; cleared before the update, AdamW has no state.",
+)
+def orders(sources: Sources) -> Answer:
+    here = [
+        Figure((COURSE_SIZE, str(one.context)), f"here: {one.order} ({unit})", f"{one.peak_bytes / size:.1f}")
+        for one in sources.played.orders
+        for unit, size in (("GB", 1e9), ("GiB", GIB))
     ]
-    if not peaks:
-        return None
-    measured, predicted, cell = max(peaks, key=lambda peak: abs(peak[0] / peak[1] - 1))
-    close = sum(abs(peak / expected - 1) <= AGREE for peak, expected, _ in peaks)
-    return found.says(
-        f"Of {len(peaks)} cases {close} agree within {AGREE:.1%}. The largest difference is "
-        f"{abs(measured - predicted):,.0f} bytes of {predicted:,.0f}, {abs(measured / predicted - 1):.2%}, in "
-        f"{name_of(cell)}. Of libraries' workspaces only cuBLAS's are predicted."
-    )
+    others = [
+        Figure((peak.size, str(peak.context)), f"{peak.source} ({peak.unit})", peak.published or "not reported")
+        for peak in sources.played.peaks
+        if (peak.mode, peak.precision, peak.size) == (STEP_PEAK, "fp32", COURSE_SIZE)
+    ]
+    return Answer(SIZE_CONTEXT, here, others, (COUNTING, MEMORY))
+
+
+@question(
+    "What is the peak of the first step, in which AdamW's state is born?",
+    predict("128,256,512", "--optimizer loop", size="medium"),
+    "The state is made at the end of the first step, so its passes run without it and those of later steps beside it.",
+)
+def first_step(sources: Sources) -> Answer:
+    here = []
+    for one in sources.played.first_steps:
+        row = (one.size, str(one.context), one.precision)
+        head = f"here: batch {one.batch_size}"
+        here += [
+            Figure(row, f"{head}, first (GB)", f"{one.first_bytes / 1e9:.1f}"),
+            Figure(row, f"{head}, later (GB)", f"{one.later_bytes / 1e9:.1f}"),
+        ]
+    rows = published.matching(sources.published("memory.csv"), size="medium")
+    words = {STEP_PEAK: "", "resident_before_forward": "before forward", "after_forward": "after forward"}
+    others = [
+        Figure(
+            (row["size"], row["context"], row["precision"].removesuffix("_amp")),
+            published.column(row, row["unit"], *filter(None, [words[row["mode"]]])),
+            row["value"],
+        )
+        for row in rows
+        if row["mode"] in words
+    ]
+    return Answer(CASE, here, others, (COUNTING, MEMORY))
+
+
+def _remembered(sources: Sources, *phases: str) -> list[Found]:
+    return [*sources.passed("memory", plain(*phases)), *sources.passed("memory", plain(*phases, precision="bf16"))]
+
+
+def _case(cell: Cell) -> tuple[str, ...]:
+    return cell.label("size"), cell.label("context_length"), cell.label("precision")
+
+
+MEMORY_PASS = "pytest perf_tests/test_memory.py --memory --phase forward,backward,full_step"
+
+
+@question(
+    "What peaks are measured here, by context?",
+    MEMORY_PASS + " --context 128,256,512",
+    "Each case runs in a process of its own, so its peak is the same alone and in a grid.",
+)
+def measured(sources: Sources) -> Answer:
+    found = _remembered(sources)
+    here = []
+    for one in found:
+        for field, head in (("peak_allocated_bytes", "measured"), ("predicted_peak_bytes", "predicted")):
+            value = finite(one.cell.info.get(field))
+            if value is not None:
+                here.append(
+                    Figure((*_case(one.cell), one.cell.phase), f"here: {head} (MiB)", significant(value / MIB, 5))
+                )
+    return Answer((*CASE, "Phase"), here, files=files_of(one.file for one in found))
+
+
+@question(
+    "Do measured peaks agree with predicted ones?",
+    MEMORY_PASS,
+    "The count follows every tensor of the same code; a CPU's library may take some memory besides.",
+)
+def measured_against_predicted(sources: Sources) -> Answer:
+    found = _remembered(sources)
+    here = []
+    for one in found:
+        peak, expected = (finite(one.cell.info.get(name)) for name in ("peak_allocated_bytes", "predicted_peak_bytes"))
+        if peak and expected:
+            here.append(
+                Figure((*_case(one.cell), one.cell.phase), "here: measured / predicted", f"{peak / expected:.5f}")
+            )
+    return Answer((*CASE, "Phase"), here, files=files_of(one.file for one in found))
+
+
+@question(
+    "What does the active memory timeline of a step look like?",
+    "pytest perf_tests/test_memory.py --memory-snapshot --phase forward,full_step --precision fp32",
+    "It rises through the forward pass and falls through the backward pass; pytorch.org/memory_viz opens the snapshot.",
+)
+def timeline(sources: Sources) -> Answer:
+    found = [one for one in _remembered(sources) if one.cell.phase in ("forward", "full_step")]
+    here = [
+        Figure(
+            (*_case(one.cell), one.cell.phase), f"here: peak in {row.get('phase')} (MiB)", significant(value / MIB, 5)
+        )
+        for one in found
+        for row in rows_in(one.cell.info, "parts")
+        if (value := finite(row.get("peak_allocated_bytes"))) is not None
+    ]
+    here += [
+        Figure((*_case(one.cell), one.cell.phase), f"here: {mark.get('name')} (MiB)", significant(value / MIB, 5))
+        for one in found
+        for mark in rows_in(one.cell.info, "marks")
+        if (value := finite(mark.get("allocated_bytes"))) is not None
+    ]
+    return Answer((*CASE, "Phase"), here, files=files_of(one.file for one in found))
+
+
+@question(
+    "What is held at the peak?",
+    MEMORY_PASS,
+    "A forward pass holds weights and activations; a step adds two moments, and gradients once activations are freed.",
+)
+def categories(sources: Sources) -> Answer:
+    found = _remembered(sources)
+    here = [
+        Figure((*_case(one.cell), one.cell.phase), f"here: {name} (MiB)", significant(value / MIB, 5))
+        for one in found
+        for name, held in inside(one.cell.info, "peak_by_category_bytes").items()
+        if (value := finite(held)) is not None
+    ]
+    return Answer((*CASE, "Phase"), here, files=files_of(one.file for one in found))
+
+
+@question(
+    "Why can mixed precision take more memory?",
+    LEDGER_COMMAND,
+    "Autocast keeps a copy of every weight that a product reads, and halves only what grows with the context.",
+)
+def added_by_mixed(sources: Sources) -> Answer:
+    here = []
+    for context in CONTEXTS:
+        for phase, words in (("inference", "without gradients"), ("forward", "with gradients")):
+            peaks = [
+                sources.counted(phase, f"{COURSE_SIZE}-ctx{context}-{name}-naive", "peak_bytes")
+                for name in ("bf16", "fp32")
+            ]
+            here.append(
+                Figure(
+                    (COURSE_SIZE, str(context)), f"here: added, {words} (GiB)", f"{(peaks[0] - peaks[1]) / GIB:+.2f}"
+                )
+            )
+    return Answer(SIZE_CONTEXT, here, files=(sources.ledger_name,))
+
+
+QUESTIONS = (
+    forward_peak,
+    step_peak,
+    forward_peak_mixed,
+    step_peak_mixed,
+    orders,
+    first_step,
+    measured,
+    measured_against_predicted,
+    timeline,
+    categories,
+    added_by_mixed,
+)

@@ -1,44 +1,109 @@
-"""The page of questions as Markdown: the same bytes from the same files."""
+"""The write-up as sections of questions with their tables, as Markdown and as data; the same from the same files."""
 
 import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
-from perf_tests.views.writeup import kernels, memory, timing
-from perf_tests.views.writeup.sources import Answer, Question, Sources
+from perf_tests.records.record import Json
+from perf_tests.views.tables.table import Table, in_markdown, pipe_table
+from perf_tests.views.writeup import (
+    attention,
+    fused,
+    memory,
+    precision,
+    products,
+    profile,
+    published,
+    regions,
+    step,
+    tensors,
+    timing,
+    warmup,
+)
+from perf_tests.views.writeup.answer import Answer, Question, table_of
+from perf_tests.views.writeup.sources import Sources
 
-QUESTIONS = [
-    found
-    for answering in (timing, kernels, memory)
-    for found in vars(answering).values()
-    if isinstance(found, Question)
-]
-
-UNANSWERED = "No record in this repository answers this yet; the command makes one."
-
-HEAD = """# Questions
-
-Written by `python -m perf_tests questions` from the files that each answer names; `make test` compares the two. Exact
-counters are those of an imaginary GPU at batch 4, attention alone at batch 8, `naive`, `eager`, AdamW `foreach`. An
-answer from a record holds for that machine; the command measures yours.
-"""
-
-
-def answers(sources: Sources) -> list[tuple[Question, Answer | None]]:
-    return [(question, question.answer(sources)) for question in QUESTIONS]
-
-
-def questions_page(sources: Sources) -> str:
-    parts = [HEAD]
-    for question, answer in answers(sources):
-        parts += [f"## {question.asked}\n", f"{_wrapped(answer.text if answer else UNANSWERED)}\n"]
-        parts += [f"    {question.command}\n"]
-        parts += [f"{_wrapped(f'From {answer.source}.')}\n"] if answer else []
-    return "\n".join(parts)
+TITLE = "Write-up"
+UNKNOWN = "Not recorded on this machine; the command records it."
 
 
-def _wrapped(text: str, width: int = 120) -> str:
+SECTIONS = {
+    section.TITLE: section.QUESTIONS
+    for section in (
+        timing, step, warmup, profile, products, regions, precision, memory, tensors, attention, fused,
+    )
+}  # fmt: skip
+"""Files of questions, in the order of the course."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A question with its answer, as the page shows them."""
+
+    section: str
+    question: Question
+    answer: Answer
+    table: Table | None
+
+    @property
+    def notes(self) -> list[str]:
+        """A sentence made of the figures, one why, and where they come from."""
+        answer = self.answer
+        files = [f"From {', '.join(answer.files)}."] if answer.is_known and answer.files else []
+        return [*filter(None, [answer.said]), self.question.why, *files]
+
+
+def entries(sources: Sources) -> list[Entry]:
+    found = []
+    for title, questions in SECTIONS.items():
+        for question in questions:
+            answer = question.answer(sources)
+            found.append(Entry(title, question, answer, table_of(question.asked, answer)))
+    return found
+
+
+def introduction(found: Sequence[Entry]) -> list[str]:
+    """What the page holds, in sentences."""
+    ours = sum(bool(entry.answer.here) for entry in found)
+    known = sum(entry.answer.is_known for entry in found)
+    return [
+        f"The questions of the course assignment (Stanford CS336, assignment 2) and of five public write-ups: "
+        f"{known} of {len(found)} are answered, {ours} with figures of this suite.",
+        "Written by python -m perf_tests writeup from the files that each answer names. Figures headed here are those "
+        "of the records below, exact counters of an imaginary GPU, closed forms, or computed for this page; figures of "
+        "others are as their sources print them, GB and GiB included. The command above a table measures its cases.",
+    ]
+
+
+def where(sources: Sources) -> Table:
+    """The records of this machine, and the five write-ups."""
+    records = [("here", *line.partition(": ")[::2]) for line in sources.machines]
+    others = [(one.name, one.repository, ", ".join(one.gpus)) for one in published.write_ups(sources)]
+    return Table("where", "Whose figures these are", ("Figures", "Source", "Machine"), 3, tuple(records + others), ())
+
+
+def markdown_page(sources: Sources) -> str:
+    found = entries(sources)
+    lines = [f"# {TITLE}\n", *(f"{wrapped(line)}\n" for line in introduction(found)), *_markdown_table(where(sources))]
+    section = ""
+    for entry in found:
+        if entry.section != section:
+            section = entry.section
+            lines.append(f"## {section}\n")
+        lines += [f"### {entry.question.asked}\n", f"    {entry.question.command}\n"]
+        lines += _markdown_table(entry.table) if entry.table else [f"{UNKNOWN}\n"]
+        lines += [f"{wrapped(note)}\n" for note in entry.notes]
+    return "\n".join(lines)
+
+
+def _markdown_table(table: Table) -> list[str]:
+    return ["\n".join(pipe_table(table.header, table.rows, table.label_columns)) + "\n"]
+
+
+def wrapped(text: str, width: int = 120) -> str:
     """Lines broken at spaces; one that would begin as a list item or a heading keeps its neighbour."""
     lines, line = [], ""
-    for word in re.split(r" +", text):
+    for word in re.split(r" +", in_markdown(text)):
         starts_markup = re.match(r"[-+*#>]|\d+[.)]$", word)
         if line and len(line) + 1 + len(word) > width and not starts_markup:
             lines.append(line)
@@ -46,3 +111,15 @@ def _wrapped(text: str, width: int = 120) -> str:
         else:
             line = f"{line} {word}" if line else word
     return "\n".join([*lines, line])
+
+
+def as_data(sources: Sources) -> list[Json]:
+    return [
+        {
+            "section": entry.section, "question": entry.question.asked, "command": entry.question.command,
+            "labels": entry.answer.labels, "here": [asdict(figure) for figure in entry.answer.here],
+            "published": [asdict(figure) for figure in entry.answer.published], "said": entry.answer.said,
+            "why": entry.question.why, "files": list(entry.answer.files),
+        }
+        for entry in entries(sources)
+    ]  # fmt: skip

@@ -1,45 +1,35 @@
-"""Questions, and the files that answer them: committed records, the ledger of exact counters, published figures."""
+"""The files that answer questions: records of one machine, the ledger of exact counters, published figures."""
 
 import csv
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, cached_property
 from pathlib import Path
 
 from perf_tests.records.ledger import LedgerKey, read_ledger
 from perf_tests.records.store import StoredRecord, each_readable
-from perf_tests.views.tables.cells import Cell, cells_of, pass_cells
+from perf_tests.views.tables.cells import Cell, cells_of, pairs_along, pass_cells
 from perf_tests.views.tables.conditions import machine_line
+from perf_tests.views.writeup.played import Played
 
 ROOT = Path(__file__).parents[3]
 LEDGER = "perf_tests/counting/counters"
 GIT_IGNORES = re.compile(r"-(CPython|PyPy)-")
 """Folders of records that are not committed."""
 SIZES = ("small", "medium", "large", "xl", "2.7B")
+CONTEXTS = (128, 256, 512, 1024)
 
 
 @dataclass(frozen=True)
-class Answer:
-    text: str
-    source: str
+class Found:
+    """A case, and the file of the record that has it."""
+
+    cell: Cell
+    file: str
 
 
-@dataclass(frozen=True)
-class Source:
-    """One record as an answer needs it; no cells without a record."""
-
-    name: str
-    machine: str
-    cells: list[Cell]
-
-    @property
-    def models(self) -> list[Cell]:
-        return [cell for cell in self.cells if not cell.is_attention]
-
-    def says(self, text: str, known: object = True) -> Answer | None:
-        """None where nothing is known."""
-        return Answer(text, f"{self.name} ({self.machine})") if known else None
+Pair = tuple[Found, Found]
 
 
 @dataclass(frozen=True)
@@ -55,30 +45,43 @@ class Sources:
     """The files below `root`; `left_out` has a sentence for each file that is not a record."""
 
     root: Path
+    played: Played = field(default_factory=Played)
     left_out: list[str] = field(default_factory=list)
 
     @cached_property
     def records(self) -> list[StoredRecord]:
-        """Of named machines, oldest first."""
+        """Of the named machine with the newest record, newest first."""
         paths = sorted((self.root / ".benchmarks").glob("*/*.json"))
         named = (path for path in paths if not GIT_IGNORES.search(path.parent.name))
-        found = each_readable(named, self.left_out)
-        return sorted(found, key=lambda record: (str(record.data.get("datetime")), record.name))
+        found = list(each_readable(named, self.left_out))
+        found.sort(key=lambda record: (str(record.data.get("datetime")), record.name), reverse=True)
+        return [record for record in found if _folder(record) == _folder(found[0])]
 
-    def timed(self, fits: Callable[[list[Cell]], object] = bool) -> Source:
-        """The newest record whose timed cells fit."""
-        return self._newest(lambda record: [cell for cell in cells_of(record.data) if cell.is_timed], fits)
+    @property
+    def machines(self) -> list[str]:
+        """Each record with its machine."""
+        return [f"{_file(record)}: {machine_line(record.data)}" for record in self.records]
 
-    def passed(self, name: str) -> Source:
-        """The newest record with rows of that pass."""
-        return self._newest(lambda record: [cell for cell in pass_cells(record.data, name) if not cell.outcome], bool)
+    def timed(self, fits: Callable[[Cell], object] = bool) -> list[Found]:
+        """Of each case its newest timing, or why it has none."""
+        return list(_newest_of_each(self._cells(cells_of), fits))
 
-    def _newest(self, read: Callable[[StoredRecord], list[Cell]], fits: Callable[[list[Cell]], object]) -> Source:
-        for record in reversed(self.records):
-            cells = read(record)
-            if fits(cells):
-                return Source(f".benchmarks/{record.name}.json", machine_line(record.data), cells)
-        return Source("", "", [])
+    def passed(self, name: str, fits: Callable[[Cell], object] = bool) -> list[Found]:
+        """Of each case the newest result of that pass."""
+        found = self._cells(lambda data: [cell for cell in pass_cells(data, name) if not cell.outcome])
+        return list(_newest_of_each(found, fits))
+
+    def pairs(self, axis: str, base: str, other: str, fits: Callable[[Cell], object] = bool) -> list[Pair]:
+        """Timed cases that differ along one axis alone, each pair from one record, the newest that has it."""
+        pairs: dict[str, Pair] = {}
+        for record in self.records:
+            cells = [cell for cell in cells_of(record.data) if cell.is_timed and fits(cell)]
+            for one, two in pairs_along(cells, axis, base, other):
+                pairs.setdefault(one.id, (Found(one, _file(record)), Found(two, _file(record))))
+        return list(pairs.values())
+
+    def _cells(self, read: Callable[..., Iterable[Cell]]) -> Iterator[Found]:
+        return (Found(cell, _file(record)) for record in self.records for cell in read(record.data))
 
     @cached_property
     def ledger_name(self) -> str:
@@ -98,9 +101,8 @@ class Sources:
             raise KeyError(f"{self.ledger_name} has no {counter} of {phase} {case_id}")
         return value
 
-    def published(self, name: str) -> list[dict[str, str]]:
-        with (self.root / "published" / name).open(newline="", encoding="utf-8") as file:
-            return list(csv.DictReader(file))
+    def published(self, name: str) -> Sequence[Mapping[str, str]]:
+        return _table(self.root / "published" / name)
 
     @cached_property
     def shapes(self) -> dict[str, Shape]:
@@ -113,15 +115,26 @@ class Sources:
         return {size: found[size] for size in SIZES if size in found}
 
 
-@dataclass(frozen=True)
-class Question:
-    """With the command that answers it; `answer` returns None where no file has the figures."""
-
-    asked: str
-    command: str
-    answer: Callable[[Sources], Answer | None]
+@cache
+def _table(path: Path) -> tuple[Mapping[str, str], ...]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return tuple(csv.DictReader(file))
 
 
-def question(asked: str, command: str) -> Callable[[Callable[[Sources], Answer | None]], Question]:
-    """Decorates the function that answers it."""
-    return partial(Question, asked, command)
+def _newest_of_each(found: Iterable[Found], fits: Callable[[Cell], object]) -> Iterable[Found]:
+    """A case is its test and its identity; a timing goes before an outcome without one."""
+    newest: dict[str, Found] = {}
+    for one in found:
+        if fits(one.cell):
+            key = f"{one.cell.id} {one.cell.identity}"
+            if key not in newest or (newest[key].cell.outcome and not one.cell.outcome):
+                newest[key] = one
+    return newest.values()
+
+
+def _folder(record: StoredRecord) -> str:
+    return record.name.rpartition("/")[0]
+
+
+def _file(record: StoredRecord) -> str:
+    return f".benchmarks/{record.name}.json"

@@ -134,9 +134,9 @@ class Outlier:
 
 def published_peaks() -> list[PublishedPeak]:
     """Every row of the table whose conditions are known, empty cells included."""
-    conditions = _rows(CONDITIONS)
+    conditions = rows_of(CONDITIONS)
     cells = []
-    for row in _rows(TABLE):
+    for row in rows_of(TABLE):
         found = next((known for known in conditions if _is_under(row, known)), None)
         if found is not None and not row["mode"].endswith("nested"):
             cells.append(_cell(row, found))
@@ -145,7 +145,7 @@ def published_peaks() -> list[PublishedPeak]:
 
 def outlier(cell: PublishedPeak) -> Outlier | None:
     """The known reason why this cell differs from its source's others; None without one."""
-    for row in _rows(OUTLIERS):
+    for row in rows_of(OUTLIERS):
         if (
             row["source"] in cell.source
             and (cell.mode, cell.precision) == (row["mode"], row["precision"])
@@ -159,9 +159,9 @@ def outlier(cell: PublishedPeak) -> Outlier | None:
 def left_out_sources() -> list[tuple[str, str]]:
     """Sources that have peaks of whole models and no conditions, each with what is missing."""
     sources = sorted(
-        {row["source"] for row in _rows(TABLE) if row["object"].startswith("model") and "peak" in row["mode"]}
+        {row["source"] for row in rows_of(TABLE) if row["object"].startswith("model") and "peak" in row["mode"]}
     )
-    known = {row["source"] for row in _rows(CONDITIONS)}
+    known = {row["source"] for row in rows_of(CONDITIONS)}
     return [(source, _what_is_missing(source)) for source in sources if not any(name in source for name in known)]
 
 
@@ -169,7 +169,7 @@ def _what_is_missing(source: str) -> str:
     return next((reason for name, reason in LEFT_OUT.items() if name in source), "conditions unknown")
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
+def rows_of(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as lines:
         return list(csv.DictReader(lines))
 
@@ -259,7 +259,7 @@ def small_attention_peaks() -> list[AttentionPeak]:
     """
     return [
         _attention_peak(row)
-        for row in _rows(TABLE)
+        for row in rows_of(TABLE)
         if (row["object"], row["compiled"], row["status"]) == ("attention", "no", "ok")
         and row["mode"] in ("peak", "peak_forward")
         and int(row["context"]) <= SMALL_CONTEXT

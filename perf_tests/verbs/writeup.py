@@ -1,0 +1,68 @@
+"""`writeup`: the course's questions, answered from records, counters and published figures: one page, .md or .html."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from perf_tests.records.store import write_whole
+from perf_tests.records.words import without_path
+from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
+from perf_tests.views.writeup.page import as_data, markdown_page
+from perf_tests.views.writeup.played import Played
+from perf_tests.views.writeup.sources import ROOT, Sources
+
+SUFFIXES = (".md", ".html")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-o", "--output", metavar="FILE", help="write FILE.md or FILE.html instead of printing")
+    parser.add_argument("--root", type=Path, default=ROOT, help="where .benchmarks, published and perf_tests lie")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    output = arguments.output
+    if output is not None and not arguments.json and Path(output).suffix not in SUFFIXES:
+        print(f"{output}: the page is Markdown or HTML; name a file that ends in .md or .html.", file=sys.stderr)
+        return USAGE
+    try:
+        sources = Sources(arguments.root, _played())
+        text = _text(sources, output, arguments.json)
+    except (OSError, ValueError, IndexError, KeyError) as error:
+        print(f"The files below {arguments.root} do not hold what the answers need: {error}.", file=sys.stderr)
+        return UNREADABLE
+    for sentence in sources.left_out:
+        print(f"Left out: {sentence}", file=sys.stderr)
+    try:
+        if output is None:
+            print(text, end="")
+        else:
+            write_whole(Path(output), text.encode())
+    except OSError as error:
+        print(f"{output} cannot be written: {without_path(error)}; name another file with -o.", file=sys.stderr)
+        return USAGE
+    return FINDINGS if sources.left_out else FINE
+
+
+def _played() -> Played:
+    """Steps played and exercises computed, which needs torch."""
+    from numerics_tests import exercises
+    from perf_tests.prediction import writeup_peaks
+
+    return Played(
+        peaks=tuple(writeup_peaks.peaks_beside()),
+        first_steps=tuple(writeup_peaks.first_steps()),
+        orders=tuple(writeup_peaks.order_peaks()),
+        blocks=tuple(writeup_peaks.blocks()),
+        exercises=exercises.tables(),
+    )
+
+
+def _text(sources: Sources, output: str | None, as_json: bool) -> str:
+    if as_json:
+        return json.dumps(as_data(sources), indent=1) + "\n"
+    if output is None or not output.endswith(".html"):
+        return markdown_page(sources)
+    from perf_tests.views.writeup.html_page import html_page  # no other output takes the report's pieces
+
+    return html_page(sources)

@@ -1,0 +1,43 @@
+"""The write-up as one HTML file that opens from disk: the report page's style, tables and escaping, and no script."""
+
+from itertools import groupby
+
+from perf_tests.views.report.markup import STYLE, notes, paragraph, table, text
+from perf_tests.views.writeup.page import TITLE, UNKNOWN, Entry, entries, introduction, where
+from perf_tests.views.writeup.sources import Sources
+
+OWN_STYLE = """
+.command { margin: 4px 0; padding: 6px 10px; background: var(--panel); border-radius: 4px; overflow-wrap: anywhere; }
+.unknown { color: var(--faint); }
+details { margin: 12px 0; }
+li { margin: 2px 0; }
+"""
+
+
+def html_page(sources: Sources) -> str:
+    found = entries(sources)
+    anchors = {id(entry): f"q{number}" for number, entry in enumerate(found, 1)}
+    sections = [(title, list(of)) for title, of in groupby(found, lambda entry: entry.section)]
+    links = "".join(f'<a href="#s{number}">{text(title)}</a>' for number, (title, _) in enumerate(sections, 1))
+    body = "".join(map(paragraph, introduction(found))) + table(where(sources), "where")
+    for number, (title, of) in enumerate(sections, 1):
+        listed = "".join(f'<li><a href="#{anchors[id(e)]}">{text(e.question.asked)}</a></li>' for e in of)
+        body += f'<section id="s{number}"><h2>{text(title)}</h2><details><summary>{len(of)} questions</summary>'
+        body += f"<ul>{listed}</ul></details>{''.join(_entry(e, anchors[id(e)]) for e in of)}</section>"
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f"<title>{TITLE}</title><style>{STYLE.read_text(encoding='utf-8')}{OWN_STYLE}</style></head><body>"
+        f"<header><h1>{TITLE}</h1><nav>{links}</nav></header><main>{body}</main></body></html>\n"
+    )
+
+
+def _entry(entry: Entry, anchor: str) -> str:
+    shown = table(entry.table, anchor) if entry.table else paragraph(UNKNOWN, "unknown")
+    asked, command = text(entry.question.asked), text(entry.question.command)
+    return (
+        f'<section id="{anchor}"><h3>{asked}</h3><p class="command"><code>{command}</code></p>{shown}'
+        f"{notes(entry.notes)}</section>"
+    )
