@@ -63,6 +63,8 @@ def test_a_region_holds_what_lies_inside_it_in_each_direction(values: Json) -> N
     softmax = row(values["regions"], region="attention / softmax", is_backward=True)
     assert (attention["launches"], attention["seconds"]) == (5, pytest.approx(85e-6))
     assert (softmax["launches"], softmax["share_of_direction"]) == (1, pytest.approx(20 / 75))
+    for region in values["regions"]:
+        assert sum(region["seconds_by_kind"].values()) == pytest.approx(region["seconds"])
     assert row(values["regions"], region="elsewhere", is_backward=False)["launches"] == 1
 
 

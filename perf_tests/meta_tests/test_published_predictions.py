@@ -8,8 +8,6 @@ import pytest
 from model.sizes import SIZES
 from perf_tests.limits.cuda_libraries import libraries_on
 from perf_tests.limits.least_work import FLOAT32_BYTES
-from perf_tests.proofs import predicted_memory, predicted_times
-from perf_tests.proofs.published_attention import PublishedAttention, published_attention
 from perf_tests.prediction.published_peaks import (
     OUTLIERS,
     TORCH_THEN,

@@ -26,7 +26,7 @@ from perf_tests.proofs.synthetic import (
 from perf_tests.records.record import Json
 from perf_tests.verbs import writeup
 from perf_tests.views.writeup import published
-from perf_tests.views.writeup.answer import NOT_RECORDED, Answer, Figure, table_of
+from perf_tests.views.writeup.answer import NOT_RECORDED, Answer, Figure, Question, table_of
 from perf_tests.views.writeup.attention import squares_saved
 from perf_tests.views.writeup.page import SECTIONS, Entry, entries, markdown_page
 from perf_tests.views.writeup.played import Block, FirstStep, OrderPeak, PeakBeside, Played
@@ -70,7 +70,7 @@ def entry(sources: Sources, words: str) -> Entry:
     """Of the one question with these words."""
     ((section, asked),) = [(title, one) for title, of in SECTIONS.items() for one in of if words in one.asked]
     answer = asked.answer(sources)
-    return Entry(section, asked, answer, table_of(asked.asked, answer))
+    return Entry(section, asked, answer, table_of(answer))
 
 
 def here(sources: Sources, words: str) -> dict[tuple[str, ...], dict[str, str]]:
@@ -245,7 +245,8 @@ COMPUTED = (
 
 def test_every_table_of_the_five_write_ups_is_on_the_page(committed: list[Entry]) -> None:
     figures = [figure for found in committed for figure in found.answer.published]
-    shown = {(figure.column.partition(",")[0].partition(" (")[0], figure.text.rstrip("%")) for figure in figures}
+    names = [(figure, name) for figure in figures for name in (figure.column, figure.row[0])]
+    shown = {(name.partition(",")[0].partition(" (")[0], figure.text.rstrip("%")) for figure, name in names}
     written = (ROOT / "WRITEUP.md").read_text()
     missing = []
     for name, field in THEIRS:
@@ -338,7 +339,7 @@ def test_the_matrices_that_attention_saves_are_the_ledgers(attention: str, squar
 
 def test_rows_are_in_the_order_of_sizes_and_numbers() -> None:
     rows = [("large", "128"), ("small", "1024"), ("small", "256"), ("small", "not stated")]
-    found = table_of("", Answer(("Size", "Context"), [Figure(row, "here", "1") for row in rows]))
+    found = table_of(Answer(("Size", "Context"), [Figure(row, "here", "1") for row in rows]))
     assert found is not None
     assert [row[:2] for row in found.rows] == [rows[2], rows[1], rows[3], rows[0]]
 

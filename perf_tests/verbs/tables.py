@@ -37,9 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only", choices=NAMES, help="only this table; csv and jsonl have cases, " + ", ".join(COLUMNS)
     )
-    parser.add_argument(
-        "-o", "--output", metavar="FOLDER", help="one file for each table instead of printing"
-    )
+    parser.add_argument("-o", "--output", metavar="FOLDER", help="one file for each table instead of printing")
     parser.add_argument("--storage", type=Path, default=Path(".benchmarks"), help="where records are (.benchmarks)")
     add_choice(parser)
 

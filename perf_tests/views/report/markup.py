@@ -69,9 +69,10 @@ def rows_table(
     kinds = [_class(_kind(column, place < label_columns)) for place, column in enumerate(header)]
     heads = "".join(f'<th scope="col"{kind}>{text(column)}</th>' for kind, column in zip(kinds, header, strict=True))
     body = "".join(_row(row, kinds) for row in rows)
+    caption = f"<caption>{text(title)}</caption>" if title else ""
     return (
         f'<div class="scroll" id="table-{text(name)}"><table class="labels{label_columns}">'
-        f"<caption>{text(title)}</caption><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
+        f"{caption}<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
         f"{notes([line for line in said if line])}"
     )
 

@@ -59,12 +59,12 @@ def files_of(found: Iterable[str]) -> list[str]:
     return distinct(name for name in found if name)
 
 
-def table_of(title: str, answer: Answer) -> Table | None:
-    """Our columns first; None without any figure."""
+def table_of(answer: Answer) -> Table | None:
+    """Our columns first, some of them others' too where a label says whose a row is; None without any figure."""
     if not answer.is_known:
         return None
     ours = distinct(figure.column for figure in answer.here) or [HERE]
-    theirs = distinct(figure.column for figure in answer.published)
+    theirs = [column for column in distinct(figure.column for figure in answer.published) if column not in ours]
     texts: dict[tuple[str, ...], dict[str, list[str]]] = {}
     for figure in (*answer.here, *answer.published):
         texts.setdefault(figure.row, {}).setdefault(figure.column, []).append(figure.text)
@@ -72,7 +72,7 @@ def table_of(title: str, answer: Answer) -> Table | None:
         (*row, *_ours(of, ours), *(" / ".join(distinct(of.get(column, [DASH]))) for column in theirs))
         for row, of in sorted(texts.items(), key=lambda item: tuple(map(_place, item[0])))
     ]
-    return Table("figures", title, (*answer.labels, *ours, *theirs), len(answer.labels), tuple(rows), ())
+    return Table("figures", "", (*answer.labels, *ours, *theirs), len(answer.labels), tuple(rows), ())
 
 
 def _ours(texts: dict[str, list[str]], columns: Sequence[str]) -> list[str]:

@@ -9,6 +9,8 @@ from perf_tests.views.writeup.sources import Sources
 OWN_STYLE = """
 .command { margin: 4px 0; padding: 6px 10px; background: var(--panel); border-radius: 4px; overflow-wrap: anywhere; }
 .unknown { color: var(--faint); }
+.scroll { max-height: none; }
+th { min-width: 6.5rem; }
 details { margin: 12px 0; }
 li { margin: 2px 0; }
 """
@@ -16,14 +18,17 @@ li { margin: 2px 0; }
 
 def html_page(sources: Sources) -> str:
     found = entries(sources)
-    anchors = {id(entry): f"q{number}" for number, entry in enumerate(found, 1)}
-    sections = [(title, list(of)) for title, of in groupby(found, lambda entry: entry.section)]
-    links = "".join(f'<a href="#s{number}">{text(title)}</a>' for number, (title, _) in enumerate(sections, 1))
+    sections = {title: list(of) for title, of in groupby(found, lambda entry: entry.section)}
+    links = "".join(f'<a href="#{_anchor(title)}">{text(title)}</a>' for title in sections)
     body = "".join(map(paragraph, introduction(found))) + table(where(sources), "where")
-    for number, (title, of) in enumerate(sections, 1):
-        listed = "".join(f'<li><a href="#{anchors[id(e)]}">{text(e.question.asked)}</a></li>' for e in of)
-        body += f'<section id="s{number}"><h2>{text(title)}</h2><details><summary>{len(of)} questions</summary>'
-        body += f"<ul>{listed}</ul></details>{''.join(_entry(e, anchors[id(e)]) for e in of)}</section>"
+    for title, of in sections.items():
+        anchors = [f"{_anchor(title)}-{number}" for number in range(1, len(of) + 1)]
+        listed = "".join(
+            f'<li><a href="#{anchor}">{text(entry.question.asked)}</a></li>'
+            for anchor, entry in zip(anchors, of, strict=True)
+        )
+        body += f'<section id="{_anchor(title)}"><h2>{text(title)}</h2><details><summary>{len(of)} questions</summary>'
+        body += f"<ul>{listed}</ul></details>{''.join(map(_entry, of, anchors))}</section>"
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -39,5 +44,10 @@ def _entry(entry: Entry, anchor: str) -> str:
     asked, command = text(entry.question.asked), text(entry.question.command)
     return (
         f'<section id="{anchor}"><h3>{asked}</h3><p class="command"><code>{command}</code></p>{shown}'
-        f"{notes(entry.notes)}</section>"
+        f"{''.join(map(paragraph, entry.sentences))}{notes(entry.origin)}</section>"
     )
+
+
+def _anchor(title: str) -> str:
+    """The name of a section in links and in the names of its CSV files."""
+    return title.lower().replace(" ", "-")

@@ -46,11 +46,14 @@ class Entry:
     table: Table | None
 
     @property
-    def notes(self) -> list[str]:
-        """A sentence made of the figures, one why, and where they come from."""
-        answer = self.answer
-        files = [f"From {', '.join(answer.files)}."] if answer.is_known and answer.files else []
-        return [*filter(None, [answer.said]), self.question.why, *files]
+    def sentences(self) -> list[str]:
+        """One made of the figures, and one why."""
+        return [*filter(None, [self.answer.said]), self.question.why]
+
+    @property
+    def origin(self) -> list[str]:
+        """Where the figures come from."""
+        return [f"From {', '.join(self.answer.files)}."] if self.table and self.answer.files else []
 
 
 def entries(sources: Sources) -> list[Entry]:
@@ -58,7 +61,7 @@ def entries(sources: Sources) -> list[Entry]:
     for title, questions in SECTIONS.items():
         for question in questions:
             answer = question.answer(sources)
-            found.append(Entry(title, question, answer, table_of(question.asked, answer)))
+            found.append(Entry(title, question, answer, table_of(answer)))
     return found
 
 
@@ -92,7 +95,7 @@ def markdown_page(sources: Sources) -> str:
             lines.append(f"## {section}\n")
         lines += [f"### {entry.question.asked}\n", f"    {entry.question.command}\n"]
         lines += _markdown_table(entry.table) if entry.table else [f"{UNKNOWN}\n"]
-        lines += [f"{wrapped(note)}\n" for note in entry.notes]
+        lines += [f"{wrapped(note)}\n" for note in (*entry.sentences, *entry.origin)]
     return "\n".join(lines)
 
 

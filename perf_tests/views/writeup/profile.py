@@ -7,7 +7,7 @@ from perf_tests.records.record import Json
 from perf_tests.views.tables.cells import Cell, finite, inside, rows_in
 from perf_tests.views.tables.digits import significant
 from perf_tests.views.writeup import published
-from perf_tests.views.writeup.answer import Answer, Figure, files_of, question
+from perf_tests.views.writeup.answer import HERE, Answer, Figure, files_of, question
 from perf_tests.views.writeup.sources import Found, Sources
 from perf_tests.views.writeup.timing import E2E, SIZE_CONTEXT, place, plain
 
@@ -87,7 +87,7 @@ def profiler_and_clock(sources: Sources) -> Answer:
     return Answer((*SIZE_CONTEXT, "Phase"), here, others, files_with(found, E2E))
 
 
-PASS_KERNEL = ("Pass", "Kernel")
+WHOSE_KERNEL = ("Whose", "Case", "Kernel")
 
 
 def _top_kernels(sources: Sources, phase: str, fits: Callable[[Json], bool]) -> Answer:
@@ -95,11 +95,16 @@ def _top_kernels(sources: Sources, phase: str, fits: Callable[[Json], bool]) -> 
     here = []
     for one in found:
         for kernel in islice(filter(fits, rows_in(one.cell.info, "kernels")), TOP):
-            row = (f"{phase}, {name_of(one.cell)}", str(kernel.get("name"))[:NAME_CHARACTERS])
-            here.append(Figure(row, "calls", f"{finite(kernel.get('calls')) or 0:g}"))
-            here.append(Figure(row, "mean (us)", significant((finite(kernel.get("mean_seconds")) or 0.0) * 1e6)))
-            here.append(Figure(row, "of kernel time", percent(finite(kernel.get("share")))))
-    return Answer(PASS_KERNEL, here, _published_kernels(sources, phase, fits), files_with(found, KERNELS))
+            row = (HERE, name_of(one.cell), str(kernel.get("name"))[:NAME_CHARACTERS])
+            calls, mean = (finite(kernel.get(name)) or 0.0 for name in ("calls", "mean_seconds"))
+            share = percent(finite(kernel.get("share")))
+            here += _row_of(row, f"{calls:g}", significant(mean * 1e6), share)
+    return Answer(WHOSE_KERNEL, here, _published_kernels(sources, phase, fits), files_with(found, KERNELS))
+
+
+def _row_of(row: tuple[str, ...], calls: str, mean: str, share: str) -> list[Figure]:
+    texts = {"calls": calls, "mean (us)": mean, "of kernel time": share}
+    return [Figure(row, column, text) for column, text in texts.items() if text]
 
 
 def _published_kernels(sources: Sources, phase: str, fits: Callable[[Json], bool]) -> list[Figure]:
@@ -108,14 +113,10 @@ def _published_kernels(sources: Sources, phase: str, fits: Callable[[Json], bool
         is_listed = not row["kernel"].startswith(("ALL", "gap", "CUDA"))
         kind = "matrix product" if "gemm" in row["kernel"] else "other"
         if is_listed and fits({"kind": kind}):
-            name = (
-                f"{phase}, {row['size'] or 'size not stated'} {row['context']}".strip(),
-                row["kernel"][:NAME_CHARACTERS],
-            )
-            calls, mean, share = row["calls"], row["avg_us"], row["pct_of_gpu_time"]
-            figures += [Figure(name, published.column(row, "", "calls"), calls)] if calls else []
-            figures += [Figure(name, published.column(row, "us", "mean"), mean)] if mean else []
-            figures += [Figure(name, published.column(row, "", "of kernel time"), f"{share}%")] if share else []
+            case = f"{row['size'] or published.NOT_STATED} {row['context']}".strip()
+            name = (published.column(row), case, row["kernel"][:NAME_CHARACTERS])
+            share = row["pct_of_gpu_time"]
+            figures += _row_of(name, row["calls"], row["avg_us"], f"{share}%" if share else "")
     return figures
 
 

@@ -21,7 +21,6 @@ SHORT_WARM_UP = ("0", "1")
 class WriteUp:
     name: str
     repository: str
-    """Empty where the tables name none."""
     gpus: tuple[str, ...]
 
 
@@ -51,15 +50,15 @@ def write_ups(sources: Sources) -> list[WriteUp]:
     """The five, with what their tables name."""
     repositories: dict[str, str] = {name: repository for repository, name in NAMES.items()}
     cards: dict[str, list[str]] = {}
-    for table in ("e2e_timing.csv", "attention_timing.csv", "memory.csv", "kernels.csv", "gemm_share.csv"):
-        for row in filter(is_write_up, sources.published(table)):
-            name = name_of(row)
-            inside = re.search(r"\(([\w.-]+/[\w.-]+)", row["source"])
-            if inside:
-                repositories.setdefault(name, inside[1])
-            known = cards.setdefault(name, [])
-            known += [row["gpu"]] if row["gpu"] not in known else []
-    return [WriteUp(name, repositories.get(name, ""), tuple(cards[name])) for name in sorted(cards)]
+    for row in filter(is_write_up, sources.published("e2e_timing.csv")):
+        name = name_of(row)
+        inside = re.search(r"\(([\w.-]+/[\w.-]+)", row["source"])
+        if inside:
+            repositories.setdefault(name, inside[1])
+        known = cards.setdefault(name, [])
+        card = row["gpu"].partition(" (")[0] + ("" if row["gpu_basis"].startswith("stated") else ", inferred")
+        known += [card] if card not in known else []
+    return [WriteUp(name, repositories.get(name, NOT_STATED), tuple(cards[name])) for name in sorted(cards)]
 
 
 def matching(
