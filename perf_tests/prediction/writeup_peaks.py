@@ -47,7 +47,7 @@ def first_steps() -> Iterator[FirstStep]:
     for batch_size in BATCHES:
         for context in COURSE_CONTEXTS:
             case = replace(step(FIRST_STEP_SIZE, context), batch_size=batch_size)
-            first, later = (counters_of(case, first_step=is_first).peak_bytes for is_first in (True, False))
+            first, later = (counters_of(replace(case, phase=phase)).peak_bytes for phase in ("first_step", "full_step"))
             yield FirstStep(FIRST_STEP_SIZE, context, batch_size, case.precision, first, later)
 
 
