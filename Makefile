@@ -15,7 +15,7 @@ CPU_INDEX := https://download.pytorch.org/whl/cpu
 # Whether there is an NVIDIA driver. Some virtual machines hide its file.
 NVIDIA := $(or $(wildcard /proc/driver/nvidia/version),$(shell nvidia-smi -L >/dev/null 2>&1 && echo yes))
 
-.PHONY: help how-long perf baseline gate ledger report pictures writeup nsys test test-tools-a-to-q test-tools-r-to-z test-suites readers lint proofs trials mutants triton-example clean wheels offline expedition
+.PHONY: help how-long perf baseline gate ledger report pictures writeup ranks nsys test test-tools-a-to-q test-tools-r-to-z test-suites readers lint proofs trials mutants triton-example clean wheels offline expedition
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
@@ -31,6 +31,11 @@ baseline: $(INSTALLED)  ## record LAUNCHES launches of this commit, for `python 
 
 ledger: $(INSTALLED)  ## exact counters against their ledger; of your own: make ledger MODEL=hf:CONFIG.json
 	$(BIN)/pytest perf_tests/test_counters.py $(if $(MODEL),--model "$(MODEL)") $(ARGS)
+
+RANKS ?= 2
+
+ranks: $(INSTALLED)  ## several ranks that share a model, on this machine: make ranks RANKS=2
+	$(BIN)/torchrun --standalone --nproc-per-node $(RANKS) -m pytest perf_tests --parallel none,ddp,fsdp2 $(ARGS)
 
 report: $(INSTALLED)  ## write report.html, one page over the recorded runs
 	$(BIN)/python -m perf_tests report -o report.html $(ARGS)

@@ -10,7 +10,7 @@ from perf_tests.verbs.output import OutputError, end_without_output, watched_out
 
 VERBS = (
     "audit", "bisect", "compare", "gate", "history", "kernels", "merge", "predict", "replay", "report", "run",
-    "tables", "writeup",
+    "scaling", "tables", "writeup",
 )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from perf_tests.own.model import OwnModel, configured_shape
 from perf_tests.own.named import from_its_repository
 from perf_tests.own.optimizer import OwnOptimizer, own_optimizer
 from perf_tests.phases import ATTENTION_ALONE, EXAMINED, FIRST_STEP, FULL_STEP, LANGUAGE_MODEL, PHASES, Phase
+from perf_tests.ranks.sharing import Sharing
 
 DEFAULT_ZERO_GRAD = "before-forward"
 
@@ -94,9 +95,11 @@ class LanguageModelCase(_OfAPhase):
     """When a step clears gradients, as typed."""
     holds_former_pass: bool = False
     """Whether the user's loop still holds the outputs of the pass before; the suite's own never does."""
+    sharing: Sharing | None = None
+    """How ranks share it; None on one device."""
     axes: ClassVar = {
         "model_size": "sizes", "context_length": "contexts", "precision": "precisions", "attention": "attentions",
-        "execution": "executions", "checkpoint": "checkpoints", "batch_size": "batch_sizes",
+        "execution": "executions", "checkpoint": "checkpoints", "batch_size": "batch_sizes", "parallel": "parallels",
     }  # fmt: skip
 
     @classmethod
@@ -113,7 +116,8 @@ class LanguageModelCase(_OfAPhase):
             model=settings.model or "ours",
             model_arguments=settings.model_arguments,
             zero_grad=settings.zero_grad if "zero_grad" in EXAMINED[phase].timed else DEFAULT_ZERO_GRAD,
-            **{name: axes[name] for name in cls.axes if name not in ("model_size", "batch_size")},
+            sharing=None if axes.get("parallel") is None else Sharing.of(axes["parallel"]),
+            **{name: axes[name] for name in cls.axes if name not in ("model_size", "batch_size", "parallel")},
         )
 
     @classmethod
@@ -133,6 +137,7 @@ class LanguageModelCase(_OfAPhase):
         execution: str = "eager",
         checkpoint: str = "none",
         batch_size: int | None = None,
+        parallel: str | None = None,
     ) -> str:
         """`small-ctx128-bf16-naive`; an axis at its default adds nothing, so that a new axis renames no old case.
 
@@ -146,10 +151,12 @@ class LanguageModelCase(_OfAPhase):
             parts.append(f"checkpoint-{checkpoint}")
         if batch_size not in (None, 4):
             parts.append(f"batch{batch_size}")
+        if parallel is not None:
+            parts.append(parallel)
         return "-".join(parts)
 
     def identity(self) -> dict[str, Any]:
-        known = identity_from(LanguageModelIdentity, self, self.config)
+        known = identity_from(LanguageModelIdentity, self, self.config, self.sharing)
         if self.own_optimizer is not None:
             known["optimizer"] = self.own_optimizer.in_identity
         if self.own is None:
@@ -182,18 +189,34 @@ class LanguageModelCase(_OfAPhase):
 
     @property
     def tokens(self) -> int:
-        return self.batch_size * self.context_length
+        """Of a round, on all ranks together."""
+        return (self.global_batch_size or self.batch_size) * self.context_length
+
+    @property
+    def global_batch_size(self) -> int | None:
+        if self.sharing is None:
+            return None
+        return self.batch_size * (self.sharing.world if self.sharing.scaling == "weak" else 1)
+
+    @property
+    def per_rank_batch_size(self) -> int | None:
+        return None if self.sharing is None else (self.global_batch_size or 0) // self.sharing.world
+
+    @property
+    def backend(self) -> str | None:
+        """What carries bytes between its ranks."""
+        return None if self.sharing is None else "nccl" if self.device == "cuda" else "gloo"
 
     @property
     def forward_flops(self) -> int:
         if self.own is not None:
             raise TypeError(f"what {self.model} computes is counted, not known in closed form.")
-        return self.config.forward_flops(self.batch_size, self.context_length)
+        return self.config.forward_flops(self.global_batch_size or self.batch_size, self.context_length)
 
     @property
     def built_from(self) -> tuple[Any, ...]:
         """Cases with equal values share one model."""
-        return (self.own, self.config, self.attention, self.execution, self.checkpoint, self.device)
+        return (self.own, self.config, self.attention, self.execution, self.checkpoint, self.device, self.sharing)
 
 
 @dataclass(frozen=True)
@@ -244,6 +267,11 @@ def family_of(names: Container[str]) -> type[Case]:
     return AttentionCase if is_attention(names) else LanguageModelCase
 
 
+def sharing_of(case: Case | None) -> Sharing | None:
+    """How ranks share it; None on one device."""
+    return case.sharing if isinstance(case, LanguageModelCase) else None
+
+
 def own_model(settings: Settings) -> OwnModel | None:
     return None if settings.model is None else OwnModel(settings.model, settings.model_arguments)
 
@@ -274,7 +302,7 @@ def is_inside(identity: dict[str, Any], settings: Settings) -> bool:
         return False
     in_rows = from_its_repository
     model = in_rows(settings.model or "ours")
-    values = {**identity, "model_size": identity.get("size")}
+    values = {**identity, "model_size": identity.get("size"), "parallel": Sharing.label_in(identity)}
     settings = replace(
         settings,
         sizes=tuple(map(size_label, settings.sizes)),

@@ -8,7 +8,7 @@ from perf_tests.cases import LanguageModelCase
 
 
 def check_logits(logits_BTV: Tensor, case: LanguageModelCase) -> None:
-    wanted = (case.batch_size, case.context_length, case.config.vocab_size)
+    wanted = (case.per_rank_batch_size or case.batch_size, case.context_length, case.config.vocab_size)
     assert tuple(logits_BTV.shape) == wanted, f"logits have the shape {tuple(logits_BTV.shape)}, not {wanted}"
     _check_finite(logits_BTV, "logits")
 

@@ -1,6 +1,6 @@
 """The fixtures of a benchmark: its case, its model and inputs, and its measure."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
@@ -14,7 +14,7 @@ from perf_tests.bench.inputs import AttentionInputs, Batch, axis
 from perf_tests.bench.models import ModelShelf, forget
 from perf_tests.bench.stash import CASE, OTHER_MEASURE, PASS, WORKBENCH
 from perf_tests.bench.workbench import Workbench
-from perf_tests.cases import AttentionCase, Case, LanguageModelCase
+from perf_tests.cases import AttentionCase, Case, LanguageModelCase, sharing_of
 from perf_tests.counting.case_counters import parameters_of
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.gpu_health import RoundHealth
@@ -38,7 +38,7 @@ def workbench(request: pytest.FixtureRequest) -> Workbench:
 
 @pytest.fixture(scope="session")
 def shelf(workbench: Workbench) -> Iterator[ModelShelf]:
-    shelf = ModelShelf(workbench.device, workbench.settings.seed)
+    shelf = ModelShelf(workbench.device, workbench.settings.seed, workbench.groups)
     yield shelf
     shelf.clear()
 
@@ -50,6 +50,7 @@ attention = axis("attention")
 execution = axis("execution")
 checkpoint = axis("checkpoint")
 batch_size = axis("batch_size")
+parallel = axis("parallel")
 
 
 @pytest.fixture
@@ -62,6 +63,7 @@ def case(
     execution: str,
     checkpoint: str,
     batch_size: int | None,
+    parallel: str | None,
 ) -> Case:
     """What the axes describe; the plugin made it from the same values."""
     return request.node.stash[CASE]
@@ -89,8 +91,10 @@ def training(case: LanguageModelCase, workbench: Workbench, shelf: ModelShelf) -
 @pytest.fixture
 def batch(case: LanguageModelCase, workbench: Workbench) -> Batch:
     generator = torch.Generator().manual_seed(workbench.settings.seed)
-    shape = (case.batch_size, case.context_length + 1)
+    shape = (case.global_batch_size or case.batch_size, case.context_length + 1)
     tokens = torch.randint(case.config.vocab_size, shape, generator=generator)
+    if case.sharing is not None and workbench.groups is not None:
+        tokens = workbench.groups.part_of(tokens, case.sharing)
     tokens = tokens.to(workbench.device.torch_device)
     return Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
 
@@ -125,7 +129,14 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
     if other_measure is not None:
         yield other_measure(request.node, workbench)
         return
-    measure = TimedMeasure(
+    kind: Callable[..., TimedMeasure] = TimedMeasure
+    if isinstance(case, LanguageModelCase) and case.sharing is not None:
+        # Imported late: distributed tensors take torch seconds to load.
+        from perf_tests.measures.ranked import RankedMeasure
+
+        training = request.getfixturevalue("training")
+        kind = partial(RankedMeasure, case=case, sharing=case.sharing, training=training)
+    measure = kind(
         benchmark,
         workbench.clock,
         workbench.device,
@@ -144,11 +155,12 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
 
 
 def _row(case: Case, workbench: Workbench) -> Row:
+    sharing = sharing_of(case)
     return Row(
         case,
         conditions=_conditions(case, workbench),
-        matmul_flops_per_second=workbench.ceiling(case.precision),
-        expectation=workbench.expect(case),
+        matmul_flops_per_second=workbench.ceiling(case.precision) * (sharing.world if sharing else 1),
+        expectation=None if sharing else workbench.expect(case),
         measure_ceiling_again=workbench.measure_ceiling_again,
         available_bytes=workbench.budget_bytes,
     )

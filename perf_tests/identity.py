@@ -37,6 +37,25 @@ class LanguageModelIdentity:
     """`depth=3, width=192`, as given to the factory of --model."""
     model_digest: str | None = None
     """Of these arguments and of the values of a configuration, never of source; None without either."""
+    parallel: str | None = None
+    """How ranks share the model; this and all that follow are None on one device."""
+    world: int | None = None
+    """Ranks of the case."""
+    nodes: int | None = None
+    mesh: str | None = None
+    """`data=2`: the dimensions of the ranks with their sizes."""
+    backend: str | None = None
+    """`gloo` or `nccl`."""
+    scaling: str | None = None
+    """`strong`: the ranks divide `batch_size`; `weak`: each has as much."""
+    global_batch_size: int | None = None
+    per_rank_batch_size: int | None = None
+    bucket_bytes: int | None = None
+    """Of gradients in one all-reduce; None is PyTorch's default, and for what has no buckets."""
+    reshard: bool | None = None
+    """Whether FSDP2 frees gathered parameters after the forward pass; None for what gathers none."""
+    reduce_dtype: str | None = None
+    """Of gradients on their way between ranks."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +75,11 @@ class AttentionIdentity:
 
 Identity = type[LanguageModelIdentity] | type[AttentionIdentity]
 
+OF_RANKS = ("world", "nodes", "bucket_bytes")
+"""Counts of which fewer may need more memory: fewer ranks share it."""
+
 DIMENSIONS = {field.name for family in (LanguageModelIdentity, AttentionIdentity) for field in fields(family)
-              if field.type in (int, int | None)}  # fmt: skip
+              if field.type in (int, int | None)} - set(OF_RANKS)  # fmt: skip
 """Fields whose smaller values need no more memory."""
 
 OF_A_PHASE = ("phase", "optimizer", "zero_grad_policy")

@@ -25,6 +25,8 @@ from perf_tests.own.hugging_face import check_configuration, is_configuration, s
 from perf_tests.own.model import argument
 from perf_tests.own.named import check_name
 from perf_tests.phases import PHASES, ZERO_GRAD
+from perf_tests.ranks import sharing
+from perf_tests.ranks.launched import Launched, launched
 
 PHASE_LABELS = tuple(dict.fromkeys(phase.label for phase in PHASES.values()))
 CONTEXTS = (128, 256, 512, 1024)
@@ -283,6 +285,16 @@ OPTIONS = (
            "nn.Module, or hf:CONFIG.json", "the suite's model", own_model),
     Option("--model-arg", "an argument of the factory of --model, or a value of the configuration; repeatable",
            parse=own_arguments, metavar="NAME=VALUE", is_repeatable=True),
+    Option("--parallel", f"under torchrun: how ranks share a language model: {', '.join(sharing.PARALLEL)}", "none",
+           partial(some_of, sharing.PARALLEL)),
+    Option("--world", "with --parallel: ranks of a case, the first of those started", "all of them",
+           partial(whole_numbers, ())),
+    Option("--scaling", "with --parallel: strong divides the batch among the ranks, weak gives each a whole one",
+           "strong", partial(some_of, sharing.SCALING)),
+    Option("--bucket-mb", "with ddp and zero1: MiB of gradients in one all-reduce", "PyTorch's, 25",
+           partial(whole_numbers, (1, 25, 100))),
+    Option("--reshard", "with fsdp2: whether a block's parameters are freed after its forward pass: yes, no", "yes",
+           partial(some_of, ("yes", "no"))),
     Option("--kernels",
            "also trace each case after the timings: kernels, launches, gaps, one attention layer by part"),
     Option("--memory", "also examine the memory of each case in its own process: peaks, saved tensors, largest blocks; "
@@ -357,6 +369,8 @@ class Settings:
     """Records without it cleared them there."""
     shard: tuple[int, int] | None = None
     """(K, N): share K of N of the grid, counted from 1."""
+    parallels: tuple[str | None, ...] = (None,)
+    """Labels of the ways in which ranks share a model; None is one device."""
 
     @property
     def device_type(self) -> str:
@@ -389,6 +403,10 @@ def typed_or(config: pytest.Config, name: str, default: Any) -> Any:
 def read_settings(config: pytest.Config) -> Settings:
     """The options of this run, defaults filled in; raises pytest.UsageError naming the option at fault."""
     device = typed_or(config, "--device", None)
+    if device.type == "cuda" and config.getoption("--parallel") is not None:
+        from perf_tests.ranks.devices import own_gpu  # late: only ranks need it
+
+        device = own_gpu()
 
     def given(name: str, on_cpu: Any, on_gpu: Any = None) -> Any:
         return typed_or(config, name, on_gpu if device.type == "cuda" and on_gpu is not None else on_cpu)
@@ -401,7 +419,8 @@ def read_settings(config: pytest.Config) -> Settings:
     is_gate = any(config.getoption(name) is not None for name in ("--against", "--against-option"))
     model = given("--model", None)
     attentions = given("--attention", ("naive",))
-    alone = model is None or any(config.getoption(name) is not None for name in ("--head-dim", "--sequence-length"))
+    alone = any(config.getoption(name) is not None for name in ("--head-dim", "--sequence-length"))
+    alone |= model is None and config.getoption("--parallel") is None
     _refuse_with_own_model(config, model, alone)
     sizes = _sizes(given, model, is_gate)
     if model is None:
@@ -422,7 +441,8 @@ def read_settings(config: pytest.Config) -> Settings:
         nvtx=_nvtx(config, passes),
         cold_cache=bool(config.getoption("--cold-cache")),
         shard=given("--shard", None),
-        threads=given("--threads", None) or physical_cores(),
+        parallels=_parallels(given),
+        threads=given("--threads", None) or cores_of_a_rank(config.getoption("--parallel") is not None),
         **{
             **{field.name: given(*field.metadata["option"]) for field in fields(Settings) if field.metadata},
             **({} if alone else {"head_dims": (), "sequence_lengths": ()}),
@@ -435,6 +455,20 @@ def _sizes(given: Callable[..., Any], model: str | None, is_gate: bool) -> tuple
         return (size_name(model),)
     # A gate measures each case dozens of times, and all of `small` would take it an hour on a CPU.
     return tuple(given("--size", ("small-2layers",) if is_gate else ("small",), GPU_SIZES))
+
+
+OF_RANKS = ("--parallel", "--world", "--scaling", "--bucket-mb", "--reshard")
+
+
+def asks_for_ranks(config: pytest.Config) -> bool:
+    """Whether anything typed is for several ranks, or several were started."""
+    return (launched() or Launched()).world > 1 or any(config.getoption(name) is not None for name in OF_RANKS)
+
+
+def _parallels(given: Callable[..., Any]) -> tuple[str | None, ...]:
+    worlds = given("--world", None) or ((launched() or Launched()).world,)
+    scaling, reshard = given("--scaling", ("strong",)), given("--reshard", ("yes",))
+    return sharing.labels(given("--parallel", ("none",)), worlds, scaling, given("--bucket-mb", ()), reshard)
 
 
 def _refuse_with_own_model(config: pytest.Config, model: str | None, alone: bool) -> None:
@@ -452,6 +486,12 @@ def _refuse_with_own_model(config: pytest.Config, model: str | None, alone: bool
     for option, reason in ours.items():
         if config.getoption(option) is not None:
             raise pytest.UsageError(f"{option} does not apply: {reason}.")
+
+
+def cores_of_a_rank(is_shared: bool) -> int:
+    """Physical cores of this process; the ranks of a machine divide them."""
+    ranks_here = (launched() or Launched()).local_world if is_shared else 1
+    return max(1, physical_cores() // ranks_here)
 
 
 def physical_cores() -> int:

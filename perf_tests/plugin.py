@@ -3,6 +3,7 @@
 import gc
 import sys
 from collections.abc import Generator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -22,6 +23,7 @@ from perf_tests.bench.stash import (
     OTHER_MEASURE,
     OUTCOME,
     PASS,
+    PEERS,
     PLACES,
     REPOSITORY,
     SAVING,
@@ -29,7 +31,7 @@ from perf_tests.bench.stash import (
     WORKBENCH,
 )
 from perf_tests.instruments.host_memory import uncap_address_space
-from perf_tests.options import PASSES, add_options, read_settings
+from perf_tests.options import PASSES, add_options, asks_for_ranks, read_settings
 from perf_tests.own.guard import OwnModelError
 from perf_tests.own.repository import UNDER_TEST, repository_of
 from perf_tests.phases import EXAMINED, place_of
@@ -60,6 +62,10 @@ def pytest_configure(config: pytest.Config) -> None:
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
     sys.dont_write_bytecode |= not repository.holds_suite  # beside their files
+    if asks_for_ranks(config):
+        from perf_tests.run import together
+
+        together.begin(config)
     config.stash[SAVING] = benchmark_options.take_over(config, repository.root / ".benchmarks")
 
 
@@ -67,12 +73,27 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     # The imported modules stay; without this every full garbage collection of the run walks them.
     gc.freeze()
     stash = session.config.stash
-    stash[SETTINGS] = read_settings(session.config)
-    try:
-        stash[AGAINST] = read_against(session.config, stash[SETTINGS], stash[SAVING])
-    except ValueError as error:
-        raise pytest.UsageError(str(error)) from error
-    recording.read_run_options(session.config)
+    with _agreed(stash, "settings"):
+        stash[SETTINGS] = read_settings(session.config)
+        try:
+            stash[AGAINST] = read_against(session.config, stash[SETTINGS], stash[SAVING])
+        except ValueError as error:
+            raise pytest.UsageError(str(error)) from error
+        recording.read_run_options(session.config)
+    if PEERS in stash:
+        from perf_tests.run import together
+
+        together.compare_starts(session.config, stash[PEERS], recording.source_digest(stash[REPOSITORY]))
+
+
+def _agreed(stash: pytest.Stash, topic: str) -> AbstractContextManager[None]:
+    """In a run on several ranks, a usage error inside on any of them ends all; rank 0 says it."""
+    if PEERS not in stash:
+        return nullcontext()
+    # Imported late, as wherever ranks begin: a run on one device must not start later for it.
+    from perf_tests.run import together
+
+    return together.agreed(stash[PEERS], topic)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -154,8 +175,12 @@ def _collect(session: pytest.Session, config: pytest.Config, items: list[pytest.
     if benchmarks and config.stash[SETTINGS].shard is not None:
         benchmarks = _share_of(config, benchmarks)
     if benchmarks and not config.option.collectonly and not session.testsfailed:
-        with config.stash[TERMINATION].waiting():
+        with config.stash[TERMINATION].waiting(), _agreed(config.stash, "ready"):
             benchmarks = recording.get_ready(config, benchmarks)
+        if PEERS in config.stash:
+            from perf_tests.run import together
+
+            benchmarks = together.planned(config, config.stash[PEERS], benchmarks)
         if config.stash[AGAINST] is not None:
             # Imported late: its statistics load scipy, which would slow the start of every other run.
             from perf_tests.run import gate

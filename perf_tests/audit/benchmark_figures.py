@@ -95,6 +95,8 @@ def _work(info: dict[str, Any]) -> tuple[Work | None, str]:
         return None, "no identity: neither phase nor shape of what was timed"
     if info.get("model", "ours") != "ours":
         return None, "a model of one's own, whose work no formula knows"
+    if info.get("parallel") is not None:
+        return None, "shared by several ranks, whose time is no single device's"
     try:
         if is_attention(info):
             return AttentionWork(*_counts(info, "batch_size", "sequence_length", "head_dim")), ""

@@ -1,7 +1,9 @@
 """The model under test: built once for the cases that share it, and reset before each."""
 
 import gc
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -16,6 +18,10 @@ from perf_tests.instruments.device import Device
 from perf_tests.own.attention import attention_named
 from perf_tests.own.check import check_values_of
 from perf_tests.own.optimizer import check_a_step, own_optimizer
+from perf_tests.ranks.sharing import Sharing
+
+if TYPE_CHECKING:  # only several ranks need it
+    from perf_tests.ranks.groups import Groups
 
 
 @dataclass
@@ -24,6 +30,8 @@ class ModelShelf:
 
     device: Device
     seed: int
+    groups: "Groups | None" = None
+    """Of a run on several ranks."""
     builds: int = 0
     _built_from: tuple[object, ...] | None = None
     _model: nn.Module | None = None
@@ -36,7 +44,7 @@ class ModelShelf:
 
         `optimizer` says how AdamW runs where the case has no other. Raises OwnModelError.
         """
-        if self._built_from != case.built_from:
+        if self._built_from != case.built_from or case.sharing is not None:
             self.clear()
         model, own = self._initial(case), case.own_optimizer
         if own is not None and (tried := (own, case.built_from)) not in self._tried:
@@ -52,7 +60,14 @@ class ModelShelf:
         # Earlier revisions of `Training`, which the gate measures too, know the default alone.
         order = {} if case.zero_grad == DEFAULT_ZERO_GRAD else {"zero_grad": case.zero_grad}
         device = self.device.torch_device
-        training = Training(executed(model, case.execution), precision, device, implementation, **order)
+
+        def train(model: nn.Module) -> Training:
+            return Training(executed(model, case.execution), precision, device, implementation, **order)
+
+        if case.sharing is not None:
+            self._model = None  # its parameters become the ranks', and its groups must not outlive the case
+            return shared(model, case.sharing, self.groups, train)
+        training = train(model)
         if own is not None:
             own.put_into(training, model)
         return training
@@ -99,6 +114,17 @@ def executed(model: nn.Module, execution: str) -> nn.Module:
         return model
     # Earlier revisions of `compiled`, which the gate measures too, take no mode.
     return compiled(model) if execution == "compiled" else compiled(model, mode=execution)
+
+
+def shared(
+    model: nn.Module, sharing: Sharing, groups: "Groups | None", train: Callable[[nn.Module], Training]
+) -> Training:
+    """`model` in training on the ranks of its case."""
+    # Imported late: earlier revisions of `model`, which the gate measures, lack it.
+    from model.parallel import PARALLEL
+
+    assert groups is not None
+    return PARALLEL[sharing.parallel](model, groups.ranks(sharing), train)
 
 
 def forget(device: Device) -> None:

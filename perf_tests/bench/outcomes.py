@@ -53,6 +53,12 @@ KILLED = Outcome(
 )
 
 
+RANK_DIED = Outcome(
+    "process_died",
+    "a rank died twice while this case ran, or torchrun was told to end; what torchrun says above has its exit code.",
+)
+
+
 def why_unsupported(case: Case, device: torch.device) -> Outcome | None:
     """What the device or the model lacks; None where nothing."""
     reason = PRECISIONS[case.precision].why_unsupported(device)
@@ -69,6 +75,21 @@ def why_unsupported(case: Case, device: torch.device) -> Outcome | None:
             reason = f"--checkpoint {case.checkpoint} is more blocks than its {case.config.num_layers}."
         if reason is None and case.row.trains and not case.updates and PRECISIONS[case.precision].scales_loss:
             reason = f"--zero-grad {case.zero_grad} leaves a loss scaler no gradients; choose another order."
+    return None if reason is None else Outcome("unsupported", reason)
+
+
+def why_unsupported_on_ranks(case: Case, gpus: int) -> Outcome | None:
+    """What the ranks that were started, or the way in which they share the case, cannot do; None where nothing.
+
+    `gpus` are those of all ranks, each counted once.
+    """
+    if not isinstance(case, LanguageModelCase) or case.sharing is None:
+        return None
+    reason = case.sharing.why_unsupported(case.batch_size, case.device, gpus)
+    if reason is None and case.execution != "eager":
+        reason = f"--execution {case.execution} is measured on one device; choose eager."
+    if reason is None and case.own_optimizer is not None:
+        reason = "an optimizer of your own is measured on one device; choose one of --optimizer's names."
     return None if reason is None else Outcome("unsupported", reason)
 
 

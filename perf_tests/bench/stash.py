@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,6 +18,9 @@ from perf_tests.own.repository import Repository
 from perf_tests.records.compare import ComparedCase
 from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord
+
+if TYPE_CHECKING:  # only several ranks need it
+    from perf_tests.ranks.peers import Peers
 
 
 @dataclass
@@ -44,6 +47,7 @@ REPOSITORY = pytest.StashKey[Repository]()
 SAVING = pytest.StashKey[SavingOptions]()
 SETTINGS = pytest.StashKey[Settings]()
 AGAINST = pytest.StashKey[Against | None]()
+PEERS: "pytest.StashKey[Peers]" = pytest.StashKey()  # set in a run on several ranks
 PLACES = pytest.StashKey[list[int]]()
 """Of a shard: where its cases stand in the grid."""
 WORKBENCH = pytest.StashKey[Workbench]()  # set once there is a benchmark to run

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ import torch
 from model.compilation import forget_compiled
 from model.precision import PRECISIONS
 from perf_tests.bench.attention_under_test import Refusals, refusal_of, refusals
-from perf_tests.bench.outcomes import Outcome, why_too_large, why_unsupported
+from perf_tests.bench.outcomes import Outcome, why_too_large, why_unsupported, why_unsupported_on_ranks
 from perf_tests.bench.session import MeasuringSession
 from perf_tests.cases import AttentionCase, Case
 from perf_tests.counting.kept_counters import kept_counters_or_reason
@@ -30,6 +31,10 @@ from perf_tests.limits.datasheets import Gpu, gpu_named
 from perf_tests.options import Settings
 from perf_tests.prediction import machine_ceilings
 from perf_tests.prediction.expectation import Expectation, expect
+
+if TYPE_CHECKING:  # only several ranks need them
+    from perf_tests.ranks.groups import Groups
+    from perf_tests.ranks.peers import Peers
 
 CHANGED = 1.1
 """Times the rate that is kept for a machine: with a faster product it is another machine."""
@@ -52,6 +57,8 @@ class Workbench:
     spent_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(WORK, 0.0))
     """By kind of work; `compiling`, first rounds that generated code, is part of `rounds`."""
     session: MeasuringSession | None = None
+    groups: "Groups | None" = None
+    """Of the ranks; None where there is one process."""
     refused_attentions: Refusals = field(default_factory=dict)
     health: GpuHealth | None = None
     why_no_health: str | None = None
@@ -76,6 +83,7 @@ class Workbench:
         device = self.device.torch_device
         return (
             why_unsupported(case, device)
+            or why_unsupported_on_ranks(case, 0 if self.groups is None else self.groups.peers.gpus)
             or refusal_of(case, self.refused_attentions, device)
             or why_too_large(case, self.budget_bytes, earlier, self.budget_of_what)
         )
@@ -204,7 +212,7 @@ class Workbench:
             self.session.progress.round(number)
 
 
-def set_up(settings: Settings) -> Workbench:
+def set_up(settings: Settings, peers: "Peers | None" = None) -> Workbench:
     """Prepare this process: device, threads, and a limit that makes running out of memory an error.
 
     Raises pytest.UsageError where the device cannot be used.
@@ -213,6 +221,8 @@ def set_up(settings: Settings) -> Workbench:
     try:
         device = open_device(torch.device(settings.device))
         available_bytes = device.available_bytes()
+        if peers is not None and device.torch_device.type == "cpu":
+            available_bytes //= peers.launched.local_world
         budget_bytes = min(settings.memory_budget_bytes or available_bytes, available_bytes)
         device.limit_memory(budget_bytes)
         memory = device.memory_in_words()
@@ -222,6 +232,11 @@ def set_up(settings: Settings) -> Workbench:
             "or measure with --device cpu."
         ) from error
     workbench = Workbench(settings, device, Clock(device), budget_bytes, f" ({memory})" if memory else "")
+    if peers is not None:
+        from perf_tests.ranks.clock import RankClock
+        from perf_tests.ranks.groups import Groups
+
+        workbench.clock, workbench.groups = RankClock(device), Groups(peers, device.torch_device)
     if device.torch_device.type == "cuda":
         try:
             workbench.health = open_gpu_health(device.torch_device)

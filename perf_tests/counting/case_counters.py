@@ -100,6 +100,8 @@ class _Part:
 def why_not_counted(case: Case) -> str | None:
     """None where the case has exact counters, else one sentence why not."""
     if isinstance(case, LanguageModelCase):
+        if case.sharing is not None:
+            return "these counters are of one device."
         if case.replays_cuda_graphs:
             return "what a compiled model fuses and the memory pool of its CUDA graphs holds is unknown until it runs."
         if case.execution != "eager":

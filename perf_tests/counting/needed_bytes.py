@@ -17,5 +17,10 @@ def needed_bytes(case: Case) -> int:
         # Query, key, value and output; in a backward pass also the gradients of all four.
         return (8 if case.row.has_backward else 4) * case.tokens * case.head_dim * FLOAT32_BYTES
     # Another optimizer may keep nothing.
-    per_parameter = 1 + case.row.has_backward + 2 * (case.row.trains and case.own_optimizer is None)
-    return FLOAT32_BYTES * (per_parameter * (parameters_of(case) or 0) + case.tokens * case.config.vocab_size)
+    weights, moments = 1.0 + case.row.has_backward, 2.0 * (case.row.trains and case.own_optimizer is None)
+    parameters, ranks = parameters_of(case) or 0, 1
+    if case.sharing is not None:
+        ranks = case.sharing.world
+        weights, moments = weights * case.sharing.share_of_weights, moments * case.sharing.share_of_moments
+    logits = case.tokens * case.config.vocab_size // ranks
+    return int(FLOAT32_BYTES * ((weights + moments) * parameters + logits))

@@ -46,6 +46,10 @@ class Clock:
             yield
             self.wall_seconds.append(self() - start)
 
+    def now(self) -> float:
+        """Seconds, for decisions on how many rounds to run."""
+        return time.perf_counter()
+
     def mark(self, part: str) -> None:
         """The work of `part` has been issued. Neither waits nor reads the device."""
         self._marks.append((part, self._device.record_event(), time.perf_counter()))

@@ -7,7 +7,7 @@ from itertools import pairwise
 from perf_tests.audit.row_flags import RowFacts, raised
 from perf_tests.audit.steadiness import suggested_warmup_rounds
 from perf_tests.bench.outcomes import ImpossibleError
-from perf_tests.cases import Case
+from perf_tests.cases import Case, sharing_of
 from perf_tests.own import attention as attentions
 from perf_tests.prediction.expectation import Expectation, why_impossible
 from perf_tests.records.record import Json
@@ -139,6 +139,8 @@ class Row:
 
     @property
     def _model_flops(self) -> int | None:
+        if self.expectation is None and getattr(self.case, "own", None) is not None:
+            return None
         return self.case.model_flops if self.expectation is None else self.expectation.model_flops
 
     @property
@@ -161,8 +163,10 @@ class Row:
         return {"forward": timing.first_round_seconds}
 
     def _flags(self, timing: Timing, info: Json) -> list[str]:
+        # Parts are this rank's, the round is the slowest one's.
+        known = {name: value for name, value in info.items() if name != "part_seconds" or sharing_of(self.case) is None}
         facts = RowFacts(
-            **{field.name: info[field.name] for field in fields(RowFacts) if field.name in info},
+            **{field.name: known[field.name] for field in fields(RowFacts) if field.name in known},
             rounds_seconds=timing.seconds,
             available_bytes=self.available_bytes,
             is_over_ceiling=self.expectation is not None and self.expectation.is_over_ceiling(timing.median_seconds),

@@ -4,6 +4,7 @@ import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -56,14 +57,12 @@ class TimedMeasure(Measure):
         self.timing = replace(self.timing, sentinel_seconds=[*before, *self._sentinel_seconds()])
         self.row.refuse_the_impossible(self.timing)
         # After the last reading, because the round is not timed: its launches wait in the queue.
-        busy = busy_seconds(
-            lambda: self._prepare_measured(rounds),
-            rounds.run,
-            self.device,
-            has_slices=not self.timing.compiled_graphs,
-        )
-        self.timing = replace(self.timing, device_busy_seconds=busy)
+        self.timing = replace(self.timing, device_busy_seconds=self._busy_seconds(rounds, self.timing))
         self.benchmark.extra_info.update(self.row.of(self.timing))
+
+    def _busy_seconds(self, rounds: Rounds, timing: Timing) -> float | None:
+        prepare = partial(self._prepare_measured, rounds)
+        return busy_seconds(prepare, rounds.run, self.device, has_slices=not timing.compiled_graphs)
 
     def _sentinel_seconds(self) -> list[float]:
         return [] if self.sentinel is None else [self.sentinel()]
@@ -140,7 +139,7 @@ class TimedMeasure(Measure):
     def _warm_up(self, rounds: Rounds) -> int:
         """The rest of the warm-up; how many rounds it had with the first."""
         done = 1
-        for number in warm_up(self.device, self.warmup_rounds, done):
+        for number in warm_up(self.device, self.warmup_rounds, done, self.clock.now):
             self._prepare(rounds, min(number, self.warmup_rounds - 1))
             with self.clock.round():
                 rounds.run()

@@ -26,10 +26,12 @@ class TracedMeasure(Measure):
     def look(self, rounds: Rounds) -> Json:
         """Raises ProfilerBusyError, and NoDeviceEventsError for a trace that lacks what ran on the GPU."""
         device = self.workbench.device
-        for _ in warm_up(device, self.case.fewest_warmup_rounds):
-            rounds.play()
+        clock = self.workbench.clock
+        for _ in warm_up(device, self.case.fewest_warmup_rounds, now=clock.now):
+            with clock.round():
+                rounds.play()
         traced = trace_rounds(rounds.play, device)
-        self.workbench.clock.forget()
+        clock.forget()
         trace = read_chrome_trace(traced.trace)
         if device.torch_device.type == "cuda" and not trace.is_on_gpu:
             raise NoDeviceEventsError
@@ -39,7 +41,7 @@ class TracedMeasure(Measure):
 
     def _keep(self, trace: bytes) -> Json:
         """Its path from the folder of the record; None where nothing is kept. A full disk costs the trace alone."""
-        if self.workbench.session is None:
+        if self.workbench.session is None or not self.workbench.session.journal.keeps:
             return {"trace": None}
         content = gzip.compress(trace, COMPRESSION_LEVEL)
         try:

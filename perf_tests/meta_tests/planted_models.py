@@ -320,3 +320,20 @@ def of_width(*, width: int, vocab_size: int = 10_000) -> nn.Module:
 
 def runs_out_of_memory(config: ModelConfig) -> nn.Module:
     raise MemoryError
+
+
+class OfRankOne(Healthy):
+    """On rank 1 misbehaves at context 16 as PLANTED_FAULT says: runs out of memory, raises, hangs or dies."""
+
+    def before_forward(self) -> None:
+        if self.config.context_length != 16 or os.environ.get("RANK") != "1":
+            return
+        match os.environ.get("PLANTED_FAULT"):
+            case "memory":
+                raise MemoryError("planted on rank 1")
+            case "error":
+                raise RuntimeError("planted on rank 1")
+            case "hang":
+                time.sleep(600)
+            case "death":
+                os.kill(os.getpid(), signal.SIGKILL)

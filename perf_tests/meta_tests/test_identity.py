@@ -39,7 +39,7 @@ def test_a_fresh_row_has_the_identity_that_the_committed_record_holds(case_id: s
 
 
 def test_the_committed_record_holds_both_families() -> None:
-    assert {len(identity_of(row)) for row in ROWS.values()} == {19, 8}
+    assert {len(identity_of(row)) for row in ROWS.values()} == {30, 8}
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ ROOMS = (
     *("model", "phases", "identity", "limits", "records", "traces", "audit", "gate", "history", "views", "instruments"),
     *(
         "own",
+        "ranks",
         "options",
         "cases",
         "checks",

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from perf_tests.bench.stash import OUTCOME
+from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.kernels import TracedRounds
 from perf_tests.measures.rounds import Measure
@@ -34,7 +35,7 @@ def test_the_hosts_operations_never_pass_for_kernels_of_a_gpu(monkeypatch: pytes
     monkeypatch.setattr("perf_tests.measures.traced.trace_rounds", lambda play, device: traced)
     device = QueueDevice()
     device.torch_device = torch.device("cuda", 0)
-    workbench: Any = SimpleNamespace(device=device, clock=SimpleNamespace(forget=lambda: None), disabled=True)
+    workbench: Any = SimpleNamespace(device=device, clock=Clock(device), disabled=True)
     request: Any = SimpleNamespace(node=SimpleNamespace(nodeid="a case", stash=pytest.Stash()))
     with pytest.raises(pytest.fail.Exception, match="CUPTI"):
         KernelPass(request, language_model_case(), workbench).look(timing)
@@ -50,7 +51,7 @@ def full(folder: Path) -> Any:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
         return folder / f"{case_id}.{suffix}"
 
-    return SimpleNamespace(side_file=side_file)
+    return SimpleNamespace(side_file=side_file, journal=SimpleNamespace(keeps=True))
 
 
 @pytest.mark.parametrize("folder", ["there", "missing"])
@@ -61,8 +62,9 @@ def test_a_full_disk_costs_the_trace_and_not_the_case(
     traced = TracedRounds(0.1, forward_and_backward().text())
     monkeypatch.setattr("perf_tests.measures.traced.trace_rounds", lambda play, device: traced)
     monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
-    quiet = SimpleNamespace(forget=lambda: None)
-    workbench: Any = SimpleNamespace(device=CpuDevice(CPU), clock=quiet, disabled=True, session=full(tmp_path / folder))
+    device = CpuDevice(CPU)
+    session = full(tmp_path / folder)
+    workbench: Any = SimpleNamespace(device=device, clock=Clock(device), disabled=True, session=session)
     measure = TracedMeasure("it", language_model_case(), workbench)
     measure(lambda: None)
     assert measure.values["kernel_seconds"] > 0

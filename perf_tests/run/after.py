@@ -1,6 +1,7 @@
 """After each case its row in the journal; after the last the record, the comparison, the exit code and the screen."""
 
 import gc
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,7 +16,19 @@ from perf_tests.audit.consistency import findings_between
 from perf_tests.bench.benchmark_options import SavingOptions, regressions
 from perf_tests.bench.outcomes import outcome_of_report
 from perf_tests.bench.session import MeasuringSession
-from perf_tests.bench.stash import CASE, LEDGER_LINES, OUTCOME, PASS, PASS_VALUES, RUN, SAVING, SETTINGS, WORKBENCH, Run
+from perf_tests.bench.stash import (
+    CASE,
+    LEDGER_LINES,
+    OUTCOME,
+    PASS,
+    PASS_VALUES,
+    PEERS,
+    RUN,
+    SAVING,
+    SETTINGS,
+    WORKBENCH,
+    Run,
+)
 from perf_tests.bench.workbench import Workbench
 from perf_tests.cases import is_inside, selectable_cases
 from perf_tests.gate.accepted import offer_among, offer_entries
@@ -24,13 +37,16 @@ from perf_tests.instruments.machine import seconds_since_process_start
 from perf_tests.options import Settings
 from perf_tests.records.compare import compare
 from perf_tests.records.record import Json, identity_of, ids_of
+from perf_tests.records.scaling import scalings
 from perf_tests.records.store import StoredRecord, encoded, list_records, write_whole
 from perf_tests.records.words import how_many
 from perf_tests.run.pace import keep_pace
+from perf_tests.run.termination import TERMINATION
 from perf_tests.run.time_limit import TIME_LIMIT
 from perf_tests.views.screens.comparison import comparison_lines, width
 from perf_tests.views.screens.lines import case_name, result_lines, time_line
 from perf_tests.views.screens.passes import pass_lines
+from perf_tests.views.screens.ranks import rank_lines
 
 FAILURES = ("error", "impossible", "incorrect", "timed_out", "process_died")
 """Outcomes that fail a run without any baseline."""
@@ -105,6 +121,8 @@ def finish(session: pytest.Session) -> None:
         _finish_for_now(session, run, measuring)
         return
     run.record = measuring.record()
+    for row, scaling in scalings(run.record["benchmarks"]):
+        row["extra_info"] |= {"scaling_efficiency": scaling.efficiency, "relative_to": scaling.relative_to}
     findings = findings_between(timings_of(run.record))
     run.record["notices"] = [{**asdict(finding), "sentence": finding.sentence()} for finding in findings]
     _save(run, run.record, measuring, saving)
@@ -128,7 +146,9 @@ def _finish_for_now(session: pytest.Session, run: Run, measuring: MeasuringSessi
     limit = session.config.stash[TIME_LIMIT]
     if limit.is_reached:
         _stop_at_limit(session, run, measuring, limit.minutes)
-    run.notes.append(_interruption(measuring))
+    # torchrun ends the other ranks with SIGTERM where one died, perhaps of the case in flight.
+    is_suspect = PEERS in session.config.stash and session.config.stash[TERMINATION].came == signal.SIGTERM
+    run.notes.append(_interruption(measuring, is_suspect))
     if measuring.killed_in and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -148,12 +168,12 @@ def _stop_at_limit(session: pytest.Session, run: Run, measuring: MeasuringSessio
         session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
 
-def _interruption(measuring: MeasuringSession) -> str:
-    if measuring.in_flight is not None:
+def _interruption(measuring: MeasuringSession, is_suspect: bool) -> str:
+    if measuring.in_flight is not None and not is_suspect:
         with suppress(OSError):  # a full disk, which was reported already
             measuring.measure_again(measuring.in_flight)
     journal, header, finished = measuring.journal, measuring.contents.header, len(measuring.contents.finished_ids)
-    if not finished:
+    if not finished and not is_suspect:
         journal.discard()
         return "Incomplete: no case finished, so nothing is kept."
     journal.close()
@@ -241,6 +261,7 @@ def _show_run(terminal: pytest.TerminalReporter, run: Run) -> None:
         _show(
             terminal, "results", [*result_lines(run.record), *(notice["sentence"] for notice in run.record["notices"])]
         )
+        _show(terminal, "ranks", rank_lines(run.record["benchmarks"]))
         for name, lines in pass_lines(run.record).items():
             _show(terminal, name, lines)
     if run.baseline is not None and run.rows:

@@ -15,7 +15,7 @@ import torch
 
 from perf_tests.bench.attention_under_test import load_attentions
 from perf_tests.bench.benchmark_options import SavingOptions, same_parameters, show_beside_baseline
-from perf_tests.bench.outcomes import KILLED, Outcome
+from perf_tests.bench.outcomes import KILLED, RANK_DIED, Outcome
 from perf_tests.bench.progress import Line, Log, Progress
 from perf_tests.bench.session import MeasuringSession, ResumeError, open_journal
 from perf_tests.bench.stash import (
@@ -23,6 +23,7 @@ from perf_tests.bench.stash import (
     CASE,
     OTHER_MEASURE,
     PASS,
+    PEERS,
     PLACES,
     REPOSITORY,
     RUN,
@@ -43,7 +44,7 @@ from perf_tests.own.named import loaded_below
 from perf_tests.own.repository import Repository
 from perf_tests.own.source_digest import digest_of, suite_files
 from perf_tests.passes.every_pass import EVERY_PASS
-from perf_tests.records.journal import JournalContents
+from perf_tests.records.journal import JournalContents, SilentJournal
 from perf_tests.records.record import Json, machine_differences
 from perf_tests.records.store import (
     BaselineError,
@@ -105,10 +106,11 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     # A worker or a shard may run any part of the selection.
     if settings.cold_cache and OTHER_MEASURE not in config.stash and settings.shard is None:
         check_cold_cache(benchmarks)
+    peers = config.stash.get(PEERS, None)
     is_recorded = config.stash[AGAINST] is None and not (saving.disabled or settings.nvtx)
     if is_recorded and not config.option.usepdb:  # in a debugger a person may take any time
         config.pluginmanager.register(Timeout(config), "case timeout")
-    config.stash[WORKBENCH] = workbench = set_up(settings)
+    config.stash[WORKBENCH] = workbench = set_up(settings, peers)
     cases = [item.stash[CASE] for item in benchmarks]
     load_attentions(cases)
     if OTHER_MEASURE not in config.stash:  # a worker's run was checked where it began
@@ -119,7 +121,15 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     _mark(benchmarks, workbench)
     if settings.nvtx:
         config.stash[OTHER_MEASURE] = lambda item, workbench: RangedMeasure(item.stash[CASE], workbench)
-    return _open_run(config, benchmarks, workbench) if is_recorded else benchmarks
+    if not is_recorded:
+        return benchmarks
+    if peers is not None and not peers.leads:
+        timeout = config.pluginmanager.getplugin("case timeout")
+        timeout.grace_seconds *= 2  # rank 0 writes first why a case that hangs ends
+        header = {"selection": [item.nodeid for item in benchmarks], "command": "--resume on rank 0"}
+        workbench.session = MeasuringSession(SilentJournal(), JournalContents(header), Progress(None))
+        return benchmarks
+    return _open_run(config, benchmarks, workbench)
 
 
 def check_cold_cache(benchmarks: list[pytest.Item]) -> None:
@@ -182,7 +192,7 @@ def _open_run(config: pytest.Config, benchmarks: list[pytest.Item], workbench: W
         run.notes.append(f"Resumed {journal.path.name}: {done} of {len(benchmarks)} cases were done.")
     elif config.option.resume:
         run.notes.append("No interrupted run of this machine to resume; this is a new run.")
-    return without_killers(left, workbench.session)
+    return without_killers(left, workbench.session, KILLED if PEERS not in config.stash else RANK_DIED)
 
 
 def cases_left(benchmarks: list[pytest.Item], session: MeasuringSession, retries: bool) -> list[pytest.Item]:
@@ -221,7 +231,7 @@ def _header(config: pytest.Config, selection: list[str], machine_info: Json) -> 
         "selection": selection,
         "machine_info": machine_info,
         "commit_info": commit_info,
-        "source": _source_digest(config.stash[REPOSITORY]),
+        "source": source_digest(config.stash[REPOSITORY]),
         "command": shlex.join(words if "--resume" in words else [*words, "--resume"]),
         "started": datetime.now(UTC).isoformat(),
     }
@@ -247,6 +257,11 @@ def complete_machine_info(config: pytest.Config, machine_info: Json) -> None:
     workbench = config.stash.get(WORKBENCH, None)
     if workbench is not None:
         machine_info["torch"] = machine.stable_facts(workbench.device.torch_device, workbench.settings.threads)
+        if PEERS in config.stash:
+            from perf_tests.ranks.devices import facts_of_ranks
+
+            launched = config.stash[PEERS].launched
+            machine_info["torch"]["ranks"] = facts_of_ranks(launched, workbench.device.torch_device)
 
 
 def prepare_table(config: pytest.Config, benchmarks: list[Json]) -> None:
@@ -263,7 +278,7 @@ def prepare_table(config: pytest.Config, benchmarks: list[Json]) -> None:
         show_beside_baseline(benchmarks, run.baseline.data, run.baseline.name)
 
 
-def _source_digest(repository: Repository) -> str:
+def source_digest(repository: Repository) -> str:
     """A digest of the code that is measured, once it is loaded, and of the code that measures."""
     theirs = {*loaded_below(repository.root), *(repository.root / file for file in repository.files)}
     of_theirs = () if repository.holds_suite else sorted((path.relative_to(repository.root), path) for path in theirs)
@@ -345,11 +360,11 @@ def how_long(config: pytest.Config) -> list[str]:
     return [announcement(workbench.session.progress.predicted_seconds, workbench.device)]
 
 
-def without_killers(left: list[pytest.Item], session: MeasuringSession) -> list[pytest.Item]:
+def without_killers(left: list[pytest.Item], session: MeasuringSession, killed: Outcome = KILLED) -> list[pytest.Item]:
     """Give up on a case in which the process died twice, or that did not return in time."""
     spared = []
     for item in left:
-        outcome = _why_given_up(item.nodeid, session.contents)
+        outcome = _why_given_up(item.nodeid, session.contents, killed)
         if outcome is None:
             spared.append(item)
         else:
@@ -359,7 +374,7 @@ def without_killers(left: list[pytest.Item], session: MeasuringSession) -> list[
     return spared
 
 
-def _why_given_up(case_id: str, contents: JournalContents) -> Outcome | None:
+def _why_given_up(case_id: str, contents: JournalContents, killed: Outcome) -> Outcome | None:
     is_last = case_id == contents.last_started
     if is_last and contents.out_of_time:
         return Outcome("timed_out", "did not return in time, and the process was ended.")
@@ -370,4 +385,4 @@ def _why_given_up(case_id: str, contents: JournalContents) -> Outcome | None:
             f"the process died twice while this case ran, last of: {contents.fatal_error}; run it alone to see why."
         )
         return Outcome("process_died", reason)
-    return KILLED
+    return killed

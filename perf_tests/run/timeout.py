@@ -78,6 +78,9 @@ class Timeout:
         """Seconds of the whole case, as far as known."""
         return self.config.stash[TIME_LIMIT].seconds(item)
 
+    def limit_seconds(self, item: pytest.Item) -> float:
+        return max(self.least_seconds, TIMES_THE_PREDICTION * self.predict(item))
+
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         with self.limited(item):
@@ -95,8 +98,7 @@ class Timeout:
         if session is None:
             yield
             return
-        predicted = self.predict(item)
-        seconds = max(self.least_seconds, TIMES_THE_PREDICTION * predicted)
+        predicted, seconds = self.predict(item), self.limit_seconds(item)
         outcome = Outcome("timed_out", f"took longer than {seconds:.0f} s; {predicted:.0f} s were predicted.")
 
         def raise_error(number: int, frame: FrameType | None) -> None:

@@ -1,0 +1,39 @@
+"""The suite on several ranks, started side by side as torchrun starts them, without its agent."""
+
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from perf_tests.meta_tests.launch import Launch, finish, start
+
+OF_MODELS = "-k=not attention"
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def launch_ranks(
+    storage: Path, *arguments: str, world: int = 2, of_rank: Sequence[Sequence[str]] = ((), ()), **environment: str
+) -> list[Launch]:
+    """How each rank ended; `of_rank` are further arguments of one rank."""
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
+    processes = [
+        start(storage, OF_MODELS, *arguments, *of_rank[rank], **{"RANK": str(rank), **address, **environment})
+        for rank in range(world)
+    ]
+    return [finish(process, storage) for process in processes]
+
+
+def ranks_launched_once(*arguments: str, **environment: str) -> Callable[[pytest.TempPathFactory], list[Launch]]:
+    """A fixture: one launch of two ranks for all tests of a module."""
+
+    @pytest.fixture(scope="module")
+    def launched(tmp_path_factory: pytest.TempPathFactory) -> list[Launch]:
+        return launch_ranks(tmp_path_factory.mktemp("ranks"), *arguments, **environment)  # type: ignore[arg-type]
+
+    return launched

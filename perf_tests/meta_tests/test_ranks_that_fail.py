@@ -1,0 +1,116 @@
+"""What one rank meets alone: its words reach rank 0, which goes on with the next case, in the same processes."""
+
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from perf_tests.meta_tests.launch import MODELS, finish, launch, start_command, suite
+from perf_tests.meta_tests.ranks import OF_MODELS, launch_ranks
+
+CASES = ("--context=8,16,24", "--phase=forward_backward", f"--model={MODELS}:OfRankOne", "--parallel=ddp")
+AT_16 = "test_forward_backward[tiny-ctx16-fp32-own-ddp-world2]"
+AT_8 = AT_16.replace("16", "8")
+OTHERS = {AT_16.replace("16", context) for context in ("8", "24")}
+
+
+@pytest.mark.parametrize(
+    "fault, outcome, words, exit_code, measured",
+    [
+        pytest.param("memory", "out_of_memory", "rank 1: planted on rank 1", 0, {AT_8}, id="memory"),
+        pytest.param("error", "error", "rank 1: RuntimeError: planted on rank 1", 1, OTHERS, id="error"),
+    ],
+)
+def test_the_error_of_one_rank_is_the_outcome_of_its_case_alone(
+    fault: str, outcome: str, words: str, exit_code: int, measured: set[str], tmp_path: Path
+) -> None:
+    lead, other = launch_ranks(tmp_path, *CASES, PLANTED_FAULT=fault)
+    assert (lead.exit_code, other.exit_code) == (exit_code, 0), lead.output
+    assert lead.outcomes[AT_16]["outcome"] == outcome
+    assert lead.outcomes[AT_16]["reason"].startswith(words)
+    assert lead.measured.keys() == measured  # after want of memory no larger case is tried
+    assert other.output == ""
+
+
+def test_a_rank_that_hangs_ends_its_case_in_time_and_not_the_run(tmp_path: Path) -> None:
+    lead, other = launch_ranks(tmp_path, *CASES, "-p", "perf_tests.meta_tests.impatient_at_16", PLANTED_FAULT="hang")
+    assert (lead.exit_code, other.exit_code) == (1, 0), lead.output
+    assert lead.outcomes[AT_16]["outcome"] == "timed_out"
+    assert lead.measured.keys() == OTHERS
+
+
+@pytest.mark.parametrize(
+    "arguments, of_rank, words",
+    [
+        pytest.param((), ((), ("--rounds=3",)), "Rank 1 was started with different options", id="options"),
+        pytest.param(("--memory",), ((), ()), "--memory cannot be combined with --parallel", id="pass"),
+        pytest.param(("--against=main",), ((), ()), "--against cannot be combined with --parallel", id="gate"),
+        pytest.param(("--size=none",), ((), ()), "--size 'none' is unknown", id="value"),
+        pytest.param((), ((), ("--size=none",)), "Rank 1: --size 'none' is unknown", id="value of one rank"),
+    ],
+)
+def test_what_any_rank_cannot_start_with_rank_0_says_once(
+    arguments: tuple[str, ...], of_rank: tuple[tuple[str, ...], ...], words: str, tmp_path: Path
+) -> None:
+    lead, other = launch_ranks(tmp_path, "--parallel=ddp", *arguments, of_rank=of_rank)
+    assert (lead.exit_code, other.exit_code) == (4, 4)
+    assert words in lead.errors
+    assert lead.errors.count("ERROR") == 1
+    assert other.output == other.errors == ""
+    assert not any(tmp_path.iterdir())
+
+
+def test_without_torchrun_the_run_says_what_to_type(tmp_path: Path) -> None:
+    alone = launch(tmp_path, "--parallel=ddp")
+    assert alone.exit_code == 4
+    assert "start them with `torchrun --nproc-per-node 2 -m pytest" in alone.errors
+
+
+def test_ranks_without_parallel_do_not_measure_beside_each_other(tmp_path: Path) -> None:
+    lead, other = launch_ranks(tmp_path)
+    assert (lead.exit_code, other.exit_code) == (4, 4)
+    assert "2 ranks were started, and would measure beside each other; add --parallel" in lead.errors
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": "0", "WORLD_SIZE": "2"}
+        lead = launch(tmp_path, "--parallel=ddp", **address)
+    assert lead.exit_code == 4
+    assert f"Port {port} of 127.0.0.1 is in use; give torchrun another with --master-port" in lead.errors
+
+
+def test_a_journal_that_rank_0_cannot_write_ends_both(tmp_path: Path) -> None:
+    storage = tmp_path / "file"
+    storage.touch()
+    lead, other = launch_ranks(storage, "--parallel=ddp")
+    assert (lead.exit_code, other.exit_code) == (4, 4)
+    assert "The run cannot be saved under" in lead.errors
+    assert other.errors == ""
+
+
+def test_after_a_rank_died_twice_of_a_case_torchrun_ends_with_a_row_for_it(tmp_path: Path) -> None:
+    """Each death costs one restart of all ranks; what is measured is kept."""
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=3", "-m", "pytest")
+    arguments = suite(tmp_path, OF_MODELS, *CASES)[3:]
+    ended = finish(start_command((sys.executable, *torchrun, *arguments), PLANTED_FAULT="death"), tmp_path)
+    assert ended.measured.keys() == OTHERS, ended.errors
+    assert ended.outcomes[AT_16]["outcome"] == "process_died"
+    assert "a rank died twice while this case ran" in ended.outcomes[AT_16]["reason"]
+    assert ended.journals == []
+    assert ended.exit_code == 1
+    assert "torchrun restarted a run that had ended already" in ended.errors
+
+
+def test_rank_0_decides_when_the_time_is_up_and_a_resumed_run_ends_in_one_record(tmp_path: Path) -> None:
+    slow = (*CASES, "-p", "perf_tests.meta_tests.a_minute_a_case", "--resume")
+    first = launch_ranks(tmp_path, *slow, "--time-limit=1.5")
+    assert [rank.exit_code for rank in first] == [0, 0], first[0].errors
+    assert "--time-limit 1.5 is reached, 2 cases are left" in first[0].output
+    second = launch_ranks(tmp_path, *slow)
+    assert [rank.exit_code for rank in second] == [0, 0], second[0].errors
+    assert second[0].measured.keys() == OTHERS | {AT_16}

@@ -1,0 +1,93 @@
+"""How ranks share a case: labels that stay, cases that cannot run, and what each rank keeps."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from model.parallel import PARALLEL
+from perf_tests.cases import LanguageModelCase
+from perf_tests.counting.needed_bytes import needed_bytes
+from perf_tests.meta_tests.example_cases import language_model_case
+from perf_tests.meta_tests.test_cuda_device import FakeCuda
+from perf_tests.ranks.devices import device_in_words, gpu_of_this_rank, own_gpu
+from perf_tests.ranks.sharing import VARIANTS, Sharing, labels
+
+WAYS = labels(("none", "ddp", "fsdp2"), (1, 2), ("strong", "weak"), (1, 25), ("yes", "no"))
+
+
+def test_every_way_of_the_model_has_its_name_here() -> None:
+    assert tuple(PARALLEL) == VARIANTS or set(PARALLEL) == set(VARIANTS)
+
+
+def test_the_axis_has_each_way_once_that_makes_a_difference() -> None:
+    assert len(WAYS) == len(set(WAYS)) == 1 + 6 + 6
+    assert labels(("ddp",), (2,), ("strong",), (), ("yes",)) == ("ddp-world2",)
+    assert labels(("fsdp2",), (1,), ("weak",), (25,), ("yes",)) == ("fsdp2-world1",)
+
+
+@pytest.mark.parametrize("label", [label for label in WAYS if label is not None])
+def test_a_label_is_read_back_from_itself_and_from_the_identity_of_its_case(label: str) -> None:
+    assert Sharing.of(label).label == label
+    assert Sharing.label_in(language_model_case(batch_size=4, sharing=Sharing.of(label)).identity()) == label
+
+
+def test_a_case_on_one_device_has_no_label_and_the_id_it_always_had() -> None:
+    assert Sharing.label_in(language_model_case().identity()) is None
+    assert LanguageModelCase.id_of("tiny", 8, "fp32", "naive") == "tiny-ctx8-fp32-naive"
+    assert LanguageModelCase.id_of("tiny", 8, "fp32", "naive", parallel="ddp-world2").endswith("naive-ddp-world2")
+
+
+@pytest.mark.parametrize("scaling, of_all, of_each", [("strong", 4, 2), ("weak", 8, 4)])
+def test_strong_scaling_divides_the_batch_and_weak_scaling_repeats_it(scaling: str, of_all: int, of_each: int) -> None:
+    case = language_model_case(batch_size=4, sharing=Sharing("ddp", 2, scaling))
+    assert (case.global_batch_size, case.per_rank_batch_size) == (of_all, of_each)
+    assert case.tokens == of_all * case.context_length
+
+
+def started(monkeypatch: pytest.MonkeyPatch, world: int, rank: int = 0) -> None:
+    address = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank, "MASTER_ADDR": "here", "MASTER_PORT": 1}
+    for name, value in address.items():
+        monkeypatch.setenv(name, str(value))
+
+
+@pytest.mark.parametrize(
+    "sharing, device, words",
+    [
+        pytest.param(Sharing("ddp", 8), "cpu", "--world 8 needs 8 ranks, and 4 were started", id="ranks"),
+        pytest.param(Sharing("ddp", 3), "cpu", "3 ranks cannot divide a batch of 4 evenly", id="batch"),
+        pytest.param(Sharing("ddp", 4), "cuda", "4 ranks need a GPU each, and they have 2", id="GPUs"),
+    ],
+)
+def test_what_ranks_cannot_run_is_said_in_one_sentence(
+    sharing: Sharing, device: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started(monkeypatch, 4)
+    reason = sharing.why_unsupported(4, device, gpus=2)
+    assert reason is not None
+    assert reason.startswith(words)
+    assert Sharing("ddp", 3, "weak").why_unsupported(4, "cpu", gpus=0) is None
+
+
+def test_each_rank_takes_the_gpu_of_its_number_or_the_only_one_that_it_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda(monkeypatch)
+    started(monkeypatch, 4, rank=3)
+    for count, index in ((4, 3), (1, 0)):
+        cuda.sees(count=count)
+        assert own_gpu() == torch.device("cuda", index)
+
+
+def test_two_ranks_on_one_gpu_are_found_by_its_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=f"id{device.index}"))
+    first, second = torch.device("cuda", 0), torch.device("cuda", 1)
+    assert device_in_words(first) == device_in_words(second) == "NVIDIA H100"
+    assert len({gpu_of_this_rank(device) for device in (first, second, second)}) == 2
+    assert gpu_of_this_rank(torch.device("cpu")) is None
+
+
+def test_what_a_rank_certainly_holds_falls_with_what_is_sharded() -> None:
+    def of(parallel: str) -> int:
+        return needed_bytes(language_model_case(phase="full_step", batch_size=4, sharing=Sharing(parallel, 2)))
+
+    assert of("fsdp2") < of("zero1") < of("ddp")

@@ -1,0 +1,36 @@
+"""What torchrun, or whoever started this process, says of its ranks. No torch."""
+
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Launched:
+    """This rank among those that were started; by default alone."""
+
+    rank: int = 0
+    world: int = 1
+    local_world: int = 1
+    """Ranks on this machine."""
+    local_rank: int = 0
+    restarts: int = 0
+    """How often torchrun has started all ranks again."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether it plans, prints and saves."""
+        return self.rank == 0
+
+
+def launched() -> Launched | None:
+    """None where this process was started alone."""
+    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+        return None
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return Launched(
+        rank,
+        world,
+        local_world=int(os.environ.get("LOCAL_WORLD_SIZE", world)),
+        local_rank=int(os.environ.get("LOCAL_RANK", rank)),
+        restarts=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)),
+    )

@@ -1,0 +1,133 @@
+"""How the ranks of a case share its model and its batch: the axis of `--parallel`, its label and its identity."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from perf_tests.ranks.launched import Launched, launched
+
+VARIANTS = ("ddp-naive", "ddp-flat", "ddp", "zero1", "fsdp2", "fsdp2-bf16")
+"""As `model.parallel` has them, which is imported late: earlier revisions of `model`, which the gate measures, lack it.
+"""
+BUCKETED = ("ddp", "zero1")
+RESHARDED = ("fsdp2", "fsdp2-bf16")
+PARALLEL = ("none", *VARIANTS)
+SCALING = ("strong", "weak")
+
+_LABEL = re.compile(
+    r"(?P<parallel>.+)-world(?P<world>\d+)(?P<weak>-weak)?(-bucket(?P<bucket>\d+)MiB)?(?P<kept>-no-reshard)?"
+)
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """One way to share; fields with the names of the identity's are stored as they are."""
+
+    parallel: str
+    world: int
+    """Ranks of the case: the first of those that were started."""
+    scaling: str = "strong"
+    """`strong` divides the batch among the ranks, `weak` gives each rank a whole one."""
+    bucket_mb: int | None = None
+    """MiB of gradients in one all-reduce; None is PyTorch's default, and for what has no buckets."""
+    keeps_gathered: bool = False
+    """Whether FSDP2 keeps gathered parameters until the backward pass, instead of gathering them twice."""
+
+    @property
+    def label(self) -> str:
+        """`ddp-world2`; what is at its default adds nothing, so that a new choice renames no old case."""
+        bucket = f"-bucket{self.bucket_mb}MiB" if self.bucket_mb is not None else ""
+        weak, kept = "-weak" * (self.scaling == "weak"), "-no-reshard" * self.keeps_gathered
+        return f"{self.parallel}-world{self.world}{weak}{bucket}{kept}"
+
+    @classmethod
+    def of(cls, label: str) -> Self:
+        """The way of this label."""
+        match = _LABEL.fullmatch(label)
+        assert match is not None, label
+        bucket = None if match["bucket"] is None else int(match["bucket"])
+        scaling = "weak" if match["weak"] else "strong"
+        return cls(match["parallel"], int(match["world"]), scaling, bucket, match["kept"] is not None)
+
+    @classmethod
+    def label_in(cls, identity: Mapping[str, Any]) -> str | None:
+        """The label of the case of a row; None for one device."""
+        if identity.get("parallel") is None:
+            return None
+        bucket = None if identity.get("bucket_bytes") is None else identity["bucket_bytes"] // 2**20
+        scaling, kept = identity["scaling"] or "strong", identity.get("reshard") is False
+        return cls(identity["parallel"], identity["world"], scaling, bucket, kept).label
+
+    @property
+    def bucket_bytes(self) -> int | None:
+        return None if self.bucket_mb is None else self.bucket_mb * 2**20
+
+    @property
+    def reshard(self) -> bool | None:
+        return not self.keeps_gathered if self.parallel in RESHARDED else None
+
+    @property
+    def reduce_dtype(self) -> str:
+        """Of the gradients on their way."""
+        return "bfloat16" if self.parallel == "fsdp2-bf16" else "float32"
+
+    @property
+    def share_of_weights(self) -> float:
+        """Of parameters and gradients that each rank keeps."""
+        return 1 / self.world if self.parallel in RESHARDED else 1.0
+
+    @property
+    def share_of_moments(self) -> float:
+        return 1 / self.world if self.parallel in ("zero1", *RESHARDED) else 1.0
+
+    @property
+    def mesh(self) -> str:
+        """Its dimensions with their sizes; every variant has one."""
+        return f"data={self.world}"
+
+    @property
+    def nodes(self) -> int:
+        """Ranks fill a node before the next one."""
+        return -(-self.world // max(1, (launched() or Launched()).local_world))
+
+    def why_unsupported(self, batch_size: int, device: str, gpus: int) -> str | None:
+        """One sentence with the next step; None where the ranks that were started can run it."""
+        started = launched() or Launched()
+        if self.world > started.world:
+            return (
+                f"--world {self.world} needs {self.world} ranks, and {started.world} were started; give torchrun "
+                f"--nproc-per-node {self.world}, or choose at most --world {started.world}."
+            )
+        if self.scaling == "strong" and batch_size % self.world:
+            return (
+                f"{self.world} ranks cannot divide a batch of {batch_size} evenly; choose a --batch-size that "
+                f"{self.world} divides, or --scaling weak."
+            )
+        if device == "cuda" and gpus < started.world:
+            return (
+                f"{started.world} ranks need a GPU each, and they have {gpus}; give torchrun --nproc-per-node "
+                f"{max(1, started.local_world * gpus // started.world)}, or choose --device cpu."
+            )
+        return None
+
+
+def labels(
+    parallel: Sequence[str],
+    worlds: Sequence[int],
+    scalings: Sequence[str],
+    buckets: Sequence[int],
+    reshard: Sequence[str],
+) -> tuple[str | None, ...]:
+    """The axis: each combination once that makes a difference, None for one device."""
+    found: dict[str | None, None] = {}
+    for name in parallel:
+        if name == "none":
+            found[None] = None
+            continue
+        for world in worlds:
+            for scaling in scalings if world > 1 else ("strong",):
+                for bucket in buckets if name in BUCKETED and buckets else (None,):
+                    for choice in reshard if name in RESHARDED else ("yes",):
+                        found[Sharing(name, world, scaling, bucket, choice == "no").label] = None
+    return tuple(found)

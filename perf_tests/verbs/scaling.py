@@ -1,0 +1,40 @@
+"""`scaling RECORD ...`: how well more ranks help, over records of one machine."""
+
+import argparse
+import json
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+
+from perf_tests.records.record import machine_differences
+from perf_tests.records.scaling import scalings
+from perf_tests.records.store import read_record
+from perf_tests.verbs.exit_codes import FINE, UNREADABLE
+from perf_tests.views.screens.ranks import rank_lines
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("records", type=Path, nargs="+", help="records, .benchmarks/MACHINE/NUMBER_NAME.json")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        records = [read_record(path) for path in arguments.records]
+    except ValueError as error:
+        print(error)
+        return UNREADABLE
+    first, *others = records
+    for other in others:
+        differences = machine_differences(first.data["machine_info"], other.data["machine_info"])
+        if differences:
+            print(
+                f"{first.name} and {other.name} differ in machine, build or settings, so no efficiency relates them: "
+                f"{'; '.join(differences)}."
+            )
+            return UNREADABLE
+    rows = list(chain.from_iterable(record.data["benchmarks"] for record in records))
+    if arguments.json:
+        print(json.dumps([{"id": row["fullname"], **asdict(scaling)} for row, scaling in scalings(rows)], indent=1))
+    else:
+        print("\n".join(rank_lines(rows) or ["No row is of several ranks; measure some with --parallel."]))
+    return FINE
