@@ -33,10 +33,12 @@ def index_splits(operator: Any, name: str, args: tuple[Any, ...], inputs: list[T
         return _along_index(args)
     if name in _REDUCTIONS:
         tensors = inputs[:1]
+    elif name in _FILLS:
+        tensors = outputs  # `new_zeros` takes no more than a dtype from its input
     elif name in COPIES and len({tensor.dtype for tensor in tensors}) == 1:
         if all(tensor.is_contiguous() for tensor in tensors):
             return 1  # cudaMemcpyAsync
-    elif name not in _FILLS | COPIES and torch.Tag.pointwise not in operator.tags:
+    elif name not in COPIES and torch.Tag.pointwise not in operator.tags:
         return 1
     shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
     return _parts(*coalesced(list(shape), [strides_in(tensor, shape) for tensor in tensors]))

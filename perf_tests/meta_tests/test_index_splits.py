@@ -42,6 +42,7 @@ def test_an_elementwise_kernel_is_halved_until_each_part_has_2_gib_at_most(
         pytest.param(lambda x: x.sum(-1), 4, id="a reduction of the rows"),
         pytest.param(lambda x: x.sum(0), 4, id="a reduction of the batch"),
         pytest.param(torch.zeros_like, 4, id="a fill"),
+        pytest.param(lambda x: x.new_zeros(10, 7), 1, id="a small fill that takes its dtype from it"),
         pytest.param(lambda x: x.to(torch.bfloat16), 4, id="a cast"),
         pytest.param(lambda x: x.clone(), 1, id="a plain copy"),
         pytest.param(lambda x: x.transpose(1, 2).contiguous(), 4, id="a copy into another layout"),
