@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -14,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from model.attention import ATTENTION
-from model.parallel import PARALLEL, Ranks, blocks
 from model.precision import PRECISIONS
 from model.sizes import ModelConfig
 from model.training import Training
@@ -23,6 +23,9 @@ from perf_tests.instruments.collectives import CollectiveCounter
 from perf_tests.instruments.torch_private import FakeTensorMode
 from perf_tests.limits.communication import Message, ParameterShapes, Shape
 
+if TYPE_CHECKING:  # earlier revisions of `model`, which the gate measures, lack it
+    from model.parallel import Ranks
+
 HOST = torch.device("cpu")
 NEED_CONTENT = ("ddp", "zero1")
 """DDP reads the order of gradients out of a tensor, so these compute a real step; before torch 2.13 all do."""
@@ -30,8 +33,10 @@ PLAYS_COLLECTIVES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 
 
 @contextmanager
-def imagined_ranks(world: int, bucket_mb: float | None = None, reshard: bool = True) -> Iterator[Ranks]:
+def imagined_ranks(world: int, bucket_mb: float | None = None, reshard: bool = True) -> "Iterator[Ranks]":
     """Rank 0 of `world`. Raises ValueError inside of a run by ranks, which has a group already."""
+    from model.parallel import Ranks
+
     if dist.is_initialized():
         raise ValueError("messages of imagined ranks cannot be counted among real ones; run this without torchrun.")
     dist.init_process_group("fake", rank=0, world_size=world)
@@ -48,6 +53,8 @@ def counted_messages(
     variant: str, config: ModelConfig, world: int, bucket_mb: float | None = None, reshard: bool = True
 ) -> list[Message]:
     """Every message of a step once DDP has found its buckets; the batch does not matter."""
+    from model.parallel import PARALLEL
+
     with imagined_ranks(world, bucket_mb, reshard) as ranks, ExitStack() as stack:
         if PLAYS_COLLECTIVES and variant not in NEED_CONTENT:
             stack.enter_context(FakeTensorMode())
@@ -76,6 +83,8 @@ def _all_reduced(
 @cache
 def parameter_shapes(config: ModelConfig) -> ParameterShapes:
     """Of our model, with the order of gradients as one backward pass gives it: that of one block, for every block."""
+    from model.parallel import blocks
+
     with FakeTensorMode():
         training = _train(_model(replace(config, num_layers=1)))
         (block,) = blocks(training.model)

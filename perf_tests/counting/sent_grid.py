@@ -2,11 +2,11 @@
 
 from itertools import product
 
-from model.parallel import PARALLEL
 from model.sizes import SIZES
 from perf_tests.counting.rank_messages import parameter_shapes
 from perf_tests.limits.communication import sent_bytes, step_messages
 from perf_tests.options import SIZES_APART
+from perf_tests.ranks.sharing import VARIANTS
 
 WORLDS = (2, 8, 64)
 COLUMNS = ("size", "parallel", "world", "messages", "bytes_sent_by_all_ranks")
@@ -15,7 +15,7 @@ COLUMNS = ("size", "parallel", "world", "messages", "bytes_sent_by_all_ranks")
 def sent_lines() -> list[str]:
     """A line of CSV for each, under a header. A rank's share may be a fraction of a byte, the sum of all is not."""
     lines = [",".join(COLUMNS)]
-    for size, variant, world in product([size for size in SIZES if size not in SIZES_APART], PARALLEL, WORLDS):
+    for size, variant, world in product([size for size in SIZES if size not in SIZES_APART], VARIANTS, WORLDS):
         messages = step_messages(variant, parameter_shapes(SIZES[size]), world)
         lines.append(f"{size},{variant},{world},{len(messages)},{int(world * sent_bytes(messages, world))}")
     return lines

@@ -118,8 +118,9 @@ def test_as_a_test_alone_a_graph_is_replayed_too() -> None:
 def test_the_kernel_pass_records_graphs_before_its_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[int] = []
     monkeypatch.setattr(traced, "trace_rounds", Mock(side_effect=ProfilerBusyError))
+    device = CpuDevice(CPU)
     with pytest.raises(ProfilerBusyError):
-        TracedMeasure("some id", GRAPHED, Mock(device=CpuDevice(CPU)))(lambda: ran.append(1))
+        TracedMeasure("some id", GRAPHED, Mock(device=device, clock=Clock(device)))(lambda: ran.append(1))
     assert len(ran) == 3
 
 

@@ -25,7 +25,7 @@ def commands(*variables: str, path: str = os.environ["PATH"]) -> list[str]:
 
 
 def said_of_the_tests(venv: Path) -> str:
-    words = ["make", "how-long", f"VENV={venv}"]
+    words = ["make", "--no-print-directory", "how-long", f"VENV={venv}"]
     environment = {**os.environ, "MAKEFLAGS": ""}
     return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout.strip()
 

@@ -176,7 +176,7 @@ def test_the_identity_names_the_file_as_its_repository_does(tmp_path: Path, monk
 
 def test_phases_without_a_step_are_the_same_with_any_optimizer() -> None:
     settings = replace(SETTINGS, optimizer=MUON)
-    axes = dict(zip(LanguageModelCase.axes, ("tiny", 8, "fp32", "naive", "eager", "none", None), strict=True))
+    axes = dict(zip(LanguageModelCase.axes, ("tiny", 8, "fp32", "naive", "eager", "none", None, None), strict=True))
     assert LanguageModelCase.of("backward", axes, settings) == LanguageModelCase.of("backward", axes, SETTINGS)
     assert LanguageModelCase.of("full_step", axes, settings).own_optimizer == OwnOptimizer(MUON)
 

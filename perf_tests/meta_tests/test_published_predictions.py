@@ -8,7 +8,11 @@ import pytest
 from model.sizes import SIZES
 from perf_tests.limits.cuda_libraries import libraries_on
 from perf_tests.limits.least_work import FLOAT32_BYTES
-from perf_tests.prediction.published_peaks import (
+from perf_tests.proofs import predicted_memory, predicted_times
+from perf_tests.proofs.published_attention import PublishedAttention, published_attention
+from perf_tests.proofs.published_times import PublishedTime, calibrated, comparable_cells, everything, published_rows
+from perf_tests.proofs.sources_left_out import SHIPPED, fast_launches, predicted_by, start_of_range
+from perf_tests.published.peaks import (
     OUTLIERS,
     TORCH_THEN,
     Outlier,
@@ -20,11 +24,7 @@ from perf_tests.prediction.published_peaks import (
     published_peaks,
     small_attention_peaks,
 )
-from perf_tests.prediction.whole_blocks import unsplit_weight_bytes, whole_block_bytes
-from perf_tests.proofs import predicted_memory, predicted_times
-from perf_tests.proofs.published_attention import PublishedAttention, published_attention
-from perf_tests.proofs.published_times import PublishedTime, calibrated, comparable_cells, everything, published_rows
-from perf_tests.proofs.sources_left_out import SHIPPED, fast_launches, predicted_by, start_of_range
+from perf_tests.published.whole_blocks import unsplit_weight_bytes, whole_block_bytes
 
 PEAKS = published_peaks()
 

@@ -8,25 +8,31 @@ from perf_tests.own.repository import Repository
 MEASURING_CODE = ("perf_tests", "conftest.py", "pyproject.toml")
 """Both sides take these from head."""
 
-RECORDS = ".benchmarks/*"
+RECORDS = ".benchmarks/*/*"
 """Folders in no tree; the accepted slowdowns beside them are."""
 
 LEFT_OUT = (
     RECORDS,
+    ".ci",
     ".github",
+    "Makefile",
+    "README.md",
+    "WRITEUP.md",
     "docs",
     "examples/workflows",
     "numerics_tests",
     "pictures",
     "published",
     "perf_tests/bisection",
+    "perf_tests/history",
     "perf_tests/meta_tests",
     "perf_tests/proofs",
+    "perf_tests/published",
     "perf_tests/verbs",
     "perf_tests/views/report",
     "perf_tests/views/writeup",
 )
-"""Folders of the suite in neither tree, unless an option names a file in one."""
+"""Folders and files of the suite in neither tree, unless an option names a file in one."""
 
 
 def measures(file: Path, repository: Repository) -> bool:
@@ -35,13 +41,12 @@ def measures(file: Path, repository: Repository) -> bool:
 
 def is_needed(file: Path, repository: Repository) -> bool:
     if not repository.holds_suite:
-        return not _is_below(file, RECORDS) and "__pycache__" not in file.parts
+        return not _is_in(file, RECORDS) and "__pycache__" not in file.parts
     return not any(
-        _is_below(file, folder) and not any(_is_below(named, folder) for named in repository.files)
-        for folder in LEFT_OUT
+        _is_in(file, place) and not any(_is_in(named, place) for named in repository.files) for place in LEFT_OUT
     )
 
 
-def _is_below(file: Path, folder: str) -> bool:
-    names = folder.split("/")
-    return len(file.parts) > len(names) and all(map(fnmatch, file.parts, names))
+def _is_in(file: Path, place: str) -> bool:
+    names = place.split("/")
+    return len(file.parts) >= len(names) and all(map(fnmatch, file.parts, names))

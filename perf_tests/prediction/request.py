@@ -10,7 +10,6 @@ import torch
 
 from model.attention import ATTENTION
 from model.device import device_named
-from model.parallel import PARALLEL
 from model.precision import PRECISIONS
 from model.sizes import SIZES, ModelConfig
 from model.training import optimizer_that_runs
@@ -45,6 +44,7 @@ from perf_tests.phases import ATTENTION_ALONE, ZERO_GRAD, phases_of
 from perf_tests.prediction.machine_ceilings import ceilings_here
 from perf_tests.prediction.ranks import MOST_RANKS, Sharing, rate
 from perf_tests.prediction.step import TargetMachine, worthwhile_checkpoints
+from perf_tests.ranks.sharing import VARIANTS
 
 HOLDS = ("former-pass",)
 """What a loop may still hold when the next pass begins."""
@@ -169,7 +169,7 @@ def requested_sharing(arguments: argparse.Namespace) -> Sharing | None:
     if arguments.world is None:
         raise ValueError("--parallel needs the number of ranks; give it with --world.")
     return Sharing(
-        one_of(PARALLEL, "--parallel", arguments.parallel),
+        one_of(VARIANTS, "--parallel", arguments.parallel),
         whole_number("--world", arguments.world, most=MOST_RANKS),
         None if arguments.interconnect is None else rate(arguments.interconnect),
         None if arguments.bucket_mb is None else whole_number("--bucket-mb", arguments.bucket_mb),

@@ -149,8 +149,8 @@ REAL_SLOWDOWNS = {
         "the loss is read back in every step",
         replaced(
             "model/training.py",
-            "        self.scaler.scale(loss).backward()",
-            "        loss.item()\n        self.scaler.scale(loss).backward()",
+            "            self.scaler.scale(loss).backward()",
+            "            loss.item()\n            self.scaler.scale(loss).backward()",
         ),
         ("test_backward[", "full_step"),
     ),

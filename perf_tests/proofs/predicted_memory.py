@@ -7,7 +7,8 @@ from statistics import median
 
 from perf_tests.limits.datasheets import gpu_named
 from perf_tests.limits.gpu_room import FITS, Room, room_on
-from perf_tests.prediction.published_peaks import (
+from perf_tests.proofs.verdict import conclude
+from perf_tests.published.peaks import (
     AttentionPeak,
     ComparedPeak,
     PublishedPeak,
@@ -18,7 +19,6 @@ from perf_tests.prediction.published_peaks import (
     published_peaks,
     small_attention_peaks,
 )
-from perf_tests.proofs.verdict import conclude
 from perf_tests.views.screens.lines import table
 
 TABLE_OF_TEN = "kbjiang/cs336-assignment2-systems-mine"

@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _played() -> Played:
     """Steps played and exercises computed, which needs torch."""
     from numerics_tests import exercises
-    from perf_tests.prediction import writeup_peaks
+    from perf_tests.published import writeup_peaks
 
     return Played(
         peaks=tuple(writeup_peaks.peaks_beside()),

@@ -11,7 +11,7 @@ from perf_tests.counting.case_counters import counters_of
 from perf_tests.counting.fake_training import passes
 from perf_tests.limits.least_work import FLOAT32_BYTES
 from perf_tests.phases import ZERO_GRAD
-from perf_tests.prediction.published_peaks import CHECKPOINT, TABLE, predicted_bytes, published_peaks, rows_of
+from perf_tests.published.peaks import CHECKPOINT, TABLE, predicted_bytes, published_peaks, rows_of
 from perf_tests.views.writeup.played import Block, FirstStep, OrderPeak, PeakBeside
 from perf_tests.views.writeup.published import is_write_up, name_of
 

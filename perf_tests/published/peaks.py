@@ -18,7 +18,7 @@ from perf_tests.instruments.counters import WEIGHT_COPIES
 from perf_tests.limits.cuda_libraries import HOPPER, libraries_on
 from perf_tests.limits.least_work import FLOAT32_BYTES
 from perf_tests.phases import FIRST_STEP
-from perf_tests.prediction.whole_blocks import unsplit_weight_bytes
+from perf_tests.published.whole_blocks import unsplit_weight_bytes
 
 PUBLISHED = Path(__file__).parents[2] / "published"
 TABLE = PUBLISHED / "memory.csv"

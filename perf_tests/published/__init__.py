@@ -1,0 +1,1 @@
+"""Published peaks of memory, predicted under the conditions that their sources state."""
