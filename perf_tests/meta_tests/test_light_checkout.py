@@ -9,7 +9,7 @@ from perf_tests.meta_tests.launch import ROOT
 MOST_BYTES = 10_000_000
 BLOCK_BYTES = 4096
 LARGEST_FILE_BYTES = 1_200_000
-"""Plotly, which draws the page; then the record that README, docs and most tests read."""
+"""The record that README, docs and most tests read."""
 
 
 def test_tracked_files_take_less_than_ten_megabytes_on_a_disk() -> None:

@@ -16,7 +16,7 @@ MOST_BYTES = 1_800_000
 
 
 def test_the_bundle_is_the_published_one() -> None:
-    assert hashlib.sha256((FOLDER / "plotly-basic.min.js").read_bytes()).hexdigest() == PUBLISHED
+    assert hashlib.sha256(page._plotly().encode()).hexdigest() == PUBLISHED
 
 
 def test_its_licence_lies_beside_it_and_travels_in_the_page() -> None:

@@ -1,5 +1,6 @@
 """The page: its sections in order, the figures' data, and Plotly."""
 
+import gzip
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -124,7 +125,7 @@ def _add_limits(page: Page, run: RecordedRun) -> None:
 
 def _plotly() -> str:
     """The smallest of Plotly's published bundles that draws every figure: it knows scatter, bar and pie."""
-    return (HERE / "plotly" / "plotly-basic.min.js").read_text(encoding="utf-8")
+    return gzip.decompress((HERE / "plotly" / "plotly-basic.min.js.gz").read_bytes()).decode()
 
 
 def _what_ran(eras: Sequence[Era], numbers: Numbers, left_out: Sequence[str]) -> str:
