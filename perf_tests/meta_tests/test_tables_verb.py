@@ -25,7 +25,7 @@ def tables(storage: Path, *words: str) -> int:
 
 @pytest.mark.parametrize("chosen_format", ["markdown", "latex", "typst", "csv", "jsonl"])
 def test_every_format_shows_the_committed_run(chosen_format: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tables(EXAMPLE, "--format", chosen_format) == 0
+    assert tables(EXAMPLE, "0001", "--format", chosen_format) == 0
     assert "sdpa" in capsys.readouterr().out
 
 
