@@ -30,7 +30,6 @@ LEFT_OUT = (
     "perf_tests/published",
     "perf_tests/verbs",
     "perf_tests/views/report",
-    "perf_tests/views/tables",
     "perf_tests/views/writeup",
 )
 """Folders and files of the suite in neither tree, unless an option names a file in one."""
