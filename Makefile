@@ -15,7 +15,7 @@ CPU_INDEX := https://download.pytorch.org/whl/cpu
 # Whether there is an NVIDIA driver. Some virtual machines hide its file.
 NVIDIA := $(or $(wildcard /proc/driver/nvidia/version),$(shell nvidia-smi -L >/dev/null 2>&1 && echo yes))
 
-.PHONY: help how-long perf baseline gate ledger report pictures writeup ranks nsys test test-tools-a-to-q test-tools-r-to-z test-suites readers lint proofs trials mutants triton-example clean wheels offline expedition
+.PHONY: help how-long perf baseline gate ledger report pictures writeup ranks nsys test test-tools-a-to-q test-tools-r-to-z test-suites readers lint proofs trials mutants rank-mutants triton-example clean wheels offline expedition
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
@@ -35,7 +35,7 @@ ledger: $(INSTALLED)  ## exact counters against their ledger; of your own: make 
 RANKS ?= 2
 
 ranks: $(INSTALLED)  ## several ranks that share a model, on this machine: make ranks RANKS=2
-	$(BIN)/torchrun --standalone --nproc-per-node $(RANKS) -m pytest perf_tests --parallel none,ddp,fsdp2 $(ARGS)
+	$(BIN)/torchrun --standalone --nproc-per-node $(RANKS) -m pytest perf_tests --parallel none,ddp,fsdp2 --collective all $(ARGS)
 
 report: $(INSTALLED)  ## write report.html, one page over the recorded runs
 	$(BIN)/python -m perf_tests report -o report.html $(ARGS)
@@ -142,6 +142,10 @@ mutants: $(INSTALLED)  ## plant faults into every line of model/ that computes; 
 	rm -rf mutants
 	OMP_NUM_THREADS=1 $(BIN)/python -m mutmut run
 	$(BIN)/python -m numerics_tests.mutants
+
+rank-mutants: $(INSTALLED)  ## the same in how ranks share a step, judged by processes of ranks
+	$(BIN)/pip install --quiet --constraint $(VENV)/constraints.txt --editable ".[mutants]"
+	OMP_NUM_THREADS=1 $(BIN)/python -m numerics_tests.rank_mutants
 
 # An environment of its own, because the interpreter needs Triton and no GPU; nothing else installs it on a CPU.
 triton-example:  ## the Triton example on this CPU by Triton's interpreter: held to float64, then each benchmark once

@@ -19,6 +19,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
+from model.resident import resident
 from model.training import Training, ignore_backward
 
 _DDP_TAKES = signature(DistributedDataParallel.__init__).parameters
@@ -177,13 +178,16 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 
 
 @contextmanager
-def without_synchronization(training: Training) -> Iterator[None]:
-    """Steps in which ranks keep their gradients to themselves: what remains is the time without this communication.
+def without_synchronization(training: Training, reshard: bool = True) -> Iterator[None]:
+    """A step in which ranks keep their gradients to themselves: what remains is the time without this communication.
 
-    Their weights drift apart. Raises ValueError for FSDP2, which cannot compute without gathering.
+    Weights drift apart where each rank has all of them. Of FSDP2 it leaves out the gathers too, see `resident`;
+    `reshard` is that of its `Ranks`.
     """
     if isinstance(training.model, FSDPModule):
-        raise ValueError("fsdp2 cannot compute without gathering weights; compare with fsdp2 on a group of one rank.")
+        with resident(training, reshard):
+            yield
+        return
     after_backward, training.after_backward = training.after_backward, ignore_backward
     try:
         if isinstance(training.model, DistributedDataParallel):

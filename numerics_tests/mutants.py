@@ -7,7 +7,7 @@ calls without an argument such as `.float()`; `faults/source.py` has faults in t
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 LIMIT = 0.03
@@ -63,15 +63,17 @@ EQUIVALENT = {
 """Why the program computes the same after each of these changes."""
 
 
-def report(statuses: Mapping[str, str], change_of: Callable[[str], Change]) -> tuple[list[str], bool]:
+def report(
+    statuses: Mapping[str, str], change_of: Callable[[str], Change], equivalent: Mapping[str, Collection[Change]]
+) -> tuple[list[str], bool]:
     """The lines to print, and whether few enough survive; `statuses` maps each mutant to mutmut's word."""
     survivors = {name: change_of(name) for name, status in statuses.items() if status not in CAUGHT}
-    reasons = {change: reason for reason, changes in EQUIVALENT.items() for change in changes}
+    reasons = {change: reason for reason, changes in equivalent.items() for change in changes}
     unexplained = {name: change for name, change in survivors.items() if change not in reasons}
     caught = [change for change in reasons if change not in survivors.values()]
     counted = ", ".join(f"{count} {status}" for status, count in Counter(statuses.values()).most_common())
     lines = [f"{len(statuses)} mutants of model/: {counted}"]
-    for reason, changes in EQUIVALENT.items():
+    for reason, changes in equivalent.items():
         lines.append(f"{sum(change in changes for change in survivors.values()):6} equivalent: {reason}")
     share = len(unexplained) / max(1, len(statuses))
     lines.append(f"{len(unexplained):6} unexplained, {share:.1%} of all; at most {LIMIT:.0%} may be")
@@ -92,7 +94,7 @@ def mutmut(*arguments: str) -> str:
 def main() -> int:
     rows = [line.strip().partition(": ") for line in mutmut("results", "--all", "true").splitlines()]
     statuses = {name: status for name, _, status in rows if status}
-    lines, is_good = report(statuses, lambda name: Change.of(mutmut("show", name)))
+    lines, is_good = report(statuses, lambda name: Change.of(mutmut("show", name)), EQUIVALENT)
     print(*lines, sep="\n")
     return 0 if is_good else 1
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,7 @@ from model.training import Training
 from numerics_tests import tiny
 from numerics_tests.rank_pool import POOL, Task
 from perf_tests.instruments.collectives import CollectiveCounter
+from perf_tests.limits.ways import SHARDED
 
 CPU = torch.device("cpu")
 # No width is a power of two, and none but the smallest is a multiple of 3, so that slices are uneven.
@@ -24,7 +26,6 @@ CONFIG = ModelConfig(d_model=20, d_ff=28, num_layers=2, num_heads=2, vocab_size=
 BATCH = 6
 """Sequences; 72 tokens, of which 2 ranks get 36 each and 3 ranks 24."""
 STEPS = 3
-SHARDED = ("fsdp2", "fsdp2-bf16")
 
 Named = dict[str, Tensor]
 """Whole tensors by the name of their parameter, even where a rank keeps a slice."""
@@ -55,8 +56,13 @@ def on_ranks(
     variant: str, world: int, bucket_mb: float | None = None, reshard: bool = True, precision: str = "fp32"
 ) -> list[Seen]:
     """What each of `world` ranks sees, over the `model` that this suite imported."""
+    return of_ranks("see", world, variant, bucket_mb, reshard, precision)
+
+
+def of_ranks(function: str, world: int, *arguments: object) -> list[Any]:
+    """What a function of this file returns on each of `world` ranks, over the `model` that this suite imported."""
     folder = str(Path(str(model.__file__)).parents[1])
-    return POOL.run(Task(folder, __name__, "see", world, (variant, bucket_mb, reshard, precision)))
+    return POOL.run(Task(folder, __name__, function, world, arguments))
 
 
 def batch() -> Tensor:
@@ -102,6 +108,52 @@ def see(group: dist.ProcessGroup, variant: str, bucket_mb: float | None, reshard
         sum(local(moment).numel() for moment in moments),
         [(message.kind, dtype) for message, dtype in counter.seen],
     )
+
+
+def adamw_runs_as(group: dist.ProcessGroup, variant: str, optimizer: str) -> tuple[bool, bool]:
+    """Whether what steps this rank's parameters is foreach, and whether it is fused."""
+    ranks = Ranks(group, CPU)
+    training = PARALLEL[variant](tiny.model(CPU), ranks, lambda m: Training(m, PRECISIONS["fp32"], CPU, optimizer))
+    (settings,) = getattr(training.optimizer, "optim", training.optimizer).param_groups
+    return bool(settings["foreach"]), bool(settings["fused"])
+
+
+@dataclass(frozen=True)
+class Alone:
+    """What one rank saw of steps without exchange, each after a pass with exchange."""
+
+    sent: list[str]
+    """Kind of each message of such a step."""
+    left: list[Named]
+    """The gradients that it leaves: after none at all, then after each pass with exchange."""
+    exchanged: list[Named]
+    """The gradients of each pass with exchange, before and after such steps."""
+    exchanges: list[list[str]]
+    """Kind of each message of these passes, in their order."""
+
+
+def step_alone(group: dist.ProcessGroup, variant: str, reshard: bool) -> Alone:
+    ranks = Ranks(group, CPU, reshard=reshard)
+    made = tiny.model(CPU, config=CONFIG)
+    training = PARALLEL[variant](made, ranks, lambda model: Training(model, PRECISIONS["fp32"], CPU))
+    tokens = share(batch(), ranks)
+    # What it takes where nothing is said is what `Ranks` takes.
+    said = () if reshard else (False,)
+    filled(training, tokens)
+    training.clear_gradients()
+    left, exchanged, exchanges = [], [], []
+    for _ in range(3):
+        with without_synchronization(training, *said):
+            training.backward(training.loss(training.forward(tokens), targets_of(tokens)))
+        left.append(whole(training, "grad"))
+        training.clear_gradients()
+        with CollectiveCounter() as counter:
+            training.backward(training.loss(training.forward(tokens), targets_of(tokens)))
+        exchanges.append([message.kind for message, _ in counter.seen])
+        exchanged.append(whole(training, "grad"))
+    with without_synchronization(training, *said), CollectiveCounter() as counter:
+        training.step(tokens, targets_of(tokens))
+    return Alone([message.kind for message, _ in counter.seen], left, exchanged, exchanges)
 
 
 def filled(training: Training, tokens: Tensor) -> Named:

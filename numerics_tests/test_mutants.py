@@ -2,7 +2,6 @@
 
 import pytest
 
-from numerics_tests import mutants
 from numerics_tests.mutants import Change, report
 
 DIFF = """--- model/training.py
@@ -21,9 +20,7 @@ def statuses(killed: int, **others: str) -> dict[str, str]:
     return {f"killed_{number}": "killed" for number in range(killed)} | others
 
 
-@pytest.fixture(autouse=True)
-def _table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mutants, "EQUIVALENT", {"c is 0": (KNOWN,)})
+EQUIVALENT = {"c is 0": (KNOWN,)}
 
 
 def test_a_change_is_its_lines_without_their_layout() -> None:
@@ -34,18 +31,17 @@ def test_a_change_is_its_lines_without_their_layout() -> None:
 @pytest.mark.parametrize("killed, is_good", [(98, True), (31, False)])
 def test_few_may_survive_unexplained(word: str, killed: int, is_good: bool) -> None:
     """One of a hundred passes, one of 33 does not; the equivalent one does not count."""
-    lines, passes = report(statuses(killed, known="survived", new=word), CHANGES.__getitem__)
+    lines, passes = report(statuses(killed, known="survived", new=word), CHANGES.__getitem__, EQUIVALENT)
     assert passes == is_good
     assert f"  new ({word})\n    - x + 1\n    + x - 1" in lines
     assert "     1 equivalent: c is 0" in lines
 
 
 def test_an_explanation_without_a_survivor_is_refused() -> None:
-    lines, passes = report(statuses(9), CHANGES.__getitem__)
+    lines, passes = report(statuses(9), CHANGES.__getitem__, EQUIVALENT)
     assert not passes
     assert "take it out of EQUIVALENT" in lines[-1]
 
 
-def test_no_mutants_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mutants, "EQUIVALENT", {})
-    assert not report({}, CHANGES.__getitem__)[1]
+def test_no_mutants_prove_nothing() -> None:
+    assert not report({}, CHANGES.__getitem__, {})[1]

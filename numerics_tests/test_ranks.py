@@ -4,11 +4,13 @@ A sum of two numbers has one order, so what 2 ranks add is known to the bit; fro
 """
 
 import math
+from collections.abc import Callable
 from functools import cache
 
 import torch
+from torch import nn
 
-from model.parallel import PARALLEL, reduce_dtype
+from model.parallel import PARALLEL, blocks, reduce_dtype
 from model.precision import PRECISIONS
 from model.training import MAX_GRADIENT_NORM, Training
 from numerics_tests import oracles, tiny
@@ -16,7 +18,8 @@ from numerics_tests.bounds import gamma, rounding
 from numerics_tests.checks import assert_at_most_twice, assert_same_bits, assert_true, assert_within
 from numerics_tests.claims import claim
 from numerics_tests.formats import U32
-from numerics_tests.rank_tasks import BATCH, CONFIG, SHARDED, STEPS, Named, batch, filled, on_ranks, targets_of
+from numerics_tests.rank_tasks import BATCH, CONFIG, STEPS, Named, batch, filled, of_ranks, on_ranks, targets_of
+from perf_tests.limits.ways import SHARDED
 
 ALL = {name: name for name in PARALLEL}
 IN_FLOAT32 = {name: name for name in PARALLEL if reduce_dtype(name) == torch.float32}
@@ -176,7 +179,8 @@ def test_resharding_changes_no_bit_on_two_ranks(variant: str, device: torch.devi
     for name, gradient in again.gradients.items():
         assert_same_bits(gradient, once.gradients[name], f"{name}, resharded")
     gathers = [sum(kind == "all_gather" for kind, _ in run.sent) for run in (again, once)]
-    assert_true(gathers[0] - gathers[1] == CONFIG.num_layers, f"{gathers} gathers with and without resharding")
+    once_each = CONFIG.num_layers + 1  # the root's are never let go between the passes
+    assert_true(gathers == [CONFIG.num_layers + once_each, once_each], f"{gathers} gathers with and without resharding")
 
 
 MOMENTS = 2 * CONFIG.parameters
@@ -198,3 +202,54 @@ def test_gradients_stay_apart_without_synchronization(variant: str, device: torc
     for seen in on_ranks(variant, 2):
         for name, gradient in seen.apart.items():
             assert_same_bits(gradient, seen.own[name], f"{name} of one rank")
+
+
+@claim("variant", {name: name for name in SHARDED})
+def test_a_step_without_exchange_leaves_no_trace(variant: str, device: torch.device) -> None:
+    """It sends the norm alone and leaves the gradients of the last exchange, zeros before the first.
+
+    Passes with exchange between such steps give the same bits, and send what a model sends that had no such step.
+    """
+    for reshard in (True, False):
+        of_others = on_ranks(variant, 2, reshard=reshard)
+        for alone, seen in zip(of_ranks("step_alone", 2, variant, reshard), of_others, strict=True):
+            assert_true(alone.sent == ["all_reduce"], f"a step without exchange sends {alone.sent}")
+            expected = [{name: torch.zeros_like(g) for name, g in seen.gradients.items()}, *alone.exchanged[:-1]]
+            for left, last in zip(alone.left, expected, strict=True):
+                for name, gradient in left.items():
+                    assert_same_bits(gradient, last[name], f"{name} left")
+            for gradients in alone.exchanged:
+                for name, gradient in gradients.items():
+                    assert_same_bits(gradient, seen.gradients[name], f"{name} exchanged")
+            usual = [kind for kind, _ in seen.sent if kind != "all_reduce"]
+            assert_true(all(kinds == usual for kinds in alone.exchanges), f"{alone.exchanges}, usually {usual}")
+
+
+KINDS = {"zero1": {"all_reduce", "broadcast"}} | {
+    name: {"all_gather", "reduce_scatter", "all_reduce"} for name in SHARDED
+}
+
+
+@claim("variant", ALL)
+def test_a_step_sends_only_what_its_variant_needs(variant: str, device: torch.device) -> None:
+    """Gradients, and of a model in slices its weights; no buffers, which are tables that all ranks have."""
+    sent = {kind for kind, _ in on_ranks(variant, 2)[0].sent}
+    assert_true(sent == KINDS.get(variant, {"all_reduce"}), f"{sorted(sent)}")
+
+
+@claim("variant", ALL)
+def test_each_rank_steps_with_the_implementation_asked_for(variant: str, device: torch.device) -> None:
+    for optimizer in ("loop", "foreach", "fused"):
+        for runs_as in of_ranks("adamw_runs_as", 2, variant, optimizer):
+            asked = optimizer == "foreach", optimizer == "fused"
+            assert_true(runs_as == asked, f"(foreach, fused) is {runs_as} where {optimizer} was asked for")
+
+
+@claim("blocks_of", {"blocks": blocks})
+def test_blocks_are_those_of_the_longest_list(
+    blocks_of: Callable[[nn.Module], list[nn.Module]], device: torch.device
+) -> None:
+    """A model without a list has none."""
+    short, long = (nn.ModuleList(nn.Identity() for _ in range(length)) for length in (2, 3))
+    assert_true(blocks_of(nn.Sequential(short, long)) == list(long), "the blocks are not those of the longest list")
+    assert_true(blocks_of(nn.Linear(1, 1)) == [], "blocks are found where no list is")

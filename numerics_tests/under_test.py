@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 from model.sizes import ModelConfig
-from perf_tests.options import typed_or
+from perf_tests.options.table import typed_or
 from perf_tests.own.attention import function_of, is_own
 from perf_tests.own.guard import OwnModelError
 from perf_tests.own.hugging_face import is_configuration

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from perf_tests.own.repository import SUITE
+from perf_tests.verbs.exit_codes import RefusalError
 from perf_tests.verbs.output import OutputError, end_without_output, watched_output
 
 VERBS = (
@@ -37,7 +38,15 @@ def _run(words: Sequence[str] | None) -> int:
         verb.add_argument("--json", action="store_true", help="print JSON")
         module.add_arguments(verb)
     arguments = parser.parse_args(words, argparse.Namespace(of_pytest=of_pytest))
-    exit_code: int = modules[arguments.verb].run(arguments)
+    try:
+        exit_code: int = modules[arguments.verb].run(arguments)
+    except RefusalError as refusal:
+        # These load the suite's model, which is on the path by now.
+        from perf_tests.verbs.reading import as_typed
+        from perf_tests.views.screens.lines import printable
+
+        print(printable(as_typed(str(refusal), words)), file=sys.stderr)
+        return refusal.exit_code
     return exit_code
 
 

@@ -11,15 +11,35 @@ import torch
 from model.attention import ATTENTION
 from model.sizes import ModelConfig
 from model.training import optimizer_that_runs
-from perf_tests.identity import AttentionIdentity, LanguageModelIdentity, identity_from, is_attention
-from perf_tests.options import CUDA_GRAPH_EXECUTIONS, Settings, shape_named, size_label
+from perf_tests.identity import (
+    AttentionIdentity,
+    CollectiveIdentity,
+    LanguageModelIdentity,
+    identity_from,
+    is_attention,
+    is_collective,
+)
+from perf_tests.limits.least_work import FLOAT32_BYTES
+from perf_tests.options.settings import Settings
+from perf_tests.options.shapes import shape_named, size_label
+from perf_tests.options.table import CUDA_GRAPH_EXECUTIONS
 from perf_tests.own import attention as attentions
 from perf_tests.own.hugging_face import is_configuration
 from perf_tests.own.model import OwnModel, configured_shape
 from perf_tests.own.named import from_its_repository
 from perf_tests.own.optimizer import OwnOptimizer, own_optimizer
-from perf_tests.phases import ATTENTION_ALONE, EXAMINED, FIRST_STEP, FULL_STEP, LANGUAGE_MODEL, PHASES, Phase
-from perf_tests.ranks.sharing import Sharing
+from perf_tests.phases import (
+    ATTENTION_ALONE,
+    COLLECTIVE_ALONE,
+    EXAMINED,
+    FIRST_STEP,
+    FULL_STEP,
+    LANGUAGE_MODEL,
+    PHASES,
+    Phase,
+    phases_of,
+)
+from perf_tests.ranks.sharing import Sharing, nodes_of, why_too_few
 
 DEFAULT_ZERO_GRAD = "before-forward"
 
@@ -205,7 +225,7 @@ class LanguageModelCase(_OfAPhase):
     @property
     def backend(self) -> str | None:
         """What carries bytes between its ranks."""
-        return None if self.sharing is None else "nccl" if self.device == "cuda" else "gloo"
+        return None if self.sharing is None else backend_of(self.device)
 
     @property
     def forward_flops(self) -> int:
@@ -257,19 +277,96 @@ class AttentionCase(AttentionIdentity, _OfAPhase):
         return (self.head_dim, self.sequence_length, self.attention, self.device)
 
 
-Case = LanguageModelCase | AttentionCase
+@dataclass(frozen=True)
+class CollectiveCase(CollectiveIdentity, _OfAPhase):
+    """One exchange between ranks, in float32."""
 
-FAMILIES = (LanguageModelCase, AttentionCase)
+    axes: ClassVar = {"collective": "collectives", "message_bytes": "message_sizes", "world": "worlds"}
+    precision: ClassVar = "fp32"
+    attention: ClassVar = ""
+    """It has none; the plan of a run asks every case."""
+
+    @classmethod
+    def of(cls, phase: str, axes: dict[str, Any], settings: Settings) -> Self:
+        """The case of one parametrized test."""
+        device, values = settings.device_type, {name: axes[name] for name in cls.axes}
+        nodes, backend = nodes_of(axes["world"]), backend_of(device)
+        return cls(phase=phase, nodes=nodes, backend=backend, dtype="float32", device=device, **values)
+
+    @staticmethod
+    def id_of(collective: str, message_bytes: int, world: int) -> str:
+        """`all_reduce-1MB-world2`."""
+        return f"{collective}-{in_round_units(message_bytes)}-world{world}"
+
+    def identity(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def elements_of_a_rank(self) -> int:
+        """Of a message that all ranks share evenly: what does not divide is left out, as in nccl-tests."""
+        return self.message_bytes // (FLOAT32_BYTES * self.world)
+
+    @property
+    def exchanged_bytes(self) -> int:
+        return FLOAT32_BYTES * self.world * self.elements_of_a_rank
+
+    @property
+    def forward_flops(self) -> int:
+        return 0
+
+    @property
+    def tokens(self) -> None:
+        """It trains on none."""
+
+    @property
+    def built_from(self) -> tuple[Any, ...]:
+        """Cases with equal values are measured side by side."""
+        return (self.collective, self.world, self.device)
+
+    def why_unsupported(self, gpus: int) -> str | None:
+        """One sentence with the next step; None where the ranks that were started can run it."""
+        if self.elements_of_a_rank == 0:
+            return (
+                f"{self.message_bytes} bytes are less than a float32 for each of {self.world} ranks; choose "
+                f"--message-size {FLOAT32_BYTES * self.world}B or more."
+            )
+        return why_too_few(self.world, self.device, gpus)
+
+
+def in_round_units(count: int) -> str:
+    """`1MB`, `64KiB`: bytes as `--message-size` takes them, in the largest unit that divides them."""
+    units = (("GB", 10**9), ("GiB", 2**30), ("MB", 10**6), ("MiB", 2**20), ("KB", 10**3), ("KiB", 2**10))
+    return next((f"{count // unit}{name}" for name, unit in units if count % unit == 0), f"{count}B")
+
+
+def backend_of(device: str) -> str:
+    """What carries bytes between ranks."""
+    return "nccl" if device == "cuda" else "gloo"
+
+
+Case = LanguageModelCase | AttentionCase | CollectiveCase
+
+FAMILIES = (LanguageModelCase, AttentionCase, CollectiveCase)
 
 
 def family_of(names: Container[str]) -> type[Case]:
     """The cases whose axes or identity have these names."""
+    if is_collective(names):
+        return CollectiveCase
     return AttentionCase if is_attention(names) else LanguageModelCase
 
 
 def sharing_of(case: Case | None) -> Sharing | None:
-    """How ranks share it; None on one device."""
+    """How ranks share its model; None on one device, and for a case without a model."""
     return case.sharing if isinstance(case, LanguageModelCase) else None
+
+
+def world_of(case: Case | None) -> int | None:
+    """How many ranks run it together; None on one device."""
+    if isinstance(case, CollectiveCase):
+        return case.world
+    sharing = sharing_of(case)
+    return None if sharing is None else sharing.world
 
 
 def own_model(settings: Settings) -> OwnModel | None:
@@ -285,9 +382,15 @@ def config_of(own: OwnModel | None, size: str, context_length: int, vocab_size: 
 
 
 def chosen_phases(settings: Settings) -> set[str]:
-    """Names of the phases that `--phase` selects, of attention alone only where its grid is not empty."""
-    families = {LANGUAGE_MODEL, ATTENTION_ALONE} if settings.head_dims else {LANGUAGE_MODEL}
-    return {phase.name for phase in PHASES.values() if phase.label in settings.phases and phase.family in families}
+    """Names of the phases that `--phase` selects, and every collective, where the family's grid is not empty."""
+    families = {
+        family
+        for family, axis in (
+            (LANGUAGE_MODEL, settings.parallels), (ATTENTION_ALONE, settings.head_dims),
+        ) if axis
+    }  # fmt: skip
+    chosen = {phase.name for phase in PHASES.values() if phase.label in settings.phases and phase.family in families}
+    return chosen | ({phase.name for phase in phases_of(COLLECTIVE_ALONE)} if settings.collectives else set())
 
 
 def examined_phases(settings: Settings) -> set[str]:
@@ -316,5 +419,9 @@ def is_inside(identity: dict[str, Any], settings: Settings) -> bool:
 def selectable_cases(settings: Settings) -> int:
     """How many cases the axes span."""
     chosen = [PHASES[name] for name in chosen_phases(settings)]
-    grids = {LANGUAGE_MODEL: LanguageModelCase.grid(settings), ATTENTION_ALONE: AttentionCase.grid(settings)}
+    grids = {
+        LANGUAGE_MODEL: LanguageModelCase.grid(settings),
+        ATTENTION_ALONE: AttentionCase.grid(settings),
+        COLLECTIVE_ALONE: CollectiveCase.grid(settings),
+    }
     return sum(len(grids[phase.family]) for phase in chosen)

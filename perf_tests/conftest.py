@@ -14,7 +14,7 @@ from perf_tests.bench.inputs import AttentionInputs, Batch, axis
 from perf_tests.bench.models import ModelShelf, forget
 from perf_tests.bench.stash import CASE, OTHER_MEASURE, PASS, WORKBENCH
 from perf_tests.bench.workbench import Workbench
-from perf_tests.cases import AttentionCase, Case, LanguageModelCase, sharing_of
+from perf_tests.cases import AttentionCase, Case, CollectiveCase, LanguageModelCase, sharing_of
 from perf_tests.counting.case_counters import parameters_of
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.gpu_health import RoundHealth
@@ -132,10 +132,14 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
     kind: Callable[..., TimedMeasure] = TimedMeasure
     if isinstance(case, LanguageModelCase) and case.sharing is not None:
         # Imported late: distributed tensors take torch seconds to load.
-        from perf_tests.measures.ranked import RankedMeasure
+        from perf_tests.measures.shared_step import SharedStepMeasure
 
         training = request.getfixturevalue("training")
-        kind = partial(RankedMeasure, case=case, sharing=case.sharing, training=training)
+        kind = partial(SharedStepMeasure, case=case, sharing=case.sharing, training=training)
+    elif isinstance(case, CollectiveCase):
+        from perf_tests.measures.ranked import RankedMeasure
+
+        kind = RankedMeasure
     measure = kind(
         benchmark,
         workbench.clock,
@@ -155,6 +159,10 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
 
 
 def _row(case: Case, workbench: Workbench) -> Row:
+    if isinstance(case, CollectiveCase):
+        from perf_tests.measures.exchange import CollectiveRow
+
+        return CollectiveRow(case, {"seed": workbench.settings.seed, "warmup_rounds": workbench.warmup_rounds(case)})
     sharing = sharing_of(case)
     return Row(
         case,
@@ -193,6 +201,7 @@ def _conditions(case: Case, workbench: Workbench) -> Json:
 
 
 def _sdpa_backend(case: Case, device: torch.device) -> str | None:
+    assert not isinstance(case, CollectiveCase)
     shape: tuple[int, ...]
     if isinstance(case, AttentionCase):
         shape = (case.batch_size, case.sequence_length, case.head_dim)

@@ -6,6 +6,7 @@ therefore still join.
 
 from collections.abc import Container, Mapping
 from dataclasses import MISSING, dataclass, fields
+from functools import cache
 from typing import Any
 
 
@@ -73,12 +74,30 @@ class AttentionIdentity:
     """`cold` where the last-level cache is flushed before each measured round; None where it is left as it is."""
 
 
-Identity = type[LanguageModelIdentity] | type[AttentionIdentity]
+@dataclass(frozen=True)
+class CollectiveIdentity:
+    """One exchange between ranks, without a model."""
+
+    phase: str
+    collective: str
+    message_bytes: int
+    """Held before an all-reduce or reduce-scatter, or after an all-gather."""
+    world: int
+    nodes: int
+    backend: str
+    """`gloo` or `nccl`."""
+    dtype: str
+    device: str
+
+
+FAMILIES = (LanguageModelIdentity, AttentionIdentity, CollectiveIdentity)
+
+Identity = type[LanguageModelIdentity] | type[AttentionIdentity] | type[CollectiveIdentity]
 
 OF_RANKS = ("world", "nodes", "bucket_bytes")
 """Counts of which fewer may need more memory: fewer ranks share it."""
 
-DIMENSIONS = {field.name for family in (LanguageModelIdentity, AttentionIdentity) for field in fields(family)
+DIMENSIONS = {field.name for family in FAMILIES for field in fields(family)
               if field.type in (int, int | None)} - set(OF_RANKS)  # fmt: skip
 """Fields whose smaller values need no more memory."""
 
@@ -95,13 +114,27 @@ def is_attention(names: Container[str]) -> bool:
     return "head_dim" in names
 
 
+def is_collective(names: Container[str]) -> bool:
+    """Whether they are of a collective alone."""
+    return "collective" in names
+
+
 def family_of(values: Mapping[str, Any]) -> Identity:
+    if is_collective(values):
+        return CollectiveIdentity
     return AttentionIdentity if is_attention(values) else LanguageModelIdentity
 
 
 def identity_in(values: Mapping[str, Any]) -> dict[str, Any]:
     """The identity among a row's values; missing fields are null."""
-    return {field.name: values.get(field.name) for field in fields(family_of(values))}
+    family: Any = family_of(values)  # mypy takes a dataclass for unhashable
+    return {name: values.get(name) for name in _names_of(family)}
+
+
+@cache
+def _names_of(family: Identity) -> list[str]:
+    """Kept, because thousands of records have thousands of rows."""
+    return [field.name for field in fields(family)]
 
 
 def has_identity(values: Mapping[str, Any]) -> bool:

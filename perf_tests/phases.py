@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-LANGUAGE_MODEL, ATTENTION_ALONE = "language model", "attention alone"
+LANGUAGE_MODEL, ATTENTION_ALONE, COLLECTIVE_ALONE = "language model", "attention alone", "collective alone"
 
 FORWARD_PASSES = {"inference": 1, "forward": 1, "backward": 2}
 """FLOPs of a part over those of a forward pass: backward, each product costs one product for each of its inputs."""
@@ -96,12 +96,16 @@ EXAMINED = {
         Phase(FULL_STEP, LANGUAGE_MODEL, (), _STEP),
         Phase("attention_forward", ATTENTION_ALONE, (), ("forward",)),
         Phase("attention_backward", ATTENTION_ALONE, ("zero_grad", "forward"), ("backward",)),
+        Phase("collective", COLLECTIVE_ALONE, (), ("collective",)),
     )
 }
 """What is measured, by name, in the order of a training step."""
 
 PHASES = {name: phase for name, phase in EXAMINED.items() if phase.is_timed}
-"""What is timed, and what `--phase` selects."""
+"""What is timed."""
+
+LABELS = tuple(dict.fromkeys(phase.label for phase in PHASES.values() if phase.family != COLLECTIVE_ALONE))
+"""What `--phase` selects; a collective has no phases."""
 
 PHASES_OF_OTHERS = {
     "backward_and_optimizer": Phase(

@@ -2,8 +2,8 @@
 
 import gc
 import sys
-from collections.abc import Generator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -31,13 +31,15 @@ from perf_tests.bench.stash import (
     WORKBENCH,
 )
 from perf_tests.instruments.host_memory import uncap_address_space
-from perf_tests.options import PASSES, add_options, asks_for_ranks, read_settings
-from perf_tests.own.guard import OwnModelError
+from perf_tests.options.settings import asks_for_ranks, read_settings
+from perf_tests.options.table import PASSES, add_options
+from perf_tests.own.guard import ChangedDefaultsError, OwnModelError, process_kept, torch_defaults_kept
 from perf_tests.own.repository import UNDER_TEST, repository_of
 from perf_tests.phases import EXAMINED, place_of
 from perf_tests.records.record import Json
 from perf_tests.run import after as reporting
-from perf_tests.run import before as recording
+from perf_tests.run import baseline, before, facts, refusals, terminal
+from perf_tests.run.selection import choose_nothing_anew, note_deselected, of_interrupted_run
 from perf_tests.run.shard import places_of_share
 from perf_tests.run.termination import TERMINATION, register
 
@@ -56,6 +58,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     register(config)
+    choose_nothing_anew(config)
     try:
         typed = {name: config.getoption(name) for name in UNDER_TEST}
         config.stash[REPOSITORY] = repository = repository_of(typed, config.invocation_params.dir)
@@ -63,9 +66,9 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from error
     sys.dont_write_bytecode |= not repository.holds_suite  # beside their files
     if asks_for_ranks(config):
-        from perf_tests.run import together
+        from perf_tests.run import joining
 
-        together.begin(config)
+        joining.begin(config)
     config.stash[SAVING] = benchmark_options.take_over(config, repository.root / ".benchmarks")
 
 
@@ -79,11 +82,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             stash[AGAINST] = read_against(session.config, stash[SETTINGS], stash[SAVING])
         except ValueError as error:
             raise pytest.UsageError(str(error)) from error
-        recording.read_run_options(session.config)
+        refusals.read_run_options(session.config)
     if PEERS in stash:
-        from perf_tests.run import together
+        from perf_tests.run import starts
 
-        together.compare_starts(session.config, stash[PEERS], recording.source_digest(stash[REPOSITORY]))
+        starts.compare_starts(session.config, stash[PEERS], facts.source_digest(stash[REPOSITORY]))
 
 
 def _agreed(stash: pytest.Stash, topic: str) -> AbstractContextManager[None]:
@@ -91,9 +94,9 @@ def _agreed(stash: pytest.Stash, topic: str) -> AbstractContextManager[None]:
     if PEERS not in stash:
         return nullcontext()
     # Imported late, as wherever ranks begin: a run on one device must not start later for it.
-    from perf_tests.run import together
+    from perf_tests.run import joining
 
-    return together.agreed(stash[PEERS], topic)
+    return joining.agreed(stash[PEERS], topic)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -110,11 +113,18 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    return recording.how_long(config)
+    return terminal.how_long(config)
+
+
+def _is_late(config: pytest.Config) -> bool:
+    """Whether pytest met these hooks and options as it collected, as `--pyargs` in another folder makes it do."""
+    return SETTINGS not in config.stash
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """The ledger is checked only on request, because counting its grid would delay a measurement."""
+    if _is_late(config):
+        return True
     asked = config.getoption("--update-counters") or any(LEDGER_TEST in argument for argument in config.args)
     return True if collection_path.name == LEDGER_TEST and not asked else None
 
@@ -122,6 +132,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makeitem(collector: pytest.Collector, obj: Any) -> list[pytest.Item] | None:
     """A benchmark of a phase or pass that was not chosen is not collected; [] excludes it."""
+    if _is_late(collector.config):
+        return []
     settings = collector.config.stash[SETTINGS]
     marks = {mark.name: mark.args[0] for mark in getattr(obj, "pytestmark", ()) if mark.args}
     if "phase" not in marks:
@@ -147,15 +159,31 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     item.stash[COLLECTED] = next(_places)
 
 
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    note_deselected(items)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
-    try:
+    if _is_late(config):
+        raise pytest.UsageError(
+            "pytest began without the options of perf_tests; instead of --pyargs type the folder, "
+            f"`pytest {Path(__file__).parent}`, or `perf-tests run`."
+        )
+    with _as_usage_error(config):
         _collect(session, config, items)
+
+
+@contextmanager
+def _as_usage_error(config: pytest.Config) -> Iterator[None]:
+    """A model of the user's that cannot be measured, and too little memory to begin, in one sentence."""
+    try:
+        yield
     except OwnModelError as error:
         raise pytest.UsageError(str(error)) from error
     except MemoryError:
         uncap_address_space()  # or the refusal could not be printed
-        raise recording.too_small(config) from None
+        raise refusals.too_small(config) from None
 
 
 def _collect(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -171,12 +199,12 @@ def _collect(session: pytest.Session, config: pytest.Config, items: list[pytest.
     others = [item for item in items if CASE not in item.stash]
     # Runs that are resumed, shared out or compared need one order.
     in_order = sorted(items, key=lambda item: item.stash[COLLECTED])
-    benchmarks = _side_by_side([item for item in in_order if CASE in item.stash])
+    benchmarks = of_interrupted_run(config, _side_by_side([item for item in in_order if CASE in item.stash]))
     if benchmarks and config.stash[SETTINGS].shard is not None:
         benchmarks = _share_of(config, benchmarks)
     if benchmarks and not config.option.collectonly and not session.testsfailed:
-        with config.stash[TERMINATION].waiting(), _agreed(config.stash, "ready"):
-            benchmarks = recording.get_ready(config, benchmarks)
+        with config.stash[TERMINATION].waiting(), _agreed(config.stash, "ready"), _as_usage_error(config):
+            benchmarks = before.get_ready(config, benchmarks)
         if PEERS in config.stash:
             from perf_tests.run import together
 
@@ -195,8 +223,8 @@ def _marked(item: Any, name: str) -> str | None:
 
 
 def _side_by_side(benchmarks: list[pytest.Item]) -> list[pytest.Item]:
-    """Timings before extra passes; within each by model, language models first, then by precision and phase."""
-    alone_last = sorted((item.stash[CASE] for item in benchmarks), key=lambda c: isinstance(c, cases.AttentionCase))
+    """Timings before extra passes; within each by family and model, then by precision and phase."""
+    alone_last = sorted((item.stash[CASE] for item in benchmarks), key=lambda case: cases.FAMILIES.index(type(case)))
     models = {built: place for place, built in enumerate(dict.fromkeys(case.built_from for case in alone_last))}
     precisions, passes = list(PRECISIONS), [None, *PASSES]
 
@@ -230,10 +258,18 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    capture = item.config.pluginmanager.getplugin("capturemanager")
     try:
-        yield from _device_limits_skip(item)
+        with ExitStack() as kept:
+            if CASE in item.stash:
+                kept.enter_context(torch_defaults_kept())
+                kept.enter_context(process_kept(capture.global_and_fixture_disabled if capture else nullcontext))
+            yield from _device_limits_skip(item)
     except ImpossibleError as error:
         item.stash[OUTCOME] = Outcome("impossible", str(error))
+        raise
+    except ChangedDefaultsError as error:
+        item.stash[OUTCOME] = Outcome("error", str(error))
         raise
 
 
@@ -285,11 +321,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: Json) -> None:
-    recording.complete_machine_info(config, machine_info)
+    facts.complete_machine_info(config, machine_info)
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_benchmark_group_stats(config: pytest.Config | None, benchmarks: list[Json]) -> None:
     """Leaves the grouping to pytest-benchmark, whose own command line calls this without a config."""
     if config is not None:
-        recording.prepare_table(config, benchmarks)
+        baseline.prepare_table(config, benchmarks)

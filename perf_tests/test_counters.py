@@ -16,7 +16,7 @@ from perf_tests.cases import Case, own_model
 from perf_tests.counting.case_counters import NotCountedError, counters_of
 from perf_tests.counting.counted_grid import counted_grid, line_of, own_grid
 from perf_tests.counting.sent_grid import sent_lines
-from perf_tests.options import Settings
+from perf_tests.options.settings import Settings
 from perf_tests.own.guard import OwnModelError
 from perf_tests.records.ledger import COMMAND, LedgerBook, LedgerKey, Line
 from perf_tests.records.store import write_whole

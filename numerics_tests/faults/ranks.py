@@ -1,4 +1,4 @@
-"""Faults in the source of how ranks share a step: `model/parallel.py`, and what of `model/training.py` it needs."""
+"""Faults in the source of how ranks share a step: `model/parallel.py`, and what it needs."""
 
 from numerics_tests.faults.source import CLIP
 from numerics_tests.planted_source import SourceFault
@@ -76,4 +76,12 @@ RANK_FAULTS = (
                 "after_backward = training.after_backward"),
     SourceFault("synchronization never resumed", CHUNKS, PARALLEL,
                 "        training.after_backward = after_backward", "        pass"),
+    SourceFault("gradients without exchange added to the next", "a_step_without_exchange_leaves_no_trace",
+                "resident.py", "parameter.unsharded_accumulated_grad = None", "pass", "fsdp2-bf16"),
+    SourceFault("buffers sent in every forward pass", "a_step_sends_only_what_its_variant_needs", PARALLEL,
+                ", **KEEPS_BUFFERS", "", "ddp"),
+    SourceFault("sharded optimizer that is never fused", "each_rank_steps_with_the_implementation_asked_for", PARALLEL,
+                'fused=training.optimizer_implementation == "fused",', "", "zero1"),
+    SourceFault("blocks of the first list", "blocks_are_those_of_the_longest_list", PARALLEL,
+                "max(lists, key=len, default=[])", "(lists or [[]])[0]"),
 )  # fmt: skip

@@ -6,8 +6,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from perf_tests.audit.figures import Timing, implementation_named
-from perf_tests.identity import has_identity, is_attention
+from perf_tests.audit.figures import NO_PRECISION, Timing, implementation_named
+from perf_tests.identity import has_identity, is_attention, is_collective
 from perf_tests.limits.least_work import AttentionWork, ModelConfig, ModelWork, Work
 from perf_tests.records.record import Json
 from perf_tests.records.words import without_path
@@ -57,7 +57,7 @@ def _timing(row: Json, gpu: str) -> Timing:
         gpu_is_inferred=False,
         work=work,
         without_work=why,
-        precision_label=str(info.get("precision") or "precision not stated"),
+        precision_label=str(info.get("precision") or NO_PRECISION),
         has_fp32_weights=work is not None,
         implementation=implementation_named(*(str(info.get(name, default)) for name, default in _AXES)),
         phase=str(info.get("phase")),
@@ -95,6 +95,8 @@ def _work(info: dict[str, Any]) -> tuple[Work | None, str]:
         return None, "no identity: neither phase nor shape of what was timed"
     if info.get("model", "ours") != "ours":
         return None, "a model of one's own, whose work no formula knows"
+    if is_collective(info):
+        return None, "an exchange between ranks, which computes nothing"
     if info.get("parallel") is not None:
         return None, "shared by several ranks, whose time is no single device's"
     try:

@@ -10,6 +10,9 @@ from perf_tests.limits.least_work import Work
 UNFUSED, COMPILED, TILED, UNKNOWN = "unfused", "compiled", "tiled", "unknown"
 """How attention runs: op by op; written out, under torch.compile; in one kernel that never holds the square; unsaid."""
 
+NO_PRECISION = "precision not stated"
+"""The label of a figure whose table says nothing of it."""
+
 _TILED = re.compile(r"flash|fa[23]|triton|sdpa|scaled_dot|flex|xformers|mem\w*_?eff|cudnn|tiled|fused")
 _UNFUSED = re.compile(r"naive|eager|pytorch|vanilla|reference|standard|manual|written_out")
 _COMPILED = re.compile(r"compile|inductor|jit|reduce-overhead|max-autotune")

@@ -3,7 +3,7 @@
 import math
 from functools import lru_cache
 
-from perf_tests.audit.figures import COMPILED, TILED, UNFUSED, LabelledFigure, Memory, Timing
+from perf_tests.audit.figures import COMPILED, NO_PRECISION, TILED, UNFUSED, LabelledFigure, Memory, Timing
 from perf_tests.audit.finding import IMPOSSIBLE, NOTICE, SUSPICIOUS, Finding, NotJudged, found
 from perf_tests.limits.datasheets import GIB, Gpu, gpu_named
 from perf_tests.limits.least_work import AttentionWork, Work
@@ -37,9 +37,9 @@ def rule_out(timing: Timing) -> list[Finding | NotJudged]:
     if timing.seconds is None:
         return [NotJudged(timing.place, "no figure")]
     if timing.seconds <= 0:
-        why = "a pass takes time" if timing.seconds < 0 else "a pass takes time, and this was rounded away"
+        cause = "a wrong sign" if timing.seconds < 0 else "a wrong unit, in which so few digits round it away"
         shown = f"{timing.seconds * 1e3:g} ms"
-        return [found(IMPOSSIBLE, "time", [timing], shown, "0 ms", why, "a wrong unit or sign", MOST_EXCESS)]
+        return [found(IMPOSSIBLE, "time", [timing], shown, "0 ms", "a pass takes time", cause, MOST_EXCESS)]
     gpu = gpu_of(timing)
     reason = _why_not_judged(timing, gpu)
     if reason:
@@ -87,7 +87,8 @@ def _why_not_judged(timing: Timing, gpu: Gpu | None) -> str:
     if gpu is None:
         return f"GPU {timing.gpu!r} has no datasheet here" if timing.gpu else "no GPU stated"
     if timing.precision is None:
-        return f"precision {timing.precision_label!r} is not certain"
+        is_stated = timing.precision_label != NO_PRECISION
+        return f"precision {timing.precision_label!r} is not certain" if is_stated else NO_PRECISION
     if timing.precision not in gpu.rates:
         return f"{gpu.name} has no {timing.precision} path, so something else ran"
     return ""

@@ -12,7 +12,10 @@ from model.precision import PRECISIONS
 from model.transformer import blocks_per_checkpoint
 from perf_tests.bench.benchmark_options import SavingOptions
 from perf_tests.cases import FAMILIES
-from perf_tests.options import EXECUTIONS, PASSES, Parse, Settings, one_of, optimizer, typed_or
+from perf_tests.options.names import optimizer
+from perf_tests.options.settings import Settings
+from perf_tests.options.table import EXECUTIONS, PASSES, typed_or
+from perf_tests.options.values import Parse, one_of
 from perf_tests.own.attention import is_own
 from perf_tests.own.named import check_name
 from perf_tests.phases import ZERO_GRAD

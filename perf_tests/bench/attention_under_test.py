@@ -7,7 +7,7 @@ import torch
 
 from model.precision import PRECISIONS
 from perf_tests.bench.outcomes import Outcome, why_unsupported
-from perf_tests.cases import AttentionCase, Case
+from perf_tests.cases import AttentionCase, Case, CollectiveCase
 from perf_tests.instruments.device_errors import is_beyond_device, is_out_of_memory, needs_gpu, words_of
 from perf_tests.own.attention import attention_named, function_of, is_own
 from perf_tests.own.attention_check import IncorrectError, Use, check_attention
@@ -33,6 +33,8 @@ def refusals(cases: Iterable[Case], device: torch.device) -> Refusals:
     """Each function is checked once for each head width, precision and layout of its cases."""
     lengths: dict[tuple[str, Use], set[int]] = defaultdict(set)
     for case in cases:
+        if isinstance(case, CollectiveCase):
+            continue
         if is_own(case.attention) and why_unsupported(case, device) is None:
             tokens = case.sequence_length if isinstance(case, AttentionCase) else case.context_length
             lengths[case.attention, use_of(case, device)].add(min(tokens, LONGEST_CONTEXT))
@@ -41,6 +43,7 @@ def refusals(cases: Iterable[Case], device: torch.device) -> Refusals:
 
 
 def use_of(case: Case, device: torch.device) -> Use:
+    assert not isinstance(case, CollectiveCase)
     is_alone = isinstance(case, AttentionCase)
     head_dim = case.head_dim if isinstance(case, AttentionCase) else case.config.head_dim
     return Use(head_dim, not is_alone, PRECISIONS[case.precision], device)

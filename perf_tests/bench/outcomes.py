@@ -9,7 +9,7 @@ import torch
 from model.compilation import why_cannot_compile
 from model.precision import PRECISIONS
 from model.transformer import blocks_per_checkpoint
-from perf_tests.cases import AttentionCase, Case, LanguageModelCase
+from perf_tests.cases import AttentionCase, Case, CollectiveCase, LanguageModelCase
 from perf_tests.counting.needed_bytes import needed_bytes
 from perf_tests.identity import DIMENSIONS
 from perf_tests.instruments.device import Device
@@ -61,6 +61,8 @@ RANK_DIED = Outcome(
 
 def why_unsupported(case: Case, device: torch.device) -> Outcome | None:
     """What the device or the model lacks; None where nothing."""
+    if isinstance(case, CollectiveCase):
+        return None
     reason = PRECISIONS[case.precision].why_unsupported(device)
     if reason is None and is_known(case.attention):
         head_dim = case.head_dim if isinstance(case, AttentionCase) else case.config.head_dim
@@ -83,6 +85,9 @@ def why_unsupported_on_ranks(case: Case, gpus: int) -> Outcome | None:
 
     `gpus` are those of all ranks, each counted once.
     """
+    if isinstance(case, CollectiveCase):
+        reason = case.why_unsupported(gpus)
+        return None if reason is None else Outcome("unsupported", reason)
     if not isinstance(case, LanguageModelCase) or case.sharing is None:
         return None
     reason = case.sharing.why_unsupported(case.batch_size, case.device, gpus)

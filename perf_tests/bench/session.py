@@ -147,6 +147,16 @@ def open_journal(
     return Journal.create(own_folder(storage), header), JournalContents(header), passed_over
 
 
+def newest_selection(storage: Path) -> set[str]:
+    """The cases of the newest interrupted run; none without one."""
+    for path in unfinished_journals(storage):
+        with suppress(OSError, ValueError):
+            contents = read_journal(path)
+            if contents is not None and not is_running(path):
+                return set(contents.header["selection"])
+    return set()
+
+
 def _refuse_a_second_run(storage: Path, header: Json) -> None:
     """Two runs on one device would slow each other. Shares of one grid run beside each other, on several GPUs."""
     for path in filter(is_running, unfinished_journals(storage)):

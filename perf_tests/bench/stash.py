@@ -13,7 +13,7 @@ from perf_tests.bench.workbench import Workbench
 from perf_tests.cases import Case
 from perf_tests.gate.accepted import Acceptance
 from perf_tests.gate.rules import Rules
-from perf_tests.options import Settings
+from perf_tests.options.settings import Settings
 from perf_tests.own.repository import Repository
 from perf_tests.records.compare import ComparedCase
 from perf_tests.records.record import Json

@@ -35,7 +35,7 @@ def sentence(found: Found, asked: Asked) -> str:
     case, good = case_name(asked.case), f"{found.good.typed} ({found.good.short_hash})"
     first = found.steps[0]
     bad = f"BAD {found.bad.typed} ({found.bad.short_hash})"
-    figures = f"{_effect(first)} ({_interval(first)} at 95 %, {_pairs(first)})"
+    figures = f"{_effect(first)} ({_interval(first)} at 95 %, {_pairs(first)})" if first.launch_pairs else first.reason
     if not found.suspects:
         return {
             "not slower": f"{bad} is not slower than GOOD {good} in {case}: {figures}; there is nothing to search.",

@@ -6,7 +6,9 @@ from itertools import product
 from model.sizes import SIZES
 from perf_tests.cases import ATTENTION_BATCH_SIZE, AttentionCase, Case, LanguageModelCase
 from perf_tests.counting.case_counters import COUNTED_ATTENTION, Counters
-from perf_tests.options import CONTEXTS, HEAD_DIMS, SEQUENCE_LENGTHS, SIZES_APART, Settings
+from perf_tests.options.settings import Settings
+from perf_tests.options.shapes import SIZES_APART
+from perf_tests.options.table import CONTEXTS, HEAD_DIMS, SEQUENCE_LENGTHS
 from perf_tests.phases import ATTENTION_ALONE, LANGUAGE_MODEL, phases_of
 from perf_tests.records.ledger import COUNTERS
 

@@ -1,6 +1,6 @@
 """The memory that a case needs, so that one that cannot fit is not tried."""
 
-from perf_tests.cases import Case, LanguageModelCase
+from perf_tests.cases import Case, CollectiveCase, LanguageModelCase
 from perf_tests.counting.case_counters import counters_or_reason, parameters_of
 from perf_tests.limits.least_work import FLOAT32_BYTES
 
@@ -10,6 +10,8 @@ def needed_bytes(case: Case) -> int:
 
     That is weights, gradients, AdamW's two moments and logits, or the tensors that attention alone takes and gives.
     """
+    if isinstance(case, CollectiveCase):
+        return 2 * case.exchanged_bytes  # what is given and what is taken, at most
     counters, _ = counters_or_reason(case)
     if counters is not None:
         return counters.peak_bytes

@@ -22,12 +22,13 @@ from model.transformer import TransformerLM
 from perf_tests.instruments.collectives import CollectiveCounter
 from perf_tests.instruments.torch_private import FakeTensorMode
 from perf_tests.limits.communication import Message, ParameterShapes, Shape
+from perf_tests.limits.ways import BUCKETED
 
 if TYPE_CHECKING:  # earlier revisions of `model`, which the gate measures, lack it
     from model.parallel import Ranks
 
 HOST = torch.device("cpu")
-NEED_CONTENT = ("ddp", "zero1")
+NEED_CONTENT = BUCKETED
 """DDP reads the order of gradients out of a tensor, so these compute a real step; before torch 2.13 all do."""
 PLAYS_COLLECTIVES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 

@@ -5,8 +5,8 @@ from itertools import product
 from model.sizes import SIZES
 from perf_tests.counting.rank_messages import parameter_shapes
 from perf_tests.limits.communication import sent_bytes, step_messages
-from perf_tests.options import SIZES_APART
-from perf_tests.ranks.sharing import VARIANTS
+from perf_tests.limits.ways import VARIANTS
+from perf_tests.options.shapes import SIZES_APART
 
 WORLDS = (2, 8, 64)
 COLUMNS = ("size", "parallel", "world", "messages", "bytes_sent_by_all_ranks")

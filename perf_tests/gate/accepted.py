@@ -22,6 +22,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import get_args
 
+from perf_tests.gate.exact_counters import COUNTERS
 from perf_tests.gate.rules import Clock
 from perf_tests.records.record import Json
 from perf_tests.records.store import write_whole
@@ -56,7 +57,7 @@ def read_accepted(path: Path) -> list[Acceptance]:
         data = tomllib.loads(path.read_text())
     except FileNotFoundError:
         return []
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read: {without_path(error)}.") from error
     unknown = data.keys() - {"accepted"}
     if unknown or not isinstance(data.get("accepted", []), list):
@@ -66,6 +67,7 @@ def read_accepted(path: Path) -> list[Acceptance]:
             _refuse_older_form(entry)
         found = [acceptance(limit) for entry in data.get("accepted", []) for limit in _limits(entry)]
         _refuse_doubles(found)
+        _refuse_unknown_counters(found)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     return found
@@ -76,12 +78,12 @@ def read_accepted_of_base(path: Path) -> list[Acceptance]:
     try:
         entries = tomllib.loads(path.read_text()).get("accepted", [])
         return [acceptance(limit) for entry in entries for limit in _limits(entry)]
-    except (OSError, TypeError, ValueError):
+    except (OSError, TypeError, ValueError, RecursionError):
         return []
 
 
 def _refuse_older_form(entry: object) -> None:
-    if not isinstance(entry, dict):
+    if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
         return
     about = f"The accepted entry of {entry.get('id')}"
     if "counter" in entry:
@@ -113,9 +115,18 @@ def _refuse_doubles(found: Sequence[Acceptance]) -> None:
             raise ValueError(f"{what} of {case} is accepted {count} times against {revision}; keep one entry.")
 
 
+def _refuse_unknown_counters(found: Sequence[Acceptance]) -> None:
+    """A limit of a counter that the gate does not know would accept nothing, and not say so."""
+    for row in found:
+        if row.counter is not None and row.counter not in COUNTERS:
+            raise ValueError(
+                f"The accepted entry of {row.id} has the counter {row.counter!r}; write one of {', '.join(COUNTERS)}."
+            )
+
+
 def acceptance(entry: object) -> Acceptance:
     """One limit; raises ValueError with one sentence that names it and what is wrong."""
-    if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
+    if not isinstance(entry, dict) or not isinstance(entry.get("id"), str) or not entry["id"]:
         raise ValueError(f"An accepted entry has no id: {entry!r}.")
     known = {"id", "limit", "reason", "revision", "counter", "clock"}
     if entry.keys() - known:

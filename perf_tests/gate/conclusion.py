@@ -11,10 +11,11 @@ from perf_tests.gate.accepted import SUITE, acceptance
 from perf_tests.gate.clock import ClockDecision
 from perf_tests.gate.course import course_of, screening_of
 from perf_tests.gate.events import ExactFinding, Incomparable, LeftOut, NoTiming, Uncounted
+from perf_tests.gate.rows import accepted_slowdown, case_results, exact_result
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import GateSamples
 from perf_tests.gate.suite import Shift, detectable_in, sentinel_shifts, shift_of_the_suite
-from perf_tests.gate.verdicts import CaseResult, ExactResult, Verdict, accepted_slowdown, case_results, exact_result
+from perf_tests.gate.verdicts import CaseResult, ExactResult, Verdict
 
 
 class RunVerdict(StrEnum):
@@ -75,10 +76,11 @@ class Step:
 
 def next_step(samples: GateSamples, rules: Rules) -> Step | None:
     """What to launch next; None when everything is decided, or the launches of the last look are done."""
-    stage, asked = 1, screening_of(samples, rules).undecided
-    if len(samples.pairs(1)) >= rules.screen_pairs:
-        if contamination(samples, rules) or len(samples.pairs(2)) >= rules.confirm_looks[-1]:
-            return None
+    if len(samples.pairs(1)) < rules.screen_pairs:
+        stage, asked = 1, screening_of(samples, rules).undecided
+    elif contamination(samples, rules) or len(samples.pairs(2)) >= rules.confirm_looks[-1]:
+        return None
+    else:
         course = course_of(samples, rules)
         stage, asked = 2, course.looks[-1].undecided if course.looks else course.screening.candidates
     without = {row.case for row in samples.of(NoTiming)} | {row.case for row in samples.of(LeftOut)}

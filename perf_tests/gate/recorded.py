@@ -17,21 +17,13 @@ from scipy import stats
 from perf_tests.gate.accepted import Acceptance
 from perf_tests.gate.clock import CPU_TIME_ADVANTAGE
 from perf_tests.gate.events import ABSENT
-from perf_tests.gate.recorded_launches import Launches, Records, launches_of
+from perf_tests.gate.recorded_launches import Launches, Records, launches_of, sentinels_of
 from perf_tests.gate.recorded_sides import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAUNCHES
+from perf_tests.gate.rows import launches_needed, shown_effect, slowdowns, with_acceptance
 from perf_tests.gate.rules import Clock, Rules
 from perf_tests.gate.statistics import Estimate, Flags, Floats, estimate, fit_prior, holm, mean_of_known, moderated
 from perf_tests.gate.suite import POWER_OF_DETECTION
-from perf_tests.gate.verdicts import (
-    LOST,
-    CaseResult,
-    Effect,
-    Verdict,
-    launches_needed,
-    shown_effect,
-    slowdowns,
-    with_acceptance,
-)
+from perf_tests.gate.verdicts import LOST, CaseResult, Effect, Verdict
 from perf_tests.records.record import OUTCOMES
 
 RULES = replace(Rules(), margin=0.01, matters=0.05)
@@ -66,8 +58,9 @@ def conclude_recorded(
     """Verdicts for every case of either side; both sides have passed `why_incomparable`."""
     names = list(dict.fromkeys(row["fullname"] for r in (*base, *head) for row in r.data["benchmarks"]))
     before, now = launches_of(base, names), launches_of(head, names)
-    by_wall, wall_slope = compared(before.logs["wall"], now.logs["wall"], before.sentinel, now.sentinel)
-    by_cpu, cpu_slope = compared(before.logs["cpu"], now.logs["cpu"], before.sentinel, now.sentinel)
+    sentinels = sentinels_of(before, now)
+    by_wall, wall_slope = compared(before.logs["wall"], now.logs["wall"], *sentinels)
+    by_cpu, cpu_slope = compared(before.logs["cpu"], now.logs["cpu"], *sentinels)
     clock = _clock(by_wall, by_cpu, rules)
     found: dict[Clock, Estimate] = {"cpu": by_cpu, "wall": by_wall} if clock == "cpu" else {"wall": by_wall}
     slope = cpu_slope if clock == "cpu" else wall_slope
@@ -86,7 +79,7 @@ def conclude_recorded(
     rows = [with_acceptance(row, accepted) for row in rows]
     variance = found[clock].variance
     spread = math.nan if np.all(np.isnan(variance)) else float(np.sqrt(np.nanmedian(variance)))
-    moved = contamination(before.sentinel, now.sentinel, rules)
+    moved = contamination(*sentinels, rules)
     detectable = _detectable(found[clock], enough, rules)
     return RecordedResult(rows, clock, spread, slope, moved, (len(base), len(head)), detectable)
 
@@ -190,10 +183,10 @@ def _slope(base: Floats, head: Floats, base_sentinel: Floats, head_sentinel: Flo
     """(...,); zero where the sentinel is unknown."""
     products, squares = 0.0, 0.0
     for values, sentinel in ((base, base_sentinel), (head, head_sentinel)):
-        away = sentinel - np.mean(sentinel, axis=-1, keepdims=True)
+        away = sentinel - mean_of_known(sentinel, axis=-1)[..., None]
         typical = mean_of_known(values - mean_of_known(values, axis=-1)[..., None], axis=-2)
-        products = products + np.sum(away * typical, axis=-1)
-        squares = squares + np.sum(away**2, axis=-1)
+        products = products + np.nansum(away * typical, axis=-1)
+        squares = squares + np.nansum(away**2, axis=-1)
     slope = np.divide(products, squares, out=np.zeros_like(np.asarray(squares)), where=np.asarray(squares) > 0)
     return np.clip(slope, 0.0, MOST_SLOPE)
 

@@ -27,7 +27,7 @@ LARGEST = 1e100
 
 @dataclass(frozen=True)
 class Launches:
-    """One side: log times by clock, (cases, launches), and of the sentinel, (launches,)."""
+    """One side: log times by clock, (cases, launches), and of the sentinel, (launches,); NaN where unknown."""
 
     logs: dict[Clock, Floats]
     sentinel: Floats
@@ -40,6 +40,11 @@ class Launches:
     def counts(self) -> NDArray[np.int_]:
         """Launches with a timing, (cases,)."""
         return np.sum(~np.isnan(self.logs["wall"]), axis=-1)
+
+    @property
+    def is_timed(self) -> NDArray[np.bool_]:
+        """Whether a launch timed any case, (launches,)."""
+        return np.any(~np.isnan(self.logs["wall"]), axis=0)
 
 
 def why_incomparable(base: Records, head: Records) -> str:
@@ -62,6 +67,16 @@ def why_incomparable(base: Records, head: Records) -> str:
     return ""
 
 
+def sentinels_of(base: Launches, head: Launches) -> tuple[Floats, Floats]:
+    """Log times of the sentinel, (launches,) each, NaN in a launch without timings.
+
+    All zero where a launch with timings lacks it, on either side: zero beside log times would be a shift.
+    """
+    if any(np.any(np.isnan(side.sentinel) & side.is_timed) for side in (base, head)):
+        return np.zeros_like(base.sentinel), np.zeros_like(head.sentinel)
+    return base.sentinel, head.sentinel
+
+
 def launches_of(records: Records, names: Sequence[str]) -> Launches:
     place = {name: number for number, name in enumerate(names)}
     logs: dict[Clock, Floats] = {clock: np.full((len(names), len(records)), np.nan) for clock in get_args(Clock)}
@@ -77,8 +92,6 @@ def launches_of(records: Records, names: Sequence[str]) -> Launches:
         ceilings = [row["extra_info"].get("matmul_ceiling_tflops_per_second") for row in record.data["benchmarks"]]
         known = [-math.log(ceiling) for ceiling in dict.fromkeys(filter(_is_positive, ceilings))]
         sentinel[launch] = float(np.mean(known)) if known else math.nan
-    if np.any(np.isnan(sentinel)):
-        sentinel = np.zeros(len(records))
     outcomes = {row["id"]: row["outcome"] for record in records for row in record.data["outcomes"]}
     return Launches(logs, sentinel, rounds, outcomes)
 

@@ -195,5 +195,14 @@ def mean_of_known(values: Floats, axis: int) -> Floats:
 
 def robust_spread(values: Floats) -> Floats:
     """Median distance from the median over the last axis, times 1.4826, which estimates a Gaussian's deviation."""
-    centre = np.nanmedian(values, axis=-1, keepdims=True)
-    return 1.4826 * np.nanmedian(np.abs(values - centre), axis=-1)
+    return 1.4826 * known_medians(np.abs(values - known_medians(values)[..., None]))
+
+
+def known_medians(values: Floats) -> Floats:
+    """Medians over the last axis without NaN; NaN where nothing is known. `np.nanmedian` takes a dozen times as long
+    on the few pairs of a run, and the engine asks after each of them."""
+    ordered = np.sort(values, axis=-1)  # NaN come last
+    count = np.sum(~np.isnan(values), axis=-1, keepdims=True)
+    low = np.take_along_axis(ordered, np.maximum(count - 1, 0) // 2, axis=-1)
+    high = np.take_along_axis(ordered, np.minimum(count // 2, ordered.shape[-1] - 1), axis=-1)
+    return ((low + high) / 2)[..., 0]

@@ -24,6 +24,8 @@ class Code:
     subject: str
     """Empty where git does not know the commit."""
     launches: Sequence[Launch]
+    is_missing: bool
+    """Whether git knows commits, and not this one: the clone is shallow, or the commit is gone."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ def _code_of(launches: Sequence[Launch], log: Log) -> Code:
     first = ordered[0]
     name = (first.commit or first.code)[:12] + (" with changes" if first.is_dirty and first.commit else "")
     subject = "" if first.is_dirty else log.subjects.get(first.commit or "", "")
-    return Code(name, first.commit, _date_of(first, log), subject, ordered)
+    is_missing = bool(log.places) and first.commit is not None and first.commit not in log.places
+    return Code(name, first.commit, _date_of(first, log), subject, ordered, is_missing)
 
 
 def _date_of(launch: Launch, log: Log) -> str:

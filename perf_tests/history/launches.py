@@ -9,6 +9,7 @@ from perf_tests.gate.exact_counters import COUNTERS
 from perf_tests.gate.recorded_sides import NO_COMMIT, code_of
 from perf_tests.records.record import Json, identity_of, machine_differences, parts_of, run_of, timing_outcomes
 from perf_tests.records.store import StoredRecord
+from perf_tests.records.times import Times
 
 Identity = tuple[tuple[str, object], ...]
 
@@ -40,6 +41,11 @@ class Launch:
     outcomes: dict[str, str] = field(default_factory=dict)
     """Of each case that has no timing here, by its id."""
     path: Path = Path()
+
+    @property
+    def has_cases(self) -> bool:
+        """Whether it timed any, or failed to; a run of passes alone has none."""
+        return bool(self.figures or self.outcomes)
 
 
 @dataclass
@@ -101,7 +107,8 @@ def _figure_of(row: Json, identities: dict[Identity, Identity]) -> Figure:
     around = [s for s in values if isinstance(s, float) and s > 0] if isinstance(values, list) else []
     counters = {name: info[name] for name in COUNTERS if isinstance(info.get(name), int)}
     sentinel_seconds = median(around) if around else None
-    return Figure(identities.setdefault(identity, identity), median(row["stats"]["data"]), sentinel_seconds, counters)
+    seconds = Times(row["stats"]["data"]).median
+    return Figure(identities.setdefault(identity, identity), seconds, sentinel_seconds, counters)
 
 
 def _hashable(value: object) -> object:

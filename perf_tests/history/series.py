@@ -8,7 +8,7 @@ from statistics import median
 from perf_tests.history.commits import Code, Log, in_order, moment
 from perf_tests.history.launches import Figure, Identity, Launch, Machine
 from perf_tests.history.steps import LEAST_LAUNCHES, Step, steps_of
-from perf_tests.records.compare import median_interval
+from perf_tests.records.times import Times
 
 FEWEST_FOR_DRIFT = 3
 """Figures of a case that can show whether its drift is the sentinel's."""
@@ -64,6 +64,11 @@ class Era:
     series: list[Series]
 
     @property
+    def timed_places(self) -> list[int]:
+        """Of the codes that timed a case, or failed to."""
+        return [place for place, code in enumerate(self.codes) if any(one.has_cases for one in code.launches)]
+
+    @property
     def newest_run(self) -> float:
         """When its last launch was saved, in seconds since 1970."""
         return max(moment(launch.written) for code in self.codes for launch in code.launches)
@@ -76,12 +81,12 @@ def newest_first(machines: Iterable[Machine], log: Log) -> list[Era]:
 
 
 def eras_of(machine: Machine, log: Log) -> list[Era]:
-    """The older launches, which record no sentinel, apart from the others."""
-    return [
-        _era(machine, has_sentinel, launches, log)
-        for has_sentinel in (False, True)
-        if (launches := [one for one in machine.launches if _has_sentinel(one) == has_sentinel])
-    ]
+    """The older launches, which record no sentinel, apart from the others; those of passes alone are in the newest."""
+    older = [one for one in machine.launches if one.has_cases and not _has_sentinel(one)]
+    newer = [one for one in machine.launches if _has_sentinel(one)]
+    rest = [one for one in machine.launches if not one.has_cases]
+    found = {False: older, True: newer + rest} if newer else {False: older + rest}
+    return [_era(machine, has_sentinel, launches, log) for has_sentinel, launches in found.items() if launches]
 
 
 def new_slowdowns(era: Era, log: Log) -> list[tuple[Series, Step]]:
@@ -158,8 +163,8 @@ def _spread(seconds: Sequence[float]) -> float:
 def _series(case: str, identity: Identity, rows: Rows, usual_sentinel_seconds: float | None) -> Series:
     points = []
     for code, figures in rows:
-        values = [_corrected(figure, usual_sentinel_seconds) for figure in figures]
-        points.append(Point(code, median(values), median_interval(values, 0.95), len(values)))
+        values = Times(_corrected(figure, usual_sentinel_seconds) for figure in figures)
+        points.append(Point(code, values.median, values.median_interval(0.95), len(values)))
     steps = steps_of([point.seconds for point in points], [point.launches for point in points])
     return Series(case, identity, points, steps, list(_counter_changes(rows)))
 

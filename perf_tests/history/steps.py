@@ -1,12 +1,11 @@
 """The commits at which the level of a series moved, found by the library ruptures and tested one by one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import log1p
 
 import numpy as np
-from ruptures import KernelCPD
-from scipy.stats import t as student
 
 LEAST_LAUNCHES = 3
 """On either side of a step: one launch alone may be disturbed, and two cannot say which of them is."""
@@ -38,6 +37,10 @@ class Step:
     launches_after: int
 
 
+Level = Callable[[int, int], float]
+"""The median logarithm of the values from one place to before another."""
+
+
 def scatter(values: Sequence[float] | np.ndarray) -> float:
     """The standard deviation of one value, from successive differences, so that steps and outliers hardly count."""
     differences = np.diff(np.asarray(values, dtype=float))
@@ -50,17 +53,22 @@ def steps_of(seconds: Sequence[float], launches: Sequence[int]) -> list[Step]:
     """The steps of a series with one figure a commit, each the median of that commit's launches."""
     values = np.log(np.asarray(seconds, dtype=float))
     starts = _segmentation(values, launches)
+    if len(starts) == 2:
+        return []
+    from scipy.stats import t as student  # takes most of a second
+
     noise = max(scatter(values), FINEST)
     freedom = max(1.0, FEWEST_PAIRS * (len(values) - 1))
     limit = float(student.isf(FALSE_RATE / 2, freedom))
+    level = cache(lambda first, end: float(np.median(values[first:end])))
     while len(starts) > 2:
-        weights = [_weight(values, launches, starts, place, noise) for place in range(1, len(starts) - 1)]
+        weights = [_weight(level, launches, starts, place, noise) for place in range(1, len(starts) - 1)]
         weakest = int(np.argmin(weights))
         if weights[weakest] >= limit:
             break
         del starts[weakest + 1]
     around = float(student.isf(0.025, freedom))
-    return [_step(values, launches, starts, place, noise * around) for place in range(1, len(starts) - 1)]
+    return [_step(level, launches, starts, place, noise * around) for place in range(1, len(starts) - 1)]
 
 
 def _segmentation(values: np.ndarray, launches: Sequence[int]) -> list[int]:
@@ -69,8 +77,10 @@ def _segmentation(values: np.ndarray, launches: Sequence[int]) -> list[int]:
     A commit has as many points as launches, so that the search weighs them; all have the commit's figure.
     """
     ends = np.cumsum(launches)
-    if len(ends) == 0 or ends[-1] < 2 * LEAST_LAUNCHES:
+    if len(ends) < 2 or ends[-1] < 2 * LEAST_LAUNCHES:
         return [0, len(values)]
+    from ruptures import KernelCPD  # loads scipy
+
     signal = np.repeat((values - np.median(values)) / max(scatter(values), FINEST), launches)
     search = KernelCPD(kernel="rbf", min_size=LEAST_LAUNCHES, params={"gamma": KERNEL_GAMMA})
     borders = search.fit(signal[:, None]).predict(pen=PENALTY)[:-1]
@@ -78,10 +88,10 @@ def _segmentation(values: np.ndarray, launches: Sequence[int]) -> list[int]:
     return sorted({0, *nearest, len(values)})
 
 
-def _weight(values: np.ndarray, launches: Sequence[int], starts: Sequence[int], place: int, noise: float) -> float:
+def _weight(level: Level, launches: Sequence[int], starts: Sequence[int], place: int, noise: float) -> float:
     """How many standard errors two neighbouring levels are apart; 0 where no step may be named."""
     first, start, last = starts[place - 1], starts[place], starts[place + 1]
-    difference = abs(float(np.median(values[start:last]) - np.median(values[first:start])))
+    difference = abs(level(start, last) - level(first, start))
     too_few = min(sum(launches[first:start]), sum(launches[start:last])) < LEAST_LAUNCHES
     if too_few or difference < log1p(SMALLEST_STEP):
         return 0.0
@@ -93,9 +103,9 @@ def _error(before: int, after: int) -> float:
     return MEDIAN_ERROR * (1 / before + 1 / after) ** 0.5
 
 
-def _step(values: np.ndarray, launches: Sequence[int], starts: Sequence[int], place: int, noise: float) -> Step:
+def _step(level: Level, launches: Sequence[int], starts: Sequence[int], place: int, noise: float) -> Step:
     first, start, last = starts[place - 1], starts[place], starts[place + 1]
-    difference = float(np.median(values[start:last]) - np.median(values[first:start]))
+    difference = level(start, last) - level(first, start)
     half = noise * _error(start - first, last - start)
     low, middle, high = (float(np.expm1(value)) for value in (difference - half, difference, difference + half))
     return Step(start, middle, (low, high), sum(launches[first:start]), sum(launches[start:last]))

@@ -68,3 +68,8 @@ def _threads(process_id: int) -> list[int]:
 def _bind(thread: int, cores: Collection[int]) -> None:
     with suppress(ProcessLookupError):
         os.sched_setaffinity(thread, cores)
+
+
+def physical_cores() -> int:
+    """How many physical cores this process may use."""
+    return len(processor_of_each_core())

@@ -3,14 +3,19 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 from math import prod
 
 from perf_tests.limits.least_work import FLOAT32_BYTES
+from perf_tests.limits.ways import SHARDED
 
 Shape = tuple[int, ...]
 
 _TIMES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "broadcast": 1}
 """How often each part of a message crosses between ranks: an all-reduce is a reduce-scatter and an all-gather."""
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
+"""Those that are timed alone."""
 
 MIB = 2**20
 FIRST_BUCKET_MB, BUCKET_MB = 1, 25
@@ -30,7 +35,12 @@ class Message:
         NVIDIA, nccl-tests, doc/PERFORMANCE.md, "Bus bandwidth": every byte has to reach the N - 1 other ranks, so a
         rank sends (N - 1) / N of it, and twice that where it is reduced first. Raises KeyError for another kind.
         """
-        return Fraction(_TIMES[self.kind] * (world - 1) * self.message_bytes, world)
+        return bus_share(self.kind, world) * self.message_bytes
+
+
+def bus_share(kind: str, world: int) -> Fraction:
+    """Bus bandwidth over algorithm bandwidth, which is a message's bytes over its time: nccl-tests, as above."""
+    return Fraction(_TIMES[kind] * (world - 1), world)
 
 
 def sent_bytes(messages: Iterable[Message], world: int) -> Fraction:
@@ -69,7 +79,14 @@ def step_messages(
     variant: str, shapes: ParameterShapes, world: int, bucket_mb: float | None = None, reshard: bool = True
 ) -> list[Message]:
     """Every message of a training step with clipping and without loss scaling. Raises KeyError for another variant."""
-    if variant in ("fsdp2", "fsdp2-bf16"):
+    return [*chain.from_iterable(messages_by_part(variant, shapes, world, bucket_mb, reshard).values())]
+
+
+def messages_by_part(
+    variant: str, shapes: ParameterShapes, world: int, bucket_mb: float | None = None, reshard: bool = True
+) -> dict[str, list[Message]]:
+    """The same, by the part of the step that sends them."""
+    if variant in SHARDED:
         return _sharded(shapes, world, reshard, 2 if variant == "fsdp2-bf16" else 1)
     buckets = bucket_bytes(shapes.by_gradient, bucket_mb)
     reduced = {
@@ -79,21 +96,23 @@ def step_messages(
         "zero1": buckets,
     }[variant]
     sent_back = shapes.all if variant == "zero1" else ()
-    return [
-        *(Message("all_reduce", size) for size in reduced),
-        *(Message("broadcast", float32_bytes(shape)) for shape in sent_back),
-    ]
+    return {
+        "backward": [Message("all_reduce", size) for size in reduced],
+        "optimizer": [Message("broadcast", float32_bytes(shape)) for shape in sent_back],
+    }
 
 
-def _sharded(shapes: ParameterShapes, world: int, reshard: bool, narrower: int) -> list[Message]:
+def _sharded(shapes: ParameterShapes, world: int, reshard: bool, narrower: int) -> dict[str, list[Message]]:
     """Weights gathered before each pass of a block, gradients scattered after it, and one norm of each parameter."""
     rest, *blocks = (world * slice_bytes(group, world) for group in (shapes.rest, *shapes.blocks))
-    gathered = [rest, *blocks, *(blocks if reshard else ())]
-    return [
-        *(Message("all_gather", size) for size in gathered),
-        *(Message("reduce_scatter", size // narrower) for size in (rest, *blocks)),
-        Message("all_reduce", FLOAT32_BYTES * len(shapes.all)),
-    ]
+    return {
+        "forward": [Message("all_gather", size) for size in (rest, *blocks)],
+        "backward": [
+            *(Message("all_gather", size) for size in (blocks if reshard else ())),
+            *(Message("reduce_scatter", size // narrower) for size in (rest, *blocks)),
+        ],
+        "optimizer": [Message("all_reduce", FLOAT32_BYTES * len(shapes.all))],
+    }
 
 
 def bucket_bytes(by_gradient: Sequence[Shape], bucket_mb: float | None = None) -> list[int]:

@@ -6,13 +6,14 @@ from math import prod
 
 from perf_tests.limits.communication import ParameterShapes, Shape, float32_bytes, slice_bytes
 from perf_tests.limits.least_work import FLOAT32_BYTES
+from perf_tests.limits.ways import BUCKETED, SHARDED
 
 BUCKETS, GATHERED, WHOLE_GRADIENTS = "DDP's buckets", "gathered weights", "whole gradients"
 
 
 def kept_bytes(variant: str, shapes: ParameterShapes, world: int) -> tuple[int, int, int]:
     """Parameters, gradients and AdamW's two moments of the rank that keeps most, in float32."""
-    if variant in ("fsdp2", "fsdp2-bf16"):
+    if variant in SHARDED:
         kept = slice_bytes(shapes.all, world)
         return kept, kept, 2 * kept
     stepped = largest_part_bytes(shapes.all, world) if variant == "zero1" else shapes.bytes
@@ -36,7 +37,7 @@ def working_bytes(variant: str, shapes: ParameterShapes) -> dict[str, int]:
     FSDP2 gathers what is outside of blocks for the whole step, and a block while the next one arrives in a buffer; the
     gradients of either are whole until they are scattered, out of a buffer as large. DDP copies gradients into buckets.
     """
-    if variant in ("ddp", "ddp-flat", "zero1"):
+    if variant in (*BUCKETED, "ddp-flat"):
         return {BUCKETS: shapes.bytes}
     if variant == "ddp-naive":
         return {}

@@ -5,16 +5,17 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 
-from perf_tests.cases import AttentionCase, Case
+from perf_tests.cases import AttentionCase, Case, LanguageModelCase
 from perf_tests.instruments.memory_holders import Held, Regions
 from perf_tests.instruments.round_memory import Mark, RoundMemory, resident_set_peak_bytes
 from perf_tests.limits.least_work import FLOAT32_BYTES
 from perf_tests.records.record import Json
+from perf_tests.records.thinned import thinned
 from perf_tests.traces.kernel_events import PHASES, layer_of
 
 MARKS = ("after forward", "before backward", "before optimizer", "after optimizer")
-MOST_MOMENTS = 1000
-"""Moments of a timeline; of more changes the highest are kept."""
+MOST_MOMENTS = 300
+"""Moments of a timeline; of more, the highest and the lowest of every stretch and the borders of parts are kept."""
 LARGEST_ALLOCATIONS = 8
 
 NOT_ATTRIBUTED = "not attributed"
@@ -52,7 +53,9 @@ def residual_tensor_bytes(case: Case) -> int | None:
     """
     if isinstance(case, AttentionCase):
         return case.tokens * case.head_dim * FLOAT32_BYTES
-    return case.tokens * case.config.d_model * FLOAT32_BYTES if case.model == "ours" else None
+    if isinstance(case, LanguageModelCase) and case.model == "ours":
+        return case.tokens * case.config.d_model * FLOAT32_BYTES
+    return None
 
 
 def saved_by_part(saved_bytes: Counter[Regions]) -> list[Json]:
@@ -87,7 +90,7 @@ def _attributed(held: Held) -> Json:
 def _not_attributed(exact: RoundMemory) -> Json:
     """The same of compiled code, which shows sizes alone."""
     totals = list(accumulate((event.bytes for event in exact.events), initial=exact.allocated_before_bytes))
-    highest = [totals[place] for place in _highest_moments(totals)]
+    kept = [totals[place] for place in thinned(totals, MOST_MOMENTS)]
     made = Counter(event.bytes for event in exact.events if event.bytes > 0)
     return {
         "peak_by_category_bytes": {NOT_ATTRIBUTED: exact.peak_allocated_bytes},
@@ -95,36 +98,24 @@ def _not_attributed(exact: RoundMemory) -> Json:
             {"bytes": size, "count": made[size], "line": "compiled code", "category": NOT_ATTRIBUTED}
             for size in sorted(made, reverse=True)[:LARGEST_ALLOCATIONS]
         ],
-        "timeline": {"category_bytes": {NOT_ATTRIBUTED: highest} if exact.events else {}, "parts": []},
+        "timeline": {"category_bytes": {NOT_ATTRIBUTED: kept} if exact.events else {}, "parts": []},
     }
 
 
 def timeline(held: Held) -> Json:
     """Bytes of each category after every change of the round, or after MOST_MOMENTS of them."""
-    totals = list(accumulate((change.bytes for change in held.changes), initial=0))
-    chosen = _highest_moments(totals[held.first_of_round :])
+    totals = list(accumulate((change.bytes for change in held.changes), initial=0))[held.first_of_round :]
+    parts = [(part.name, part.first - held.first_of_round, part.end - held.first_of_round) for part in held.parts]
+    borders = {min(border, len(totals) - 1) for _, *ends in parts for border in ends}
+    chosen = sorted({*thinned(totals, MOST_MOMENTS - len(borders)), *borders})
     moments = _held_at(held, chosen)
     categories = sorted({category for moment in moments for category in moment})
     return {
         "category_bytes": {category: [moment[category] for moment in moments] for category in categories},
         "parts": [
-            {
-                "name": part.name,
-                "first": _place(chosen, part.first - held.first_of_round),
-                "last": _place(chosen, part.end - held.first_of_round),
-            }
-            for part in held.parts
+            {"name": name, "first": _place(chosen, first), "last": _place(chosen, end)} for name, first, end in parts
         ],
     }
-
-
-def _highest_moments(totals: Sequence[int]) -> list[int]:
-    """Places of `totals`: the highest of each stretch of equal length, at most MOST_MOMENTS."""
-    width = -(-len(totals) // MOST_MOMENTS)
-    return [
-        max(range(start, min(start + width, len(totals))), key=totals.__getitem__)
-        for start in range(0, len(totals), width)
-    ]
 
 
 def _held_at(held: Held, chosen: Sequence[int]) -> list[Counter[str]]:

@@ -131,7 +131,7 @@ class Row:
         flops, ceiling = self._model_flops, self.matmul_flops_per_second
         rate = None if flops is None else flops / median_seconds
         return {
-            "tokens_per_second": self.case.tokens / median_seconds,
+            "tokens_per_second": None if self.case.tokens is None else self.case.tokens / median_seconds,
             "tflops_per_second": None if rate is None else rate / 1e12,
             "matmul_ceiling_tflops_per_second": None if ceiling is None else ceiling / 1e12,
             "share_of_matmul_ceiling": rate / ceiling if rate and ceiling and self._executes_model_flops else None,

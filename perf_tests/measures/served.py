@@ -25,8 +25,8 @@ FEWEST_ROUNDS = 2
 
 @dataclass
 class ServedMeasure(Measure):
-    serve: Callable[[OneRound, float], None]
-    """Called once the case is warm, with the seconds of a round."""
+    serve: Callable[[OneRound, Sequence[float]], None]
+    """Called once the case is warm, with the seconds of each round of the warm-up."""
     clock: Clock
     device: Device
     warmup_rounds: int
@@ -54,8 +54,7 @@ class ServedMeasure(Measure):
             if self._is_warm(warmup_seconds):
                 break
         self.device.make_room()
-        # The shortest was disturbed least, above all by the other side, which warms up at the same time.
-        self.serve(one_round, min(warmup_seconds))
+        self.serve(one_round, warmup_seconds)
 
     def _is_warm(self, seconds: Sequence[float]) -> bool:
         """After few long rounds. The first may have compiled, and is no load."""

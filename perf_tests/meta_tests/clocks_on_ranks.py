@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from perf_tests.ranks.clock import RankClock
-from perf_tests.ranks.sent import SentByPart
+from perf_tests.ranks.sent import SentByPart, values_by_part
 
 
 def clock_of(group: dist.ProcessGroup) -> RankClock:
@@ -44,4 +44,4 @@ def sent_outside_and_inside(group: dist.ProcessGroup) -> dict[str, Any]:
         with region("backward"):
             dist.all_reduce(torch.zeros(5), group=group)
             dist.all_reduce(torch.zeros(5, dtype=torch.int64), group=group)
-    return sent.values(dist.get_world_size(group))
+    return values_by_part(sent.messages, dist.get_world_size(group))

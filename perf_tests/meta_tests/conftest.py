@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from perf_tests.meta_tests.forked_python import forked_python
-from perf_tests.meta_tests.git_repository import git, make_repository
+from perf_tests.launching.forked_python import forked_python
+from perf_tests.launching.git_repository import git, make_repository
+from perf_tests.meta_tests.writeup_sources import PLAYED
+from perf_tests.verbs import writeup
 from perf_tests.views.report import page
+from perf_tests.views.writeup.sources import LEDGER, ROOT
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -39,3 +42,18 @@ def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its megabyte says nothing about the page that holds them."""
     monkeypatch.setattr(page, "_plotly", lambda: "/* what draws */")
+
+
+@pytest.fixture
+def writeup_root(tmp_path: Path) -> Path:
+    """The repository's tables without its records."""
+    (tmp_path / LEDGER).parent.mkdir(parents=True)
+    for name in ("published", LEDGER):
+        (tmp_path / name).symlink_to(ROOT / name)
+    return tmp_path
+
+
+@pytest.fixture
+def quick_writeup(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The verb without playing steps, which takes half a minute."""
+    monkeypatch.setattr(writeup, "_played", lambda: PLAYED)

@@ -10,7 +10,7 @@ from model.sizes import ModelConfig
 from model.transformer import TransformerLM
 from perf_tests.cases import AttentionCase, LanguageModelCase
 from perf_tests.limits.ceilings import Ceilings
-from perf_tests.options import Settings
+from perf_tests.options.settings import Settings
 
 TOY = ModelConfig(d_model=16, d_ff=24, num_layers=2, num_heads=2, vocab_size=37, context_length=8)
 """Small enough to be built and run in milliseconds."""

@@ -65,19 +65,22 @@ def gradients_apart(group: dist.ProcessGroup, variant: str) -> tuple[list[list[f
     return apart, _gradients(training, tokens)
 
 
-def _gradients(training: Training, tokens: torch.Tensor) -> list[list[float]]:
+def _fill(training: Training, tokens: torch.Tensor) -> None:
     training.clear_gradients()
     training.backward(training.loss(training.forward(tokens), tokens.roll(-1, -1)))
+
+
+def _gradients(training: Training, tokens: torch.Tensor) -> list[list[float]]:
+    _fill(training, tokens)
     return [whole(gradient) for gradient in tiny.gradients(training.model).values()]
 
 
 def refusals(group: dist.ProcessGroup) -> list[str]:
     """The sentences of what cannot be done."""
     said = []
-    training, ranks = training_on(group, "fsdp2")
+    ranks = Ranks(group, CPU)
     calls: tuple[Any, ...] = (
         lambda: share(tiny.tokens(CPU, batch=5), ranks),
-        lambda: without_synchronization(training).__enter__(),
         lambda: PARALLEL["zero1"](tiny.model(CPU), ranks, _with_sgd),
     )
     for call in calls:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perf_tests.measures.studied import Study
-from perf_tests.options import Settings
+from perf_tests.options.settings import Settings
 from perf_tests.records.record import Json
 from perf_tests.workers import study as worker
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.meta_tests.launch import Launch, finish, start
+from perf_tests.launching.launch import Launch, finish, start
 
 OF_MODELS = "-k=not attention"
 

@@ -39,10 +39,14 @@ def test_no_file_accepts_nothing(tmp_path: Path) -> None:
     [
         ("[[accepted", "cannot be read"),
         ("\xff\xfe", "cannot be read"),  # no UTF-8
+        ("x = " + 3000 * "[", "cannot be read"),
         ("x = 1", "more than"),
         ("accepted = 1", "more than"),
         ("accepted = [1]", "has no id: 1"),
         (WHOLE.replace('id = "a"', ""), "has no id"),
+        (WHOLE.replace('id = "a"', 'id = ""'), "has no id"),
+        (OLDER.replace('id = "a"', 'id = ["a"]'), "has no id"),
+        (WHOLE + "counters = { saved_bytez = 8 }", "of a has the counter 'saved_bytez'; write one of parameters, "),
         (WHOLE.replace('"stability"', '" "'), "of a has no reason"),
         (WHOLE.replace('revision = "abc"', ""), "of a has no revision"),
         (WHOLE.replace("1.08", '"8 %"'), "of a has no limit"),
@@ -81,6 +85,7 @@ def test_a_base_of_an_older_form_is_no_obstacle_and_what_it_holds_is_spent(tmp_p
     base = read_accepted_of_base(written(tmp_path, OLDER))
     assert effective([limit()], base)[0] == []
     assert read_accepted_of_base(written(tmp_path, "[[accepted")) == []
+    assert read_accepted_of_base(written(tmp_path, "x = " + 3000 * "[")) == []
 
 
 def test_what_is_offered_is_read_back_one_entry_a_case(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from perf_tests.bench.against import OtherOption
 from perf_tests.bench.progress import Line
 from perf_tests.meta_tests.test_cuda_device import FakeCuda
-from perf_tests.options import Settings, read_settings
+from perf_tests.options.settings import Settings, read_settings
 from perf_tests.paired.watch import Watch
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.audit.files import Audit, audit_file
+from perf_tests.audit.files.audited import Audit, audit_file
 from perf_tests.audit.finding import IMPOSSIBLE, SUSPICIOUS
 from perf_tests.proofs import audit_score
 from perf_tests.proofs.held_out_attention import breaks_physics, least_bytes, least_flops

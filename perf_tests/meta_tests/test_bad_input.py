@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from perf_tests import plugin
-from perf_tests.meta_tests.launch import MODELS, SMALL, launch_all
+from perf_tests.bench.stash import SETTINGS
+from perf_tests.launching.launch import MODELS, SMALL, launch_all
 from perf_tests.records.store import own_folder
 
 USAGE, NOTHING_SELECTED = 4, 5
@@ -173,6 +174,7 @@ def test_memory_that_ends_before_the_first_case_is_refused(
     lifted = []
     monkeypatch.setattr(plugin, "_collect", Mock(side_effect=MemoryError))
     monkeypatch.setattr(plugin, "uncap_address_space", lambda: lifted.append(True))
+    config = Mock(getoption=lambda name: budget, stash={SETTINGS: None})
     with pytest.raises(pytest.UsageError, match=f"{words}.* give it at least 256MiB"):
-        plugin.pytest_collection_modifyitems(Mock(), Mock(getoption=lambda name: budget), [])
+        plugin.pytest_collection_modifyitems(Mock(), config, [])
     assert lifted == [True]

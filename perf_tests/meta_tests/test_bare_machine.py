@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.meta_tests.forked_python import forked_python
-from perf_tests.meta_tests.git_repository import copy_suite
-from perf_tests.meta_tests.launch import ROOT, SMALL, Launch, finish, start_command
+from perf_tests.launching.forked_python import forked_python
+from perf_tests.launching.git_repository import copy_suite
+from perf_tests.launching.launch import ROOT, SMALL, Launch, finish, start_command
 from perf_tests.paired.trees import TreeError, find_commit
 from perf_tests.workers.process import inherited_environment
 
@@ -45,7 +45,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Launch:
     """A copy of the suite that is no repository, in a process that loads only the plugins that it names."""
     tree = tmp_path_factory.mktemp("bare")
     copy_suite(tree)
-    suite = (forked_python(), "-m", "pytest", "perf_tests", "-p", "perf_tests.meta_tests.quick_ceiling")
+    suite = (forked_python(), "-m", "pytest", "perf_tests", "-p", "perf_tests.launching.quick_ceiling")
     chosen = (*SMALL, "--phase=forward", "--memory", "-k=not attention", "-p", "no:cacheprovider")
     return finish(start_command((*suite, *chosen), tree, tree, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1"), tree)
 

@@ -21,9 +21,9 @@ from perf_tests.gate.conclusion import next_step
 from perf_tests.gate.events import End
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import SamplesFile
+from perf_tests.launching.git_repository import git
+from perf_tests.launching.launch import ROOT
 from perf_tests.meta_tests import fake_gate
-from perf_tests.meta_tests.git_repository import git
-from perf_tests.meta_tests.launch import ROOT
 from perf_tests.meta_tests.test_gate_runs import workers_in
 from perf_tests.meta_tests.test_paired_trees import snapshot
 from perf_tests.paired.trees import TreeError
@@ -190,6 +190,14 @@ def test_without_a_slowdown_at_bad_nothing_is_searched(
     assert words in found_lines(found, asked())[-1]
 
 
+def test_a_bad_with_the_code_of_good_is_said_to_have_it(repository: Path) -> None:
+    git(repository, "commit", "-q", "--allow-empty", "-m", "nothing")
+    found = found_in(repository)
+    good = git(repository, "rev-parse", "good")[:12]
+    assert bisect.exit_code(found) == 0
+    assert f": the same code as {good}; there is nothing to search." in found_lines(found, asked())[-1]
+
+
 def test_an_undecided_commit_is_measured_once_more_for_twice_as_long(repository: Path) -> None:
     add(repository, NOISY, "bad")
     found = found_in(repository)
@@ -198,7 +206,7 @@ def test_an_undecided_commit_is_measured_once_more_for_twice_as_long(repository:
     assert found_lines(found, asked())[-1].endswith("give it more --gate-minutes.")
     minutes = [word for run in asked_of_the_gate(repository) for word in run["words"] if "minutes" in word]
     assert minutes == ["--gate-minutes=3", "--gate-minutes=6"]
-    assert step.launch_pairs == 72
+    assert step.launch_pairs == 2 * (Rules().screen_pairs + Rules().confirm_looks[-1])
 
 
 def test_what_no_commit_is_to_blame_for_ends_the_search_in_a_sentence(repository: Path) -> None:
@@ -266,6 +274,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
     "words",
     [
         "HEAD HEAD --case nothing",
+        "HEAD HEAD --case=",
         "HEAD HEAD --case perf_tests/test_attention.py",
         f"HEAD HEAD --case {CASE} --gate-minutes 0",
         f"nothing-of-the-kind HEAD --case {CASE}",

@@ -21,10 +21,10 @@ from perf_tests.counting.case_counters import Counters, NotCountedError, counter
 from perf_tests.counting.fake_training import attention_passes, passes
 from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS, WORKSPACES
 from perf_tests.instruments.storage_tracker import TEMPORARIES
+from perf_tests.launching.launch import MODELS, ROOT
 from perf_tests.limits.cuda_libraries import libraries_on
 from perf_tests.measures.rounds import Rounds
 from perf_tests.meta_tests.example_cases import CPU, TOY, attention_case, language_model_case
-from perf_tests.meta_tests.launch import MODELS, ROOT
 from perf_tests.meta_tests.played_step import played_step
 from perf_tests.meta_tests.traced_rounds import rounds
 from perf_tests.proofs.allocator_peak import allocator_peak_bytes

@@ -15,6 +15,7 @@ from perf_tests.proofs.synthetic import (
     remembered,
     timed,
     timed_attention,
+    timed_collective,
     traced,
     untimed,
     warmed,
@@ -86,6 +87,18 @@ def test_both_families_and_cases_without_a_timing_are_rows(tmp_path: Path, capsy
     assert [row["outcome"] for row in rows] == ["measured", "would_not_fit", "measured"]
     assert (rows[1]["reason"], rows[1]["needed_bytes"], rows[1]["median_seconds"]) == ("6 GiB asked", 2**30, None)
     assert (rows[2]["head_dim"], rows[2]["size"]) == (16, None)
+
+
+def test_a_collective_alone_is_a_row_with_its_message_and_bandwidths(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = record([timed_collective(40_000, (0.1, 0.1)), timed()])
+    computing, alone = rows_of(stored(tmp_path, data), capsys)
+    assert (computing["collective"], computing["world"], computing["bus_bytes_per_second"]) == (None, None, None)
+    names = ("collective", "message_bytes", "exchanged_bytes", "world", "backend", "dtype", "size", "outcome")
+    assert [alone[name] for name in names] == ["all_gather", 40_000, 40_000, 2, "gloo", "float32", None, "measured"]
+    assert alone["algorithm_bytes_per_second"] == pytest.approx(400_000)
+    assert alone["bus_bytes_per_second"] == pytest.approx(200_000)
 
 
 def test_what_passes_found_stands_in_the_row_of_their_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

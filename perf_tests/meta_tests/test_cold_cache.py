@@ -1,7 +1,7 @@
 """Attention alone with cold caches: what is flushed, when, and how its rows differ from those with warm caches."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,14 +17,14 @@ from perf_tests.instruments import cache_flush
 from perf_tests.instruments.cache_flush import CacheFlush, last_level_cache_bytes, listed_cache_bytes
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.device import CpuDevice
+from perf_tests.launching.launch import Launch, launched_once
 from perf_tests.measures.row import Row
 from perf_tests.measures.served import ServedMeasure
 from perf_tests.measures.timed import TimedMeasure
 from perf_tests.meta_tests.example_cases import CPU, SETTINGS, attention_case, language_model_case
 from perf_tests.meta_tests.fake_device import LoopBenchmark
-from perf_tests.meta_tests.launch import Launch, launched_once
 from perf_tests.records.compare import Status, compare
-from perf_tests.run.before import check_cold_cache
+from perf_tests.run.refusals import check_cold_cache
 from perf_tests.views.tables.cells import cells_of
 from perf_tests.workers.gate import GatePlugin
 
@@ -92,7 +92,7 @@ def test_the_buffer_is_no_part_of_the_peak(clock: SpyClock) -> None:
 
 
 def test_the_gate_flushes_before_each_round_that_it_asks_for(clock: SpyClock) -> None:
-    def serve(one_round: Callable[[], object], seconds: float) -> None:
+    def serve(one_round: Callable[[], object], seconds: Sequence[float]) -> None:
         clock.ran.clear()
         one_round()
 

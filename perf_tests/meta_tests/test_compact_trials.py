@@ -4,6 +4,7 @@ import gzip
 import json
 import lzma
 import math
+import subprocess
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ import pytest
 from perf_tests.gate.conclusion import GateResult, RunVerdict
 from perf_tests.gate.events import Measurement, PairTime
 from perf_tests.gate.rules import Rules
-from perf_tests.meta_tests.documents import ROOT
-from perf_tests.proofs.compact_trials import FILE, PROOFS, TrialsByProof, add_raw_trials, trials_under
+from perf_tests.meta_tests.documents import ROOT, page
+from perf_tests.proofs.compact_trials import FILE, PROOFS, TrialsByProof, add_raw_trials, name_raw_commit, trials_under
 from perf_tests.proofs.gate_peers import GATE, calls_in
 from perf_tests.proofs.gate_trials import Trial, finished_trials, kept_trials
 from perf_tests.proofs.peer_rules import APART, POOLED, calls_of_peers
@@ -110,6 +111,46 @@ def test_a_trial_with_everything_in_it_is_judged_the_same(tmp_path: Path) -> Non
 def samples_of(trial: Trial) -> Any:
     assert trial.samples is not None
     return trial.samples
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+    return subprocess.run(
+        ["git", "-C", str(folder), *identity, *words], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def raw_commits(file: Path) -> list[str | None]:
+    return [json.loads(line).get("raw_commit") for line in lzma.decompress(file.read_bytes()).splitlines()]
+
+
+def test_every_committed_trial_names_the_commit_of_its_raw_samples_as_the_page_does() -> None:
+    (commit,) = set(raw_commits(KEPT / FILE))
+    assert f"git worktree add ../raw-samples {commit}" in page("gate")
+
+
+def test_a_trial_names_the_first_commit_that_holds_its_raw_samples(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    folder, hashes = tmp_path / "kept", []
+    for name in ("20300101T000000-item", "20300102T000000-item"):
+        keep(folder / "power", name)
+        add_raw_trials(folder)
+        git(tmp_path, "add", "-A")
+        git(tmp_path, "commit", "-qm", name)
+        hashes.append(git(tmp_path, "rev-parse", "HEAD"))
+        assert name_raw_commit(folder, "HEAD") == 1
+    assert raw_commits(folder / FILE) == hashes
+    assert len(trials_under(folder)["power"]) == 2
+
+
+@pytest.mark.parametrize("commit", ["nonsense", "--all", "HEAD"])
+def test_a_commit_without_raw_samples_is_refused(tmp_path: Path, commit: str) -> None:
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "commit", "-qm", "nothing", "--allow-empty")
+    keep(tmp_path / "power", "20300101T000000-item")
+    add_raw_trials(tmp_path)
+    with pytest.raises(ValueError, match="is no commit with raw samples of a trial"):
+        name_raw_commit(tmp_path, commit)
 
 
 def test_a_pair_value_that_differs_is_seen(tmp_path: Path) -> None:

@@ -2,8 +2,7 @@
 
 import random
 from collections.abc import Callable
-from itertools import product
-from math import comb, exp
+from math import exp
 from typing import Any
 from unittest.mock import Mock
 
@@ -11,8 +10,9 @@ import pytest
 
 from perf_tests.bench.benchmark_options import regressions, show_beside_baseline
 from perf_tests.proofs.synthetic import FORWARD, TEN_ROUNDS, record, timed, untimed
-from perf_tests.records.compare import ComparedCase, Status, compare, median_interval, ratio_interval
+from perf_tests.records.compare import ComparedCase, Status, compare, ratio_interval
 from perf_tests.records.record import OUTCOMES, Json
+from perf_tests.records.times import Times
 
 
 def only_row(before: Json, now: Json) -> ComparedCase:
@@ -89,30 +89,10 @@ def test_the_table_shows_the_baselines_row_before_each_comparable_row() -> None:
     ]
 
 
-def coverage(count: int, skipped: int) -> float:
-    """Chance that the median of a continuous distribution lies between `skipped + 1` from below and from above."""
-    return 1 - 2 * sum(comb(count, below) for below in range(skipped + 1)) / 2**count
-
-
-@pytest.mark.parametrize("count", [7, 10, 20, 100])
-@pytest.mark.parametrize("confidence", [0.9, 0.975, 0.99])
-def test_the_interval_of_a_median_is_the_narrowest_that_covers_it(count: int, confidence: float) -> None:
-    enclosed = median_interval(range(count), confidence)
-    wide_enough = [skipped for skipped in range(count // 2) if coverage(count, skipped) >= confidence]
-    assert enclosed == ((wide_enough[-1], count - 1 - wide_enough[-1]) if wide_enough else None)
-
-
-def test_ten_rounds_leave_out_one_at_each_end_and_cover_the_median_as_the_binomial_says() -> None:
-    """Each of ten rounds falls below or above the median with the same chance: all 1024 ways are counted."""
-    assert median_interval(TEN_ROUNDS, 0.975) == (TEN_ROUNDS[1], TEN_ROUNDS[8])
-    covering = sum(2 <= sum(below) <= 8 for below in product((0, 1), repeat=10))
-    assert covering / 1024 == coverage(10, 1) == 0.978515625
-
-
 def test_seven_rounds_give_an_interval_and_fewer_none() -> None:
-    for few in (TEN_ROUNDS[:count] for count in range(7)):
-        assert ratio_interval(few, TEN_ROUNDS) is ratio_interval(TEN_ROUNDS, few) is None
-    assert ratio_interval(TEN_ROUNDS[:7], TEN_ROUNDS[:7]) == (1.00 / 1.06, 1.06 / 1.00)
+    for few in (Times(TEN_ROUNDS[:count]) for count in range(7)):
+        assert ratio_interval(few, Times(TEN_ROUNDS)) is ratio_interval(Times(TEN_ROUNDS), few) is None
+    assert ratio_interval(Times(TEN_ROUNDS[:7]), Times(TEN_ROUNDS[:7])) == (1.00 / 1.06, 1.06 / 1.00)
 
 
 DRAWS: dict[str, Callable[[random.Random], float]] = {
@@ -130,8 +110,8 @@ def test_the_interval_covers_the_true_ratio_in_95_of_100_pairs_of_runs(name: str
     source, draw = random.Random(2027), DRAWS[name]
     pairs, true_ratio, covered = 3000, 1.3, 0
     for _ in range(pairs):
-        before = [draw(source) for _ in range(rounds)]
-        now = [true_ratio * draw(source) for _ in range(rounds)]
+        before = Times(draw(source) for _ in range(rounds))
+        now = Times(true_ratio * draw(source) for _ in range(rounds))
         interval = ratio_interval(now, before)
         assert interval is not None
         covered += interval[0] <= true_ratio <= interval[1]

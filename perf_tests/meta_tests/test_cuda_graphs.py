@@ -28,7 +28,7 @@ from perf_tests.measures.timed import TimedMeasure
 from perf_tests.measures.traced import TracedMeasure
 from perf_tests.meta_tests.example_cases import CPU, SETTINGS, attention_case, build, language_model_case
 from perf_tests.meta_tests.fake_device import LoopBenchmark
-from perf_tests.options import EXECUTIONS
+from perf_tests.options.table import EXECUTIONS
 from perf_tests.workers import settings as worker_settings
 from perf_tests.workers.settings import received, sent
 

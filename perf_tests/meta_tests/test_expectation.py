@@ -8,6 +8,7 @@ import torch
 from model.training import optimizer_that_runs
 from perf_tests.bench.outcomes import ImpossibleError
 from perf_tests.instruments.clock import Clock
+from perf_tests.launching.launch import MODELS
 from perf_tests.limits.cuda_libraries import libraries_on
 from perf_tests.limits.datasheets import GPUS
 from perf_tests.measures.row import Row
@@ -15,7 +16,6 @@ from perf_tests.measures.timed import TimedMeasure
 from perf_tests.meta_tests.example_cases import CEILINGS as A_MACHINE
 from perf_tests.meta_tests.example_cases import attention_case, language_model_case
 from perf_tests.meta_tests.fake_device import LoopBenchmark, QueueDevice
-from perf_tests.meta_tests.launch import MODELS
 from perf_tests.prediction.expectation import Expectation, expect, why_impossible
 
 RATE = 1e9

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from perf_tests.instruments.device import CpuDevice
+from perf_tests.launching.launch import MODELS, ROOT, launch_all
 from perf_tests.meta_tests.example_cases import CPU
-from perf_tests.meta_tests.launch import MODELS, ROOT, launch_all
 from perf_tests.proofs.expedition import __main__ as expedition
 from perf_tests.proofs.expedition import slices
 from perf_tests.proofs.expedition.checks import queue
@@ -53,7 +53,7 @@ def go(monkeypatch: pytest.MonkeyPatch, forked_workers: None) -> Expedition:
     """One command of an expedition whose only step dies in its second case, if PLANTED_SIGNAL says so."""
     step = suite("main", "A record in two slices", f'--model {MODELS}:DiesAt16 -k "not attention"')
     monkeypatch.setattr(expedition, "SLICES", {"5": (step,), "6": (step,)})
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p perf_tests.meta_tests.quick_ceiling -p no:cacheprovider")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p perf_tests.launching.quick_ceiling -p no:cacheprovider")
     return lambda *words: expedition.main([*map(str, words), "--device=cpu"])
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.audit.files import audit_file
+from perf_tests.audit.files.audited import audit_file
 from perf_tests.proofs.synthetic import (
     BACKWARD,
     attention_identity,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.meta_tests.forked_python import forked_python
+from perf_tests.launching.forked_python import forked_python
 
 PROGRAMS = {
     "ends": "pass",

@@ -15,8 +15,8 @@ from perf_tests.gate.conclusion import GateResult, RunVerdict
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import read_samples
 from perf_tests.gate.verdicts import Verdict
+from perf_tests.launching.git_repository import commit, git
 from perf_tests.meta_tests.example_cases import SETTINGS, attention_case
-from perf_tests.meta_tests.git_repository import commit, git
 from perf_tests.meta_tests.test_paired_measuring import tree
 from perf_tests.own.repository import Repository
 from perf_tests.paired import run as run_module

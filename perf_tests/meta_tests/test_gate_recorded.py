@@ -74,6 +74,23 @@ def test_drift_that_the_matrix_product_saw_is_taken_out() -> None:
     assert result.slope == pytest.approx(1, abs=0.2)
 
 
+def test_a_launch_without_timings_changes_no_verdict_of_the_others() -> None:
+    sides = launches(1, 8, drift=0.05), launches(2, 5, 0.1, drift=0.05)
+    without = conclude_recorded(stored(sides[0]), stored(sides[1]), RULES)
+    sides[0].append({**sides[0][0], "benchmarks": [], "outcomes": [untimed(CASES[0])]})
+    result = conclude_recorded(stored(sides[0]), stored(sides[1]), RULES)
+    assert (result.cases, result.slope, result.contaminated) == (without.cases, without.slope, "")
+
+
+def test_launches_with_and_without_a_matrix_product_are_compared_without_it() -> None:
+    base, head = launches(1, 8), launches(2, 5)
+    for row in base[0]["benchmarks"]:
+        del row["extra_info"]["matmul_ceiling_tflops_per_second"]
+    result = conclude_recorded(stored(base), stored(head), RULES)
+    assert (result.slope, result.contaminated) == (0, "")
+    assert {row.verdict for row in result.cases} == {Verdict.OK}
+
+
 @pytest.mark.parametrize(("base", "head"), [(4, 5), (8, 2), (1, 1)])
 def test_too_few_launches_decide_nothing_and_say_so(base: int, head: int) -> None:
     found = first_row(launches(1, base), launches(2, head, slowdown=0.5))
@@ -183,13 +200,13 @@ def test_the_verb_finds_the_runs_of_a_commit(tmp_path: Path, capsys: pytest.Capt
 def test_what_holds_no_records_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     written(tmp_path / "Some-machine", launches(1, 2))
     assert main(["gate", *words, "--storage", str(tmp_path)]) == 3
-    assert "nothing is not a folder with records" in capsys.readouterr().out
+    assert "nothing is not a folder with records" in capsys.readouterr().err
 
 
 def test_a_machine_that_changed_is_incomparable_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = written(tmp_path / "base", launches(1, 8, drift=0.005))
     head = written(tmp_path / "head", launches(2, 5, drift=0.005, machine_slower=0.3))
     assert main(["gate", base, head]) == 3
-    out = capsys.readouterr().out
+    out = "".join(capsys.readouterr())
     assert "gate: CONTAMINATED" in out
     assert "the best matrix product takes +" in out

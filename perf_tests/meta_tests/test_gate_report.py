@@ -6,13 +6,20 @@ from typing import get_args
 
 import pytest
 
-from perf_tests.gate.conclusion import GateResult, conclude
+from perf_tests.gate.conclusion import GateResult, RunVerdict, conclude
 from perf_tests.gate.events import End, ExactFinding, NoTiming, Side, Uncounted
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import GateSamples
 from perf_tests.gate.verdicts import Verdict
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
-from perf_tests.views.screens.gate import as_json, finding_sentences, limits_to_accept, markdown, report_lines
+from perf_tests.views.screens.gate import (
+    as_json,
+    finding_sentences,
+    limits_to_accept,
+    markdown,
+    report_lines,
+    verdict_sentence,
+)
 
 RULES = Rules()
 SLOW = "perf_tests/test_forward.py::test_forward[small-ctx128-fp32-naive]"
@@ -58,6 +65,14 @@ def test_a_slowdown_is_one_sentence_with_all_one_needs(samples: GateSamples, res
     assert f"({effect.low:+.1%} to {effect.high:+.1%} at 95 %, {effect.pairs} launch pairs)" in found
     assert "a slowdown above 0.5% is significant" in found
     assert f"pytest '{SLOW}' --against 000000000000" in found
+
+
+def test_a_run_that_decided_nothing_says_so_beside_its_verdict(result: GateResult) -> None:
+    cases = [row for row in result.cases if row.verdict == Verdict.UNDECIDED]
+    assert cases
+    passed = replace(result, verdict=RunVerdict.PASSED, reason="", exact=[])
+    assert verdict_sentence(replace(passed, cases=cases)) == f"gate: PASSED (none decided: {len(cases)} UNDECIDED)"
+    assert "none decided" not in verdict_sentence(passed)
 
 
 def test_an_undecided_case_says_what_it_would_take(samples: GateSamples, result: GateResult) -> None:
@@ -186,6 +201,15 @@ def test_several_undecided_cases_are_one_sentence_and_rows_that_say_what_they_ne
     assert len(sentences) == 1
     assert f"of {len(rows)} cases a slowdown of 3.0% is neither confirmed nor excluded" in sentences[0]
     assert sum(line.endswith(" 41") for line in said) == len(rows)
+
+
+def test_undecided_cases_after_a_single_pair_promise_no_figure_in_their_rows(result: GateResult) -> None:
+    rows = [replace(row, verdict=Verdict.UNDECIDED, effect=None) for row in result.cases]
+    early = replace(result, cases=rows, pairs=(1, 0))
+    said = "\n".join(report_lines(early, {"base": {"label": "a"}, "head": {"label": "b"}}, RULES))
+    assert "too few launch pairs to say how many would decide" in said
+    assert "their rows" not in said
+    assert "1 launch pair of all cases, 0 fresh pairs of the suspects" in said
 
 
 def test_markdown_keeps_hostile_text_as_text(samples: GateSamples, result: GateResult) -> None:

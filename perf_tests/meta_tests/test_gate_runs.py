@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 from perf_tests.gate.events import ExactFinding, Uncounted
+from perf_tests.gate.rows import OF_TWO_BUILDS
 from perf_tests.gate.samples import GateSamples, read_samples
-from perf_tests.gate.verdicts import OF_TWO_BUILDS
-from perf_tests.meta_tests.forked_python import forked_python
-from perf_tests.meta_tests.git_repository import commit, git, make_repository
-from perf_tests.meta_tests.launch import ROOT, Launch, start_command
+from perf_tests.launching.forked_python import forked_python
+from perf_tests.launching.git_repository import commit, git, make_repository
+from perf_tests.launching.launch import ROOT, Launch, start_command
 from perf_tests.paired.other_python import build_here
 from perf_tests.paired.trees import TREES
 
 ONE_CASE = (
-    "perf_tests/test_attention.py", "-p", "perf_tests.meta_tests.quick_gate", "-p", "no:cacheprovider", "--device=cpu",
+    "perf_tests/test_attention.py", "-p", "perf_tests.launching.quick_gate", "-p", "no:cacheprovider", "--device=cpu",
     "--threads=1", "--phase=forward", "--warmup-rounds=1", "--head-dim=16", "--sequence-length=256",
 )  # fmt: skip
 OLDEST = "a554965"

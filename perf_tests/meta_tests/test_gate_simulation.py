@@ -44,7 +44,7 @@ def test_an_inflated_level_is_caught_by_the_same_bound(monkeypatch: pytest.Monke
     assert stats.binomtest(int(run.false_alarms.sum()), 300, 0.01, "greater").pvalue < IMPROBABLE
 
 
-@pytest.mark.parametrize(("slowdown", "power"), [(0.03, 0.80), (0.05, 0.95)])
+@pytest.mark.parametrize(("slowdown", "power"), gate_simulation.SIMULATED_POWER.items())
 def test_a_planted_slowdown_is_found_and_its_size_unbiased(slowdown: float, power: float) -> None:
     trials = 150
     found, _, bias = planted(np.random.default_rng(3), Machine(0.02), slowdown, trials)

@@ -126,5 +126,12 @@ def test_trimmed_means_are_those_of_scipy() -> None:
     np.testing.assert_allclose(gate.trimmed_means(holed, 0.2), gate.trimmed_means(values, 0.2))
 
 
+def test_medians_of_what_is_known_are_those_of_numpy() -> None:
+    values = DRAW.normal(size=(40, 8))
+    values[:, 1:][DRAW.random((40, 7)) < 0.5] = np.nan
+    assert np.array_equal(gate.known_medians(values), np.nanmedian(values, axis=-1))
+    assert np.isnan(gate.known_medians(np.full((1, 3), np.nan)))
+
+
 def test_the_robust_spread_of_gaussian_values_is_their_standard_deviation() -> None:
     assert gate.robust_spread(DRAW.normal(size=(1, 20_000)) * 3)[0] == pytest.approx(3, rel=0.03)

@@ -24,7 +24,7 @@ from perf_tests.gate.engines import ENGINES, PRESENT_ENGINE
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import GateSamples
 from perf_tests.gate.verdicts import CaseResult, Effect, ExactResult, Verdict
-from perf_tests.meta_tests.launch import ROOT
+from perf_tests.launching.launch import ROOT
 from perf_tests.proofs import gate_cost, gate_power, gate_trials
 from perf_tests.proofs.gate_false_alarms import NO_OP_CHANGES, conclude_from
 from perf_tests.proofs.gate_simulation import CLAIMED_POWER

@@ -1,5 +1,6 @@
 """A worker of the gate on a device with a queue of work: its turns, and the end of a process whose device is lost."""
 
+from collections import Counter
 from typing import Any
 from unittest.mock import Mock
 
@@ -16,6 +17,7 @@ from perf_tests.measures.served import ServedMeasure
 from perf_tests.meta_tests.example_cases import CPU, SETTINGS, attention_case
 from perf_tests.meta_tests.fake_device import QueueDevice
 from perf_tests.run.after import note_report
+from perf_tests.workers import gate
 from perf_tests.workers.channel import Channel
 from perf_tests.workers.gate import GatePlugin
 
@@ -71,6 +73,18 @@ def test_the_cpu_time_of_a_thread_that_spins_is_not_answered(
     device = QueueDevice()
     device.torch_device = where
     assert served(monkeypatch, device)[1][0]["cpu_seconds"] == cpu_seconds
+
+
+@pytest.mark.parametrize("miss, seconds", [(0, 0.0), (1, 3.0)])
+def test_what_generating_code_took_is_told_apart_from_what_each_launch_takes(
+    monkeypatch: pytest.MonkeyPatch, miss: int, seconds: float
+) -> None:
+    monkeypatch.setattr(gate, "count_compilations", lambda: Counter(cache_hits=1, cache_misses=miss))
+    channel = RecordingChannel([{"enough": True}])
+    plugin = GatePlugin(settings=SETTINGS, channel=channel)
+    plugin.serve_rounds("case", Mock(spec=Clock), Mock(), [5.0, 2.5, 2.0])
+    ((answer, _),) = channel.sent
+    assert (answer["round_seconds"], answer["generating_seconds"]) == (2.0, seconds)
 
 
 def item_on(workbench: Workbench) -> Any:

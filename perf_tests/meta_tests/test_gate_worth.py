@@ -10,6 +10,7 @@ import pytest
 from perf_tests.__main__ import main
 from perf_tests.gate.clock import decide_clock
 from perf_tests.gate.rules import Clock
+from perf_tests.gate.samples import read_samples
 from perf_tests.meta_tests.documents import ROOT, block, indented, page
 from perf_tests.proofs import gate_worth
 from perf_tests.proofs.compact_trials import TrialsByProof, trials_under
@@ -34,7 +35,8 @@ def test_the_page_says_how_many_relabelled_runs_raise_an_alarm(trials: TrialsByP
     runs = unchanged_runs(trials)
     _, values = recorded_values(runs, decide_clock(runs[0], RULES).clock)
     found = relabelled(np.random.default_rng(2027), values, 10_000)
-    assert f"of 10 000 relabelled runs, {found.alarms.count} reports SLOWER" in " ".join(page("gate").split())
+    assert f"of 10 000 relabelled runs, {found.alarms.count} report SLOWER" in " ".join(page("gate").split())
+    assert found.alarms.limits[1] <= RULES.alpha
 
 
 @pytest.mark.parametrize("clock", get_args(Clock))
@@ -58,6 +60,12 @@ def test_the_page_shows_the_false_alarm_as_its_samples_give_it(capsys: pytest.Ca
     (shown,) = [line for line in indented(block(page("gate"), "alarm")) if line]
     assert main(["replay", str(KEPT / "alarm.jsonl.gz")]) == 1
     assert shown in capsys.readouterr().out.splitlines()
+
+
+def test_the_page_says_after_how_many_fresh_pairs_the_time_of_the_false_alarm_ended() -> None:
+    samples = read_samples(KEPT / "alarm.jsonl.gz")
+    assert (len(samples.pairs(2)), samples.end) == (9, "budget")
+    assert "time ended after nine fresh pairs" in " ".join(page("gate").split())
 
 
 def test_a_folder_without_runs_is_one_sentence(

@@ -7,12 +7,14 @@ import functools
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import pytest
 
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.heap import KEPT_BLOCKS_IN_BUDGET
+from perf_tests.launching.launch import ROOT
 from perf_tests.measures.rounds import Measure
 from perf_tests.measures.row import Row
 from perf_tests.measures.served import OneRound, ServedMeasure
@@ -20,7 +22,6 @@ from perf_tests.measures.timed import TimedMeasure
 from perf_tests.meta_tests.documents import page
 from perf_tests.meta_tests.example_cases import CPU, language_model_case
 from perf_tests.meta_tests.fake_device import LoopBenchmark
-from perf_tests.meta_tests.launch import ROOT
 from perf_tests.records.record import Json
 
 BEGINNING = """
@@ -96,7 +97,8 @@ def played(program: str, *arguments: str) -> Json:
 
 @pytest.mark.parametrize("history", [(), ("after an earlier case",)])
 def test_a_warm_round_takes_no_fresh_pages_whatever_ran_before(history: tuple[str, ...]) -> None:
-    assert played(LARGE_TENSORS, *history)["faults"] == 0
+    """A loaded machine takes a page or two away; without kept memory it would be all pages of the tensors."""
+    assert played(LARGE_TENSORS, *history)["faults"] < PAGES_OF_LARGE_TENSORS / 1000
 
 
 def test_kept_memory_can_be_left_to_other_processes() -> None:
@@ -118,7 +120,7 @@ def test_a_heap_that_still_grows_after_the_warm_up_grows_into_room_made_before()
 DEVICE = CpuDevice(CPU)
 
 
-def two_rounds(one_round: OneRound, round_seconds: float) -> None:
+def two_rounds(one_round: OneRound, warmup_seconds: Sequence[float]) -> None:
     for _ in range(2):
         one_round()
 

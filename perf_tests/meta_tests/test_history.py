@@ -14,10 +14,10 @@ from perf_tests.history.commits import Log, read_log
 from perf_tests.history.launches import machines_of
 from perf_tests.history.series import Era, eras_of, new_slowdowns
 from perf_tests.history.steps import steps_of
+from perf_tests.launching.git_repository import git
 from perf_tests.meta_tests.documents import block, output, page
-from perf_tests.meta_tests.git_repository import git
-from perf_tests.proofs.history_steps import invented, relabelled
-from perf_tests.proofs.synthetic import BACKWARD, FORWARD, record, timed, write_record
+from perf_tests.proofs.history_steps import invented, recorded, relabelled
+from perf_tests.proofs.synthetic import BACKWARD, FORWARD, record, timed, timed_collective, write_record
 from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord
 from perf_tests.views.screens.history import history_lines
@@ -138,6 +138,28 @@ def test_git_orders_commits_even_if_a_clock_went_backwards(tmp_path: Path, monke
     assert [code.subject for code in era.codes] == ["", "of 2031", "of 2029", "of 2030"]
 
 
+def test_a_shallow_clone_says_what_it_does_not_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Records of three commits, of which the clone has the last; they are in order all the same, by their dates."""
+    git(tmp_path, "init", "-q", "-b", "main", "whole")
+    for place in range(3):
+        monkeypatch.setenv("GIT_COMMITTER_DATE", f"2030-01-01T00:0{place}:00+00:00")
+        git(tmp_path / "whole", "commit", "-q", "--allow-empty", "-m", f"number {place}")
+    made = git(tmp_path / "whole", "log", "--reverse", "--format=%H").split()
+    git(tmp_path, "clone", "-q", "--depth=1", f"file://{tmp_path}/whole", "shallow")
+    for place, commit in enumerate(made):
+        write_record(tmp_path / f"shallow/.benchmarks/machine/000{place}_a.json", launch(place, 1.0, commit))
+    monkeypatch.chdir(tmp_path / "shallow")
+    assert main(["history", "--case", "forward"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("git does not know 2 of these commits") == 1
+    assert "number 2" in said
+    assert said.index(made[0][:12]) < said.index(made[1][:12]) < said.index(made[2][:12])
+    assert main(["report", "-o", "page.html"]) == 0
+    assert Path("page.html").read_text().count("git does not know 2 of these commits") == 1
+
+
 def test_without_git_commits_are_ordered_by_the_dates_in_their_records(tmp_path: Path) -> None:
     (era,) = history([launch(place, 1.0) for place in (2, 0, 1)], read_log(tmp_path / "none"))
     assert [code.commit for code in era.codes] == [name_of(place) for place in range(3)]
@@ -233,6 +255,12 @@ def test_exports_hold_every_commit_and_case() -> None:
     assert {"commit_hash", "date", "benchmark", "result"} <= lines[0].keys()
 
 
+@pytest.mark.parametrize("export", EXPORTS)
+def test_an_export_follows_a_collective_alone(export: str) -> None:
+    (era,) = history([record([timed(), timed_collective(40_000)])])
+    assert "collective all_gather-40000B-world2" in EXPORTS[export](era)
+
+
 def test_planted_steps_are_found_and_none_where_none_is() -> None:
     score = invented(np.random.default_rng(7), commits=100, cases=8, planted=6)
     assert score.all.count == score.all.of == 6
@@ -295,9 +323,9 @@ STRANGE = '\x1b[31m"><script>alert(1)</script>\n\r|`$(rm)`\ud800=cmd'
 
 def hostile(number: int) -> Json:
     """A record whose every text is hostile."""
-    data = launch(number, 1.0, f"{STRANGE}{number}")
+    data = launch(number, 1.0, f"@SUM{STRANGE}{number}")
     row = data["benchmarks"][0]
-    row["fullname"] = STRANGE
+    row["fullname"] = f"=cmd|{STRANGE}"
     row["extra_info"] |= {name: STRANGE for name, value in row["extra_info"].items() if isinstance(value, str)}
     data["machine_info"]["cpu"]["brand_raw"] = data["machine_info"]["torch"]["torch"] = STRANGE
     data["commit_info"] |= {"time": STRANGE, "dirty": STRANGE}
@@ -315,6 +343,7 @@ def test_hostile_names_and_dates_stay_inside_their_fields(export: str, tmp_path:
     if export == "otava":
         rows = list(csv.reader(text.splitlines(keepends=True)))
         assert {len(row) for row in rows} == {4}
+        assert not [cell for row in rows for cell in row if cell.startswith(("=", "+", "-", "@"))]
         assert {row[0] for row in rows[1:]} == {"1970-01-01T00:00:00+00:00"}
     else:
         assert [json.loads(line) for line in text.splitlines()] if export == "asv" else json.loads(text)
@@ -338,3 +367,18 @@ def test_a_case_of_very_many_rounds_is_read(verb: str, tmp_path: Path, capsys: p
     write_record(tmp_path / "machine/0001_a.json", data)
     assert main([*verb.split(), "--storage", str(tmp_path)]) == 0
     assert "Some CPU" in capsys.readouterr().out
+
+
+def test_recording_launches_resumes_where_it_stopped(tmp_path: Path) -> None:
+    """The third of five fails; the next command records three more."""
+    ends = iter([0, 0, 1, 0, 0, 0])
+
+    def launched(folder: Path) -> int:
+        if not (exit_code := next(ends)):
+            write_record(folder / f"machine/{len(list(folder.glob('*/*')))}.json", launch(1, 1.0))
+        return exit_code
+
+    assert not recorded(tmp_path, 5, launched)
+    assert recorded(tmp_path, 5, launched)
+    assert len(list(tmp_path.glob("*/*.json"))) == 5
+    assert next(ends, None) is None

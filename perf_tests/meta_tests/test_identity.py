@@ -10,7 +10,7 @@ from perf_tests import identity
 from perf_tests.cases import Case, family_of
 from perf_tests.identity import AttentionIdentity, LanguageModelIdentity, has_identity, identity_from
 from perf_tests.meta_tests.documents import ROOT
-from perf_tests.options import Settings
+from perf_tests.options.settings import Settings
 from perf_tests.records.compare import Status, compare
 from perf_tests.records.record import Json, identity_of
 

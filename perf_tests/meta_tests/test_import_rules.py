@@ -13,7 +13,8 @@ from perf_tests.meta_tests.documents import ROOT, page
 ROOMS = (
     "model", "phases", "identity", "limits", "records", "traces", "audit", "gate", "history", "views", "instruments",
     "own", "ranks", "options", "cases", "checks", "counting", "prediction", "published", "bench", "measures",
-    "workers", "passes", "paired", "bisection", "run", "plugin", "conftest", "tests", "verbs", "proofs", "meta_tests",
+    "workers", "passes", "paired", "bisection", "run", "plugin", "conftest", "tests", "verbs", "launching",
+    "proofs", "meta_tests",
 )  # fmt: skip
 """From what is measured to what tests the tools."""
 
@@ -76,7 +77,7 @@ def test_an_import_from_a_later_room_is_found() -> None:
 
 def test_every_folder_is_a_room() -> None:
     folders = {path.name for path in (ROOT / "perf_tests").iterdir() if (path / "__init__.py").exists()}
-    files = {"phases", "identity", "options", "cases", "checks", "plugin", "conftest", "tests", "model"}
+    files = {"phases", "identity", "cases", "checks", "plugin", "conftest", "tests", "model"}
     assert folders == set(ROOMS) - files
 
 

@@ -1,5 +1,6 @@
 """The journal: every finished case is on disk before the next one starts, whatever ends the process."""
 
+import json
 import math
 import os
 from collections.abc import Iterator
@@ -108,6 +109,14 @@ def test_a_journal_damaged_in_the_middle_is_told_apart(journal: Journal, line: b
         file.write(line + b"\n" + last_line + b"\n")
     with pytest.raises(ValueError, match="is no journal of this suite, or is damaged"):
         read_journal(journal.path)
+
+
+@pytest.mark.parametrize(("name", "value"), [("commit_info", "abc"), ("machine_info", None), ("selection", {})])
+def test_a_header_that_would_end_in_no_record_is_refused(journal: Journal, name: str, value: object) -> None:
+    path = journal.path.with_name("journal-damaged.jsonl")
+    path.write_text(json.dumps({"header": {**HEADER, name: value}}) + "\n")
+    with pytest.raises(ValueError, match=f"its header.{name} is "):
+        read_journal(path)
 
 
 def test_interrupted_runs_are_listed_newest_first(tmp_path: Path) -> None:

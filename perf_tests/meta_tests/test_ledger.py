@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from perf_tests.counting.counted_grid import counted_grid
-from perf_tests.meta_tests.forked_python import forked_python
-from perf_tests.meta_tests.git_repository import make_repository
-from perf_tests.meta_tests.launch import ROOT
+from perf_tests.launching.forked_python import forked_python
+from perf_tests.launching.git_repository import make_repository
+from perf_tests.launching.launch import ROOT
 from perf_tests.records.ledger import (
     COLUMNS,
     COUNTERS,

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from perf_tests.cases import AttentionCase, selectable_cases
-from perf_tests.meta_tests.launch import ROOT
+from perf_tests.launching.launch import ROOT
 from perf_tests.meta_tests.test_against import settings
 from perf_tests.meta_tests.test_cuda_device import FakeCuda
-from perf_tests.options import Settings
+from perf_tests.options.settings import Settings
 
 DRIVER = Path("/proc/driver/nvidia/version")
 

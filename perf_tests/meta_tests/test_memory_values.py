@@ -38,6 +38,17 @@ def test_a_timeline_is_bounded_and_keeps_its_peak(count: int) -> None:
     assert found["parts"] == [{"name": "forward", "first": 0, "last": len(temporaries) - 1}]
 
 
+def test_a_timeline_keeps_what_was_held_where_parts_meet() -> None:
+    changes = tuple(Change(block(10 + place % 7), True) for place in range(3000))
+    parts = PartChanges("forward", 0, 1003), PartChanges("backward", 1003, 3000)
+    found = timeline(Held(changes, 0, parts, Counter(), {}))
+    forward, backward = found["parts"]
+    held = found["category_bytes"]["temporaries"]
+    assert forward["last"] == backward["first"]
+    assert held[backward["first"]] == sum(change.bytes for change in changes[:1003])
+    assert len(held) <= MOST_MOMENTS
+
+
 def test_saved_bytes_are_by_block_and_innermost_part() -> None:
     saved = Counter({
         ("forward", "block 3", "attention", "softmax"): 5, ("forward", "block 3", "norm"): 7, ("forward", "block 3"): 2,

@@ -56,7 +56,7 @@ def with_setting(data: Json, **facts: Any) -> Json:
 
 
 REFUSED: dict[str, tuple[list[Json], str]] = {
-    "a shard is missing": ([FIRST], "Of 2 shards 2/2 is missing"),
+    "a shard is missing": ([FIRST], "Beside machine/0001_abc, of 2 shards 2/2 is missing"),
     "a shard is given twice": ([FIRST, SECOND, FIRST], "are both shard 1/2"),
     "of other machines": ([FIRST, shard(2, {FULL_STEP: 0, BACKWARD: 2}, threads=2)], "machine or build: threads: "),
     "of other commits": ([FIRST, {**SECOND, "commit_info": {"id": "fedcba"}}], "differ in commit: '0123456789abcdef'"),
@@ -68,6 +68,7 @@ REFUSED: dict[str, tuple[list[Json], str]] = {
     "no shard": ([record([timed()])], "is no whole shard"),
     "a shard with a row too few": ([FIRST, {**SECOND, "outcomes": []}], "is no whole shard"),
     "a damaged shard": ([FIRST, with_setting(SECOND, shard="2/2")], "is no whole shard"),
+    "a shard with damaged drivers": ([FIRST, with_suite(SECOND, other_drivers=1)], "is no whole shard"),
     "of more shards than there can be": ([with_setting(FIRST, shard=[1, 10**15])], "2/1000000000000000, "),
 }
 
@@ -82,6 +83,15 @@ def test_what_is_no_set_of_shards_is_refused_in_one_sentence(
     (sentence,) = capsys.readouterr().err.splitlines()
     assert words in sentence
     assert sorted(map(str, tmp_path.rglob("*.json"))) == paths
+
+
+def test_a_figure_that_is_no_number_is_merged_as_unknown(tmp_path: Path) -> None:
+    """Python reads NaN in a foreign record, which a record must not hold."""
+    paths = written(tmp_path, FIRST, with_suite(SECOND, other_drivers=["x"]))
+    Path(paths[0]).write_text(Path(paths[0]).read_text().replace('"extra_info": {', '"extra_info": {"odd": NaN,', 1))
+    assert main(["merge", *paths]) == 0
+    merged = json.loads((tmp_path / "machine/0003_abc.json").read_bytes())
+    assert merged["benchmarks"][1]["extra_info"]["odd"] is None
 
 
 def test_a_merged_record_goes_to_a_new_file_on_request_and_over_none_that_exists(
@@ -116,7 +126,7 @@ def test_a_run_that_was_saved_twice_counts_once(tmp_path: Path, capsys: pytest.C
     first, second = with_suite(FIRST, run="journal-1"), with_suite(SECOND, run="journal-2")
     paths = written(tmp_path, first, first, second)
     assert main(["compare", *paths[:2]]) == 3
-    assert "are one run, saved twice" in capsys.readouterr().out
+    assert "are one run, saved twice" in capsys.readouterr().err
     assert main(["merge", *paths]) == 0
     for found in (list_records(tmp_path).records, records_of(tmp_path, "abc")):
         assert [stored.name for stored in found] == ["machine/0004_abc"], "the merged record, and no copy of a part"

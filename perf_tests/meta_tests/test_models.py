@@ -16,8 +16,8 @@ from perf_tests.bench.models import ModelShelf
 from perf_tests.cases import LanguageModelCase
 from perf_tests.instruments import heap
 from perf_tests.instruments.device import CpuDevice
+from perf_tests.launching.launch import MODELS
 from perf_tests.meta_tests.example_cases import CPU, TOY, language_model_case, random_tokens
-from perf_tests.meta_tests.launch import MODELS
 from perf_tests.own.guard import OwnModelError
 
 FOREIGN = language_model_case(model=f"{MODELS}:Averaging", attention="own")

@@ -7,8 +7,8 @@ import pytest
 from model.sizes import SIZES
 from perf_tests.counting.case_counters import counters_of
 from perf_tests.counting.needed_bytes import needed_bytes
+from perf_tests.launching.launch import MODELS
 from perf_tests.meta_tests.example_cases import TOY, attention_case, language_model_case
-from perf_tests.meta_tests.launch import MODELS
 
 WIDE = SIZES["2.7B"]
 UNPLAYED = {"model": f"{MODELS}:ReadsAValue", "attention": "own"}

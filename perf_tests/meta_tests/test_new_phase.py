@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.meta_tests.git_repository import copy_suite
-from perf_tests.meta_tests.launch import ROOT, SMALL, Launch, finish, start_command
+from perf_tests.launching.git_repository import copy_suite
+from perf_tests.launching.launch import ROOT, SMALL, Launch, finish, start_command
 from perf_tests.records.record import identity_of
 
 LAST_ROW = '        Phase("attention_forward",'
@@ -45,7 +45,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(tree: Path) -> Launch:
     """The new phase between two old ones, one of which trains."""
-    suite = (sys.executable, "-m", "pytest", "perf_tests", "-p", "perf_tests.meta_tests.quick_ceiling")
+    suite = (sys.executable, "-m", "pytest", "perf_tests", "-p", "perf_tests.launching.quick_ceiling")
     options = (f"--benchmark-storage=file://{tree}/storage", "--phase=full_step,loss,forward", "-k=not attention")
     return finish(start_command((*suite, "-p", "no:cacheprovider", *SMALL, *options), tree, tree), tree / "storage")
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.meta_tests.forked_python import forked_python
-from perf_tests.meta_tests.launch import start_command
+from perf_tests.launching.forked_python import forked_python
+from perf_tests.launching.launch import start_command
 from perf_tests.proofs.averaging import __file__ as AVERAGING
 from perf_tests.proofs.wrong_attention import EXAMPLE, FAULTS
 

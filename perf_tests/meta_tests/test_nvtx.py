@@ -14,8 +14,8 @@ from model.regions import region, regions_opened_by
 from perf_tests.instruments import nvtx_ranges
 from perf_tests.instruments.kernels import ROUND, SET_UP
 from perf_tests.instruments.nvtx_ranges import DOMAIN, NvtxRanges, capture
+from perf_tests.launching.launch import ROOT, launch
 from perf_tests.meta_tests.example_cases import CPU, build, random_tokens
-from perf_tests.meta_tests.launch import ROOT, launch
 from perf_tests.traces import chrome_trace, nsys_sqlite
 
 ONE_CASE = ("--phase=forward", "-k=not attention", "--threads=1")

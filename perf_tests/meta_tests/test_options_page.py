@@ -8,7 +8,7 @@ import pytest
 from model.sizes import SIZES
 from perf_tests.gate.conclusion import EXIT_CODES
 from perf_tests.meta_tests.documents import page
-from perf_tests.options import add_options
+from perf_tests.options.table import add_options
 from perf_tests.verbs import exit_codes
 
 TEXT = page("options")
@@ -37,7 +37,7 @@ def test_the_page_has_every_size() -> None:
 
 def codes_below(heading: str) -> set[int]:
     rows = TEXT.partition(f"\n| {heading} |")[2].partition("\n\n")[0]
-    return {int(code) for code in re.findall(r"^\| (\d) \|", rows, re.MULTILINE)}
+    return {int(code) for code in re.findall(r"^\| (\d+) \|", rows, re.MULTILINE)}
 
 
 def test_the_page_has_the_exit_codes_of_the_verbs_and_of_the_gate() -> None:

@@ -97,7 +97,7 @@ def test_a_prediction_names_what_it_assumes_in_one_line(capsys: pytest.CaptureFi
 @pytest.mark.parametrize("words", ["--zero-grad never", "--hold breath", "--context 64,128 --checkpoint all"])
 def test_an_order_that_is_none_is_a_usage_error(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "--size", "tiny", "--gpu", "T4", *words.split()]) == 2
-    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("order", ZERO_GRAD)

@@ -5,8 +5,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.meta_tests.launch import ROOT
-from perf_tests.run.before import read_run_options
+from perf_tests.launching.launch import ROOT
+from perf_tests.run.refusals import read_run_options
 
 
 def config(argument: str, **options: object) -> Mock:

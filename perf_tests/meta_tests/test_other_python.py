@@ -10,7 +10,7 @@ import pytest
 
 from perf_tests.gate.conclusion import RunVerdict, conclude
 from perf_tests.gate.rules import Rules
-from perf_tests.meta_tests.forked_python import forked_python
+from perf_tests.launching.forked_python import forked_python
 from perf_tests.paired.other_python import OtherPython, OtherPythonError, build_here, other_python
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
 from perf_tests.views.screens.gate import limits_to_accept, report_lines

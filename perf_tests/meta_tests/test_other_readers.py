@@ -6,6 +6,7 @@ it in READERS. Without it their tests say so; with it, one that is missing fails
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,9 +15,9 @@ from shutil import copy
 import pytest
 
 from perf_tests.__main__ import main
-from perf_tests.meta_tests.launch import ROOT
+from perf_tests.launching.launch import ROOT
 from perf_tests.meta_tests.test_cases_table import stored
-from perf_tests.meta_tests.test_history import COUNT, with_step
+from perf_tests.meta_tests.test_history import COUNT, launch, with_step
 from perf_tests.proofs.synthetic import record, timed, timed_attention, untimed, write_record
 from perf_tests.views.tables.case_columns import COLUMNS
 
@@ -105,15 +106,26 @@ def test_pytest_benchmark_compares_records(tmp_path: Path) -> None:
 
 
 SCHEMA = {"name": str, "value": float, "unit": str, "range": str, "extra": str}
-"""`BenchmarkResult` in src/extract.ts of github-action-benchmark, for its customSmallerIsBetter."""
+"""`BenchmarkResult` in src/extract.ts of github-action-benchmark, for its customSmallerIsBetter.
+
+It is in no package registry, so this restates its fields. The `extractResult` of v1.22.0 took an exported file as is.
+"""
+RANGE = re.compile(r"(\+-|±)\s*(?P<value>\d.*)")
+"""Its `extractRangeInfo`, which draws the interval."""
 
 
 def test_github_action_benchmark_is_given_its_own_fields(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for place, data in enumerate(with_step(0.0)):
-        write_record(tmp_path / f"machine/{place:04}_a.json", data)
+    seconds = [0.01, 0.011, 0.012, 0.013, 0.014, 0.015]
+    for place, median in enumerate(seconds):
+        write_record(tmp_path / f"machine/{place:04}_a.json", launch(1, median))
     assert main(["history", f"--storage={tmp_path}", "--export=github-action-benchmark"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert rows
     for row in rows:
         assert {"name", "value", "unit"} <= row.keys() <= SCHEMA.keys()
         assert all(type(value) is SCHEMA[name] for name, value in row.items())
+    (row,) = rows
+    assert (row["value"], row["unit"]) == (pytest.approx(12.5), "ms")
+    found = RANGE.match(row["range"])
+    assert found
+    assert float(found["value"]) == pytest.approx(2.5), "six launches lie within 10 and 15 ms"

@@ -13,8 +13,8 @@ from perf_tests.cases import Case, LanguageModelCase
 from perf_tests.counting.needed_bytes import needed_bytes
 from perf_tests.instruments.device import CpuDevice, Device
 from perf_tests.instruments.device_errors import is_out_of_memory
+from perf_tests.launching.launch import MODELS
 from perf_tests.meta_tests.example_cases import CPU, attention_case, language_model_case
-from perf_tests.meta_tests.launch import MODELS
 
 AMPLE = 10**18
 # More than any address space holds, so that no kernel setting makes the allocation succeed.

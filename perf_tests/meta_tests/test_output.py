@@ -19,7 +19,7 @@ def full(buffering: int) -> TextIO:
 
 
 @pytest.mark.parametrize("buffering", [1, 65536])
-@pytest.mark.parametrize("words", [["tables", "RUN"], ["compare", "RUN", "RUN"], ["kernels", "missing.json"]])
+@pytest.mark.parametrize("words", [["tables", "RUN"], ["compare", "RUN", "RUN"]])
 def test_a_full_output_is_one_sentence_and_no_fault_of_the_verbs_files(
     buffering: int,
     words: list[str],

@@ -13,7 +13,7 @@ from perf_tests.bench.attention_under_test import load_attentions, refusal_of, r
 from perf_tests.cases import AttentionCase, LanguageModelCase, is_inside
 from perf_tests.counting.case_counters import NotCountedError, counters_of
 from perf_tests.meta_tests.example_cases import CPU, SETTINGS, attention_case, language_model_case
-from perf_tests.options import attentions
+from perf_tests.options.names import attentions
 from perf_tests.own import attention_check
 from perf_tests.own.attention import attention_named, label
 from perf_tests.own.attention_check import Use, check_attention

@@ -17,9 +17,9 @@ from perf_tests.counting.counted_grid import own_grid
 from perf_tests.counting.own_flops import pass_flops, products_outside
 from perf_tests.instruments import cuda_rules
 from perf_tests.instruments.torch_private import FakeTensorMode
+from perf_tests.launching.launch import MODELS
 from perf_tests.limits.gpu_room import Room
 from perf_tests.meta_tests.example_cases import CEILINGS, CPU, SETTINGS, TOY, language_model_case, random_tokens
-from perf_tests.meta_tests.launch import MODELS
 from perf_tests.own.model import OwnModel
 from perf_tests.prediction.expectation import expect
 from perf_tests.prediction.step import TargetMachine, predict_step
@@ -105,7 +105,7 @@ def test_a_prediction_asks_for_a_size_only_where_the_factory_does(capsys: pytest
     assert main([*asked, f"{MODELS}:Averaging"]) == 0
     assert capsys.readouterr().out.startswith(f"A training step of planted_models ({MODELS}:Averaging) at context 8")
     assert main([*asked, f"{MODELS}:Healthy"]) == 2
-    assert "asks for d_model, d_ff, num_layers, num_heads; give the shape with --size" in capsys.readouterr().out
+    assert "asks for d_model, d_ff, num_layers, num_heads; give the shape with --size" in capsys.readouterr().err
 
 
 def test_the_ledger_of_ones_own_model_has_the_axes_of_the_run() -> None:

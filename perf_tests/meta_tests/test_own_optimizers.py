@@ -19,9 +19,9 @@ from perf_tests.counting.needed_bytes import needed_bytes
 from perf_tests.instruments.counters import OPTIMIZER_STATE
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.kernel_cost import tensors_in
+from perf_tests.launching.launch import MODELS, ROOT
 from perf_tests.limits.gpu_room import Room
 from perf_tests.meta_tests.example_cases import CEILINGS, CPU, SETTINGS, TOY, build, language_model_case, random_tokens
-from perf_tests.meta_tests.launch import MODELS, ROOT
 from perf_tests.own.check import check_optimizer_before_measuring
 from perf_tests.own.guard import OwnModelError
 from perf_tests.own.model import OwnModel

@@ -100,6 +100,24 @@ def test_every_case_is_measured_on_both_sides_and_kept_with_its_raw_rounds(tmp_p
     }
 
 
+def test_what_a_pair_takes_beside_its_cases_is_counted_without_them(tmp_path: Path) -> None:
+    with measuring(tmp_path, {}, {}) as run:
+        seconds = run.measure_pair(1, 0, [CASES])
+    of_cases = sum(run.case_seconds.values())
+    assert set(run.case_seconds) == set(CASES)
+    assert of_cases > 0
+    assert run.launch_seconds == pytest.approx(seconds - of_cases)
+
+
+def test_code_that_later_launches_find_in_the_compilers_cache_is_no_part_of_what_a_pair_takes(tmp_path: Path) -> None:
+    compiles = {"faults": {"two": "compiles once"}}
+    with measuring(tmp_path, compiles, compiles) as run:
+        seconds = run.measure_pair(1, 0, [CASES])
+    assert run.generating_seconds == 1.0
+    assert run.launch_seconds + sum(run.case_seconds.values()) == pytest.approx(seconds - 1.0)
+    assert max(run.case_seconds.values()) < 1.0
+
+
 def test_base_alone_runs_under_another_interpreter_and_sentinels_which_it_would_change_are_left_out(
     tmp_path: Path,
 ) -> None:

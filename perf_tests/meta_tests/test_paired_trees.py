@@ -9,8 +9,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.meta_tests.git_repository import commit, git
-from perf_tests.meta_tests.launch import ROOT
+from perf_tests.launching.git_repository import commit, git
+from perf_tests.launching.launch import ROOT
 from perf_tests.own.repository import Repository
 from perf_tests.paired.needed_files import LEFT_OUT
 from perf_tests.paired.trees import Commit, TreeError, find_commit, planted, state_of_head
@@ -108,7 +108,8 @@ def defines(source: str, name: str) -> bool:
 def test_what_the_suite_takes_from_model_as_it_loads_the_earliest_base_has() -> None:
     """Both sides measure with head's `perf_tests`; what is newer in `model` is imported late."""
     commit_of(ROOT, EARLIEST_BASE)
-    files = [path for path in (ROOT / "perf_tests").rglob("*.py") if not {"meta_tests", "proofs"} & {*path.parts}]
+    later = {"launching", "meta_tests", "proofs"}
+    files = [path for path in (ROOT / "perf_tests").rglob("*.py") if not later & {*path.parts}]
     taken = set().union(*(names_taken_from_model(path.read_text()) for path in files))
     assert ("model.attention", "ATTENTION") in taken
     paths = {module: f"{module.replace('.', '/')}.py" for module, _ in taken}

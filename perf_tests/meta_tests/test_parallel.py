@@ -46,7 +46,6 @@ def test_what_cannot_be_done_is_said_in_one_sentence() -> None:
     for said in on_two_ranks("refusals"):
         assert said == [
             "batch 5 is not divisible by 2 ranks, whose mean would not be the batch's; choose a multiple of 2.",
-            "fsdp2 cannot compute without gathering weights; compare with fsdp2 on a group of one rank.",
             "zero1 shards AdamW, not SGD; choose ddp for that optimizer.",
         ]
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.meta_tests.launch import Launch, launch, short
-from perf_tests.options import PASSES
+from perf_tests.launching.launch import Launch, launch, short
+from perf_tests.options.table import PASSES
 from perf_tests.passes.every_pass import EVERY_PASS
 from perf_tests.proofs.synthetic import BACKWARD, FORWARD, passed, record, timed, untimed, with_passes
 from perf_tests.records.compare import compare

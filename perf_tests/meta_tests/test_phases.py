@@ -4,12 +4,21 @@ from dataclasses import replace
 
 import pytest
 
-from perf_tests.phases import EXAMINED, PHASES, PHASES_OF_OTHERS, label_of, phase_named, place_of
+from perf_tests.phases import (
+    EXAMINED,
+    LANGUAGE_MODEL,
+    PHASES,
+    PHASES_OF_OTHERS,
+    label_of,
+    phase_named,
+    phases_of,
+    place_of,
+)
 
 FORWARD_MULTIPLES = {
     "inference": 1, "forward": 1, "backward": 2, "forward_backward": 3, "optimizer": None, "full_step": 3,
     "attention_forward": 1, "attention_backward": 2, "backward_and_optimizer": 2,
-    "attention_forward_backward": 3,
+    "attention_forward_backward": 3, "collective": None,
 }  # fmt: skip
 
 
@@ -25,7 +34,7 @@ def test_arithmetic_is_counted_in_forward_passes() -> None:
         ("holds_logits", {"forward_backward", "full_step"}),
         ("setup_computes", {"backward", "optimizer", "attention_backward"}),
         ("records_graph", PHASES.keys() - {"inference"}),
-        ("has_backward", PHASES.keys() - {"inference", "forward", "attention_forward"}),
+        ("has_backward", PHASES.keys() - {"inference", "forward", "attention_forward", "collective"}),
     ],
 )
 def test_facts_of_a_phase(fact: str, expected: set[str]) -> None:
@@ -40,7 +49,7 @@ def test_the_first_step_is_a_full_step_that_is_examined_and_not_timed() -> None:
 
 
 def test_phases_that_train_are_measured_last() -> None:
-    models = [name for name in sorted(PHASES, key=place_of, reverse=True) if not name.startswith("attention_")]
+    models = sorted((phase.name for phase in phases_of(LANGUAGE_MODEL)), key=place_of, reverse=True)
     assert models == ["full_step", "optimizer", "forward_backward", "backward", "forward", "inference"]
 
 

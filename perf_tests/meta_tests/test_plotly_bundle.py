@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 
 from perf_tests.__main__ import main
-from perf_tests.meta_tests.launch import ROOT
+from perf_tests.launching.launch import ROOT
 from perf_tests.views.report import page
 
 FOLDER = Path(page.__file__).parent / "plotly"

@@ -129,7 +129,7 @@ def test_the_smallest_attention_that_does_not_fit_has_its_bytes_accounted_for() 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     code = main(["predict", *words])
-    return code, capsys.readouterr().out
+    return code, "".join(capsys.readouterr())
 
 
 def test_the_exit_code_says_whether_it_fits(capsys: pytest.CaptureFixture[str]) -> None:

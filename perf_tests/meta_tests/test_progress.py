@@ -104,6 +104,17 @@ def test_a_file_that_is_broken_or_of_another_machine_is_no_pace(content: str, ca
     assert kept_pace(CPU) is None
 
 
+def test_ranks_have_a_pace_of_their_own(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_pace(CPU, 100.0, 50.0)
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "here", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert kept_pace(CPU) is None
+    keep_pace(CPU, 300.0, 50.0)
+    assert kept_pace(CPU) == 6.0
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert kept_pace(CPU) == 2.0
+
+
 def test_a_cache_that_cannot_be_written_costs_only_the_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nothing")
     keep_pace(CPU, 100.0, 50.0)

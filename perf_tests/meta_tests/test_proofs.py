@@ -2,12 +2,14 @@
 
 import math
 import random
+import resource
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from perf_tests.meta_tests.example_cases import TOY
-from perf_tests.proofs import against_llama
+from perf_tests.proofs import against_llama, steady_memory
 from perf_tests.proofs.launches import LaunchError, launch_suite
 from perf_tests.proofs.paired_ratio import means_outside, paired_ratio, paired_ratio_of_turns
 from perf_tests.proofs.quick import Claim, narrow, parsed_time_line, trace_bytes
@@ -97,7 +99,7 @@ def test_ours_against_llama_is_the_loop_against_the_suite(
 @pytest.mark.usefixtures("forked_workers")
 def test_a_run_is_read_from_its_record_and_a_failed_one_says_what_it_printed() -> None:
     """Here rounds that do nothing, which measure the suite's own cost."""
-    suite = ["-p", "perf_tests.meta_tests.quick_ceiling", "perf_tests/proofs/interleaved_rounds.py", "-k=nothing"]
+    suite = ["-p", "perf_tests.launching.quick_ceiling", "perf_tests/proofs/interleaved_rounds.py", "-k=nothing"]
     size = ["--size=tiny", "--context=64", "--precision=fp32", "--warmup-rounds=1", "--rounds=3"]
     (nothing,) = launch_suite([*suite, "--phase=inference", "--device=cpu", *size]).benchmarks
     assert len(nothing["extra_info"]["between_seconds"]) == 3
@@ -111,6 +113,22 @@ def test_the_verdict_is_the_last_word_and_the_exit_code(
 ) -> None:
     assert conclude("it is so", holds) == code
     assert capsys.readouterr().out == f"claim: it is so: {words}\n"
+
+
+def test_a_size_that_creeps_up_once_the_first_cases_are_done_is_growth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert steady_memory.CASES == 200
+    loading = [100 * case for case in range(steady_memory.LOADING)]
+    assert steady_memory.growth([*loading, 5000, 4900, 5000]) == pytest.approx(5000 / 4900 - 1)
+    assert steady_memory.growth([*loading, *range(4000, 4400)]) == pytest.approx(4399 / 4000 - 1)
+    monkeypatch.setenv("RESIDENT_LOG", str(tmp_path / "log"))
+    steady_memory.pytest_runtest_logfinish()
+    held = bytearray(2**26)
+    held[:: resource.getpagesize()] = b"x" * len(held[:: resource.getpagesize()])
+    steady_memory.pytest_runtest_logfinish()
+    before, after = map(int, (tmp_path / "log").read_text().split())
+    assert after - before == pytest.approx(len(held), rel=0.1)
 
 
 @pytest.mark.parametrize(("figures", "holds"), [((1.0, 7.9), True), ((1.0, 8.0), False), ((2.0, 1.0), False)])

@@ -8,10 +8,25 @@ import pytest
 from model.sizes import SIZES
 from perf_tests.limits.cuda_libraries import libraries_on
 from perf_tests.limits.least_work import FLOAT32_BYTES
+from perf_tests.limits.predicted_time import LAUNCH, LAUNCH_ON_A_TYPICAL_HOST
+from perf_tests.meta_tests.documents import page
 from perf_tests.proofs import predicted_memory, predicted_times
 from perf_tests.proofs.published_attention import PublishedAttention, published_attention
-from perf_tests.proofs.published_times import PublishedTime, calibrated, comparable_cells, everything, published_rows
-from perf_tests.proofs.sources_left_out import SHIPPED, fast_launches, predicted_by, start_of_range
+from perf_tests.proofs.published_times import (
+    PublishedTime,
+    calibrated,
+    comparable_cells,
+    everything,
+    launches_otherwise,
+    published_rows,
+)
+from perf_tests.proofs.sources_left_out import (
+    HELD_OF_THE_REFERENCE,
+    SHIPPED,
+    fast_launches,
+    predicted_by,
+    start_of_range,
+)
 from perf_tests.published.peaks import (
     OUTLIERS,
     TORCH_THEN,
@@ -132,6 +147,13 @@ def test_a_small_peak_of_attention_is_mostly_cublas(gpu: str) -> None:
     assert max(abs(peak.error_with) for peak in found) < 0.03
 
 
+def test_the_page_says_how_far_off_small_peaks_are_with_workspaces_and_without() -> None:
+    peaks = small_attention_peaks()
+    without, with_them = (f"{error:.1%}".replace("%", " %") for error in predicted_memory.median_errors(peaks))
+    said = f"{len(peaks)} small published peaks of attention alone are predicted within {with_them} in the median "
+    assert f"{said}with them, {without} without" in " ".join(page("predict").split())
+
+
 def test_a_condition_that_is_wrong_is_seen_in_the_prediction() -> None:
     """The same cell with the gradients cleared first is 5 GB below what was published, and more than 1 % off."""
     cell = peak(TABLE, "full_step_peak", 128)
@@ -214,6 +236,14 @@ def test_of_everything_published_only_what_is_wrong_unsteady_or_on_an_unknown_ca
     assert len(everything([well])[0]) == 1
     assert everything([{**well, "std_ms": "1.5"}])[1] == {"its rounds spread by more than 10%": 1}
     assert everything([{**well, "gpu": "no such card"}])[1] == {"no GPU of a datasheet is named": 1}
+
+
+def test_a_model_that_launches_other_kernels_is_counted_with_the_others_and_apart() -> None:
+    cells, _ = everything(TIMES)
+    assert {cell.author for cell in cells if launches_otherwise(cell.source)} == {"TianqGuo"}
+    for bound, words in ((LAUNCH, "of the other"), (LAUNCH_ON_A_TYPICAL_HOST, "lie in their range on a typical host")):
+        held, of = HELD_OF_THE_REFERENCE[bound]
+        assert f"{held} of {of} {words}" in " ".join(page("predict").split())
 
 
 def test_a_range_starts_at_the_fastest_launch_that_nearly_all_groups_share() -> None:

@@ -15,9 +15,10 @@ from perf_tests.limits.communication import sent_bytes
 from perf_tests.limits.gpu_room import FITS, Room
 from perf_tests.limits.rank_memory import kept_bytes, largest_part_bytes
 from perf_tests.meta_tests.documents import ROOT
-from perf_tests.prediction.ranks import RankPrediction, Sharing, predict_ranks, rate
+from perf_tests.prediction.ranks import RankPrediction, predict_ranks, rate
 from perf_tests.prediction.request import requested_machine
 from perf_tests.prediction.step import TargetMachine
+from perf_tests.ranks.sharing import Sharing
 
 CASE = LanguageModelCase(
     phase="full_step", size="tiny", config=SIZES["tiny"].at_context(16), context_length=16, batch_size=1,
@@ -31,10 +32,8 @@ def machine(room_bytes: int | None = None) -> TargetMachine:
     return card if room_bytes is None else replace(card, room=Room(room_bytes, "as the test says"))
 
 
-def predicted(
-    variant: str, world: int, room_bytes: int | None = None, bucket_mb: float | None = None
-) -> RankPrediction:
-    return predict_ranks(CASE, machine(room_bytes), Sharing(variant, world, 1e9, bucket_mb))
+def predicted(variant: str, world: int, room_bytes: int | None = None, bucket_mb: int | None = None) -> RankPrediction:
+    return predict_ranks(CASE, machine(room_bytes), Sharing(variant, world, "weak", bucket_mb), 1e9)
 
 
 @pytest.mark.parametrize("variant", PARALLEL)
@@ -130,7 +129,7 @@ def test_json_says_the_same_to_machines(capsys: pytest.CaptureFixture[str]) -> N
 )
 def test_what_makes_no_sense_is_one_sentence(words: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*WORDS, *words.split()]) == 2
-    text = capsys.readouterr().out
+    text = capsys.readouterr().err
     assert sentence in text
     assert text.count("\n") == 1
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.meta_tests.launch import MODELS, finish, launch, start_command, suite
+from perf_tests.launching.launch import MODELS, finish, launch, start_command, suite
 from perf_tests.meta_tests.ranks import OF_MODELS, launch_ranks
 
 CASES = ("--context=8,16,24", "--phase=forward_backward", f"--model={MODELS}:OfRankOne", "--parallel=ddp")
@@ -47,6 +47,7 @@ def test_a_rank_that_hangs_ends_its_case_in_time_and_not_the_run(tmp_path: Path)
         pytest.param(("--memory",), ((), ()), "--memory cannot be combined with --parallel", id="pass"),
         pytest.param(("--against=main",), ((), ()), "--against cannot be combined with --parallel", id="gate"),
         pytest.param(("--size=none",), ((), ()), "--size 'none' is unknown", id="value"),
+        pytest.param((f"--model={MODELS}:IgnoresContext",), ((), ()), "ignores its context", id="model"),
         pytest.param((), ((), ("--size=none",)), "Rank 1: --size 'none' is unknown", id="value of one rank"),
     ],
 )
@@ -59,6 +60,18 @@ def test_what_any_rank_cannot_start_with_rank_0_says_once(
     assert lead.errors.count("ERROR") == 1
     assert other.output == other.errors == ""
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "difference, words", [("code", "different code: its checkout differs"), ("device", "another device there, cpu")]
+)
+def test_a_rank_of_other_code_or_on_another_device_is_refused(difference: str, words: str, tmp_path: Path) -> None:
+    plugin = "perf_tests.meta_tests.another_rank_1"
+    lead, other = launch_ranks(tmp_path, "--parallel=ddp", "-p", plugin, PLANTED_DIFFERENCE=difference)
+    assert (lead.exit_code, other.exit_code) == (4, 4)
+    assert "Rank 1 was started with different" in lead.errors
+    assert words in lead.errors
+    assert other.output == other.errors == ""
 
 
 def test_without_torchrun_the_run_says_what_to_type(tmp_path: Path) -> None:

@@ -15,11 +15,12 @@ import pytest
 
 from perf_tests.__main__ import VERBS, main
 from perf_tests.audit import attention_growth, compilation, plausibility
-from perf_tests.audit.files import WINDOW
+from perf_tests.audit.files.audited import WINDOW
 from perf_tests.audit.plausibility import MEASURED_CEILING_MARGIN
 from perf_tests.gate.conclusion import conclude
 from perf_tests.gate.rules import Rules, rules_from_settings
 from perf_tests.gate.samples import read_samples
+from perf_tests.launching.launch import launch_all
 from perf_tests.limits import ceilings
 from perf_tests.limits.datasheets import gpu_named
 from perf_tests.measures.served import FEWEST_ROUNDS
@@ -37,10 +38,10 @@ from perf_tests.meta_tests.documents import (
     page,
     section,
 )
-from perf_tests.meta_tests.launch import launch_all
 from perf_tests.proofs import (
     against_llama,
     audit_score,
+    fewer_rounds,
     gate_cost,
     gate_false_alarms,
     gate_simulation,
@@ -48,7 +49,9 @@ from perf_tests.proofs import (
     predicted_cpu_peak,
     predicted_memory,
     predicted_times,
+    published_links,
     quick,
+    ranks_against_loop,
     sources_left_out,
     suite_against_loop,
     wrong_attention,
@@ -107,9 +110,19 @@ def test_each_proof_exists(command: str) -> None:
     "proof, limit",
     [
         ("suite_against_loop", f"within {100 * (suite_against_loop.LIMITS[1] - 1):.0f} %"),
+        ("ranks_against_loop", f"within {100 * (ranks_against_loop.LIMITS[1] - 1):.0f} %"),
         ("against_llama", f"within {100 * (against_llama.MARGIN - 1):.0f} %"),
         ("gate_simulation", f"at most {100 * gate_simulation.RULES.alpha:.0f} %"),
-        ("gate_simulation", f"5 % slowdowns are detected with {100 * gate_simulation.CLAIMED_POWER[0.05]:.0f} % power"),
+        (
+            "gate_simulation",
+            "slowdowns of 2, 3 and 5 % are detected with {:.0f}, {:.0f} and {:.0f} % power".format(
+                *(100 * power for power in gate_simulation.SIMULATED_POWER.values())
+            ),
+        ),
+        (
+            "fewer_rounds",
+            f"with {fewer_rounds.FEW[0]} quadruples a launch, pairs scatter by more than {fewer_rounds.MOST_GROWTH}",
+        ),
         ("gate_false_alarms", f"at most {100 * gate_false_alarms.FAMILY_WISE_RATE:.0f} %"),
         ("gate_power", f"a 5 % slowdown is detected with {100 * gate_simulation.CLAIMED_POWER[0.05]:.0f} % power"),
         ("gate_power", f"3 % with {100 * gate_simulation.CLAIMED_POWER[0.03]:.0f} %"),
@@ -121,6 +134,8 @@ def test_each_proof_exists(command: str) -> None:
             "predicted_times",
             f"within {predicted_times.MEAN_ERROR_LIMIT:.0%} and {predicted_times.MEDIAN_ERROR_LIMIT:.0%}",
         ),
+        ("published_links", f"messages and DDP steps within {published_links.STEP_LIMIT:.0%}"),
+        ("published_links", f"machines within {published_links.MACHINE_LIMIT:.0%}"),
         ("sources_left_out", f"within {sources_left_out.DEVICE_ERROR_LIMIT:.0%}"),
         ("predicted_cpu_peak", f"within {predicted_cpu_peak.LIMIT:.1%}"),
         ("wrong_attention", f"{len(wrong_attention.FAULTS)} wrong attention kernels"),

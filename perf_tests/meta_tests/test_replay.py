@@ -44,8 +44,8 @@ def test_an_unchanged_suite_is_fine_and_its_summary_written(tmp_path: Path, caps
     assert main(["replay", str(path), "--summary", str(tmp_path / "summary.md")]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "gate: PASSED (6 OK)"
     assert (tmp_path / "summary.md").read_text().startswith("### gate: PASSED")
-    assert main(["replay", str(path), "--summary", str(tmp_path / "none/summary.md")]) == 3
-    assert "cannot be written" in capsys.readouterr().out
+    assert main(["replay", str(path), "--summary", str(tmp_path / "none/summary.md")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("end", [None, "interrupted"])
@@ -58,4 +58,6 @@ def test_settings_that_make_no_sense_are_named(tmp_path: Path, capsys: pytest.Ca
     path, _ = recorded(tmp_path, QUIET)
     path.write_text(path.read_text().replace('"alpha": 0.01', '"alpha": 7'))
     assert main(["replay", str(path)]) == 3
-    assert "alpha is 7" in capsys.readouterr().out
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"{path} cannot be judged: ")
+    assert "alpha is 7" in said

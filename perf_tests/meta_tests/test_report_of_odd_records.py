@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from perf_tests.__main__ import main
-from perf_tests.meta_tests.git_repository import git
+from perf_tests.launching.git_repository import git
+from perf_tests.meta_tests.report_pages import HOSTILE, Reader, figures, page_over, stored_in, written
 from perf_tests.meta_tests.test_history import COUNT, START, launch, name_of, with_step
-from perf_tests.meta_tests.test_report import HOSTILE, Reader, figures, page_over, stored_in, written
 from perf_tests.proofs.synthetic import record, timed, write_record
 
 pytestmark = pytest.mark.usefixtures("no_plotly")
@@ -22,7 +22,7 @@ def answer(text: str) -> str:
 def test_a_round_that_no_clock_can_read_leaves_its_record_out(seconds: float, tmp_path: Path) -> None:
     text = page_over(tmp_path, record([timed()]), record([timed(seconds=(seconds,) * 10)]), code=1)
     assert f"has a round of {seconds!r} s" in text
-    assert "1 of 1 cases have a time" in answer(text)
+    assert "1 of 1 case has a time" in answer(text)
 
 
 def test_a_record_of_another_format_is_named(tmp_path: Path) -> None:

@@ -1,14 +1,15 @@
 """What extra passes found, on the page: memory by phase and over time, warm-up by round; and two commits judged."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perf_tests.__main__ import main
+from perf_tests.meta_tests.report_pages import figures, page_over, sections
 from perf_tests.meta_tests.test_gate_recorded import launches
 from perf_tests.meta_tests.test_recorded_sides import BASE, HEAD, dated
-from perf_tests.meta_tests.test_report import figures, page_over, sections
 from perf_tests.proofs.synthetic import (
     BACKWARD,
     FORWARD,
@@ -23,7 +24,6 @@ from perf_tests.proofs.synthetic import (
     with_passes,
 )
 from perf_tests.records.record import Json
-from perf_tests.views.report.memory import FEWEST_MOMENTS, thinned
 
 MIB = 2**20
 
@@ -91,15 +91,6 @@ def test_measured_peaks_of_a_pass_are_drawn_where_timings_have_only_predictions(
     data = with_passes(record([timed(predicted_peak_bytes=2**20)]), remembered(peak_bytes=2**21))
     measured, predicted = figures(page_over(tmp_path, data))["run1-memory"]["data"]
     assert (measured["y"], predicted["y"]) == ([2.0], [3.0])
-
-
-def test_a_long_timeline_keeps_its_peak_and_its_trough() -> None:
-    totals = [float(place % 7) for place in range(10_000)]
-    totals[1234], totals[8765] = 99.0, -1.0
-    kept = thinned(totals, FEWEST_MOMENTS)
-    assert {0, 1234, 8765, 9999} <= set(kept)
-    assert len(kept) <= FEWEST_MOMENTS + 4
-    assert thinned(totals[:5], FEWEST_MOMENTS) == [0, 1, 2, 3, 4]
 
 
 def test_attention_memory_over_length_comes_from_the_pass_where_timings_have_none(tmp_path: Path) -> None:
@@ -175,6 +166,8 @@ def test_two_commits_with_launches_enough_get_verdicts(slowdown: float, verdict:
     base, head = two_commits(slowdown)
     section = page_over(tmp_path, *base, *head).partition('id="changed1"')[2].partition("</section>")[0]
     assert f"<td>{verdict}<td" in section
+    ratios = [float(text) for text in re.findall(r'<td class="n">(\d\.\d{3})<', section)]
+    assert ratios[0] == max(ratios) == pytest.approx(1 + slowdown, abs=0.05)
     assert f"gate: {end}" in section
     assert HEAD[:10] in section
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.meta_tests.launch import MODELS
+from perf_tests.launching.launch import MODELS
 from perf_tests.own import named
 from perf_tests.own.named import Tree, file_of, load, path_of, stray, take_files_from, why_not_there
 from perf_tests.own.repository import SUITE, Repository, repository_of

@@ -23,7 +23,8 @@ from perf_tests.records.journal import Journal, JournalContents, read_journal
 from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord, has_journal, own_folder, read_record, save_record
 from perf_tests.run.after import finish
-from perf_tests.run.before import cases_left, commit_info_of
+from perf_tests.run.before import cases_left
+from perf_tests.run.facts import commit_info_of
 from perf_tests.run.time_limit import TIME_LIMIT, TimeLimit
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from perf_tests.launching.launch import launch
 from perf_tests.measures.rounds import Rounds
-from perf_tests.meta_tests.launch import launch
 
 
 def test_a_round_is_its_set_up_and_then_its_target() -> None:

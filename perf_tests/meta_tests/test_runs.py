@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.meta_tests.git_repository import git, make_repository
-from perf_tests.meta_tests.launch import (
+from perf_tests.launching.forked_python import forked_python
+from perf_tests.launching.git_repository import git, make_repository
+from perf_tests.launching.launch import (
     ROOT,
     SMALL,
     Launch,
@@ -31,7 +32,7 @@ ONE_CASE = ("--phase=forward", "-k=not attention")
 @pytest.fixture(scope="module")
 def from_below(tmp_path_factory: pytest.TempPathFactory) -> Launch:
     """Started in a folder below the root, with no storage named and every cache as it comes."""
-    plugin = ("-p", "perf_tests.meta_tests.quick_ceiling")
+    plugin = ("-p", "perf_tests.launching.quick_ceiling")
     command = (sys.executable, "-m", "pytest", "..", *plugin, *SMALL, *ONE_CASE)
     checkout = make_repository(tmp_path_factory.mktemp("checkout"))
     process = start_command(command, cwd=checkout / "perf_tests" / "records", root=checkout)
@@ -50,6 +51,16 @@ def test_a_record_names_the_commit_it_measured(from_below: Launch) -> None:
     assert from_below.record["commit_info"]["id"] == commit
     assert from_below.record["commit_info"]["dirty"] is False
     assert [path.name for path in record_files(from_below.storage)] == [f"0001_{commit[:12]}.json"]
+
+
+@pytest.mark.parametrize("package", ["perf_tests", "perf_tests.test_forward"])
+def test_a_package_named_in_another_folder_is_refused_with_what_to_type(package: str, tmp_path: Path) -> None:
+    """pytest reads the suite's options only where it is told the folder."""
+    command = (forked_python(), "-m", "pytest", "--pyargs", package)
+    refused = finish(start_command(command, cwd=tmp_path), tmp_path)
+    assert refused.exit_code == 4
+    assert f"instead of --pyargs type the folder, `pytest {ROOT / 'perf_tests'}`" in refused.errors
+    assert list(tmp_path.rglob("*.json*")) == []
 
 
 def test_benchmarks_that_are_disabled_run_and_write_nothing(tmp_path: Path) -> None:

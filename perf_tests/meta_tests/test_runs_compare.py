@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.meta_tests.launch import MODELS, Launch, launch, launched_once, record_files, short
+from perf_tests.launching.launch import MODELS, Launch, launch, launched_once, record_files, short
 from perf_tests.records.record import Json
 
 CASES = (f"--model={MODELS}:OutOfMemoryOnRequest", "--phase=forward,backward", "--rounds=7")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.meta_tests.launch import ALL_THREE, MODELS, THREE_CASES, Launch, copied, finished, launch, launched_once
+from perf_tests.launching.launch import ALL_THREE, MODELS, THREE_CASES, Launch, copied, finished, launch, launched_once
 from perf_tests.records.journal import read_journal
 
 

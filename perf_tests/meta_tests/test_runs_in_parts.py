@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from perf_tests.__main__ import main
-from perf_tests.meta_tests.launch import (
+from perf_tests.launching.launch import (
     MODELS,
     THREE_CASES,
     Launch,

@@ -12,7 +12,7 @@ from model.sizes import SIZES
 from perf_tests.bench.outcomes import Outcome
 from perf_tests.cases import AttentionCase, Case, LanguageModelCase
 from perf_tests.counting.case_counters import counters_of
-from perf_tests.meta_tests.launch import MODELS, ROOT, Launch, launch, launched_once
+from perf_tests.launching.launch import MODELS, ROOT, Launch, launch, launched_once
 from perf_tests.meta_tests.test_memory_snapshot import assert_opens
 from perf_tests.records.record import Json
 from perf_tests.workers.memory import MemoryWorker

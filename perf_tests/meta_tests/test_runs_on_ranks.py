@@ -7,14 +7,14 @@ from statistics import median
 
 import pytest
 
-from perf_tests.meta_tests.launch import ROOT, Launch
+from perf_tests.launching.launch import ROOT, Launch
 from perf_tests.meta_tests.ranks import launch_ranks, ranks_launched_once
 
 PLAIN = "test_full_step[tiny-ctx8-fp32-naive]"
 ALONE, DDP, DDP_OF_THREE = (f"test_full_step[tiny-ctx8-fp32-naive-ddp-world{world}]" for world in (1, 2, 3))
-FSDP2 = "test_full_step[tiny-ctx8-fp32-naive-fsdp2-world2]"
+FSDP2, FSDP2_BF16 = (f"test_full_step[tiny-ctx8-fp32-naive-{way}-world2]" for way in ("fsdp2", "fsdp2-bf16"))
 
-both = ranks_launched_once("--parallel=none,ddp,fsdp2", "--world=1,2,3", "--phase=full_step", "--rounds=3")
+both = ranks_launched_once("--parallel=none,ddp,fsdp2,fsdp2-bf16", "--world=1,2,3", "--phase=full_step", "--rounds=3")
 
 
 @pytest.fixture(scope="module")
@@ -57,12 +57,11 @@ def test_a_round_takes_as_long_as_on_its_slowest_rank(lead: Launch) -> None:
 
 
 def test_exposed_communication_is_the_median_difference_to_the_step_without_it(lead: Launch) -> None:
-    info = lead.measured[DDP]["extra_info"]
-    pairs = list(zip(info["seconds_with_communication"], info["seconds_without_communication"], strict=True))
-    assert len(pairs) == 3
-    assert info["exposed_communication_seconds"] == median(with_it - without for with_it, without in pairs)
-    assert lead.measured[FSDP2]["extra_info"]["exposed_communication_seconds"] is None
-    assert "gathering" in lead.measured[FSDP2]["extra_info"]["exposed_communication_reason"]
+    for name in (DDP, FSDP2, FSDP2_BF16):
+        info = lead.measured[name]["extra_info"]
+        pairs = list(zip(info["seconds_with_communication"], info["seconds_without_communication"], strict=True))
+        assert len(pairs) == 3
+        assert info["exposed_communication_seconds"] == median(with_it - without for with_it, without in pairs)
 
 
 def test_tokens_per_second_are_those_of_all_ranks(lead: Launch) -> None:
@@ -75,7 +74,14 @@ def test_the_bytes_that_a_step_sends_are_those_of_the_closed_form(name: str, lea
     info = lead.measured[name]["extra_info"]
     assert info["sent_bytes"] == info["predicted_sent_bytes"] > 0
     assert sum(part["sent_bytes"] for part in info["sent_by_part"].values()) == info["sent_bytes"]
-    assert info["sent_by_part"]["backward"]["collectives"].keys() <= {"all_reduce", "all_gather", "reduce_scatter"}
+
+
+@pytest.mark.parametrize("name", [DDP, FSDP2])
+def test_each_part_of_a_step_sends_the_predicted_messages(name: str, lead: Launch) -> None:
+    info = lead.measured[name]["extra_info"]
+    counted = {part: sent for part, sent in info["sent_by_part"].items() if sent["sent_bytes"]}
+    assert counted == {part: sent for part, sent in info["predicted_sent_by_part"].items() if sent["sent_bytes"]}
+    assert counted["backward"]["collectives"].keys() <= {"all_reduce", "all_gather", "reduce_scatter"}
 
 
 def test_one_rank_sends_nothing(lead: Launch) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.meta_tests.launch import MODELS, Launch, launch, launched_once
+from perf_tests.launching.launch import MODELS, Launch, launch, launched_once
 from perf_tests.records.record import identity_of
 
 BUDGET_BYTES = 2 * 2**30

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.meta_tests.launch import Launch, launch
+from perf_tests.launching.launch import Launch, launch
 from perf_tests.proofs.wrong_attention import EXAMPLE, FAULTS
 
 ARGUMENTS = ("--phase=forward,backward", "--kernels", "--memory", "-k", "ctx8 or (attention_forward and seq16)")

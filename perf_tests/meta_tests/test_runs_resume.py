@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.meta_tests.launch import (
+from perf_tests.launching.launch import (
     ALL_THREE,
     MODELS,
     THREE_CASES,

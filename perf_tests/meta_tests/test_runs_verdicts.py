@@ -2,7 +2,7 @@
 
 import pytest
 
-from perf_tests.meta_tests.launch import Launch, launched_once
+from perf_tests.launching.launch import Launch, launched_once
 
 ARGUMENTS = ("--phase=forward,backward", "-k=ctx8")
 

@@ -11,7 +11,7 @@ from perf_tests.proofs.synthetic import record
 from perf_tests.ranks.sharing import Sharing
 from perf_tests.records.record import Json
 from perf_tests.records.scaling import scalings
-from perf_tests.views.screens.ranks import rank_lines
+from perf_tests.views.screens.ranks import message_lines, rank_lines
 
 
 def row(label: str | None, tokens_per_second: float) -> Json:
@@ -57,6 +57,27 @@ def test_the_screen_names_the_slowest_rank_and_the_base() -> None:
     assert rank_lines([row(None, 100.0)]) == []
 
 
+def test_the_screen_shows_the_interval_of_what_is_exposed_and_the_peaks_of_ranks_where_they_are_known() -> None:
+    shared = row("ddp-world2", 150.0)
+    assert "peaks" not in rank_lines([shared])[0]
+    shared["extra_info"] |= {"exposed_communication_seconds": 0.02, "exposed_communication_interval": [-0.01, 0.05]}
+    shared["extra_info"]["rank_peak_allocated_bytes"] = [2**30, 2**31]
+    header, line, _ = rank_lines([shared])
+    assert "20 ms (0 to 50 ms)" in line
+    assert "peaks" in header
+    assert line.endswith("1,024 to 2,048 MiB")
+
+
+def test_messages_are_listed_by_part_beside_the_predicted_ones() -> None:
+    shared, sent = row("ddp-world2", 150.0), {"collectives": {"all_reduce": 2}, "sent_bytes": 12345}
+    shared["extra_info"] |= {"sent_by_part": {"backward": sent, "loss": {"collectives": {}, "sent_bytes": 0}}}
+    _, line = message_lines([row(None, 100.0), shared])
+    assert line.split("backward")[1].split() == ["2", "all_reduce:", "12,345", "B", "-"]
+    shared["extra_info"]["predicted_sent_by_part"] = {"backward": sent}
+    assert message_lines([shared])[1].count("2 all_reduce: 12,345 B") == 2
+    assert message_lines([row(None, 100.0)]) == []
+
+
 def test_no_efficiency_relates_two_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     here, there = (record([row(label, 100.0)]) for label in (None, "ddp-world2"))
     there["machine_info"]["torch"] = {**here["machine_info"]["torch"], "threads": 1}
@@ -64,4 +85,4 @@ def test_no_efficiency_relates_two_machines(tmp_path: Path, capsys: pytest.Captu
     for path, data in zip(paths, (here, there), strict=True):
         path.write_text(json.dumps(data))
     assert main(["scaling", *map(str, paths)]) == 3
-    assert "no efficiency relates them: threads: 4 here, 1 there" in capsys.readouterr().out
+    assert "no efficiency relates them: threads: 4 here, 1 there" in capsys.readouterr().err

@@ -6,7 +6,7 @@ import pytest
 
 from perf_tests.cases import LanguageModelCase, chosen_phases, is_inside
 from perf_tests.meta_tests.example_cases import SETTINGS
-from perf_tests.options import sizes
+from perf_tests.options.shapes import sizes
 
 
 @pytest.mark.parametrize(

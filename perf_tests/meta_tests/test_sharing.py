@@ -8,10 +8,12 @@ import torch
 from model.parallel import PARALLEL
 from perf_tests.cases import LanguageModelCase
 from perf_tests.counting.needed_bytes import needed_bytes
+from perf_tests.limits.ways import VARIANTS
 from perf_tests.meta_tests.example_cases import language_model_case
 from perf_tests.meta_tests.test_cuda_device import FakeCuda
 from perf_tests.ranks.devices import device_in_words, gpu_of_this_rank, own_gpu
-from perf_tests.ranks.sharing import VARIANTS, Sharing, labels
+from perf_tests.ranks.sharing import Sharing, labels
+from perf_tests.views.tables.cells import Cell
 
 WAYS = labels(("none", "ddp", "fsdp2"), (1, 2), ("strong", "weak"), (1, 25), ("yes", "no"))
 
@@ -91,3 +93,16 @@ def test_what_a_rank_certainly_holds_falls_with_what_is_sharded() -> None:
         return needed_bytes(language_model_case(phase="full_step", batch_size=4, sharing=Sharing(parallel, 2)))
 
     assert of("fsdp2") < of("zero1") < of("ddp")
+
+
+@pytest.mark.parametrize(
+    "sharing, words",
+    [
+        (None, "naive"),
+        (Sharing("ddp", 2), "naive, ddp on 2 ranks"),
+        (Sharing("ddp", 4, "weak", 25), "naive, ddp on 4 ranks, a batch each, buckets of 25 MiB"),
+        (Sharing("fsdp2", 2, keeps_gathered=True), "naive, fsdp2 on 2 ranks, not resharded"),
+    ],
+)
+def test_tables_have_a_row_for_each_way(sharing: Sharing | None, words: str) -> None:
+    assert Cell("id", language_model_case(sharing=sharing).identity(), {}).implementation == words

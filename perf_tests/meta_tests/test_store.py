@@ -1,12 +1,15 @@
 """Records on disk: written whole or not at all, never over another, and the right one found to compare with."""
 
 import errno
+import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from perf_tests.launching.launch import ROOT
+from perf_tests.measures.held_values import MOST_MOMENTS
 from perf_tests.proofs.synthetic import BACKWARD, record, timed, untimed
 from perf_tests.records.store import (
     UNFINISHED,
@@ -49,6 +52,24 @@ def test_what_was_saved_is_read_back_with_and_without_links(
     paths = [save_record(data, tmp_path, "name") for _ in range(2)]
     assert files(tmp_path) == ["0001_name.json", "0002_name.json"]
     assert [read_record(path).data for path in paths] == [data, data]
+
+
+def test_each_row_of_a_record_has_a_line_of_its_own() -> None:
+    data = record([timed(), timed(BACKWARD)], [untimed()])
+    lines = encoded(data).decode().splitlines()
+    rows = [json.loads(line.removesuffix(",")) for line in lines if line.startswith("{") and line != "{"]
+    assert rows == [*data["benchmarks"], *data["outcomes"]]
+    assert len(lines) == 2 + len(data) + len(rows) + 2, "braces, parts, rows, and the ends of two lists"
+    assert json.loads(encoded(data)) == data
+
+
+def test_committed_records_are_as_they_would_be_written_now() -> None:
+    for path in sorted((ROOT / ".benchmarks").glob("epyc-2core/*.json")):
+        data = json.loads(path.read_bytes())
+        assert path.read_bytes() == encoded(data), path
+        timelines = [row["values"].get("timeline") or {} for row in data["passes"]]
+        moments = [len(held) for timeline in timelines for held in timeline.get("category_bytes", {}).values()]
+        assert max(moments, default=0) <= MOST_MOMENTS, path
 
 
 def test_each_folder_counts_for_itself_and_a_name_stays_inside(tmp_path: Path) -> None:
@@ -116,6 +137,22 @@ def test_what_a_killed_writer_left_goes_at_the_next_start(tmp_path: Path) -> Non
 def test_an_error_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no/page\.html'$"):
         write_whole(tmp_path / "no/page.html", b"")
+
+
+def test_a_record_has_the_name_of_its_folder_also_where_none_is_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "machine"
+    save_record(record([timed()]), folder, "run")
+    monkeypatch.chdir(folder)
+    assert read_record(Path("0001_run.json")).name == "machine/0001_run"
+
+
+def test_a_table_given_for_a_record_is_named_as_no_json(tmp_path: Path) -> None:
+    path = tmp_path / "times.csv"
+    path.write_text("size,mean_ms\nsmall,12\n")
+    with pytest.raises(ValueError, match=r"it is no JSON, as records are \(.*\); `audit` reads tables of timings\.$"):
+        read_record(path)
 
 
 def test_files_that_are_no_records_are_named_and_left_alone(tmp_path: Path) -> None:

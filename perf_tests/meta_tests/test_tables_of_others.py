@@ -7,9 +7,9 @@ import pytest
 
 from perf_tests.__main__ import main
 from perf_tests.audit.figures import TILED, Kernel, Memory, Timing
-from perf_tests.audit.files import audit_file
+from perf_tests.audit.files.audited import audit_file
+from perf_tests.audit.files.tables_of_others import read_table
 from perf_tests.audit.finding import IMPOSSIBLE
-from perf_tests.audit.tables_of_others import read_table
 from perf_tests.limits.least_work import AttentionWork
 from perf_tests.meta_tests.foreign_tables import Row, model_row, written
 from perf_tests.proofs.synthetic import record, timed, timed_attention
@@ -165,6 +165,11 @@ def test_missing_columns_are_named(tmp_path: Path) -> None:
     assert "lacks the columns phase, a time, as mean_ms" in refusal(written(tmp_path, [row]))
 
 
+def test_times_without_a_shape_are_refused_with_the_columns_of_both_shapes(tmp_path: Path) -> None:
+    said = refusal(written(tmp_path, [{"size": "small", "phase": "forward", "mean_ms": "12"}]))
+    assert "lacks the columns d_model, d_ff, n_layers, read as a table of model timing; or seq_len, d_model, " in said
+
+
 HEAD = ",".join(model_row())
 
 
@@ -183,6 +188,11 @@ HEAD = ",".join(model_row())
             "table.csv",
             f"{HEAD}\nonly,three,values\n",
             "no row can be read. line 2: the line has another number of values",
+        ),
+        (
+            "table.csv",
+            f"{HEAD}\n{HEAD.replace(',', ';')}\n",
+            "no row can be read. line 2: the line is separated by semicolons and the header is not",
         ),
         ("run.json", "{", "cannot be read as JSON"),
         ("run.json", "[1]", "is no pytest-benchmark file"),

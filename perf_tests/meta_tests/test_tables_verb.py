@@ -46,6 +46,11 @@ def test_no_record_is_one_sentence(words: tuple[str, ...], tmp_path: Path, capsy
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+def test_a_folder_without_records_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tables(tmp_path, str(tmp_path)) == 3
+    assert capsys.readouterr().err == f"{tmp_path} is a folder without records.\n"
+
+
 BROKEN = {
     "torn": "{",
     "older": json.dumps({**record(), "suite": {"format_version": 0}}),

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.meta_tests.launch import ROOT, inherited
+from perf_tests.launching.launch import ROOT, inherited
 from perf_tests.run.termination import TerminatedError, Termination
 from perf_tests.workers.process import WorkerProcess, start_worker
 

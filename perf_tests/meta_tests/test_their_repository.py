@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from perf_tests.gate.samples import read_samples
-from perf_tests.meta_tests.forked_python import forked_python
-from perf_tests.meta_tests.git_repository import commit, git
-from perf_tests.meta_tests.launch import ROOT, Launch, finish, launch_all, start_command
+from perf_tests.launching.forked_python import forked_python
+from perf_tests.launching.git_repository import commit, git
+from perf_tests.launching.launch import ROOT, Launch, finish, launch_all, start_command
 from perf_tests.meta_tests.their_repository import MODEL, make_their_repository, write_model
 from perf_tests.paired.trees import TREES
 
 QUICK = (
-    "-p", "perf_tests.meta_tests.quick_ceiling", "-p", "perf_tests.meta_tests.quick_gate", "-p", "no:cacheprovider",
+    "-p", "perf_tests.launching.quick_ceiling", "-p", "perf_tests.launching.quick_gate", "-p", "no:cacheprovider",
     "-p", "no:hypothesispytest", "--device=cpu", "--threads=1", "--size=tiny", "--vocab-size=37", "--context=8",
     "--precision=fp32", "--phase=forward", "--rounds=2", "--warmup-rounds=1",
 )  # fmt: skip

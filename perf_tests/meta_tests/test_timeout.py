@@ -16,12 +16,12 @@ from perf_tests.bench.progress import Progress
 from perf_tests.bench.session import MeasuringSession
 from perf_tests.bench.stash import OUTCOME, WORKBENCH
 from perf_tests.bench.workbench import Workbench
+from perf_tests.launching.launch import ALL_THREE, MODELS, THREE_CASES, launch
 from perf_tests.meta_tests.example_cases import language_model_case
 from perf_tests.meta_tests.items import benchmark
-from perf_tests.meta_tests.launch import ALL_THREE, MODELS, THREE_CASES, launch
 from perf_tests.proofs.synthetic import BACKWARD, FORWARD, header, timed
 from perf_tests.records.journal import Journal, read_journal
-from perf_tests.run.before import without_killers
+from perf_tests.run.given_up import without_killers
 from perf_tests.run.timeout import TimedOutError, Timeout
 
 

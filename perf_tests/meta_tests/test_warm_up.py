@@ -1,5 +1,6 @@
 """A GPU is warmed up by time as well as by rounds, and the record says how many rounds that took."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -75,8 +76,8 @@ def test_no_warm_up_stays_none(device: RampingDevice) -> None:
 
 
 def test_a_side_of_the_gate_is_as_warm(device: RampingDevice) -> None:
-    def serve(one_round: OneRound, round_seconds: float) -> None:
+    def serve(one_round: OneRound, warmup_seconds: Sequence[float]) -> None:
         assert device.facts() == {"sm_clock_mhz": 1980}
-        assert round_seconds == pytest.approx(ROUND)
+        assert min(warmup_seconds) == pytest.approx(ROUND)
 
     ServedMeasure(serve, Clock(device), device, 2)(device.work)

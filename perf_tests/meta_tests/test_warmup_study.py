@@ -13,10 +13,10 @@ from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.gpu_health import ENERGY_LEAST_SECONDS
 from perf_tests.instruments.traced_call import ROUNDS_BETWEEN
+from perf_tests.launching.launch import ROOT, Launch, launch, launched_once
 from perf_tests.measures.studied import StudiedMeasure, Study
 from perf_tests.meta_tests.documents import page
 from perf_tests.meta_tests.example_cases import CPU, SETTINGS
-from perf_tests.meta_tests.launch import ROOT, Launch, launch, launched_once
 from perf_tests.proofs.synthetic import passed
 from perf_tests.records.record import Json
 from perf_tests.views.screens.warmup import machine_line, warmup_lines

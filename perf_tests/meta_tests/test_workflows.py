@@ -84,7 +84,7 @@ def test_the_gate_is_given_its_options_and_never_a_recorded_baseline(tmp_path: P
 
 
 def test_the_verdicts_are_kept_for_the_summary_and_the_comment(tmp_path: Path) -> None:
-    stand_in(tmp_path / "suite/.venv/bin/perf-tests", 'echo "$1 of $2"; exit 1')
+    stand_in(tmp_path / "suite/.venv/bin/perf-tests", 'echo "$1 of $2" >&2; exit 1')
     (tmp_path / "code/.benchmarks/gate").mkdir(parents=True)
     (tmp_path / "code/.benchmarks/gate/one.jsonl").touch()
     (tmp_path / "temp").mkdir()

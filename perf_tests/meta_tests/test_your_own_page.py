@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from perf_tests.gate.samples import read_samples
+from perf_tests.launching.git_repository import commit, copy_suite, git
+from perf_tests.launching.launch import ROOT, inherited
 from perf_tests.meta_tests.documents import block, indented, page
-from perf_tests.meta_tests.git_repository import commit, copy_suite, git
-from perf_tests.meta_tests.launch import ROOT, inherited
 
 COMMANDS = [line[2:] for line in indented(block(page("your-own"), "commands")) if line.startswith("$ ")]
 MODEL = indented(block(page("your-own"), "commands").partition("Install")[0])
@@ -19,7 +19,7 @@ EDIT = "git switch"
 """After this command the page says to change the model."""
 
 QUICK = (
-    "-p perf_tests.meta_tests.quick_ceiling -p perf_tests.meta_tests.quick_gate -p no:hypothesispytest --device=cpu"
+    "-p perf_tests.launching.quick_ceiling -p perf_tests.launching.quick_gate -p no:hypothesispytest --device=cpu"
     " --threads=1 --size=tiny --vocab-size=37 --context=8 --precision=fp32 --phase=forward --rounds=2"
     " --warmup-rounds=1 -p no:cacheprovider"
 )

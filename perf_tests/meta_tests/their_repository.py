@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from perf_tests.meta_tests.git_repository import commit, git
+from perf_tests.launching.git_repository import commit, git
 from perf_tests.proofs import gate_elsewhere
 
 MODEL = "--model=train/model.py:build"

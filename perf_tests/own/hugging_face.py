@@ -118,6 +118,8 @@ def _transformers() -> Any:
 def _read(what: str, path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_bytes())
+    except IsADirectoryError as error:
+        raise ValueError(f"{what} is a folder, not a file; name the config.json in it.") from error
     except OSError as error:
         raise ValueError(f"{what} cannot be read: {error.strerror}, seen from {Path.cwd()}.") from error
     except ValueError as error:

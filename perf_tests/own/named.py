@@ -103,6 +103,8 @@ def check_name(option: str, text: str) -> None:
     place, _, name = text.rpartition(":")
     if not place or not name.isidentifier():
         raise ValueError(f"{option} {text!r} names nothing to load; write package.module:NAME or path/file.py:NAME.")
+    if path_of(place).is_dir() and ("/" in place or place.endswith(".py")):
+        raise ValueError(f"{option} {text!r}: {place} is a folder, not a file; name the file as path/file.py:{name}.")
     if place.endswith(".py"):
         if not path_of(place).is_file():
             raise ValueError(f"{option} {text!r}: there is no file {place}, seen from {Path.cwd()}.")

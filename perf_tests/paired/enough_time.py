@@ -28,9 +28,12 @@ class PairCost:
 
 
 def left_out(samples: GateSamples, cost: PairCost, rules: Rules, seconds: float) -> list[str]:
-    """The cases that `seconds` are too short for. Those whose exact counters the change moves are measured first."""
+    """The cases that `seconds` are too short for.
+
+    Those whose exact counters the change moves are measured first, then the cheapest, so that most are judged.
+    """
     moved = {row.case for row in samples.of(ExactFinding) if row.new != row.old}
-    ordered = sorted(cost.case_seconds, key=lambda case: case not in moved)  # stable: else in the order of the run
+    ordered = sorted(cost.case_seconds, key=lambda case: (case not in moved, cost.case_seconds[case]))
     kept: list[str] = []
     for case in ordered:
         if kept and cost.needed_seconds([*kept, case], rules) > seconds:
@@ -44,5 +47,6 @@ def too_short_sentence(left: Sequence[str], cost: PairCost, rules: Rules, second
     return (
         f"{seconds / 60:.3g} min are too short for {how_many(cases, 'case')}, which need about "
         f"{cost.needed_seconds(cost.case_seconds, rules) / 60:.0f} min (--gate-minutes): after the first pair the "
-        f"time goes to {cases - len(left)} of them, those with changed counters first, and the rest is left UNDECIDED."
+        f"time goes to {cases - len(left)} of them, those with changed counters first, then the cheapest; the rest is "
+        "left UNDECIDED."
     )

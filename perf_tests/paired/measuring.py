@@ -84,7 +84,9 @@ class Measuring:
     """CPU time that workers used while they waited; it should be close to 0."""
     turns: int = 0
     case_seconds: dict[str, float] = field(default_factory=dict)
-    """Of the latest launch pair that measured a case, with its set-up."""
+    """Of the latest launch pair that measured a case, with its set-up, but without `generating_seconds`."""
+    generating_seconds: float = 0.0
+    """What torch.compile took in the current launch pair for code that later ones find in its cache."""
     launch_seconds: float = 0.0
     """What the latest launch pair took beside its cases."""
     last_stage: int = 1
@@ -97,7 +99,8 @@ class Measuring:
         self.trees.move(draw.base_name, draw.head_name)
         self.watch.pair_begins(stage, pair, len(order))
         self.last_stage = stage
-        part = _PairPart(self, stage, pair, order, draw)
+        part = _PairPart(self, stage, pair, list(order), draw)
+        self.generating_seconds = 0.0
         start, counting_seconds = time.monotonic(), self.counting_seconds
         while part.left:
             try:
@@ -108,7 +111,8 @@ class Measuring:
             self.samples_file.append(Sentinel(stage, pair, name, side, times).to_line())
         seconds = round(time.monotonic() - start - (self.counting_seconds - counting_seconds), 3)
         self.samples_file.append(PairTime(stage, pair, seconds).to_line())
-        self.launch_seconds = max(0.0, seconds - sum(self.case_seconds.get(case, 0.0) for case in order))
+        of_cases = sum(self.case_seconds.get(case, 0.0) for case in order)
+        self.launch_seconds = max(0.0, seconds - self.generating_seconds - of_cases)
         return seconds
 
     def expected_seconds(self, stage: int, cases: Sequence[str]) -> float:
@@ -184,8 +188,9 @@ class _PairPart:
                 self.at_hand = case
                 measuring.watch.case_begins(case, self._all.index(case))
                 start = time.monotonic()
-                self._measure_case(case, workers)
-                measuring.case_seconds[case] = time.monotonic() - start
+                generating_seconds = self._measure_case(case, workers)
+                measuring.generating_seconds += generating_seconds
+                measuring.case_seconds[case] = time.monotonic() - start - generating_seconds
                 self.left.remove(case)
                 self.at_hand = None
             if measuring.counts:
@@ -224,9 +229,11 @@ class _PairPart:
         difference = identity_difference({**identity, **on_purpose}, {**self.measuring.identities[case], **on_purpose})
         return f"under this id it measures something else: {difference}" if difference else None
 
-    def _measure_case(self, case: str, workers: Mapping[Side, WorkerProcess]) -> None:
+    def _measure_case(self, case: str, workers: Mapping[Side, WorkerProcess]) -> float:
+        """The seconds that torch.compile took in it to generate code, which only the first launches do."""
         measuring = self.measuring
         answers = self._receive_all(workers)
+        generating_seconds = max(answer.get("generating_seconds", 0.0) for answer in answers.values())
         line = None
         if all("warm" in answer for answer in answers.values()):
             round_seconds = min(answer["round_seconds"] for answer in answers.values())
@@ -245,6 +252,7 @@ class _PairPart:
                 measuring.note_outcome(case, side, answer["outcome"]["outcome"], answer["outcome"]["reason"])
         if line is not None and case not in measuring.left_out:
             measuring.samples_file.append(line)
+        return float(generating_seconds)
 
     @contextmanager
     def _on_the_same_cores(self, case: str, workers: Mapping[Side, WorkerProcess]) -> Iterator[list[int] | None]:

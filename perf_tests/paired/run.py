@@ -15,11 +15,11 @@ from perf_tests.gate.accepted import FILE_NAME, effective, read_accepted, read_a
 from perf_tests.gate.conclusion import GateResult, RunVerdict, conclude, next_step
 from perf_tests.gate.engines import PRESENT_ENGINE
 from perf_tests.gate.events import SIDES, End, EndReason, LeftOut, Side
+from perf_tests.gate.rows import OF_TWO_BUILDS
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import SamplesFile
-from perf_tests.gate.verdicts import OF_TWO_BUILDS
 from perf_tests.instruments.cores import can_bind
-from perf_tests.options import Settings
+from perf_tests.options.settings import Settings
 from perf_tests.own.repository import SUITE, Repository
 from perf_tests.paired.alone import alone
 from perf_tests.paired.enough_time import PairCost, left_out, too_short_sentence
@@ -153,7 +153,8 @@ def _leave_out(run: GateRun, measuring: Measuring) -> None:
     """After the first launch pair: measure fewer cases well where the time is too short for all."""
     measured = {case: measuring.case_seconds[case] for case in run.plan.cases if case in measuring.case_seconds}
     cost = PairCost(measuring.launch_seconds, measured)
-    left = left_out(measuring.samples_file.samples, cost, run.plan.rules, run.plan.seconds)
+    still = run.plan.seconds - measuring.generating_seconds
+    left = left_out(measuring.samples_file.samples, cost, run.plan.rules, still)
     for case in left:
         measuring.samples_file.append(LeftOut(case).to_line())
     if left:

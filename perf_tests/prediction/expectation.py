@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from perf_tests.audit.plausibility import MEASURED_CEILING_MARGIN
-from perf_tests.cases import Case, LanguageModelCase
+from perf_tests.cases import AttentionCase, Case, LanguageModelCase
 from perf_tests.counting.case_counters import Counters, counters_or_reason
 from perf_tests.limits.ceilings import Ceilings
 from perf_tests.limits.cuda_libraries import CudaLibraries
@@ -137,6 +137,7 @@ def _least_flops(case: Case, counters: Counters | None) -> dict[str, int]:
             return {}
         work: Work = ModelWork(case.size, case.config, case.batch_size, case.context_length)
     else:
+        assert isinstance(case, AttentionCase)
         work = AttentionWork(case.batch_size, case.sequence_length, case.head_dim)
     flops = work.least_flops(case.phase, leaves_masked_half=True)
     return {case.precision.removesuffix("-unscaled"): flops} if flops else {}

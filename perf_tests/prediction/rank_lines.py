@@ -14,7 +14,7 @@ def rank_lines(prediction: RankPrediction) -> list[str]:
     held = sorted(prediction.bytes_by_category.items(), key=lambda item: -item[1])
     fewest = prediction.smallest_world
     return [
-        f"{step_name(prediction.alone)} on each of {sharing.world} ranks, {sharing.variant}",
+        f"{step_name(prediction.alone)} on each of {sharing.world} ranks, {sharing.parallel}",
         f"{prediction.verdict} on {machine.name}: a rank's peak is {gb(prediction.peak_bytes)}",
         room_line(machine), "",
         *table(("a rank's peak", "GB"), [(name, f"{size / 1e9:.2f}") for name, size in held if size >= 1e6]), "",
@@ -46,11 +46,14 @@ def _range(low_seconds: float, high_seconds: float) -> str:
 
 
 def rank_json(prediction: RankPrediction) -> Json:
-    exposed, seconds = prediction.exposed_seconds, prediction.seconds
+    sharing, exposed, seconds = prediction.sharing, prediction.exposed_seconds, prediction.seconds
     return {
         **machine_json(prediction.machine),
-        **{name: value for name, value in vars(prediction.sharing).items() if name != "variant"},
-        "parallel": prediction.sharing.variant,
+        "parallel": sharing.parallel,
+        "world": sharing.world,
+        "bucket_mb": sharing.bucket_mb,
+        "reshard": not sharing.keeps_gathered,
+        "bytes_per_second": prediction.bytes_per_second,
         "verdict": prediction.verdict,
         "fits": prediction.verdict == "fits",
         "peak_bytes": prediction.peak_bytes,

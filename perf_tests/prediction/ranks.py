@@ -10,23 +10,12 @@ from perf_tests.instruments.counters import GRADIENTS, OPTIMIZER_STATE, PARAMETE
 from perf_tests.limits.communication import Message, ParameterShapes, sent_bytes, step_messages
 from perf_tests.limits.gpu_room import FITS
 from perf_tests.limits.rank_memory import kept_bytes, working_bytes
+from perf_tests.limits.ways import AFTERWARDS, BUCKETED, SHARDED
 from perf_tests.prediction.step import PredictedCase, TargetMachine, predict_case
+from perf_tests.ranks.sharing import Sharing
 
-SHARDED = ("fsdp2", "fsdp2-bf16")
 MOST_RANKS = 65536
 """No larger world is looked for."""
-
-
-@dataclass(frozen=True)
-class Sharing:
-    """How ranks share a step; the batch of a case is each rank's own."""
-
-    variant: str
-    world: int
-    bytes_per_second: float | None = None
-    """What one rank can send, in one direction; None where it is not known."""
-    bucket_mb: float | None = None
-    reshard: bool = True
 
 
 @dataclass(frozen=True)
@@ -35,6 +24,8 @@ class RankPrediction:
 
     machine: TargetMachine
     sharing: Sharing
+    bytes_per_second: float | None
+    """What one rank can send, in one direction; None where it is not known."""
     alone: PredictedCase
     """The same step on one device."""
     peak_part: str
@@ -75,15 +66,19 @@ def rate(text: str) -> float:
     return float(found[1]) * 1e9
 
 
-def predict_ranks(case: LanguageModelCase, machine: TargetMachine, sharing: Sharing) -> RankPrediction:
-    """One rank's share of the full step of `case`. Raises as `predict_case` does."""
+def predict_ranks(
+    case: LanguageModelCase, machine: TargetMachine, sharing: Sharing, bytes_per_second: float | None = None
+) -> RankPrediction:
+    """One rank's share of the full step of `case`, whose batch is each rank's own. Raises as `predict_case` does."""
     step = predict_case(replace(case, phase="full_step"), machine)
     shapes = parameter_shapes(case.config)
-    part, held = _peak(step, machine, shapes, sharing.variant, sharing.world)
-    messages = tuple(step_messages(sharing.variant, shapes, sharing.world, sharing.bucket_mb, sharing.reshard))
+    variant, world = sharing.parallel, sharing.world
+    part, held = _peak(step, machine, shapes, variant, world)
+    messages = tuple(step_messages(variant, shapes, world, sharing.bucket_mb, not sharing.keeps_gathered))
     return RankPrediction(
-        machine, sharing, step, part, held, messages,
-        _exposed_seconds(case, machine, sharing, messages), smallest_world(step, machine, shapes, sharing.variant),
+        machine, sharing, bytes_per_second, step, part, held, messages,
+        _exposed_seconds(case, machine, sharing, messages, bytes_per_second),
+        smallest_world(step, machine, shapes, variant),
     )  # fmt: skip
 
 
@@ -99,7 +94,7 @@ def _peak(
         held[PARAMETERS] = kept[PARAMETERS] + part.bytes_by_category[PARAMETERS] - shapes.bytes
         if part.part == "optimizer":
             held["temporaries"] = round(held.get("temporaries", 0) * share)
-        if part.part != "optimizer" or variant in ("ddp", "zero1"):  # whose buckets stay
+        if part.part != "optimizer" or variant in BUCKETED:  # whose buckets stay
             held |= working_bytes(variant, shapes)
         by_part[part.part] = held
     highest = max(by_part, key=lambda name: sum(by_part[name].values()))
@@ -125,30 +120,34 @@ def smallest_world(step: PredictedCase, machine: TargetMachine, shapes: Paramete
 
 
 def _exposed_seconds(
-    case: LanguageModelCase, machine: TargetMachine, sharing: Sharing, messages: tuple[Message, ...]
+    case: LanguageModelCase,
+    machine: TargetMachine,
+    sharing: Sharing,
+    messages: tuple[Message, ...],
+    bytes_per_second: float | None,
 ) -> tuple[float, float] | None:
     """Sums are added while the backward pass runs, weights gathered while either pass does; the last message waits.
 
     Li et al., arXiv:2006.15704, section 3.2.3: what remains is the larger of the last bucket and what does not overlap.
     """
-    if sharing.bytes_per_second is None:
+    if bytes_per_second is None:
         return None
     by_kind = {
-        kind: float(sent_bytes([one for one in messages if one.kind == kind], sharing.world)) / sharing.bytes_per_second
+        kind: float(sent_bytes([one for one in messages if one.kind == kind], sharing.world)) / bytes_per_second
         for kind in ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
     }
     everything = sum(by_kind.values())
-    if sharing.variant in ("ddp-naive", "ddp-flat"):
+    if sharing.parallel in AFTERWARDS:
         return everything, everything
     backward, forward = (
         predict_case(replace(case, phase=phase), machine).time.low_seconds for phase in ("backward", "forward")
     )
-    if sharing.variant in SHARDED:
+    if sharing.parallel in SHARDED:
         first = next(one for one in messages if one.kind == "all_gather")
         last = next(one for one in messages if one.kind == "reduce_scatter")  # of what is outside of blocks
-        waits = float(sent_bytes([first, last], sharing.world)) / sharing.bytes_per_second + by_kind["all_reduce"]
+        waits = float(sent_bytes([first, last], sharing.world)) / bytes_per_second + by_kind["all_reduce"]
         return max(waits, everything - forward - backward), everything
     last = [one for one in messages if one.kind == "all_reduce"][-1]
-    waits = float(last.sent_bytes(sharing.world)) / sharing.bytes_per_second
+    waits = float(last.sent_bytes(sharing.world)) / bytes_per_second
     overlapped = max(waits, by_kind["all_reduce"] - backward)
     return overlapped + by_kind["broadcast"], everything

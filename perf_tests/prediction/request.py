@@ -15,36 +15,25 @@ from model.sizes import SIZES, ModelConfig
 from model.training import optimizer_that_runs
 from perf_tests.cases import ATTENTION_BATCH_SIZE, AttentionCase, LanguageModelCase, config_of
 from perf_tests.counting.case_counters import COUNTED_ATTENTION
+from perf_tests.instruments.cores import physical_cores
 from perf_tests.instruments.cuda_rules import libraries_here
 from perf_tests.instruments.device import open_device
 from perf_tests.limits.ceilings import ceilings_of
 from perf_tests.limits.cuda_libraries import libraries_of
 from perf_tests.limits.datasheets import gpu_named
 from perf_tests.limits.gpu_room import Room, room_on
-from perf_tests.options import (
-    CONTEXTS,
-    EXECUTIONS,
-    HEAD_DIMS,
-    SEQUENCE_LENGTHS,
-    check_checkpoints,
-    checkpoints,
-    one_of,
-    optimizer,
-    own_arguments,
-    own_model,
-    physical_cores,
-    size_label,
-    sizes,
-    whole_number,
-    whole_numbers,
-)
+from perf_tests.limits.ways import VARIANTS
+from perf_tests.options.names import check_checkpoints, checkpoints, optimizer, own_arguments, own_model
+from perf_tests.options.shapes import size_label, sizes
+from perf_tests.options.table import CONTEXTS, EXECUTIONS, HEAD_DIMS, SEQUENCE_LENGTHS
+from perf_tests.options.values import one_of, whole_number, whole_numbers
 from perf_tests.own.hugging_face import is_configuration, size_name
 from perf_tests.own.model import OwnModel
 from perf_tests.phases import ATTENTION_ALONE, ZERO_GRAD, phases_of
 from perf_tests.prediction.machine_ceilings import ceilings_here
-from perf_tests.prediction.ranks import MOST_RANKS, Sharing, rate
+from perf_tests.prediction.ranks import MOST_RANKS, rate
 from perf_tests.prediction.step import TargetMachine, worthwhile_checkpoints
-from perf_tests.ranks.sharing import VARIANTS
+from perf_tests.ranks.sharing import Sharing
 
 HOLDS = ("former-pass",)
 """What a loop may still hold when the next pass begins."""
@@ -171,10 +160,15 @@ def requested_sharing(arguments: argparse.Namespace) -> Sharing | None:
     return Sharing(
         one_of(VARIANTS, "--parallel", arguments.parallel),
         whole_number("--world", arguments.world, most=MOST_RANKS),
-        None if arguments.interconnect is None else rate(arguments.interconnect),
+        "weak",
         None if arguments.bucket_mb is None else whole_number("--bucket-mb", arguments.bucket_mb),
-        one_of(("yes", "no"), "--reshard", arguments.reshard) == "yes",
+        one_of(("yes", "no"), "--reshard", arguments.reshard) == "no",
     )
+
+
+def requested_interconnect(arguments: argparse.Namespace) -> float | None:
+    """Bytes per second that one rank can send. Raises ValueError."""
+    return None if arguments.interconnect is None else rate(arguments.interconnect)
 
 
 def requested_checkpoints(text: str, num_layers: int) -> list[str]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perf_tests.audit.files import Audit, audit_file
+from perf_tests.audit.files.audited import Audit, audit_file
 from perf_tests.audit.finding import ACCUSING, IMPOSSIBLE, SUSPICIOUS
 from perf_tests.proofs.held_out_attention import breaks_physics
 from perf_tests.proofs.verdict import conclude

@@ -18,7 +18,7 @@ from model.training import Training
 from model.transformer import TransformerLM
 from perf_tests.cases import LanguageModelCase
 from perf_tests.counting.case_counters import counters_of
-from perf_tests.options import physical_cores
+from perf_tests.instruments.cores import physical_cores
 from perf_tests.prediction.request import this_machine
 from perf_tests.prediction.step import PredictedCase, TargetMachine, choose_checkpoint, worthwhile_checkpoints
 from perf_tests.proofs.allocator_peak import allocator_peak_bytes

@@ -1,13 +1,15 @@
 """Every trial of the gate in one file: the pair values that its verdicts are computed from, without the rounds.
 
-    python -m perf_tests.proofs.compact_trials FOLDER
+    python -m perf_tests.proofs.compact_trials FOLDER [--raw-commit COMMIT]
 
 FOLDER holds `false-alarms`, `power` and `cost`, the raw samples that the proofs of these names keep. What
-FOLDER/trials.jsonl.xz lacks of them is added to it; the raw samples may go then. One line for each trial:
+FOLDER/trials.jsonl.xz lacks of them is added to it; once a commit holds the raw samples and the file names it, they may
+go. One line for each trial:
 
     {"format_version": 1, "kind": "gate-trial", "proof": "false-alarms", "power" or "cost", "name": its time and change,
      "engine": number in ENGINES, "truth": {}, "header": that of the samples, "pairs": [[stage, pair], ...],
-     "cases": {id: {"wall": clock, "cpu": clock or null}}, "events": those of the samples, "peers": {rule: [id, ...]}}
+     "cases": {id: {"wall": clock, "cpu": clock or null}}, "events": those of the samples, "peers": {rule: [id, ...]},
+     "raw_commit": full hash of a commit that holds its raw samples; missing until --raw-commit names it}
 
 where a clock is {"base_seconds": median round, "log_ratios": [head over base, one for each launch pair, or null]}, and
 a sentinel's event has only the median of its seconds. Every verdict, effect and interval is computed from these lines
@@ -19,6 +21,7 @@ import argparse
 import json
 import lzma
 import math
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,11 +31,11 @@ import numpy as np
 
 from perf_tests.gate.clock import pair_values
 from perf_tests.gate.events import Relaunch, Sentinel
+from perf_tests.gate.rows import median_seconds
 from perf_tests.gate.rules import Clock
 from perf_tests.gate.samples import MOST_BYTES, GateSamples
-from perf_tests.gate.verdicts import median_seconds
 from perf_tests.proofs.gate_peers import GATE, calls_in
-from perf_tests.proofs.gate_trials import Trial, finished_trials, judged_trial, read_trial
+from perf_tests.proofs.gate_trials import SAMPLES, Trial, finished_trials, judged_trial, read_trial
 from perf_tests.records.record import Json, without_nan
 from perf_tests.records.store import write_whole
 from perf_tests.records.unpacked import unpacked
@@ -50,13 +53,16 @@ TrialsByProof = dict[str, list[Trial]]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="holds false-alarms, power and cost")
-    folder = parser.parse_args().folder
+    parser.add_argument("--raw-commit", metavar="COMMIT", help="a commit that holds raw samples of FOLDER")
+    arguments = parser.parse_args()
+    folder: Path = arguments.folder
     try:
         added = add_raw_trials(folder)
+        named = 0 if arguments.raw_commit is None else name_raw_commit(folder, arguments.raw_commit)
     except ValueError as error:
         print(error)
         return 3
-    print(f"{added} trials added to {folder / FILE}")
+    print(f"{added} trials added to {folder / FILE}, {named} with the commit of their raw samples")
     return 0
 
 
@@ -70,10 +76,44 @@ def add_raw_trials(folder: Path) -> int:
         for path in finished_trials(folder / proof)
         if _name(path) not in known
     ]
-    lines = sorted([*lines, *added], key=lambda line: str(line["name"]))
-    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-    write_whole(folder / FILE, lzma.compress(text.encode(), preset=9))
+    _write(folder / FILE, [*lines, *added])
     return len(added)
+
+
+def name_raw_commit(folder: Path, commit: str) -> int:
+    """How many trials without a commit now name this one, which holds their raw samples.
+
+    Raises ValueError with one sentence where `commit` is none, or holds no such samples.
+    """
+    full_hash = _git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}").strip()
+    held = raw_samples_in(folder, full_hash) if full_hash else set()
+    lines = _lines(folder / FILE)
+    named = [line for line in lines if "raw_commit" not in line and f"{line['proof']}/{line['name']}" in held]
+    if not named:
+        raise ValueError(f"{commit!r} is no commit with raw samples of a trial of {folder} that lacks its commit.")
+    for line in named:
+        line["raw_commit"] = full_hash
+    _write(folder / FILE, lines)
+    return len(named)
+
+
+def raw_samples_in(folder: Path, commit: str) -> set[str]:
+    """The trials, as proof/name, whose raw samples `commit` holds below `folder`."""
+    files = _git(folder, "ls-tree", "-r", "--name-only", commit, "--", ".").splitlines()
+    return {f"{Path(file).parent.name}/{_name(Path(file))}" for file in files if file.endswith(SAMPLES)}
+
+
+def _git(folder: Path, *words: str) -> str:
+    """What git prints; nothing where it fails."""
+    ended = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True)
+    return "" if ended.returncode else ended.stdout
+
+
+def _write(path: Path, lines: Sequence[Json]) -> None:
+    """All at once, so that a run which is stopped damages nothing."""
+    ordered = sorted(lines, key=lambda line: str(line["name"]))
+    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in ordered)
+    write_whole(path, lzma.compress(text.encode(), preset=9))
 
 
 def trials_under(folder: Path) -> TrialsByProof:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
-from perf_tests.cases import AttentionCase, Case
+from perf_tests.cases import Case, LanguageModelCase
 from perf_tests.counting.case_counters import counters_of
 from perf_tests.counting.counted_grid import counted_grid
 from perf_tests.counting.fake_training import attention_passes, passes, updates
@@ -53,9 +53,9 @@ def digest() -> str:
 
 
 def shallow(case: Case) -> Case:
-    if isinstance(case, AttentionCase):
-        return case
-    return replace(case, config=replace(case.config, num_layers=LAYERS))
+    if isinstance(case, LanguageModelCase):
+        return replace(case, config=replace(case.config, num_layers=LAYERS))
+    return case
 
 
 if __name__ == "__main__":

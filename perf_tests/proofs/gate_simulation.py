@@ -40,7 +40,10 @@ UNCHANGED = {
 
 SPREADS = (0.005, 0.01, 0.02, 0.03)
 SLOWDOWNS = (0.01, 0.02, 0.03, 0.05, 0.10)
+SIMULATED_POWER = {0.02: 0.75, 0.03: 0.95, 0.05: 0.99}
+"""By slowdown, where launch pairs scatter by the claimed spread at most."""
 CLAIMED_POWER = {0.03: 0.80, 0.05: 0.95}
+"""The same of whole runs, of which there are too few to claim more."""
 CLAIMED_SPREAD = 0.02
 CLAIMED_BIAS = 0.005
 CLAIMED_CLEARED = 0.90
@@ -59,10 +62,12 @@ def main() -> int:
     is_uniform = prints_p_values(draw, arguments.trials)
     is_strong = prints_power(draw, arguments.trials)
     is_covered = prints_coverage(draw, arguments.trials)
+    powers = ", ".join(f"{slowdown:.0%} is found in {power:.0%}" for slowdown, power in SIMULATED_POWER.items())
     claim = (
         f"runs of {arguments.suites} simulated suites without a slow case say SLOWER in at most {RULES.alpha:.0%} on "
-        f"every machine; p-values are valid; up to a spread of {CLAIMED_SPREAD:.0%}, 5 % is found in 95 % and 3 % in "
-        f"80 % of trials, with a bias below {CLAIMED_BIAS:.1%}, and stage 1 clears {CLAIMED_CLEARED:.0%} of the rest; "
+        "every machine, consistent with that where each case is slower by the margin; p-values are valid; up to a "
+        f"spread of {CLAIMED_SPREAD:.0%}, {powers} of trials, with a bias below {CLAIMED_BIAS:.1%}, and stage 1 "
+        f"clears {CLAIMED_CLEARED:.0%} of the rest; "
         f"intervals of {PAIRS_SHOWN[0]} to {PAIRS_SHOWN[-1]} launch pairs cover the truth in {COVERAGE:.0%} of cases"
     )
     return conclude(claim, is_calm and is_uniform and is_strong and is_covered)
@@ -71,13 +76,14 @@ def main() -> int:
 def parsed_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suites", type=int, default=10_000, help="runs of an unchanged suite on each machine")
-    parser.add_argument("--trials", type=int, default=1000, help="planted slowdowns in each cell")
+    parser.add_argument("--trials", type=int, default=3000, help="planted slowdowns in each cell")
     parser.add_argument("--seed", type=int, default=2027)
     return parser.parse_args()
 
 
 def prints_false_alarms(draw: np.random.Generator, suites: int) -> bool:
-    """Whether the upper limit of every machine's family-wise rate is at most alpha, and stage 1 clears enough."""
+    """Whether every machine's family-wise rate is below alpha, or consistent with it where each case is slower by the
+    margin, and stage 1 clears enough."""
     rows, holds = [], True
     for name, (machine, slowdown) in UNCHANGED.items():
         judged = unchanged_runs(draw, machine, slowdown, suites)
@@ -87,7 +93,8 @@ def prints_false_alarms(draw: np.random.Generator, suites: int) -> bool:
         pairs = np.mean([run.pairs.mean() for run in judged])
         undecided = np.mean([_undecided(run).mean() for run in judged])
         rows += [(name, alarms.words(2), faster.words(2), f"{screened:.1%}", f"{pairs:.1f}", f"{undecided:.2%}")]
-        holds &= alarms.limits[1] <= RULES.alpha
+        # At the margin itself alpha is spent in full, so that no number of suites shows a rate below it.
+        holds &= alarms.limits[0 if slowdown else 1] <= RULES.alpha
         if machine.pair_spread <= CLAIMED_SPREAD and not machine.case_spread:
             holds &= bool(screened >= CLAIMED_CLEARED)
     header = ("unchanged suites", "any SLOWER", "any FASTER", "cleared in stage 1", "launch pairs a case", "UNDECIDED")
@@ -142,8 +149,8 @@ def prints_power(draw: np.random.Generator, trials: int) -> bool:
         for slowdown in SLOWDOWNS:
             found, wrong, bias = planted(draw, Machine(spread), slowdown, trials)
             rows += [(f"{spread:.1%}", f"{slowdown:.0%}", found.words(1), f"{wrong / trials:.1%}", f"{bias:+.2%}")]
-            if spread <= CLAIMED_SPREAD and slowdown in CLAIMED_POWER:
-                holds &= found.limits[0] >= CLAIMED_POWER[slowdown] and abs(bias) <= CLAIMED_BIAS
+            if spread <= CLAIMED_SPREAD and slowdown in SIMULATED_POWER:
+                holds &= found.limits[0] >= SIMULATED_POWER[slowdown] and abs(bias) <= CLAIMED_BIAS
     header = ("spread of a pair", "slowdown", "called SLOWER", "called OK", "bias of the effect")
     print("\n".join(table(header, rows)))
     return holds

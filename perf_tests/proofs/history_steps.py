@@ -2,14 +2,18 @@
 
     python -m perf_tests.proofs.history_steps            # 400 invented commits x 30 cases with 40 planted steps
     python -m perf_tests.proofs.history_steps FOLDER     # also recorded launches without a change, in drawn orders
+    python -m perf_tests.proofs.history_steps FOLDER --record 20     # record them first, in a quiet hour
+
+Recording may be stopped at any moment and started again: each launch is saved whole, and those there are not repeated.
 
 The invented machine drifts by a random walk, its launches scatter by 2 % with heavy tails, and 3 of 100 are disturbed
 by 5 to 40 %.
 """
 
 import argparse
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +22,7 @@ import numpy as np
 from perf_tests.history.commits import Log
 from perf_tests.history.launches import Figure, Launch, Machine, machines_of
 from perf_tests.history.series import Era, Series, eras_of
+from perf_tests.proofs.launches import ROOT
 from perf_tests.proofs.share import Share
 from perf_tests.proofs.synthetic import identity, record
 from perf_tests.proofs.verdict import conclude, gravest
@@ -117,8 +122,14 @@ def relabelled(machine: Machine, random: np.random.Generator, orders: int = ORDE
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, help="records of launches of one code")
+    parser.add_argument("--record", type=int, metavar="N", help="record the tiny grid until FOLDER holds N launches")
     parser.add_argument("--histories", type=int, default=5, help="invented ones (5)")
     arguments = parser.parse_args(words)
+    if arguments.record is not None:
+        if arguments.folder is None:
+            parser.error("--record needs the FOLDER that keeps the launches.")
+        if not recorded(arguments.folder, arguments.record, tiny_launch):
+            return 2
     random = np.random.default_rng(2027)
     exit_code = _invented_verdict([invented(random) for _ in range(arguments.histories)])
     if arguments.folder is None:
@@ -129,6 +140,23 @@ def main(words: Sequence[str] | None = None) -> int:
         claim = "recorded launches without a change: at most 1 false step per 1000 commits and cases"
         exit_code = gravest(exit_code, conclude(claim, false <= MOST_FALSE * of))
     return exit_code
+
+
+def recorded(folder: Path, most: int, launch: Callable[[Path], int]) -> bool:
+    """Whether the folder holds `most` launches in the end; the first one that fails is the last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    while (there := len(list(folder.glob("*/*.json")))) < most:
+        if exit_code := launch(folder):
+            print(f"Launch {there + 1} exited with {exit_code}; the same command resumes.")
+            return False
+        print(f"Launch {there + 1} of {most} is in {folder}.", flush=True)
+    return True
+
+
+def tiny_launch(folder: Path) -> int:
+    """The default grid at size tiny, saved in the folder; its output goes to the terminal."""
+    command = [sys.executable, "-m", "pytest", "perf_tests", "--size", "tiny"]
+    return subprocess.run([*command, f"--benchmark-storage=file://{folder.absolute()}"], cwd=ROOT).returncode
 
 
 def _invented_verdict(scores: Sequence[Score]) -> int:

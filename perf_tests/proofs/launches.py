@@ -27,11 +27,11 @@ class Launch:
     """From starting the interpreter to its end."""
 
 
-def launch_suite(arguments: Sequence[str]) -> Launch:
+def launch_suite(arguments: Sequence[str], pytest: Sequence[str] = ("-m", "pytest")) -> Launch:
     """Run pytest at the repository root with these arguments, its record kept apart. Raises LaunchError."""
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder, "record.json")
-        command = [sys.executable, "-m", "pytest", *arguments]
+        command = [sys.executable, *pytest, *arguments]
         command += [f"--benchmark-storage=file://{folder}", f"--benchmark-json={record}"]
         start = time.perf_counter()
         process = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

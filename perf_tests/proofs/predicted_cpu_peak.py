@@ -13,8 +13,8 @@ from model.training import Training
 from model.transformer import TransformerLM
 from perf_tests.cases import LanguageModelCase
 from perf_tests.counting.case_counters import Counters, counters_of
+from perf_tests.instruments.cores import physical_cores
 from perf_tests.instruments.counters import INPUTS, OPTIMIZER_STATE, PARAMETERS
-from perf_tests.options import physical_cores
 from perf_tests.phases import FIRST_STEP, FULL_STEP
 from perf_tests.proofs.allocator_peak import allocator_peak_bytes
 from perf_tests.proofs.verdict import conclude, conditions

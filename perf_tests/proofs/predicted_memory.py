@@ -109,12 +109,12 @@ def conclude_attention(cells: Sequence[AttentionPeak]) -> int:
     for cell in cells:
         groups[cell.source.partition(":")[0], cell.gpu, cell.sequence_length].append(cell)
     rows = [
-        (*(str(part) for part in group), str(len(found)), *(f"{error:.1%}" for error in _median_errors(found)))
+        (*(str(part) for part in group), str(len(found)), *(f"{error:.1%}" for error in median_errors(found)))
         for group, found in groups.items()
     ]
     header = ("attention alone", "GPU", "sequence", "cells", "median error without workspaces", "with them")
     print("\n".join(table(header, rows)))
-    without, with_them = _median_errors(cells)
+    without, with_them = median_errors(cells)
     print(f"{len(cells)} cells: median error {without:.1%} without workspaces, {with_them:.1%} with them\n")
     claim = f"cuBLAS's workspaces bring small peaks of attention within {ATTENTION_LIMIT:.0%} in the median"
     in_the_median = conclude(claim, with_them <= ATTENTION_LIMIT < without)
@@ -123,7 +123,8 @@ def conclude_attention(cells: Sequence[AttentionPeak]) -> int:
     return max(in_the_median, conclude(claim, worst <= WORST_ATTENTION))
 
 
-def _median_errors(cells: Sequence[AttentionPeak]) -> tuple[float, float]:
+def median_errors(cells: Sequence[AttentionPeak]) -> tuple[float, float]:
+    """Without workspaces, and with them."""
     return median(abs(cell.error_without) for cell in cells), median(abs(cell.error_with) for cell in cells)
 
 

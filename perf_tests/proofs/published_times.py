@@ -38,6 +38,9 @@ LARGEST_SPREAD = 0.1
 LOOPS = ("yyin-dev/", "sandrewxu/", "brandon-snider/")
 """Sources whose AdamW is a loop over the parameters, by `published/memory_conditions.csv`, and that print its time."""
 
+CONDITIONS = TABLE.with_name("model_conditions.csv")
+"""Sources whose models launch other kernels than the reference, by their code."""
+
 JUDGED = TABLE.with_name("judged_e2e_timing.csv")
 _JUDGED_BY = ("source", "gpu", "size", "batch", "context", "precision", "compiled", "phase", "mean_ms")
 
@@ -130,6 +133,17 @@ def optimizer_loops(rows: Sequence[Row]) -> list[PublishedTime]:
 def _configuration(row: Row) -> tuple[str, ...]:
     shape = ("gpu", "d_model", "n_layers", "batch", "context", "precision_that_ran", "warmup")
     return row["source"].partition("/")[0], *(row[name] for name in shape)
+
+
+def launches_otherwise(source: str) -> bool:
+    """Whether the code of this source is known to launch other kernels than the reference model."""
+    return source.startswith(_launching_otherwise())
+
+
+@cache
+def _launching_otherwise() -> tuple[str, ...]:
+    with CONDITIONS.open(newline="") as lines:
+        return tuple(row["source"] for row in csv.DictReader(lines))
 
 
 def _judged_wrong() -> set[tuple[str, ...]]:

@@ -6,7 +6,6 @@ What must hold is in the claims that it prints. Nothing is timed.
 """
 
 import argparse
-import importlib
 import json
 import os
 import signal
@@ -20,22 +19,22 @@ from pathlib import Path
 from typing import Any
 
 from perf_tests.gate.samples import read_samples
+from perf_tests.launching.forked_python import forked_python
+from perf_tests.launching.git_repository import make_repository
+from perf_tests.launching.launch import ROOT, start_command
+from perf_tests.launching.launch import SMALL as SMALL_CASES
 from perf_tests.paired.trees import TREES
 from perf_tests.proofs.struck import STAGES, moments
 from perf_tests.proofs.verdict import conclude, conditions, gravest
 from perf_tests.records.journal import read_journal
 from perf_tests.run.termination import EXIT_CODES
 
-# By name, because the tests of the tools come after the proofs: launches whose Python has imported torch already.
-LAUNCHES: Any = importlib.import_module("perf_tests.meta_tests.launch")
-REPOSITORY: Any = importlib.import_module("perf_tests.meta_tests.git_repository")
-
-SMALL = ("-p", "perf_tests.proofs.struck", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", *LAUNCHES.SMALL)
-QUICK = ("-p", "perf_tests.meta_tests.quick_ceiling")
+SMALL = ("-p", "perf_tests.proofs.struck", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", *SMALL_CASES)
+QUICK = ("-p", "perf_tests.launching.quick_ceiling")
 RUN = ("perf_tests/test_forward.py", *QUICK, "--phase=forward", "--context=8,16,24")
 PASSES = ("perf_tests/test_forward.py", "perf_tests/test_memory.py", *QUICK, "--phase=forward", "--memory")
 GATE = (
-    "perf_tests/test_attention.py", "-p", "perf_tests.meta_tests.quick_gate", "--phase=forward", "--against=HEAD",
+    "perf_tests/test_attention.py", "-p", "perf_tests.launching.quick_gate", "--phase=forward", "--against=HEAD",
 )  # fmt: skip
 
 SECONDS_TO_END = 2.0
@@ -73,7 +72,7 @@ class Ended:
 class Place:
     """A temporary folder with the storage of some launches."""
 
-    def __init__(self, folder: Path, root: Path = LAUNCHES.ROOT) -> None:
+    def __init__(self, folder: Path, root: Path = ROOT) -> None:
         self.folder, self.root, self.storage = folder, root, folder / "storage"
         (folder / "tmp").mkdir()
 
@@ -84,8 +83,8 @@ class Place:
         if strike is not None:
             variables |= {"STRUCK_AT": strike.at, "STRUCK_WITH": strike.sent.name}
         storage = f"--benchmark-storage=file://{self.storage}"
-        command = (LAUNCHES.forked_python(), "-m", "pytest", *SMALL, storage, *arguments, *more)
-        process = LAUNCHES.start_command(command, self.root, self.root, **variables)
+        command = (forked_python(), "-m", "pytest", *SMALL, storage, *arguments, *more)
+        process = start_command(command, self.root, self.root, **variables)
         output, errors = process.communicate(timeout=300)
         return Ended(process.returncode, output + errors, moments(log, "kept") if log.exists() else [])
 
@@ -115,7 +114,7 @@ class Place:
 
 def processes() -> list[str]:
     """Those that this proof's launches started: all but the server, from which they are forked, know its folder."""
-    folder, found = str(Path(LAUNCHES.forked_python()).parent), []
+    folder, found = str(Path(forked_python()).parent), []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words, state = (process / "cmdline").read_bytes().decode(), (process / "stat").read_text()
@@ -269,7 +268,7 @@ def with_signals(count: int, found: dict[str, list[str]]) -> int:
     for sent, code in EXIT_CODES.items():
         strikes = [Strike("run", *moment, sent=sent) for moment in spread(found, count)]
         claim = f"{sent.name} exits {code}, keeps what is finished and leaves no process"
-        codes.append(shown(tried(strikes, signalled, LAUNCHES.ROOT), claim))
+        codes.append(shown(tried(strikes, signalled, ROOT), claim))
     return gravest(*codes)
 
 
@@ -277,16 +276,16 @@ def with_kills(count: int, found: dict[str, list[str]]) -> int:
     """Two fifths of them of runs, the others of resumed runs, passes and gates."""
     of_kind = {
         "run": (count - 3 * (count // 5), found),
-        "resumed": (count // 5, seen(RUN, LAUNCHES.ROOT, AFTER_ONE_CASE)),
-        "passes": (count // 5, seen(PASSES, LAUNCHES.ROOT)),
+        "resumed": (count // 5, seen(RUN, ROOT, AFTER_ONE_CASE)),
+        "passes": (count // 5, seen(PASSES, ROOT)),
     }
     results = []
     for kind, (kills, moments_there) in of_kind.items():
         chosen = spread(moments_there, kills)
         strikes = [Strike(kind, *moment, is_torn=number % 3 == 2) for number, moment in enumerate(chosen)]
-        results += tried(strikes, killed_run, LAUNCHES.ROOT)
+        results += tried(strikes, killed_run, ROOT)
     with tempfile.TemporaryDirectory() as folder:
-        root = REPOSITORY.make_repository(Path(folder))
+        root = make_repository(Path(folder))
         found = seen(GATE, root)
         found["between cases"] = found["between cases"][: len(found["between cases"]) // 2]  # turns vary in number
         strikes = [Strike("gate", *moment) for moment in spread(found, count // 5)]
@@ -299,7 +298,7 @@ def main(signals: int, kills: int) -> int:
     for number in EXIT_CODES:  # what a shell starts in the background ignores Ctrl-C, and so would every launch
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     print(conditions(threads=1))
-    found = seen(RUN, LAUNCHES.ROOT)
+    found = seen(RUN, ROOT)
     return gravest(with_signals(signals, found), with_kills(kills, found))
 
 

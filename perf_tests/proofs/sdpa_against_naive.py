@@ -14,8 +14,8 @@ from model.sizes import SIZES, ModelConfig
 from model.training import Training
 from model.transformer import TransformerLM
 from perf_tests.instruments.clock import Clock
+from perf_tests.instruments.cores import physical_cores
 from perf_tests.instruments.device import CpuDevice
-from perf_tests.options import physical_cores
 from perf_tests.proofs.allocator_peak import allocator_peak_bytes
 from perf_tests.proofs.paired_ratio import FEWEST_PAIRS, PairedRatio, paired_ratio
 from perf_tests.proofs.verdict import conclude, conditions

@@ -50,6 +50,20 @@ def timed(case_id: str = FORWARD, seconds: Sequence[float] = TEN_ROUNDS, **chang
     }
 
 
+def timed_collective(message_bytes: int = 40_000, seconds: Sequence[float] = TEN_ROUNDS) -> Json:
+    """The row of an all-gather on two ranks."""
+    rate = message_bytes / median(seconds)
+    info = identity_in(
+        {
+            "phase": "collective", "collective": "all_gather", "message_bytes": message_bytes, "world": 2, "nodes": 1,
+            "backend": "gloo", "dtype": "float32", "device": "cpu",
+        }
+    )  # fmt: skip
+    info |= {"exchanged_bytes": message_bytes, "algorithm_bytes_per_second": rate, "bus_bytes_per_second": rate / 2}
+    row = timed(f"perf_tests/test_collectives.py::test_collective[all_gather-{message_bytes}B-world2]", seconds)
+    return {**row, "group": "collective", "extra_info": {**info, "flags": []}}
+
+
 def traced(case_id: str = FORWARD, **changes: Any) -> Json:
     """A kernel pass over a case: two kernels, and one attention layer; `changes` go to its identity."""
 
@@ -71,7 +85,7 @@ def traced(case_id: str = FORWARD, **changes: Any) -> Json:
 
     values = {
         "launches": 60, "wall_seconds": 0.015, "plain_wall_seconds": 0.0125, "kernel_seconds": 0.01,
-        "busy_share": 0.8, "matrix_products": {"share_of_kernel_time": 0.75},
+        "busy_share": 0.8, "matrix_products": {"share_of_kernel_time": 0.75, "share_of_wall": 0.5},
         "kinds": [{"kind": "matrix product", "share_of_kernel_time": 0.75},
                   {"kind": "elementwise", "share_of_kernel_time": 0.25}],
         "kernels": [kernel("gemm<float>", "matrix product", 0.75), kernel("add", "elementwise", 0.25)],

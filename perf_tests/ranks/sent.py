@@ -1,7 +1,7 @@
 """What a rank sends in each part of a round: its messages as they are issued, by the region that issues them."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from fractions import Fraction
 
@@ -34,15 +34,13 @@ class SentByPart:
         issued = [message for message, dtype in self._counter.seen[before:] if dtype.is_floating_point]
         self.messages.setdefault(part, []).extend(issued)
 
-    def values(self, world: int) -> dict[str, dict[str, object]]:
-        """By part: how many messages of each kind, and the bytes that one of `world` ranks sends for them."""
-        return {
-            part: {
-                "collectives": dict(Counter(message.kind for message in messages)),
-                "sent_bytes": plain(sent_bytes(messages, world)),
-            }
-            for part, messages in self.messages.items()
-        }
+
+def values_by_part(messages: Mapping[str, Sequence[Message]], world: int) -> dict[str, dict[str, object]]:
+    """By part: how many messages of each kind, and the bytes that one of `world` ranks sends for them."""
+    return {
+        part: {"collectives": dict(Counter(one.kind for one in sent)), "sent_bytes": plain(sent_bytes(sent, world))}
+        for part, sent in messages.items()
+    }
 
 
 def plain(count: Fraction) -> int | float:

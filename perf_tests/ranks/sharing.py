@@ -5,13 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from perf_tests.limits.ways import BUCKETED, SHARDED, VARIANTS
 from perf_tests.ranks.launched import Launched, launched
 
-VARIANTS = ("ddp-naive", "ddp-flat", "ddp", "zero1", "fsdp2", "fsdp2-bf16")
-"""As `model.parallel` has them, which is imported late: earlier revisions of `model`, which the gate measures, lack it.
-"""
-BUCKETED = ("ddp", "zero1")
-RESHARDED = ("fsdp2", "fsdp2-bf16")
 PARALLEL = ("none", *VARIANTS)
 SCALING = ("strong", "weak")
 
@@ -65,7 +61,7 @@ class Sharing:
 
     @property
     def reshard(self) -> bool | None:
-        return not self.keeps_gathered if self.parallel in RESHARDED else None
+        return not self.keeps_gathered if self.parallel in SHARDED else None
 
     @property
     def reduce_dtype(self) -> str:
@@ -75,11 +71,11 @@ class Sharing:
     @property
     def share_of_weights(self) -> float:
         """Of parameters and gradients that each rank keeps."""
-        return 1 / self.world if self.parallel in RESHARDED else 1.0
+        return 1 / self.world if self.parallel in SHARDED else 1.0
 
     @property
     def share_of_moments(self) -> float:
-        return 1 / self.world if self.parallel in ("zero1", *RESHARDED) else 1.0
+        return 1 / self.world if self.parallel in ("zero1", *SHARDED) else 1.0
 
     @property
     def mesh(self) -> str:
@@ -89,27 +85,39 @@ class Sharing:
     @property
     def nodes(self) -> int:
         """Ranks fill a node before the next one."""
-        return -(-self.world // max(1, (launched() or Launched()).local_world))
+        return nodes_of(self.world)
 
     def why_unsupported(self, batch_size: int, device: str, gpus: int) -> str | None:
         """One sentence with the next step; None where the ranks that were started can run it."""
-        started = launched() or Launched()
-        if self.world > started.world:
-            return (
-                f"--world {self.world} needs {self.world} ranks, and {started.world} were started; give torchrun "
-                f"--nproc-per-node {self.world}, or choose at most --world {started.world}."
-            )
+        if too_few := why_too_few(self.world, device, gpus):
+            return too_few
         if self.scaling == "strong" and batch_size % self.world:
             return (
                 f"{self.world} ranks cannot divide a batch of {batch_size} evenly; choose a --batch-size that "
                 f"{self.world} divides, or --scaling weak."
             )
-        if device == "cuda" and gpus < started.world:
-            return (
-                f"{started.world} ranks need a GPU each, and they have {gpus}; give torchrun --nproc-per-node "
-                f"{max(1, started.local_world * gpus // started.world)}, or choose --device cpu."
-            )
         return None
+
+
+def nodes_of(world: int) -> int:
+    """Machines of so many ranks, which fill one before the next."""
+    return -(-world // max(1, (launched() or Launched()).local_world))
+
+
+def why_too_few(world: int, device: str, gpus: int) -> str | None:
+    """One sentence with the next step where too few ranks were started, or they have too few GPUs; else None."""
+    started = launched() or Launched()
+    if world > started.world:
+        return (
+            f"--world {world} needs {world} ranks, and {started.world} were started; give torchrun "
+            f"--nproc-per-node {world}, or choose at most --world {started.world}."
+        )
+    if device == "cuda" and gpus < started.world:
+        return (
+            f"{started.world} ranks need a GPU each, and they have {gpus}; give torchrun --nproc-per-node "
+            f"{max(1, started.local_world * gpus // started.world)}, or choose --device cpu."
+        )
+    return None
 
 
 def labels(
@@ -128,6 +136,6 @@ def labels(
         for world in worlds:
             for scaling in scalings if world > 1 else ("strong",):
                 for bucket in buckets if name in BUCKETED and buckets else (None,):
-                    for choice in reshard if name in RESHARDED else ("yes",):
+                    for choice in reshard if name in SHARDED else ("yes",):
                         found[Sharing(name, world, scaling, bucket, choice == "no").label] = None
     return tuple(found)

@@ -21,16 +21,19 @@ def chosen_paths(storage: Path, asked: Sequence[str]) -> list[Path]:
 
 
 def _fitting(stored: Sequence[Path], storage: Path, word: str) -> list[Path]:
+    is_folder = False
     try:
         if Path(word).is_file():
             return [Path(word)]
-        if Path(word).is_dir():
+        if is_folder := Path(word).is_dir():
             found = sorted([*Path(word).glob("*.json"), *Path(word).glob("*/*.json")])
         else:
             found = [path for path in stored if path.name.startswith(word) or name_of(path).startswith(word)]
     except (OSError, ValueError):  # too long for a path, or with a null character in it
         found = []
     if not found:
+        if is_folder:
+            raise ValueError(f"{word} is a folder without records.")
         known = ", ".join(map(name_of, stored[-10:])) or "none"
         raise ValueError(f"{word!r} matches no record under {storage}; the last ones stored there: {known}.")
     return found

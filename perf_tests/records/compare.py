@@ -1,13 +1,11 @@
 """Two runs side by side, case by case: the ratio of medians, or why there is none."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache, partial
-from math import sqrt
-from statistics import NormalDist, median
+from functools import partial
 
 from perf_tests.records.record import OUTCOMES, Json, identity_of, timing_outcomes
+from perf_tests.records.times import Times
 
 
 class Status(StrEnum):
@@ -52,7 +50,8 @@ def _by_id(record: Json) -> dict[str, Json]:
 
 
 def _compared(case_id: str, before: Json | None, now: Json | None) -> ComparedCase:
-    now_seconds, before_seconds = _median_seconds(now), _median_seconds(before)
+    times_now, times_before = _times(now), _times(before)
+    now_seconds, before_seconds = (None if times is None else times.median for times in (times_now, times_before))
     is_now = f"now {OUTCOMES[now['outcome']]}: {now['reason']}" if now is not None and now_seconds is None else ""
     was = f"{OUTCOMES[before['outcome']]} before" if before is not None and before_seconds is None else ""
     row = partial(ComparedCase, case_id, now_seconds=now_seconds, before_seconds=before_seconds)
@@ -67,14 +66,14 @@ def _compared(case_id: str, before: Json | None, now: Json | None) -> ComparedCa
     difference = identity_difference(before, now)
     if difference:
         return row(Status.INCOMPARABLE, before_seconds=before_seconds if is_now else None, explanation=difference)
-    if now_seconds is None:
+    if times_now is None or times_before is None:
         return row(Status.NO_LONGER, explanation=is_now)
-    interval = ratio_interval(now["stats"]["data"], before["stats"]["data"])
-    return row(Status.MEASURED, ratio=now_seconds / before_seconds, interval=interval)
+    interval = ratio_interval(times_now, times_before)
+    return row(Status.MEASURED, ratio=times_now.median / times_before.median, interval=interval)
 
 
-def _median_seconds(row: Json | None) -> float | None:
-    return None if row is None or "stats" not in row else median(row["stats"]["data"])
+def _times(row: Json | None) -> Times | None:
+    return None if row is None or "stats" not in row else Times.of(row["stats"]["data"])
 
 
 def identity_difference(before: Json, now: Json) -> str:
@@ -87,38 +86,13 @@ def identity_difference(before: Json, now: Json) -> str:
     )
 
 
-def ratio_interval(now: Sequence[float], before: Sequence[float]) -> tuple[float, float] | None:
+def ratio_interval(now: Times, before: Times) -> tuple[float, float] | None:
     """An interval of at least 95 % for the ratio of two medians; None with too few rounds for one.
 
     Order statistics enclose each median at 97.5 %, so both hold at 95 % (Bonferroni), for any distribution of
     independent rounds: David and Nagaraja, "Order Statistics", 3rd edition, section 7.1.
     """
-    around_now, around_before = median_interval(now, 0.975), median_interval(before, 0.975)
+    around_now, around_before = now.median_interval(0.975), before.median_interval(0.975)
     if around_now is None or around_before is None:
         return None
     return around_now[0] / around_before[1], around_now[1] / around_before[0]
-
-
-MOST_EXACT = 10_000
-"""Rounds; the exact sum takes a time that grows with their square."""
-
-
-def median_interval(values: Sequence[float], confidence: float) -> tuple[float, float] | None:
-    """The narrowest symmetric pair of order statistics around the median at `confidence`; None if there is none."""
-    ordered = sorted(values)
-    skipped = _skipped_on_each_side(len(ordered), confidence)
-    return None if skipped is None else (ordered[skipped], ordered[len(ordered) - 1 - skipped])
-
-
-@cache
-def _skipped_on_each_side(count: int, confidence: float) -> int | None:
-    if count > MOST_EXACT:  # by the binomial distribution's normal limit
-        return int(count / 2 - NormalDist().inv_cdf((1 + confidence) / 2) * sqrt(count) / 2) - 1
-    chosen, below, ways = None, 0, 1
-    for skipped in range(count // 2):
-        below += ways  # in so many of 2^count cases the median lies below the order statistic number skipped + 1
-        if 1 - 2 * (below / 2**count) < confidence:
-            break
-        chosen = skipped
-        ways = ways * (count - skipped) // (skipped + 1)
-    return chosen

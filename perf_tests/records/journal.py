@@ -19,12 +19,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from perf_tests.records.record import ROWS, Json, is_machine, without_nan
+from perf_tests.records.record import ROWS, Json, is_commit, is_machine, without_nan
 from perf_tests.records.shapes import ANYTHING, NUMBER, TEXT, OrNull, Value, misshapen
 
 HEADER = {
-    "settings": {}, "selection": [TEXT], "machine_info": Value(is_machine, "a machine"), "commit_info": ANYTHING,
-    "source": ANYTHING, "command": TEXT, "started": ANYTHING, "places?": OrNull([NUMBER]), "other_drivers?": [TEXT],
+    "settings": {}, "selection": [TEXT], "machine_info": Value(is_machine, "a machine"),
+    "commit_info": Value(is_commit, "a commit"), "source": ANYTHING, "command": TEXT, "started": ANYTHING,
+    "places?": OrNull([NUMBER]), "other_drivers?": [TEXT],
 }  # fmt: skip
 """Optional: the places in the grid of a shard's selection; the drivers that resumed the run."""
 

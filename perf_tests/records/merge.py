@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
-from typing import Any
+from typing import Any, cast
 
-from perf_tests.records.record import Json, machine_differences, run_of
+from perf_tests.records.record import Json, machine_differences, run_of, without_nan
 from perf_tests.records.store import StoredRecord, each_run_once
 
 
@@ -51,7 +51,7 @@ def merged(records: Sequence[StoredRecord]) -> Json:
         "merged_from": [shard.record.name for shard in shards],
         "merged_runs": [run_of(shard.record.data) for shard in shards],
     }
-    return {
+    record: Json = {
         **first.record.data,
         "benchmarks": rows("benchmarks", "fullname"),
         "outcomes": rows("outcomes", "id"),
@@ -59,6 +59,7 @@ def merged(records: Sequence[StoredRecord]) -> Json:
         "datetime": max(str(shard.record.data.get("datetime")) for shard in shards),
         "suite": suite,
     }
+    return cast(Json, without_nan(record))
 
 
 def _shard(record: StoredRecord) -> Shard:
@@ -70,6 +71,7 @@ def _shard(record: StoredRecord) -> Shard:
         rows = {row["fullname"] for row in record.data["benchmarks"]}
         rows |= {row["id"] for kind in ("outcomes", "passes") for row in record.data.get(kind, [])}
         is_whole = rows == place.keys() and all(type(number) is int for number in (share, shares, *places))
+        is_whole = is_whole and isinstance(suite.get("other_drivers") or [], list)
     except (KeyError, TypeError, ValueError):
         is_whole = False
     if not is_whole:
@@ -114,7 +116,7 @@ def _refuse_an_incomplete_set(shards: Sequence[Shard]) -> None:
     given = {shard.share for shard in shards}
     missing = (f"{share}/{shares}" for share in range(1, shares + 1) if share not in given)
     if names := ", ".join(islice(missing, 8)):
-        raise ValueError(f"Of {shares} shards {names} is missing; name its record too.")
+        raise ValueError(f"Beside {shards[0].record.name}, of {shares} shards {names} is missing; name its record too.")
     places = sorted(place for shard in shards for place in shard.place.values())
     if places != list(range(len(places))):
         raise ValueError(f"The shards beside {shards[0].record.name} are of different grids: their places do not join.")

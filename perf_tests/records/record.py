@@ -107,12 +107,12 @@ def is_machine(info: object) -> bool:
     return isinstance(info, dict) and all(isinstance(info.get(part) or {}, dict) for part in ("cpu", "torch"))
 
 
-def _is_commit(info: object) -> bool:
+def is_commit(info: object) -> bool:
     """Older records, and runs outside of a repository, may have none."""
     return info is None or isinstance(info, dict)
 
 
-_PARTS = {"machine_info": is_machine, "commit_info": _is_commit}
+_PARTS = {"machine_info": is_machine, "commit_info": is_commit}
 
 
 def _is_timed(row: object) -> bool:

@@ -11,4 +11,6 @@ def without_path(error: Exception) -> str:
     """What went wrong with a file that the sentence names already."""
     if isinstance(error, IsADirectoryError):
         return "it is a folder, not a file"
+    if isinstance(error, FileExistsError):
+        return "it is a file, not a folder"
     return getattr(error, "strerror", None) or str(error)

@@ -34,8 +34,9 @@ from perf_tests.cases import is_inside, selectable_cases
 from perf_tests.gate.accepted import offer_among, offer_entries
 from perf_tests.gate.recorded_sides import sides_of
 from perf_tests.instruments.machine import seconds_since_process_start
-from perf_tests.options import Settings
+from perf_tests.options.settings import Settings
 from perf_tests.records.compare import compare
+from perf_tests.records.links import links_of
 from perf_tests.records.record import Json, identity_of, ids_of
 from perf_tests.records.scaling import scalings
 from perf_tests.records.store import StoredRecord, encoded, list_records, write_whole
@@ -43,6 +44,7 @@ from perf_tests.records.words import how_many
 from perf_tests.run.pace import keep_pace
 from perf_tests.run.termination import TERMINATION
 from perf_tests.run.time_limit import TIME_LIMIT
+from perf_tests.views.screens.collectives import collective_lines
 from perf_tests.views.screens.comparison import comparison_lines, width
 from perf_tests.views.screens.lines import case_name, result_lines, time_line
 from perf_tests.views.screens.passes import pass_lines
@@ -121,8 +123,7 @@ def finish(session: pytest.Session) -> None:
         _finish_for_now(session, run, measuring)
         return
     run.record = measuring.record()
-    for row, scaling in scalings(run.record["benchmarks"]):
-        row["extra_info"] |= {"scaling_efficiency": scaling.efficiency, "relative_to": scaling.relative_to}
+    _add_what_rows_say_together(run.record)
     findings = findings_between(timings_of(run.record))
     run.record["notices"] = [{**asdict(finding), "sentence": finding.sentence()} for finding in findings]
     _save(run, run.record, measuring, saving)
@@ -140,6 +141,14 @@ def finish(session: pytest.Session) -> None:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         elif run.is_contaminated:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR  # as for any incomparable baseline
+
+
+def _add_what_rows_say_together(record: Json) -> None:
+    """Of several ranks: scaling efficiency, and the links between them."""
+    for row, scaling in scalings(record["benchmarks"]):
+        row["extra_info"] |= {"scaling_efficiency": scaling.efficiency, "relative_to": scaling.relative_to}
+    if links := links_of(record["benchmarks"]):
+        record["links"] = [link.row for link in links]
 
 
 def _finish_for_now(session: pytest.Session, run: Run, measuring: MeasuringSession) -> None:
@@ -262,6 +271,7 @@ def _show_run(terminal: pytest.TerminalReporter, run: Run) -> None:
             terminal, "results", [*result_lines(run.record), *(notice["sentence"] for notice in run.record["notices"])]
         )
         _show(terminal, "ranks", rank_lines(run.record["benchmarks"]))
+        _show(terminal, "collectives", collective_lines(run.record["benchmarks"]))
         for name, lines in pass_lines(run.record).items():
             _show(terminal, name, lines)
     if run.baseline is not None and run.rows:

@@ -6,12 +6,12 @@ The exact counters would say more, but counting a whole grid takes minutes.
 import pytest
 
 from perf_tests.bench.stash import CASE, PASS
-from perf_tests.cases import AttentionCase, Case, LanguageModelCase
+from perf_tests.cases import AttentionCase, Case, CollectiveCase, LanguageModelCase
 from perf_tests.counting.case_counters import parameters_of, update_flops
 from perf_tests.limits.ceilings import Ceilings, ceilings_of
 from perf_tests.limits.datasheets import gpu_named
 from perf_tests.limits.least_work import FLOAT32_BYTES, saved_bytes
-from perf_tests.options import Settings
+from perf_tests.options.settings import Settings
 from perf_tests.own.attention import attention_named, is_known
 from perf_tests.passes.every_pass import EVERY_PASS
 from perf_tests.phases import FORWARD_PASSES
@@ -37,6 +37,7 @@ LAUNCHES_PER_BLOCK = 50
 USES_PER_BYTE = 3
 """What a round holds is written once and read about twice."""
 COMPILING_SECONDS_PER_BLOCK = 5.0
+COLLECTIVE_BYTES_PER_SECOND = {"gloo": 2.5e8, "nccl": 1e10}
 OVERHEAD_SECONDS = {None: 2.0, "kernels": 5.0, "memory": 5.0, "warmup": 60.0}
 """By pass: building, counting, processes. These and compiling are rough, and hold until a like case is measured."""
 
@@ -56,6 +57,8 @@ def predicted_seconds(item: pytest.Item, settings: Settings, ceilings: Ceilings 
 
 def _round_seconds(case: Case, ceilings: Ceilings) -> float:
     """Its set-up included."""
+    if isinstance(case, CollectiveCase):
+        return case.message_bytes / COLLECTIVE_BYTES_PER_SECOND[case.backend]
     passes = sum(_FORWARD_PASSES.get(part, 0.0) for part in case.row.parts)
     rates = ceilings.matmul_flops_per_second
     rate = rates.get(case.precision.removesuffix("-unscaled")) or rates["fp32"]
@@ -78,6 +81,7 @@ def _held_bytes(case: Case) -> int:
         per_parameter = 1 + case.row.has_backward + 2 * case.row.trains
         saved = saved_bytes(case.config, case.batch_size, case.context_length) if case.own is None else 0
         return per_parameter * FLOAT32_BYTES * (parameters_of(case) or 0) + saved
+    assert isinstance(case, AttentionCase)
     return FLOAT32_BYTES * (8 * case.tokens * case.head_dim + 2 * case.batch_size * case.sequence_length**2)
 
 

@@ -22,7 +22,9 @@ from perf_tests.paired.run import GatePlan, GateRun, run_gate
 from perf_tests.paired.trees import Commit, TreeError, find_commit
 from perf_tests.paired.watch import Watch
 from perf_tests.records.store import write_whole
-from perf_tests.run.before import accepted_slowdowns, machine_info_of, terminal_line
+from perf_tests.run.baseline import accepted_slowdowns
+from perf_tests.run.facts import machine_info_of
+from perf_tests.run.terminal import terminal_line
 from perf_tests.run.time_limit import TIME_LIMIT
 from perf_tests.views.screens.gate import finding_sentences, limits_to_accept, markdown, report_lines
 from perf_tests.views.screens.lines import case_name

@@ -12,6 +12,7 @@ from perf_tests.bench.stash import CASE
 from perf_tests.bench.workbench import Workbench
 from perf_tests.instruments.device import Device
 from perf_tests.prediction.machine_ceilings import kept_ceilings, machine_identity
+from perf_tests.ranks.launched import Launched, launched
 from perf_tests.records.cache import cache_folder
 from perf_tests.records.store import write_whole
 from perf_tests.records.words import how_many
@@ -67,4 +68,6 @@ def _is_pace(pace: float) -> bool:
 
 
 def _path(device: Device) -> Path:
-    return cache_folder() / f"pace-{device.torch_device.type}.json"
+    """Ranks that share a machine have a pace of their own: an exchange takes what no prediction of a case knows."""
+    ranks = (launched() or Launched()).world
+    return cache_folder() / f"pace-{device.torch_device.type}{f'-{ranks}-ranks' if ranks > 1 else ''}.json"

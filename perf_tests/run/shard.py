@@ -5,7 +5,7 @@ from collections.abc import Hashable, Mapping, Sequence
 import pytest
 
 from perf_tests.bench.stash import CASE
-from perf_tests.options import Settings
+from perf_tests.options.settings import Settings
 from perf_tests.run.case_time import predicted_seconds
 
 

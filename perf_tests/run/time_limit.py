@@ -8,7 +8,7 @@ import pytest
 
 from perf_tests.bench.stash import CASE, OUTCOME, PASS, WORKBENCH
 from perf_tests.instruments.machine import seconds_since_process_start
-from perf_tests.options import typed_or
+from perf_tests.options.table import typed_or
 from perf_tests.run.case_time import is_compiled, predicted_seconds
 from perf_tests.views.screens.lines import case_name
 

@@ -4,154 +4,23 @@ Rank 0 plans, prints and saves. The others print nothing unless rank 0 cannot he
 failed on another.
 """
 
-import io
-import os
-import shlex
-import sys
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
 
 import pytest
-import torch
 import torch.distributed as dist
 
 from perf_tests.bench.outcomes import Outcome
-from perf_tests.bench.stash import CASE, OUTCOME, PEERS, SETTINGS, WORKBENCH
-from perf_tests.cases import sharing_of
-from perf_tests.options import OF_RANKS
+from perf_tests.bench.stash import CASE, OUTCOME, WORKBENCH
+from perf_tests.cases import world_of
 from perf_tests.ranks.clock import RankClock
-from perf_tests.ranks.devices import device_in_words, gpu_of_this_rank
 from perf_tests.ranks.groups import Groups
-from perf_tests.ranks.launched import launched
-from perf_tests.ranks.peers import (
-    FINISHED,
-    JOINING_SECONDS,
-    JoiningError,
-    LeadEndedError,
-    Peers,
-    SilentRankError,
-    join,
-)
+from perf_tests.ranks.peers import FINISHED, JOINING_SECONDS, LeadEndedError, Peers, SilentRankError
 from perf_tests.run.termination import TERMINATION
 from perf_tests.run.timeout import GRACE_SECONDS, LEAST_SECONDS
 
-ONE_DEVICE_ONLY = {
-    "--against": "the gate measures base and head in turns on one device",
-    "--against-option": "the gate measures base and head in turns on one device",
-    "--memory": "the pass measures in a process of its own, which has no other ranks",
-    "--memory-snapshot": "the pass measures in a process of its own, which has no other ranks",
-    "--warmup-study": "the pass measures in processes of their own, which have no other ranks",
-    "--nvtx": "each rank would be captured; start nsys inside of one rank instead",
-}
 NOT_TRIED = ("unsupported", "would_not_fit")
-
-
-def begin(config: pytest.Config) -> None:
-    """Join the other ranks. Raises pytest.UsageError, on rank 0 alone with words where the others have the same."""
-    here = launched()
-    if config.getoption("--parallel") is None:
-        _refuse_without_parallel(config)
-        return
-    if here is None:
-        command = shlex.join(["torchrun", "--nproc-per-node", "2", "-m", "pytest", *config.invocation_params.args])
-        raise pytest.UsageError(
-            f"--parallel needs ranks, and this process was started alone; start them with `{command}`."
-        )
-    if not here.leads:
-        _be_silent(config)
-    config.option.resume |= here.restarts > 0
-    try:
-        config.stash[PEERS] = peers = join(here)
-    except JoiningError as error:
-        raise pytest.UsageError(str(error)) from error
-    config.add_cleanup(_leave)
-    if peers.has_ended:
-        with agreed(peers, "ended"):
-            raise pytest.UsageError("torchrun restarted a run that had ended already; what it said is above.")
-    with agreed(peers, "options"):
-        for option, reason in ONE_DEVICE_ONLY.items():
-            if config.getoption(option):
-                raise pytest.UsageError(f"{option} cannot be combined with --parallel: {reason}.")
-
-
-def _refuse_without_parallel(config: pytest.Config) -> None:
-    for option in OF_RANKS:
-        if config.getoption(option) is not None:
-            raise pytest.UsageError(f"{option} is for ranks that share a model; add --parallel, for example ddp.")
-    here = launched()
-    if here is not None and here.world > 1 and not config.option.collectonly:
-        raise pytest.UsageError(
-            f"{here.world} ranks were started, and would measure beside each other; add --parallel, for example ddp, "
-            "or start one process."
-        )
-
-
-def _be_silent(config: pytest.Config) -> None:
-    """What this rank would print, and the files that rank 0 writes."""
-    sys.stdout = io.StringIO()  # of which pytest's reporter makes its terminal
-    config.option.xmlpath = config.option.benchmark_histogram = None
-
-
-def _leave() -> None:
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
-@contextmanager
-def agreed(peers: Peers, topic: str) -> Iterator[None]:
-    """A usage error inside on any rank ends all of them, and rank 0 says which rank met it."""
-    error = None
-    try:
-        yield
-    except pytest.UsageError as raised:
-        error = raised
-    try:
-        words = peers.share(topic, None if error is None else str(error))
-    except SilentRankError as silent:
-        raise error or pytest.UsageError(f"{silent} Its own words are above, or in the log of its node.") from None
-    if any(words):
-        _end_all(peers, words)
-
-
-def _end_all(peers: Peers, words: list[str | None]) -> None:
-    """Rank 0's own sentence as it is, and what another rank alone has to say with its number."""
-    peers.part()
-    if not peers.leads:
-        os._exit(pytest.ExitCode.USAGE_ERROR)  # pytest would print what rank 0 says
-    heard = dict.fromkeys(
-        word if rank == 0 or word == words[0] else f"Rank {rank}: {word}" for rank, word in enumerate(words) if word
-    )
-    raise pytest.UsageError("\n".join(heard))
-
-
-def compare_starts(config: pytest.Config, peers: Peers, source: str) -> None:
-    """Raises pytest.UsageError where ranks were started with different options, code, torch or devices."""
-    settings = config.stash[SETTINGS]
-    facts = {
-        "options": list(config.invocation_params.args),
-        "code": source,
-        "torch": torch.__version__,
-        "device": device_in_words(torch.device(settings.device)),
-        "settings": repr(sorted((name, value) for name, value in asdict(settings).items() if name != "device")),
-    }
-    all_facts = peers.share("facts", {**facts, "gpu": gpu_of_this_rank(torch.device(settings.device))})
-    peers.gpus = len({found["gpu"] for found in all_facts} - {None})
-    with agreed(peers, "compared"):
-        for name in facts:
-            other = next((rank for rank in peers.others if all_facts[rank][name] != all_facts[0][name]), None)
-            if other is not None and peers.leads:
-                raise pytest.UsageError(_difference(name, other, all_facts[0][name], all_facts[other][name]))
-
-
-def _difference(name: str, rank: int, lead: Any, other: Any) -> str:
-    words = {
-        "options": f"options: {shlex.join(other)} there" if name == "options" else "",
-        "code": "code: its checkout differs from rank 0's",
-        "settings": "settings: what the options leave to the machine differs",
-    }.get(name, f"{name}: {other} there, {lead} on rank 0")
-    return f"Rank {rank} was started with different {words}; start all ranks alike."
 
 
 def planned(config: pytest.Config, peers: Peers, benchmarks: list[pytest.Item]) -> list[pytest.Item]:
@@ -210,14 +79,14 @@ class Together:
         elif not self._begins(item):
             item.session.shouldstop = self._lead_stopped = True
             return True
-        sharing = sharing_of(item.stash[CASE])
-        members = min(sharing.world if sharing else 1, self.peers.launched.world)
-        if sharing and sharing.world <= self.peers.launched.world:
-            self.groups.make(sharing.world)
+        world = world_of(item.stash[CASE])
+        members = min(world or 1, self.peers.launched.world)
+        if world == members:
+            self.groups.make(world)
         clock = self.config.stash[WORKBENCH].clock
         assert isinstance(clock, RankClock)
         self._failed, is_member = False, self.here < members
-        clock.group = self.groups.clock(members) if sharing and is_member and sharing.world == members else None
+        clock.group = self.groups.clock(members) if is_member and world == members else None
         if is_member:
             self._current = item
             return None
@@ -247,8 +116,8 @@ class Together:
 
     def _heard(self, item: pytest.Item, when: str) -> Generator[None, object, object]:
         """What another rank met ends the case here too, with its words."""
-        sharing, topic = sharing_of(item.stash.get(CASE, None)), f"{item.nodeid}/{when}"
-        if sharing is None or sharing.world > self.peers.launched.world:
+        world, topic = world_of(item.stash.get(CASE, None)), f"{item.nodeid}/{when}"
+        if world is None or world > self.peers.launched.world:
             return (yield)
         try:
             result = yield
@@ -284,9 +153,9 @@ class Together:
 
     def _cause(self, item: pytest.Item, topic: str, mine: Outcome | None) -> Outcome | None:
         """What the first other rank met that was no effect of another's failure; None where none failed."""
-        sharing, effect = sharing_of(item.stash[CASE]), None
-        assert sharing is not None
-        for rank in range(sharing.world):
+        world, effect = world_of(item.stash[CASE]), None
+        assert world is not None
+        for rank in range(world):
             if rank == self.here:
                 continue
             try:
@@ -326,7 +195,15 @@ class Together:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
         """Rank 0 saves and says how the run ended; torchrun shows a failure of the others only where it is theirs."""
-        result = yield
+        try:
+            result = yield
+        finally:  # also where this rank fails to save: the others wait for its word
+            self._end(session)
+        if not self.peers.leads and (not session.shouldstop or self._lead_stopped):
+            session.exitstatus = pytest.ExitCode.OK
+        return result
+
+    def _end(self, session: pytest.Session) -> None:
         with suppress(SilentRankError):
             if self.peers.leads:
                 # After a signal, which torchrun sends where another rank died, the run goes on once all are restarted.
@@ -334,9 +211,6 @@ class Together:
             elif not session.shouldstop or self._lead_stopped:
                 self.peers.hear(FINISHED, 0, JOINING_SECONDS)
             self.peers.part()
-        if not self.peers.leads and (not session.shouldstop or self._lead_stopped):
-            session.exitstatus = pytest.ExitCode.OK
-        return result
 
 
 def _by(rank: int, outcome: Outcome) -> Outcome:

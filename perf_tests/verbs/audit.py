@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from perf_tests.audit.files import WINDOW, Audit, audits_of
-from perf_tests.audit.tally import Tally
+from perf_tests.audit.files.audited import WINDOW, Audit, audits_of
+from perf_tests.audit.files.tally import Tally
 from perf_tests.limits.datasheets import gpu_named
-from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE
+from perf_tests.verbs.exit_codes import FINDINGS, FINE, RefusalError
+from perf_tests.verbs.reading import announced
 
 SHOWN_GROUPS = 40
 
@@ -33,11 +34,11 @@ def run(arguments: argparse.Namespace) -> int:
     tally = Tally()
     show = _as_json if arguments.json else _each if arguments.all else _grouped
     try:
-        for line in show(audits_of(arguments.file, arguments.gpu), tally):
-            print(line)
+        for file in announced([arguments.file]):
+            for line in show(audits_of(file, arguments.gpu), tally):
+                print(line)
     except ValueError as error:
-        print(error)
-        return UNREADABLE
+        raise RefusalError(error) from error
     return FINDINGS if tally.accuses else FINE
 
 

@@ -13,11 +13,17 @@ from perf_tests.bisection.search import Asked, Found, RevisionsError, search
 from perf_tests.bisection.task import Judged
 from perf_tests.paired.alone import BesideAnotherError
 from perf_tests.paired.trees import TreeError
-from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
+from perf_tests.verbs.exit_codes import (
+    FINDINGS,
+    FINE,
+    UNREADABLE,
+    USAGE,
+    InterruptedByUserError,
+    RefusalError,
+    UsageError,
+)  # fmt: skip
 
 ROOT = Path(__file__).resolve().parents[2]
-INTERRUPTED = 130
-"""A shell's own after Ctrl-C."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,32 +42,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    case = arguments.case
-    if not (case.startswith("perf_tests/test_") and "::" in case and case.endswith("]")):
-        print(f"--case {case} names no case; write perf_tests/FILE.py::TEST[AXES], as the gate does.", file=sys.stderr)
-        return USAGE
-    if not 0 < arguments.gate_minutes < math.inf:
-        print(f"--gate-minutes {arguments.gate_minutes} is not a positive number of minutes.", file=sys.stderr)
-        return USAGE
-    try:
-        options = tuple(shlex.split(arguments.options))
-    except ValueError as error:
-        print(f"--options {arguments.options!r} cannot be split into words: {error}.", file=sys.stderr)
-        return USAGE
-    asked = Asked(arguments.good, arguments.bad, case, options, arguments.gate_minutes)
+    asked = _asked(arguments)
     try:
         found = search(ROOT, asked, _tell)
     except (RevisionsError, TreeError) as error:
-        print(error, file=sys.stderr)
-        return USAGE
+        raise UsageError(error) from error
     except (BesideAnotherError, SearchError, OSError) as error:
-        print(error, file=sys.stderr)
-        return UNREADABLE
-    except KeyboardInterrupt:
-        print("Interrupted; the repository is as it was.", file=sys.stderr)
-        return INTERRUPTED
+        raise RefusalError(error) from error
+    except KeyboardInterrupt as error:
+        raise InterruptedByUserError("Interrupted; the repository is as it was.") from error
     print(json.dumps(found_json(found, asked)) if arguments.json else "\n".join(found_lines(found, asked)))
     return exit_code(found)
+
+
+def _asked(arguments: argparse.Namespace) -> Asked:
+    case = arguments.case
+    if not (case.startswith("perf_tests/test_") and "::" in case and case.endswith("]")):
+        raise UsageError(
+            f"--case {shlex.quote(case)} names no case; write perf_tests/FILE.py::TEST[AXES], as the gate does."
+        )
+    if not 0 < arguments.gate_minutes < math.inf:
+        raise UsageError(f"--gate-minutes {arguments.gate_minutes} is not a positive number of minutes.")
+    try:
+        options = tuple(shlex.split(arguments.options))
+    except ValueError as error:
+        raise UsageError(f"--options {arguments.options!r} cannot be split into words: {error}.") from error
+    return Asked(arguments.good, arguments.bad, case, options, arguments.gate_minutes)
 
 
 def exit_code(found: Found) -> int:

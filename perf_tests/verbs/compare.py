@@ -8,7 +8,8 @@ from pathlib import Path
 from perf_tests.records.compare import compare
 from perf_tests.records.record import is_shard, machine_differences, run_of
 from perf_tests.records.store import read_record
-from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE
+from perf_tests.verbs.exit_codes import FINDINGS, FINE, RefusalError
+from perf_tests.verbs.reading import announced
 from perf_tests.views.screens.comparison import comparison_lines, painted, width
 
 
@@ -19,17 +20,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        before, now = read_record(arguments.before), read_record(arguments.now)
+        before, now = map(read_record, announced((arguments.before, arguments.now)))
     except ValueError as error:
-        print(error)
-        return UNREADABLE
+        raise RefusalError(error) from error
     if run_of(before.data) is not None and run_of(before.data) == run_of(now.data):
-        print(f"{before.name} and {now.name} are one run, saved twice; compare it with another.")
-        return UNREADABLE
+        raise RefusalError(f"{before.name} and {now.name} are one run, saved twice; compare it with another.")
     differences = machine_differences(now.data["machine_info"], before.data["machine_info"])
     if differences:
-        print(f"{before.name} and {now.name} differ in machine, build or settings: {'; '.join(differences)}.")
-        return UNREADABLE
+        words = "; ".join(differences)
+        raise RefusalError(f"{before.name} and {now.name} differ in machine, build or settings: {words}.")
     rows = compare(before.data, now.data, gone_counts=not is_shard(now.data))
     if arguments.json:
         print(json.dumps([{**asdict(row), "is_failure": row.is_failure} for row in rows], indent=1))

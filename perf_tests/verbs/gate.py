@@ -8,8 +8,8 @@ from perf_tests.gate.recorded import RULES, conclude_recorded
 from perf_tests.gate.recorded_launches import why_incomparable
 from perf_tests.gate.recorded_sides import code_of
 from perf_tests.records.store import StoredRecord, each_run_once, read_record
-from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE
-from perf_tests.verbs.replay import write_summary
+from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, RefusalError
+from perf_tests.verbs.writing import write_named
 from perf_tests.views.screens.gate import slowdowns_to_accept
 from perf_tests.views.screens.recorded_gate import recorded_json, recorded_lines, recorded_markdown
 
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("base", help="records of the base, at least five: a folder, or the start of a commit")
     parser.add_argument("head", help="records of the head, at least three")
     parser.add_argument("--storage", type=Path, default=Path(".benchmarks"), help="where records are (.benchmarks)")
-    parser.add_argument("--summary", type=Path, metavar="FILE", help="write the result as Markdown")
+    parser.add_argument("--summary", metavar="FILE", help="write the result as Markdown")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -30,11 +30,10 @@ def run(arguments: argparse.Namespace) -> int:
         base_name = code_of(base[0].data)[:12]
         accepted = [entry for entry in read_accepted(arguments.storage / FILE_NAME) if entry.is_of(base_name)]
         result = conclude_recorded(base, head, RULES, accepted)
-        if arguments.summary is not None:
-            write_summary(arguments.summary, recorded_markdown(result, RULES))
     except ValueError as error:
-        print(error)
-        return UNREADABLE
+        raise RefusalError(error) from error
+    if arguments.summary is not None:
+        write_named(arguments.summary, recorded_markdown(result, RULES).encode(), "--summary")
     print(recorded_json(result, RULES) if arguments.json else "\n".join(recorded_lines(result, RULES)))
     if result.contaminated:
         return UNREADABLE

@@ -10,11 +10,12 @@ from perf_tests.history.commits import read_log
 from perf_tests.history.launches import machines_of
 from perf_tests.history.series import Era, new_slowdowns, newest_first
 from perf_tests.records.chosen import chosen_paths
-from perf_tests.records.store import each_readable, write_whole
-from perf_tests.records.words import without_path
-from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
+from perf_tests.records.store import each_readable
+from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, RefusalError, UsageError
+from perf_tests.verbs.reading import announced, tell_left_out
+from perf_tests.verbs.writing import write_named
 from perf_tests.views.screens.history import history_lines, series_json, verdict_line
-from perf_tests.views.screens.lines import case_name, printable
+from perf_tests.views.screens.lines import case_name
 from perf_tests.views.tables.history_exports import EXPORTS
 
 
@@ -22,29 +23,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN", help="path, folder, or start of a record's name")
     parser.add_argument("--case", metavar="PART", help="also every commit of the cases whose name has this part")
     parser.add_argument("--export", choices=list(EXPORTS), help="print the newest machine's history for a dashboard")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the export instead of printing it")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the export instead of printing it")
     parser.add_argument("--storage", type=Path, default=Path(".benchmarks"), help="where records are (.benchmarks)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.output is not None and arguments.export is None:
-        print(f"-o {arguments.output} is for an export; name one with --export.", file=sys.stderr)
-        return USAGE
+        raise UsageError(f"-o {arguments.output} is for an export; name one with --export.")
     left_out: list[str] = []
     try:
-        machines = machines_of(each_readable(chosen_paths(arguments.storage, arguments.runs), left_out))
+        machines = machines_of(each_readable(announced(chosen_paths(arguments.storage, arguments.runs)), left_out))
     except ValueError as error:
-        print(error, file=sys.stderr)
-        return UNREADABLE
-    for sentence in left_out:
-        print(f"Left out: {printable(sentence)}", file=sys.stderr)
+        raise RefusalError(error) from error
+    tell_left_out(left_out, arguments.runs)
     log = read_log(arguments.storage)
     eras = newest_first(machines, log)
     if not eras:
         return UNREADABLE
     if arguments.case and not any(arguments.case in case_name(one.case) for era in eras for one in era.series):
-        print(f"--case {arguments.case}: no recorded case has this in its name.", file=sys.stderr)
-        return USAGE
+        raise UsageError(f"--case {arguments.case}: no recorded case has this in its name.")
     if arguments.export:
         return _export(eras, arguments.export, arguments.output)
     new = [found for era in eras[:1] for found in new_slowdowns(era, log)]
@@ -57,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     return FINDINGS if new or left_out else FINE
 
 
-def _export(eras: Sequence[Era], name: str, output: Path | None) -> int:
+def _export(eras: Sequence[Era], name: str, output: str | None) -> int:
     """Of the newest machine alone: a dashboard would join what cannot be compared."""
     text = EXPORTS[name](eras[0])
     if len(eras) > 1:
@@ -65,10 +62,6 @@ def _export(eras: Sequence[Era], name: str, output: Path | None) -> int:
     if output is None:
         print(text, end="")
         return FINE
-    try:
-        write_whole(output, text.encode())
-    except OSError as error:
-        print(f"{output} cannot be written: {without_path(error)}; name another file with -o.", file=sys.stderr)
-        return USAGE
+    write_named(output, text.encode())
     print(output)
     return FINE

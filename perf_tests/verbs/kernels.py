@@ -15,7 +15,7 @@ from perf_tests.traces.chrome_trace import read_chrome_trace
 from perf_tests.traces.kernel_events import Trace
 from perf_tests.traces.kernel_table import KERNEL_VALUES, kernel_values
 from perf_tests.traces.nsys_sqlite import RangeError, read_sqlite, versions_of
-from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
+from perf_tests.verbs.exit_codes import FINDINGS, FINE, RefusalError, UsageError
 from perf_tests.views.screens.kernels import detail_lines
 from perf_tests.views.screens.lines import case_name
 
@@ -35,12 +35,10 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         found = _read(arguments.file, arguments.range, arguments.case)
     except RangeError as error:
-        print(f"{arguments.file}: {error}.")
-        return USAGE
+        raise UsageError(f"{arguments.file}: {error}.") from error
     except ValueError as error:
         names_it = str(arguments.file) in str(error)
-        print(error if names_it else f"{arguments.file} cannot be used: {error}.")
-        return UNREADABLE
+        raise RefusalError(error if names_it else f"{arguments.file} cannot be used: {error}.") from error
     if arguments.json:
         print(json.dumps(found, indent=1))
     else:
@@ -83,7 +81,7 @@ def _of_record(path: Path, case: str) -> dict[str, Json]:
             raise ValueError(f"its kernel pass of {case_name(name)} is damaged: {wrong}")
     if not found:
         names = ", ".join(case_name(row["id"]) for row in rows)
-        raise ValueError(f"no case of its kernel pass has {case!r} in its name; its cases are {names}")
+        raise UsageError(f"--case {case}: no case of {path} has this in its name; its cases are {names}.")
     return found
 
 

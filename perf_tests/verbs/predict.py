@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from perf_tests.records.record import Json
-from perf_tests.verbs.exit_codes import FINDINGS, FINE, USAGE
+from perf_tests.verbs.exit_codes import FINDINGS, FINE, UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,8 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         return _predict(arguments)
     except ValueError as error:
-        print(error)
-        return USAGE
+        raise UsageError(error) from error
     finally:
         if was_enabled:
             gc.enable()
@@ -80,7 +79,7 @@ def _predict(arguments: argparse.Namespace) -> int:
             raise ValueError("--parallel takes one context, one checkpoint, and a model and optimizer of the suite's.")
         from perf_tests.prediction import rank_lines, ranks
 
-        shared = ranks.predict_ranks(case, machine, sharing)
+        shared = ranks.predict_ranks(case, machine, sharing, request.requested_interconnect(arguments))
         text, data = rank_lines.rank_lines(shared), rank_lines.rank_json(shared)
         return _shown(text, data, shared.verdict == "fits", arguments.json)
     if len(cases) > 1:

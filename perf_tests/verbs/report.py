@@ -2,19 +2,18 @@
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from perf_tests.history.commits import read_log
 from perf_tests.history.launches import machines_of
 from perf_tests.history.series import newest_first
 from perf_tests.records.chosen import chosen_paths
-from perf_tests.records.store import each_readable, write_whole
-from perf_tests.records.words import without_path
-from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
+from perf_tests.records.store import each_readable
+from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, RefusalError
+from perf_tests.verbs.reading import announced, tell_left_out
+from perf_tests.verbs.writing import write_named
 from perf_tests.views.report.page import page_of
 from perf_tests.views.report.run import in_full, numbered, run_of
-from perf_tests.views.screens.lines import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,24 +25,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     left_out: list[str] = []
     try:
-        machines = machines_of(each_readable(chosen_paths(arguments.storage, arguments.runs), left_out))
+        machines = machines_of(each_readable(announced(chosen_paths(arguments.storage, arguments.runs)), left_out))
     except ValueError as error:
-        print(error, file=sys.stderr)
-        return UNREADABLE
+        raise RefusalError(error) from error
     numbers = numbered(machines)
-    full = each_readable((launch.path for launch in in_full(machines, bool(arguments.runs))), left_out)
+    full = each_readable(announced(launch.path for launch in in_full(machines, bool(arguments.runs))), left_out)
     shown = [run_of(record, numbers[record.path]) for record in full]
-    for sentence in left_out:
-        print(f"Left out: {printable(sentence)}", file=sys.stderr)
+    tell_left_out(left_out, arguments.runs)
     if not shown:
         return UNREADABLE
     page = page_of(newest_first(machines, read_log(arguments.storage)), numbers, shown, left_out)
-    try:
-        write_whole(Path(arguments.output), page.encode())
-    except OSError as error:
-        why = without_path(error)
-        print(f"{arguments.output} cannot be written: {why}; name another file with -o.", file=sys.stderr)
-        return USAGE
+    write_named(arguments.output, page.encode())
     count = len(numbers)
     if arguments.json:
         said = {"page": arguments.output, "runs": count, "machines": len(machines), "left_out": left_out}

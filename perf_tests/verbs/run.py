@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from perf_tests.own.repository import SUITE
-from perf_tests.verbs.exit_codes import USAGE
+from perf_tests.verbs.exit_codes import UsageError
 
 CONFIGURATION = SUITE / "pyproject.toml"
 
@@ -19,8 +19,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Becomes pytest, whose exit code is the command's; a first word `test_counters.py` is that file of the suite."""
     if CONFIGURATION.is_file():
         os.execv(sys.executable, [sys.executable, "-m", "pytest", *of_pytest(arguments.of_pytest)])
-    print(f"There is no {CONFIGURATION}: install the suite from its checkout, `pip install --editable FOLDER`.")
-    return USAGE
+    raise UsageError(
+        f"There is no {CONFIGURATION}: install the suite from its checkout, `pip install --editable FOLDER`."
+    )
 
 
 def of_pytest(words: Sequence[str]) -> list[str]:

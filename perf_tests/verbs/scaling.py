@@ -9,8 +9,9 @@ from pathlib import Path
 from perf_tests.records.record import machine_differences
 from perf_tests.records.scaling import scalings
 from perf_tests.records.store import read_record
-from perf_tests.verbs.exit_codes import FINE, UNREADABLE
-from perf_tests.views.screens.ranks import rank_lines
+from perf_tests.verbs.exit_codes import FINE, RefusalError
+from perf_tests.views.screens.collectives import collective_lines
+from perf_tests.views.screens.ranks import message_lines, rank_lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,20 +22,23 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         records = [read_record(path) for path in arguments.records]
     except ValueError as error:
-        print(error)
-        return UNREADABLE
+        raise RefusalError(error) from error
     first, *others = records
     for other in others:
         differences = machine_differences(first.data["machine_info"], other.data["machine_info"])
         if differences:
-            print(
+            raise RefusalError(
                 f"{first.name} and {other.name} differ in machine, build or settings, so no efficiency relates them: "
                 f"{'; '.join(differences)}."
             )
-            return UNREADABLE
     rows = list(chain.from_iterable(record.data["benchmarks"] for record in records))
     if arguments.json:
         print(json.dumps([{"id": row["fullname"], **asdict(scaling)} for row, scaling in scalings(rows)], indent=1))
     else:
-        print("\n".join(rank_lines(rows) or ["No row is of several ranks; measure some with --parallel."]))
+        print(
+            "\n".join(
+                [*rank_lines(rows), *message_lines(rows), *collective_lines(rows)]
+                or ["No row is of several ranks; measure some with --parallel."]
+            )
+        )
     return FINE

@@ -10,8 +10,8 @@ from perf_tests.records.chosen import chosen_paths, newest
 from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord, each_readable, write_whole
 from perf_tests.records.words import without_path
-from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
-from perf_tests.views.screens.lines import printable
+from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, RefusalError, UsageError
+from perf_tests.verbs.reading import announced, tell_left_out
 from perf_tests.views.tables.case_choice import CaseChoice, ChoiceError, add_choice, choice_of
 from perf_tests.views.tables.cases import NAME, as_table
 from perf_tests.views.tables.flat_figures import COLUMNS, as_csv, as_jsonl, flat_figures, with_null
@@ -48,8 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         _refuse_what_does_not_fit(arguments, choice)
         return _run(arguments, choice)
     except ChoiceError as error:
-        print(printable(error), file=sys.stderr)
-        return USAGE
+        raise UsageError(error) from error
 
 
 def _refuse_what_does_not_fit(arguments: argparse.Namespace, choice: CaseChoice) -> None:
@@ -68,14 +67,12 @@ def _refuse_what_does_not_fit(arguments: argparse.Namespace, choice: CaseChoice)
 def _run(arguments: argparse.Namespace, choice: CaseChoice) -> int:
     left_out: list[str] = []
     try:
-        readable = each_readable(chosen_paths(arguments.storage, arguments.runs), left_out)
+        readable = each_readable(announced(chosen_paths(arguments.storage, arguments.runs)), left_out)
         latest = None if arguments.runs else newest(readable)
         records = list(readable) if arguments.runs else [latest] if latest else []
     except ValueError as error:
-        print(error, file=sys.stderr)
-        return UNREADABLE
-    for sentence in left_out:
-        print(sentence, file=sys.stderr)
+        raise RefusalError(error) from error
+    tell_left_out(left_out, arguments.runs)
     if not records:
         return UNREADABLE
     only = NAME if choice.is_made else arguments.only
@@ -90,8 +87,7 @@ def _run(arguments: argparse.Namespace, choice: CaseChoice) -> int:
         _deliver(texts, arguments.output and Path(arguments.output))
     except OSError as error:
         why = without_path(error)
-        print(f"The tables cannot be written to {arguments.output}: {why}; name another folder.", file=sys.stderr)
-        return USAGE
+        raise UsageError(f"The tables cannot be written to {arguments.output}: {why}; name another folder.") from error
     return FINDINGS if left_out else FINE
 
 

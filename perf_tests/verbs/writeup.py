@@ -2,12 +2,12 @@
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
-from perf_tests.records.store import write_whole
 from perf_tests.records.words import without_path
-from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, USAGE
+from perf_tests.verbs.exit_codes import FINDINGS, FINE, RefusalError, UsageError
+from perf_tests.verbs.reading import tell_left_out
+from perf_tests.verbs.writing import write_named
 from perf_tests.views.writeup.page import as_data, markdown_page
 from perf_tests.views.writeup.played import Played
 from perf_tests.views.writeup.sources import ROOT, Sources
@@ -21,27 +21,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    output = arguments.output
+    output, root = arguments.output, arguments.root
     if output is not None and not arguments.json and Path(output).suffix not in SUFFIXES:
-        print(f"{output}: the page is Markdown or HTML; name a file that ends in .md or .html.", file=sys.stderr)
-        return USAGE
+        raise UsageError(f"{output}: the page is Markdown or HTML; name a file that ends in .md or .html.")
+    if not (root / "published").is_dir():
+        raise RefusalError(f"--root {root} holds no folder `published`; name a checkout of this suite.")
     try:
-        sources = Sources(arguments.root, _played())
+        sources = Sources(root, _played())
         text = _text(sources, output, arguments.json)
     except (OSError, ValueError, IndexError, KeyError) as error:
-        print(f"The files below {arguments.root} do not hold what the answers need: {error}.", file=sys.stderr)
-        return UNREADABLE
-    for sentence in sources.left_out:
-        print(f"Left out: {sentence}", file=sys.stderr)
-    try:
-        if output is None:
-            print(text, end="")
-        else:
-            write_whole(Path(output), text.encode())
-    except OSError as error:
-        print(f"{output} cannot be written: {without_path(error)}; name another file with -o.", file=sys.stderr)
-        return USAGE
+        raise RefusalError(f"The files below {root} do not hold what the answers need: {_said(error)}.") from error
+    tell_left_out(sources.left_out, ())
+    if output is None:
+        print(text, end="")
+    else:
+        write_named(output, text.encode())
     return FINDINGS if sources.left_out else FINE
+
+
+def _said(error: Exception) -> str:
+    named = getattr(error, "filename", None)
+    return f"{named}: {without_path(error)}" if named else str(error)
 
 
 def _played() -> Played:

@@ -2,6 +2,7 @@
 
 import gc
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from perf_tests.cases import Case, LanguageModelCase
 from perf_tests.counting.case_counters import counters_or_reason
 from perf_tests.gate.exact_counters import COUNTERS
 from perf_tests.instruments.clock import Clock
+from perf_tests.instruments.compilation import cache_state, count_compilations
 from perf_tests.instruments.sentinels import sentinels
 from perf_tests.instruments.torch_private import load_code_generator, load_compiler
 from perf_tests.measures.rounds import Measure
@@ -55,6 +57,8 @@ class GatePlugin(WorkerPlugin):
     was_ready: bool = False
     _sentinels: dict[str, Callable[[], object]] = field(default_factory=dict)
     _cases: dict[str, Case] = field(default_factory=dict)
+    _compiled_before: Counter[str] = field(default_factory=Counter)
+    """Compilations up to the case at hand."""
 
     def measure(self, item: pytest.Item, workbench: Workbench) -> Measure:
         if (file := stray()) is not None:
@@ -108,6 +112,7 @@ class GatePlugin(WorkerPlugin):
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         self.outcome = None
+        self._compiled_before = count_compilations()
         result = yield
         if item.session.shouldstop:
             # Every later case of this process would fail too, so the gate launches both sides again.
@@ -118,9 +123,13 @@ class GatePlugin(WorkerPlugin):
             self.channel.send({"done": item.nodeid, "outcome": self.outcome})
         return result
 
-    def serve_rounds(self, case_id: str, clock: Clock, one_round: OneRound, round_seconds: float) -> None:
+    def serve_rounds(self, case_id: str, clock: Clock, one_round: OneRound, warmup_seconds: Sequence[float]) -> None:
         """Say that the case is warm, then answer the gate's requests until it has enough."""
-        answer: Json = {"warm": case_id, "round_seconds": round_seconds}
+        # The shortest was disturbed least, above all by the other side, which warms up at the same time.
+        round_seconds = min(warmup_seconds)
+        is_cold = cache_state(count_compilations() - self._compiled_before) == "cold"
+        generating_seconds = warmup_seconds[0] - round_seconds if is_cold else 0.0
+        answer: Json = {"warm": case_id, "round_seconds": round_seconds, "generating_seconds": generating_seconds}
         while True:
             idle_start = time.process_time()
             self.channel.send(answer)

@@ -10,7 +10,7 @@ from perf_tests.bench.outcomes import Outcome, outcome_of_report
 from perf_tests.bench.stash import OTHER_MEASURE, OUTCOME, SETTINGS
 from perf_tests.bench.workbench import Workbench
 from perf_tests.measures.rounds import Measure
-from perf_tests.options import Settings
+from perf_tests.options.settings import Settings
 from perf_tests.records.record import Json
 from perf_tests.workers.settings import received
 

@@ -7,7 +7,9 @@ from typing import Any
 from model.attention import ATTENTION
 from model.precision import PRECISIONS
 from model.sizes import SIZES
-from perf_tests.options import EXECUTIONS, SHAPE, Settings
+from perf_tests.options.settings import Settings
+from perf_tests.options.shapes import SHAPE
+from perf_tests.options.table import EXECUTIONS
 from perf_tests.own.attention import is_own
 from perf_tests.own.hugging_face import is_configuration
 from perf_tests.own.named import absolute, check_name, why_not_there

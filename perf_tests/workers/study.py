@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from perf_tests.measures.studied import StudiedMeasure, Study
-from perf_tests.options import Settings
+from perf_tests.options.settings import Settings
 from perf_tests.records.record import Json
 from perf_tests.workers.channel import channel_of_worker
 from perf_tests.workers.plugin import examined

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from perf_tests.history.series import Era
+from perf_tests.records.words import how_many
 from perf_tests.views.report.commits import HEADER, Change, Kind, Pair, cells_of_change
 from perf_tests.views.report.markup import Html, Row, link, notes, rows_table, text
 from perf_tests.views.report.since import anchors_of, spark_of
@@ -56,7 +57,7 @@ def sentence(era: Era, pair: Pair) -> str:
     """What the first screen says of two commits."""
     counts = counts_of(pair)
     head, base = (commit_words(era, place) for place in (pair.head, pair.base))
-    of = f"of {len(pair.changes)} cases"
+    of = f"of {how_many(len(pair.changes), 'case')}"
     if not pair.can_tell and not counts[Kind.LOST]:
         return f"Too few launches to tell whether {head} is slower than {base}; the ratios below are no verdict."
     found = [f"{counts[kind]} {words}" for kind, words in NUMBERS.items() if counts[kind]]
@@ -77,4 +78,4 @@ def worst_table(era: Era, since: str, pair: Pair) -> str:
         for row in pair.changes[:WORST]
     ]  # fmt: skip
     header = ("Case", "verdict", "change", "trend", "why")
-    return rows_table("worst", f"The worst {min(WORST, len(rows))} cases", header, 1, rows)
+    return rows_table("worst", f"The worst {how_many(min(WORST, len(rows)), 'case')}", header, 1, rows)

@@ -1,24 +1,22 @@
 """Two commits of one machine against each other, launches pooled: the gate's verdicts, else the history's steps."""
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations
 from math import prod
 
-from perf_tests.gate.recorded import RULES, conclude_recorded
-from perf_tests.gate.recorded_launches import why_incomparable
 from perf_tests.gate.recorded_sides import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAUNCHES
 from perf_tests.gate.verdicts import LOST, CaseResult, Verdict
 from perf_tests.history.commits import Code
-from perf_tests.history.launches import Identity
+from perf_tests.history.launches import Launch
 from perf_tests.history.series import Era, Series
 from perf_tests.history.steps import LEAST_LAUNCHES
 from perf_tests.records.record import OUTCOMES, timing_outcomes
 from perf_tests.records.store import StoredRecord, read_record
 from perf_tests.records.words import how_many
 from perf_tests.views.screens.history import since
-from perf_tests.views.screens.recorded_gate import recorded_conditions, recorded_verdict
 from perf_tests.views.tables.digits import significant
 
 MOST_JUDGED = 10
@@ -66,11 +64,12 @@ class Pair:
 
 
 def pairs_of(era: Era, unreadable: list[str]) -> list[Pair]:
-    """The pair to show first, and all others that the gate judges; empty for a single commit."""
+    """The pair to show first, and all others that the gate judges; empty where a single commit timed anything."""
     judged = [_judged(era, base, head, unreadable) for base, head in _with_launches(era.codes)]
-    if not judged and len(era.codes) > 1:
-        return [_by_steps(era, 0, len(era.codes) - 1)]
-    return judged
+    if judged:
+        return judged
+    timed = era.timed_places
+    return [_by_steps(era, timed[0], timed[-1])] if len(timed) > 1 else []
 
 
 def _with_launches(codes: Sequence[Code]) -> list[tuple[int, int]]:
@@ -79,12 +78,20 @@ def _with_launches(codes: Sequence[Code]) -> list[tuple[int, int]]:
     enough = [
         (base, head)
         for head, base in combinations(reversed(clean), 2)
-        if len(codes[head].launches) >= FEWEST_HEAD_LAUNCHES and len(codes[base].launches) >= FEWEST_BASE_LAUNCHES
+        if len(_timed(codes[head])) >= FEWEST_HEAD_LAUNCHES and len(_timed(codes[base])) >= FEWEST_BASE_LAUNCHES
     ]
     return enough[:MOST_JUDGED]
 
 
+def _timed(code: Code) -> list[Launch]:
+    return [launch for launch in code.launches if launch.has_cases]
+
+
 def _judged(era: Era, base: int, head: int, unreadable: list[str]) -> Pair:
+    from perf_tests.gate.recorded import RULES, conclude_recorded  # loads scipy
+    from perf_tests.gate.recorded_launches import why_incomparable
+    from perf_tests.views.screens.recorded_gate import recorded_conditions, recorded_verdict
+
     before, now = (_records(era.codes[place], unreadable) for place in (base, head))
     reason = why_incomparable(before, now) if before and now else "its records cannot be read a second time."
     if reason:
@@ -101,7 +108,7 @@ def _judged(era: Era, base: int, head: int, unreadable: list[str]) -> Pair:
 def _records(code: Code, unreadable: list[str]) -> list[StoredRecord]:
     """Read again, because the rounds of hundreds of launches are too many to keep."""
     found = []
-    for launch in code.launches[-LAUNCHES_OF_A_COMMIT:]:
+    for launch in _timed(code)[-LAUNCHES_OF_A_COMMIT:]:
         try:
             record = read_record(launch.path)
         except ValueError as error:
@@ -124,27 +131,44 @@ def _of_gate(row: CaseResult) -> Change:
 def _by_steps(era: Era, base: int, head: int) -> Pair:
     """Without the gate: medians of the pooled launches, and the steps between the two commits."""
     places = {id(code): place for place, code in enumerate(era.codes)}
-    found: list[Change] = []
-    seen: dict[str, list[Identity]] = {}
-    for one in era.series:
-        points = {places[id(point.code)]: point.seconds for point in one.points}
-        if base in points or head in points:
-            seen.setdefault(one.case, []).append(one.identity)
-            found.append(_change(era, one, points.get(base), points.get(head), places, (base, head)))
-    renamed = {case for case, identities in seen.items() if len(identities) > 1}
-    changes = [one for one in found if one.case not in renamed or (one.base_seconds and one.head_seconds)]
-    known = {one.case for one in changes}
-    changes += [
-        Change(case, Kind.OTHER, "INCOMPARABLE", why="another identity on either side") for case in renamed - known
+    rows = [(one, {places[id(point.code)]: point.seconds for point in one.points}) for one in era.series]
+    rows = [(one, points) for one, points in rows if base in points or head in points]
+    is_asked = _asked_of(era.codes[head])
+    found = [
+        _change(era, one, points.get(base), points.get(head), places, (base, head))
+        for one, points in rows
+        if is_asked(one)
     ]
-    launches = [len(era.codes[place].launches) for place in (base, head)]
+    notes = [_why_no_verdict(era, base, head)]
+    if len(found) < len(rows):
+        outside = how_many(len(rows) - len(found), "case")
+        notes.append(f"Left out: {outside} of base that the axes of head's launches do not have.")
     total = sum(len(code.launches) for code in era.codes)
-    notes = [
+    return Pair(base, head, _sorted(_one_of_each(found)), notes, False, total >= 2 * LEAST_LAUNCHES)
+
+
+def _asked_of(head: Code) -> Callable[[Series], bool]:
+    """Whether head's launches should have a case: they have it, or each of its axes' values in other cases."""
+    axes = {field for launch in head.launches for figure in launch.figures.values() for field in figure.identity}
+    cases = {case for launch in head.launches for case in (*launch.figures, *launch.outcomes)}
+    return lambda one: one.case in cases or axes.issuperset(one.identity)
+
+
+def _one_of_each(found: Sequence[Change]) -> list[Change]:
+    """A case with another identity on either side is neither gone nor new."""
+    counts = Counter(row.case for row in found)
+    kept = [row for row in found if counts[row.case] == 1 or (row.base_seconds and row.head_seconds)]
+    twins = counts.keys() - {row.case for row in kept}
+    return kept + [Change(case, Kind.OTHER, "INCOMPARABLE", why="another identity on either side") for case in twins]
+
+
+def _why_no_verdict(era: Era, base: int, head: int) -> str:
+    launches = [len(era.codes[place].launches) for place in (base, head)]
+    return (
         f"No verdict of the gate: {how_many(launches[0], 'launch')} of base against {launches[1]} of head; it needs at "
         f"least {FEWEST_BASE_LAUNCHES} and {FEWEST_HEAD_LAUNCHES}. Shown are the steps that the history finds between "
         f"the two commits, which need {LEAST_LAUNCHES} launches on either side."
-    ]
-    return Pair(base, head, _sorted(changes), notes, False, total >= 2 * LEAST_LAUNCHES)
+    )
 
 
 def _change(
@@ -153,17 +177,23 @@ def _change(
     base, head = ends
     if now is None:
         outcomes = [launch.outcomes[one.case] for launch in era.codes[head].launches if one.case in launch.outcomes]
-        verdict = LOST[outcomes[-1]] if outcomes else Verdict.GONE
-        why = f"head {OUTCOMES[outcomes[-1]]}" if outcomes else "head does not have it"
+        verdict, why = lost_words(outcomes[-1] if outcomes else None)
         return Change(one.case, Kind.LOST, verdict, before, None, why=why)
     if before is None:
         return Change(one.case, Kind.OTHER, Verdict.NEW, None, now, why="base does not have it")
     steps = [step for step in one.steps if base < places[id(one.code_of(step))] <= head]
     effect = prod(1 + step.effect for step in steps)
     kind = Kind.OTHER if not steps else Kind.SLOWER if effect > 1 else Kind.FASTER
-    said = {Kind.SLOWER: "step up", Kind.FASTER: "step down"}.get(kind, "no step found")
+    said = {Kind.SLOWER: "step up", Kind.FASTER: "step down"}.get(kind, "no step")
     why = "; ".join(since(one, step) for step in steps)
     return Change(one.case, kind, said, before, now, now / before, why=why)
+
+
+def lost_words(outcome: str | None) -> tuple[str, str]:
+    """Verdict and reason of a case without a time at head: what became of it there, None where head lacks it."""
+    if outcome is None:
+        return Verdict.GONE, "head does not have it"
+    return LOST[outcome], f"head {OUTCOMES[outcome]}"
 
 
 def _sorted(changes: Iterable[Change]) -> list[Change]:

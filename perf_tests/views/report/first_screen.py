@@ -44,11 +44,15 @@ def _four(numbers: Sequence[tuple[str, str]]) -> str:
 
 
 def _one_commit(era: Era, run: RecordedRun) -> str:
-    code = era.codes[-1]
+    if not run.cells:
+        return "No recorded run timed a case on this machine, so nothing can be slower or faster yet."
+    code = next((one for one in era.codes if any(launch.name == run.name for launch in one.launches)), era.codes[-1])
     timed = sum(cell.is_timed for cell in run.cells)
+    launches = how_many(sum(launch.has_cases for launch in code.launches), "launch")
     return (
-        f"{timed} of {len(run.cells)} cases have a time at {code.name}, in {how_many(len(code.launches), 'launch')}; "
-        "no other commit is recorded on this machine, so nothing can be slower or faster yet."
+        f"{timed} of {how_many(len(run.cells), 'case')} {'has' if timed == 1 else 'have'} a time at {code.name}, "
+        f"in {launches}; "
+        "no other commit has times on this machine, so nothing can be slower or faster yet."
     )
 
 
@@ -59,13 +63,12 @@ def _furthest(run: RecordedRun) -> str:
     )
     to = anchors_of(run)
     rows = [_row(cell, to[cell.id]) for cell in cells[:WORST]]
+    if not rows:
+        return ""
     header = ("Case", "verdict", "median (ms)", "least / median", "trend", "why")
-    title = f"The worst {len(rows)} cases: without a time, flagged, or furthest above the least time (trend: rounds)"
+    worst = f"The worst {how_many(len(rows), 'case')}"
+    title = f"{worst}: without a time, flagged, or furthest above the least time (trend: rounds)"
     return rows_table("worst", title, header, 1, rows)
-
-
-def _badness(cell: Cell) -> tuple[bool, bool, float]:
-    return not cell.outcome, not cell.flags, cell.number("roofline_fraction") or 1.0
 
 
 def _row(cell: Cell, anchor: str) -> Row:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 
-from perf_tests.records.compare import median_interval
 from perf_tests.views.report.axes import tags_of, tags_with
 from perf_tests.views.report.cases import LABELS, Column, case_rows, number
 from perf_tests.views.report.figure import SYMBOLS, Figure, Point, Series
@@ -61,7 +60,7 @@ def roofline(run: RecordedRun) -> list[Figure]:
     kinds = distinct(_kind(cell) for cell, *_ in known)
     points: dict[tuple[str, str], list[Point]] = {}
     for cell, intensity, flops in known:
-        low, high = median_interval(cell.rounds, 0.95) or (None, None)
+        low, high = cell.rounds.median_interval(0.95) or (None, None)
         ends = (flops / high / 1e12, flops / low / 1e12) if low and high else (None, None)
         point = Point(intensity, flops / cell.median_seconds / 1e12, case_name(cell.id), tags_of(cell), *ends)
         points.setdefault((_kind(cell), cell.label("precision")), []).append(point)

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from math import ceil, inf
+from math import inf
 
 from perf_tests.phases import FIRST_STEP
 from perf_tests.records.record import Json
+from perf_tests.records.thinned import thinned
 from perf_tests.views.report.axes import tags_of
 from perf_tests.views.report.figure import Figure, Point, Series, bars, place_of
 from perf_tests.views.report.run import RecordedRun
@@ -171,15 +172,3 @@ def _parts(cell: Cell, highest: float, count: int, group: str) -> Series:
     return Series(
         "parts", points, mode="markers+text", symbol=look, is_background=True, is_in_legend=False, group=group
     )
-
-
-def thinned(totals: Sequence[float], most: int) -> list[int]:
-    """Places of the highest and the lowest value of each stretch, the first and the last; all where there are few."""
-    if len(totals) <= most:
-        return list(range(len(totals)))
-    stretch = ceil(2 * len(totals) / most)
-    kept = {0, len(totals) - 1}
-    for start in range(0, len(totals), stretch):
-        places = range(start, min(start + stretch, len(totals)))
-        kept |= {max(places, key=totals.__getitem__), min(places, key=totals.__getitem__)}
-    return sorted(kept)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from perf_tests.history.series import Era
 from perf_tests.records.record import Json, without_nan
+from perf_tests.records.words import how_many
 from perf_tests.views.report import limits, machines, memory, passes, ratios, scaling
 from perf_tests.views.report.axes import Tags, filter_form, shared_tags, tags_of
 from perf_tests.views.report.changed import changed_section
@@ -75,7 +76,7 @@ def page_of(eras: Sequence[Era], numbers: Numbers, shown: Sequence[RecordedRun],
     for run in reversed(shown):
         _add_limits(page, run)
     for place, era in enumerate(eras, 1):
-        if len(era.codes) > 1:
+        if len(era.timed_places) > 1:
             page.add(f"since{place}", f"Since when: {_era_name(era, eras)}", since_section(era, f"since{place}"))
     for run in reversed(shown):
         _add_run(page, run)
@@ -101,9 +102,10 @@ def _add_changes(page: Page, eras: Sequence[Era], shown: Sequence[RecordedRun], 
 
 
 def newest_of(era: Era, shown: Sequence[RecordedRun]) -> RecordedRun:
-    """The era's newest run among those in full."""
+    """The era's newest run among those in full, one with cases where there is any."""
     names = {launch.name for code in era.codes for launch in code.launches}
-    return [run for run in shown if run.name in names or run is shown[0]][-1]
+    runs = [run for run in shown if run.name in names] or shown[:1]
+    return next((run for run in reversed(runs) if run.cells), runs[-1])
 
 
 def _era_name(era: Era, eras: Sequence[Era]) -> str:
@@ -146,7 +148,8 @@ def _what_ran(eras: Sequence[Era], numbers: Numbers, left_out: Sequence[str]) ->
 
 def _add_run(page: Page, run: RecordedRun) -> None:
     start = f"run{run.number}"
-    page.add(start, f"Run {run.number}: {run.name}", paragraph(f"{run.conditions}; {date_of(run.record)}"))
+    said = paragraph(f"{run.conditions}; {date_of(run.record)}") + _collectives_left_out(run)
+    page.add(start, f"Run {run.number}: {run.name}", said)
     for anchor, title, figures, text_below in (
         ("timings", "Timings", [], timings(run) if run.cells else ""),
         ("by-size", "By size and context", [], _of_cells(run, tables.timing_table)),
@@ -179,6 +182,14 @@ def _add_run(page: Page, run: RecordedRun) -> None:
         ),
     ):  # fmt: skip
         page.add(f"{start}-{anchor}", title, page.drawn(figures) + text_below, level=3)
+
+
+def _collectives_left_out(run: RecordedRun) -> str:
+    if not run.collectives:
+        return ""
+    rows = how_many(run.collectives, "row")
+    said = f"{rows} of collectives alone, which `python -m perf_tests scaling` prints of its record."
+    return paragraph(f"Not shown here: {said}", "note")
 
 
 TableOf = Callable[[Sequence[Cell]], Table | None]

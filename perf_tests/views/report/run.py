@@ -10,7 +10,7 @@ from perf_tests.history.launches import Launch, Machine
 from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord
 from perf_tests.views.report.figure import Figure, Series, bars
-from perf_tests.views.tables.cells import PASSES, Cell, cells_of, distinct, pass_cells, phase_order
+from perf_tests.views.tables.cells import PASSES, Cell, cells_of, collectives_of, distinct, pass_cells, phase_order
 from perf_tests.views.tables.conditions import machine_line
 
 Numbers = Mapping[Path, int]
@@ -29,6 +29,8 @@ class RecordedRun:
     record: Json
     """Without `benchmarks`, `outcomes` and `passes`."""
     cells: list[Cell]
+    collectives: int
+    """Rows of collectives alone."""
     passes: dict[str, list[Cell]]
 
     @property
@@ -71,7 +73,7 @@ def run_of(stored: StoredRecord, number: int) -> RecordedRun:
     data = stored.data
     facts = {name: value for name, value in data.items() if name not in ("benchmarks", "outcomes", "passes")}
     passes = {name: found for name in PASSES if (found := pass_cells(data, name))}
-    return RecordedRun(number, stored.name, facts, cells_of(data), passes)
+    return RecordedRun(number, stored.name, facts, cells_of(data), len(collectives_of(data)), passes)
 
 
 def numbered(machines: Iterable[Machine]) -> Numbers:
@@ -80,11 +82,17 @@ def numbered(machines: Iterable[Machine]) -> Numbers:
 
 
 def in_full(machines: Sequence[Machine], are_named: bool) -> list[Launch]:
-    """The newest launch of each machine, or the newest of those that were named; oldest first."""
-    chosen = [max(machine.launches, key=_place) for machine in machines]
+    """The newest launch of each machine and its newest with cases, or the newest of those named; oldest first."""
+    chosen = [launch for machine in machines for launch in _newest(machine)]
     if are_named:
         chosen = [launch for machine in machines for launch in machine.launches]
     return sorted(chosen, key=_place)[-MOST_IN_FULL:] if are_named else sorted(chosen, key=_place)
+
+
+def _newest(machine: Machine) -> list[Launch]:
+    newest = max(machine.launches, key=_place)
+    with_cases = [launch for launch in machine.launches if launch.has_cases]
+    return [newest] if newest in with_cases or not with_cases else [max(with_cases, key=_place), newest]
 
 
 def _place(launch: Launch) -> tuple[float, str]:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 
-from perf_tests.records.compare import median_interval
 from perf_tests.records.record import OUTCOMES
 from perf_tests.views.report.axes import tags_of
 from perf_tests.views.report.figure import Figure, Point, Series
@@ -62,7 +61,7 @@ def _kind(cell: Cell) -> str:
 
 
 def milliseconds(cell: Cell) -> tuple[float, ...]:
-    known = (cell.median_seconds, *(median_interval(cell.rounds, 0.95) or ())) if cell.is_timed else ()
+    known = (cell.median_seconds, *(cell.rounds.median_interval(0.95) or ())) if cell.is_timed else ()
     return tuple(seconds * 1e3 for seconds in known)
 
 

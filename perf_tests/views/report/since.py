@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from perf_tests.gate.verdicts import LOST
 from perf_tests.history.series import Era, Series
-from perf_tests.records.record import OUTCOMES, Json
+from perf_tests.records.record import Json
 from perf_tests.records.words import how_many
 from perf_tests.views.report.axes import Tags, tags_of
-from perf_tests.views.report.commits import Change, Pair, cells_of_change
+from perf_tests.views.report.commits import Change, Pair, cells_of_change, lost_words
 from perf_tests.views.report.figure import rounded
 from perf_tests.views.report.markup import Html, Row, paragraph, rows_table, table, text
 from perf_tests.views.report.sparkline import sparkline
@@ -16,6 +15,7 @@ from perf_tests.views.screens.history import (
     STEP_COLUMNS,
     conditions,
     counter_changes_in,
+    since,
     steps_in,
 )
 from perf_tests.views.screens.lines import DASH, Columns, T, case_name
@@ -96,7 +96,7 @@ def era_data(era: Era, anchor: str, pairs: Sequence[Pair]) -> Json:
     """For the page's program: a history has thousands of points, so each is three numbers."""
     places = {id(code): place for place, code in enumerate(era.codes)}
     lost = [
-        [place, case_name(case), LOST[outcome], f"head {OUTCOMES[outcome]}"]
+        [place, case_name(case), *lost_words(outcome)]
         for place, code in enumerate(era.codes)
         for launch in code.launches
         for case, outcome in launch.outcomes.items()
@@ -122,12 +122,12 @@ def _case_data(one: Series, places: Mapping[int, int]) -> Json:
         "at": None if at == list(range(len(places))) else at,
         "seconds": [rounded(point.seconds) for point in points],
         "intervals": intervals,
-        "steps": [[step.start, rounded(step.effect), *map(rounded, step.interval)] for step in one.steps],
+        "steps": [[step.start, rounded(step.effect), since(one, step)] for step in one.steps],
     }
 
 
 def _row_data(row: Change) -> list[str]:
-    return [row.kind, case_name(row.case), *cells_of_change(row)]
+    return [case_name(row.case), *cells_of_change(row)]
 
 
 def _each_once(rows: Sequence[Sequence[object]]) -> list[list[object]]:

@@ -1,7 +1,6 @@
 """Every case of a run on a line: its figures and their spread, or why it has none."""
 
 from perf_tests.audit.row_flags import FLAGS
-from perf_tests.records.compare import median_interval
 from perf_tests.views.report.cases import LABELS, Column, case_rows, number
 from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.tables.cells import Cell
@@ -13,7 +12,7 @@ INTERVAL_NOTE = "interval: 95 % confidence interval of the median within this la
 
 
 def _interval(cell: Cell) -> str | None:
-    found = median_interval(cell.rounds, 0.95)
+    found = cell.rounds.median_interval(0.95)
     return None if found is None else f"{significant(found[0] * 1e3)} to {significant(found[1] * 1e3)}"
 
 

@@ -99,9 +99,12 @@ def _other_sentences(result: GateResult, header: Json, rules: Rules) -> list[str
 def undecided_words(rows: Sequence[CaseResult], rules: Rules, launches: str) -> str:
     above = sum(row.effect is not None and row.effect.low > rules.margin for row in rows)
     unconfirmed = f", and of {above}, whose interval lies above {rules.margin:.1%}, not confirmed" if above else ""
+    needed = f"their rows say how many {launches} would decide, if the estimate is right"
+    if all(row.effect is None for row in rows):
+        needed = f"too few {launches.removeprefix('fresh ')} to say how many would decide"
     return (
         f"{Verdict.UNDECIDED}: of {len(rows)} cases a slowdown of {rules.matters:.1%} is neither confirmed nor "
-        f"excluded{unconfirmed}; their rows say how many {launches} would decide, if the estimate is right."
+        f"excluded{unconfirmed}; {needed}."
     )
 
 
@@ -221,9 +224,10 @@ def _condition_lines(result: GateResult, header: Json, rules: Rules) -> list[str
         spreads = "too few launch pairs to estimate their scatter"
     elif clock.cpu_spread is not None:
         spreads += f" and by {clock.cpu_spread:.1%} in CPU time"
+    of_all, fresh = how_many(result.pairs[0], "launch pair"), how_many(result.pairs[1], "fresh pair")
     lines = [
-        f"{header['base']['label']} against {header['head']['label']}: {result.pairs[0]} launch pairs of all cases, "
-        f"{result.pairs[1]} fresh pairs of the suspects; verdicts use {CLOCKS[clock.clock]}: {spreads}."
+        f"{header['base']['label']} against {header['head']['label']}: {of_all} of all cases, {fresh} of the suspects; "
+        f"verdicts use {CLOCKS[clock.clock]}: {spreads}."
     ]
     if clock.guards:
         lines += ["Wall time is checked too, because CPU time misses waiting and lost parallelism."]
@@ -255,7 +259,8 @@ def verdict_sentence(result: GateResult) -> str:
 
 def tally(cases: Iterable[CaseResult]) -> str:
     counts = Counter(row.verdict for row in cases)
-    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])
+    nothing = "none decided: " if set(counts) == {Verdict.UNDECIDED} else ""
+    return nothing + ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])
 
 
 def case_row(row: CaseResult) -> tuple[str, ...]:

@@ -41,6 +41,11 @@ def conditions(era: Era) -> list[str]:
         f"{machine_line(era.machine.record)}: {how_many(launches, 'launch')} of {how_many(len(era.codes), 'commit')}, "
         f"{dates}"
     ]
+    if missing := sum(code.is_missing for code in era.codes):
+        lines.append(
+            f"git does not know {missing} of these commits, which have their records' dates and no subject; a shallow "
+            "clone learns of its own by `git fetch --unshallow`"
+        )
     if not era.has_sentinel:
         lines.append("these launches recorded no product beside their cases: drift of the machine is in the figures")
     elif era.spread_before is None or era.spread_after is None:

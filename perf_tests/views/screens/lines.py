@@ -4,6 +4,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from typing import TypeVar
 
 from perf_tests.audit.row_flags import FLAGS
+from perf_tests.identity import is_collective
 from perf_tests.records.record import OUTCOMES, Json
 
 DASH = "-"
@@ -17,8 +18,9 @@ Columns = dict[str, Callable[[T], str]]
 
 
 def result_lines(record: Json) -> list[str]:
-    """One row for each case: median, spread, throughput; then the cases without a timing, with their reasons."""
-    lines = _result_table(record["benchmarks"]) if record["benchmarks"] else []
+    """One row for each case that computes: median, spread, throughput; then flags, and cases without a timing."""
+    computing = [row for row in record["benchmarks"] if not is_collective(row["extra_info"])]
+    lines = _result_table(computing) if computing else []
     for row in record["benchmarks"]:
         for flag in row["extra_info"].get("flags", ()):
             rounds = row["extra_info"].get("suggested_warmup_rounds") if flag == "short_warmup" else None
@@ -81,7 +83,8 @@ def case_name(node_id: str) -> str:
 
 def printable(text: object) -> str:
     """Control characters and lone surrogates as spaces: a name from a file must not move a terminal's cursor."""
-    return "".join(character if character.isprintable() else " " for character in str(text))
+    words = str(text)
+    return words if words.isprintable() else "".join(one if one.isprintable() else " " for one in words)
 
 
 def shown(value: float | None, form: str) -> str:

@@ -10,8 +10,9 @@ from perf_tests.views.tables.case_columns import AXES, COLUMNS, SPEEDUP, Value
 from perf_tests.views.tables.cases import Row, case_rows
 
 FOR_PEOPLE = (
-    "size", "context_length", "head_dim", "sequence_length", "phase", "precision", "attention", "execution",
-    "checkpoint", "outcome", "median_seconds", "tokens_per_second", "tflops_per_second", "bound",
+    "size", "context_length", "head_dim", "sequence_length", "collective", "message_bytes", "world", "phase",
+    "precision", "attention", "execution", "checkpoint", "outcome", "median_seconds", "tokens_per_second",
+    "tflops_per_second", "bus_bytes_per_second", "bound",
 )  # fmt: skip
 """The columns that fit a page, where none are asked for; without those that are empty in every row."""
 

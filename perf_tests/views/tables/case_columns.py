@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-from perf_tests.identity import AttentionIdentity, LanguageModelIdentity
+from perf_tests.identity import FAMILIES
 from perf_tests.phases import PHASES
-from perf_tests.records.compare import median_interval
 from perf_tests.records.record import Json
 from perf_tests.views.tables.cells import Cell, finite, inside
 from perf_tests.views.tables.conditions import machine_name
@@ -88,13 +87,13 @@ def _of_state(name: str, moment: str, meaning: str) -> Column:
 
 def _end_of_interval(place: int) -> Callable[[Cell], object]:
     def of(cell: Cell) -> object:
-        interval = median_interval(cell.rounds, 0.95)
+        interval = cell.rounds.median_interval(0.95)
         return None if interval is None else interval[place]
 
     return of
 
 
-_NUMBERS = {field.name: int for family in (LanguageModelIdentity, AttentionIdentity)
+_NUMBERS = {field.name: int for family in FAMILIES
             for field in family.__dataclass_fields__.values() if "int" in str(field.type)}  # fmt: skip
 
 _MEANINGS = {
@@ -107,6 +106,10 @@ _MEANINGS = {
     "device": "`cpu` or `cuda`", "model_args": "arguments of a model of one's own",
     "model_digest": "of these arguments and of a configuration", "head_dim": "width of attention alone",
     "sequence_length": "tokens in a sequence of attention alone", "cache": "`cold` where caches are flushed each round",
+    "parallel": "how ranks share the model", "scaling": "`strong`: the ranks divide the batch; `weak`: each has one",
+    "world": "ranks", "nodes": "machines of the ranks", "backend": "`gloo` or `nccl`, which carries their bytes",
+    "collective": "exchange between ranks, without a model", "message_bytes": "of a collective, as asked for",
+    "dtype": "of a collective's message",
 }  # fmt: skip
 
 WHERE = (
@@ -152,8 +155,8 @@ TIMES = (
     _rounds("median_high_seconds", float, "upper end", _end_of_interval(1)),
     _rounds("mean_seconds", float, "of the rounds", lambda cell: cell.mean_seconds),
     _rounds("stddev_seconds", float, "with n - 1", lambda cell: cell.std_seconds),
-    _rounds("min_seconds", float, "fastest round", lambda cell: min(cell.rounds)),
-    _rounds("max_seconds", float, "slowest round", lambda cell: max(cell.rounds)),
+    _rounds("min_seconds", float, "fastest round", lambda cell: cell.rounds.ordered[0]),
+    _rounds("max_seconds", float, "slowest round", lambda cell: cell.rounds.ordered[-1]),
     _rounds("p95_seconds", float, "95th percentile, from 100 rounds on", lambda cell: cell.percentile_seconds.get(95)),
     _rounds("p99_seconds", float, "99th percentile, from 100 rounds on", lambda cell: cell.percentile_seconds.get(99)),
     _median_of("device_seconds", "device_median_seconds", "in the device's stream, median"),
@@ -179,6 +182,9 @@ RATES = (
     _of_case("launching_seconds", float, "predicted host time of its launches"),
     _of_case("bound", str, "`launch`, `compute` or `memory`"),
     _of_case("mfu", float, "model FLOPs utilisation against the datasheet"),
+    _of_case("exchanged_bytes", int, "of a collective, after what the ranks cannot divide is cut"),
+    _of_case("algorithm_bytes_per_second", float, "of a collective: exchanged_bytes over median_seconds"),
+    _of_case("bus_bytes_per_second", float, "of a collective: what a rank must send over median_seconds"),
 )
 
 COUNTERS = (

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from perf_tests.records.record import Json, identity_of
 from perf_tests.views.screens.lines import DASH
 from perf_tests.views.tables.case_columns import COLUMNS, SPEEDUP, Known, Value
-from perf_tests.views.tables.cells import PASSES, Cell, cells_of, pairs_along, pass_cells
+from perf_tests.views.tables.cells import PASSES, Cell, cells_of, collectives_of, pairs_along, pass_cells
 from perf_tests.views.tables.digits import significant
 from perf_tests.views.tables.table import Table
 
@@ -17,7 +17,7 @@ Row = dict[str, Value]
 
 
 def case_rows(record: Json, record_name: str, against: tuple[str, str] | None = None) -> list[Row]:
-    """A row for each case of the record, with every column; `against` is an axis and its value."""
+    """A row for each case of the record, with every column, collectives last; `against` is an axis and its value."""
     found: dict[str, dict[str, Json]] = {}
     passed: dict[str, Cell] = {}
     for extra_pass in PASSES:
@@ -25,7 +25,9 @@ def case_rows(record: Json, record_name: str, against: tuple[str, str] | None = 
             found.setdefault(_key(cell.identity), {})[extra_pass] = cell.info
             passed.setdefault(_key(cell.identity), Cell(cell.id, cell.identity, {}, outcome=NOT_TIMED))
     outcomes = {row["id"]: row for row in record["outcomes"]}
-    cells = [cell if cell.is_timed else _with_memory(cell, outcomes) for cell in cells_of(record)]
+    cells = [
+        cell if cell.is_timed else _with_memory(cell, outcomes) for cell in (*cells_of(record), *collectives_of(record))
+    ]
     to_be_timed = {_key(cell.identity) for cell in cells}
     cells += [cell for key, cell in passed.items() if key not in to_be_timed]
     knowns = [Known(cell, record, record_name, found.get(_key(cell.identity), {})) for cell in cells]

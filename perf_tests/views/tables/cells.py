@@ -6,12 +6,13 @@ In a cell of an extra pass `info` holds what the pass found; a case that it lost
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median, quantiles
+from functools import cached_property
 from typing import Any
 
-from perf_tests.identity import OF_A_PHASE, is_attention
+from perf_tests.identity import OF_A_PHASE, is_attention, is_collective
 from perf_tests.phases import label_of, place_of
 from perf_tests.records.record import OUTCOMES, Json, identity_of, timing_outcomes
+from perf_tests.records.times import Times
 from perf_tests.views.screens.lines import DASH, case_name
 
 PASSES = ("kernels", "memory", "warmup")
@@ -21,19 +22,17 @@ LABELS = ("Size", "Context", "Phase", "Precision", "Implementation")
 SHORT_OUTCOMES = {**OUTCOMES, "out_of_memory": "OOM"}
 """For a cell between figures."""
 
-PERCENTILES = (50, 95, 99)
-FEWEST_FOR_PERCENTILES = 100
-"""Rounds, so that one of them is above the 99th percentile."""
+NEVER_TIMED = Times()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Cell:
-    """One case of one run; `rounds` are seconds, empty for a case without a valid timing."""
+    """One case of one run; `rounds` are empty for a case without a valid timing."""
 
     id: str
     identity: Json
     info: Json
-    rounds: tuple[float, ...] = ()
+    rounds: Times = NEVER_TIMED
     outcome: str = ""
     reason: str = ""
 
@@ -47,27 +46,19 @@ class Cell:
 
     @property
     def median_seconds(self) -> float:
-        return median(self.rounds)
+        return self.rounds.median
 
     @property
     def mean_seconds(self) -> float:
-        return math.fsum(self.rounds) / len(self.rounds)
+        return self.rounds.mean
 
     @property
     def std_seconds(self) -> float | None:
-        """Standard deviation of the rounds, with n - 1; None for a single round."""
-        if len(self.rounds) < 2:
-            return None
-        mean = self.mean_seconds
-        return math.sqrt(math.fsum((seconds - mean) ** 2 for seconds in self.rounds) / (len(self.rounds) - 1))
+        return self.rounds.deviation
 
     @property
     def percentile_seconds(self) -> dict[int, float]:
-        """By percent, interpolated between rounds as by numpy's default; empty for fewer than 100 rounds."""
-        if len(self.rounds) < FEWEST_FOR_PERCENTILES:
-            return {}
-        cuts = quantiles(self.rounds, n=100, method="inclusive")
-        return {percent: cuts[percent - 1] for percent in PERCENTILES}
+        return self.rounds.percentiles
 
     def label(self, name: str) -> str:
         """An identity field as text; empty where it is null or missing."""
@@ -83,12 +74,12 @@ class Cell:
         found = self.info.get("flags")
         return list(map(str, found)) if isinstance(found, list) else []
 
-    @property
+    @cached_property
     def phase(self) -> str:
         """`forward` for attention's forward pass too."""
         return label_of(self.label("phase"))
 
-    @property
+    @cached_property
     def implementation(self) -> str:
         """How the same function is computed: attention, and the other axes where they are not the default."""
         parts = [self.label("attention")]
@@ -98,7 +89,20 @@ class Cell:
         ):  # fmt: skip
             if self.label(name) not in ("", default):
                 parts.append(words.format(self.label(name)))
-        return ", ".join(part for part in parts if part)
+        return ", ".join(part for part in (*parts, *self._sharing) if part)
+
+    @property
+    def _sharing(self) -> list[str]:
+        """How ranks share it, in words; none on one device."""
+        if not self.label("parallel"):
+            return []
+        bucket_bytes = self.number("bucket_bytes")
+        return [
+            f"{self.label('parallel')} on {self.label('world')} ranks",
+            "a batch each" if self.label("scaling") == "weak" else "",
+            "" if bucket_bytes is None else f"buckets of {bucket_bytes / 2**20:g} MiB",
+            "not resharded" if self.identity.get("reshard") is False else "",
+        ]
 
 
 def finite(value: object) -> float | None:
@@ -112,12 +116,21 @@ def finite(value: object) -> float | None:
 
 
 def cells_of(record: Json) -> list[Cell]:
-    """Every case of the record, by family, size, length, implementation, precision and phase."""
-    cells = [
-        Cell(row["fullname"], identity_of(row), row["extra_info"], tuple(row["stats"]["data"]))
+    """Every case of the record that computes, by family, size, length, implementation, precision and phase."""
+    return sorted((cell for cell in _cells(record) if not is_collective(cell.identity)), key=_order)
+
+
+def collectives_of(record: Json) -> list[Cell]:
+    """Every collective alone, in the order of the record: it computes nothing, so most tables leave it out."""
+    return [cell for cell in _cells(record) if is_collective(cell.identity)]
+
+
+def _cells(record: Json) -> list[Cell]:
+    timed = [
+        Cell(row["fullname"], identity_of(row), row["extra_info"], Times.of(row["stats"]["data"]))
         for row in record["benchmarks"]
     ]
-    return sorted([*cells, *map(_lost, timing_outcomes(record))], key=_order)
+    return [*timed, *map(_lost, timing_outcomes(record))]
 
 
 def _lost(row: Json) -> Cell:

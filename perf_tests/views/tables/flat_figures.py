@@ -185,8 +185,8 @@ def as_csv(rows: Sequence[Json], columns: Sequence[str]) -> str:
     """A header and a line for each row, quoted where needed; lone surrogates become question marks."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(map(_plain, columns))
-    writer.writerows([_plain(row[column]) for column in columns] for row in rows)
+    writer.writerow(map(no_formula, columns))
+    writer.writerows([no_formula(row[column]) for column in columns] for row in rows)
     return text.getvalue().encode("utf-8", "replace").decode()
 
 
@@ -199,7 +199,7 @@ def with_null(row: Json) -> Json:
     return {name: None if value == "" else value for name, value in row.items()}
 
 
-def _plain(value: object) -> object:
+def no_formula(value: object) -> object:
     """Text that a spreadsheet does not read as a formula."""
     starts_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
     return f"'{value}" if starts_formula and value != DASH else value

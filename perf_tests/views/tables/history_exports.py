@@ -10,6 +10,7 @@ from perf_tests.history.launches import Launch
 from perf_tests.history.series import Era
 from perf_tests.records.words import how_many
 from perf_tests.views.screens.lines import case_name, printable
+from perf_tests.views.tables.flat_figures import no_formula
 
 
 def otava(era: Era) -> str:
@@ -21,10 +22,10 @@ def otava(era: Era) -> str:
     cases = list(dict.fromkeys(one.case for one in era.series))
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["time", "commit", "record", *map(_name, cases)])
+    rows.writerow(["time", "commit", "record", *(no_formula(_name(case)) for case in cases)])
     for code in era.codes:
         for launch in code.launches:
-            labels = (_date(launch, code), printable(code.name), printable(launch.name))
+            labels = (_date(launch, code), no_formula(printable(code.name)), no_formula(printable(launch.name)))
             rows.writerow([*labels, *_seconds(launch, cases)])
     return text.getvalue()
 

@@ -3,11 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from perf_tests.records.times import FEWEST_FOR_PERCENTILES, PERCENTILES
 from perf_tests.views.screens.lines import DASH
 from perf_tests.views.tables.cells import (
-    FEWEST_FOR_PERCENTILES,
     LABELS,
-    PERCENTILES,
     SHORT_OUTCOMES,
     Cell,
     distinct,

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from perf_tests.views.screens.lines import DASH
 from perf_tests.views.tables.cells import distinct
@@ -20,6 +19,14 @@ class Figure:
     row: tuple[str, ...]
     column: str
     text: str
+    file: str = ""
+    """Where it comes from; several files with commas between them."""
+
+
+Labels = Sequence[str]
+"""What the labels of a row are, such as `Size`."""
+Figures = Callable[[Sources, Labels], Iterable[Figure]]
+"""Where the figures of rows with those labels come from; one without a text is none."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +37,6 @@ class Answer:
     """The names of a row's labels."""
     here: Sequence[Figure] = ()
     published: Sequence[Figure] = ()
-    files: Sequence[str] = ()
-    """Where the figures come from."""
     said: str = ""
     """A sentence made of the figures."""
 
@@ -39,24 +44,33 @@ class Answer:
     def is_known(self) -> bool:
         return bool(self.here or self.published)
 
+    @property
+    def files(self) -> list[str]:
+        """Where the figures come from, each file once."""
+        named = (figure.file for figure in (*self.here, *self.published) if figure.file)
+        return distinct(file for files in named for file in files.split(", "))
+
 
 @dataclass(frozen=True)
 class Question:
+    """A row of its section."""
+
     asked: str
     command: str
     """Measures the cases of the answer and no others."""
     why: str
-    answer: Callable[[Sources], Answer]
+    labels: tuple[str, ...]
+    here: Sequence[Figures]
+    published: Sequence[Figures] = ()
+    said: Callable[[Sequence[Figure], Sequence[Figure]], str] | None = None
+    """Makes a sentence of our figures and the published ones."""
 
-
-def question(asked: str, command: str, why: str) -> Callable[[Callable[[Sources], Answer]], Question]:
-    """Decorates the function that answers it."""
-    return partial(Question, asked, command, why)
-
-
-def files_of(found: Iterable[str]) -> list[str]:
-    """Each file once, in order."""
-    return distinct(name for name in found if name)
+    def answer(self, sources: Sources) -> Answer:
+        here, published = (
+            [figure for figures in of for figure in figures(sources, self.labels) if figure.text]
+            for of in (self.here, self.published)
+        )
+        return Answer(self.labels, here, published, self.said(here, published) if self.said else "")
 
 
 def table_of(answer: Answer) -> Table | None:

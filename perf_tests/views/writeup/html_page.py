@@ -8,6 +8,7 @@ from perf_tests.views.writeup.sources import Sources
 
 OWN_STYLE = """
 .command { margin: 4px 0; padding: 6px 10px; background: var(--panel); border-radius: 4px; overflow-wrap: anywhere; }
+.command span { white-space: nowrap; }
 .unknown { color: var(--faint); }
 .scroll { max-height: none; }
 th { min-width: 6.5rem; }
@@ -41,7 +42,8 @@ def html_page(sources: Sources) -> str:
 
 def _entry(entry: Entry, anchor: str) -> str:
     shown = table(entry.table, anchor) if entry.table else paragraph(UNKNOWN, "unknown")
-    asked, command = text(entry.question.asked), text(entry.question.command)
+    asked = text(entry.question.asked)
+    command = " ".join(f"<span>{text(word)}</span>" for word in entry.question.command.split())
     return (
         f'<section id="{anchor}"><h3>{asked}</h3><p class="command"><code>{command}</code></p>{shown}'
         f"{''.join(map(paragraph, entry.sentences))}{notes(entry.origin)}</section>"

@@ -8,6 +8,7 @@ from perf_tests.records.record import Json
 from perf_tests.views.tables.table import Table, in_markdown, pipe_table
 from perf_tests.views.writeup import (
     attention,
+    exercises,
     fused,
     memory,
     precision,
@@ -30,7 +31,7 @@ UNKNOWN = "Not recorded on this machine; the command records it."
 SECTIONS = {
     section.TITLE: section.QUESTIONS
     for section in (
-        timing, step, warmup, profile, products, regions, precision, memory, tensors, attention, fused,
+        timing, step, warmup, profile, products, regions, precision, exercises, memory, tensors, attention, fused,
     )
 }  # fmt: skip
 """Files of questions, in the order of the course."""

@@ -1,20 +1,33 @@
-"""Where the time goes: kernels, matrix products, the softmax, regions, gaps, and the profiler against the clock."""
+"""Where the time goes: kernels and their kinds, gaps, and the profiler against the clock."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from perf_tests.records.record import Json
 from perf_tests.views.tables.cells import Cell, finite, inside, rows_in
-from perf_tests.views.tables.digits import significant
 from perf_tests.views.writeup import published
-from perf_tests.views.writeup.answer import HERE, Answer, Figure, files_of, question
+from perf_tests.views.writeup.answer import HERE, Figure, Figures, Labels, Question
+from perf_tests.views.writeup.published import E2E, KERNELS, is_warm, of_table, time_text
+from perf_tests.views.writeup.recorded import (
+    Cases,
+    count,
+    in_digits,
+    item,
+    number,
+    of_cases,
+    of_items,
+    percent,
+    plain,
+    share,
+)
 from perf_tests.views.writeup.sources import Found, Sources
-from perf_tests.views.writeup.timing import E2E, SIZE_CONTEXT, place, plain
+from perf_tests.views.writeup.timing import PLACE
 
 TITLE = "Profile"
 TOP = 3
 NAME_CHARACTERS = 60
-KERNELS = "published/kernels.csv"
+PASSES = ("forward", "backward", "full_step")
+WHOSE = ("Whose", "Case", "Kernel")
 PUBLISHED_KINDS = {
     "elementwise + vectorized elementwise kernels": "elementwise",
     "reduce kernels (norm and softmax)": "reduction",
@@ -23,236 +36,186 @@ PUBLISHED_KINDS = {
 }
 """What write-ups call kernels, and the kind here."""
 MEMORY_OPERATIONS = "CUDA HW memory operations share of device time"
-GAPS = ("gap between kernels", "gap between CUDA API calls")
+GAPS = {"idle_gaps": "gap between kernels", "api_gaps": "gap between CUDA API calls"}
 
 
 def command(*phases: str, precision: str = "fp32") -> str:
     return f"pytest perf_tests/test_kernels.py --kernels --phase {','.join(phases)} --precision {precision}"
 
 
-def traced(sources: Sources, *phases: str, precision: str = "fp32") -> list[Found]:
-    return sources.passed("kernels", plain(*phases, precision=precision))
+def traced(*phases: str, precision: Sequence[str] = ("fp32",)) -> Cases:
+    """Smallest case first."""
+    fits = plain(*phases, precision=precision)
+    return lambda sources: sorted(sources.passed("kernels", fits), key=lambda one: _work(one.cell))
 
 
-def first_traced(sources: Sources, *phases: str) -> list[Found]:
+def first_traced(*phases: str) -> Cases:
     """Of each phase the smallest case."""
-    found: dict[str, Found] = {}
-    for one in traced(sources, *phases):
-        kept = found.get(one.cell.phase)
-        if kept is None or _work(one.cell) < _work(kept.cell):
-            found[one.cell.phase] = one
-    return [found[phase] for phase in phases if phase in found]
+
+    def cases(sources: Sources) -> list[Found]:
+        first: dict[str, Found] = {}
+        for one in traced(*phases)(sources):
+            first.setdefault(one.cell.phase, one)
+        return [first[phase] for phase in phases if phase in first]
+
+    return cases
 
 
 def _work(cell: Cell) -> tuple[float, float]:
     return cell.number("d_model") or 0.0, cell.number("context_length") or 0.0
 
 
-def name_of(cell: Cell) -> str:
-    return f"{cell.label('size')} {cell.label('context_length')}"
+def _profiled_over_timed(cell: Cell) -> str:
+    profiled, timed = cell.number("wall_seconds"), cell.number("plain_wall_seconds")
+    return in_digits(profiled / timed, digits=3) if profiled and timed else ""
 
 
-def percent(share: float | None) -> str:
-    return "" if share is None else f"{share:.1%}"
-
-
-def files_with(found: Sequence[Found], *others: str) -> list[str]:
-    return files_of([*(one.file for one in found), *others])
-
-
-@question(
-    "Does the profiler agree with the clock?",
-    command("forward", "backward", "full_step"),
-    "A profiler adds its overhead to each launch, so shares come from it and times from the clock.",
-)
-def profiler_and_clock(sources: Sources) -> Answer:
-    found = traced(sources)
-    here = []
-    for one in found:
-        under, plain_seconds = (finite(one.cell.info.get(name)) for name in ("wall_seconds", "plain_wall_seconds"))
-        if under and plain_seconds:
-            row = (*place(one.cell), one.cell.phase)
-            here.append(Figure(row, "here: profiled (ms)", significant(under * 1e3)))
-            here.append(Figure(row, "here: profiled / timed", significant(under / plain_seconds, 3)))
-    rows = published.warmed_up(sources, phase="forward", precision="fp32")
+def _published_profiled(sources: Sources, labels: Labels) -> Iterator[Figure]:
+    """Times under a profiler, which have one round, and those of the same model without."""
+    rows = published.matching(sources.published(E2E), is_warm, phase="forward", precision="fp32")
     profiled = {(row["source"], row["gpu"], row["size"]) for row in rows if row["n_measured"] == "1"}
-    others = [
-        Figure(
-            (published.label(row, "size"), published.label(row, "context"), "forward"),
-            published.column(row, "ms", "profiled" if row["n_measured"] == "1" else "timed"), published.time_text(row),
-        )
-        for row in rows
-        if (row["source"], row["gpu"], row["size"]) in profiled
-    ]  # fmt: skip
-    return Answer((*SIZE_CONTEXT, "Phase"), here, others, files_with(found, E2E))
+    for row in rows:
+        if (row["source"], row["gpu"], row["size"]) in profiled:
+            head = published.column(row, "ms", "profiled" if row["n_measured"] == "1" else "timed")
+            yield Figure(published.place(row, labels), head, time_text(row), f"published/{E2E}")
 
 
-WHOSE_KERNEL = ("Whose", "Case", "Kernel")
+def kernel_name(row: Mapping[str, object]) -> str:
+    return str(row.get("kernel") or row.get("name"))[:NAME_CHARACTERS]
 
 
-def _top_kernels(sources: Sources, phase: str, fits: Callable[[Json], bool]) -> Answer:
-    found = first_traced(sources, phase)
-    here = []
-    for one in found:
-        for kernel in islice(filter(fits, rows_in(one.cell.info, "kernels")), TOP):
-            row = (HERE, name_of(one.cell), str(kernel.get("name"))[:NAME_CHARACTERS])
-            calls, mean = (finite(kernel.get(name)) or 0.0 for name in ("calls", "mean_seconds"))
-            share = percent(finite(kernel.get("share")))
-            here += _row_of(row, f"{calls:g}", significant(mean * 1e6), share)
-    return Answer(WHOSE_KERNEL, here, _published_kernels(sources, phase, fits), files_with(found, KERNELS))
+OfKernel = Callable[[Mapping[str, object]], bool]
 
 
-def _row_of(row: tuple[str, ...], calls: str, mean: str, share: str) -> list[Figure]:
-    texts = {"calls": calls, "mean (us)": mean, "of kernel time": share}
-    return [Figure(row, column, text) for column, text in texts.items() if text]
-
-
-def _published_kernels(sources: Sources, phase: str, fits: Callable[[Json], bool]) -> list[Figure]:
-    figures = []
-    for row in published.matching(sources.published("kernels.csv"), scope=phase):
-        is_listed = not row["kernel"].startswith(("ALL", "gap", "CUDA"))
-        kind = "matrix product" if "gemm" in row["kernel"] else "other"
-        if is_listed and fits({"kind": kind}):
-            case = f"{row['size'] or published.NOT_STATED} {row['context']}".strip()
-            name = (published.column(row), case, row["kernel"][:NAME_CHARACTERS])
-            share = row["pct_of_gpu_time"]
-            figures += _row_of(name, row["calls"], row["avg_us"], f"{share}%" if share else "")
-    return figures
-
-
-def _any_kernel(_: Json) -> bool:
+def _is_any(_: Mapping[str, object]) -> bool:
     return True
 
 
-def _no_product(kernel: Json) -> bool:
-    return kernel.get("kind") != "matrix product"
+def _is_no_product(row: Mapping[str, object]) -> bool:
+    return row.get("kind") != "matrix product" and "gemm" not in kernel_name(row)
 
 
-@question(
-    "Which kernel takes most of a forward pass, and how often is it called?",
-    command("forward"),
-    "Nearly all FLOPs are those of the linear layers, whose products share one kernel or a few.",
-)
-def top_of_forward(sources: Sources) -> Answer:
-    return _top_kernels(sources, "forward", _any_kernel)
+def is_product(row: published.Row) -> bool:
+    return published.is_write_up(row) and not _is_no_product(row)
 
 
-@question(
-    "And of a backward pass?",
-    command("backward"),
-    "Products again, with one operand or the other transposed, which a GPU's library may give another kernel.",
-)
-def top_of_backward(sources: Sources) -> Answer:
-    return _top_kernels(sources, "backward", _any_kernel)
+def _kernels(cell: Cell) -> Iterator[Json]:
+    return ({**row, "kernel": kernel_name(row), "whose": HERE} for row in rows_in(cell.info, "kernels"))
 
 
-@question(
-    "Does the same kernel take most in the forward pass and in the whole step?",
-    command("forward", "backward", "full_step"),
-    "On a CPU every product is one operator; on a GPU the layout of the operands chooses the kernel.",
-)
-def same_kernel(sources: Sources) -> Answer:
-    found = first_traced(sources, "forward", "backward", "full_step")
-    tops = {one.cell.phase: next(rows_in(one.cell.info, "kernels"), {}) for one in found}
-    names = {str(kernel.get("name")) for kernel in tops.values()}
-    here = [Figure((phase,), "here", str(kernel.get("name"))[:NAME_CHARACTERS]) for phase, kernel in tops.items()]
-    said = "" if len(tops) < 2 else "Here it is the same." if len(names) == 1 else "Here they differ."
-    rows = [row for row in sources.published("kernels.csv") if published.is_write_up(row) and "gemm" in row["kernel"]]
-    others = [Figure((row["scope"],), published.column(row), row["kernel"][:NAME_CHARACTERS]) for row in rows]
-    return Answer(("Pass",), here, others, files_with(found, KERNELS), said)
+def _top_kernels(phase: str, fits: OfKernel = _is_any) -> tuple[list[Figures], list[Figures]]:
+    """The kernels with most of the time: ours, and theirs."""
+    columns = {"calls": count("calls"), "mean (us)": item("mean_seconds", 1e6), "of kernel time": share("share")}
+    ours = of_items(traced(phase), lambda cell: islice(filter(fits, _kernels(cell)), TOP), columns)
+
+    def theirs(sources: Sources, _: Labels) -> Iterator[Figure]:
+        for row in filter(fits, published.matching(sources.published(KERNELS), scope=phase)):
+            if not row["kernel"].startswith(("ALL", "gap", "CUDA")):
+                case = f"{published.label(row, 'size')} {row['context']}".strip()
+                place = (published.column(row), case, kernel_name(row))
+                for column, text in (
+                    ("calls", row["calls"]),
+                    ("mean (us)", row["avg_us"]),
+                    ("of kernel time", share_of(row)),
+                ):
+                    yield Figure(place, column, text, f"published/{KERNELS}")
+
+    return [ours], [theirs]
 
 
-@question(
-    "Which kernels besides matrix products take time in a forward pass?",
-    command("forward"),
-    "Norms, rotations, masks and activations read and write whole tensors with few FLOPs.",
-)
-def besides_products(sources: Sources) -> Answer:
-    return _top_kernels(sources, "forward", _no_product)
+def _same(here: Sequence[Figure], _: Sequence[Figure]) -> str:
+    names = {figure.text for figure in here}
+    return "" if len(here) < 2 else "Here it is the same." if len(names) == 1 else "Here they differ."
 
 
-@question(
-    "How is a pass divided among kinds of kernels?",
-    command("forward", "backward", "full_step"),
-    "Written out op by op, one formula is many elementwise kernels; fusing removes their traffic and not the products.",
-)
-def kinds(sources: Sources) -> Answer:
-    found = first_traced(sources, "forward", "backward", "full_step")
-    here = [
-        Figure(
-            (one.cell.phase, str(kind.get("kind"))),
-            f"here, {name_of(one.cell)}",
-            percent(finite(kind.get("share_of_kernel_time"))),
-        )
-        for one in found
-        for kind in rows_in(one.cell.info, "kinds")
-    ]
-    rows = published.matching(sources.published("kernels.csv"), kernel=tuple(PUBLISHED_KINDS))
-    others = [
-        Figure(
-            (row["scope"], PUBLISHED_KINDS[row["kernel"]]),
-            published.column(row, "", row["kernel"]),
-            f"{row['pct_of_gpu_time']}%",
-        )
-        for row in rows
-    ]
-    return Answer(("Pass", "Kind"), here, others, files_with(found, KERNELS))
+def _gaps(cell: Cell) -> Iterator[Json]:
+    return ({"gap": name, **inside(cell.info, field)} for field, name in GAPS.items())
 
 
-@question(
-    "How long does the device wait between kernels?",
-    command("forward"),
-    "A gap is the host's time for a launch where kernels are shorter than it.",
-)
-def gaps(sources: Sources) -> Answer:
-    found = first_traced(sources, "forward")
-    here = []
-    for one in found:
-        for field, name in (("idle_gaps", GAPS[0]), ("api_gaps", GAPS[1])):
-            spread = inside(one.cell.info, field)
-            for what in ("median", "p95", "max"):
-                seconds = finite(spread.get(f"{what}_seconds"))
-                if seconds is not None:
-                    here.append(
-                        Figure((name,), f"here, {name_of(one.cell)}: {what} (us)", significant(seconds * 1e6, 3))
-                    )
-    rows = published.matching(sources.published("kernels.csv"), kernel=GAPS)
-    others = [Figure((row["kernel"],), published.column(row, "us"), row["avg_us"]) for row in rows]
-    return Answer(("Gap",), here, others, files_with(found, KERNELS))
+def _copies(cell: Cell) -> str:
+    return percent(sum(finite(row.get("share_of_wall")) or 0.0 for row in rows_in(cell.info, "memory_operations")))
 
 
-@question(
-    "What share are copies between memories?",
-    command("forward", "full_step"),
-    "Weights and activations stay where they are; only a batch is copied, and nothing on a CPU.",
-)
-def copies(sources: Sources) -> Answer:
-    found = first_traced(sources, "forward", "full_step")
-    here = [
-        Figure(
-            (one.cell.phase,),
-            f"here, {name_of(one.cell)}",
-            percent(
-                sum(finite(row.get("share_of_wall")) or 0.0 for row in rows_in(one.cell.info, "memory_operations"))
-            ),
-        )
-        for one in found
-    ]
-    rows = published.matching(sources.published("kernels.csv"), kernel=MEMORY_OPERATIONS)
-    others = [
-        Figure((row["scope"].replace("full pass", "full_step"),), published.column(row), f"{row['pct_of_gpu_time']}%")
-        for row in rows
-    ]
-    return Answer(("Pass",), here, others, files_with(found, KERNELS))
+def share_of(row: published.Row) -> str:
+    return row["pct_of_gpu_time"] and f"{row['pct_of_gpu_time']}%"
+
+
+def listed(name: str) -> Callable[[Cell], Iterable[Json]]:
+    """The rows of a pass under that name."""
+    return lambda cell: rows_in(cell.info, name)
 
 
 QUESTIONS = (
-    profiler_and_clock,
-    top_of_forward,
-    top_of_backward,
-    same_kernel,
-    besides_products,
-    kinds,
-    gaps,
-    copies,
-)
+    Question(
+        "Does the profiler agree with the clock?",
+        command(*PASSES),
+        "A profiler adds its overhead to each launch, so shares come from it and times from the clock.",
+        (*PLACE, "Phase"),
+        [
+            of_cases(traced(), {
+                "here: profiled (ms)": number("wall_seconds", 1e3), "here: profiled / timed": _profiled_over_timed,
+            })
+        ],
+        [_published_profiled],
+    ),
+    Question(
+        "Which kernel takes most of a forward pass, and how often is it called?",
+        command("forward"),
+        "Nearly all FLOPs are those of the linear layers, whose products share one kernel or a few.",
+        WHOSE, *_top_kernels("forward"),
+    ),
+    Question(
+        "And of a backward pass?",
+        command("backward"),
+        "Products again, with one operand or the other transposed, which a GPU's library may give another kernel.",
+        WHOSE, *_top_kernels("backward"),
+    ),
+    Question(
+        "Does the same kernel take most in the forward pass and in the whole step?",
+        command(*PASSES),
+        "On a CPU every product is one operator; on a GPU the layout of the operands chooses the kernel.",
+        ("Pass",),
+        [of_cases(traced(*PASSES), {"here": lambda cell: next(map(kernel_name, _kernels(cell)), "")})],
+        [of_table(KERNELS, kernel_name, fits=is_product)],
+        _same,
+    ),
+    Question(
+        "Which kernels besides matrix products take time in a forward pass?",
+        command("forward"),
+        "Norms, rotations, masks and activations read and write whole tensors with few FLOPs.",
+        WHOSE, *_top_kernels("forward", _is_no_product),
+    ),
+    Question(
+        "How is a pass divided among kinds of kernels?",
+        command(*PASSES),
+        "Written out op by op, one formula is many elementwise kernels; fusing removes their traffic and not the "
+        "products.",
+        ("Pass", "Kind"),
+        [of_items(traced(*PASSES), listed("kinds"), {"here, {case}": share("share_of_kernel_time")})],
+        [
+            of_table(KERNELS, share_of, "", name, row=("Pass", kind), kernel=name)
+            for name, kind in PUBLISHED_KINDS.items()
+        ],
+    ),
+    Question(
+        "How long does the device wait between kernels?",
+        command("forward"),
+        "A gap is the host's time for a launch where kernels are shorter than it.",
+        ("Gap",),
+        [
+            of_items(traced("forward"), _gaps, {
+                f"here, {{case}}: {what} (us)": item(f"{what}_seconds", 1e6, 3) for what in ("median", "p95", "max")
+            })
+        ],
+        [of_table(KERNELS, "avg_us", "us", row=("kernel",), kernel=tuple(GAPS.values()))],
+    ),
+    Question(
+        "What share are copies between memories?",
+        command("forward", "full_step"),
+        "A pass copies only its batch, and on a CPU nothing; a profiler's memory operations include fills and "
+        "copies on the device.",
+        ("Pass",),
+        [of_cases(traced("forward", "full_step"), {"here, {case}": _copies})],
+        [of_table(KERNELS, share_of, kernel=MEMORY_OPERATIONS)],
+    ),
+)  # fmt: skip

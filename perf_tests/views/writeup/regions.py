@@ -1,92 +1,85 @@
 """Which part of the model the time is in: regions, kinds of kernels in each, and the optimizer."""
 
+from collections.abc import Iterator
+
 from perf_tests.records.record import Json
-from perf_tests.views.tables.cells import finite, inside, rows_in
-from perf_tests.views.writeup import published
-from perf_tests.views.writeup.answer import Answer, Figure, files_of, question
-from perf_tests.views.writeup.profile import KERNELS, command, first_traced, name_of, percent
-from perf_tests.views.writeup.sources import Sources
+from perf_tests.views.tables.cells import Cell, finite, inside, rows_in
+from perf_tests.views.writeup.answer import Question
+from perf_tests.views.writeup.profile import command, first_traced, share_of
+from perf_tests.views.writeup.published import KERNELS, of_table
+from perf_tests.views.writeup.recorded import count, of_items, share
 
 TITLE = "Regions"
 REGION = ("Direction", "Region")
+DIRECTIONS = FORWARD, BACKWARD, UPDATE = ("forward", "backward", "update")
+WHOLE = "whole pass"
+STEP = first_traced("full_step")
+
+
+def _regions(cell: Cell) -> list[Json]:
+    """In the order of a step."""
+    found = [{**row, "direction": _direction(row)} for row in rows_in(cell.info, "regions")]
+    return sorted(found, key=lambda row: DIRECTIONS.index(row["direction"]))
 
 
 def _direction(row: Json) -> str:
     if str(row.get("region")).startswith("optimizer"):
-        return "update"
-    return "backward" if row.get("is_backward") is True else "forward"
+        return UPDATE
+    return BACKWARD if row.get("is_backward") is True else FORWARD
 
 
-@question(
-    "Which part of the model takes the time of a step?",
-    command("full_step"),
-    "The feed-forward layers have most of the weights, so most of the FLOPs in both directions.",
-)
-def regions(sources: Sources) -> Answer:
-    found = first_traced(sources, "full_step")
-    here = [
-        Figure(
-            (_direction(row), str(row.get("region"))),
-            f"here, {name_of(one.cell)}: of kernel time",
-            percent(finite(row.get("share_of_kernel_time"))),
-        )
-        for one in found
-        for row in rows_in(one.cell.info, "regions")
-        if " / " not in str(row.get("region"))
-    ]
-    return Answer(REGION, here, files=files_of(one.file for one in found))
+def _outer(cell: Cell) -> Iterator[Json]:
+    return (row for row in _regions(cell) if " / " not in str(row.get("region")))
 
 
-@question(
-    "Which kinds of kernels are in each region?",
-    command("full_step"),
-    "The backward pass of SwiGLU has two elementwise products and a sigmoid's derivative on its widest tensors.",
-)
-def kinds_by_region(sources: Sources) -> Answer:
-    """Shares of the region's own kernel time."""
-    found = first_traced(sources, "full_step")
-    here = []
-    for one in found:
-        for row in rows_in(one.cell.info, "regions"):
-            whole = finite(row.get("seconds"))
-            for kind, seconds in inside(row, "seconds_by_kind").items():
-                if whole and finite(seconds) is not None:
-                    share = percent((finite(seconds) or 0.0) / whole)
-                    here.append(
-                        Figure((_direction(row), str(row.get("region"))), f"here, {name_of(one.cell)}: {kind}", share)
-                    )
-    rows = published.matching(sources.published("kernels.csv"), scope="backward", kernel="elementwise_kernel")
-    others = [
-        Figure(("backward", "whole pass"), published.column(row, "", "elementwise"), f"{row['pct_of_gpu_time']}%")
-        for row in rows
-    ]
-    return Answer(REGION, here, others, files_of([*(one.file for one in found if here), KERNELS]))
+def _kinds(cell: Cell) -> Iterator[Json]:
+    """Each region's kinds, with the share of its own kernel time."""
+    for row in _regions(cell):
+        whole = finite(row.get("seconds"))
+        for kind, seconds in inside(row, "seconds_by_kind").items():
+            known = finite(seconds)
+            if whole and known is not None:
+                yield {**row, "kind": kind, "share": known / whole}
 
 
-@question(
-    "What does the optimizer add to a step?",
-    command("full_step"),
-    "Clipping reads every gradient once more, and the update reads and writes four tensors of the weights' size.",
-)
-def optimizer_regions(sources: Sources) -> Answer:
-    found = first_traced(sources, "full_step")
-    here = []
-    for one in found:
-        for row in rows_in(one.cell.info, "regions"):
-            name = str(row.get("region"))
-            if name.startswith("optimizer"):
-                where = (name,)
-                here.append(
-                    Figure(where, f"here, {name_of(one.cell)}: launches", f"{finite(row.get('launches')) or 0:g}")
-                )
-                here.append(
-                    Figure(
-                        where,
-                        f"here, {name_of(one.cell)}: of kernel time",
-                        percent(finite(row.get("share_of_kernel_time"))),
-                    )
-                )
-    return Answer(("Region",), here, files=files_of(one.file for one in found))
+def _whole_pass(cell: Cell) -> Iterator[Json]:
+    for row in rows_in(cell.info, "kinds"):
+        yield {**row, "direction": cell.phase, "region": WHOLE, "share": row.get("share_of_kernel_time")}
 
 
-QUESTIONS = (regions, kinds_by_region, optimizer_regions)
+def _update(cell: Cell) -> Iterator[Json]:
+    return (row for row in _regions(cell) if row["direction"] == UPDATE)
+
+
+QUESTIONS = (
+    Question(
+        "Which part of the model takes the time of a step?",
+        command("full_step"),
+        "The feed-forward layers have most of the weights, so most of the FLOPs in both directions.",
+        REGION, [of_items(STEP, _outer, {"here, {case}: of kernel time": share("share_of_kernel_time")})],
+    ),
+    Question(
+        "Which kinds of kernels are in each region?",
+        command("backward", "full_step"),
+        "The backward pass of SwiGLU has two elementwise products and a sigmoid's derivative on its widest tensors.",
+        REGION,
+        [
+            of_items(cases, items, {"here, {case}: {item[kind]}": share("share")})
+            for cases, items in ((STEP, _kinds), (first_traced(BACKWARD), _whole_pass))
+        ],
+        [of_table(
+            KERNELS, share_of, "", "elementwise", row=(BACKWARD, WHOLE), scope=BACKWARD,
+            kernel="elementwise_kernel",
+        )],
+    ),
+    Question(
+        "What does the optimizer add to a step?",
+        command("full_step"),
+        "Clipping reads every gradient once more, and the update reads four tensors of the weights' size and writes "
+        "three.",
+        ("Region",),
+        [of_items(STEP, _update, {
+            "here, {case}: launches": count("launches"), "here, {case}: of kernel time": share("share_of_kernel_time"),
+        })],
+    ),
+)  # fmt: skip

@@ -68,8 +68,11 @@ class Sources:
 
     def passed(self, name: str, fits: Callable[[Cell], object] = bool) -> list[Found]:
         """Of each case the newest result of that pass."""
-        found = self._cells(lambda data: [cell for cell in pass_cells(data, name) if not cell.outcome])
-        return list(_newest_of_each(found, fits))
+        return [one for one in self.passed_or_lost(name, fits) if not one.cell.outcome]
+
+    def passed_or_lost(self, name: str, fits: Callable[[Cell], object] = bool) -> list[Found]:
+        """The same with cases of which the pass has an outcome instead, such as too little memory."""
+        return list(_newest_of_each(self._cells(lambda data: pass_cells(data, name)), fits))
 
     def pairs(self, axis: str, base: str, other: str, fits: Callable[[Cell], object] = bool) -> list[Pair]:
         """Timed cases that differ along one axis alone, each pair from one record, the newest that has it."""
@@ -122,11 +125,12 @@ def _table(path: Path) -> tuple[Mapping[str, str], ...]:
 
 
 def _newest_of_each(found: Iterable[Found], fits: Callable[[Cell], object]) -> Iterable[Found]:
-    """A case is its test and its identity; a timing goes before an outcome without one."""
+    """A case is its test and its identity without nulls, which an older record lacks; a timing goes before none."""
     newest: dict[str, Found] = {}
     for one in found:
         if fits(one.cell):
-            key = f"{one.cell.id} {one.cell.identity}"
+            known = {name: value for name, value in one.cell.identity.items() if value is not None}
+            key = f"{one.cell.id} {known}"
             if key not in newest or (newest[key].cell.outcome and not one.cell.outcome):
                 newest[key] = one
     return newest.values()

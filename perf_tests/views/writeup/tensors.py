@@ -1,108 +1,31 @@
 """Single tensors, the lines that make them, and one block: what it saves, its gradients, its checkpoint."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from operator import itemgetter
 
 from perf_tests.limits.least_work import FLOAT32_BYTES
+from perf_tests.records.record import Json
 from perf_tests.views.tables.cells import Cell, finite, rows_in
 from perf_tests.views.tables.digits import MIB, significant
-from perf_tests.views.writeup import published
-from perf_tests.views.writeup.answer import Answer, Figure, files_of, question
-from perf_tests.views.writeup.memory import BATCH, CHECKPOINT, COUNTING, COURSE_SIZE, MEMORY, predict
-from perf_tests.views.writeup.published import SAID
-from perf_tests.views.writeup.sources import CONTEXTS, Shape, Sources
-from perf_tests.views.writeup.timing import SIZE_CONTEXT, place, plain
+from perf_tests.views.writeup.answer import Figure, Figures, Labels, Question
+from perf_tests.views.writeup.counted import SHAPES, mebibytes, of_shapes
+from perf_tests.views.writeup.memory import COUNTING, COURSE_SIZE, of_peaks, predict
+from perf_tests.views.writeup.published import MEMORY, NOT_STATED, SAID, of_answers, of_table
+from perf_tests.views.writeup.recorded import item, of_cases, of_items, passed, plain, share
+from perf_tests.views.writeup.sources import Shape, Sources
+from perf_tests.views.writeup.timing import PLACE
 
 TITLE = "Tensors and blocks"
+BATCH = 4
 COMMAND = "pytest perf_tests/test_memory.py --memory --phase forward --precision fp32"
+FORWARD = passed("memory", plain("forward"))
+CHECKPOINTS = of_peaks("full_step_peak:checkpoint group", digits=2)
+MOST = 5
 
 
-@question(
-    "How large is one tensor of the residual stream?",
-    "pytest perf_tests/test_memory.py --memory --phase forward --precision fp32",
-    "Batch times context times width numbers of four bytes; it is float32 under autocast too.",
-)
-def residual(sources: Sources) -> Answer:
-    shapes = sources.shapes.items()
-    here = [
-        Figure(
-            (size, str(context)),
-            "here: closed form (MiB)",
-            f"{BATCH * context * shape.d_model * FLOAT32_BYTES / MIB:g}",
-        )
-        for size, shape in shapes
-        for context in CONTEXTS
-    ]
-    found = sources.passed("memory", plain("forward"))
-    here += [
-        Figure((one.cell.label("size"), one.cell.label("context_length")), "here: recorded (MiB)", f"{value / MIB:g}")
-        for one in found
-        if (value := finite(one.cell.info.get("residual_tensor_bytes"))) is not None
-    ]
-    others = [
-        Figure((COURSE_SIZE, row["item"]), f"{published.source_of(row)} {row['column']}", row["value"])
-        for row in published.said(sources, "residual")
-    ]
-    return Answer(
-        SIZE_CONTEXT, here, others, files=files_of(["published/e2e_timing.csv", SAID, *(one.file for one in found)])
-    )
-
-
-def _blocks(sources: Sources, is_residual: bool) -> list[Figure]:
-    figures = []
-    for block in sources.played.blocks:
-        if block.is_residual == is_residual:
-            row = (block.size, str(block.context), block.line)
-            figures += [
-                Figure(row, "here: one (MiB)", significant(block.bytes / MIB)),
-                Figure(row, "here: made", f"{block.count}"),
-            ]
-    return figures
-
-
-@question(
-    "Which line of code makes a tensor of the residual stream?",
-    "python -m perf_tests writeup",
-    "Each block adds twice to the stream, after attention and after the feed-forward layer.",
-)
-def residual_line(sources: Sources) -> Answer:
-    others = [
-        Figure((COURSE_SIZE, "not stated", row["item"]), published.source_of(row), row["value"])
-        for row in published.said(sources, "residual_line")
-    ]
-    return Answer((*SIZE_CONTEXT, "Line"), _blocks(sources, True), others, (COUNTING, SAID))
-
-
-@question(
-    "Which allocations of a forward pass are the largest, and where are they made?",
-    predict("512", "--json"),
-    "At short contexts the feed-forward tensors, at long ones the scores of attention.",
-)
-def largest(sources: Sources) -> Answer:
-    rows = published.matching(sources.published("memory.csv"), bool, mode="largest_allocation", size=COURSE_SIZE)
-    others = [
-        Figure((row["size"], row["context"], "not stated"), published.column(row, row["unit"]), row["value"])
-        for row in rows
-    ]
-    return Answer((*SIZE_CONTEXT, "Line"), _blocks(sources, False), others, (COUNTING, MEMORY))
-
-
-@question(
-    "Which tensor is larger, the scores or the feed-forward's?",
-    predict("512"),
-    "Scores have heads times context numbers for each token, the other its width; so the context decides.",
-)
-def crossover_of_tensors(sources: Sources) -> Answer:
-    here = []
-    for size, shape in sources.shapes.items():
-        unit = BATCH * FLOAT32_BYTES / MIB
-        for context in CONTEXTS:
-            row = (size, str(context))
-            here += [
-                Figure(row, "here: scores (MiB)", f"{unit * shape.num_heads * context**2:g}"),
-                Figure(row, "here: feed-forward (MiB)", f"{unit * shape.d_ff * context:g}"),
-                Figure(row, "here: equal at context", f"{crossover(shape):g}"),
-            ]
-    return Answer(SIZE_CONTEXT, here, files=("published/e2e_timing.csv",))
+def _tensor(numbers: Callable[[Shape, int], int]) -> Callable[[Shape, int], str]:
+    """MiB of a batch of float32 numbers, so many for each sequence."""
+    return lambda shape, context: f"{BATCH * numbers(shape, context) * FLOAT32_BYTES / MIB:g}"
 
 
 def crossover(shape: Shape) -> float:
@@ -110,97 +33,119 @@ def crossover(shape: Shape) -> float:
     return shape.d_ff / shape.num_heads
 
 
-def _saved(cell: Cell) -> Mapping[str, float]:
-    """Bytes by part of the first block."""
-    parts: dict[str, float] = {}
-    for row in rows_in(cell.info, "saved_bytes_by_part"):
-        if row.get("block") == "block 0":
-            parts[str(row.get("part"))] = finite(row.get("saved_bytes")) or 0.0
-    return parts
-
-
-@question(
-    "How much does one block save for its backward pass?",
-    COMMAND,
-    "What the allocator holds counts a tensor once; sums over hooks count it as often as it is saved.",
-)
-def saved_per_block(sources: Sources) -> Answer:
-    found = sources.passed("memory", plain("forward"))
-    here = [
-        Figure(place(one.cell), "here: saved (MiB)", significant(sum(parts.values()) / MIB))
-        for one in found
-        if (parts := _saved(one.cell))
-    ]
-    rows = [row for row in sources.published("memory.csv") if row["mode"].startswith("saved_per_block")]
-    others = [
-        Figure(
-            (row["size"], row["context"]),
-            published.column(row, row["unit"], row["mode"].partition("(")[2].replace(")", "")),
-            row["value"],
-        )
-        for row in rows
-    ]
-    return Answer(SIZE_CONTEXT, here, others, files_of([*(one.file for one in found), MEMORY]))
-
-
-@question(
-    "Which operations of a block save most?",
-    COMMAND,
-    "SwiGLU keeps five tensors of its own width; the softmax keeps its result, which grows with the square.",
-)
-def saved_by_operation(sources: Sources) -> Answer:
-    found = sources.passed("memory", plain("forward"))
-    here = []
-    for one in found:
-        parts = _saved(one.cell)
-        for name, amount in sorted(parts.items(), key=lambda item: -item[1])[:5]:
-            here += [
-                Figure((*place(one.cell), name), "here: saved (MiB)", significant(amount / MIB)),
-                Figure((*place(one.cell), name), "here: of the block", f"{amount / sum(parts.values()):.1%}"),
-            ]
-    return Answer((*SIZE_CONTEXT, "Part"), here, files=files_of(one.file for one in found))
-
-
-@question(
-    "How large are the gradients of one block?",
-    "pytest perf_tests/test_memory.py --memory --phase backward --precision fp32",
-    "One float32 number for each weight: four square matrices, three of the feed-forward layer, two norms.",
-)
-def gradients_per_block(sources: Sources) -> Answer:
-    here = [
-        Figure((size,), "here: closed form (MiB)", significant(FLOAT32_BYTES * block_parameters(shape) / MIB))
-        for size, shape in sources.shapes.items()
-    ]
-    return Answer(("Size",), here, files=("published/e2e_timing.csv",))
-
-
 def block_parameters(shape: Shape) -> int:
     """4 d^2 + 3 d d_ff + 2 d."""
     return 4 * shape.d_model**2 + 3 * shape.d_model * shape.d_ff + 2 * shape.d_model
 
 
-@question(
-    "Which checkpoint has the smallest peak?",
-    "python -m perf_tests predict --size 2.7B --context 2048 --gpu H200 --checkpoint all",
-    "The interior of one block outweighs the inputs of all, so sharing a checkpoint among blocks only adds.",
-)
-def checkpoints(sources: Sources) -> Answer:
-    here, others = [], []
-    for peak in sources.played.peaks:
-        if peak.mode.startswith(CHECKPOINT):
-            row = (peak.size, str(peak.context), peak.mode.removeprefix(CHECKPOINT))
-            here.append(Figure(row, f"here: predicted for {peak.source} ({peak.unit})", f"{peak.predicted:.2f}"))
-            others.append(Figure(row, f"{peak.source} ({peak.unit})", peak.published))
-    return Answer((*SIZE_CONTEXT, "Blocks that share one"), here, others, (COUNTING, MEMORY) if here else ())
+def _recorded_residual(cell: Cell) -> str:
+    value = cell.number("residual_tensor_bytes")
+    return "" if value is None else f"{value / MIB:g}"
+
+
+def _lines(is_residual: bool) -> Figures:
+    """Blocks of memory by the line that makes them."""
+
+    def figures(sources: Sources, _: Labels) -> Iterator[Figure]:
+        for block in sources.played.blocks:
+            if block.is_residual == is_residual:
+                row = (block.size, str(block.context), block.line)
+                yield Figure(row, "here: one (MiB)", mebibytes(block.bytes), COUNTING)
+                yield Figure(row, "here: made", f"{block.count}", COUNTING)
+
+    return figures
+
+
+def _saved(cell: Cell) -> Mapping[str, float]:
+    """Bytes by part of the first block."""
+    rows = (row for row in rows_in(cell.info, "saved_bytes_by_part") if row.get("block") == "block 0")
+    return {str(row.get("part")): finite(row.get("saved_bytes")) or 0.0 for row in rows}
+
+
+def _saved_by_block(cell: Cell) -> str:
+    return mebibytes(sum(_saved(cell).values())) if _saved(cell) else ""
+
+
+def _saved_most(cell: Cell) -> Iterator[Json]:
+    parts = sorted(_saved(cell).items(), key=itemgetter(1), reverse=True)
+    whole = sum(amount for _, amount in parts)
+    return ({"part": name, "bytes": amount, "share": amount / whole} for name, amount in parts[:MOST])
+
+
+def _gradients(sources: Sources, _: Labels) -> Iterator[Figure]:
+    for size, shape in sources.shapes.items():
+        amount = significant(FLOAT32_BYTES * block_parameters(shape) / MIB)
+        yield Figure((size,), "here: closed form (MiB)", amount, SHAPES)
 
 
 QUESTIONS = (
-    residual,
-    residual_line,
-    largest,
-    crossover_of_tensors,
-    saved_per_block,
-    saved_by_operation,
-    gradients_per_block,
-    checkpoints,
-)
+    Question(
+        "How large is one tensor of the residual stream?",
+        COMMAND,
+        "Batch times context times width numbers of four bytes; it is float32 under autocast too.",
+        PLACE,
+        [
+            of_shapes({"here: closed form (MiB)": _tensor(lambda shape, context: context * shape.d_model)}),
+            of_cases(FORWARD, {"here: recorded (MiB)": _recorded_residual}),
+        ],
+        [of_table(SAID, "value", itemgetter("column"), row=(COURSE_SIZE, "item"), question="residual")],
+    ),
+    Question(
+        "Which line of code makes a tensor of the residual stream?",
+        "python -m perf_tests writeup",
+        "Each block adds twice to the stream, after attention and after the feed-forward layer.",
+        (*PLACE, "Line"), [_lines(True)], [of_answers("residual_line", (COURSE_SIZE, NOT_STATED, "item"))],
+    ),
+    Question(
+        "Which allocations of a forward pass are the largest, and where are they made?",
+        predict("512", "--json"),
+        "At short contexts the feed-forward tensors, at long ones the scores of attention.",
+        (*PLACE, "Line"), [_lines(False)],
+        [of_table(
+            MEMORY, "value", itemgetter("unit"), row=(*PLACE, NOT_STATED), fits=bool, mode="largest_allocation",
+            size=COURSE_SIZE,
+        )],
+    ),
+    Question(
+        "Which tensor is larger, the scores or the feed-forward's?",
+        predict("512"),
+        "Scores have heads times context numbers for each token, the other its width; so the context decides.",
+        PLACE,
+        [of_shapes({
+            "here: scores (MiB)": _tensor(lambda shape, context: shape.num_heads * context**2),
+            "here: feed-forward (MiB)": _tensor(lambda shape, context: context * shape.d_ff),
+            "here: equal at context": lambda shape, _: f"{crossover(shape):g}",
+        })],
+    ),
+    Question(
+        "How much does one block save for its backward pass?",
+        COMMAND,
+        "What the allocator holds counts a tensor once; sums over hooks count it as often as it is saved.",
+        PLACE, [of_cases(FORWARD, {"here: saved (MiB)": _saved_by_block})],
+        [of_table(
+            MEMORY, "value", itemgetter("unit"), lambda row: row["mode"].partition("(")[2].replace(")", ""),
+            fits=lambda row: row["mode"].startswith("saved_per_block"),
+        )],
+    ),
+    Question(
+        "Which operations of a block save most?",
+        COMMAND,
+        "SwiGLU keeps five tensors of its own width; the softmax keeps its result, which grows with the square.",
+        (*PLACE, "Part"),
+        [of_items(FORWARD, _saved_most, {
+            "here: saved (MiB)": item("bytes", 1 / MIB), "here: of the block": share("share"),
+        })],
+    ),
+    Question(
+        "How large are the gradients of one block?",
+        "pytest perf_tests/test_memory.py --memory --phase backward --precision fp32",
+        "One float32 number for each weight: four square matrices, three of the feed-forward layer, two norms.",
+        ("Size",), [_gradients],
+    ),
+    Question(
+        "Which checkpoint has the smallest peak?",
+        "python -m perf_tests predict --size 2.7B --context 2048 --gpu H200 --checkpoint all",
+        "The interior of one block outweighs the inputs of all, so sharing a checkpoint among blocks only adds.",
+        (*PLACE, "Blocks that share one"), [CHECKPOINTS[0]], [CHECKPOINTS[1]],
+    ),
+)  # fmt: skip

@@ -1,207 +1,132 @@
-"""How long: passes by size and context, how sure that is, and what a step is made of."""
+"""How long: passes by size and context, and how sure that is."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
+from functools import partial
+from itertools import groupby
 
 from perf_tests.views.tables.cells import Cell
 from perf_tests.views.tables.digits import significant
 from perf_tests.views.tables.timing import milliseconds, ratio
 from perf_tests.views.writeup import published
-from perf_tests.views.writeup.answer import Answer, Figure, files_of, question
-from perf_tests.views.writeup.published import Row
-from perf_tests.views.writeup.sources import Found, Sources
+from perf_tests.views.writeup.answer import Figure, Labels, Question
+from perf_tests.views.writeup.published import E2E, Row, is_warm, is_warm_time, of_ratios, of_table, time_text
+from perf_tests.views.writeup.recorded import number, of_cases, percent, place, plain, timed
+from perf_tests.views.writeup.sources import Sources
 
-SIZE_CONTEXT = ("Size", "Context")
-E2E = "published/e2e_timing.csv"
 TITLE = "Timing a step"
+PLACE = ("Size", "Context")
+fp32 = partial(of_table, E2E, fits=is_warm, precision="fp32")
+"""Published times in fp32 after a warm-up."""
 
 
-def place(cell: Cell) -> tuple[str, str]:
-    return cell.label("size"), cell.label("context_length")
+def command(file: str, phase: str) -> str:
+    return f"pytest perf_tests/{file} --phase {phase} --precision fp32 --size all"
 
 
-def is_plain(cell: Cell, *phases: str, precision: str = "fp32") -> bool:
-    """Of the reference: naive, eager, the course's batch."""
-    known = (cell.implementation, cell.label("batch_size"), cell.is_attention) == ("naive", "4", False)
-    return known and cell.label("precision") == precision and (not phases or cell.phase in phases)
-
-
-def plain(*phases: str, precision: str = "fp32") -> Callable[[Cell], bool]:
-    return lambda cell: is_plain(cell, *phases, precision=precision)
-
-
-def in_milliseconds(found: Sequence[Found], head: str = "here (ms)") -> list[Figure]:
-    return [Figure(place(one.cell), head, milliseconds(one.cell)) for one in found]
-
-
-def _times(sources: Sources, phase: str, published_as: str) -> Answer:
-    found = sources.timed(plain(phase))
-    others = published.times(sources, phase=published_as, precision="fp32")
-    return Answer(SIZE_CONTEXT, in_milliseconds(found), others, files_of([*map(file_of, found), *[E2E] * bool(others)]))
-
-
-@question(
-    "How long does a forward pass take, by size?",
-    "pytest perf_tests/test_forward.py --phase forward --precision fp32 --size all",
-    "A card's time follows its FLOPs once they outlast the launches; below that every size costs its layers.",
-)
-def forward(sources: Sources) -> Answer:
-    return _times(sources, "forward", "forward")
-
-
-@question(
-    "How long does a backward pass take, by size?",
-    "pytest perf_tests/test_backward.py --phase backward --precision fp32 --size all",
-    "It has two products for each one of the forward pass, and it clears no gradients here.",
-)
-def backward(sources: Sources) -> Answer:
-    return _times(sources, "backward", "backward")
-
-
-@question(
-    "How long do forward and backward pass take together?",
-    "pytest perf_tests/test_backward.py --phase forward_backward --precision fp32 --size all",
-    "Three write-ups time both in one range, which hides how the time is divided.",
-)
-def forward_backward(sources: Sources) -> Answer:
-    return _times(sources, "forward_backward", "fwd_bwd")
-
-
-@question(
-    "How long does a full training step take?",
-    "pytest perf_tests/test_full_step.py --phase full_step --precision fp32 --size all",
-    "It clears gradients, goes forward and back, clips and updates; no write-up times the whole as one.",
-)
-def full_step(sources: Sources) -> Answer:
-    return _times(sources, "full_step", "full_step")
-
-
-def file_of(found: Found) -> str:
-    return found.file
-
-
-@question(
-    "How does a forward pass grow with the context?",
-    "pytest perf_tests/test_forward.py --phase forward --precision fp32 --context all",
-    "Products grow with the tokens and attention with their square; a launch costs the same at any context.",
-)
-def growth_with_context(sources: Sources) -> Answer:
-    shortest: dict[tuple[str, str], list[Found]] = {}
-    for one in sources.timed(plain("forward")):
-        if one.cell.is_timed:
-            shortest.setdefault((one.cell.label("size"), one.file), []).append(one)
-    here, files = [], []
-    for found in shortest.values():
-        found.sort(key=lambda one: int(one.cell.label("context_length")))
-        for one in found[1:]:
-            here.append(
-                Figure(place(one.cell), f"here: over context {place(found[0].cell)[1]}", ratio(one.cell, found[0].cell))
-            )
-            files.append(one.file)
-    rows = published.warmed_up(sources, phase="forward", precision="fp32", context=("128", "256", "512", "1024"))
-    others = [
-        figure
-        for context in ("256", "512", "1024")
-        for figure in published.ratios(rows, "context", context, "128", ("size", "context"), "over context 128")
-    ]
-    return Answer(SIZE_CONTEXT, here, others, files_of([*files, E2E]))
-
-
-@question(
-    "How long does one layer take, by size?",
-    "pytest perf_tests/test_forward.py --phase forward --precision fp32 --size all",
-    "Where launches are the time, every layer costs the same, and time follows depth and not width.",
-)
-def time_per_layer(sources: Sources) -> Answer:
+def _growth(sources: Sources, labels: Labels) -> Iterator[Figure]:
+    """Over the shortest context of the same record and size."""
     found = [one for one in sources.timed(plain("forward")) if one.cell.is_timed]
-    here = [
-        Figure(place(one.cell), "here: one layer (ms)", significant(one.cell.mean_seconds * 1e3 / layers, 3))
-        for one in found
-        if (layers := one.cell.number("num_layers"))
-    ]
-    rows = [
-        row
-        for row in published.warmed_up(sources, phase="forward", precision="fp32")
-        if row["mean_ms"] and row["n_layers"]
-    ]
-    others = [
-        Figure(
-            row_place(row),
-            published.column(row, "ms", "one layer"),
-            significant(float(row["mean_ms"]) / int(row["n_layers"]), 3),
-        )
-        for row in rows
-    ]
-    return Answer(SIZE_CONTEXT, here, others, files_of([*map(file_of, found), E2E]))
+    found.sort(key=lambda one: (one.cell.label("size"), one.file, int(one.cell.label("context_length"))))
+    for _, of in groupby(found, key=lambda one: (one.cell.label("size"), one.file)):
+        first, *others = of
+        for one in others:
+            column = f"here: over context {first.cell.label('context_length')}"
+            yield Figure(place(one.cell, labels), column, ratio(one.cell, first.cell), one.file)
 
 
-def row_place(row: Row) -> tuple[str, str]:
-    return published.label(row, "size"), published.label(row, "context")
+def _layer(cell: Cell) -> str:
+    layers = cell.number("num_layers")
+    return significant(cell.mean_seconds * 1e3 / layers, 3) if cell.is_timed and layers else ""
 
 
-@question(
-    "How many TFLOP/s is a forward pass?",
-    "pytest perf_tests/test_forward.py --phase forward --precision fp32 --size all",
-    "A larger model multiplies larger matrices, which reach a larger share of the peak.",
-)
-def flops_per_second(sources: Sources) -> Answer:
-    found = [one for one in sources.timed(plain("forward")) if one.cell.number("tflops_per_second")]
-    here = [
-        Figure(place(one.cell), "here (TFLOP/s)", significant(one.cell.number("tflops_per_second") or 0, 3))
-        for one in found
-    ]
-    here += [
-        Figure(place(one.cell), "here: of the best product", f"{share:.0%}")
-        for one in found
-        if (share := one.cell.number("share_of_matmul_ceiling")) is not None
-    ]
-    others = []
-    for row in published.warmed_up(sources, phase="forward", precision="fp32", sync="yes"):
-        if row["mean_ms"] and row["context"] and row["size"] in sources.shapes:
+def _published_layer(row: Row) -> str:
+    return significant(float(row["mean_ms"]) / int(row["n_layers"]), 3) if row["mean_ms"] and row["n_layers"] else ""
+
+
+def _published_rates(sources: Sources, labels: Labels) -> Iterator[Figure]:
+    """Of the sizes whose FLOPs are known."""
+    fixed = {"phase": "forward", "precision": "fp32", "sync": "yes", "size": tuple(sources.shapes)}
+    for row in published.matching(sources.published(E2E), is_warm_time, **fixed):
+        if row["context"]:
             flops = sources.counted("forward", f"{row['size']}-ctx{row['context']}-fp32-naive", "model_flops")
-            others.append(
-                Figure(
-                    row_place(row),
-                    published.column(row, "TFLOP/s"),
-                    significant(flops / float(row["mean_ms"]) / 1e9, 3),
-                )
-            )
-    return Answer(SIZE_CONTEXT, here, others, files_of([*map(file_of, found), E2E, sources.ledger_name]))
+            rate = significant(flops / float(row["mean_ms"]) / 1e9, 3)
+            files = f"published/{E2E}, {sources.ledger_name}"
+            yield Figure(published.place(row, labels), published.column(row, "TFLOP/s"), rate, files)
 
 
-@question(
-    "How much do the rounds of a case vary?",
-    "pytest perf_tests --precision fp32",
-    "It is the scatter within one process; two processes of the same code differ by more.",
-)
-def spread(sources: Sources) -> Answer:
-    found = [one for one in sources.timed(plain()) if one.cell.std_seconds]
-    here = [
-        Figure(
-            (*place(one.cell), one.cell.phase),
-            "here: std / mean",
-            f"{(one.cell.std_seconds or 0) / one.cell.mean_seconds:.1%}",
-        )
-        for one in found
-    ]
-    others = [
-        Figure(
-            (*row_place(row), row["phase"].replace("fwd_bwd", "forward_backward")),
-            published.column(row, "", "std / mean"),
-            f"{float(row['std_ms']) / float(row['mean_ms']):.1%}",
-        )
-        for row in published.warmed_up(sources, precision="fp32")
-        if row["std_ms"]
-    ]
-    return Answer((*SIZE_CONTEXT, "Phase"), here, others, files_of([*map(file_of, found), E2E]))
+def _scatter(cell: Cell) -> str:
+    return percent(cell.std_seconds / cell.mean_seconds) if cell.std_seconds else ""
 
+
+def _published_scatter(row: Row) -> str:
+    return percent(float(row["std_ms"]) / float(row["mean_ms"])) if row["std_ms"] else ""
+
+
+PASSES = (
+    (
+        "How long does a forward pass take, by size?", "forward", "forward", "test_forward.py",
+        "A card's time follows its FLOPs once they outlast the launches; below that every size costs its layers.",
+    ),
+    (
+        "How long does a backward pass take, by size?", "backward", "backward", "test_backward.py",
+        "It has two products for each one of the forward pass, and it clears no gradients here.",
+    ),
+    (
+        "How long do forward and backward pass take together?", "forward_backward", "fwd_bwd", "test_backward.py",
+        "Three write-ups time both in one range, which hides how the time is divided.",
+    ),
+    (
+        "How long does a full training step take?", "full_step", "full_step", "test_full_step.py",
+        "It clears gradients, goes forward and back, clips and updates; no write-up times the whole as one.",
+    ),
+)  # fmt: skip
+"""Question, phase here and in published tables, file, why."""
 
 QUESTIONS = (
-    forward,
-    backward,
-    forward_backward,
-    full_step,
-    growth_with_context,
-    time_per_layer,
-    flops_per_second,
-    spread,
-)
+    *(
+        Question(
+            asked, command(file, phase), why, PLACE,
+            [of_cases(timed(plain(phase)), {"here (ms)": milliseconds})], [fp32(time_text, "ms", phase=theirs)],
+        )
+        for asked, phase, theirs, file, why in PASSES
+    ),
+    Question(
+        "How does a forward pass grow with the context?",
+        "pytest perf_tests/test_forward.py --phase forward --precision fp32 --context all",
+        "Products grow with the tokens and attention with their square; a launch costs the same at any context.",
+        PLACE, [_growth],
+        [
+            of_ratios(E2E, "context", context, "128", "over context 128", is_warm, phase="forward", precision="fp32")
+            for context in ("256", "512", "1024")
+        ],
+    ),
+    Question(
+        "How long does one layer take, by size?",
+        command("test_forward.py", "forward"),
+        "Where launches are the time, every layer costs the same, and time follows depth and not width.",
+        PLACE,
+        [of_cases(timed(plain("forward")), {"here: one layer (ms)": _layer})],
+        [fp32(_published_layer, "ms", "one layer", phase="forward")],
+    ),
+    Question(
+        "How many TFLOP/s is a forward pass?",
+        command("test_forward.py", "forward"),
+        "Larger matrices reach more of a card's peak; a CPU reaches most of its best product at each of these sizes.",
+        PLACE,
+        [
+            of_cases(timed(plain("forward")), {
+                "here (TFLOP/s)": number("tflops_per_second", digits=3),
+                "here: of the best product": lambda cell: percent(cell.number("share_of_matmul_ceiling"), 0),
+            })
+        ],
+        [_published_rates],
+    ),
+    Question(
+        "How much do the rounds of a case vary?",
+        "pytest perf_tests/test_forward.py perf_tests/test_backward.py perf_tests/test_full_step.py --precision fp32",
+        "It is the scatter within one process; two processes of the same code differ by more.",
+        (*PLACE, "Phase"),
+        [of_cases(timed(plain()), {"here: std / mean": _scatter})],
+        [fp32(_published_scatter, "", "std / mean")],
+    ),
+)  # fmt: skip

@@ -1,17 +1,19 @@
 """What warm-up rounds do, and what a first round is spent on."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from statistics import fmean, median, stdev
 
 from perf_tests.records.record import Json
-from perf_tests.views.tables.cells import Cell, finite, labels_of, rows_in
+from perf_tests.views.tables.cells import Cell, labels_of, rows_in
 from perf_tests.views.tables.digits import significant, with_spread
 from perf_tests.views.tables.warmup import first_round_parts, part_name, seconds_of, series_name
 from perf_tests.views.writeup import published
-from perf_tests.views.writeup.answer import Answer, Figure, files_of, question
-from perf_tests.views.writeup.sources import Found, Sources
-from perf_tests.views.writeup.timing import E2E
+from perf_tests.views.writeup.answer import Figure, Labels, Question
+from perf_tests.views.writeup.published import E2E, of_answers, of_table, time_text
+from perf_tests.views.writeup.recorded import Row, of_rows, passed
+from perf_tests.views.writeup.sources import Sources
 
 TITLE = "Warm-up"
 COMMAND = (
@@ -20,16 +22,21 @@ COMMAND = (
 )
 CASE = ("Case", "Phase")
 NONE, COURSE = "0", "5"
+BARE, FEW, ALL = (NONE, COURSE), ("1", "2", COURSE), (COURSE, NONE, "1")
+"""Numbers of warm-up rounds."""
+STUDY = passed("warmup", bool)
+inferred = partial(of_table, E2E, compiled="no", precision="fp32", size="small?")
+"""Of the write-up that varied its warm-up, whose size is inferred."""
 
 
-def case_of(cell: Cell) -> tuple[str, str]:
+def _case(cell: Cell) -> tuple[str, str]:
     """Its size and context, or for attention alone its width and length; and the phase."""
     size, context, phase, precision, implementation = labels_of(cell)
     return " ".join((size, context, precision, implementation)), phase
 
 
-def _series(found: Found) -> dict[str, Json]:
-    return {series_name(row): row for row in rows_in(found.cell.info, "series")}
+def _series(cell: Cell) -> dict[str, Json]:
+    return {series_name(row): row for row in rows_in(cell.info, "series")}
 
 
 def _mean(series: Json) -> str:
@@ -37,115 +44,45 @@ def _mean(series: Json) -> str:
     return with_spread(fmean(seconds) * 1e3, stdev(seconds) * 1e3) if len(seconds) > 1 else ""
 
 
-def _after(sources: Sources, counts: Sequence[str]) -> Answer:
-    found = sources.passed("warmup")
+def _first_over_others(series: Json) -> str:
+    rounds = seconds_of(series, "seconds")
+    return significant(rounds[0] / median(rounds[1:]), 3) if len(rounds) > 1 else ""
+
+
+def _after(*counts: str) -> Callable[[Cell, Labels], Iterator[Row]]:
+    """Times after so many warm-up rounds."""
+    return lambda cell, _: (
+        (_case(cell), f"here, after {count} (ms)", _mean(_series(cell).get(count, {}))) for count in counts
+    )
+
+
+def _enough(cell: Cell, _: Labels) -> Iterator[Row]:
+    yield _case(cell), "here: first round / others", _first_over_others(_series(cell).get(NONE, {}))
+    needed = cell.number("recommended_warmup_rounds")
+    yield _case(cell), "here: rounds enough", "" if needed is None else f"{needed:.0f}"
+
+
+def _parts(sources: Sources, _: Labels) -> list[Figure]:
+    """Of the first round, without parts that no case has."""
     here = [
-        Figure(case_of(one.cell), f"here, after {count} (ms)", text)
-        for one in found
-        for count in counts
-        if (text := _mean(_series(one).get(count, {})))
-    ]
-    rows = published.matching(sources.published("e2e_timing.csv"), compiled="no", precision="fp32", size="small?")
-    rows.sort(key=lambda row: int(row["warmup"]))
-    others = [
-        Figure(
-            (row["size"], row["phase"]), published.column(row, "ms", f"after {row['warmup']}"), published.time_text(row)
-        )
-        for row in rows
-        if row["warmup"] in counts
-    ]
-    others += [
-        Figure((row["item"], "forward_backward"), published.source_of(row, row["column"]), row["value"])
-        for row in published.said(sources, "warmup")
-        if NONE in counts
-    ]
-    return Answer(CASE, here, others, files_of([*(one.file for one in found), E2E]))
-
-
-@question(
-    "What changes without a warm-up?",
-    COMMAND,
-    "The first round also loads, compiles and allocates, so it lifts the mean and above all the standard deviation.",
-)
-def without(sources: Sources) -> Answer:
-    return _after(sources, (NONE, COURSE))
-
-
-@question(
-    "And with one or two warm-up rounds?",
-    COMMAND,
-    "Most one-time work is in the first round, but an allocator and a clock rate may take several to settle.",
-)
-def after_few(sources: Sources) -> Answer:
-    return _after(sources, ("1", "2", COURSE))
-
-
-@question(
-    "How much longer is the first round, and how many warm-up rounds are enough?",
-    COMMAND,
-    "A round counts as steady when those after it no longer differ from it by more than they do from each other.",
-)
-def enough(sources: Sources) -> Answer:
-    found = sources.passed("warmup")
-    here = []
-    for one in found:
-        rounds = seconds_of(_series(one).get(NONE, {}), "seconds")
-        needed = finite(one.cell.info.get("recommended_warmup_rounds"))
-        if len(rounds) > 1:
-            here.append(
-                Figure(case_of(one.cell), "here: first round / others", significant(rounds[0] / median(rounds[1:]), 3))
-            )
-        if needed is not None:
-            here.append(Figure(case_of(one.cell), "here: rounds enough", f"{needed:.0f}"))
-    return Answer(CASE, here, files=files_of(one.file for one in found))
-
-
-@question(
-    "What is the extra time of the first round spent on?",
-    COMMAND,
-    "One process under a profiler shows it; what it cannot name stays unexplained.",
-)
-def first_round(sources: Sources) -> Answer:
-    found = sources.passed("warmup")
-    here = [
-        Figure(case_of(one.cell), f"here: {part_name(name)} (ms)", significant(seconds * 1e3, 3))
-        for one in found
+        Figure(_case(one.cell), f"here: {part_name(name)} (ms)", significant(seconds * 1e3, 3), one.file)
+        for one in STUDY(sources)
         for name, seconds in first_round_parts(one.cell.info).items()
         if not name.startswith("steady")
     ]
     shown = {figure.column for figure in here if figure.text not in ("0", "-0")}
-    return Answer(
-        CASE, [figure for figure in here if figure.column in shown], files=files_of(one.file for one in found)
-    )
+    return [figure for figure in here if figure.column in shown]
 
 
-@question(
-    "What if the warm-up leaves out the timed phase?",
-    COMMAND,
-    "Then its first round is measured; one slow round in a mean shows as a deviation as large as the mean.",
-)
-def leaves_out(sources: Sources) -> Answer:
-    found = sources.passed("warmup")
-    here = []
-    for one in found:
-        for name, series in _series(one).items():
-            rounds = seconds_of(series, "seconds")
-            if "without" in name and len(rounds) > 1:
-                here.append(
-                    Figure(
-                        case_of(one.cell), "here: first round / others", significant(rounds[0] / median(rounds[1:]), 3)
-                    )
-                )
-    others = []
-    rows = published.matching(sources.published("e2e_timing.csv"), size="small?", phase="backward", compiled="no")
-    for row in rows:
-        usual, slow = one_slow_round(float(row["mean_ms"]), float(row["std_ms"]), int(row["n_measured"]))
-        where = (row["size"], f"{row['phase']}, after {row['warmup']}")
-        others += [
-            Figure(where, published.column(row, "ms"), published.time_text(row)),
-            Figure(where, published.column(row, "", "slow / others if it is one round"), significant(slow / usual, 3)),
-        ]
-    return Answer(CASE, here, others, files_of([*(one.file for one in found), E2E]))
+def _left_out(cell: Cell, _: Labels) -> Iterator[Row]:
+    for name, series in _series(cell).items():
+        if "without" in name:
+            yield _case(cell), "here: first round / others", _first_over_others(series)
+
+
+def _slow_over_usual(row: published.Row) -> str:
+    usual, slow = one_slow_round(float(row["mean_ms"]), float(row["std_ms"]), int(row["n_measured"]))
+    return significant(slow / usual, 3)
 
 
 def one_slow_round(mean: float, std: float, rounds: int) -> tuple[float, float]:
@@ -157,4 +94,48 @@ def one_slow_round(mean: float, std: float, rounds: int) -> tuple[float, float]:
     return mean - excess / rounds, mean - excess / rounds + excess
 
 
-QUESTIONS = (without, after_few, enough, first_round, leaves_out)
+QUESTIONS = (
+    Question(
+        "What changes without a warm-up?",
+        COMMAND,
+        "The first round also loads, compiles and allocates, so it lifts the mean and above all the standard "
+        "deviation.",
+        CASE, [of_rows(STUDY, _after(*BARE))],
+        [
+            *(inferred(time_text, "ms", f"after {count}", row=("size", "phase"), warmup=count) for count in BARE),
+            of_answers("warmup", ("item", "forward_backward")),
+        ],
+    ),
+    Question(
+        "And with one or two warm-up rounds?",
+        COMMAND,
+        "Most one-time work is in the first round, but an allocator and a clock rate may take several to settle.",
+        CASE, [of_rows(STUDY, _after(*FEW))],
+        [inferred(time_text, "ms", f"after {count}", row=("size", "phase"), warmup=count) for count in FEW],
+    ),
+    Question(
+        "How much longer is the first round, and how many warm-up rounds are enough?",
+        COMMAND,
+        "A round counts as steady when those after it no longer differ from it by more than they do from each other.",
+        CASE, [of_rows(STUDY, _enough)],
+    ),
+    Question(
+        "What is the extra time of the first round spent on?",
+        COMMAND,
+        "One process under a profiler shows it; what it cannot name stays unexplained.",
+        CASE, [_parts],
+    ),
+    Question(
+        "What if the warm-up leaves out the timed phase?",
+        COMMAND,
+        "Then its first round is measured; one slow round in a mean shows as a deviation as large as the mean.",
+        CASE, [of_rows(STUDY, _left_out)],
+        [
+            inferred(text, unit, words, row=("size", f"backward, after {count}"), phase="backward", warmup=count)
+            for count in ALL
+            for text, unit, words in (
+                (time_text, "ms", ""), (_slow_over_usual, "", "slow / others if it is one round"),
+            )
+        ],
+    ),
+)  # fmt: skip

@@ -1,13 +1,12 @@
 // Two commits that a reader chooses, and the time of one case over all commits.
 const eraOf = new Map(stored.eras.map((era) => [era.anchor, era]));
 const picked = new Map();
-const ORDER = ["lost", "slower", "other", "faster"];
 const percent = (share) => (share >= 0 ? "+" : "") + (share * 100).toFixed(1) + "%";
 
 // Each point as { place of its commit, seconds, interval }.
 const pointsOf = (one) => one.seconds.map((seconds, i) => ({ at: one.at ? one.at[i] : i, seconds, interval: one.intervals[i] }));
 
-// As `_by_steps` of commits.py, for the pairs that the page does not hold: medians, and the steps between.
+// Of commits without a verdict on this page: medians, the slowest first, and the steps between.
 function rowsBetween(era, base, head) {
   const lost = new Map(era.lost.filter(([at]) => at === head).map(([, name, ...said]) => [name, said]));
   const rows = [];
@@ -15,30 +14,13 @@ function rowsBetween(era, base, head) {
     const points = pointsOf(one);
     const [before, now] = [base, head].map((at) => (points.find((point) => point.at === at) || {}).seconds);
     if (before === undefined && now === undefined) continue;
+    const between = one.steps.filter(([start]) => points[start].at > base && points[start].at <= head);
+    const [verdict, why] = (now === undefined && lost.get(one.name)) || ["", between.map(([, , words]) => words).join("; ")];
     const ms = (seconds) => (seconds === undefined ? "" : significant(seconds * 1e3));
-    const row = (kind, verdict, ratio, why) => rows.push([kind, one.name, verdict, ms(before), ms(now), ratio && ratio.toFixed(3), "", why]);
-    if (now === undefined) {
-      const [verdict, why] = lost.get(one.name) || ["GONE", "head does not have it"];
-      row("lost", verdict, "", why);
-    } else if (before === undefined) {
-      row("other", "NEW", "", "base does not have it");
-    } else {
-      const steps = one.steps.filter(([start]) => points[start].at > base && points[start].at <= head);
-      const effect = steps.reduce((product, [, one]) => product * (1 + one), 1);
-      const [kind, verdict] = !steps.length ? ["other", "no step found"] : effect > 1 ? ["slower", "step up"] : ["faster", "step down"];
-      const since = ([start, effect]) => `${percent(effect)} since ${era.codes[points[start].at][0]} (${era.codes[points[start].at][1]})`;
-      row(kind, verdict, now / before, steps.map(since).join("; "));
-    }
+    rows.push({ ratio: now / before, texts: [one.name, verdict, ms(before), ms(now), now && before ? (now / before).toFixed(3) : "", "", why] });
   }
-  return withoutTwins(rows).sort((a, b) => ORDER.indexOf(a[0]) - ORDER.indexOf(b[0]) || Number(b[5] || 0) - Number(a[5] || 0));
-}
-
-// A case with another identity on either side is neither gone nor new.
-function withoutTwins(rows) {
-  const twins = new Set(rows.map((row) => row[1]).filter((name, i, names) => names.indexOf(name) !== i));
-  const kept = rows.filter(([, name, , before, now]) => !twins.has(name) || (before && now));
-  for (const [, name] of kept) twins.delete(name);
-  return [...kept, ...[...twins].map((name) => ["other", name, "INCOMPARABLE", "", "", "", "", "another identity on either side"])];
+  const place = ({ ratio }) => (Number.isNaN(ratio) ? Number.MAX_VALUE : ratio);
+  return rows.sort((a, b) => place(b) - place(a) || 0).map(({ texts }) => texts);
 }
 
 function showPair(form, era, base, head) {
@@ -47,10 +29,10 @@ function showPair(form, era, base, head) {
   const pair = era.pairs.find((one) => one.base === base && one.head === head);
   const rows = pair ? pair.rows : base < head ? rowsBetween(era, base, head) : [];
   const said = pair ? pair.notes : base >= head ? ["Choose a base that is older than the head."]
-    : ["No verdict of the gate for this pair: shown are the steps of the history between the two commits."];
+    : ["No verdict on this pair: medians, and the steps that the history finds between the two commits."];
   const commit = (at) => `${era.codes[at][0]} (${era.codes[at][1]}) ${era.codes[at][2].slice(0, 60)}`;
   own.table.caption.textContent = `${commit(head)} against ${commit(base)}`;
-  const cellsOf = ([, name, ...texts]) => [nameCell(era, name), ...texts.map((text, i) => element("td", { textContent: text, className: own.table.tHead.rows[0].cells[i + 1].className }))];
+  const cellsOf = ([name, ...texts]) => [nameCell(era, name), ...texts.map((text, i) => element("td", { textContent: text, className: own.table.tHead.rows[0].cells[i + 1].className }))];
   own.table.tBodies[0].replaceChildren(...rows.map((row) => element("tr", {}, ...cellsOf(row))));
   section.querySelector(".said").replaceChildren(...said.map((line) => element("p", { className: "note", textContent: line })));
   readRows(own);
@@ -74,12 +56,13 @@ function offerCommits() {
 }
 
 // How far the largest step of a case goes.
-const moved = (era, place) => Math.max(0, ...era.cases[place].steps.map(([, effect]) => Math.abs(effect)));
+const moved = (one) => Math.max(0, ...one.steps.map(([, effect]) => Math.abs(effect)));
+const tellsMore = (one, other) => moved(one) - moved(other) || one.seconds.length - other.seconds.length;
 
 function paintCommits(div) {
   const era = eraOf.get(div.id.replace("plot-", ""));
   const fit = era.cases.map((one, i) => i).filter((i) => fits(stored.tags[stored.cases[era.cases[i].name]] || []) && says(era.cases[i].name.toLowerCase()));
-  if (!fit.includes(picked.get(era.anchor))) picked.set(era.anchor, fit.reduce((a, b) => (moved(era, b) > moved(era, a) ? b : a), fit[0] || 0));
+  if (!fit.includes(picked.get(era.anchor))) picked.set(era.anchor, fit.reduce((a, b) => (tellsMore(era.cases[b], era.cases[a]) > 0 ? b : a), fit[0] || 0));
   const place = picked.get(era.anchor);
   const names = (fit.length ? fit : [0]).map((i) => [String(i), era.cases[i].name]);
   offerChoice(div, names, String(place), (value) => { picked.set(era.anchor, Number(value)); draw(div); });

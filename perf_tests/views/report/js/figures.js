@@ -64,7 +64,7 @@ function layoutOf(figure, data, width) {
     height: 360 + (listed.length > 1 ? 19 * rows : 0),
     ...(xaxis.type === "category" ? { scattermode: "group" } : {}),
     showlegend: listed.length > 1,
-    legend: { orientation: "h", x: 0, xanchor: "left", yref: "container", y: 0, yanchor: "bottom", itemwidth: 48 },
+    legend: { orientation: "h", x: 0, xanchor: "left", yref: "container", y: 0, yanchor: "bottom", itemwidth: 48, maxheight: 1 },
     uirevision: figure.picked || "same",
   };
 }

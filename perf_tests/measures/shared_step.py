@@ -1,0 +1,105 @@
+"""What the communication of a model that ranks share costs, beside its timed rounds."""
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import chain
+from statistics import median
+
+from model.training import Training
+from perf_tests.cases import LanguageModelCase
+from perf_tests.counting.case_counters import parameters_of
+from perf_tests.counting.needed_bytes import needed_bytes
+from perf_tests.limits.communication import messages_by_part, sent_bytes
+from perf_tests.limits.least_work import FLOAT32_BYTES
+from perf_tests.limits.ways import SHARDED
+from perf_tests.measures.ranked import RankedMeasure
+from perf_tests.measures.rounds import Rounds
+from perf_tests.ranks.clock import RankClock
+from perf_tests.ranks.sent import SentByPart, plain, values_by_part
+from perf_tests.ranks.sharing import Sharing
+from perf_tests.records.record import Json
+from perf_tests.records.times import Times
+
+CONFIDENCE = 0.95
+
+
+@dataclass(kw_only=True)
+class SharedStepMeasure(RankedMeasure):
+    """Then as many pairs of rounds with and without the exchange, and one in which its messages are counted."""
+
+    case: LanguageModelCase
+    sharing: Sharing
+    training: Training
+
+    def look(self, rounds: Rounds) -> None:
+        super().look(rounds)
+        if self.row is not None:
+            self.benchmark.extra_info.update(self._exposed(rounds) | self._sent(rounds))
+
+    def _exposed(self, rounds: Rounds) -> Json:
+        """What the exchange of gradients adds to a round: the median difference to the round without it.
+
+        Rounds with and without it take turns, and which is first alternates.
+        """
+        if "backward" not in self.case.row.timed:
+            return {}
+        if reason := self._why_not_without():
+            return {"exposed_communication_seconds": None, "exposed_communication_reason": reason}
+        seconds: dict[bool, list[float]] = {True: [], False: []}
+        for number in range(self.rounds):
+            for exchanges in (True, False) if number % 2 else (False, True):
+                seconds[exchanges].append(self._seconds(rounds, exchanges))
+        differences = [with_it - without for with_it, without in zip(seconds[True], seconds[False], strict=True)]
+        return {
+            "exposed_communication_seconds": median(differences),
+            "exposed_communication_interval": Times(differences).median_interval(CONFIDENCE),
+            "seconds_with_communication": seconds[True],
+            "seconds_without_communication": seconds[False],
+        }
+
+    def _why_not_without(self) -> str | None:
+        """Why no round runs without the exchange, the same on all ranks; None where it does."""
+        if self.sharing.parallel not in SHARDED:
+            return None
+        whole_bytes = 2 * FLOAT32_BYTES * (parameters_of(self.case) or 0)
+        held_bytes = self.device.peak_allocated_bytes() or needed_bytes(self.case)
+        assert isinstance(self.clock, RankClock)
+        assert self.row is not None
+        room = min(left for (left,) in self.clock.from_all([float((self.row.available_bytes or 0) - held_bytes)]))
+        if room < whole_bytes:
+            return f"without exchange a rank holds all weights and gradients, {whole_bytes:,} bytes more than fit."
+        return None
+
+    def _sent(self, rounds: Rounds) -> Json:
+        """What one rank sends in one more round, counted, and by the closed form where a whole step is timed."""
+        sent = SentByPart()
+        with sent.counting():
+            rounds.play()
+        timed = [message for part in self.case.row.timed for message in sent.messages.get(part, ())]
+        return {
+            "sent_bytes": plain(sent_bytes(timed, self.sharing.world)),
+            "sent_by_part": values_by_part(sent.messages, self.sharing.world),
+            **self._predicted(),
+        }
+
+    def _predicted(self) -> Json:
+        if self.case.own is not None or "forward" not in self.case.row.timed or not self.case.row.trains:
+            return {"predicted_sent_bytes": None, "predicted_sent_by_part": None}
+        # Imported late: earlier revisions of `model`, which the gate measures, lack what it imports.
+        from perf_tests.counting.rank_messages import parameter_shapes
+
+        way, shapes = self.sharing, parameter_shapes(self.case.config)
+        by_part = messages_by_part(way.parallel, shapes, way.world, way.bucket_mb, not way.keeps_gathered)
+        return {
+            "predicted_sent_bytes": plain(sent_bytes(chain.from_iterable(by_part.values()), way.world)),
+            "predicted_sent_by_part": values_by_part(by_part, way.world),
+        }
+
+    def _seconds(self, rounds: Rounds, exchanges: bool) -> float:
+        from model.parallel import without_synchronization
+
+        with nullcontext() if exchanges else without_synchronization(self.training, not self.sharing.keeps_gathered):
+            rounds.prepare()
+            with self.clock.round():
+                rounds.run()
+        return self.clock.wall_seconds[-1]

@@ -1,0 +1,68 @@
+"""`python -m perf_tests audit`: its exit codes, what it prints of many findings, and files larger than a window."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from perf_tests.__main__ import main
+from perf_tests.audit.files.audited import audit_file, audits_of
+from perf_tests.audit.files.tally import Tally
+from perf_tests.meta_tests.foreign_tables import model_row, model_table, written
+
+
+def test_exit_codes_and_json_say_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fine, bad = written(tmp_path, model_table(), "fine.csv"), written(tmp_path, [model_row(mean_ms="90")], "bad.csv")
+    assert main(["audit", str(fine)]) == 0
+    capsys.readouterr()
+    assert main(["audit", str(bad), "--json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert (said["counts"]["impossible"], said["findings"][0]["places"]) == (1, ["line 2"])
+    assert (said["kind"], said["figures"], said["not_judged"]) == ("model timing", 1, [])
+    assert main(["audit", str(tmp_path / "none.csv")]) == 3
+
+
+def test_suspicions_are_shown_in_groups_the_worst_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [model_row(size, mean_ms=time, std_ms=std) for size, time, std in (
+        ("small", "100", "70"), ("medium", "200", "170"), ("large", "500", "300"), ("xl", "90", "1"),
+    )]  # fmt: skip
+    path = written(tmp_path, rows)
+    assert main(["audit", str(path)]) == 1
+    shown = [line for line in capsys.readouterr().out.splitlines() if "Most likely" in line]
+    assert [line.partition(":")[0] for line in shown] == ["line 5", "line 3"]
+    assert shown[1].endswith("The worst of 3 like it: lines 2, 3, 4.")
+    main(["audit", str(path), "--all"])
+    assert capsys.readouterr().out.count("Most likely") == 4
+
+
+def test_a_file_is_read_in_parts_and_counted_as_a_whole(tmp_path: Path) -> None:
+    path = written(tmp_path, [*model_table(), *[model_row(mean_ms="90")] * 3])
+    whole, parts = audit_file(path), list(audits_of(path, window=10))
+    assert max(len(part.places) for part in parts) == 10
+    assert sum(part.counts()["impossible"] for part in parts) == whole.counts()["impossible"] == 3
+    assert [place for part in parts for place in part.places] == whole.places
+
+
+def test_alike_findings_of_many_sources_take_bounded_room(tmp_path: Path) -> None:
+    rows = [model_row(mean_ms="90", source=f"source {number}") for number in range(30)]
+    tally = Tally()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("perf_tests.audit.files.tally.MOST_GROUPS", 5)
+        for part in audits_of(written(tmp_path, rows)):
+            tally.add(part)
+    assert len(tally.groups) == 6
+    assert sum(group.findings for group in tally.groups.values()) == 30
+
+
+def test_a_gpu_given_by_hand_stands_for_rows_that_name_none(tmp_path: Path) -> None:
+    path = written(tmp_path, [model_row(gpu="", mean_ms="90")])
+    assert main(["audit", str(path)]) == 0
+    assert main(["audit", str(path), "--gpu", "A100-80GB"]) == 1
+    assert main(["audit", str(path), "--gpu", "memory=80,bandwidth=2000,fp32=100"]) == 0
+
+
+def test_an_unknown_gpu_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["audit", str(written(tmp_path, model_table())), "--gpu", "Z9"])
+    assert ended.value.code == 2
+    assert "known: P100" in capsys.readouterr().err

@@ -1,0 +1,70 @@
+"""The record that a run is compared with, and the table that shows both."""
+
+from pathlib import Path
+
+import pytest
+
+from perf_tests.bench.benchmark_options import SavingOptions, same_parameters, show_beside_baseline
+from perf_tests.bench.stash import RUN, WORKBENCH, Run
+from perf_tests.cases import FAMILIES
+from perf_tests.gate.accepted import FILE_NAME, Acceptance, read_accepted
+from perf_tests.records.record import Json, machine_differences
+from perf_tests.records.store import (
+    BaselineError,
+    StoredRecord,
+    has_journal,
+    latest_baseline,
+    list_records,
+    numbered_baseline,
+)
+
+
+def choose_baseline(run: Run, saving: SavingOptions, machine_info: Json, selection: set[str]) -> StoredRecord | None:
+    """The record to compare with, where one is asked for. Raises BaselineError."""
+    if not saving.compare:
+        if saving.compare_fail:
+            raise BaselineError("--benchmark-compare-fail has nothing to compare with; add --benchmark-compare.")
+        return None
+    if saving.compare_with is not None:
+        return numbered_baseline(saving.storage, saving.compare_with, machine_info)
+    listing = list_records(saving.storage)
+    run.notes += listing.left_out
+    earlier = [record for record in listing.records if not has_journal(record)]
+    baseline = latest_baseline(earlier, machine_info, selection)
+    if baseline is None:
+        if saving.compare_fail:
+            raise BaselineError(
+                f"--benchmark-compare-fail has nothing to compare with: no record under {saving.storage} is of this "
+                "machine, build and selection; record a baseline first by running without --benchmark-compare-fail."
+            )
+        run.notes.append(_why_no_baseline(earlier, machine_info, saving.storage))
+    return baseline
+
+
+def accepted_slowdowns(root: Path) -> list[Acceptance]:
+    try:
+        return read_accepted(root / ".benchmarks" / FILE_NAME)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def _why_no_baseline(records: list[StoredRecord], machine_info: Json, storage: Path) -> str:
+    if not records:
+        return f"No baseline yet: {storage} holds no earlier record; this run becomes the first."
+    differences = machine_differences(machine_info, records[-1].data["machine_info"])
+    reason = "; ".join(differences) if differences else "it has none of these cases"
+    return f"None of {len(records)} records is comparable; the newest, {records[-1].name}: {reason}."
+
+
+def prepare_table(config: pytest.Config, benchmarks: list[Json]) -> None:
+    """The rows of pytest-benchmark's table: the valid ones, each below its baseline's."""
+    run = config.stash.get(RUN, None)
+    if run is None:
+        return
+    session = config.stash[WORKBENCH].session
+    assert session is not None
+    measured = {row["fullname"] for row in session.contents.benchmarks}
+    benchmarks[:] = [row for row in benchmarks if row["fullname"] in measured]
+    same_parameters(benchmarks, [name for family in FAMILIES for name in family.axes])
+    if run.baseline:
+        show_beside_baseline(benchmarks, run.baseline.data, run.baseline.name)

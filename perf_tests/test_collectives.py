@@ -1,0 +1,40 @@
+"""Time of one collective among ranks, without a model: under torchrun, with --collective."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from perf_tests.bench.inputs import axis
+from perf_tests.bench.stash import CASE
+from perf_tests.bench.workbench import Workbench
+from perf_tests.cases import CollectiveCase
+from perf_tests.measures.rounds import Measure
+
+if TYPE_CHECKING:  # collected on one device too, where nothing of ranks is loaded
+    from perf_tests.ranks.exchange import Exchange
+
+collective = axis("collective")
+message_bytes = axis("message_bytes")
+world = axis("world")
+
+
+@pytest.fixture
+def case(request: pytest.FixtureRequest, collective: str, message_bytes: int, world: int) -> CollectiveCase:
+    """What the axes of a collective alone describe."""
+    return request.node.stash[CASE]
+
+
+@pytest.fixture
+def exchange(case: CollectiveCase, workbench: Workbench) -> "Exchange":
+    from perf_tests.ranks.exchange import Exchange
+
+    assert workbench.groups is not None
+    group = workbench.groups.case(case.world)
+    return Exchange(case.collective, case.elements_of_a_rank, group, workbench.device.torch_device)
+
+
+@pytest.mark.phase("collective")
+def test_collective(case: CollectiveCase, exchange: "Exchange", measure: Measure) -> None:
+    """Filled anew in each round's set-up: sums of sums would overflow."""
+    measure(exchange.run, setup=exchange.fill)
+    exchange.check()
