@@ -1,10 +1,12 @@
 """The page over recorded runs: every case on it, nothing from outside, the same bytes each time."""
 
+import html
 import re
 from pathlib import Path
 
 import pytest
 
+from perf_tests.audit.row_flags import FLAGS
 from perf_tests.meta_tests.report_pages import Reader, figures, page_over, sections, store, written
 from perf_tests.proofs.synthetic import (
     record,
@@ -52,10 +54,11 @@ def test_sections_and_figures_without_data_are_absent(tmp_path: Path) -> None:
     assert figures(text) == {}
 
 
-def test_a_run_says_how_many_rows_of_collectives_alone_it_does_not_show(tmp_path: Path) -> None:
+def test_a_run_says_how_many_measurements_of_collectives_alone_it_does_not_show(tmp_path: Path) -> None:
     exchanged = [timed_collective(message_bytes) for message_bytes in (40_000, 80_000)]
     text = page_over(tmp_path / "both", record([timed(), *exchanged]))
-    assert "Not shown here: 2 rows of collectives alone, which `python -m perf_tests scaling` prints" in text
+    assert "Not shown here: 2 measurements of collectives alone, of data between ranks without a model." in text
+    assert "Read them with `python -m perf_tests scaling RECORD`." in text
     assert "collectives alone" not in page_over(tmp_path / "one", record([timed()]))
 
 
@@ -76,6 +79,18 @@ def test_every_figure_has_its_conditions_below_and_its_data_to_download(two_grid
     for name, caption in seen:
         assert "Invented GPU" in caption
         assert f'data-figure="{name}"' in caption
+
+
+def test_the_first_screen_says_what_its_flags_mean(tmp_path: Path) -> None:
+    first = page_over(tmp_path, record([timed(flags=["short_warmup"])])).partition("<nav")[0]
+    assert f"short_warmup: {FLAGS['short_warmup'].sentence}" in html.unescape(first)
+    assert "The worst case: " in first
+
+
+def test_a_ratio_above_100_percent_has_its_cause_below_the_table(tmp_path: Path) -> None:
+    near = page_over(tmp_path, record([timed(roofline_fraction=1.24)])).partition("-roofline")[2]
+    assert "124%" in near
+    assert "above the median where caches serve what it counts as memory traffic" in near
 
 
 def test_no_two_elements_have_one_id(tmp_path: Path) -> None:

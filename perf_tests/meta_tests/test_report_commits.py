@@ -40,6 +40,13 @@ def test_the_history_holds_the_medians_of_one_identity_on_one_machine(tmp_path: 
     assert "since2" not in sections(text), "one commit has no history"
 
 
+def test_each_case_of_the_history_leads_to_its_figure(tmp_path: Path) -> None:
+    text = page_over(tmp_path, *with_step(0.2))
+    for name in ("steps", "cases"):
+        body = text.partition(f'id="table-since1-{name}"')[2].partition("</table>")[0].partition("<tbody>")[2]
+        assert '<a href="#since1-c0">forward tiny-ctx8-fp32-naive</a>' in body
+
+
 def test_two_commits_with_one_launch_each_are_beside_each_other_without_a_verdict(tmp_path: Path) -> None:
     slower = [seconds * 1.5 for seconds in timed()["stats"]["data"]]
     first = of_commit("a", benchmarks=[timed(), timed(BACKWARD, phase="backward")], written="2030-01-01")

@@ -264,11 +264,15 @@ def test_a_commits_point_has_its_interval_and_its_name_as_text(tmp_path: Path) -
     driver = """
     setTimeout(() => {
       const { text, y, error_y } = document.getElementById('plot-since1').data[0];
-      document.title = JSON.stringify([text, y, error_y.array, error_y.arrayminus]);
+      document.querySelector('button[data-figure=since1]').click();
+      document.title = JSON.stringify([text, y, error_y.array, error_y.arrayminus, saved]);
     }, 3000);"""
-    dom, console = opened(tmp_path / "page.html", tmp_path / "profile", driver=driver)
+    dom, console = opened(tmp_path / "page.html", tmp_path / "profile", driver=SAVING + driver)
     assert console == []
-    texts, milliseconds, above, below = json.loads(title(dom))
+    texts, milliseconds, above, below, csv = json.loads(title(dom))
+    header, first, _ = csv.splitlines()
+    assert header == "case,commit,date,subject,launches,median of launches (ms),low,high"
+    assert first.startswith("forward tiny-ctx8-fp32-naive,<b>000000000,2030-01-01,,7,1030,")
     assert texts[0].startswith("&lt;b&gt;000")
     assert milliseconds == pytest.approx([1030, 2030])
     assert all(0 < length < 31 for length in (*above, *below))

@@ -78,4 +78,8 @@ def worst_table(era: Era, since: str, pair: Pair) -> str:
         for row in pair.changes[:WORST]
     ]  # fmt: skip
     header = ("Case", "verdict", "change", "trend", "why")
-    return rows_table("worst", f"The worst {how_many(min(WORST, len(rows)), 'case')}", header, 1, rows)
+    return rows_table("worst", worst_words(len(rows)), header, 1, rows)
+
+
+def worst_words(count: int) -> str:
+    return "The worst case" if count == 1 else f"The worst {count} cases"

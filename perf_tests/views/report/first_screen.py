@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from perf_tests.history.series import Era
 from perf_tests.records.record import OUTCOMES
 from perf_tests.records.words import how_many
-from perf_tests.views.report.changed import NUMBERS, WORST, counts_of, sentence, worst_table
+from perf_tests.views.report.changed import NUMBERS, WORST, counts_of, sentence, worst_table, worst_words
 from perf_tests.views.report.commits import Kind, Pair
-from perf_tests.views.report.markup import Html, Row, link, paragraph, rows_table, text
+from perf_tests.views.report.markup import Html, Row, link, notes, rows_table, text
 from perf_tests.views.report.run import RecordedRun
 from perf_tests.views.report.sparkline import sparkline
-from perf_tests.views.report.timings import anchors_of
+from perf_tests.views.report.timings import anchors_of, flag_sentences
 from perf_tests.views.screens.lines import DASH, case_name
 from perf_tests.views.tables.cells import Cell
 from perf_tests.views.tables.digits import significant
@@ -29,7 +29,7 @@ def first_screen(era: Era, since: str, pair: Pair | None, run: RecordedRun, othe
     if others:
         where += f" Shown apart below: {how_many(others, 'other machine')}, by build and settings."
     worst = _furthest(run) if pair is None else worst_table(era, since, pair)
-    return f'<p class="answer">{text(said)}</p>{_four(numbers)}{worst}{paragraph(where, "note")}'
+    return f'<p class="answer">{text(said)}</p>{_four(numbers)}{worst}{notes([*flag_sentences(run), where])}'
 
 
 def _count(kind: Kind, pair: Pair | None) -> str:
@@ -66,8 +66,7 @@ def _furthest(run: RecordedRun) -> str:
     if not rows:
         return ""
     header = ("Case", "verdict", "median (ms)", "least / median", "trend", "why")
-    worst = f"The worst {how_many(len(rows), 'case')}"
-    title = f"{worst}: without a time, flagged, or furthest above the least time (trend: rounds)"
+    title = f"{worst_words(len(rows))}: without a time, flagged, or furthest above the least time (trend: rounds)"
     return rows_table("worst", title, header, 1, rows)
 
 

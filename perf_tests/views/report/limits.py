@@ -13,7 +13,8 @@ from perf_tests.views.tables.conditions import rounds_line
 from perf_tests.views.tables.digits import MIB, significant
 
 LIMIT_NOTE = (
-    "least time, computed: arithmetic and memory traffic of a case's kernels at rates measured on this machine; "
+    "least time, computed: arithmetic and memory traffic of a case's kernels at rates measured on this machine, "
+    "above the median where caches serve what it counts as memory traffic; "
     "product ceiling: the best square product measured here"
 )
 

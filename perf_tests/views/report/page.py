@@ -187,9 +187,9 @@ def _add_run(page: Page, run: RecordedRun) -> None:
 def _collectives_left_out(run: RecordedRun) -> str:
     if not run.collectives:
         return ""
-    rows = how_many(run.collectives, "row")
-    said = f"{rows} of collectives alone, which `python -m perf_tests scaling` prints of its record."
-    return paragraph(f"Not shown here: {said}", "note")
+    rows = how_many(run.collectives, "measurement")
+    said = f"{rows} of collectives alone, of data between ranks without a model"
+    return paragraph(f"Not shown here: {said}. Read them with `python -m perf_tests scaling RECORD`.", "note")
 
 
 TableOf = Callable[[Sequence[Cell]], Table | None]

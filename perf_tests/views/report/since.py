@@ -8,7 +8,7 @@ from perf_tests.records.words import how_many
 from perf_tests.views.report.axes import Tags, tags_of
 from perf_tests.views.report.commits import Change, Pair, cells_of_change, lost_words
 from perf_tests.views.report.figure import rounded
-from perf_tests.views.report.markup import Html, Row, paragraph, rows_table, table, text
+from perf_tests.views.report.markup import Html, Row, link, paragraph, rows_table, text
 from perf_tests.views.report.sparkline import sparkline
 from perf_tests.views.screens.history import (
     COUNTER_COLUMNS,
@@ -21,7 +21,6 @@ from perf_tests.views.screens.history import (
 from perf_tests.views.screens.lines import DASH, Columns, T, case_name
 from perf_tests.views.tables.cells import Cell
 from perf_tests.views.tables.digits import significant
-from perf_tests.views.tables.table import Table
 
 POINT_NOTE = (
     "a commit's figure is the median over its launches; an interval (95 %, by order statistics) needs six of them"
@@ -32,15 +31,18 @@ TREND = ("Case", "trend", "commits", "first (ms)", "lowest (ms)", "highest (ms)"
 
 def since_section(era: Era, anchor: str) -> str:
     """Without a figure where one commit is all there is; the page's program draws it from `era_data`."""
-    steps = _table(f"{anchor}-steps", "Steps: commits at which a time moved", STEP_COLUMNS, steps_in(era))
+    to = {id(one): case_anchor(anchor, place) for place, one in enumerate(era.series)}
+    steps = _table(f"{anchor}-steps", "Steps: commits at which a time moved", STEP_COLUMNS, steps_in(era), to)
     counters = _table(
-        f"{anchor}-counters", "Exact counters: commits at which one changed", COUNTER_COLUMNS, counter_changes_in(era)
-    )
+        f"{anchor}-counters", "Exact counters: commits at which one changed", COUNTER_COLUMNS,
+        counter_changes_in(era), to,
+    )  # fmt: skip
     drawn = (
         '<figure><p class="title">Time over commits, one case at a time</p>'
         f'<div class="plot over-commits" id="plot-{anchor}" role="group" '
         f'aria-label="time of a case over commits"></div><figcaption><p class="note">{text(POINT_NOTE)}; '
-        "dotted: steps</p></figcaption></figure>"
+        f'dotted: steps</p><button type="button" class="csv" data-figure="{anchor}" hidden>CSV</button>'
+        "</figcaption></figure>"
     )
     rows = [_trend(era, anchor, place) for place in range(len(era.series))]
     said = [*map(str, conditions(era)), POINT_NOTE]
@@ -73,13 +75,16 @@ def tags_of_series(one: Series) -> Tags:
     return tags_of(Cell(one.case, dict(one.identity), {}))
 
 
-def _table(name: str, title: str, columns: Columns[T], found: Sequence[T]) -> str:
-    """With the columns of the screen; empty without rows."""
+def _table(
+    name: str, title: str, columns: Columns[tuple[Series, T]], found: Sequence[tuple[Series, T]], to: Mapping[int, str]
+) -> str:
+    """With the columns of the screen, each case a link to its figure; empty without rows."""
     if not found:
         return ""
     header = tuple({"case": "Case", "counter": "Case", "name": "counter"}.get(column, column) for column in columns)
-    rows = tuple(tuple(cell(row) for cell in columns.values()) for row in found)
-    return table(Table(name, title, header, 1, rows, ()), name)
+    named, *others = columns.values()
+    rows = [Row([link(named(row), to[id(row[0])]), *(cell(row) for cell in others)]) for row in found]
+    return rows_table(name, title, header, 1, rows)
 
 
 def _trend(era: Era, anchor: str, place: int) -> Row:
@@ -88,8 +93,9 @@ def _trend(era: Era, anchor: str, place: int) -> Row:
     figures = (seconds[0], min(seconds), max(seconds), seconds[-1])
     interval = " to ".join(significant(end * 1e3) for end in last.interval) if last.interval else DASH
     times = [significant(value * 1e3) for value in figures]
-    cells: list[str | Html] = [case_name(one.case), spark_of(one), str(len(seconds)), *times]
-    return Row([*cells, interval, f"{seconds[-1] / seconds[0]:.3f}"], case_anchor(anchor, place))
+    own = case_anchor(anchor, place)
+    cells: list[str | Html] = [link(case_name(one.case), own), spark_of(one), str(len(seconds)), *times]
+    return Row([*cells, interval, f"{seconds[-1] / seconds[0]:.3f}"], own)
 
 
 def era_data(era: Era, anchor: str, pairs: Sequence[Pair]) -> Json:

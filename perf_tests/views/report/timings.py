@@ -35,16 +35,18 @@ FIGURES: dict[str, Column] = {
 
 def timings(run: RecordedRun) -> str:
     """One table for models and one for attention alone, with the columns that the filters compare."""
-    sentences = [
-        f"{name}: {flag.sentence}" for name, flag in FLAGS.items() if any(name in cell.flags for cell in run.cells)
-    ]
-    said = [run.conditions, rounds_line(run.cells), SPREAD_NOTE, INTERVAL_NOTE, *sentences]
+    said = [run.conditions, rounds_line(run.cells), SPREAD_NOTE, INTERVAL_NOTE, *flag_sentences(run)]
     anchors = anchors_of(run)
     return "".join(
         case_rows(f"run{run.number}-{name}", title, found, LABELS[alone], FIGURES, said, anchors)
         for alone, name, title in ((False, "models", "Language models"), (True, "alone", "Attention alone"))
         if (found := [cell for cell in run.cells if cell.is_attention == alone])
     )
+
+
+def flag_sentences(run: RecordedRun) -> list[str]:
+    """What each flag of this run means."""
+    return [f"{name}: {flag.sentence}" for name, flag in FLAGS.items() if any(name in cell.flags for cell in run.cells)]
 
 
 def anchors_of(run: RecordedRun) -> dict[str, str]:

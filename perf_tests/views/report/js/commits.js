@@ -88,6 +88,17 @@ function paintCommits(div) {
   Plotly.react(div, [trace], layout, PLOT_OPTIONS);
 }
 
+// What the figure over commits shows.
+function commitsCsv(anchor) {
+  drawFirst(document.getElementById(`plot-${anchor}`));
+  const era = eraOf.get(anchor), one = era.cases[picked.get(anchor)];
+  const rows = pointsOf(one).map(({ at, seconds, interval }) => {
+    const [commit, date, subject, launches] = era.codes[at];
+    return [one.name, commit, date, subject, launches, ...[seconds, ...(interval || [])].map((value) => value * 1e3)];
+  });
+  return [["case", "commit", "date", "subject", "launches", "median of launches (ms)", "low", "high"], ...rows];
+}
+
 const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
 // A link to a case leads to its figure, with that case drawn.

@@ -13,7 +13,8 @@ offerCommits();
 for (const button of document.querySelectorAll("figure button.csv")) {
   button.hidden = false;
   button.setAttribute("aria-label", `CSV of ${button.closest("figure").querySelector(".title").textContent}`);
-  button.addEventListener("click", () => download(button.dataset.figure, figureCsv(figures.get(button.dataset.figure))));
+  const name = button.dataset.figure;
+  button.addEventListener("click", () => download(name, eraOf.has(name) ? commitsCsv(name) : figureCsv(figures.get(name))));
 }
 for (const div of document.querySelectorAll(".over-commits")) painters.set(div.id, paintCommits);
 
