@@ -13,6 +13,12 @@ def check_logits(logits_BTV: Tensor, case: LanguageModelCase) -> None:
     _check_finite(logits_BTV, "logits")
 
 
+def check_tokens(tokens_BT: Tensor, targets_BT: Tensor) -> None:
+    """The rounds left the tokens as they were drawn: each is still the target of the one before it."""
+    is_kept = tokens_BT[:, 1:].equal(targets_BT[:, :-1])
+    assert is_kept, "the tokens were changed in place; change a copy, because every round uses them again"
+
+
 def check_gradients(training: Training) -> None:
     """Every parameter has a gradient, finite unless the loss is scaled: a scaled one may overflow."""
     for name, parameter in training.model.named_parameters():

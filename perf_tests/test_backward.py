@@ -6,7 +6,7 @@ from torch import Tensor
 from model.training import Training
 from perf_tests.bench.inputs import Batch
 from perf_tests.cases import LanguageModelCase
-from perf_tests.checks import check_gradients
+from perf_tests.checks import check_gradients, check_tokens
 from perf_tests.instruments.clock import Clock
 from perf_tests.measures.rounds import Measure
 
@@ -21,6 +21,7 @@ def test_backward(case: LanguageModelCase, training: Training, batch: Batch, mea
 
     measure(training.backward, setup=forward_and_loss)
     check_gradients(training)
+    check_tokens(batch.tokens_BT, batch.targets_BT)
 
 
 @pytest.mark.phase("forward_backward")
@@ -39,3 +40,4 @@ def test_forward_backward(
 
     measure(forward_backward, setup=training.clear_gradients)
     check_gradients(training)
+    check_tokens(batch.tokens_BT, batch.targets_BT)

@@ -6,7 +6,7 @@ import torch
 from model.training import Training
 from perf_tests.bench.inputs import Batch
 from perf_tests.cases import LanguageModelCase
-from perf_tests.checks import check_logits
+from perf_tests.checks import check_logits, check_tokens
 from perf_tests.measures.rounds import Measure
 
 
@@ -16,6 +16,7 @@ def test_inference(case: LanguageModelCase, training: Training, batch: Batch, me
     with torch.no_grad():
         logits_BTV = measure(lambda: training.forward(batch.tokens_BT))
     check_logits(logits_BTV, case)
+    check_tokens(batch.tokens_BT, batch.targets_BT)
     assert logits_BTV.grad_fn is None
 
 
@@ -24,4 +25,5 @@ def test_forward(case: LanguageModelCase, training: Training, batch: Batch, meas
     """With the graph recorded, as in training."""
     logits_BTV = measure(lambda: training.forward(batch.tokens_BT))
     check_logits(logits_BTV, case)
+    check_tokens(batch.tokens_BT, batch.targets_BT)
     assert logits_BTV.grad_fn is not None

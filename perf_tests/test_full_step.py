@@ -5,7 +5,7 @@ import pytest
 from model.training import Training
 from perf_tests.bench.inputs import Batch
 from perf_tests.cases import LanguageModelCase
-from perf_tests.checks import check_update
+from perf_tests.checks import check_tokens, check_update
 from perf_tests.instruments.clock import Clock
 from perf_tests.measures.rounds import Measure
 
@@ -21,6 +21,7 @@ def test_optimizer(case: LanguageModelCase, training: Training, batch: Batch, me
     training.create_optimizer_state()
     measure(training.update, setup=forward_and_backward, loss_scale=training.loss_scale)
     check_update(training)
+    check_tokens(batch.tokens_BT, batch.targets_BT)
 
 
 @pytest.mark.phase("full_step")
@@ -33,5 +34,6 @@ def test_full_step(case: LanguageModelCase, training: Training, batch: Batch, me
         training.create_optimizer_state()
     loss = measure(lambda: training.step(batch.tokens_BT, batch.targets_BT, clock.mark), loss_scale=training.loss_scale)
     assert loss.isfinite(), f"the loss after the last round is {loss.item()}"
+    check_tokens(batch.tokens_BT, batch.targets_BT)
     if case.updates:
         check_update(training)

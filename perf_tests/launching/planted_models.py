@@ -51,7 +51,15 @@ class DiesAt16(Healthy):
 
 
 class MisbehavesByContext(Healthy):
-    """In its second pass, in a way of its own at each context; at 64 sends itself PLANTED_SIGNAL, if there is one."""
+    """From its second pass on, in a way of its own at each context; at 80 sends itself PLANTED_SIGNAL, if it is set."""
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        logits_BTV = super().forward(tokens_BT)
+        if self.calls >= 2 and self.config.context_length == 64:
+            return logits_BTV * float("nan")
+        if self.calls >= 2 and self.config.context_length == 72:
+            tokens_BT.zero_()
+        return logits_BTV
 
     def before_forward(self) -> None:
         if self.calls != 2:
@@ -69,7 +77,7 @@ class MisbehavesByContext(Healthy):
                 torch.set_num_threads(torch.get_num_threads() + 1)
             case 56:
                 print("planted " * 1000)
-            case 64 if "PLANTED_SIGNAL" in os.environ:
+            case 80 if "PLANTED_SIGNAL" in os.environ:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 os.kill(os.getpid(), signal.Signals[os.environ["PLANTED_SIGNAL"]])
 
