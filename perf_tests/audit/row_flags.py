@@ -13,6 +13,7 @@ OUTLIER_AGREEMENT = 0.1
 TREND_DEVIATIONS = 2.58
 """Two-sided 1 % of Mann and Kendall's test, in standard deviations."""
 TREND_LEAST_CHANGE = 0.05
+CLOCK_STEP_SECONDS = 0.1
 CPU_WORKSPACE_BYTES_PER_THREAD = 2 * 2**20
 """Of the CPU's fused attention and 16-bit products, from the same allocator: repacked factors, and a block of scores
 (PyTorch, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp: at most 256 x 512 numbers, twice in the backward pass)."""
@@ -95,8 +96,18 @@ def peak_is_off(facts: RowFacts) -> bool:
     return not -tolerance <= above <= tolerance + facts.workspace_bytes
 
 
-def are_processors_changed(facts: RowFacts) -> bool:
-    return any(facts.before.get(name) != facts.after.get(name) for name in ("usable_processors", "processor_quota"))
+def has_changed(*names: str) -> Callable[[RowFacts], bool]:
+    return lambda facts: any(facts.before.get(name) != facts.after.get(name) for name in names)
+
+
+def has_jumped(name: str) -> Callable[[RowFacts], bool]:
+    """Seconds of the host that moved by more than reading two clocks one after the other explains."""
+
+    def rule(facts: RowFacts) -> bool:
+        before, after = facts.before.get(name), facts.after.get(name)
+        return before is not None and after is not None and abs(after - before) > CLOCK_STEP_SECONDS
+
+    return rule
 
 
 @dataclass(frozen=True)
@@ -124,8 +135,14 @@ FLAGS = {
         "later rounds differ from earlier ones by 5 % or more"),
     "throttled": Flag(lambda facts: bool(facts.throttled_rounds),
         "power or heat held the GPU's clocks down at the end of measured rounds (throttled_rounds)"),
-    "processors_changed": Flag(are_processors_changed,
+    "processors_changed": Flag(has_changed("usable_processors", "processor_quota"),
         "the processors that the process may use, or its share of their time, changed while it ran (before, after)"),
+    "memory_limit_changed": Flag(has_changed("memory_limit_bytes"),
+        "the memory that the control group may use changed while it ran (before, after)"),
+    "suspended": Flag(has_jumped("suspended_seconds"),
+        "the machine was suspended while it ran; times leave that out, caches and clock rates do not (before, after)"),
+    "date_set": Flag(has_jumped("booted_unix_seconds"),
+        "the date was set while it ran: no time depends on it, the order of records does (before, after)"),
     "over_ceiling": Flag(lambda facts: facts.is_over_ceiling,
         "its products ran faster than the best square product measured here, which carries the same noise"),
     "waits_for_host": Flag(waits_for_host,

@@ -47,8 +47,19 @@ def _meminfo_bytes(name: str) -> int:
     raise OSError(f"/proc/meminfo has no {name}; set --memory-budget")
 
 
+def control_group_limit_bytes() -> int | None:
+    """Of its memory; None where nothing limits it."""
+    found = _control_group_bytes()
+    return None if found is None else found[0]
+
+
 def _control_group_room_bytes() -> int | None:
-    """Room under the control group's limit (version 2, then 1); None where there is none."""
+    found = _control_group_bytes()
+    return None if found is None else found[0] - found[1]
+
+
+def _control_group_bytes() -> tuple[int, int] | None:
+    """The control group's limit and what is used of it (version 2, then 1); None where there is no limit."""
     for limit_name, used_name in (
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
@@ -59,5 +70,5 @@ def _control_group_room_bytes() -> int | None:
         except OSError:
             continue
         if limit.isdecimal():
-            return int(limit) - int(used)
+            return int(limit), int(used)
     return None

@@ -71,16 +71,27 @@ def _driver_version() -> str | None:
 
 
 def drifting_facts(device: torch.device, health: GpuHealth | None = None) -> dict[str, Any]:
-    """Clock rates, load and processors now, or the state of a GPU; None for what the machine does not report."""
+    """Clock rates and load now, or the state of a GPU, and what the host grants; None for what is not reported."""
     if device.type == "cuda":
-        return {"sm_clock_mhz": None} if health is None else health.facts()
+        return {"sm_clock_mhz": None, **({} if health is None else health.facts()), **granted_by_host()}
     one_minute_load, _, _ = os.getloadavg()
     clocks = [float(value) for value in host_memory.proc_values("cpuinfo", "cpu MHz")]
+    return {"cpu_clock_mhz": max(clocks, default=None), "load_average_1min": one_minute_load, **granted_by_host()}
+
+
+def granted_by_host() -> dict[str, Any]:
+    """What nobody expects to change during a run: processors, limits of the control group, time itself.
+
+    Suspension adds to CLOCK_BOOTTIME and not to CLOCK_MONOTONIC, the clock of the rounds. Setting the date moves
+    CLOCK_REALTIME alone; the small corrections of a time server move all three.
+    """
+    date, boot, monotonic = map(time.clock_gettime, (time.CLOCK_REALTIME, time.CLOCK_BOOTTIME, time.CLOCK_MONOTONIC))
     return {
-        "cpu_clock_mhz": max(clocks, default=None),
-        "load_average_1min": one_minute_load,
         "usable_processors": len(os.sched_getaffinity(0)),
         "processor_quota": processor_quota(),
+        "memory_limit_bytes": host_memory.control_group_limit_bytes(),
+        "booted_unix_seconds": round(date - boot, 3),
+        "suspended_seconds": round(boot - monotonic, 3),
     }
 
 

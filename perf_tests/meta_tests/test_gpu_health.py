@@ -16,7 +16,7 @@ from perf_tests.instruments import gpu_health
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.gpu_health import GpuHealth, NoHealthError, RoundHealth, open_gpu_health
-from perf_tests.instruments.machine import drifting_facts, stable_facts
+from perf_tests.instruments.machine import drifting_facts, granted_by_host, stable_facts
 from perf_tests.measures.row import Row
 from perf_tests.measures.timed import TimedMeasure
 from perf_tests.meta_tests.example_cases import CPU, SETTINGS, language_model_case
@@ -179,7 +179,7 @@ def test_a_gpu_without_the_package_is_measured_with_a_note(nvml: FakeNvml, monke
     bench = set_up(SETTINGS)
     assert bench.health is None
     assert re.search("nvidia-ml-py is not installed.*run `pip install nvidia-ml-py`", bench.why_no_health or "")
-    assert drifting_facts(GPU, bench.health) == {"sm_clock_mhz": None}
+    assert drifting_facts(GPU, bench.health) == {"sm_clock_mhz": None, **granted_by_host()}
 
 
 class UncappedDevice(CpuDevice):

@@ -24,6 +24,9 @@ RAISED = {
     "trend": RowFacts([1.0 - 0.02 * place for place in range(10)]),
     "throttled": RowFacts(HONEST, throttled_rounds=[3]),
     "processors_changed": RowFacts(HONEST, before={"usable_processors": 2}, after={"usable_processors": 1}),
+    "memory_limit_changed": RowFacts(HONEST, before={"memory_limit_bytes": None}, after={"memory_limit_bytes": GIB}),
+    "suspended": RowFacts(HONEST, before={"suspended_seconds": 0.0}, after={"suspended_seconds": 60.0}),
+    "date_set": RowFacts(HONEST, before={"booted_unix_seconds": 1e9}, after={"booted_unix_seconds": 1e9 - 1.0}),
     "over_ceiling": RowFacts(HONEST, is_over_ceiling=True),
     "waits_for_host": RowFacts(HONEST, device_busy_seconds=0.9 * min(HONEST), bound="compute"),
     "parts_do_not_add_up": RowFacts(HONEST, part_seconds={"forward": HALF_FORWARD}),
@@ -46,6 +49,14 @@ QUIET = {
         HONEST,
         before={"usable_processors": 2, "processor_quota": None, "load_average_1min": 0.1},
         after={"usable_processors": 2, "processor_quota": None, "load_average_1min": 1.9},
+    ),
+    "clocks read one after the other": RowFacts(
+        HONEST,
+        before={"suspended_seconds": 0.0, "booted_unix_seconds": 1e9},
+        after={"suspended_seconds": 0.001, "booted_unix_seconds": 1e9 - 0.001},
+    ),
+    "a GPU without a package that reads it": RowFacts(
+        HONEST, before={"sm_clock_mhz": None}, after={"sm_clock_mhz": None}
     ),
     "no parts": RowFacts(HONEST, part_seconds={}),
     "honest rounds in memory nearly full": RowFacts(HONEST, predicted_peak_bytes=95, available_bytes=100),

@@ -214,7 +214,9 @@ STATE = (
     *(_of_state(name, moment, meaning) for moment in ("before", "after")
       for name, meaning in {"load_average_1min": "load", "cpu_clock_mhz": "clock", "sm_clock_mhz": "GPU clock",
                             "temperature_celsius": "GPU", "power_watts": "GPU", "usable_processors": "of the process",
-                            "processor_quota": "share of their time"}.items()),
+                            "processor_quota": "share of their time", "memory_limit_bytes": "of the control group",
+                            "booted_unix_seconds": "by the date; moves when that is set",
+                            "suspended_seconds": "since the boot"}.items()),
 )  # fmt: skip
 
 PASSES = (
