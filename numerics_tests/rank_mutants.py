@@ -24,7 +24,10 @@ SLOW = "test_gradient_of_ranks_is_that_of_the_whole_batch"
 """Takes 10 s for its oracle, so it comes last."""
 
 EQUIVALENT = {
-    "FSDP2 asks only whether it is true": swap("root.set_reshard_after_backward(False)", "False", "None"),
+    "FSDP2 asks only whether it is true": (
+        *swap("root.set_reshard_after_backward(False)", "False", "None"),
+        *swap("root.set_requires_gradient_sync(False)", "False", "None"),
+    ),
     "what is zipped has one length": (
         *swap("for gradient, part in zip(gradients(model), parts, strict=True):", "strict=True", "", "strict=None"),
         *swap("for gradient, part in zip(gradients(model), parts, strict=True):", "strict=True", "strict=False"),

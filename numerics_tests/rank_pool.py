@@ -33,7 +33,10 @@ class RankError(RuntimeError):
 
 @dataclass(frozen=True)
 class Task:
-    """What the ranks below `world` shall call: `function` of `module` over the `model` in `folder`, which repeats."""
+    """What the last `world` ranks shall call: `function` of `module` over the `model` in `folder`, which repeats.
+
+    The last ones, because among the first each rank has the same number in its group as in the whole pool.
+    """
 
     folder: str
     module: str
@@ -104,7 +107,7 @@ class RankPool:
             if failure is not None:
                 self.stop()
                 raise RankError(f"{task}: {failure}")
-        return [answers[connection] for connection in connections][: task.world]
+        return [answers[connection] for connection in connections[RANKS - task.world :]]
 
 
 POOL = RankPool()
@@ -116,7 +119,8 @@ def serve(connection: Connection, rank: int, store: str) -> None:
     torch.set_num_threads(1)
     timeout = timedelta(seconds=SECONDS)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS, timeout=timeout)
-    groups = {world: dist.new_group(range(world)) for world in range(1, RANKS)} | {RANKS: dist.group.WORLD}
+    groups = {world: dist.new_group(range(RANKS - world, RANKS)) for world in range(1, RANKS)}
+    groups[RANKS] = dist.group.WORLD
     loaded: tuple[str, str] | None = None
     module = None
     while True:
@@ -128,7 +132,7 @@ def serve(connection: Connection, rank: int, store: str) -> None:
             if loaded != (loaded := (task.folder, task.module)):
                 module = imported(*loaded)
             function: Callable[..., Any] = getattr(module, task.function)
-            answer = function(groups[task.world], *task.arguments) if rank < task.world else None
+            answer = function(groups[task.world], *task.arguments) if rank >= RANKS - task.world else None
             reply(connection, False, answer)
         except Exception:
             reply(connection, True, format_exc())

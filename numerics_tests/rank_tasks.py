@@ -8,11 +8,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 import model
 from model.parallel import PARALLEL, Ranks, share, without_synchronization
 from model.precision import PRECISIONS
+from model.resident import forget_kept_gradients
 from model.sizes import ModelConfig
 from model.training import Training
 from numerics_tests import tiny
@@ -154,6 +156,19 @@ def step_alone(group: dist.ProcessGroup, variant: str, reshard: bool) -> Alone:
     with without_synchronization(training, *said), CollectiveCounter() as counter:
         training.step(tokens, targets_of(tokens))
     return Alone([message.kind for message, _ in counter.seen], left, exchanged, exchanges)
+
+
+def keeps_nothing_without_weights(group: dist.ProcessGroup) -> bool:
+    """Whether gradients kept aside can be forgotten of a root whose weights are all in its blocks."""
+    root, mesh = nn.Sequential(nn.Linear(2, 2)), Ranks(group, CPU).mesh
+    for module in (*root, root):
+        fully_shard(module, mesh=mesh)
+    try:
+        for module in (*root, root):
+            forget_kept_gradients(module)
+    except AttributeError:
+        return False
+    return True
 
 
 def filled(training: Training, tokens: Tensor) -> Named:

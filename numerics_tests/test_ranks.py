@@ -225,6 +225,12 @@ def test_a_step_without_exchange_leaves_no_trace(variant: str, device: torch.dev
             assert_true(all(kinds == usual for kinds in alone.exchanges), f"{alone.exchanges}, usually {usual}")
 
 
+@claim("variant", {"fsdp2": "fsdp2"})
+def test_a_root_without_weights_of_its_own_keeps_nothing(variant: str, device: torch.device) -> None:
+    """As a model of the user's may have it: FSDP2 has no group of parameters for such a root."""
+    assert_true(all(of_ranks("keeps_nothing_without_weights", 2)), "forgetting what it keeps fails")
+
+
 KINDS = {"zero1": {"all_reduce", "broadcast"}} | {
     name: {"all_gather", "reduce_scatter", "all_reduce"} for name in SHARDED
 }

@@ -78,6 +78,8 @@ RANK_FAULTS = (
                 "        training.after_backward = after_backward", "        pass"),
     SourceFault("gradients without exchange added to the next", "a_step_without_exchange_leaves_no_trace",
                 "resident.py", "parameter.unsharded_accumulated_grad = None", "pass", "fsdp2-bf16"),
+    SourceFault("no root without weights of its own", "a_root_without_weights_of_its_own_keeps_nothing", "resident.py",
+                " if group is not None else ()", ""),
     SourceFault("buffers sent in every forward pass", "a_step_sends_only_what_its_variant_needs", PARALLEL,
                 ", **KEEPS_BUFFERS", "", "ddp"),
     SourceFault("sharded optimizer that is never fused", "each_rank_steps_with_the_implementation_asked_for", PARALLEL,
