@@ -61,15 +61,16 @@ EQUIVALENT = {
 
 def mutants_of(path: str) -> Iterator[str]:
     """The file with one fault each, in functions and methods."""
-    from libcst import FunctionDef  # an extra, as is mutmut
+    from libcst import FunctionDef, Module  # an extra, as is mutmut
     from mutmut.mutation.file_mutation import create_mutations
 
     source = DECORATOR.sub(rf"\1{HIDDEN}", (MODEL / path).read_text())
     module, mutations, *_ = create_mutations(path, source)
     for mutation in mutations:
         if isinstance(mutation.contained_by_top_level_function, FunctionDef):
-            code = module.deep_replace(mutation.original_node, mutation.mutated_node).code
-            yield code.replace(HIDDEN, "@")
+            mutated = module.deep_replace(mutation.original_node, mutation.mutated_node)
+            assert isinstance(mutated, Module)  # what replaces a node inside is no other kind
+            yield mutated.code.replace(HIDDEN, "@")
 
 
 def status(fault: SourceFault) -> str:
