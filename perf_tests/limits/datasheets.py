@@ -171,13 +171,15 @@ def _by_hand(text: str) -> Gpu:
         raise ValueError(f"GPU {text!r} has semicolons; write its peaks with commas in between, as in {BY_HAND}.")
     for part in text.split(","):
         name, _, figure = (piece.strip() for piece in part.partition("="))
-        match = re.fullmatch(r"(-?\d+(?:\.\d+)?)\s*(GiB|GB/s|TFLOP/s)?", figure)
+        match = re.fullmatch(r"(-?\d+(?:\.\d+)?)\s*([A-Za-z/]*)", figure)
         unit = {"memory": "GiB", "bandwidth": "GB/s"}.get(name, "TFLOP/s")
-        is_known = name in _GIVEN and name not in given
-        if not is_known or match is None or match[2] not in (None, unit):
+        if match is None or name not in _GIVEN or name in given:
             raise ValueError(f"GPU {text!r} has {part.strip()!r}, which is not of the form of {BY_HAND}.")
         if float(match[1]) <= 0:
-            raise ValueError(f"GPU {text!r} has {name} of {match[1]} {unit}; give a number above 0, as in {BY_HAND}.")
+            figure = f"{match[1]} {match[2] or unit}"
+            raise ValueError(f"GPU {text!r} has {name} of {figure}; give a number above 0, as in {BY_HAND}.")
+        if match[2] not in ("", unit):
+            raise ValueError(f"GPU {text!r} has {name} in {match[2]}; give it in {unit}, as in {BY_HAND}.")
         given[name] = float(match[1])
     missing = [name for name in ("memory", "bandwidth", "fp32") if name not in given]
     if missing:

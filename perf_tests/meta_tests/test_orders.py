@@ -15,8 +15,9 @@ from perf_tests.limits.datasheets import gpu_named
 from perf_tests.limits.gpu_room import Room
 from perf_tests.meta_tests.example_cases import CPU, SETTINGS, TOY, language_model_case
 from perf_tests.phases import PHASES, ZERO_GRAD
+from perf_tests.prediction.lines import gb, held_lines, verdict_lines
 from perf_tests.prediction.orders import conditions_of, optimizer_variants
-from perf_tests.prediction.step import TargetMachine, predict_case
+from perf_tests.prediction.step import TargetMachine, predict_case, predict_step
 
 STEP = language_model_case(phase="full_step", optimizer="loop", device="cuda")
 
@@ -62,6 +63,23 @@ def test_a_former_pass_that_is_held_adds_what_its_backward_pass_did_not_free(hel
     assert beside.parts[0].bytes_by_category[FORMER_PASS] == wanted
     assert beside.parts[1:] == alone.parts[1:]
     assert beside.kernels == alone.kernels
+
+
+def test_the_verdict_says_what_a_held_pass_adds_and_which_pass_it_keeps_from_fitting() -> None:
+    """A loop of forward passes holds two graphs, more than a step with its gradients and moments."""
+    wide = replace(STEP, batch_size=64, holds_former_pass=True)
+    step, forward = (predict_case(replace(wide, phase=phase), machine(2**40)) for phase in ("full_step", "forward"))
+    assert step.peak_bytes < forward.peak_bytes
+    between = machine(int(1.05 * (step.peak_bytes + forward.peak_bytes) / 2))
+    held, freed = (predict_step(replace(wide, holds_former_pass=holds), between) for holds in (True, False))
+    assert held.fits
+    (line,) = held_lines(held)
+    assert line.startswith("but forward alone ")
+    assert line.endswith(f"{gb(forward.bytes_by_category[FORMER_PASS])} of it held from the former pass)")
+    assert FORMER_PASS not in freed.step.bytes_by_category
+    assert not held_lines(freed)
+    verdict, _ = verdict_lines(step, between)
+    assert ("held from the former pass" in verdict) == (FORMER_PASS in step.bytes_by_category)
 
 
 @pytest.mark.parametrize("asked", ["before-forward", "after-forward"])

@@ -94,6 +94,13 @@ def test_columns_are_read_under_the_names_in_use(tmp_path: Path) -> None:
     assert figure.attention == TILED
 
 
+def test_a_model_whose_vocabulary_is_not_stated_is_judged_by_its_blocks(tmp_path: Path) -> None:
+    row = model_row(mean_ms="1")
+    del row["vocab"]
+    audit = audit_file(written(tmp_path, [row]))
+    assert (audit.counts()["impossible"], audit.counts()["not judged"]) == (1, 0)
+
+
 def test_heads_count_as_sequences(tmp_path: Path) -> None:
     row = {"heads": "16", "batch": "2", "seq_len": "4096", "phase": "forward", "ms": "3"}
     for name, width in (("head_dim", "64"), ("d_model", "1024")):
@@ -112,6 +119,8 @@ def test_heads_count_as_sequences(tmp_path: Path) -> None:
         ({"value": "3 GiB"}, 3 * 2**30, 3 * 2**30),
         ({"peak_bytes": "3"}, 3, 3),
         ({"Peak memory (MiB)": "3"}, 3 * 2**20, 3 * 2**20),
+        ({"MiB (written MB)": "3"}, 3 * 2**20, 3 * 2**20),
+        ({"GB (1e9)": "3"}, 3e9, 3e9),
     ],
 )
 def test_memory_is_read_in_the_units_in_use(columns: Row, least: float, most: float, tmp_path: Path) -> None:
@@ -162,7 +171,7 @@ def test_a_table_is_read_as_spreadsheets_write_it(encoded: Callable[[str], bytes
 def test_missing_columns_are_named(tmp_path: Path) -> None:
     row = model_row()
     del row["mean_ms"], row["phase"]
-    assert "lacks the columns phase, a time, as mean_ms" in refusal(written(tmp_path, [row]))
+    assert "lacks the columns phase, mean_ms or another time" in refusal(written(tmp_path, [row]))
 
 
 def test_times_without_a_shape_are_refused_with_the_columns_of_both_shapes(tmp_path: Path) -> None:

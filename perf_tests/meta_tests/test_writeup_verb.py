@@ -56,6 +56,14 @@ def test_an_output_that_cannot_be_written_is_named_as_typed(
     assert capsys.readouterr().err.startswith(said)
 
 
+def test_an_output_in_no_folder_is_refused_before_anything_is_computed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("perf_tests.verbs.writeup._played", lambda: pytest.fail("computed"))
+    assert main(["writeup", "--output", "./no/such/page.html"]) == 2
+    assert capsys.readouterr().err.startswith("./no/such/page.html cannot be written: No such file or directory")
+
+
 @pytest.mark.usefixtures("quick_writeup")
 def test_html_is_whole_escaped_and_loads_nothing(writeup_root: Path, tmp_path: Path) -> None:
     name = "<script>alert(1)</script>"

@@ -33,7 +33,7 @@ def step_lines(prediction: StepPrediction) -> list[str]:
     step = prediction.step
     lines = [
         f"{step_name(step)}, checkpoint {step.case.identity()['checkpoint']}",
-        *verdict_lines(prediction.step, prediction.machine), *first_step_lines(prediction), "",
+        *verdict_lines(prediction.step, prediction.machine), *held_lines(prediction), *first_step_lines(prediction), "",
         *peak_lines(prediction.peaks), "", *time_lines(prediction.phases.items(), prediction.machine),
         *assumption_lines([*prediction.phases.values(), *prediction.remedies.values()], prediction.machine),
     ]  # fmt: skip
@@ -102,10 +102,24 @@ def attention_lines(prediction: AttentionPrediction) -> list[str]:
 
 
 def verdict_lines(step: PredictedCase, machine: TargetMachine) -> list[str]:
-    line = f"{step.verdict} on {machine.name}: its peak is {gb(step.peak_bytes)}"
+    line = f"{step.verdict} on {machine.name}: its peak is {_peak_with_held(step)}"
     if step.verdict == MAY_NOT_FIT:
         line += f", {gb(machine.room.bytes_for(step.peak_bytes))} with {FRAGMENTATION_SHARE:.0%} for fragmentation"
     return [line, room_line(machine)]
+
+
+def _peak_with_held(cell: PredictedCase) -> str:
+    held_bytes = cell.bytes_by_category.get(FORMER_PASS, 0)
+    return gb(cell.peak_bytes) + (f" ({gb(held_bytes)} of it held from the former pass)" if held_bytes else "")
+
+
+def held_lines(prediction: StepPrediction) -> list[str]:
+    """Where the step fits: the passes alone that do not, beside a former one whose graph no backward pass freed."""
+    return [
+        f"but {name} alone {cell.verdict}: its peak is {_peak_with_held(cell)}"
+        for name, cell in prediction.phases.items()
+        if prediction.fits and not cell.fits and FORMER_PASS in cell.bytes_by_category
+    ]
 
 
 def first_step_lines(prediction: StepPrediction) -> list[str]:

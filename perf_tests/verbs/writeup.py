@@ -7,7 +7,7 @@ from pathlib import Path
 from perf_tests.records.words import without_path
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, RefusalError, UsageError
 from perf_tests.verbs.reading import tell_left_out
-from perf_tests.verbs.writing import write_named
+from perf_tests.verbs.writing import check_folder, write_named
 from perf_tests.views.writeup.page import as_data, markdown_page
 from perf_tests.views.writeup.played import Played
 from perf_tests.views.writeup.sources import ROOT, Sources
@@ -24,6 +24,8 @@ def run(arguments: argparse.Namespace) -> int:
     output, root = arguments.output, arguments.root
     if output is not None and not arguments.json and Path(output).suffix not in SUFFIXES:
         raise UsageError(f"{output}: the page is Markdown or HTML; name a file that ends in .md or .html.")
+    if output is not None:
+        check_folder(output)
     if not (root / "published").is_dir():
         raise RefusalError(f"--root {root} holds no folder `published`; name a checkout of this suite.")
     try:

@@ -123,7 +123,9 @@ def layout_of(header: Sequence[str], names: Names) -> Layout:
 
 
 def _normal(name: str) -> str:
-    """`Time (%)` as `time_pct`, `Mean [µs]` as `mean_us`."""
+    """`Time (%)` as `time_pct`, `Mean [µs]` as `mean_us`; a unit of bytes keeps its remark, `MiB (written MB)`."""
+    if bytes_in(name) is not None:
+        return name.casefold().strip()
     plain = name.casefold().replace("µ", "u").replace("μ", "u").replace("%", " pct ")
     return re.sub(r"[^a-z0-9]+", "_", plain).strip("_")
 

@@ -72,16 +72,17 @@ def _work(row: Row, columns: tuple[str, ...], read: Callable[[Row], Work | str])
 
 
 def _model_work(row: Row) -> ModelWork | str:
-    """The work, or why it is not known."""
-    columns = ("d_model", "d_ff", "n_layers", "vocab")
+    """The work, or why it is not known. Limits are lower ones: a vocabulary that is not stated counts as one token."""
+    columns = ("d_model", "d_ff", "n_layers")
     shape = [row.count(column) for column in columns]
-    batch, context, heads = row.count("batch"), row.count("context"), row.count("n_heads")
+    batch, context = row.count("batch"), row.count("context")
+    heads, vocab = row.count("n_heads"), row.count("vocab")
     missing = [column for column, value in zip(columns, shape, strict=True) if value is None]
     if missing:
         return f"no {' and '.join(missing)}"
-    d_model, d_ff, layers, vocab = (value or 0 for value in shape)
+    d_model, d_ff, layers = (value or 0 for value in shape)
     try:
-        config = ModelConfig(d_model, d_ff, layers, heads or 1, vocab)
+        config = ModelConfig(d_model, d_ff, layers, heads or 1, 1 if vocab is None else vocab)
     except ValueError as error:
         return str(error).rstrip(".")
     if not (batch and context):
@@ -259,4 +260,4 @@ def _kind_of(path: Path, header: list[str]) -> str:
 
 
 def _in_words(column: str) -> str:
-    return "a time, as mean_ms" if column == "mean" else column
+    return {"mean": "mean_ms or another time", "value": "peak_mib or another amount"}.get(column, column)
