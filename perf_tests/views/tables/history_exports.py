@@ -3,10 +3,11 @@
 import csv
 import io
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from perf_tests.history.commits import Code, moment
-from perf_tests.history.launches import Launch
+from perf_tests.history.launches import Figure, Launch
 from perf_tests.history.series import Era
 from perf_tests.records.words import how_many
 from perf_tests.views.screens.lines import case_name, printable
@@ -14,8 +15,10 @@ from perf_tests.views.tables.flat_figures import no_formula
 
 
 def otava(era: Era) -> str:
-    """A row for each launch, a column for each case: the median in seconds, empty where it was not measured.
+    """A row for each launch that timed a case, a column for each case: the median in seconds.
 
+    Otava refuses an empty cell, so a case that a launch did not time has its time of the launch before, or of the first
+    one that timed it: what Otava itself does with values that are missing.
     Otava reads it with `time_column: time`, `attributes: [commit, record]`, and each case as a metric with
     `direction: -1`.
     """
@@ -23,11 +26,22 @@ def otava(era: Era) -> str:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["time", "commit", "record", *(no_formula(_name(case)) for case in cases)])
-    for code in era.codes:
-        for launch in code.launches:
-            labels = (_date(launch, code), no_formula(printable(code.name)), no_formula(printable(launch.name)))
-            rows.writerow([*labels, *_seconds(launch, cases)])
+    found = [(code, launch) for code in era.codes for launch in code.launches if launch.figures]
+    columns = [_filled([launch.figures.get(case) for _, launch in found]) for case in cases]
+    for (code, launch), *seconds in zip(found, *columns, strict=True):
+        labels = (_date(launch, code), no_formula(printable(code.name)), no_formula(printable(launch.name)))
+        rows.writerow([*labels, *seconds])
     return text.getvalue()
+
+
+def _filled(figures: Sequence[Figure | None]) -> list[float]:
+    """Seconds; at least one figure is there."""
+    seconds = next(one.seconds for one in figures if one is not None)
+    filled = []
+    for one in figures:
+        seconds = seconds if one is None else one.seconds
+        filled.append(seconds)
+    return filled
 
 
 def _name(case: str) -> str:
@@ -39,10 +53,6 @@ def _date(launch: Launch, code: Code) -> str:
     """In ISO 8601; where a record names no date that is one, its commit's, else that of 1970."""
     known = (moment(launch.written), moment(code.date))
     return datetime.fromtimestamp(next(filter(None, known), 0.0), UTC).isoformat()
-
-
-def _seconds(launch: Launch, cases: list[str]) -> list[object]:
-    return [launch.figures[case].seconds if case in launch.figures else "" for case in cases]
 
 
 def github_action_benchmark(era: Era) -> str:
