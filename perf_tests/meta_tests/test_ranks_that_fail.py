@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.launching.launch import MODELS, finish, launch, start_command, suite
+from perf_tests.launching.launch import MODELS, Launch, finish, launch, start_command, suite
 from perf_tests.meta_tests.ranks import OF_MODELS, launch_ranks
 
 CASES = ("--context=8,16,24", "--phase=forward_backward", f"--model={MODELS}:OfRankOne", "--parallel=ddp")
@@ -106,16 +106,29 @@ def test_a_journal_that_rank_0_cannot_write_ends_both(tmp_path: Path) -> None:
     assert other.errors == ""
 
 
+def torchrun(storage: Path, *arguments: str, fault: str = "") -> Launch:
+    """How two ranks ended that torchrun restarts."""
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=3", "-m", "pytest")
+    typed = suite(storage, OF_MODELS, *arguments)[3:]
+    return finish(start_command((sys.executable, *torchrun, *typed), PLANTED_FAULT=fault), storage)
+
+
 def test_after_a_rank_died_twice_of_a_case_torchrun_ends_with_a_row_for_it(tmp_path: Path) -> None:
     """Each death costs one restart of all ranks; what is measured is kept."""
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=3", "-m", "pytest")
-    arguments = suite(tmp_path, OF_MODELS, *CASES)[3:]
-    ended = finish(start_command((sys.executable, *torchrun, *arguments), PLANTED_FAULT="death"), tmp_path)
+    ended = torchrun(tmp_path, *CASES, fault="death")
     assert ended.measured.keys() == OTHERS, ended.errors
     assert ended.outcomes[AT_16]["outcome"] == "process_died"
     assert "a rank died twice while this case ran" in ended.outcomes[AT_16]["reason"]
     assert ended.journals == []
     assert ended.exit_code == 1
+    assert "torchrun restarted a run that had ended already" in ended.errors
+
+
+def test_a_rank_that_dies_while_rank_0_saves_causes_no_second_record(tmp_path: Path) -> None:
+    plugin = "perf_tests.meta_tests.dies_while_saving"
+    ended = torchrun(tmp_path, "--context=8", "--phase=forward", "--parallel=ddp", "-p", plugin)
+    assert len(ended.records) == 1, ended.output
+    assert ended.journals == []
     assert "torchrun restarted a run that had ended already" in ended.errors
 
 

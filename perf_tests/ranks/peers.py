@@ -96,11 +96,14 @@ class Peers:
         """For what torch has to say on the topic."""
         return PrefixStore(topic, self.store)
 
-    def end(self, exit_code: int, for_good: bool) -> None:
-        """Rank 0 measures no more; torchrun may start all ranks again, to no avail where it is `for_good`."""
+    def end(self, exit_code: int) -> None:
+        """Rank 0 measures no more."""
         self.tell(FINISHED, exit_code)
-        if for_good:
-            self.across_restarts.set(_ENDED, str(exit_code))
+
+    def end_for_good(self) -> None:
+        """Where torchrun starts all ranks again, they end at once."""
+        with suppress(RuntimeError):  # the store is gone, and torchrun with it
+            self.across_restarts.set(_ENDED, "")
 
     @property
     def has_ended(self) -> bool:

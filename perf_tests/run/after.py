@@ -126,7 +126,9 @@ def finish(session: pytest.Session) -> None:
     _add_what_rows_say_together(run.record)
     findings = findings_between(timings_of(run.record))
     run.record["notices"] = [{**asdict(finding), "sentence": finding.sentence()} for finding in findings]
-    _save(run, run.record, measuring, saving)
+    if _save(run, run.record, measuring, saving) and PEERS in stash:
+        # A rank that dies from here on must not make torchrun measure a second record.
+        stash[PEERS].end_for_good()
     if run.baseline is not None:
         _compare(run, run.record, _inside(run.record, run.baseline.data, stash[SETTINGS]), saving, run.gone_counts)
         if not run.gone_counts:
@@ -198,7 +200,8 @@ def _interruption(measuring: MeasuringSession, is_suspect: bool) -> str:
     )
 
 
-def _save(run: Run, record: Json, measuring: MeasuringSession, saving: SavingOptions) -> None:
+def _save(run: Run, record: Json, measuring: MeasuringSession, saving: SavingOptions) -> bool:
+    """Whether the record is written; otherwise the run fails, and says why."""
     commit = record["commit_info"]
     name = saving.save_name or f"{str(commit.get('id'))[:12]}{'-dirty' if commit.get('dirty') else ''}"
     try:
@@ -212,6 +215,8 @@ def _save(run: Run, record: Json, measuring: MeasuringSession, saving: SavingOpt
             f"The record cannot be written: {error}. The journal {measuring.journal.path} holds the whole run; "
             f"free disk space and save it with `{measuring.contents.header['command']}`."
         )
+        return False
+    return True
 
 
 def _inside(record: Json, baseline: Json, settings: Settings) -> Json:

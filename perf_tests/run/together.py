@@ -206,9 +206,12 @@ class Together:
     def _end(self, session: pytest.Session) -> None:
         with suppress(SilentRankError):
             if self.peers.leads:
-                # After a signal, which torchrun sends where another rank died, the run goes on once all are restarted.
-                self.peers.end(int(session.exitstatus), for_good=self.config.stash[TERMINATION].came is None)
-            elif not session.shouldstop or self._lead_stopped:
+                if self.config.stash[TERMINATION].came is None:
+                    # Otherwise the run goes on: torchrun sends a signal where another rank died, and restarts all.
+                    self.peers.end_for_good()
+                self.peers.end(int(session.exitstatus))
+            elif self.config.stash[TERMINATION].came is None and (not session.shouldstop or self._lead_stopped):
+                # Not after a signal: rank 0 may be the one that died, and torchrun waits for this process to end.
                 self.peers.hear(FINISHED, 0, JOINING_SECONDS)
             self.peers.part()
 
