@@ -177,6 +177,13 @@ def blocks(model: nn.Module) -> list[nn.Module]:
     return list(max(lists, key=len, default=[]))
 
 
+def free_gathered(model: nn.Module) -> None:
+    """What FSDP2 keeps gathered after a forward pass, which a backward pass would free."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
 @contextmanager
 def without_synchronization(training: Training, reshard: bool = True) -> Iterator[None]:
     """A step in which ranks keep their gradients to themselves: what remains is the time without this communication.

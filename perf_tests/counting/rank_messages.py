@@ -86,7 +86,7 @@ def parameter_shapes(config: ModelConfig) -> ParameterShapes:
     """Of our model, with the order of gradients as one backward pass gives it: that of one block, for every block."""
     from model.parallel import blocks
 
-    with FakeTensorMode():
+    with FakeTensorMode(), torch.enable_grad():  # also where a benchmark of inference asks
         training = _train(_model(replace(config, num_layers=1)))
         (block,) = blocks(training.model)
         by_gradient: list[nn.Parameter] = []

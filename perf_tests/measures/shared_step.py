@@ -1,7 +1,9 @@
 """What the communication of a model that ranks share costs, beside its timed rounds."""
 
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from statistics import median
 
@@ -9,7 +11,7 @@ from model.training import Training
 from perf_tests.cases import LanguageModelCase
 from perf_tests.counting.case_counters import parameters_of
 from perf_tests.counting.needed_bytes import needed_bytes
-from perf_tests.limits.communication import messages_by_part, sent_bytes
+from perf_tests.limits.communication import Message, messages_by_part, sent_bytes
 from perf_tests.limits.least_work import FLOAT32_BYTES
 from perf_tests.limits.ways import SHARDED
 from perf_tests.measures.ranked import RankedMeasure
@@ -32,6 +34,11 @@ class SharedStepMeasure(RankedMeasure):
     training: Training
 
     def look(self, rounds: Rounds) -> None:
+        if not self.case.row.has_backward:
+            # Imported late: earlier revisions of `model`, which the gate measures, lack it.
+            from model.parallel import free_gathered
+
+            rounds.forget_more = partial(free_gathered, self.training.model)
         super().look(rounds)
         if self.row is not None:
             self.benchmark.extra_info.update(self._exposed(rounds) | self._sent(rounds))
@@ -71,29 +78,35 @@ class SharedStepMeasure(RankedMeasure):
         return None
 
     def _sent(self, rounds: Rounds) -> Json:
-        """What one rank sends in one more round, counted, and by the closed form where a whole step is timed."""
+        """What one rank sends in one more round, counted and by the closed form."""
         sent = SentByPart()
         with sent.counting():
             rounds.play()
-        timed = [message for part in self.case.row.timed for message in sent.messages.get(part, ())]
         return {
-            "sent_bytes": plain(sent_bytes(timed, self.sharing.world)),
+            "sent_bytes": self._sent_while_timed(sent.messages),
             "sent_by_part": values_by_part(sent.messages, self.sharing.world),
             **self._predicted(),
         }
 
     def _predicted(self) -> Json:
-        if self.case.own is not None or "forward" not in self.case.row.timed or not self.case.row.trains:
+        """By the closed form of a step, of the parts that this phase runs."""
+        row, way = self.case.row, self.sharing
+        if self.case.own is not None:
             return {"predicted_sent_bytes": None, "predicted_sent_by_part": None}
         # Imported late: earlier revisions of `model`, which the gate measures, lack what it imports.
         from perf_tests.counting.rank_messages import parameter_shapes
 
-        way, shapes = self.sharing, parameter_shapes(self.case.config)
-        by_part = messages_by_part(way.parallel, shapes, way.world, way.bucket_mb, not way.keeps_gathered)
+        shapes = parameter_shapes(self.case.config)
+        step = messages_by_part(way.parallel, shapes, way.world, way.bucket_mb, not way.keeps_gathered)
+        by_part = {part: sent for part, sent in step.items() if part in map(_region, row.parts)}
         return {
-            "predicted_sent_bytes": plain(sent_bytes(chain.from_iterable(by_part.values()), way.world)),
+            "predicted_sent_bytes": self._sent_while_timed(by_part),
             "predicted_sent_by_part": values_by_part(by_part, way.world),
         }
+
+    def _sent_while_timed(self, messages: Mapping[str, Sequence[Message]]) -> int | float:
+        timed = chain.from_iterable(messages.get(_region(part), ()) for part in self.case.row.timed)
+        return plain(sent_bytes(timed, self.sharing.world))
 
     def _seconds(self, rounds: Rounds, exchanges: bool) -> float:
         from model.parallel import without_synchronization
@@ -103,3 +116,8 @@ class SharedStepMeasure(RankedMeasure):
             with self.clock.round():
                 rounds.run()
         return self.clock.wall_seconds[-1]
+
+
+def _region(part: str) -> str:
+    """The region in which a part of a round sends its messages."""
+    return "forward" if part == "inference" else part
