@@ -44,7 +44,7 @@ def fit_link(messages: Sequence[tuple[float, float]]) -> Link | None:
     scale = sizes.max()
     of_a_second = np.column_stack([1 / seconds, sizes / scale / seconds])
     # Neither latency nor time of a byte can be negative.
-    latency, of_scale = lsq_linear(of_a_second, np.ones(len(sizes)), bounds=(0, np.inf)).x
+    latency, of_scale = lsq_linear(of_a_second, np.ones(len(sizes)), bounds=(0, np.inf), method="bvls").x
     if of_scale < LEAST_GROWTH * seconds.min():
         return None
     errors = of_a_second @ (latency, of_scale) - 1

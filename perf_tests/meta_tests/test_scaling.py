@@ -64,8 +64,15 @@ def test_the_screen_shows_the_interval_of_what_is_exposed_and_the_peaks_of_ranks
     shared["extra_info"]["rank_peak_allocated_bytes"] = [2**30, 2**31]
     header, line, _ = rank_lines([shared])
     assert "20 ms (0 to 50 ms)" in line
+    assert "few rounds" not in line
     assert "peaks" in header
     assert line.endswith("1,024 to 2,048 MiB")
+
+
+def test_the_screen_says_where_too_few_rounds_give_what_is_exposed_no_interval() -> None:
+    shared = row("ddp-world2", 150.0)
+    shared["extra_info"] |= {"exposed_communication_seconds": 0.02, "exposed_communication_interval": None}
+    assert "20 ms (few rounds)" in rank_lines([shared])[1]
 
 
 def test_messages_are_listed_by_part_beside_the_predicted_ones() -> None:

@@ -9,8 +9,8 @@ from perf_tests.views.screens.lines import DASH, Columns, case_name, column_tabl
 
 NOTE = (
     "slowest: the rank with the highest median, against the median rank; exposed: what exchanging gradients adds to "
-    "a round (at 95 %, 6 rounds or more); sent: by one rank in a round; efficiency: tokens/s of a rank over those in "
-    "the row it is relative to"
+    "a round, with a 95 % interval from 6 rounds on; sent: by one rank in a round; efficiency: tokens/s of a rank over "
+    "those in the row it is relative to"
 )
 
 
@@ -75,7 +75,9 @@ def _exposed(info: Json) -> str:
         return DASH
     shown = duration(seconds) if seconds > 0 else "0 s"
     interval = info.get("exposed_communication_interval")
-    return shown if interval is None else f"{shown} ({duration_range(max(interval[0], 0.0), max(interval[1], 0.0))})"
+    if interval is None:
+        return f"{shown} (few rounds)"
+    return f"{shown} ({duration_range(max(interval[0], 0.0), max(interval[1], 0.0))})"
 
 
 def _sent(info: Json) -> str:
