@@ -4,7 +4,7 @@ from torch import Tensor
 from torch.optim import AdamW
 
 from model.training import Training
-from perf_tests.cases import LanguageModelCase
+from perf_tests.cases.language_model import LanguageModelCase
 
 
 def check_logits(logits_BTV: Tensor, case: LanguageModelCase) -> None:

@@ -14,8 +14,10 @@ from perf_tests.bench.inputs import AttentionInputs, Batch, axis
 from perf_tests.bench.models import ModelShelf, forget
 from perf_tests.bench.stash import CASE, OTHER_MEASURE, PASS, WORKBENCH
 from perf_tests.bench.workbench import Workbench
-from perf_tests.cases import AttentionCase, Case, CollectiveCase, LanguageModelCase, sharing_of
-from perf_tests.counting.case_counters import parameters_of
+from perf_tests.cases.attention_alone import AttentionCase
+from perf_tests.cases.case import Case
+from perf_tests.cases.collective_alone import CollectiveCase
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.gpu_health import RoundHealth
 from perf_tests.instruments.sdpa_backend import sdpa_backend
@@ -136,7 +138,7 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
 
         training = request.getfixturevalue("training")
         kind = partial(SharedStepMeasure, case=case, sharing=case.sharing, training=training)
-    elif isinstance(case, CollectiveCase):
+    elif case.ranks is not None:
         from perf_tests.measures.ranked import RankedMeasure
 
         kind = RankedMeasure
@@ -163,12 +165,11 @@ def _row(case: Case, workbench: Workbench) -> Row:
         from perf_tests.measures.exchange import CollectiveRow
 
         return CollectiveRow(case, {"seed": workbench.settings.seed, "warmup_rounds": workbench.warmup_rounds(case)})
-    sharing = sharing_of(case)
     return Row(
         case,
         conditions=_conditions(case, workbench),
-        matmul_flops_per_second=workbench.ceiling(case.precision) * (sharing.world if sharing else 1),
-        expectation=None if sharing else workbench.expect(case),
+        matmul_flops_per_second=workbench.ceiling(case.precision) * (case.ranks or 1),
+        expectation=None if case.ranks else workbench.expect(case),
         measure_ceiling_again=workbench.measure_ceiling_again,
         available_bytes=workbench.budget_bytes,
     )
@@ -193,7 +194,7 @@ def _conditions(case: Case, workbench: Workbench) -> Json:
         "warmup_rounds": workbench.warmup_rounds(case),
         "records_graph": case.row.records_graph,
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "parameters": parameters_of(case),
+        "parameters": case.parameters,
     }
     if case.attention == "sdpa":
         conditions["sdpa_backend"] = _sdpa_backend(case, workbench.device.torch_device)
@@ -201,11 +202,5 @@ def _conditions(case: Case, workbench: Workbench) -> Json:
 
 
 def _sdpa_backend(case: Case, device: torch.device) -> str | None:
-    assert not isinstance(case, CollectiveCase)
-    shape: tuple[int, ...]
-    if isinstance(case, AttentionCase):
-        shape = (case.batch_size, case.sequence_length, case.head_dim)
-    else:
-        shape = (case.batch_size, case.config.num_heads, case.context_length, case.config.head_dim)
     attention, dtype = ATTENTION["sdpa"].build(), PRECISIONS[case.precision].autocast_dtype or torch.float32
-    return sdpa_backend(attention, shape, dtype, device, records_graph=case.row.records_graph)
+    return sdpa_backend(attention, case.query_shape, dtype, device, records_graph=case.row.records_graph)

@@ -13,7 +13,6 @@ import pytest
 
 from model.device import why_gpu_is_passed_over
 from model.precision import PRECISIONS
-from perf_tests import cases
 from perf_tests.bench import benchmark_options
 from perf_tests.bench.against import read_against
 from perf_tests.bench.outcomes import ImpossibleError, Outcome, outcome_of_error
@@ -30,6 +29,7 @@ from perf_tests.bench.stash import (
     SETTINGS,
     WORKBENCH,
 )
+from perf_tests.cases.selected import FAMILIES, examined_phases, family_of
 from perf_tests.instruments.host_memory import uncap_address_space
 from perf_tests.options.settings import asks_for_ranks, read_settings
 from perf_tests.options.table import PASSES, add_options
@@ -138,7 +138,7 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, obj: Any) -> list[pyt
     marks = {mark.name: mark.args[0] for mark in getattr(obj, "pytestmark", ()) if mark.args}
     if "phase" not in marks:
         return None
-    if marks["phase"] not in cases.examined_phases(settings):
+    if marks["phase"] not in examined_phases(settings):
         return []
     if "extra_pass" in marks:
         return None if marks["extra_pass"] in settings.passes else []
@@ -148,9 +148,10 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, obj: Any) -> list[pyt
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Spread a benchmark over the axes it asks for."""
-    if _marked(metafunc.definition, "phase") is None:
+    phase = _marked(metafunc.definition, "phase")
+    if phase is None:
         return
-    family = cases.family_of(metafunc.fixturenames)
+    family = family_of(phase)
     grid = family.grid(metafunc.config.stash[SETTINGS])
     metafunc.parametrize(",".join(family.axes), grid, ids=[family.id_of(*values) for values in grid], indirect=True)
 
@@ -195,7 +196,7 @@ def _collect(session: pytest.Session, config: pytest.Config, items: list[pytest.
             item.stash[PASS] = extra_pass = _marked(item, "extra_pass")
             # A pass flushes no caches, which would show in its figures.
             of_item = settings if extra_pass is None else replace(settings, cold_cache=False)
-            item.stash[CASE] = cases.family_of(axes).of(phase, axes, of_item)
+            item.stash[CASE] = family_of(phase).of(phase, axes, of_item)
     others = [item for item in items if CASE not in item.stash]
     # Runs that are resumed, shared out or compared need one order.
     in_order = sorted(items, key=lambda item: item.stash[COLLECTED])
@@ -224,7 +225,8 @@ def _marked(item: Any, name: str) -> str | None:
 
 def _side_by_side(benchmarks: list[pytest.Item]) -> list[pytest.Item]:
     """Timings before extra passes; within each by family and model, then by precision and phase."""
-    alone_last = sorted((item.stash[CASE] for item in benchmarks), key=lambda case: cases.FAMILIES.index(type(case)))
+    families = list(FAMILIES)
+    alone_last = sorted((item.stash[CASE] for item in benchmarks), key=lambda case: families.index(case.row.family))
     models = {built: place for place, built in enumerate(dict.fromkeys(case.built_from for case in alone_last))}
     precisions, passes = list(PRECISIONS), [None, *PASSES]
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from model.attention import AttentionFunction
 from perf_tests.bench.inputs import AttentionInputs, axis
 from perf_tests.bench.stash import CASE
-from perf_tests.cases import AttentionCase
+from perf_tests.cases.attention_alone import AttentionCase
 from perf_tests.checks import check_attention_gradients, check_attention_output
 from perf_tests.measures.rounds import Measure
 

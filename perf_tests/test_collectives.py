@@ -7,7 +7,7 @@ import pytest
 from perf_tests.bench.inputs import axis
 from perf_tests.bench.stash import CASE
 from perf_tests.bench.workbench import Workbench
-from perf_tests.cases import CollectiveCase
+from perf_tests.cases.collective_alone import CollectiveCase
 from perf_tests.measures.rounds import Measure
 
 if TYPE_CHECKING:  # collected on one device too, where nothing of ranks is loaded

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from perf_tests.bench.stash import LEDGER_LINES, SAVING, SETTINGS
-from perf_tests.cases import Case, own_model
+from perf_tests.cases.case import Case
+from perf_tests.cases.language_model import own_model
 from perf_tests.counting.case_counters import NotCountedError, counters_of
 from perf_tests.counting.counted_grid import counted_grid, line_of, own_grid
 from perf_tests.counting.sent_grid import sent_lines

@@ -6,7 +6,7 @@ import pytest
 
 from model.training import Training
 from perf_tests.bench.inputs import Batch
-from perf_tests.cases import LanguageModelCase
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.checks import check_update
 from perf_tests.measures.rounds import Measure
 

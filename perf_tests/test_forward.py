@@ -5,7 +5,7 @@ import torch
 
 from model.training import Training
 from perf_tests.bench.inputs import Batch
-from perf_tests.cases import LanguageModelCase
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.checks import check_logits, check_tokens
 from perf_tests.measures.rounds import Measure
 

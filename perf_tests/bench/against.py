@@ -11,7 +11,7 @@ from model.attention import ATTENTION
 from model.precision import PRECISIONS
 from model.transformer import blocks_per_checkpoint
 from perf_tests.bench.benchmark_options import SavingOptions
-from perf_tests.cases import FAMILIES
+from perf_tests.cases.selected import FAMILIES
 from perf_tests.options.names import optimizer
 from perf_tests.options.settings import Settings
 from perf_tests.options.table import EXECUTIONS, PASSES, typed_or
@@ -59,7 +59,7 @@ class OtherOption:
 
 def _fields_of(axis: str) -> list[str]:
     """The fields of `Settings` that hold an axis."""
-    return [family.axes[axis] for family in FAMILIES if axis in family.axes] or [axis]
+    return [family.axes[axis] for family in FAMILIES.values() if axis in family.axes] or [axis]
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 import torch
 
 from model.precision import PRECISIONS
-from perf_tests.bench.outcomes import Outcome, why_unsupported
-from perf_tests.cases import AttentionCase, Case, CollectiveCase
+from perf_tests.bench.outcomes import Outcome
+from perf_tests.cases.case import Case
 from perf_tests.instruments.device_errors import is_beyond_device, is_out_of_memory, needs_gpu, words_of
-from perf_tests.own.attention import attention_named, function_of, is_own
+from perf_tests.own.attention import attention_named, function_of
 from perf_tests.own.attention_check import IncorrectError, Use, check_attention
 from perf_tests.own.guard import OwnModelError
+from perf_tests.phases import LANGUAGE_MODEL
 
 Refusals = dict[tuple[str, Use], Outcome]
 """Why a function is not timed, by how it was typed and where it is used."""
@@ -25,33 +26,28 @@ def load_attentions(cases: Iterable[Case]) -> None:
 
     Before anything runs on tensors without content, of which a module imported meanwhile would keep some.
     """
-    for name in {case.attention for case in cases if is_own(case.attention)}:
-        function_of(name)
+    for name in {case.own_attention for case in cases}:
+        if name is not None:
+            function_of(name)
 
 
 def refusals(cases: Iterable[Case], device: torch.device) -> Refusals:
     """Each function is checked once for each head width, precision and layout of its cases."""
     lengths: dict[tuple[str, Use], set[int]] = defaultdict(set)
     for case in cases:
-        if isinstance(case, CollectiveCase):
-            continue
-        if is_own(case.attention) and why_unsupported(case, device) is None:
-            tokens = case.sequence_length if isinstance(case, AttentionCase) else case.context_length
-            lengths[case.attention, use_of(case, device)].add(min(tokens, LONGEST_CONTEXT))
+        if case.own_attention is not None and case.why_unsupported(device) is None:
+            lengths[case.own_attention, use_of(case, device)].add(min(case.query_shape[-2], LONGEST_CONTEXT))
     found = {(name, use): _refusal(name, use, checked) for (name, use), checked in lengths.items()}
     return {key: outcome for key, outcome in found.items() if outcome is not None}
 
 
 def use_of(case: Case, device: torch.device) -> Use:
-    assert not isinstance(case, CollectiveCase)
-    is_alone = isinstance(case, AttentionCase)
-    head_dim = case.head_dim if isinstance(case, AttentionCase) else case.config.head_dim
-    return Use(head_dim, not is_alone, PRECISIONS[case.precision], device)
+    return Use(case.query_shape[-1], case.row.family == LANGUAGE_MODEL, PRECISIONS[case.precision], device)
 
 
 def refusal_of(case: Case, refused: Refusals, device: torch.device) -> Outcome | None:
     """Of the case's function; a model of the user's has none, and may name no heads."""
-    return refused.get((case.attention, use_of(case, device))) if is_own(case.attention) else None
+    return None if case.own_attention is None else refused.get((case.own_attention, use_of(case, device)))
 
 
 def _refusal(name: str, use: Use, lengths: Iterable[int]) -> Outcome | None:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import pytest
 
-from perf_tests.cases import FAMILIES
+from perf_tests.cases.selected import FAMILIES
 from perf_tests.records.compare import identity_difference
 from perf_tests.records.record import Json
 
@@ -43,7 +43,7 @@ WITHOUT_EFFECT = (
 
 GROUPINGS = (
     *("group", "name", "func", "fullname", "fullfunc", "param"),
-    *dict.fromkeys(f"param:{axis}" for family in FAMILIES for axis in family.axes),
+    *dict.fromkeys(f"param:{axis}" for family in FAMILIES.values() for axis in family.axes),
 )
 
 COLUMNS = ["median", "iqr", "mean", "stddev", "min", "rounds"]

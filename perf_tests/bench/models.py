@@ -12,7 +12,7 @@ from model.compilation import compiled, forget_compiled
 from model.precision import PRECISIONS
 from model.training import Training
 from model.transformer import TransformerLM
-from perf_tests.cases import DEFAULT_ZERO_GRAD, LanguageModelCase
+from perf_tests.cases.language_model import DEFAULT_ZERO_GRAD, LanguageModelCase
 from perf_tests.instruments import heap
 from perf_tests.instruments.device import Device
 from perf_tests.own.attention import attention_named

@@ -4,17 +4,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import pytest
-import torch
 
-from model.compilation import why_cannot_compile
-from model.precision import PRECISIONS
-from model.transformer import blocks_per_checkpoint
-from perf_tests.cases import AttentionCase, Case, CollectiveCase, LanguageModelCase
+from perf_tests.cases.case import Case
 from perf_tests.counting.needed_bytes import needed_bytes
 from perf_tests.identity import DIMENSIONS
 from perf_tests.instruments.device import Device
 from perf_tests.instruments.device_errors import is_beyond_device, is_out_of_memory, words_of
-from perf_tests.own.attention import attention_named, is_known
 from perf_tests.records.record import OUTCOMES, Json, identity_of
 
 DOES_NOT_FIT = ("out_of_memory", "would_not_fit")
@@ -57,45 +52,6 @@ RANK_DIED = Outcome(
     "process_died",
     "a rank died twice while this case ran, or torchrun was told to end; what torchrun says above has its exit code.",
 )
-
-
-def why_unsupported(case: Case, device: torch.device) -> Outcome | None:
-    """What the device or the model lacks; None where nothing."""
-    if isinstance(case, CollectiveCase):
-        return None
-    reason = PRECISIONS[case.precision].why_unsupported(device)
-    if reason is None and is_known(case.attention):
-        head_dim = case.head_dim if isinstance(case, AttentionCase) else case.config.head_dim
-        reason = attention_named(case.attention).why_unavailable(device, head_dim)
-    if reason is None and isinstance(case, LanguageModelCase):
-        if case.replays_cuda_graphs and device.type != "cuda":
-            reason = f"--execution {case.execution} replays CUDA graphs, and a {device.type.upper()} has none; "
-            reason += "choose compiled."
-        elif case.execution != "eager":
-            reason = why_cannot_compile(device)
-        if reason is None and case.model == "ours" and blocks_per_checkpoint(case.checkpoint) > case.config.num_layers:
-            reason = f"--checkpoint {case.checkpoint} is more blocks than its {case.config.num_layers}."
-        if reason is None and case.row.trains and not case.updates and PRECISIONS[case.precision].scales_loss:
-            reason = f"--zero-grad {case.zero_grad} leaves a loss scaler no gradients; choose another order."
-    return None if reason is None else Outcome("unsupported", reason)
-
-
-def why_unsupported_on_ranks(case: Case, gpus: int) -> Outcome | None:
-    """What the ranks that were started, or the way in which they share the case, cannot do; None where nothing.
-
-    `gpus` are those of all ranks, each counted once.
-    """
-    if isinstance(case, CollectiveCase):
-        reason = case.why_unsupported(gpus)
-        return None if reason is None else Outcome("unsupported", reason)
-    if not isinstance(case, LanguageModelCase) or case.sharing is None:
-        return None
-    reason = case.sharing.why_unsupported(case.batch_size, case.device, gpus)
-    if reason is None and case.execution != "eager":
-        reason = f"--execution {case.execution} is measured on one device; choose eager."
-    if reason is None and case.own_optimizer is not None:
-        reason = "an optimizer of your own is measured on one device; choose one of --optimizer's names."
-    return None if reason is None else Outcome("unsupported", reason)
 
 
 def why_too_large(case: Case, budget_bytes: int, earlier: Sequence[Json], of_what: str = "") -> Outcome | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from perf_tests.bench.outcomes import KILLED, Outcome
 from perf_tests.bench.progress import Progress
-from perf_tests.cases import Case
+from perf_tests.cases.case import Case
 from perf_tests.records.journal import Journal, JournalContents, is_running, read_journal, unfinished_journals
 from perf_tests.records.record import OUTCOMES, Json, build_record, machine_differences
 from perf_tests.records.store import own_folder, remove_unfinished, save_record, saved_as

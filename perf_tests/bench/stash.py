@@ -10,7 +10,7 @@ from perf_tests.bench.against import Against
 from perf_tests.bench.benchmark_options import SavingOptions
 from perf_tests.bench.outcomes import Outcome
 from perf_tests.bench.workbench import Workbench
-from perf_tests.cases import Case
+from perf_tests.cases.case import Case
 from perf_tests.gate.accepted import Acceptance
 from perf_tests.gate.rules import Rules
 from perf_tests.options.settings import Settings

@@ -13,9 +13,9 @@ import torch
 from model.compilation import forget_compiled
 from model.precision import PRECISIONS
 from perf_tests.bench.attention_under_test import Refusals, refusal_of, refusals
-from perf_tests.bench.outcomes import Outcome, why_too_large, why_unsupported, why_unsupported_on_ranks
+from perf_tests.bench.outcomes import Outcome, why_too_large
 from perf_tests.bench.session import MeasuringSession
-from perf_tests.cases import AttentionCase, Case
+from perf_tests.cases.case import Case
 from perf_tests.counting.kept_counters import kept_counters_or_reason
 from perf_tests.instruments import matmul_rate as roofline
 from perf_tests.instruments.cache_flush import CacheFlush
@@ -82,11 +82,11 @@ class Workbench:
         """Why the case is not tried; None where it is."""
         earlier = self.session.contents.outcomes if self.session else []
         device = self.device.torch_device
-        return (
-            why_unsupported(case, device)
-            or why_unsupported_on_ranks(case, 0 if self.groups is None else self.groups.peers.gpus)
-            or refusal_of(case, self.refused_attentions, device)
-            or why_too_large(case, self.budget_bytes, earlier, self.budget_of_what)
+        gpus = 0 if self.groups is None else self.groups.peers.gpus
+        if reason := case.why_unsupported(device) or case.why_unsupported_on_ranks(gpus):
+            return Outcome("unsupported", reason)
+        return refusal_of(case, self.refused_attentions, device) or why_too_large(
+            case, self.budget_bytes, earlier, self.budget_of_what
         )
 
     def check_attentions(self, cases: Iterable[Case]) -> None:
@@ -201,16 +201,14 @@ class Workbench:
             return None
 
     def rounds(self, case: Case) -> int:
-        alone = isinstance(case, AttentionCase)
-        return self.settings.attention_alone_rounds if alone else self.settings.rounds
+        return case.rounds(self.settings)
 
     def warmup_rounds(self, case: Case) -> int:
         return max(self.settings.warmup_rounds, case.fewest_warmup_rounds)
 
     def cache_flush(self, case: Case) -> CacheFlush | None:
         """Called before each measured round of a case with cold caches; None for other cases."""
-        is_cold = isinstance(case, AttentionCase) and case.cache == "cold"
-        return CacheFlush(self.device.torch_device) if is_cold else None
+        return CacheFlush(self.device.torch_device) if case.cache == "cold" else None
 
     def on_round(self, number: int) -> None:
         if self.session is not None:

@@ -13,7 +13,8 @@ import torch
 
 from model.precision import PRECISIONS
 from model.training import optimizer_that_runs
-from perf_tests.cases import DEFAULT_ZERO_GRAD, Case, LanguageModelCase
+from perf_tests.cases.case import Case
+from perf_tests.cases.language_model import DEFAULT_ZERO_GRAD, LanguageModelCase
 from perf_tests.counting.fake_training import Parts, attention_passes, passes, updates
 from perf_tests.counting.own_flops import (
     names_with_executed_flops,
@@ -26,12 +27,9 @@ from perf_tests.instruments.kernel_cost import MATRIX_PRODUCTS
 from perf_tests.instruments.torch_private import DataDependentOutputException
 from perf_tests.limits.cuda_libraries import CudaLibraries
 from perf_tests.limits.predicted_time import KernelCost, KernelGroup
-from perf_tests.own.attention import is_known, is_own
 from perf_tests.own.guard import OwnModelError, guarded
-from perf_tests.own.model import facts_of
 from perf_tests.phases import FIRST_STEP, FORWARD_PASSES
 
-COUNTED_ATTENTION = ("naive", "sdpa")
 LARGEST_ALLOCATIONS = 8
 
 
@@ -97,22 +95,6 @@ class _Part:
     beside: Counter[str]
 
 
-def why_not_counted(case: Case) -> str | None:
-    """None where the case has exact counters, else one sentence why not."""
-    if isinstance(case, LanguageModelCase):
-        if case.sharing is not None:
-            return "these counters are of one device."
-        if case.replays_cuda_graphs:
-            return "what a compiled model fuses and the memory pool of its CUDA graphs holds is unknown until it runs."
-        if case.execution != "eager":
-            return "what a compiled model fuses is unknown until it is compiled for its device."
-        if case.own is not None:
-            return facts_of(case.own, case.config).why_not_played
-    if not is_known(case.attention, COUNTED_ATTENTION):
-        return f"what {case.attention} attention fuses is unknown until it is compiled for its device."
-    return None
-
-
 def counters_of(
     case: Case,
     *,
@@ -124,13 +106,12 @@ def counters_of(
     `all_layers` counts every layer instead of a few. Without `libraries`, those of its card, a GPU is an imaginary one
     without workspaces. Raises NotCountedError.
     """
-    reason = why_not_counted(case)
+    reason = case.why_not_counted
     if reason is not None:
         raise NotCountedError(reason)
-    own = _own_parts(case)
-    if not own:
+    if not case.own_code:
         return _counters(case, _with_workspaces(_parts(case, all_layers), libraries))
-    what = f"{' with '.join(own)} cannot be played on tensors without content"
+    what = f"{' with '.join(case.own_code)} cannot be played on tensors without content"
     try:
         with guarded(what):
             return _counters(case, _with_workspaces(_parts(case, all_layers), libraries))
@@ -139,34 +120,19 @@ def counters_of(
         raise NotCountedError(f"{what}: it reads a value of one." if reads else str(error)) from error
 
 
-def _own_parts(case: Case) -> list[str]:
-    """What of the case is code of the user's."""
-    model = case.own.name if isinstance(case, LanguageModelCase) and case.own else None
-    attention = case.attention if is_own(case.attention) else None
-    optimizer = case.own_optimizer.name if isinstance(case, LanguageModelCase) and case.own_optimizer else None
-    return [name for name in (model, attention, optimizer) if name is not None]
-
-
 def _parts(case: Case, all_layers: bool) -> list[_Part]:
     if isinstance(case, LanguageModelCase):
         return _language_model_parts(case, all_layers)
-    counted = attention_passes(replace(case, phase="attention_forward"))
+    counted = attention_passes(case.in_phase("attention_forward"))
     timed = {f"attention_{part}": part in case.row.timed for part in case.row.parts}
     return [_Part(name, counted[name], timed[name], Counter()) for name in timed]
 
 
-def parameters_of(case: Case) -> int | None:
-    """Of ours in closed form, of the user's counted; None where memory ran out before they were there."""
-    if not isinstance(case, LanguageModelCase):
-        return 0
-    return case.config.parameters if case.own is None else facts_of(case.own, case.config).parameters
-
-
 def update_flops(case: Case) -> int:
     """Of the products in one step of the user's optimizer; 0 without one, and for one that cannot be played."""
-    if not isinstance(case, LanguageModelCase) or case.own_optimizer is None:
+    if case.own_optimizer is None:
         return 0
-    counters, _ = counters_or_reason(replace(case, phase="optimizer"))
+    counters, _ = counters_or_reason(case.in_phase("optimizer"))
     return (counters.executed_flops or 0) if counters else 0
 
 
@@ -237,7 +203,7 @@ def _counters(case: Case, parts: Sequence[_Part]) -> Counters:
     made = sum((part.counters.allocations for part in parts), Counter[tuple[int, str, str]]())
     largest = sorted(made.items(), key=lambda item: (-item[0][0], item[0][1:]))[:LARGEST_ALLOCATIONS]
     return Counters(
-        parameters=parameters_of(case),
+        parameters=case.parameters,
         model_flops=_model_flops(case, {kernel.name for kernel in kernels}),
         executed_flops=_executed_flops(case, kernels),
         matmul_calls=sum(calls for kernel, calls in kernels.items() if kernel.name in MATRIX_PRODUCTS),
@@ -264,6 +230,6 @@ def _model_flops(case: Case, names: Collection[str]) -> int | None:
 
 def _executed_flops(case: Case, kernels: Counter[KernelCost]) -> int | None:
     names = (kernel.name for kernel in kernels)
-    if _own_parts(case) and products_outside(names, names_with_executed_flops()):
+    if case.own_code and products_outside(names, names_with_executed_flops()):
         return None
     return sum(kernel.flops * calls for kernel, calls in kernels.items())

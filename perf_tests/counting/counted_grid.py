@@ -4,8 +4,10 @@ from dataclasses import replace
 from itertools import product
 
 from model.sizes import SIZES
-from perf_tests.cases import ATTENTION_BATCH_SIZE, AttentionCase, Case, LanguageModelCase
-from perf_tests.counting.case_counters import COUNTED_ATTENTION, Counters
+from perf_tests.cases.attention_alone import ATTENTION_BATCH_SIZE, AttentionCase
+from perf_tests.cases.case import COUNTED_ATTENTION, Case
+from perf_tests.cases.language_model import LanguageModelCase
+from perf_tests.counting.case_counters import Counters
 from perf_tests.options.settings import Settings
 from perf_tests.options.shapes import SIZES_APART
 from perf_tests.options.table import CONTEXTS, HEAD_DIMS, SEQUENCE_LENGTHS

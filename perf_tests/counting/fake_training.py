@@ -14,7 +14,8 @@ from model.precision import PRECISIONS
 from model.sizes import ModelConfig
 from model.training import Training, optimizer_that_runs
 from model.transformer import MultiHeadAttention, TransformerLM, blocks_per_checkpoint
-from perf_tests.cases import AttentionCase, LanguageModelCase
+from perf_tests.cases.attention_alone import AttentionCase
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.instruments.counters import (
     GRADIENTS,
     INPUTS,

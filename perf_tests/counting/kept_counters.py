@@ -22,11 +22,10 @@ from typing import Any
 import numpy
 import torch
 
-from perf_tests.cases import Case, LanguageModelCase
+from perf_tests.cases.case import Case
 from perf_tests.counting.case_counters import Allocation, Counters, PartPeak, counters_or_reason
 from perf_tests.limits.cuda_libraries import CudaLibraries
 from perf_tests.limits.predicted_time import KernelGroup
-from perf_tests.own.attention import is_own
 from perf_tests.own.source_digest import digest_of_suite
 from perf_tests.records.cache import cache_folder
 from perf_tests.records.store import write_whole
@@ -41,7 +40,7 @@ that is counted."""
 
 def kept_counters_or_reason(case: Case, libraries: CudaLibraries | None = None) -> tuple[Counters | None, str | None]:
     """As `counters_or_reason`, read from the cache if it holds the case. One that has no counters is asked again."""
-    if _is_of_the_user(case):
+    if case.own_code:
         return counters_or_reason(case, libraries)
     path = _path(case, libraries)
     if path is None:
@@ -54,12 +53,6 @@ def kept_counters_or_reason(case: Case, libraries: CudaLibraries | None = None) 
         with suppress(OSError):  # or the next run counts again
             _write(path, {"case": _key(case, libraries), "counters": asdict(counters)})
     return counters, reason
-
-
-def _is_of_the_user(case: Case) -> bool:
-    if isinstance(case, LanguageModelCase) and (case.own is not None or case.own_optimizer is not None):
-        return True
-    return is_own(case.attention)
 
 
 def environment() -> dict[str, Any]:

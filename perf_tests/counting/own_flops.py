@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from perf_tests.cases import LanguageModelCase
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.counting.fake_training import fake_training, playing
 from perf_tests.instruments.kernel_cost import FUSED_ATTENTION, MATRIX_PRODUCTS
 from perf_tests.instruments.torch_private import operator

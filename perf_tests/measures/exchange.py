@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from perf_tests.cases import CollectiveCase
+from perf_tests.cases.collective_alone import CollectiveCase
 from perf_tests.limits.communication import bus_share
 from perf_tests.measures.row import Row
 from perf_tests.records.record import Json

@@ -12,7 +12,7 @@ from torch import Tensor
 import model as model_package
 from model.regions import regions_opened_by
 from model.training import Training
-from perf_tests.cases import AttentionCase, Case, LanguageModelCase
+from perf_tests.cases.case import Case
 from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS
 from perf_tests.instruments.kernel_cost import tensors_in
 from perf_tests.instruments.memory_holders import Held, HolderWatch
@@ -26,7 +26,7 @@ from perf_tests.instruments.round_memory import (
 from perf_tests.instruments.torch_private import cuda_memory_history, cuda_memory_snapshot
 from perf_tests.measures.held_values import memory_values
 from perf_tests.measures.rounds import Measure, Rounds
-from perf_tests.own.attention import attention_named, is_known
+from perf_tests.phases import ATTENTION_ALONE
 from perf_tests.records.record import Json
 from perf_tests.records.store import write_whole
 
@@ -94,14 +94,13 @@ class HeldMeasure(Measure):
     @property
     def _sees_operations(self) -> bool:
         """Whether Python sees each operation; compiled code runs in one piece."""
-        is_compiled = is_known(self.case.attention) and attention_named(self.case.attention).is_compiled
-        return not is_compiled and not (isinstance(self.case, LanguageModelCase) and self.case.execution != "eager")
+        return not self.case.is_compiled
 
     def _play(self, rounds: Rounds, open_part: OpenPart) -> None:
         """One round. Attention alone opens no regions, so its passes are made parts here."""
 
         def part(name: str) -> AbstractContextManager[object]:
-            return open_part(name) if isinstance(self.case, AttentionCase) else nullcontext()
+            return open_part(name) if self.case.row.family == ATTENTION_ALONE else nullcontext()
 
         if rounds.setup is None:
             rounds.play(around_target=lambda: part("forward"))

@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 
-from perf_tests.cases import AttentionCase, Case, LanguageModelCase
+from perf_tests.cases.case import Case
 from perf_tests.instruments.memory_holders import Held, Regions
 from perf_tests.instruments.round_memory import Mark, RoundMemory, resident_set_peak_bytes
-from perf_tests.limits.least_work import FLOAT32_BYTES
+from perf_tests.phases import ATTENTION_ALONE
 from perf_tests.records.record import Json
 from perf_tests.records.thinned import thinned
 from perf_tests.traces.kernel_events import PHASES, layer_of
@@ -33,29 +33,17 @@ def memory_values(
         "marks": [vars(mark) for mark in marks],
         "parts": list(exact.parts),
         "saved_bytes_by_part": saved_by_part(held.saved_bytes),
-        "residual_tensor_bytes": residual_tensor_bytes(case),
+        "residual_tensor_bytes": case.residual_tensor_bytes,
         "fragmentation": exact.fragmentation,
         "resident_set_peak_bytes": resident_set_peak_bytes(),
         "snapshot": None,
         "flags": [],
     }
     values |= _attributed(held) if sees_operations else _not_attributed(exact)
-    if isinstance(case, AttentionCase):
+    if case.row.family == ATTENTION_ALONE:
         moment = "before backward" if case.row.has_backward else "after forward"
         values["memory_before_backward_bytes"] = next(m.allocated_bytes for m in marks if m.name == moment)
     return values
-
-
-def residual_tensor_bytes(case: Case) -> int | None:
-    """One tensor of the residual stream, or of attention alone one of its inputs; float32 under every precision.
-
-    None for a model given with --model, whose residual stream is not known.
-    """
-    if isinstance(case, AttentionCase):
-        return case.tokens * case.head_dim * FLOAT32_BYTES
-    if isinstance(case, LanguageModelCase) and case.model == "ours":
-        return case.tokens * case.config.d_model * FLOAT32_BYTES
-    return None
 
 
 def saved_by_part(saved_bytes: Counter[Regions]) -> list[Json]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from model.regions import regions_opened_by
 from perf_tests.bench.workbench import Workbench
-from perf_tests.cases import Case
+from perf_tests.cases.case import Case
 from perf_tests.instruments.kernels import ROUND, SET_UP
 from perf_tests.instruments.nvtx_ranges import NvtxRanges, capture
 from perf_tests.measures.rounds import Measure, Rounds

@@ -7,8 +7,7 @@ from itertools import pairwise
 from perf_tests.audit.row_flags import RowFacts, raised
 from perf_tests.audit.steadiness import suggested_warmup_rounds
 from perf_tests.bench.outcomes import ImpossibleError
-from perf_tests.cases import Case, sharing_of
-from perf_tests.own import attention as attentions
+from perf_tests.cases.case import Case
 from perf_tests.prediction.expectation import Expectation, why_impossible
 from perf_tests.records.record import Json
 
@@ -139,17 +138,17 @@ class Row:
 
     @property
     def _model_flops(self) -> int | None:
-        if self.expectation is None and getattr(self.case, "own", None) is not None:
+        if self.expectation is None and self.case.own is not None:
             return None
         return self.case.model_flops if self.expectation is None else self.expectation.model_flops
 
     @property
     def _executes_model_flops(self) -> bool:
         """Fused kernels skip the masked half of the square, and checkpoints recompute."""
-        is_own = self.case.attention == "own" or attentions.is_own(self.case.attention)
+        is_own = self.case.own is not None or self.case.own_attention is not None
         if is_own and self.expectation is not None and self.expectation.counters is not None:
             return self.expectation.counters.executed_flops == self._model_flops
-        return self.case.attention == "naive" and getattr(self.case, "checkpoint", "none") == "none"
+        return self.case.attention == "naive" and self.case.identity().get("checkpoint", "none") == "none"
 
     def _compile_seconds(self, timing: Timing) -> Json | None:
         """Seconds of the first calls, which generate the code and run it once; None without compilation or warm-up."""
@@ -164,7 +163,7 @@ class Row:
 
     def _flags(self, timing: Timing, info: Json) -> list[str]:
         # Parts are this rank's, the round is the slowest one's.
-        known = {name: value for name, value in info.items() if name != "part_seconds" or sharing_of(self.case) is None}
+        known = {name: value for name, value in info.items() if name != "part_seconds" or self.case.sharing is None}
         facts = RowFacts(
             **{field.name: known[field.name] for field in fields(RowFacts) if field.name in known},
             rounds_seconds=timing.seconds,

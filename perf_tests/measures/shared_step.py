@@ -8,8 +8,7 @@ from itertools import chain
 from statistics import median
 
 from model.training import Training
-from perf_tests.cases import LanguageModelCase
-from perf_tests.counting.case_counters import parameters_of
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.counting.needed_bytes import needed_bytes
 from perf_tests.limits.communication import Message, messages_by_part, sent_bytes
 from perf_tests.limits.least_work import FLOAT32_BYTES
@@ -68,7 +67,7 @@ class SharedStepMeasure(RankedMeasure):
         """Why no round runs without the exchange, the same on all ranks; None where it does."""
         if self.sharing.parallel not in SHARDED:
             return None
-        whole_bytes = 2 * FLOAT32_BYTES * (parameters_of(self.case) or 0)
+        whole_bytes = 2 * FLOAT32_BYTES * (self.case.parameters or 0)
         held_bytes = self.device.peak_allocated_bytes() or needed_bytes(self.case)
         assert isinstance(self.clock, RankClock)
         assert self.row is not None

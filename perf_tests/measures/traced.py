@@ -4,7 +4,7 @@ import gzip
 from dataclasses import dataclass
 
 from perf_tests.bench.workbench import Workbench
-from perf_tests.cases import Case
+from perf_tests.cases.case import Case
 from perf_tests.instruments.kernels import trace_rounds
 from perf_tests.measures.rounds import Measure, Rounds
 from perf_tests.measures.warm_up import warm_up

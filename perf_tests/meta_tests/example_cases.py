@@ -8,7 +8,8 @@ from torch import Tensor
 from model.attention import ATTENTION
 from model.sizes import ModelConfig
 from model.transformer import TransformerLM
-from perf_tests.cases import AttentionCase, LanguageModelCase
+from perf_tests.cases.attention_alone import AttentionCase
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.limits.ceilings import Ceilings
 from perf_tests.options.settings import Settings
 

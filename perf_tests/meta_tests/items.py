@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from perf_tests.bench.stash import CASE, PASS
-from perf_tests.cases import Case
+from perf_tests.cases.case import Case
 
 
 @dataclass(eq=False)

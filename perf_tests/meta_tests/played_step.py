@@ -7,7 +7,7 @@ such economy.
 import torch
 
 from model.training import optimizer_that_runs
-from perf_tests.cases import LanguageModelCase
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.counting.fake_training import fake_training, gradients_of, playing
 from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS, PartCounters
 

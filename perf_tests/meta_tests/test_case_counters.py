@@ -16,7 +16,8 @@ from model.precision import PRECISIONS
 from model.sizes import SIZES, ModelConfig
 from model.training import Training
 from model.transformer import TransformerLM
-from perf_tests.cases import Case, LanguageModelCase
+from perf_tests.cases.case import Case
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.counting.case_counters import Counters, NotCountedError, counters_of
 from perf_tests.counting.fake_training import attention_passes, passes
 from perf_tests.instruments.counters import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS, WORKSPACES

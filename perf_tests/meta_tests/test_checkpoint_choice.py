@@ -7,7 +7,7 @@ import pytest
 
 from model.sizes import ModelConfig
 from perf_tests.__main__ import main
-from perf_tests.cases import LanguageModelCase
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.counting.case_counters import counters_of
 from perf_tests.limits.gpu_room import Room
 from perf_tests.meta_tests.example_cases import CEILINGS, language_model_case

@@ -12,7 +12,7 @@ import torch
 
 from perf_tests.bench.stash import CASE
 from perf_tests.bench.workbench import Workbench
-from perf_tests.cases import Case
+from perf_tests.cases.case import Case
 from perf_tests.instruments import cache_flush
 from perf_tests.instruments.cache_flush import CacheFlush, last_level_cache_bytes, listed_cache_bytes
 from perf_tests.instruments.clock import Clock

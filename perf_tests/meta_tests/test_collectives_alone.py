@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from perf_tests.cases import CollectiveCase, in_round_units, is_inside
+from perf_tests.cases.collective_alone import CollectiveCase, in_round_units
+from perf_tests.cases.selected import is_inside
 from perf_tests.launching.launch import Launch, launch
 from perf_tests.limits.communication import COLLECTIVES
 from perf_tests.meta_tests.example_cases import SETTINGS
@@ -53,7 +54,7 @@ def test_the_record_and_the_screen_hold_a_link_for_each_collective(lead: Launch)
 
 
 def test_fewer_bytes_than_ranks_can_share_are_refused_with_the_least() -> None:
-    assert "choose --message-size 12B or more" in str(of_bytes(11).why_unsupported(0))
+    assert "choose --message-size 12B or more" in str(of_bytes(11).why_unsupported_on_ranks(0))
 
 
 @pytest.mark.parametrize(

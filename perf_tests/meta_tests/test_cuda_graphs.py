@@ -12,10 +12,8 @@ import torch
 from model.compilation import CUDA_GRAPH_MODES, compiled
 from perf_tests.bench import models
 from perf_tests.bench.models import executed
-from perf_tests.bench.outcomes import why_unsupported
 from perf_tests.bench.workbench import Workbench
-from perf_tests.cases import LanguageModelCase
-from perf_tests.counting.case_counters import why_not_counted
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.counting.needed_bytes import needed_bytes
 from perf_tests.instruments.clock import Clock
 from perf_tests.instruments.compilation import count_compilations
@@ -37,9 +35,8 @@ GRAPHED = language_model_case(execution="reduce-overhead")
 
 @pytest.mark.parametrize("mode", CUDA_GRAPH_MODES)
 def test_a_cpu_has_no_cuda_graphs_and_the_row_says_what_to_choose(mode: str) -> None:
-    outcome = why_unsupported(language_model_case(execution=mode), CPU)
-    assert outcome is not None
-    assert outcome.reason == f"--execution {mode} replays CUDA graphs, and a CPU has none; choose compiled."
+    reason = language_model_case(execution=mode).why_unsupported(CPU)
+    assert reason == f"--execution {mode} replays CUDA graphs, and a CPU has none; choose compiled."
 
 
 @pytest.mark.parametrize("mode", CUDA_GRAPH_MODES)
@@ -47,9 +44,9 @@ def test_a_gpu_with_triton_runs_them(mode: str, monkeypatch: pytest.MonkeyPatch)
     case, gpu = language_model_case(execution=mode, device="cuda"), torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     monkeypatch.setattr(util, "find_spec", lambda name: None)
-    assert "triton" in str(why_unsupported(case, gpu))
+    assert "triton" in str(case.why_unsupported(gpu))
     monkeypatch.setattr(util, "find_spec", lambda name: "triton")
-    assert why_unsupported(case, gpu) is None
+    assert case.why_unsupported(gpu) is None
 
 
 def test_a_mode_is_named_in_the_id_and_goes_with_no_attention_that_compiles_itself() -> None:
@@ -150,4 +147,4 @@ def test_what_torch_leaves_out_of_cuda_graphs_is_counted() -> None:
 
 def test_of_what_a_graph_holds_only_the_least_is_known() -> None:
     assert needed_bytes(GRAPHED) == needed_bytes(replace(GRAPHED, execution="compiled"))
-    assert "pool of its CUDA graphs" in str(why_not_counted(GRAPHED))
+    assert "pool of its CUDA graphs" in str(GRAPHED.why_not_counted)

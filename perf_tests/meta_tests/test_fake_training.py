@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from model.sizes import SIZES, ModelConfig
-from perf_tests.cases import AttentionCase, LanguageModelCase
+from perf_tests.cases.attention_alone import AttentionCase
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.counting import fake_training
 from perf_tests.instruments import torch_private
 from perf_tests.instruments.counters import ACTIVATIONS, GRADIENTS, PartCounters

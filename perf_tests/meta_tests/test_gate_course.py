@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from perf_tests.bench.against import Against
-from perf_tests.cases import Case
+from perf_tests.cases.case import Case
 from perf_tests.gate.conclusion import GateResult, RunVerdict
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import read_samples

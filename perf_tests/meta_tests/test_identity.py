@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from perf_tests import identity
-from perf_tests.cases import Case, family_of
+from perf_tests.cases.case import Case
+from perf_tests.cases.selected import family_of
 from perf_tests.identity import AttentionIdentity, LanguageModelIdentity, has_identity, identity_from
 from perf_tests.meta_tests.documents import ROOT
 from perf_tests.options.settings import Settings
@@ -27,7 +28,8 @@ SETTINGS: dict[str, Any] = {"model_arguments": (), "vocab_size": None, "batch_si
 
 def fresh_case(row: Json) -> Case:
     """The case of a row, from the settings and axes of its test, without measuring."""
-    return family_of(row["params"]).of(row["extra_info"]["phase"], row["params"], Settings(**SETTINGS))
+    phase = row["extra_info"]["phase"]
+    return family_of(phase).of(phase, row["params"], Settings(**SETTINGS))
 
 
 @pytest.mark.parametrize("case_id", ROWS)

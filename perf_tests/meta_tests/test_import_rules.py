@@ -77,7 +77,7 @@ def test_an_import_from_a_later_room_is_found() -> None:
 
 def test_every_folder_is_a_room() -> None:
     folders = {path.name for path in (ROOT / "perf_tests").iterdir() if (path / "__init__.py").exists()}
-    files = {"phases", "identity", "cases", "checks", "plugin", "conftest", "tests", "model"}
+    files = {"phases", "identity", "checks", "plugin", "conftest", "tests", "model"}
     assert folders == set(ROOMS) - files
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.cases import AttentionCase, selectable_cases
+from perf_tests.cases.attention_alone import AttentionCase
+from perf_tests.cases.selected import selectable_cases
 from perf_tests.launching.launch import ROOT
 from perf_tests.meta_tests.test_against import settings
 from perf_tests.meta_tests.test_cuda_device import FakeCuda

@@ -13,7 +13,7 @@ from perf_tests.counting.case_counters import counters_of
 from perf_tests.instruments.memory_holders import Held, PartChanges
 from perf_tests.instruments.storage_tracker import Change, StorageBlock
 from perf_tests.measures.held import HeldMeasure, Standing
-from perf_tests.measures.held_values import MOST_MOMENTS, residual_tensor_bytes, saved_by_part, timeline
+from perf_tests.measures.held_values import MOST_MOMENTS, saved_by_part, timeline
 from perf_tests.meta_tests.example_cases import CPU, attention_case, build, language_model_case, random_tokens
 from perf_tests.meta_tests.test_memory_snapshot import assert_consistent, assert_opens
 from perf_tests.meta_tests.traced_rounds import rounds
@@ -61,9 +61,9 @@ def test_saved_bytes_are_by_block_and_innermost_part() -> None:
 
 
 def test_the_residual_is_one_tensor_in_float32_and_unknown_of_somebody_elses_model() -> None:
-    assert residual_tensor_bytes(language_model_case()) == 2 * 8 * 16 * 4
-    assert residual_tensor_bytes(attention_case(head_dim=16, sequence_length=256)) == 8 * 256 * 16 * 4
-    assert residual_tensor_bytes(language_model_case(model="theirs:build")) is None
+    assert language_model_case().residual_tensor_bytes == 2 * 8 * 16 * 4
+    assert attention_case(head_dim=16, sequence_length=256).residual_tensor_bytes == 8 * 256 * 16 * 4
+    assert language_model_case(model="theirs:build").residual_tensor_bytes is None
 
 
 VALUES: Json = {

@@ -13,7 +13,7 @@ from model.training import Training
 from model.transformer import TransformerLM
 from perf_tests.bench import models
 from perf_tests.bench.models import ModelShelf
-from perf_tests.cases import LanguageModelCase
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.instruments import heap
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.launching.launch import MODELS

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from model.sizes import SIZES
-from perf_tests.bench.outcomes import Outcome, amount, outcome_of_error, why_too_large, why_unsupported
-from perf_tests.cases import Case, LanguageModelCase
+from perf_tests.bench.outcomes import Outcome, amount, outcome_of_error, why_too_large
+from perf_tests.cases.case import Case
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.counting.needed_bytes import needed_bytes
 from perf_tests.instruments.device import CpuDevice, Device
 from perf_tests.instruments.device_errors import is_out_of_memory
@@ -203,14 +204,9 @@ def test_an_unknown_outcome_is_refused() -> None:
     ids=["precision", "attention", "attention_alone"],
 )
 def test_what_the_device_cannot_run_is_unsupported_with_its_reason(case: Case, words: str) -> None:
-    outcome = why_unsupported(case, CPU)
-    assert outcome is not None
-    assert outcome.outcome == "unsupported"
-    assert words in outcome.reason
+    assert words in str(case.why_unsupported(CPU))
 
 
 def test_what_needs_a_compiler_is_unsupported_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    outcome = why_unsupported(of_size("small", execution="compiled"), CPU)
-    assert outcome is not None
-    assert "'no-such-compiler'" in outcome.reason
+    assert "'no-such-compiler'" in str(of_size("small", execution="compiled").why_unsupported(CPU))

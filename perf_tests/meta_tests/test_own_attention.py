@@ -10,7 +10,9 @@ import torch
 
 from model.precision import PRECISIONS
 from perf_tests.bench.attention_under_test import load_attentions, refusal_of, refusals
-from perf_tests.cases import AttentionCase, LanguageModelCase, is_inside
+from perf_tests.cases.attention_alone import AttentionCase
+from perf_tests.cases.language_model import LanguageModelCase
+from perf_tests.cases.selected import is_inside
 from perf_tests.counting.case_counters import NotCountedError, counters_of
 from perf_tests.meta_tests.example_cases import CPU, SETTINGS, attention_case, language_model_case
 from perf_tests.options.names import attentions

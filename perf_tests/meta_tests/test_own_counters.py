@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from model.precision import PRECISIONS
 from model.training import Training, cross_entropy
 from perf_tests.__main__ import main
-from perf_tests.cases import LanguageModelCase
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.counting.case_counters import counters_of
 from perf_tests.counting.counted_grid import own_grid
 from perf_tests.counting.own_flops import pass_flops, products_outside

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from model.sizes import ModelConfig
-from perf_tests.cases import is_inside
+from perf_tests.cases.selected import is_inside
 from perf_tests.launching.launch import MODELS
 from perf_tests.meta_tests.example_cases import CPU, SETTINGS, TOY, language_model_case
 from perf_tests.own import guard, hugging_face

@@ -12,7 +12,7 @@ from torch import nn
 from model.precision import PRECISIONS
 from model.training import Training
 from perf_tests.bench.models import ModelShelf
-from perf_tests.cases import LanguageModelCase
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.checks import check_update
 from perf_tests.counting.case_counters import counters_of, counters_or_reason, update_flops
 from perf_tests.counting.needed_bytes import needed_bytes

@@ -8,7 +8,8 @@ import pytest
 
 from model.sizes import SIZES
 from perf_tests.__main__ import main
-from perf_tests.cases import AttentionCase, LanguageModelCase
+from perf_tests.cases.attention_alone import AttentionCase
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.counting.case_counters import counters_of
 from perf_tests.limits.ceilings import ceilings_of
 from perf_tests.limits.datasheets import gpu_named

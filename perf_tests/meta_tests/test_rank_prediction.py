@@ -9,7 +9,7 @@ from model.parallel import PARALLEL
 from model.sizes import SIZES
 from numerics_tests.rank_pool import POOL, Task
 from perf_tests.__main__ import main
-from perf_tests.cases import LanguageModelCase
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.counting.rank_messages import parameter_shapes
 from perf_tests.limits.communication import sent_bytes
 from perf_tests.limits.gpu_room import FITS, Room

@@ -10,7 +10,9 @@ import pytest
 
 from model.sizes import SIZES
 from perf_tests.bench.outcomes import Outcome
-from perf_tests.cases import AttentionCase, Case, LanguageModelCase
+from perf_tests.cases.attention_alone import AttentionCase
+from perf_tests.cases.case import Case
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.counting.case_counters import counters_of
 from perf_tests.launching.launch import MODELS, ROOT, Launch, launch, launched_once
 from perf_tests.meta_tests.test_memory_snapshot import assert_opens

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from perf_tests.cases import LanguageModelCase, chosen_phases, is_inside
+from perf_tests.cases.language_model import LanguageModelCase
+from perf_tests.cases.selected import chosen_phases, is_inside
 from perf_tests.meta_tests.example_cases import SETTINGS
 from perf_tests.options.shapes import sizes
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from model.parallel import PARALLEL
-from perf_tests.cases import LanguageModelCase
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.counting.needed_bytes import needed_bytes
 from perf_tests.limits.ways import VARIANTS
 from perf_tests.meta_tests.example_cases import language_model_case

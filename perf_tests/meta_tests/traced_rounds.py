@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from model.training import Training
-from perf_tests.cases import Case
+from perf_tests.cases.case import Case
 from perf_tests.instruments.device import CpuDevice
 from perf_tests.instruments.kernels import trace_rounds
 from perf_tests.measures.rounds import Rounds

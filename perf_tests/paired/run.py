@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from perf_tests.bench.against import Against
-from perf_tests.cases import Case
+from perf_tests.cases.case import Case
 from perf_tests.gate.accepted import FILE_NAME, effective, read_accepted, read_accepted_of_base
 from perf_tests.gate.conclusion import GateResult, RunVerdict, conclude, next_step
 from perf_tests.gate.engines import PRESENT_ENGINE

@@ -11,7 +11,7 @@ import pytest
 from perf_tests.bench.outcomes import Outcome
 from perf_tests.bench.stash import OUTCOME, PASS_VALUES
 from perf_tests.bench.workbench import Workbench
-from perf_tests.cases import Case
+from perf_tests.cases.case import Case
 from perf_tests.records.record import Json
 from perf_tests.workers.process import WorkerEndedError
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from model.precision import PRECISIONS
 from perf_tests.audit.row_flags import CPU_WORKSPACE_BYTES_PER_THREAD, RowFacts, raised
-from perf_tests.cases import Case
+from perf_tests.cases.case import Case
 from perf_tests.counting.case_counters import Counters
 from perf_tests.passes.extra_pass import ExtraPass, Timing
 from perf_tests.phases import label_of

@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from perf_tests.audit.plausibility import MEASURED_CEILING_MARGIN
-from perf_tests.cases import AttentionCase, Case, LanguageModelCase
+from perf_tests.cases.case import Case
 from perf_tests.counting.case_counters import Counters, counters_or_reason
 from perf_tests.limits.ceilings import Ceilings
 from perf_tests.limits.cuda_libraries import CudaLibraries
 from perf_tests.limits.datasheets import Gpu
-from perf_tests.limits.least_work import AttentionWork, ModelWork, Work
 from perf_tests.limits.predicted_time import BACKWARD, FORWARD, Part, PredictedTime, predicted_time
 from perf_tests.records.record import Json
 
@@ -61,7 +60,7 @@ class Expectation:
     @property
     def model_flops(self) -> int | None:
         """Of one round; of a model of the user's own only counted ones, and None where they are not known."""
-        if isinstance(self.case, LanguageModelCase) and self.case.own is not None:
+        if self.case.own is not None:
             return self.counters.model_flops if self.counters else None
         return self.case.model_flops
 
@@ -132,14 +131,7 @@ def _least_flops(case: Case, counters: Counters | None) -> dict[str, int]:
             if kernel.flops:
                 by_rate[kernel.rate] += kernel.calls * kernel.flops
         return dict(by_rate)
-    if isinstance(case, LanguageModelCase):
-        if case.own is not None:
-            return {}
-        work: Work = ModelWork(case.size, case.config, case.batch_size, case.context_length)
-    else:
-        assert isinstance(case, AttentionCase)
-        work = AttentionWork(case.batch_size, case.sequence_length, case.head_dim)
-    flops = work.least_flops(case.phase, leaves_masked_half=True)
+    flops = case.work.least_flops(case.phase, leaves_masked_half=True) if case.work else None
     return {case.precision.removesuffix("-unscaled"): flops} if flops else {}
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from model.precision import PRECISIONS
-from perf_tests.cases import LanguageModelCase
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.identity import optimizer_in_words
 from perf_tests.instruments.counters import FORMER_PASS, WORKSPACES
 from perf_tests.instruments.index_splits import LARGEST_INDEX

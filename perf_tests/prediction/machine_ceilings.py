@@ -17,7 +17,7 @@ from model.precision import PRECISIONS
 from model.sizes import ModelConfig
 from model.training import Training
 from model.transformer import TransformerLM
-from perf_tests.cases import LanguageModelCase
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.counting.case_counters import counters_of
 from perf_tests.instruments.device import Device
 from perf_tests.instruments.host_memory import proc_values

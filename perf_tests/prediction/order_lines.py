@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from perf_tests.cases import LanguageModelCase
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.identity import optimizer_in_words
 from perf_tests.prediction.lines import case_json, gb, machine_json, room_line, step_name
 from perf_tests.prediction.orders import Condition, ContextPrediction

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from perf_tests.cases import DEFAULT_ZERO_GRAD, LanguageModelCase
+from perf_tests.cases.language_model import DEFAULT_ZERO_GRAD, LanguageModelCase
 from perf_tests.prediction.step import PredictedCase, TargetMachine, predict_case
 
 OPTIMIZERS = ("loop", "foreach", "fused")

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, replace
 
-from perf_tests.cases import LanguageModelCase
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.counting.case_counters import counters_of
 from perf_tests.counting.rank_messages import parameter_shapes
 from perf_tests.instruments.counters import GRADIENTS, OPTIMIZER_STATE, PARAMETERS

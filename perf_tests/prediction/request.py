@@ -13,8 +13,9 @@ from model.device import device_named
 from model.precision import PRECISIONS
 from model.sizes import SIZES, ModelConfig
 from model.training import optimizer_that_runs
-from perf_tests.cases import ATTENTION_BATCH_SIZE, AttentionCase, LanguageModelCase, config_of
-from perf_tests.counting.case_counters import COUNTED_ATTENTION
+from perf_tests.cases.attention_alone import ATTENTION_BATCH_SIZE, AttentionCase
+from perf_tests.cases.case import COUNTED_ATTENTION
+from perf_tests.cases.language_model import LanguageModelCase, config_of
 from perf_tests.instruments.cores import physical_cores
 from perf_tests.instruments.cuda_rules import libraries_here
 from perf_tests.instruments.device import open_device

@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from perf_tests.cases import AttentionCase, Case, LanguageModelCase
+from perf_tests.cases.attention_alone import AttentionCase
+from perf_tests.cases.case import Case
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.counting.case_counters import Allocation, Counters, counters_of
 from perf_tests.instruments.counters import OPTIMIZER_STATE
 from perf_tests.limits.ceilings import Ceilings
@@ -13,7 +15,7 @@ from perf_tests.limits.cuda_libraries import CudaLibraries
 from perf_tests.limits.gpu_room import FITS, FRAGMENTATION_SHARE, Room
 from perf_tests.limits.least_work import FLOAT32_BYTES
 from perf_tests.limits.predicted_time import BACKWARD, BARE, FORWARD, KernelGroup, Part, PredictedTime, predicted_time
-from perf_tests.phases import FIRST_STEP, LANGUAGE_MODEL, phases_of, place_of
+from perf_tests.phases import ATTENTION_ALONE, FIRST_STEP, LANGUAGE_MODEL, phases_of, place_of
 
 CONTEXT_STEP = 64
 """Suggested contexts are multiples of this."""
@@ -222,17 +224,16 @@ def predict_case(case: Case, machine: TargetMachine) -> PredictedCase:
 
 def _is_range_known(case: Case, machine: TargetMachine) -> bool:
     """Published times are of unfused attention, in whole models and alone, and of AdamW."""
-    has_own_optimizer = isinstance(case, LanguageModelCase) and case.own_optimizer is not None
-    return machine.has_published_times and case.attention == "naive" and not has_own_optimizer
+    return machine.has_published_times and case.attention == "naive" and case.own_optimizer is None
 
 
 def parts_of(case: Case, counters: Counters) -> list[Part]:
     """The phase, split where another thread launches: a step is a forward pass, a backward pass and an update."""
-    if not isinstance(case, LanguageModelCase) or len(case.row.main_parts) < 2:
+    if len(case.row.main_parts) < 2:
         return [_part(counters.kernels, kind_of_launches(case))]
     forward, backward, update = (
-        counters_of(replace(case, phase=part)).kernels if part in case.row.timed and _runs(part, case) else ()
-        for part in ("forward", "backward", "optimizer")
+        counters_of(case.in_phase(part)).kernels if part in case.row.timed and is_run else ()
+        for part, is_run in (("forward", True), ("backward", True), ("optimizer", case.updates))
     )
     # The rest is the loss.
     loss = counted(counters.kernels) - counted(forward) - counted(backward) - counted(update)
@@ -240,15 +241,11 @@ def parts_of(case: Case, counters: Counters) -> list[Part]:
     return [_part(ahead, FORWARD), _part(backward, BACKWARD), _part(update, BARE)]
 
 
-def _runs(part: str, case: LanguageModelCase) -> bool:
-    return part != "optimizer" or case.updates
-
-
 def kind_of_launches(case: Case) -> str:
     """Of a phase with one main part."""
     if case.row.is_backward:
         return BACKWARD
-    return BARE if isinstance(case, AttentionCase) or case.row.main_parts == ("optimizer",) else FORWARD
+    return BARE if case.row.family == ATTENTION_ALONE or case.row.main_parts == ("optimizer",) else FORWARD
 
 
 def _part(kernels: Iterable[KernelGroup], kind: str) -> Part:

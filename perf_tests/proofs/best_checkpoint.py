@@ -16,7 +16,7 @@ from model.precision import PRECISIONS
 from model.sizes import SIZES, ModelConfig
 from model.training import Training
 from model.transformer import TransformerLM
-from perf_tests.cases import LanguageModelCase
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.counting.case_counters import counters_of
 from perf_tests.instruments.cores import physical_cores
 from perf_tests.prediction.request import this_machine

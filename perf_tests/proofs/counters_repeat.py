@@ -7,7 +7,8 @@ import subprocess
 import sys
 from dataclasses import replace
 
-from perf_tests.cases import Case, LanguageModelCase
+from perf_tests.cases.case import Case
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.counting.case_counters import counters_of
 from perf_tests.counting.counted_grid import counted_grid
 from perf_tests.counting.fake_training import attention_passes, passes, updates

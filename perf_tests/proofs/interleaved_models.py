@@ -12,7 +12,7 @@ from model.training import Training
 from model.transformer import TransformerLM
 from perf_tests.bench.inputs import Batch
 from perf_tests.bench.workbench import Workbench
-from perf_tests.cases import LanguageModelCase
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.measures.timed import TimedMeasure
 from perf_tests.proofs.interleaved_rounds import Loop
 

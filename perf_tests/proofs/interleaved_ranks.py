@@ -15,7 +15,7 @@ from model.training import MAX_GRADIENT_NORM, Training, cross_entropy
 from model.transformer import TransformerLM
 from perf_tests.bench.inputs import Batch
 from perf_tests.bench.workbench import Workbench
-from perf_tests.cases import LanguageModelCase
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.measures.shared_step import SharedStepMeasure
 from perf_tests.proofs.interleaved_rounds import Loop, SetUp, Target
 from perf_tests.ranks.clock import RankClock

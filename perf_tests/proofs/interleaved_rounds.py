@@ -13,7 +13,7 @@ from torch import Tensor
 
 from model.training import Training
 from perf_tests.bench.inputs import Batch
-from perf_tests.cases import LanguageModelCase
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.measures.timed import TimedMeasure
 
 Target = Callable[..., Any]

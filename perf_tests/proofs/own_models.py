@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from model.precision import PRECISIONS
 from model.training import Training, cross_entropy
-from perf_tests.cases import LanguageModelCase
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.counting.case_counters import Counters, counters_of
 from perf_tests.own.model import OwnModel, configured_shape
 from perf_tests.proofs.allocator_peak import allocator_peak_bytes

@@ -11,7 +11,7 @@ from model.precision import PRECISIONS
 from model.sizes import SIZES
 from model.training import Training
 from model.transformer import TransformerLM
-from perf_tests.cases import LanguageModelCase
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.counting.case_counters import Counters, counters_of
 from perf_tests.instruments.cores import physical_cores
 from perf_tests.instruments.counters import INPUTS, OPTIMIZER_STATE, PARAMETERS

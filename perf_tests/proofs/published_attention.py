@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from perf_tests.cases import AttentionCase
+from perf_tests.cases.attention_alone import AttentionCase
 from perf_tests.limits.ceilings import Ceilings
 from perf_tests.limits.datasheets import gpu_named
 from perf_tests.limits.predicted_time import KernelGroup, Part, PredictedTime, predicted_time

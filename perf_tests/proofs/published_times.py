@@ -14,7 +14,8 @@ from functools import cache
 from pathlib import Path
 
 from model.sizes import ModelConfig
-from perf_tests.cases import Case, LanguageModelCase
+from perf_tests.cases.case import Case
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.counting.case_counters import Counters as CaseCounters
 from perf_tests.counting.case_counters import counters_of
 from perf_tests.limits.ceilings import Ceilings, ceilings_of

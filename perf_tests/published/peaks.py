@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from model.sizes import SIZES
-from perf_tests.cases import ATTENTION_BATCH_SIZE, AttentionCase, LanguageModelCase
+from perf_tests.cases.attention_alone import ATTENTION_BATCH_SIZE, AttentionCase
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.counting.case_counters import Counters, PartPeak, counters_of
 from perf_tests.instruments.counters import WEIGHT_COPIES
 from perf_tests.limits.cuda_libraries import HOPPER, libraries_on

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from model.sizes import SIZES
 from model.transformer import Block as ModelBlock
-from perf_tests.cases import LanguageModelCase
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.counting.case_counters import counters_of
 from perf_tests.counting.fake_training import passes
 from perf_tests.limits.least_work import FLOAT32_BYTES

@@ -104,6 +104,11 @@ def nodes_of(world: int) -> int:
     return -(-world // max(1, (launched() or Launched()).local_world))
 
 
+def backend_of(device: str) -> str:
+    """What carries bytes between ranks."""
+    return "nccl" if device == "cuda" else "gloo"
+
+
 def why_too_few(world: int, device: str, gpus: int) -> str | None:
     """One sentence with the next step where too few ranks were started, or they have too few GPUs; else None."""
     started = launched() or Launched()

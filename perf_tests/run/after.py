@@ -30,7 +30,7 @@ from perf_tests.bench.stash import (
     Run,
 )
 from perf_tests.bench.workbench import Workbench
-from perf_tests.cases import is_inside, selectable_cases
+from perf_tests.cases.selected import is_inside, selectable_cases
 from perf_tests.gate.accepted import offer_among, offer_entries
 from perf_tests.gate.recorded_sides import sides_of
 from perf_tests.instruments.machine import seconds_since_process_start

@@ -6,7 +6,7 @@ import pytest
 
 from perf_tests.bench.benchmark_options import SavingOptions, same_parameters, show_beside_baseline
 from perf_tests.bench.stash import RUN, WORKBENCH, Run
-from perf_tests.cases import FAMILIES
+from perf_tests.cases.selected import FAMILIES
 from perf_tests.gate.accepted import FILE_NAME, Acceptance, read_accepted
 from perf_tests.records.record import Json, machine_differences
 from perf_tests.records.store import (
@@ -65,6 +65,6 @@ def prepare_table(config: pytest.Config, benchmarks: list[Json]) -> None:
     assert session is not None
     measured = {row["fullname"] for row in session.contents.benchmarks}
     benchmarks[:] = [row for row in benchmarks if row["fullname"] in measured]
-    same_parameters(benchmarks, [name for family in FAMILIES for name in family.axes])
+    same_parameters(benchmarks, [name for family in FAMILIES.values() for name in family.axes])
     if run.baseline:
         show_beside_baseline(benchmarks, run.baseline.data, run.baseline.name)

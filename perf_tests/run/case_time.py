@@ -6,13 +6,12 @@ The exact counters would say more, but counting a whole grid takes minutes.
 import pytest
 
 from perf_tests.bench.stash import CASE, PASS
-from perf_tests.cases import AttentionCase, Case, CollectiveCase, LanguageModelCase
-from perf_tests.counting.case_counters import parameters_of, update_flops
+from perf_tests.cases.case import Case
+from perf_tests.cases.collective_alone import CollectiveCase
+from perf_tests.counting.case_counters import update_flops
 from perf_tests.limits.ceilings import Ceilings, ceilings_of
 from perf_tests.limits.datasheets import gpu_named
-from perf_tests.limits.least_work import FLOAT32_BYTES, saved_bytes
 from perf_tests.options.settings import Settings
-from perf_tests.own.attention import attention_named, is_known
 from perf_tests.passes.every_pass import EVERY_PASS
 from perf_tests.phases import FORWARD_PASSES
 
@@ -45,12 +44,12 @@ OVERHEAD_SECONDS = {None: 2.0, "kernels": 5.0, "memory": 5.0, "warmup": 60.0}
 def predicted_seconds(item: pytest.Item, settings: Settings, ceilings: Ceilings | None = None) -> float:
     """Of a benchmark's case or pass; by `ceilings`, or on the nominal machine."""
     case, extra_pass = item.stash[CASE], item.stash[PASS]
-    rounds = settings.attention_alone_rounds if isinstance(case, AttentionCase) else settings.rounds
+    rounds = case.rounds(settings)
     if extra_pass is None:
         rounds += settings.warmup_rounds
     else:
         rounds = EVERY_PASS[extra_pass].rounds_of(case.phase, rounds)
-    compiling = COMPILING_SECONDS_PER_BLOCK * _blocks(case) if is_compiled(case) else 0.0
+    compiling = COMPILING_SECONDS_PER_BLOCK * case.blocks if case.is_compiled else 0.0
     round_seconds = _round_seconds(case, ceilings or NOMINAL[case.device])
     return OVERHEAD_SECONDS[extra_pass] + compiling + rounds * round_seconds
 
@@ -62,36 +61,12 @@ def _round_seconds(case: Case, ceilings: Ceilings) -> float:
     passes = sum(_FORWARD_PASSES.get(part, 0.0) for part in case.row.parts)
     rates = ceilings.matmul_flops_per_second
     rate = rates.get(case.precision.removesuffix("-unscaled")) or rates["fp32"]
-    launching = LAUNCHES_PER_BLOCK * _blocks(case) * ceilings.launch_seconds * ceilings.host_spread
-    moving = USES_PER_BYTE * _held_bytes(case) / ceilings.bytes_per_second
+    launching = LAUNCHES_PER_BLOCK * case.blocks * ceilings.launch_seconds * ceilings.host_spread
+    moving = USES_PER_BYTE * case.held_bytes / ceilings.bytes_per_second
     updating = update_flops(case) / rates["fp32"]
     return passes * (_forward_flops(case) / rate + launching) + updating + moving
 
 
 def _forward_flops(case: Case) -> int:
     """Of a model of the user's own the products with its weights alone."""
-    if isinstance(case, LanguageModelCase) and case.own is not None:
-        return 2 * case.tokens * (parameters_of(case) or 0)
-    return case.forward_flops
-
-
-def _held_bytes(case: Case) -> int:
-    """Parameters, gradients, moments and what the backward pass needs; in attention alone two T x T matrices."""
-    if isinstance(case, LanguageModelCase):
-        per_parameter = 1 + case.row.has_backward + 2 * case.row.trains
-        saved = saved_bytes(case.config, case.batch_size, case.context_length) if case.own is None else 0
-        return per_parameter * FLOAT32_BYTES * (parameters_of(case) or 0) + saved
-    assert isinstance(case, AttentionCase)
-    return FLOAT32_BYTES * (8 * case.tokens * case.head_dim + 2 * case.batch_size * case.sequence_length**2)
-
-
-def _blocks(case: Case) -> int:
-    if not isinstance(case, LanguageModelCase):
-        return 1
-    return case.config.num_layers if case.own is None else case.own.shape(case.config)["num_layers"] or 1
-
-
-def is_compiled(case: Case) -> bool:
-    if isinstance(case, LanguageModelCase) and case.execution != "eager":
-        return True
-    return is_known(case.attention) and attention_named(case.attention).is_compiled
+    return case.forward_flops if case.own is None else 2 * (case.tokens or 0) * (case.parameters or 0)

@@ -9,7 +9,6 @@ import pytest
 
 from perf_tests.bench.against import Against
 from perf_tests.bench.stash import AGAINST, CASE, GATE_RULES, REPOSITORY, SAVING, SETTINGS, WORKBENCH
-from perf_tests.cases import family_of
 from perf_tests.gate.accepted import offer_beside, offer_entries
 from perf_tests.gate.conclusion import RunVerdict
 from perf_tests.gate.rules import Rules
@@ -103,7 +102,7 @@ def _id_at_base(item: pytest.Item, against: Against) -> str:
     if other is None or other.axis not in axes:
         return item.nodeid
     axes[other.axis] = other.value
-    family = family_of(axes)
+    family = type(item.stash[CASE])
     return f"{item.nodeid.partition('[')[0]}[{family.id_of(*(axes[name] for name in family.axes))}]"
 
 

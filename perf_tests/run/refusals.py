@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from perf_tests.bench.stash import CASE, SAVING, SETTINGS
-from perf_tests.cases import Case, LanguageModelCase
+from perf_tests.cases.case import Case
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.own.check import check_before_measuring, check_optimizer_before_measuring
 from perf_tests.run.time_limit import TIME_LIMIT, read_time_limit
 
@@ -48,7 +49,7 @@ def _may_measure(config: pytest.Config) -> bool:
 
 
 def check_cold_cache(benchmarks: list[pytest.Item]) -> None:
-    if not any(item.stash[CASE].identity().get("cache") for item in benchmarks):
+    if not any(item.stash[CASE].cache for item in benchmarks):
         raise pytest.UsageError(
             "--cold-cache is for timings of attention alone, and none is selected; drop it or add test_attention.py."
         )

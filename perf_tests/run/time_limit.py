@@ -9,7 +9,7 @@ import pytest
 from perf_tests.bench.stash import CASE, OUTCOME, PASS, WORKBENCH
 from perf_tests.instruments.machine import seconds_since_process_start
 from perf_tests.options.table import typed_or
-from perf_tests.run.case_time import is_compiled, predicted_seconds
+from perf_tests.run.case_time import predicted_seconds
 from perf_tests.views.screens.lines import case_name
 
 
@@ -79,7 +79,7 @@ class TimeLimit:
 
 def _kind(item: pytest.Item) -> Hashable:
     case = item.stash[CASE]
-    return item.stash[PASS], case.phase, case.precision, case.attention, is_compiled(case)
+    return item.stash[PASS], case.phase, case.precision, case.attention, case.is_compiled
 
 
 TIME_LIMIT = pytest.StashKey[TimeLimit]()

@@ -13,7 +13,6 @@ import torch.distributed as dist
 
 from perf_tests.bench.outcomes import Outcome
 from perf_tests.bench.stash import CASE, OUTCOME, WORKBENCH
-from perf_tests.cases import world_of
 from perf_tests.ranks.clock import RankClock
 from perf_tests.ranks.groups import Groups
 from perf_tests.ranks.peers import FINISHED, JOINING_SECONDS, LeadEndedError, Peers, SilentRankError
@@ -79,7 +78,7 @@ class Together:
         elif not self._begins(item):
             item.session.shouldstop = self._lead_stopped = True
             return True
-        world = world_of(item.stash[CASE])
+        world = item.stash[CASE].ranks
         members = min(world or 1, self.peers.launched.world)
         if world == members:
             self.groups.make(world)
@@ -116,7 +115,8 @@ class Together:
 
     def _heard(self, item: pytest.Item, when: str) -> Generator[None, object, object]:
         """What another rank met ends the case here too, with its words."""
-        world, topic = world_of(item.stash.get(CASE, None)), f"{item.nodeid}/{when}"
+        world = item.stash[CASE].ranks if CASE in item.stash else None
+        topic = f"{item.nodeid}/{when}"
         if world is None or world > self.peers.launched.world:
             return (yield)
         try:
@@ -153,7 +153,7 @@ class Together:
 
     def _cause(self, item: pytest.Item, topic: str, mine: Outcome | None) -> Outcome | None:
         """What the first other rank met that was no effect of another's failure; None where none failed."""
-        world, effect = world_of(item.stash[CASE]), None
+        world, effect = item.stash[CASE].ranks, None
         assert world is not None
         for rank in range(world):
             if rank == self.here:

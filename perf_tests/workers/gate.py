@@ -10,10 +10,9 @@ from functools import partial
 
 import pytest
 
-from model.attention import ATTENTION
 from perf_tests.bench.stash import CASE, WORKBENCH
 from perf_tests.bench.workbench import Workbench
-from perf_tests.cases import Case, LanguageModelCase
+from perf_tests.cases.case import Case
 from perf_tests.counting.case_counters import counters_or_reason
 from perf_tests.gate.exact_counters import COUNTERS
 from perf_tests.instruments.clock import Clock
@@ -38,15 +37,10 @@ def serve(channel: Channel, task: Json) -> str | None:
 
 def _import_what_they_need(cases: Sequence[Case]) -> None:
     """What the first such case would import, so that it is frozen with the rest."""
-    if any(_compiles(case) for case in cases):
+    if any(case.is_compiled for case in cases):
         load_code_generator()
     elif any(case.row.trains for case in cases):
         load_compiler()
-
-
-def _compiles(case: Case) -> bool:
-    by_itself = case.attention in ATTENTION and ATTENTION[case.attention].is_compiled
-    return by_itself or (isinstance(case, LanguageModelCase) and case.execution != "eager")
 
 
 @dataclass(eq=False, kw_only=True)

@@ -1,0 +1,1 @@
+"""What one benchmark measures: a frozen case with id and identity, of one family, and what the options select."""

@@ -1,0 +1,250 @@
+"""One phase of training one language model."""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import torch
+
+from model.attention import ATTENTION
+from model.compilation import why_cannot_compile
+from model.precision import PRECISIONS
+from model.sizes import ModelConfig
+from model.training import optimizer_that_runs
+from model.transformer import blocks_per_checkpoint
+from perf_tests.cases.case import Case
+from perf_tests.identity import LanguageModelIdentity, identity_from
+from perf_tests.limits.least_work import FLOAT32_BYTES, ModelWork, Work, saved_bytes
+from perf_tests.options.settings import Settings
+from perf_tests.options.shapes import shape_named, size_label
+from perf_tests.options.table import CUDA_GRAPH_EXECUTIONS
+from perf_tests.own import attention as attentions
+from perf_tests.own.hugging_face import is_configuration
+from perf_tests.own.model import OwnModel, configured_shape, facts_of
+from perf_tests.own.named import from_its_repository
+from perf_tests.own.optimizer import OwnOptimizer, own_optimizer
+from perf_tests.phases import EXAMINED
+from perf_tests.ranks.sharing import Sharing, backend_of
+
+DEFAULT_ZERO_GRAD = "before-forward"
+
+
+@dataclass(frozen=True)
+class LanguageModelCase(Case):
+    """One phase of training one language model."""
+
+    phase: str
+    size: str
+    config: ModelConfig
+    context_length: int
+    batch_size: int
+    precision: str
+    attention: str
+    execution: str
+    checkpoint: str
+    optimizer: str | None
+    """How AdamW runs, or a factory of the user's as typed; None in phases without a step."""
+    device: str
+    model: str
+    model_arguments: tuple[str, ...] = ()
+    zero_grad: str = DEFAULT_ZERO_GRAD
+    """When a step clears gradients, as typed."""
+    holds_former_pass: bool = False
+    """Whether the user's loop still holds the outputs of the pass before; the suite's own never does."""
+    sharing: Sharing | None = None
+    axes: ClassVar = {
+        "model_size": "sizes", "context_length": "contexts", "precision": "precisions", "attention": "attentions",
+        "execution": "executions", "checkpoint": "checkpoints", "batch_size": "batch_sizes", "parallel": "parallels",
+    }  # fmt: skip
+
+    @classmethod
+    def of(cls, phase: str, axes: dict[str, Any], settings: Settings) -> Self:
+        optimizer = optimizer_that_runs(settings.optimizer, torch.device(settings.device))
+        return cls(
+            phase=phase,
+            size=size_label(axes["model_size"]),
+            config=config_of(own_model(settings), axes["model_size"], axes["context_length"], settings.vocab_size),
+            batch_size=axes.get("batch_size") or settings.batch_sizes[0],
+            optimizer=optimizer if EXAMINED[phase].trains else None,
+            device=settings.device_type,
+            model=settings.model or "ours",
+            model_arguments=settings.model_arguments,
+            zero_grad=settings.zero_grad if "zero_grad" in EXAMINED[phase].timed else DEFAULT_ZERO_GRAD,
+            sharing=None if axes.get("parallel") is None else Sharing.of(axes["parallel"]),
+            **{name: axes[name] for name in cls.axes if name not in ("model_size", "batch_size", "parallel")},
+        )
+
+    @classmethod
+    def grid(cls, settings: Settings) -> list[tuple[Any, ...]]:
+        """Without attention compiled by itself inside a compiled model; the batch is None where there is only one."""
+        compiled = {name for name, attention in ATTENTION.items() if attention.is_compiled}
+        if len(settings.batch_sizes) == 1:
+            settings = replace(settings, batch_sizes=(None,))  # type: ignore[arg-type]
+        return [values for values in super().grid(settings) if values[4] == "eager" or values[3] not in compiled]
+
+    @staticmethod
+    def id_of(
+        size: str,
+        context: int,
+        precision: str,
+        attention: str,
+        execution: str = "eager",
+        checkpoint: str = "none",
+        batch_size: int | None = None,
+        parallel: str | None = None,
+    ) -> str:
+        """`small-ctx128-bf16-naive`; an axis at its default adds nothing, so that a new axis renames no old case.
+
+        The id joins a case to its rows in older records: a changed id breaks every comparison of the case. The only
+        batch of a run, None, adds nothing either.
+        """
+        parts = [size_label(size), f"ctx{context}", precision, attentions.label(attention)]
+        if execution != "eager":
+            parts.append("compiled-model" if execution == "compiled" else execution)
+        if checkpoint != "none":
+            parts.append(f"checkpoint-{checkpoint}")
+        if batch_size not in (None, 4):
+            parts.append(f"batch{batch_size}")
+        if parallel is not None:
+            parts.append(parallel)
+        return "-".join(parts)
+
+    def identity(self) -> dict[str, Any]:
+        known = identity_from(LanguageModelIdentity, self, self.config, self.sharing)
+        if self.own_optimizer is not None:
+            known["optimizer"] = self.own_optimizer.in_identity
+        if self.own is None:
+            return known | {"attention": from_its_repository(self.attention)}
+        return known | self.own.in_identity | self.own.shape(self.config)
+
+    @property
+    def own(self) -> OwnModel | None:
+        return None if self.model == "ours" else OwnModel(self.model, self.model_arguments)
+
+    @property
+    def own_optimizer(self) -> OwnOptimizer | None:
+        return own_optimizer(self.optimizer)
+
+    @property
+    def zero_grad_policy(self) -> str | None:
+        """As records spell it."""
+        return f"set_to_none_{self.zero_grad.replace('-', '_')}" if "zero_grad" in self.row.timed else None
+
+    @property
+    def updates(self) -> bool:
+        """A step that has just cleared its gradients updates nothing."""
+        return self.row.trains and not ("zero_grad" in self.row.timed and self.zero_grad == "before-step")
+
+    @property
+    def is_compiled(self) -> bool:
+        return self.execution != "eager" or super().is_compiled
+
+    @property
+    def replays_cuda_graphs(self) -> bool:
+        return self.execution in CUDA_GRAPH_EXECUTIONS
+
+    @property
+    def tokens(self) -> int:
+        return (self.global_batch_size or self.batch_size) * self.context_length
+
+    @property
+    def global_batch_size(self) -> int | None:
+        if self.sharing is None:
+            return None
+        return self.batch_size * (self.sharing.world if self.sharing.scaling == "weak" else 1)
+
+    @property
+    def per_rank_batch_size(self) -> int | None:
+        return None if self.sharing is None else (self.global_batch_size or 0) // self.sharing.world
+
+    @property
+    def backend(self) -> str | None:
+        """What carries bytes between its ranks."""
+        return None if self.sharing is None else backend_of(self.device)
+
+    @property
+    def parameters(self) -> int | None:
+        return self.config.parameters if self.own is None else facts_of(self.own, self.config).parameters
+
+    @property
+    def blocks(self) -> int:
+        return self.config.num_layers if self.own is None else self.own.shape(self.config)["num_layers"] or 1
+
+    @property
+    def query_shape(self) -> tuple[int, ...]:
+        return (self.batch_size, self.config.num_heads, self.context_length, self.config.head_dim)
+
+    @property
+    def residual_tensor_bytes(self) -> int | None:
+        return self.tokens * self.config.d_model * FLOAT32_BYTES if self.own is None else None
+
+    @property
+    def least_bytes(self) -> int:
+        """Weights, gradients, AdamW's two moments and logits; another optimizer may keep nothing."""
+        weights, moments = 1.0 + self.row.has_backward, 2.0 * (self.row.trains and self.own_optimizer is None)
+        if self.sharing is not None:
+            weights, moments = weights * self.sharing.share_of_weights, moments * self.sharing.share_of_moments
+        logits = self.tokens * self.config.vocab_size // (self.ranks or 1)
+        return int(FLOAT32_BYTES * ((weights + moments) * (self.parameters or 0) + logits))
+
+    @property
+    def held_bytes(self) -> int:
+        """Parameters, gradients, moments and what the backward pass of ours needs."""
+        per_parameter = 1 + self.row.has_backward + 2 * self.row.trains
+        saved = saved_bytes(self.config, self.batch_size, self.context_length) if self.own is None else 0
+        return per_parameter * FLOAT32_BYTES * (self.parameters or 0) + saved
+
+    @property
+    def work(self) -> Work | None:
+        sequences = self.global_batch_size or self.batch_size
+        return ModelWork(self.size, self.config, sequences, self.context_length) if self.own is None else None
+
+    @property
+    def why_not_counted(self) -> str | None:
+        if self.sharing is None and self.replays_cuda_graphs:
+            return "what a compiled model fuses and the memory pool of its CUDA graphs holds is unknown until it runs."
+        if self.sharing is None and self.execution != "eager":
+            return "what a compiled model fuses is unknown until it is compiled for its device."
+        if self.sharing is None and self.own is not None:
+            return facts_of(self.own, self.config).why_not_played
+        return super().why_not_counted
+
+    def why_unsupported(self, device: torch.device) -> str | None:
+        if reason := super().why_unsupported(device):
+            return reason
+        if self.replays_cuda_graphs and device.type != "cuda":
+            words = f"--execution {self.execution} replays CUDA graphs, and a {device.type.upper()} has none"
+            return f"{words}; choose compiled."
+        if self.execution != "eager" and (reason := why_cannot_compile(device)):
+            return reason
+        if self.own is None and blocks_per_checkpoint(self.checkpoint) > self.config.num_layers:
+            return f"--checkpoint {self.checkpoint} is more blocks than its {self.config.num_layers}."
+        if self.row.trains and not self.updates and PRECISIONS[self.precision].scales_loss:
+            return f"--zero-grad {self.zero_grad} leaves a loss scaler no gradients; choose another order."
+        return None
+
+    def why_unsupported_on_ranks(self, gpus: int) -> str | None:
+        if self.sharing is None:
+            return None
+        if reason := self.sharing.why_unsupported(self.batch_size, self.device, gpus):
+            return reason
+        if self.execution != "eager":
+            return f"--execution {self.execution} is measured on one device; choose eager."
+        if self.own_optimizer is not None:
+            return "an optimizer of your own is measured on one device; choose one of --optimizer's names."
+        return None
+
+    @property
+    def built_from(self) -> tuple[Any, ...]:
+        return (self.own, self.config, self.attention, self.execution, self.checkpoint, self.device, self.sharing)
+
+
+def own_model(settings: Settings) -> OwnModel | None:
+    return None if settings.model is None else OwnModel(settings.model, settings.model_arguments)
+
+
+def config_of(own: OwnModel | None, size: str, context_length: int, vocab_size: int | None = None) -> ModelConfig:
+    """What a case of this size asks its model for. Raises OwnModelError for a configuration that is none."""
+    if own is not None and is_configuration(own.name):
+        return configured_shape(own, context_length)
+    config = shape_named(size).at_context(context_length)
+    return config if vocab_size is None else replace(config, vocab_size=vocab_size)
