@@ -75,7 +75,7 @@ class Timing(LabelledFigure):
     def describe(self) -> str:
         work = self.work.describe() if self.work else self.without_work
         implementation = "" if self.is_eager else f" {self.implementation}"
-        return f"{self.series}: {work} {self.precision_label}{implementation} {self.phase}".removeprefix(": ")
+        return f"{self.series}: {work} {self.precision_label}{implementation} {self.phase}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,5 +72,5 @@ def found(
 ) -> Finding:
     """A finding on these rows, described by the first."""
     places = tuple(row.place for row in rows)
-    cell, series = rows[0].describe(), rows[0].series
+    cell, series = rows[0].describe().removeprefix(": "), rows[0].series
     return Finding(verdict, rule, places, cell, figure, limit, why, likely_cause, series, excess)

@@ -14,7 +14,7 @@ from perf_tests.limits.datasheets import gpu_named
 from perf_tests.limits.gpu_room import Room
 from perf_tests.meta_tests.example_cases import CPU, SETTINGS, TOY, language_model_case
 from perf_tests.phases import PHASES, ZERO_GRAD
-from perf_tests.prediction.lines import gb, held_lines, verdict_lines
+from perf_tests.prediction.lines import gb, held_lines, step_lines, verdict_line
 from perf_tests.prediction.orders import conditions_of, optimizer_variants
 from perf_tests.prediction.step import TargetMachine, predict_case, predict_step
 
@@ -77,7 +77,8 @@ def test_the_verdict_says_what_a_held_pass_adds_and_which_pass_it_keeps_from_fit
     assert line.endswith(f"{gb(forward.bytes_by_category[FORMER_PASS])} of it held from the former pass)")
     assert FORMER_PASS not in freed.step.bytes_by_category
     assert not held_lines(freed)
-    verdict, _ = verdict_lines(step, between)
+    assert step_lines(held)[2] == line, "directly below the verdict"
+    verdict = verdict_line(step, between)
     assert ("held from the former pass" in verdict) == (FORMER_PASS in step.bytes_by_category)
 
 

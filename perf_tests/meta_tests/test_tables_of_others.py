@@ -130,6 +130,12 @@ def test_memory_is_read_in_the_units_in_use(columns: Row, least: float, most: fl
     assert (figure.value_bytes, figure.most_bytes) == (least, most)
 
 
+def test_a_figure_without_a_source_is_named_by_its_labels_alone(tmp_path: Path) -> None:
+    row = {"gpu": "A100-80GB", "size": "2.7B", "d_model": "2560", "n_layers": "32", "mode": "peak", "MiB": "3"}
+    (finding,) = audit_file(written(tmp_path, [row])).findings
+    assert finding.cell.startswith("2.7B length")
+
+
 def test_an_unknown_unit_of_memory_is_one_row_unjudged(tmp_path: Path) -> None:
     row = {"gpu": "A100-80GB", "object": "model", "mode": "peak", "value": "90"}
     rows = [{**row, "unit": "GiB"}, {**row, "unit": "furlongs"}]

@@ -55,6 +55,14 @@ def test_a_command_has_known_files_options_and_values(command: str) -> None:
                 parse(name, value)
 
 
+def test_a_command_of_several_sizes_names_its_contexts() -> None:
+    """The default context is another one on a CPU than on a GPU; the rows are the same."""
+    words = [shlex.split(question.command) for question in QUESTIONS if question.command.startswith("pytest")]
+    several = [one for one in words if "--size" in one and one[one.index("--size") + 1] != "small"]
+    assert len(several) > 5
+    assert all("--context" in one for one in several)
+
+
 def test_questions_differ_and_read_in_their_section() -> None:
     asked = [question.asked for question in QUESTIONS]
     again = [one for one in asked if asked.count(one) > 1]

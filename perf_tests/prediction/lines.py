@@ -33,7 +33,8 @@ def step_lines(prediction: StepPrediction) -> list[str]:
     step = prediction.step
     lines = [
         f"{step_name(step)}, checkpoint {step.case.identity()['checkpoint']}",
-        *verdict_lines(prediction.step, prediction.machine), *held_lines(prediction), *first_step_lines(prediction), "",
+        verdict_line(step, prediction.machine), *held_lines(prediction), room_line(prediction.machine),
+        *first_step_lines(prediction), "",
         *peak_lines(prediction.peaks), "", *time_lines(prediction.phases.items(), prediction.machine),
         *assumption_lines([*prediction.phases.values(), *prediction.remedies.values()], prediction.machine),
     ]  # fmt: skip
@@ -101,11 +102,11 @@ def attention_lines(prediction: AttentionPrediction) -> list[str]:
     return lines
 
 
-def verdict_lines(step: PredictedCase, machine: TargetMachine) -> list[str]:
+def verdict_line(step: PredictedCase, machine: TargetMachine) -> str:
     line = f"{step.verdict} on {machine.name}: its peak is {_peak_with_held(step)}"
     if step.verdict == MAY_NOT_FIT:
         line += f", {gb(machine.room.bytes_for(step.peak_bytes))} with {FRAGMENTATION_SHARE:.0%} for fragmentation"
-    return [line, room_line(machine)]
+    return line
 
 
 def _peak_with_held(cell: PredictedCase) -> str:

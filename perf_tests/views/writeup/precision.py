@@ -12,14 +12,14 @@ from perf_tests.views.writeup.published import E2E, is_warm, time_text
 from perf_tests.views.writeup.recorded import BF16, FP32, of_ratios, place, plain
 from perf_tests.views.writeup.sources import Sources
 from perf_tests.views.writeup.step import part
-from perf_tests.views.writeup.timing import PLACE
+from perf_tests.views.writeup.timing import EVERY_CASE, PLACE
 
 TITLE = "Mixed precision"
 MIXED = ("bf16_amp", "fp16_amp", "fp16_amp?")
 
 
 def command(file: str, phase: str) -> str:
-    return f"pytest perf_tests/{file} --phase {phase} --precision fp32,bf16 --size all"
+    return f"pytest perf_tests/{file} --phase {phase} --precision fp32,bf16 {EVERY_CASE}"
 
 
 def both(phase: str, with_times: bool = False) -> Figures:

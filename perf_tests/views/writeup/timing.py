@@ -19,8 +19,12 @@ fp32 = partial(of_table, E2E, fits=is_warm, precision="fp32")
 """Published times in fp32 after a warm-up."""
 
 
+EVERY_CASE = "--size small,medium,large,xl,2.7B --context all"
+"""The rows of a table by size, whatever the device's default axes."""
+
+
 def command(file: str, phase: str) -> str:
-    return f"pytest perf_tests/{file} --phase {phase} --precision fp32 --size all"
+    return f"pytest perf_tests/{file} --phase {phase} --precision fp32 {EVERY_CASE}"
 
 
 def _growth(sources: Sources, labels: Labels) -> Iterator[Figure]:
@@ -92,7 +96,7 @@ QUESTIONS = (
     ),
     Question(
         "How does a forward pass grow with the context?",
-        "pytest perf_tests/test_forward.py --phase forward --precision fp32 --context all",
+        command("test_forward.py", "forward"),
         "Products grow with the tokens and attention with their square; a launch costs the same at any context.",
         PLACE, [_growth],
         [
