@@ -52,7 +52,8 @@ def resident(training: Training, reshard: bool) -> Iterator[None]:
 def forget_kept_gradients(module: FSDPModule) -> None:
     """Of whole weights: where FSDP2 adds in another dtype, it keeps them aside for the next exchange.
 
-    There is no public name for them.
+    There is no public name for them. This private one stands here and not in `perf_tests.instruments.torch_private`,
+    because `model` imports torch only.
     """
     group = module._get_fsdp_state()._fsdp_param_group
     for parameter in group.fsdp_params if group is not None else ():
