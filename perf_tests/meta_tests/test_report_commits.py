@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from perf_tests.history.commits import Code
 from perf_tests.meta_tests.report_pages import (
     of_commit,
     page_over,
@@ -20,6 +21,7 @@ from perf_tests.proofs.synthetic import (
     untimed,
     with_passes,
 )
+from perf_tests.views.report.since import short_subject
 
 pytestmark = pytest.mark.usefixtures("no_plotly")
 
@@ -47,6 +49,24 @@ def test_each_case_of_the_history_leads_to_its_figure(tmp_path: Path) -> None:
         assert '<a href="#since1-c0">forward tiny-ctx8-fp32-naive</a>' in body
 
 
+def test_two_commits_without_a_common_case_are_not_called_unchanged(tmp_path: Path) -> None:
+    """Five launches and three, as the gate asks for, but those of passes alone have no times."""
+    passes = [of_commit("a", benchmarks=[], written=f"2030-01-0{day}") for day in range(1, 5)]
+    base = of_commit("a", benchmarks=[timed(BACKWARD, phase="backward", size="small")], written="2030-01-06")
+    heads = [of_commit("b", benchmarks=[timed()], written=f"2031-01-0{day}") for day in range(1, 4)]
+    text = page_over(tmp_path, *passes, base, *heads)
+    first = text.partition("<nav")[0]
+    assert "have no case in common, so nothing can be slower or faster yet." in first
+    assert "<dt>slower</dt><dd>-</dd>" in first
+    assert "1 launch with times of base against 3 of head; it needs at least 5 and 3" in text
+
+
+def test_a_long_subject_is_cut_with_a_sign() -> None:
+    code = Code("a" * 12, "a" * 40, "2030-01-01", "word " * 20, [], is_missing=False)
+    assert short_subject(code).endswith("word…")
+    assert len(short_subject(code)) <= 60
+
+
 def test_two_commits_with_one_launch_each_are_beside_each_other_without_a_verdict(tmp_path: Path) -> None:
     slower = [seconds * 1.5 for seconds in timed()["stats"]["data"]]
     first = of_commit("a", benchmarks=[timed(), timed(BACKWARD, phase="backward")], written="2030-01-01")
@@ -54,7 +74,7 @@ def test_two_commits_with_one_launch_each_are_beside_each_other_without_a_verdic
     changed = text.partition('id="changed1"')[2].partition("</section>")[0]
     assert "<td>no step<td" in changed
     assert ">1.500" in changed
-    assert "No verdict of the gate: 1 launch of base against 1 of head" in changed
+    assert "No verdict of the gate: 1 launch with times of base against 1 of head" in changed
     assert "Left out: 1 case of base" in changed
     assert "<dt>slower</dt><dd>-</dd>" in text, "so few launches tell nothing"
 

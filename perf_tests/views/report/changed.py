@@ -7,7 +7,7 @@ from perf_tests.history.series import Era
 from perf_tests.records.words import how_many
 from perf_tests.views.report.commits import HEADER, Change, Kind, Pair, cells_of_change
 from perf_tests.views.report.markup import Html, Row, link, notes, rows_table, text
-from perf_tests.views.report.since import anchors_of, spark_of
+from perf_tests.views.report.since import anchors_of, short_subject, spark_of
 from perf_tests.views.screens.lines import case_name
 
 WORST = 10
@@ -27,8 +27,7 @@ def changed_section(era: Era, since: str, anchor: str, pair: Pair) -> str:
 
 def commit_words(era: Era, place: int) -> str:
     code = era.codes[place]
-    subject = f" {code.subject[:60]}" if code.subject else ""
-    return f"{code.name} ({code.date[:10]}){subject}"
+    return f"{code.name} ({code.date[:10]}) {short_subject(code)}".rstrip()
 
 
 def _choice(era: Era, side: str, chosen: int) -> str:
@@ -41,7 +40,7 @@ def _choice(era: Era, side: str, chosen: int) -> str:
 
 def _option(era: Era, place: int) -> str:
     code = era.codes[place]
-    return f"{code.date[:10]} {code.name} ({len(code.launches)}) {code.subject[:60]}"
+    return f"{code.date[:10]} {code.name} ({len(code.launches)}) {short_subject(code)}"
 
 
 def _named(row: Change, to: Mapping[str, str]) -> str | Html:
@@ -58,6 +57,8 @@ def sentence(era: Era, pair: Pair) -> str:
     counts = counts_of(pair)
     head, base = (commit_words(era, place) for place in (pair.head, pair.base))
     of = f"of {how_many(len(pair.changes), 'case')}"
+    if not counts[Kind.LOST] and all(row.ratio is None for row in pair.changes):
+        return f"{head} and {base} have no case in common, so nothing can be slower or faster yet."
     if not pair.can_tell and not counts[Kind.LOST]:
         return f"Too few launches to tell whether {head} is slower than {base}; the ratios below are no verdict."
     found = [f"{counts[kind]} {words}" for kind, words in NUMBERS.items() if counts[kind]]

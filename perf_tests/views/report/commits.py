@@ -144,7 +144,9 @@ def _by_steps(era: Era, base: int, head: int) -> Pair:
         outside = how_many(len(rows) - len(found), "case")
         notes.append(f"Left out: {outside} of base that the axes of head's launches do not have.")
     total = sum(len(code.launches) for code in era.codes)
-    return Pair(base, head, _sorted(_one_of_each(found)), notes, False, total >= 2 * LEAST_LAUNCHES)
+    changes = _sorted(_one_of_each(found))
+    can_tell = total >= 2 * LEAST_LAUNCHES and any(row.ratio is not None for row in changes)
+    return Pair(base, head, changes, notes, False, can_tell)
 
 
 def _asked_of(head: Code) -> Callable[[Series], bool]:
@@ -163,11 +165,16 @@ def _one_of_each(found: Sequence[Change]) -> list[Change]:
 
 
 def _why_no_verdict(era: Era, base: int, head: int) -> str:
-    launches = [len(era.codes[place].launches) for place in (base, head)]
+    of_base, of_head = (len(_timed(era.codes[place])) for place in (base, head))
+    shown = (
+        "Shown are the steps that the history finds between the two commits, which need "
+        f"{LEAST_LAUNCHES} launches on either side."
+    )
+    if of_base >= FEWEST_BASE_LAUNCHES and of_head >= FEWEST_HEAD_LAUNCHES:
+        return shown
     return (
-        f"No verdict of the gate: {how_many(launches[0], 'launch')} of base against {launches[1]} of head; it needs at "
-        f"least {FEWEST_BASE_LAUNCHES} and {FEWEST_HEAD_LAUNCHES}. Shown are the steps that the history finds between "
-        f"the two commits, which need {LEAST_LAUNCHES} launches on either side."
+        f"No verdict of the gate: {how_many(of_base, 'launch')} with times of base against {of_head} of head; it needs "
+        f"at least {FEWEST_BASE_LAUNCHES} and {FEWEST_HEAD_LAUNCHES}. {shown}"
     )
 
 

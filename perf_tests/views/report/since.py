@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from perf_tests.history.commits import Code
 from perf_tests.history.series import Era, Series
 from perf_tests.records.record import Json
 from perf_tests.records.words import how_many
@@ -25,6 +26,7 @@ from perf_tests.views.tables.digits import significant
 POINT_NOTE = (
     "a commit's figure is the median over its launches; an interval (95 %, by order statistics) needs six of them"
 )
+LONGEST_SUBJECT = 60
 TREND = ("Case", "trend", "commits", "first (ms)", "lowest (ms)", "highest (ms)", "newest (ms)",
          "95 % interval (ms)", "newest / first")  # fmt: skip
 
@@ -49,6 +51,10 @@ def since_section(era: Era, anchor: str) -> str:
     trends = rows_table(f"{anchor}-cases", "Every case over the commits, measured", TREND, 1, rows, said)
     none = "" if steps else paragraph("No step was found in any case.")
     return f'{none}{steps}{counters}<div class="figures">{drawn}</div>{trends}'
+
+
+def short_subject(code: Code) -> str:
+    return code.subject if len(code.subject) <= LONGEST_SUBJECT else f"{code.subject[: LONGEST_SUBJECT - 1].rstrip()}…"
 
 
 def case_anchor(anchor: str, place: int) -> str:
@@ -109,7 +115,7 @@ def era_data(era: Era, anchor: str, pairs: Sequence[Pair]) -> Json:
     ]
     return {
         "anchor": anchor,
-        "codes": [[code.name, code.date[:10], code.subject[:80], len(code.launches)] for code in era.codes],
+        "codes": [[code.name, code.date[:10], short_subject(code), len(code.launches)] for code in era.codes],
         "cases": [_case_data(one, places) for one in era.series],
         "lost": _each_once(lost),
         "pairs": [

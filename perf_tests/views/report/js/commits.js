@@ -30,7 +30,7 @@ function showPair(form, era, base, head) {
   const rows = pair ? pair.rows : base < head ? rowsBetween(era, base, head) : [];
   const said = pair ? pair.notes : base >= head ? ["Choose a base that is older than the head."]
     : ["No verdict on this pair: medians, and the steps that the history finds between the two commits."];
-  const commit = (at) => `${era.codes[at][0]} (${era.codes[at][1]}) ${era.codes[at][2].slice(0, 60)}`;
+  const commit = (at) => `${era.codes[at][0]} (${era.codes[at][1]}) ${era.codes[at][2]}`;
   own.table.caption.textContent = `${commit(head)} against ${commit(base)}`;
   const cellsOf = ([name, ...texts]) => [nameCell(era, name), ...texts.map((text, i) => element("td", { textContent: text, className: own.table.tHead.rows[0].cells[i + 1].className }))];
   own.table.tBodies[0].replaceChildren(...rows.map((row) => element("tr", {}, ...cellsOf(row))));
