@@ -47,7 +47,7 @@ SHOWN := \#answer, \#run1-roofline
 pictures: $(INSTALLED)  ## draw the README's picture, the page over one committed record; needs Chromium
 	$(BIN)/python -m perf_tests report $(RECORD) -o .picture.html
 	sed -i 's|</head>|<style>section:not($(SHOWN)), nav, \#filters { display: none; }</style></head>|' .picture.html
-	$(CHROMIUM) --headless --no-sandbox --hide-scrollbars --virtual-time-budget=20000 --window-size=1100,1260 \
+	$(CHROMIUM) --headless --no-sandbox --hide-scrollbars --virtual-time-budget=20000 --window-size=1100,1330 \
 	    --host-resolver-rules="MAP * ~NOTFOUND" --blink-settings=preferredColorScheme=1 \
 	    --screenshot=pictures/page.png "file://$(CURDIR)/.picture.html"
 	rm .picture.html
