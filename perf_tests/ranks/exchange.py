@@ -7,10 +7,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+# Until torch 2.12 under their older names, of which 2.13 warns.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
 _RUN: dict[str, Callable[[Tensor, Tensor, Any], object]] = {
     "all_reduce": lambda given, taken, group: dist.all_reduce(taken, group=group),
-    "all_gather": lambda given, taken, group: dist.all_gather_into_tensor(taken, given, group=group),
-    "reduce_scatter": lambda given, taken, group: dist.reduce_scatter_tensor(taken, given, group=group),
+    "all_gather": lambda given, taken, group: _all_gather(taken, given, group=group),
+    "reduce_scatter": lambda given, taken, group: _reduce_scatter(taken, given, group=group),
 }
 
 
