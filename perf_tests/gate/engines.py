@@ -6,6 +6,7 @@ ENGINES = (
     "both sides are released together, the first quadruples of short rounds are thrown away",
     "a first look after three launch pairs decides what is far slower, stage 1 measures fewer rounds",
     "a launch pair's time is counted once, so that runs end as late as they may; more suspects, up to 36 pairs",
+    "stage 1 measures one quadruple of the longest rounds",
 )
 """In the order of time, numbered from 1; a change of what a run measures or decides adds a line."""
 

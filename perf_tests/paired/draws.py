@@ -16,8 +16,8 @@ QUADRUPLES_SECONDS = {1: 0.5, 2: 1.5}
 Stage 1 only selects, and most of its time goes into cases that do not differ. Stage 2 has few cases, of which each
 launch costs more than the rounds.
 """
-FEWEST_LONG_QUADRUPLES, LONG_QUADRUPLE_SECONDS = 2, 1.0
-"""Of quadruples this long, in stage 1: the mean of two, one in either order."""
+LONG_QUADRUPLE_SECONDS = 1.0
+"""A quadruple this long is the only one of its case in stage 1, in a drawn order: another launch says more."""
 
 _NAME_LENGTH = 12
 _MOST_PADDING_BYTES = 4096
@@ -76,8 +76,10 @@ def draw_cores(seed: int, pair: int, case: str, cores: Sequence[int], count: int
 def quadruple_count(stage: int, quadruple_seconds: float) -> int:
     """How many quadruples, of this duration with set-ups and unmeasured rounds, one pair of this stage gets.
 
-    Always even: the cost of a change of turns cancels between the two orders.
+    Even, so that the cost of a change of turns cancels between the two orders; of a long one, where it is small, it
+    cancels between the pairs.
     """
+    if stage == 1 and quadruple_seconds >= LONG_QUADRUPLE_SECONDS:
+        return 1
     wanted = 2 * round(QUADRUPLES_SECONDS[stage] / quadruple_seconds / 2)
-    is_long = stage == 1 and quadruple_seconds >= LONG_QUADRUPLE_SECONDS
-    return max(FEWEST_LONG_QUADRUPLES if is_long else FEWEST_QUADRUPLES, min(MOST_QUADRUPLES, wanted))
+    return max(FEWEST_QUADRUPLES, min(MOST_QUADRUPLES, wanted))
