@@ -22,6 +22,8 @@ FEWEST_PAIRS = 0.37
 """The efficiency of the median absolute deviation (Rousseeuw and Croux 1993): degrees of freedom a point."""
 MEDIAN_ERROR = 1.2533
 """The standard error of a median over that of a mean, for normal values: sqrt(pi / 2)."""
+NORMAL_DISTANCES = np.array([0.6745, 1.1503])
+"""From the middle of normal values to half and to three quarters of them, in standard deviations."""
 FINEST = 1e-4
 """Of the scatter, in logarithms: clocks resolve no less."""
 
@@ -42,11 +44,16 @@ Level = Callable[[int, int], float]
 
 
 def scatter(values: Sequence[float] | np.ndarray) -> float:
-    """The standard deviation of one value, from successive differences, so that steps and outliers hardly count."""
+    """The standard deviation of one value, from successive differences, so that steps and outliers hardly count.
+
+    By their median distance or by the third quartile, whichever is larger: of launches that fall into two modes the
+    median may see only what one of them scatters by.
+    """
     differences = np.diff(np.asarray(values, dtype=float))
     if len(differences) == 0:
         return 0.0
-    return float(1.4826 * np.median(np.abs(differences - np.median(differences))) / 2**0.5)
+    distances = np.quantile(np.abs(differences - np.median(differences)), (0.5, 0.75))
+    return float(max(distances / NORMAL_DISTANCES) / 2**0.5)
 
 
 def steps_of(seconds: Sequence[float], launches: Sequence[int]) -> list[Step]:

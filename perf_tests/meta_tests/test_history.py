@@ -13,10 +13,8 @@ from perf_tests.__main__ import main
 from perf_tests.history.commits import Log, read_log
 from perf_tests.history.launches import machines_of
 from perf_tests.history.series import Era, eras_of, new_slowdowns
-from perf_tests.history.steps import steps_of
 from perf_tests.launching.git_repository import git
 from perf_tests.meta_tests.documents import block, output, page
-from perf_tests.proofs.history_steps import invented, recorded, relabelled
 from perf_tests.proofs.synthetic import BACKWARD, FORWARD, record, timed, timed_collective, write_record
 from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord
@@ -66,12 +64,6 @@ def test_one_disturbed_launch_is_no_step(place: int) -> None:
     records[place] = launch(place, 1.5)
     (era,) = history(records)
     assert era.series[0].steps == []
-
-
-def test_a_single_newest_commit_is_enough_where_it_was_launched_three_times() -> None:
-    base = [1 + 0.01 * (place % 3) for place in range(COUNT)]
-    assert steps_of([*base, 1.3], [1] * COUNT + [1]) == []
-    assert [step.start for step in steps_of([*base, 1.3], [3] * COUNT + [3])] == [COUNT]
 
 
 def test_drift_that_the_sentinel_shares_is_no_step() -> None:
@@ -271,17 +263,6 @@ def test_an_export_follows_a_collective_alone(export: str) -> None:
     assert "collective all_gather-40000B-world2" in EXPORTS[export](era)
 
 
-def test_planted_steps_are_found_and_none_where_none_is() -> None:
-    score = invented(np.random.default_rng(7), commits=100, cases=8, planted=6)
-    assert score.all.count == score.all.of == 6
-    assert score.false == 0
-
-
-def test_launches_without_a_change_have_no_step_in_any_order() -> None:
-    stored = [StoredRecord(Path(f"folder/{place:04}_a.json"), data) for place, data in enumerate(with_step(0.0))]
-    assert relabelled(machines_of(stored)[0], np.random.default_rng(3), orders=20) == (0, 20 * COUNT)
-
-
 def test_a_shallow_clone_orders_the_commits_that_it_lacks_by_their_dates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -377,18 +358,3 @@ def test_a_case_of_very_many_rounds_is_read(verb: str, tmp_path: Path, capsys: p
     write_record(tmp_path / "machine/0001_a.json", data)
     assert main([*verb.split(), "--storage", str(tmp_path)]) == 0
     assert "Some CPU" in capsys.readouterr().out
-
-
-def test_recording_launches_resumes_where_it_stopped(tmp_path: Path) -> None:
-    """The third of five fails; the next command records three more."""
-    ends = iter([0, 0, 1, 0, 0, 0])
-
-    def launched(folder: Path) -> int:
-        if not (exit_code := next(ends)):
-            write_record(folder / f"machine/{len(list(folder.glob('*/*')))}.json", launch(1, 1.0))
-        return exit_code
-
-    assert not recorded(tmp_path, 5, launched)
-    assert recorded(tmp_path, 5, launched)
-    assert len(list(tmp_path.glob("*/*.json"))) == 5
-    assert next(ends, None) is None
