@@ -44,13 +44,14 @@ CHROMIUM := chromium
 RECORD := .benchmarks/epyc-2core/0001_9e03909d2d18.json
 SHOWN := \#answer, \#run1-roofline
 
-pictures: $(INSTALLED)  ## draw the README's picture, the page over one committed record; needs Chromium
+pictures: $(INSTALLED)  ## draw the README's picture, the page over one committed record; needs Chromium and cwebp
 	$(BIN)/python -m perf_tests report $(RECORD) -o .picture.html
 	sed -i 's|</head>|<style>section:not($(SHOWN)), nav, \#filters { display: none; }</style></head>|' .picture.html
 	$(CHROMIUM) --headless --no-sandbox --hide-scrollbars --virtual-time-budget=20000 --window-size=1100,1330 \
 	    --host-resolver-rules="MAP * ~NOTFOUND" --blink-settings=preferredColorScheme=1 \
-	    --screenshot=pictures/page.png "file://$(CURDIR)/.picture.html"
-	rm .picture.html
+	    --screenshot=.picture.png "file://$(CURDIR)/.picture.html"
+	cwebp -quiet -lossless -z 9 .picture.png -o pictures/page.webp
+	rm .picture.html .picture.png
 
 writeup: $(INSTALLED)  ## the course's questions, answered from records: WRITEUP.md and writeup.html
 	$(BIN)/python -m perf_tests writeup -o WRITEUP.md

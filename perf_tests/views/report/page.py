@@ -1,7 +1,7 @@
 """The page: its sections in order, the figures' data, and Plotly."""
 
-import gzip
 import json
+import lzma
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -127,7 +127,7 @@ def _add_limits(page: Page, run: RecordedRun) -> None:
 
 def _plotly() -> str:
     """The smallest of Plotly's published bundles that draws every figure: it knows scatter, bar and pie."""
-    return gzip.decompress((HERE / "plotly" / "plotly-basic.min.js.gz").read_bytes()).decode()
+    return lzma.decompress((HERE / "plotly" / "plotly-basic.min.js.xz").read_bytes()).decode()
 
 
 def _what_ran(eras: Sequence[Era], numbers: Numbers, left_out: Sequence[str]) -> str:
