@@ -18,13 +18,14 @@ def clock_of(group: dist.ProcessGroup) -> RankClock:
 
 
 def readings(group: dist.ProcessGroup, late_seconds: float, slow_seconds: float) -> dict[str, list[float]]:
-    """Of three rounds; rank 1 arrives late and works slowly."""
+    """Of three rounds with an exchange each; rank 1 arrives late, and works slowly after the exchange."""
     clock, is_last = clock_of(group), dist.get_rank(group) == 1
     starts = []
     for _ in range(3):
         time.sleep(late_seconds * is_last)
         clock.begin_round()
         starts.append(clock())
+        dist.all_reduce(torch.zeros(1), group=group)
         time.sleep(slow_seconds * is_last)
         clock.wall_seconds.append(clock() - starts[-1])
     return {"starts": starts, "seen": clock.wall_seconds, "own": clock.own_seconds, "now": [clock.now()]}

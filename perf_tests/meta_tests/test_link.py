@@ -22,6 +22,13 @@ def test_exact_times_give_back_latency_and_rate() -> None:
     assert link.seconds(123_456) == pytest.approx(seconds(123_456))
 
 
+def test_the_error_of_a_link_is_that_of_the_message_farthest_from_its_line() -> None:
+    messages = [(size, seconds(size)) for size in SIZES[:-1]] + [(SIZES[-1], 1.5 * seconds(SIZES[-1]))]
+    link = fit_link(messages)
+    assert link is not None
+    assert link.largest_error == pytest.approx(max(abs(link.seconds(size) / taken - 1) for size, taken in messages))
+
+
 def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
     draw, held = random.Random(7), 0
     for _ in range(200):

@@ -11,13 +11,20 @@ from numerics_tests.rank_pool import POOL, Task
 from perf_tests.__main__ import main
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.counting.rank_messages import parameter_shapes
-from perf_tests.limits.communication import sent_bytes
+from perf_tests.limits.communication import Message, ParameterShapes, bucket_bytes, sent_bytes, slice_bytes
 from perf_tests.limits.gpu_room import FITS, Room
-from perf_tests.limits.rank_memory import kept_bytes, largest_part_bytes
+from perf_tests.limits.rank_memory import (
+    BUCKETS,
+    GATHERED,
+    WHOLE_GRADIENTS,
+    kept_bytes,
+    largest_part_bytes,
+    working_bytes,
+)
 from perf_tests.meta_tests.documents import ROOT
 from perf_tests.prediction.ranks import RankPrediction, predict_ranks, rate
 from perf_tests.prediction.request import requested_machine
-from perf_tests.prediction.step import TargetMachine
+from perf_tests.prediction.step import TargetMachine, predict_case
 from perf_tests.ranks.sharing import Sharing
 
 CASE = LanguageModelCase(
@@ -32,8 +39,8 @@ def machine(room_bytes: int | None = None) -> TargetMachine:
     return card if room_bytes is None else replace(card, room=Room(room_bytes, "as the test says"))
 
 
-def predicted(variant: str, world: int, room_bytes: int | None = None, bucket_mb: int | None = None) -> RankPrediction:
-    return predict_ranks(CASE, machine(room_bytes), Sharing(variant, world, "weak", bucket_mb), 1e9)
+def predicted(variant: str, world: int, room_bytes: int | None = None, bytes_per_second: float = 1e9) -> RankPrediction:
+    return predict_ranks(CASE, machine(room_bytes), Sharing(variant, world, "weak"), bytes_per_second)
 
 
 @pytest.mark.parametrize("variant", PARALLEL)
@@ -48,6 +55,33 @@ def test_the_largest_part_of_a_sharded_optimizer_is_no_less_than_its_largest_par
     """Whole parameters go to one rank each, so more ranks than parameters do not help."""
     shapes = [(10, 4), (30,), (5, 2)]
     assert [largest_part_bytes(shapes, world) // 4 for world in (1, 2, 3, 100)] == [80, 40, 40, 40]
+
+
+@pytest.mark.parametrize("rest, block", [(3, 2), (10, 2), (3, 20)])
+def test_beside_what_it_keeps_a_rank_holds_what_it_gathers_and_whole_gradients_or_buckets(
+    rest: int, block: int
+) -> None:
+    """FSDP2: the rest for the whole step, three blocks, and gradients of the rest or of a block with their buffer."""
+    shapes = ParameterShapes(((rest,),), (((block,),), ((1,),)), by_gradient=())
+    floats = {GATHERED: rest + 3 * block, WHOLE_GRADIENTS: rest + max(rest, 2 * block)}
+    for variant in PARALLEL:
+        held = {name: size // 4 for name, size in working_bytes(variant, shapes).items()}
+        buckets = {} if variant == "ddp-naive" else {BUCKETS: rest + block + 1}
+        assert held == (floats if variant.startswith("fsdp2") else buckets)
+
+
+def test_only_buckets_stay_while_the_optimizer_steps_and_its_copies_shrink_with_its_moments() -> None:
+    """At this shape the optimizer's part is the largest of ddp-naive, ddp and zero1."""
+    naive, bucketed, sharded = (predicted(variant, 2) for variant in ("ddp-naive", "ddp", "zero1"))
+    assert naive.peak_part == bucketed.peak_part == sharded.peak_part == "optimizer"
+    weights = bucketed.bytes_by_category[BUCKETS]
+    assert bucketed.bytes_by_category == naive.bytes_by_category | {BUCKETS: weights}
+    assert weights == sharded.bytes_by_category[BUCKETS] == 4 * SIZES["tiny"].parameters
+    share = sharded.bytes_by_category["optimizer state"] / (2 * weights)
+    assert share < 0.6
+    alone = naive.alone.bytes_by_category["temporaries"]
+    assert sharded.bytes_by_category["temporaries"] == pytest.approx(share * alone, rel=1e-6)
+    assert predicted("ddp-flat", 2).peak_part == "backward"
 
 
 def test_more_ranks_keep_less_and_send_more() -> None:
@@ -80,6 +114,34 @@ def test_a_step_waits_for_no_more_than_it_sends_and_no_less_than_its_last_messag
     assert high == pytest.approx(float(sent_bytes(prediction.messages, 8)) / 1e9)
     assert 0 < low <= high
     assert (low == high) == variant.startswith("ddp-")  # which send when nothing is left to compute
+
+
+@pytest.mark.parametrize("variant", [variant for variant in PARALLEL if not variant.startswith("ddp-")])
+def test_a_slow_exchange_hides_behind_the_backward_pass_and_gathers_behind_the_forward_pass_too(variant: str) -> None:
+    passes = ("forward", "backward") if variant.startswith("fsdp2") else ("backward",)
+    hidden = sum(predict_case(replace(CASE, phase=phase), machine()).time.low_seconds for phase in passes)
+    exposed = predicted(variant, 8, bytes_per_second=1e8).exposed_seconds
+    assert exposed is not None
+    assert exposed[1] - exposed[0] == pytest.approx(hidden)
+
+
+@pytest.mark.parametrize("variant", [variant for variant in PARALLEL if not variant.startswith("ddp-")])
+def test_a_fast_exchange_still_waits_for_its_last_message(variant: str) -> None:
+    """DDP's last bucket, and zero1's weights; FSDP2's first gather, its last reduction and the norm for clipping."""
+    shapes, rate_of_link = parameter_shapes(CASE.config), 1e15
+    rest = 8 * slice_bytes(shapes.rest, 8)
+    last = Message("all_reduce", bucket_bytes(shapes.by_gradient)[-1])
+    waits = {
+        "ddp": [last],
+        "zero1": [last, Message("broadcast", shapes.bytes)],
+        "fsdp2": [Message("all_gather", rest), Message("reduce_scatter", rest)],
+        "fsdp2-bf16": [Message("all_gather", rest), Message("reduce_scatter", rest // 2)],
+    }[variant]
+    if variant.startswith("fsdp2"):
+        waits.append(Message("all_reduce", 4 * len(shapes.all)))
+    exposed = predicted(variant, 8, bytes_per_second=rate_of_link).exposed_seconds
+    assert exposed is not None
+    assert exposed[0] * rate_of_link == pytest.approx(float(sent_bytes(waits, 8)))
 
 
 def test_a_step_that_waits_adds_to_the_step_on_one_device() -> None:
