@@ -58,12 +58,12 @@ def test_intervals_cover_nothing_changed_in_the_kept_runs(trials: TrialsByProof,
 
 def test_the_page_shows_the_false_alarm_as_its_samples_give_it(capsys: pytest.CaptureFixture[str]) -> None:
     (shown,) = [line for line in indented(block(page("gate"), "alarm")) if line]
-    assert main(["replay", str(KEPT / "alarm.jsonl.gz")]) == 1
+    assert main(["replay", str(KEPT / "alarm.jsonl.xz")]) == 1
     assert shown in capsys.readouterr().out.splitlines()
 
 
 def test_the_page_says_after_how_many_fresh_pairs_the_time_of_the_false_alarm_ended() -> None:
-    samples = read_samples(KEPT / "alarm.jsonl.gz")
+    samples = read_samples(KEPT / "alarm.jsonl.xz")
     assert (len(samples.pairs(2)), samples.end) == (9, "budget")
     assert "time ended after nine fresh pairs" in " ".join(page("gate").split())
 

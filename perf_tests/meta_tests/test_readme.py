@@ -191,7 +191,7 @@ def test_the_gate_is_described_with_its_own_numbers() -> None:
 
 
 def test_the_gate_is_shown_as_a_replay_of_its_samples_says_it() -> None:
-    samples = read_samples(named(block(page("gate"), "gate"), r"jsonl(?:\.gz)?"))
+    samples = read_samples(named(block(page("gate"), "gate"), r"jsonl(?:\.xz)?"))
     rules = rules_from_settings(samples.header["settings"])
     said = report_lines(conclude(samples, rules), samples.header, rules)
     shown = indented(block(page("gate"), "gate"))
