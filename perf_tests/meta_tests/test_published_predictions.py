@@ -19,6 +19,7 @@ from perf_tests.proofs.published_times import (
     everything,
     launches_otherwise,
     published_rows,
+    rounding_seconds,
 )
 from perf_tests.proofs.sources_left_out import (
     HELD_OF_THE_REFERENCE,
@@ -244,6 +245,16 @@ def test_a_model_that_launches_other_kernels_is_counted_with_the_others_and_apar
     for bound, words in ((LAUNCH, "of the other"), (LAUNCH_ON_A_TYPICAL_HOST, "lie in their range on a typical host")):
         held, of = HELD_OF_THE_REFERENCE[bound]
         assert f"{held} of {of} {words}" in " ".join(page("predict").split())
+
+
+def test_a_printed_time_is_known_to_half_of_its_sources_finest_digit() -> None:
+    rows = [{"source": "a", "mean_ms": "78"}, {"source": "a", "mean_ms": "82.4"}, {"source": "b", "mean_ms": "78"}]
+    assert rounding_seconds(rows) == {"a": pytest.approx(0.05e-3), "b": pytest.approx(0.5e-3)}
+    found = predicted_by(SHIPPED, OF_48[0])
+    for seconds, off in ((found.predicted.high_seconds, 0.04e-3), (found.predicted.low_seconds, -0.04e-3)):
+        beyond = replace(OF_48[0], seconds=seconds + off)
+        assert not replace(found, cell=beyond).is_held
+        assert replace(found, cell=replace(beyond, rounding_seconds=0.05e-3)).is_held
 
 
 def test_a_range_starts_at_the_fastest_launch_that_nearly_all_groups_share() -> None:

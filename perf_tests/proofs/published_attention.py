@@ -15,7 +15,7 @@ from perf_tests.limits.ceilings import Ceilings
 from perf_tests.limits.datasheets import gpu_named
 from perf_tests.limits.predicted_time import KernelGroup, Part, PredictedTime, predicted_time
 from perf_tests.prediction.step import kind_of_launches
-from perf_tests.proofs.published_times import TABLE, work_of
+from perf_tests.proofs.published_times import TABLE, rounding_seconds, work_of
 
 TIMES, CONDITIONS = TABLE.with_name("attention_timing.csv"), TABLE.with_name("attention_conditions.csv")
 
@@ -40,6 +40,7 @@ class PublishedAttention:
     has_mask: bool
     backward: str
     """`alone`, `with forward` or `with forward of query`."""
+    rounding_seconds: float = 0.0
 
     @property
     def is_long(self) -> bool:
@@ -52,13 +53,13 @@ def published_attention() -> tuple[list[PublishedAttention], Counter[str]]:
         rows = [row for row in csv.DictReader(lines) if (row["status"], row["compiled"]) == ("ok", "no")]
     with CONDITIONS.open(newline="") as lines:
         conditions = list(csv.DictReader(lines))
-    cells, left_out = [], Counter[str]()
+    cells, left_out, rounding = [], Counter[str](), rounding_seconds(rows)
     for row in rows:
         known = next(one for one in conditions if one["source"] in row["source"])
         if known["is_comparable"] == "no":
             left_out[f"{known['source']}: {known['stated_in']}"] += 1
         elif float(row["mean_ms"]):
-            cells.append(_cell(row, known))
+            cells.append(replace(_cell(row, known), rounding_seconds=rounding[row["source"]]))
     return cells, left_out
 
 

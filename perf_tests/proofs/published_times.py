@@ -56,6 +56,8 @@ class PublishedTime:
     gpu: str
     case: LanguageModelCase
     seconds: float
+    rounding_seconds: float = 0.0
+    """At most so much lies between what was measured and what is printed."""
 
     @property
     def host(self) -> tuple[str, str, str, str]:
@@ -103,7 +105,7 @@ def comparable_cells(rows: Iterable[Row], gpu: str | None = None) -> list[Publis
 def everything(rows: Sequence[Row]) -> tuple[list[PublishedTime], Counter[str]]:
     """Comparable cells of every source, an inferred GPU or context included, and how many are left out for what."""
     cells, left_out = [], Counter[str]()
-    wrong = _judged_wrong()
+    wrong, rounding = _judged_wrong(), rounding_seconds(rows)
     for row in rows:
         if not (_is_measured_well(row, ("stated", "script default")) and row["phase"] in PHASES):
             continue
@@ -114,8 +116,17 @@ def everything(rows: Sequence[Row]) -> tuple[list[PublishedTime], Counter[str]]:
         elif row["std_ms"] and float(row["std_ms"]) > LARGEST_SPREAD * float(row["mean_ms"]):
             left_out[f"its rounds spread by more than {LARGEST_SPREAD:.0%}"] += 1
         else:
-            cells.append(_cell(row, PHASES[row["phase"]], gpu_named(row["gpu"]).name))
+            cell = _cell(row, PHASES[row["phase"]], gpu_named(row["gpu"]).name)
+            cells.append(replace(cell, rounding_seconds=rounding[row["source"]]))
     return cells, left_out
+
+
+def rounding_seconds(rows: Iterable[Row]) -> dict[str, float]:
+    """By source, half of the finest digit among its times in ms: 78 beside 82.4 is 78.0."""
+    decimals: Counter[str] = Counter()
+    for row in rows:
+        decimals[row["source"]] = max(decimals[row["source"]], len(row["mean_ms"].partition(".")[2]))
+    return {source: 0.5e-3 * 10**-count for source, count in decimals.items()}
 
 
 def optimizer_loops(rows: Sequence[Row]) -> list[PublishedTime]:

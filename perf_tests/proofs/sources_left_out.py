@@ -43,7 +43,7 @@ LAUNCH_KINDS = {"forward": FORWARD, "backward": BACKWARD, "attention_forward": B
 """By phase; a pass there and back has launches of two kinds and decides neither, and of loops over the parameters the
 device bounds most."""
 
-HELD_OF_THE_REFERENCE = {LAUNCH: (102, 116), LAUNCH_ON_A_TYPICAL_HOST: (85, 97), COMPUTE: (102, 102), MEMORY: (28, 30)}
+HELD_OF_THE_REFERENCE = {LAUNCH: (102, 116), LAUNCH_ON_A_TYPICAL_HOST: (86, 97), COMPUTE: (102, 102), MEMORY: (28, 30)}
 """As `HELD`, of sources whose models are not known to launch other kernels than the reference."""
 
 CLEARLY = 1.35
@@ -95,7 +95,9 @@ class Compared:
 
     @property
     def is_held(self) -> bool:
-        return self.predicted.low_seconds <= self.cell.seconds <= self.predicted.high_seconds
+        """Whether what was measured may lie in the range, as far as the digits printed say."""
+        low, high = self.predicted.low_seconds, self.predicted.high_seconds
+        return low - self.cell.rounding_seconds <= self.cell.seconds <= high + self.cell.rounding_seconds
 
 
 def main() -> int:
@@ -115,8 +117,7 @@ def main() -> int:
     of_the_reference = [one for one, cell in zip(left_out, models, strict=True) if not launches_otherwise(cell.source)]
     are_stated = held == HELD and print_by_bound(of_the_reference) == HELD_OF_THE_REFERENCE
     codes = [conclude("the stated numbers of left-out times in their range are these", are_stated)]
-    codes += [*conclude_device(left_out), conclude_host(left_out, LAUNCH)]
-    codes += [conclude_host(of_the_reference, LAUNCH_ON_A_TYPICAL_HOST)]
+    codes += [*conclude_device(left_out), conclude_host(left_out)]
     codes += [conclude_loops([predicted_by(fits[cell.author], cell) for cell in loops])]
     codes += conclude_attention([predicted_by(fits[cell.author], cell) for cell in alone])
     return max(codes)
@@ -225,12 +226,14 @@ def conclude_device(found: Sequence[Compared]) -> list[int]:
     return [*codes, conclude(f"{DEVICE_HELD_LIMIT:.0%} of both lie in their range", mean(held) >= DEVICE_HELD_LIMIT)]
 
 
-def conclude_host(found: Sequence[Compared], bound: str) -> int:
-    launched = [one for one in found if one.predicted.bound == bound]
+def conclude_host(found: Sequence[Compared]) -> int:
+    """Of every time that a fast or a typical host bounds."""
+    launched = [one for one in found if one.predicted.bound in (LAUNCH, LAUNCH_ON_A_TYPICAL_HOST)]
     widest = max(one.predicted.high_seconds / one.predicted.low_seconds for one in launched)
-    claim = f"{LAUNCH_HELD_LIMIT:.0%} of {len(launched)} left-out times bound by {bound} lie in their range"
-    is_held = mean(one.is_held for one in launched) >= LAUNCH_HELD_LIMIT
-    return conclude(f"{claim}, {widest:.2f} x wide at most", is_held and widest <= shipped.HOST_SPREAD * 1.001)
+    held = [one.is_held for one in launched]
+    claim = f"{LAUNCH_HELD_LIMIT:.0%} of {len(held)} left-out times bound by launches lie in their range ({sum(held)})"
+    is_held = mean(held) >= LAUNCH_HELD_LIMIT and widest <= shipped.HOST_SPREAD * 1.001
+    return conclude(f"{claim}, {widest:.2f} x wide at most", is_held)
 
 
 def conclude_loops(found: Sequence[Compared]) -> int:
