@@ -5,7 +5,6 @@ import json
 import lzma
 import math
 import re
-import subprocess
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 from perf_tests.gate.conclusion import GateResult, RunVerdict
 from perf_tests.gate.events import Measurement, PairTime
 from perf_tests.gate.rules import Rules
+from perf_tests.launching.git_repository import git
 from perf_tests.meta_tests.documents import ROOT, page
 from perf_tests.proofs.compact_trials import FILE, PROOFS, TrialsByProof, add_raw_trials, name_raw_commit, trials_under
 from perf_tests.proofs.gate_peers import GATE, calls_in
@@ -114,13 +114,6 @@ def test_a_trial_with_everything_in_it_is_judged_the_same(tmp_path: Path) -> Non
 def samples_of(trial: Trial) -> Any:
     assert trial.samples is not None
     return trial.samples
-
-
-def git(folder: Path, *words: str) -> str:
-    identity = ("-c", "user.name=a", "-c", "user.email=a@b.c")
-    return subprocess.run(
-        ["git", "-C", str(folder), *identity, *words], check=True, capture_output=True, text=True
-    ).stdout.strip()
 
 
 def raw_commits(file: Path) -> list[str | None]:

@@ -14,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from perf_tests.launching.git_repository import git
 from perf_tests.proofs.gate_slowdowns import slow_attention
 from perf_tests.proofs.launches import ROOT, LaunchError
 from perf_tests.proofs.verdict import conclude, conditions
@@ -83,12 +84,6 @@ def searched(clone: Path, good: str, minutes: str) -> Json:
         raise LaunchError(f"`{' '.join(command[1:])}` exited with {ended.returncode}.")
     said: Json = json.loads(ended.stdout)
     return said
-
-
-def git(folder: Path, *words: str) -> str:
-    who = ("-c", "user.name=nobody", "-c", "user.email=nobody@localhost")
-    ended = subprocess.run(["git", *who, *words], cwd=folder, capture_output=True, text=True, check=True)
-    return ended.stdout.strip()
 
 
 if __name__ == "__main__":

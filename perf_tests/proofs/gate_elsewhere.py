@@ -15,6 +15,7 @@ from perf_tests.gate.conclusion import GateResult, conclude
 from perf_tests.gate.rules import rules_from_settings
 from perf_tests.gate.samples import read_samples
 from perf_tests.gate.verdicts import Verdict
+from perf_tests.launching.git_repository import commit, git
 from perf_tests.own.repository import SUITE
 from perf_tests.proofs import verdict
 
@@ -90,8 +91,7 @@ def gated(layers: int, comment: str, minutes: float) -> GateResult:
         folder = Path(name)
         write_model(folder)
         git(folder, "init", "-q", "-b", "main")
-        git(folder, "add", "--all")
-        git(folder, "-c", "user.name=nobody", "-c", "user.email=nobody@localhost", "commit", "-q", "-m", "a state")
+        commit(folder)
         write_model(folder, layers, comment=comment)
         before = state(folder)
         command = (*pytest(), *OPTIONS, "--model=train/model.py:build", "--against=main", f"--gate-minutes={minutes}")
@@ -120,10 +120,6 @@ def state(folder: Path) -> str:
     return "\n".join(
         git(folder, *words) for words in (known, ("for-each-ref",), ("worktree", "list"), ("stash", "list"))
     )
-
-
-def git(folder: Path, *words: str) -> str:
-    return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
 if __name__ == "__main__":

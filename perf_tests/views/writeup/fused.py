@@ -24,6 +24,11 @@ def _over(name: str, phase: str) -> Figures:
     return of_ratios("attention", "naive", name, alone(phase, "naive", name), f"here: naive / {name}")
 
 
+def _ratio_question(asked: str, why: str, name: str, phase: str, theirs: Figures) -> Question:
+    """How much faster that attention is than the one written out, here and by others."""
+    return Question(asked, command(f"naive,{name}", phase=phase), why, GRID, [_over(name, phase)], [theirs])
+
+
 def _compiled(phase: str) -> Figures:
     return published.of_ratios(
         ATTENTION, "compiled", "no", "yes", "eager / compiled", phase=phase, precision="fp32"
@@ -54,17 +59,15 @@ def _published_medians(sources: Sources, labels: Labels) -> Iterator[Figure]:
 
 
 QUESTIONS = (
-    Question(
+    _ratio_question(
         "How much faster is a compiled forward pass of attention?",
-        command("naive,compiled", phase="forward"),
         "Compiling joins scale, mask and softmax into fewer passes over the scores; the products stay.",
-        GRID, [_over("compiled", "forward")], [_compiled("forward")],
+        "compiled", "forward", _compiled("forward"),
     ),
-    Question(
+    _ratio_question(
         "And a compiled backward pass?",
-        command("naive,compiled", phase="backward"),
         "A ratio far below one is a compilation inside of the timed rounds.",
-        GRID, [_over("compiled", "backward")], [_compiled("backward")],
+        "compiled", "backward", _compiled("backward"),
     ),
     Question(
         "How long is the first round of compiled attention?",
@@ -91,17 +94,15 @@ QUESTIONS = (
             MEMORY, "value", unit_of, lambda row: EAGER[row["compiled"]], row=("Width", "Context"), object="attention",
         )],
     ),
-    Question(
+    _ratio_question(
         "What does a fused kernel save in a forward pass?",
-        command("naive,sdpa", phase="forward"),
         "Blocks of scores stay in cache, so memory traffic grows with the length and not with its square.",
-        GRID, [_over("sdpa", "forward")], [_triton("forward")],
+        "sdpa", "forward", _triton("forward"),
     ),
-    Question(
+    _ratio_question(
         "And in a backward pass?",
-        command("naive,sdpa", phase="backward"),
         "It computes the scores again instead of reading them; without a good kernel of its own that is slower.",
-        GRID, [_over("sdpa", "backward")], [_triton("backward")],
+        "sdpa", "backward", _triton("backward"),
     ),
     Question(
         "How much faster is a whole model compiled?",
