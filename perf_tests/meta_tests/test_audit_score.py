@@ -1,6 +1,5 @@
 """The audit of the published tables: every cell that was judged to break physics is found, no right one accused."""
 
-import csv
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +9,12 @@ from perf_tests.audit.files.audited import Audit, audit_file
 from perf_tests.audit.finding import IMPOSSIBLE, SUSPICIOUS
 from perf_tests.proofs import audit_score
 from perf_tests.proofs.held_out_attention import breaks_physics, least_bytes, least_flops
+from perf_tests.records.published_tables import PUBLISHED, published_rows
 
 
 @pytest.fixture(scope="module")
 def audit() -> Audit:
-    return audit_file(audit_score.PUBLISHED / "e2e_timing.csv")
+    return audit_file(audit_score.table_path("e2e_timing"))
 
 
 def scored(audit: Audit, name: str = "e2e_timing") -> audit_score.Score:
@@ -23,7 +23,7 @@ def scored(audit: Audit, name: str = "e2e_timing") -> audit_score.Score:
 
 @pytest.mark.parametrize("name, breaking, right", [("e2e_timing", 200, 700), ("attention_timing", 10, 800)])
 def test_every_cell_that_breaks_physics_is_found_and_no_right_one_accused(name: str, breaking: int, right: int) -> None:
-    result = scored(audit_file(audit_score.PUBLISHED / f"{name}.csv"), name)
+    result = scored(audit_file(audit_score.table_path(name)), name)
     assert len(result.breaking) >= breaking
     assert len(result.right) > right
     assert result.missed == set()
@@ -34,7 +34,7 @@ def test_every_cell_that_breaks_physics_is_found_and_no_right_one_accused(name: 
 
 @pytest.mark.parametrize("name", ["memory", "kernels"])
 def test_no_right_row_of_memory_or_kernels_is_accused(name: str) -> None:
-    audit, table = audit_file(audit_score.PUBLISHED / f"{name}.csv"), audit_score.cells(name)
+    audit, table = audit_file(audit_score.table_path(name)), audit_score.cells(name)
     result = audit_score.whole_score(name, audit, table)
     assert len(result.right) > 200
     assert (result.accused, result.suspected) == (set(), set())
@@ -70,15 +70,14 @@ def test_a_judgement_on_no_cell_is_refused(audit: Audit) -> None:
 
 
 def test_every_known_case_is_found() -> None:
-    audits = {f"{name}.csv": audit_file(audit_score.PUBLISHED / f"{name}.csv") for name in audit_score.TABLES}
+    audits = {f"{name}.csv": audit_file(audit_score.table_path(name)) for name in audit_score.TABLES}
     assert [case for case, is_found in audit_score.known_cases_found(audits) if not is_found] == []
 
 
-@pytest.mark.parametrize("path", sorted(audit_score.PUBLISHED.glob("*.csv")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(PUBLISHED.glob("*.csv*")), ids=lambda path: path.name)
 def test_each_published_table_is_in_its_readme(path: Path) -> None:
-    assert f"`{path.name}`" in (audit_score.PUBLISHED / "README.md").read_text()
-    with open(path, newline="") as file:
-        assert all(None not in row and None not in row.values() for row in csv.DictReader(file))
+    assert f"`{path.name}`" in (PUBLISHED / "README.md").read_text()
+    assert all(None not in row and None not in row.values() for row in published_rows(path.name))
 
 
 def held_out_cell(**changes: str) -> dict[str, str]:
@@ -117,7 +116,7 @@ def test_the_held_out_table_has_no_hand_in_the_rest() -> None:
 @pytest.mark.parametrize("name, breaking", [("flash_attention", 15), ("compiled_attention", 10)])
 def test_the_score_of_the_tables_that_are_judged_without_the_audits_code(name: str, breaking: int) -> None:
     table = audit_score.cells(name)
-    result = audit_score.held_out_score(name, audit_file(audit_score.PUBLISHED / f"{name}.csv"), table)
+    result = audit_score.held_out_score(name, audit_file(audit_score.table_path(name)), table)
     assert len(result.breaking) + len(result.right) == sum(bool(cell["mean_ms"]) for cell in table)
     assert len(result.found) == breaking
     assert (result.missed, result.accused) == (set(), set())

@@ -1,6 +1,9 @@
 """`python -m perf_tests audit`: its exit codes, what it prints of many findings, and files larger than a window."""
 
+import gzip
 import json
+import lzma
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,6 +36,27 @@ def test_suspicions_are_shown_in_groups_the_worst_first(tmp_path: Path, capsys: 
     assert shown[1].endswith("The worst of 3 like it: lines 2, 3, 4.")
     main(["audit", str(path), "--all"])
     assert capsys.readouterr().out.count("Most likely") == 4
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip.compress), ("xz", lzma.compress)])
+def test_a_packed_table_is_read_as_the_plain_one(suffix: str, pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    plain = written(tmp_path, [*model_table(), model_row(mean_ms="90")])
+    packed = tmp_path / f"packed.csv.{suffix}"
+    packed.write_bytes(pack(plain.read_bytes()))
+    assert audit_file(packed) == audit_file(plain)
+
+
+def test_a_packed_table_that_would_fill_the_memory_or_is_torn_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perf_tests.audit.files.csv_rows.MOST_UNPACKED_BYTES", 1000)
+    large, torn = tmp_path / "large.csv.xz", tmp_path / "torn.csv.xz"
+    large.write_bytes(lzma.compress(b"0" * 1001))
+    assert main(["audit", str(large)]) == 3
+    assert f"{large} cannot be used: it is larger than 1000 bytes" in capsys.readouterr().err
+    torn.write_bytes(large.read_bytes()[:20])
+    assert main(["audit", str(torn)]) == 3
+    assert f"{torn} cannot be read" in capsys.readouterr().err
 
 
 def test_a_file_is_read_in_parts_and_counted_as_a_whole(tmp_path: Path) -> None:

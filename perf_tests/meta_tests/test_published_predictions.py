@@ -13,12 +13,12 @@ from perf_tests.meta_tests.documents import page
 from perf_tests.proofs import predicted_memory, predicted_times
 from perf_tests.proofs.published_attention import PublishedAttention, published_attention
 from perf_tests.proofs.published_times import (
+    E2E,
     PublishedTime,
     calibrated,
     comparable_cells,
     everything,
     launches_otherwise,
-    published_rows,
     rounding_seconds,
 )
 from perf_tests.proofs.sources_left_out import (
@@ -41,6 +41,7 @@ from perf_tests.published.peaks import (
     small_attention_peaks,
 )
 from perf_tests.published.whole_blocks import unsplit_weight_bytes, whole_block_bytes
+from perf_tests.records.published_tables import published_rows
 
 PEAKS = published_peaks()
 
@@ -175,7 +176,7 @@ def test_no_source_of_peaks_is_left_out_without_a_reason() -> None:
 
 def test_every_recorded_outlier_is_a_cell() -> None:
     known = [cell for cell in PEAKS if cell.bytes is not None and outlier(cell)]
-    assert len(known) == len(OUTLIERS.read_text().splitlines()[1:])
+    assert len(known) == len(published_rows(OUTLIERS))
 
 
 @pytest.mark.parametrize(
@@ -202,7 +203,7 @@ def test_an_outlier_without_a_condition_or_off_what_was_recorded_is_not_explaine
     assert capsys.readouterr().out.splitlines()[-1].endswith("not explained")
 
 
-TIMES = published_rows()
+TIMES = published_rows(E2E)
 ALONE, NOT_COMPARED = published_attention()
 OF_48 = comparable_cells(
     (row for row in TIMES if predicted_times.TABLE_OF_48 in row["source"]), predicted_times.GPU_OF_TABLE

@@ -1,6 +1,5 @@
 """What others measured without a warm-up is what one slow first round makes of their warm figures."""
 
-import csv
 from collections import defaultdict
 from math import sqrt
 from statistics import median
@@ -8,7 +7,8 @@ from statistics import median
 import pytest
 
 from perf_tests.audit.plausibility import OUTLIER_SHARE, slow_round
-from perf_tests.meta_tests.documents import ROOT, page
+from perf_tests.meta_tests.documents import page
+from perf_tests.records.published_tables import published_rows
 
 ROUNDS = 10
 """What the assignment that all of them answer asks for."""
@@ -21,11 +21,10 @@ Times = tuple[float, float]
 def cells() -> list[tuple[Times, float]]:
     """Cold mean and spread, and warm mean, of each cell measured both ways whose cold rounds scatter."""
     by_cell: dict[tuple[str, ...], dict[int, Times]] = defaultdict(dict)
-    with open(ROOT / "published/warmup.csv", newline="") as lines:
-        for row in csv.DictReader(lines):
-            repository = row["source"].partition(":")[0]
-            cell = (repository, row["gpu"], row["size"], row["context"], row["phase"])
-            by_cell[cell][int(row["warmup"])] = float(row["mean_ms"]), float(row["std_ms"])
+    for row in published_rows("warmup.csv"):
+        repository = row["source"].partition(":")[0]
+        cell = (repository, row["gpu"], row["size"], row["context"], row["phase"])
+        by_cell[cell][int(row["warmup"])] = float(row["mean_ms"]), float(row["std_ms"])
     both = [(times[0], times[max(times)][0]) for times in by_cell.values() if 0 in times and max(times) >= 1]
     return [((mean, std), warm) for (mean, std), warm in both if std > OUTLIER_SHARE * mean]
 

@@ -1,6 +1,5 @@
 """What the README says of launches and of others' shares is what a traced step and the published tables say."""
 
-import csv
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,9 +9,10 @@ import pytest
 
 from model.precision import PRECISIONS
 from model.training import Training
-from perf_tests.meta_tests.documents import ROOT, block, indented, named, page
+from perf_tests.meta_tests.documents import block, indented, named, page
 from perf_tests.meta_tests.example_cases import CPU, TOY, build, language_model_case, random_tokens
 from perf_tests.meta_tests.traced_rounds import rounds, traced_values
+from perf_tests.records.published_tables import published_rows
 from perf_tests.records.record import Json
 from perf_tests.records.store import read_record
 from perf_tests.traces.kernel_table import expected_products
@@ -63,8 +63,7 @@ def test_there_are_phases_and_shares_to_compare() -> None:
 @pytest.mark.parametrize("row", shown())
 def test_a_published_share_is_that_of_its_source(row: list[str]) -> None:
     source, gpu, case, *shares = row
-    with (ROOT / "published" / "gemm_share.csv").open() as file:
-        cells = [cell for cell in csv.DictReader(file) if cell["source"].startswith(f"{source}:")]
+    cells = [cell for cell in published_rows("gemm_share.csv") if cell["source"].startswith(f"{source}:")]
     found = {
         cell["scope"]: f"{cell['gemm_pct']} %"
         for cell in cells
@@ -113,8 +112,7 @@ FIGURE_OF_PHASE: dict[str, dict[str, Callable[[Json], str]]] = {
 
 
 def test_the_ratios_of_others_are_the_published_ones() -> None:
-    with (ROOT / "published" / "softmax_vs_matmul.csv").open() as file:
-        cells = [row["ratio_softmax_to_matmul"] for row in csv.DictReader(file)]
+    cells = [row["ratio_softmax_to_matmul"] for row in published_rows("softmax_vs_matmul.csv")]
     ratios = [float(figure) for cell in cells for figure in cell.split("-") if figure]
     assert f"reach from {min(ratios):.2f} to {max(ratios):.2f}" in " ".join(TEXT.split())
 

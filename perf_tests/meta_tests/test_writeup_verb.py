@@ -39,7 +39,7 @@ def test_without_its_tables_there_is_one_sentence(tmp_path: Path, capsys: pytest
     assert capsys.readouterr().err == f"--root {tmp_path} holds no folder `published`; name a checkout of this suite.\n"
     (tmp_path / "published").mkdir()
     assert main(["writeup", f"--root={tmp_path}"]) == 3
-    said = f"need: {tmp_path}/published/e2e_timing.csv: No such file or directory.\n"
+    said = f"need: {tmp_path}/published/e2e_timing.csv cannot be read: No such file or directory.\n"
     assert capsys.readouterr().err.endswith(said)
 
 

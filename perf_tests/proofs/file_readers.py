@@ -31,8 +31,10 @@ from perf_tests.proofs.expedition import __main__ as expedition
 from perf_tests.proofs.synthetic_nsys import one_layer
 from perf_tests.proofs.synthetic_trace import forward_and_backward
 from perf_tests.records.compare import compare
+from perf_tests.records.published_tables import MOST_BYTES, PUBLISHED
 from perf_tests.records.record import Json, why_not_a_record
 from perf_tests.records.store import BaselineError, numbered_baseline
+from perf_tests.records.unpacked import unpacked
 from perf_tests.verbs.exit_codes import FINE, USAGE
 from perf_tests.views.screens.comparison import comparison_lines
 
@@ -105,7 +107,7 @@ def samples() -> bytes:
 
 
 def table(name: str, rows: int = 12) -> Callable[[], bytes]:
-    return lambda: b"".join((ROOT / "published" / name).read_bytes().splitlines(keepends=True)[: rows + 1])
+    return lambda: b"".join(unpacked(PUBLISHED / name, MOST_BYTES).splitlines(keepends=True)[: rows + 1])
 
 
 def accepted() -> bytes:
@@ -231,7 +233,7 @@ READERS: dict[str, Reader] = {
     "samples": Reader("replay {file}", "run.jsonl", samples, damage.lines_damaged),
     "samples-gz": Reader("replay {file}", "run.jsonl.gz", samples, damage.lines_damaged, gzip.compress),
     "csv-timing": Reader("audit {file} --all", "t.csv", table("e2e_timing.csv"), damage.csv_damaged),
-    "csv-attention": Reader("audit {file} --all", "t.csv", table("attention_timing.csv"), damage.csv_damaged),
+    "csv-attention": Reader("audit {file} --all", "t.csv", table("attention_timing.csv.xz"), damage.csv_damaged),
     "csv-memory": Reader("audit {file} --all", "t.csv", table("memory.csv"), damage.csv_damaged),
     "csv-kernels": Reader("audit {file} --all", "t.csv", table("kernels.csv"), damage.csv_damaged),
     "nsys": Reader("kernels {file}", "n.sqlite", database, damage.sqlite_damaged),

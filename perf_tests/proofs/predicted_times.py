@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from statistics import mean, median
 
 from perf_tests.proofs.published_times import (
+    E2E,
     Validated,
     calibrated,
     comparable_cells,
-    published_rows,
 )
 from perf_tests.proofs.verdict import conclude
+from perf_tests.records.published_tables import published_rows
 from perf_tests.views.screens.lines import table
 
 # The whole table of one source. It names no GPU; 31.8 TFLOP/s in fp32 are beyond every card of its time but the H100.
@@ -28,7 +29,7 @@ HELD_LIMIT = 0.8
 
 
 def main() -> int:
-    rows = published_rows()
+    rows = published_rows(E2E)
     cells = comparable_cells((row for row in rows if TABLE_OF_48 in row["source"]), GPU_OF_TABLE)
     calibrating, validated = calibrated(cells)
     print(f"{TABLE_OF_48}: {len(cells)} cells; times in ms")

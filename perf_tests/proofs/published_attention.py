@@ -1,11 +1,10 @@
-"""Published times of eager attention alone beside predictions of them, from `published/attention_timing.csv`.
+"""Published times of eager attention alone beside predictions of them, from `published/attention_timing.csv.xz`.
 
 Under one heading the sources time different things: with or without a mask, the backward pass alone or behind a forward
 pass. What each does is read from its code, in `published/attention_conditions.csv`. Sources that leave out kernels of
 the suite's own attention are compared without them; those with other kernels are left out.
 """
 
-import csv
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -15,9 +14,10 @@ from perf_tests.limits.ceilings import Ceilings
 from perf_tests.limits.datasheets import gpu_named
 from perf_tests.limits.predicted_time import KernelGroup, Part, PredictedTime, predicted_time
 from perf_tests.prediction.step import kind_of_launches
-from perf_tests.proofs.published_times import TABLE, rounding_seconds, work_of
+from perf_tests.proofs.published_times import rounding_seconds, work_of
+from perf_tests.records.published_tables import published_rows
 
-TIMES, CONDITIONS = TABLE.with_name("attention_timing.csv"), TABLE.with_name("attention_conditions.csv")
+TIMES, CONDITIONS = "attention_timing.csv.xz", "attention_conditions.csv"
 
 LONG = 4096
 """Tokens from which the device bounds attention alone on every card."""
@@ -49,10 +49,8 @@ class PublishedAttention:
 
 def published_attention() -> tuple[list[PublishedAttention], Counter[str]]:
     """Every comparable cell, and how many others there are for what reason."""
-    with TIMES.open(newline="") as lines:
-        rows = [row for row in csv.DictReader(lines) if (row["status"], row["compiled"]) == ("ok", "no")]
-    with CONDITIONS.open(newline="") as lines:
-        conditions = list(csv.DictReader(lines))
+    rows = [row for row in published_rows(TIMES) if (row["status"], row["compiled"]) == ("ok", "no")]
+    conditions = published_rows(CONDITIONS)
     cells, left_out, rounding = [], Counter[str](), rounding_seconds(rows)
     for row in rows:
         known = next(one for one in conditions if one["source"] in row["source"])

@@ -6,12 +6,10 @@ A message is predicted from the other sizes of its table, more ranks from two, t
 all_reduce table of the same machine, and a machine from the others.
 """
 
-import csv
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
 from model.sizes import SIZES
@@ -19,9 +17,9 @@ from perf_tests.counting.rank_messages import parameter_shapes
 from perf_tests.limits.communication import bus_share, step_messages
 from perf_tests.limits.link import Link, fit_link
 from perf_tests.proofs.verdict import conclude
+from perf_tests.records.published_tables import PUBLISHED, published_rows
 from perf_tests.views.screens.lines import duration, table
 
-PUBLISHED = Path(__file__).parents[2] / "published"
 MODEL = "xl"
 """Of every DDP table: the 2025 edition's, whose parameters the tables print as 1.998B."""
 WAYS = {"naive": "ddp-naive", "flat": "ddp-flat"}
@@ -51,16 +49,11 @@ class Held:
 def tables() -> tuple[dict[Series, list[tuple[float, float]]], list[Series]]:
     """(bytes, seconds) of each all_reduce table, and the tables that are left out because their times do not grow."""
     found: dict[Series, list[tuple[float, float]]] = defaultdict(list)
-    for row in _rows("all_reduce.csv"):
+    for row in published_rows("all_reduce.csv", PUBLISHED):
         series = row["source"].partition("/")[0], row["gpu"], row["backend"], int(row["world"])
         found[series].append((float(row["size_mb"]) * 1e6, float(row["ms"]) / 1e3))
     left_out = [series for series, messages in found.items() if not _grows(messages)]
     return {series: messages for series, messages in found.items() if series not in left_out}, left_out
-
-
-def _rows(name: str) -> list[dict[str, str]]:
-    with (PUBLISHED / name).open(newline="") as lines:
-        return list(csv.DictReader(lines))
 
 
 def _grows(messages: Sequence[tuple[float, float]]) -> bool:
@@ -102,7 +95,7 @@ def steps_left_out() -> list[Held]:
     """What DDP steps exchange, by the all_reduce table of the same write-up and no DDP figure."""
     known = {series[0]: link_of(messages) for series, messages in tables()[0].items() if series[2:] == ("nccl", 2)}
     held = []
-    for row in _rows("ddp.csv"):
+    for row in published_rows("ddp.csv", PUBLISHED):
         source, way = row["source"].partition("/")[0], WAYS.get(row["impl"])
         if way and row["comm_ms"] and "not named" in row["gpu"] and source in known:
             messages = step_messages(way, parameter_shapes(SIZES[MODEL]), 2)
@@ -119,7 +112,7 @@ def machines_left_out() -> list[Held]:
     shared_bytes = parameter_shapes(SIZES[MODEL]).bytes
     rates |= {
         f"{row['source'].partition('/')[0]}, {row['gpu']}": shared_bytes / (float(row["comm_ms"]) / 1e3)
-        for row in _rows("ddp.csv")
+        for row in published_rows("ddp.csv", PUBLISHED)
         if row["impl"] == "flat" and row["comm_ms"] and "not named" not in row["gpu"]
     }
     return [

@@ -5,13 +5,11 @@ of a launch is calibrated on one cell for each source, GPU, phase and precision:
 nothing, and no other figure is fitted to any cell here.
 """
 
-import csv
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 
 from model.sizes import ModelConfig
 from perf_tests.cases.case import Case
@@ -22,8 +20,9 @@ from perf_tests.limits.ceilings import Ceilings, ceilings_of
 from perf_tests.limits.datasheets import gpu_named
 from perf_tests.limits.predicted_time import PredictedTime, predicted_time
 from perf_tests.prediction.step import parts_of
+from perf_tests.records.published_tables import published_rows
 
-TABLE = Path(__file__).parents[2] / "published" / "e2e_timing.csv"
+E2E = "e2e_timing.csv"
 
 PHASES = {"forward": "forward", "backward": "backward", "fwd_bwd": "forward_backward"}
 """Phases that hold nothing but the model's own work, by their name in the table."""
@@ -39,10 +38,10 @@ LARGEST_SPREAD = 0.1
 LOOPS = ("yyin-dev/", "sandrewxu/", "brandon-snider/")
 """Sources whose AdamW is a loop over the parameters, by `published/memory_conditions.csv`, and that print its time."""
 
-CONDITIONS = TABLE.with_name("model_conditions.csv")
+CONDITIONS = "model_conditions.csv"
 """Sources whose models launch other kernels than the reference, by their code."""
 
-JUDGED = TABLE.with_name("judged_e2e_timing.csv")
+JUDGED = "judged_e2e_timing.csv"
 _JUDGED_BY = ("source", "gpu", "size", "batch", "context", "precision", "compiled", "phase", "mean_ms")
 
 Row = Mapping[str, str]
@@ -86,11 +85,6 @@ class Validated:
     def error(self) -> float:
         """Predicted over measured, less 1."""
         return self.predicted.seconds / self.cell.seconds - 1
-
-
-def published_rows() -> list[Row]:
-    with TABLE.open(newline="") as lines:
-        return list(csv.DictReader(lines))
 
 
 def comparable_cells(rows: Iterable[Row], gpu: str | None = None) -> list[PublishedTime]:
@@ -154,13 +148,11 @@ def launches_otherwise(source: str) -> bool:
 
 @cache
 def _launching_otherwise() -> tuple[str, ...]:
-    with CONDITIONS.open(newline="") as lines:
-        return tuple(row["source"] for row in csv.DictReader(lines))
+    return tuple(row["source"] for row in published_rows(CONDITIONS))
 
 
 def _judged_wrong() -> set[tuple[str, ...]]:
-    with JUDGED.open(newline="") as lines:
-        return {tuple(row[name] for name in _JUDGED_BY) for row in csv.DictReader(lines)}
+    return {tuple(row[name] for name in _JUDGED_BY) for row in published_rows(JUDGED)}
 
 
 def _is_measured_well(row: Row, contexts: tuple[str, ...] = ("stated",)) -> bool:

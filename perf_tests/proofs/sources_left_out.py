@@ -28,15 +28,16 @@ from perf_tests.limits.predicted_time import (
 from perf_tests.phases import label_of
 from perf_tests.proofs.published_attention import LONG, PublishedAttention, predicted_attention, published_attention
 from perf_tests.proofs.published_times import (
+    E2E,
     PublishedTime,
     everything,
     launches_of,
     launches_otherwise,
     optimizer_loops,
     predicted,
-    published_rows,
 )
 from perf_tests.proofs.verdict import conclude
+from perf_tests.records.published_tables import published_rows
 from perf_tests.views.screens.lines import table
 
 LAUNCH_KINDS = {"forward": FORWARD, "backward": BACKWARD, "attention_forward": BARE}
@@ -101,7 +102,7 @@ class Compared:
 
 
 def main() -> int:
-    rows = published_rows()
+    rows = published_rows(E2E)
     models, why_not = everything(rows)
     loops, (alone, why_no_attention) = optimizer_loops(rows), published_attention()
     for reason, count in (why_not + why_no_attention).items():

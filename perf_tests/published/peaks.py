@@ -6,10 +6,8 @@ figure is of the first step, what it still holds from the pass before, how far a
 saves more, and how many copies of the weights its figure counts as whole blocks of the allocator. None is fitted.
 """
 
-import csv
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from model.sizes import SIZES
 from perf_tests.cases.attention_alone import ATTENTION_BATCH_SIZE, AttentionCase
@@ -20,11 +18,9 @@ from perf_tests.limits.cuda_libraries import HOPPER, libraries_on
 from perf_tests.limits.least_work import FLOAT32_BYTES
 from perf_tests.phases import FIRST_STEP
 from perf_tests.published.whole_blocks import unsplit_weight_bytes
+from perf_tests.records.published_tables import published_rows
 
-PUBLISHED = Path(__file__).parents[2] / "published"
-TABLE = PUBLISHED / "memory.csv"
-CONDITIONS = PUBLISHED / "memory_conditions.csv"
-OUTLIERS = PUBLISHED / "memory_outliers.csv"
+TABLE, CONDITIONS, OUTLIERS = "memory.csv", "memory_conditions.csv", "memory_outliers.csv"
 
 LEFT_OUT = {
     "fadibenz/systems-transformer-optimizations": "states a batch of 4 and configures 2, and does not say what it read",
@@ -135,9 +131,9 @@ class Outlier:
 
 def published_peaks() -> list[PublishedPeak]:
     """Every row of the table whose conditions are known, empty cells included."""
-    conditions = rows_of(CONDITIONS)
+    conditions = published_rows(CONDITIONS)
     cells = []
-    for row in rows_of(TABLE):
+    for row in published_rows(TABLE):
         found = next((known for known in conditions if _is_under(row, known)), None)
         if found is not None and not row["mode"].endswith("nested"):
             cells.append(_cell(row, found))
@@ -146,7 +142,7 @@ def published_peaks() -> list[PublishedPeak]:
 
 def outlier(cell: PublishedPeak) -> Outlier | None:
     """The known reason why this cell differs from its source's others; None without one."""
-    for row in rows_of(OUTLIERS):
+    for row in published_rows(OUTLIERS):
         if (
             row["source"] in cell.source
             and (cell.mode, cell.precision) == (row["mode"], row["precision"])
@@ -160,19 +156,14 @@ def outlier(cell: PublishedPeak) -> Outlier | None:
 def left_out_sources() -> list[tuple[str, str]]:
     """Sources that have peaks of whole models and no conditions, each with what is missing."""
     sources = sorted(
-        {row["source"] for row in rows_of(TABLE) if row["object"].startswith("model") and "peak" in row["mode"]}
+        {row["source"] for row in published_rows(TABLE) if row["object"].startswith("model") and "peak" in row["mode"]}
     )
-    known = {row["source"] for row in rows_of(CONDITIONS)}
+    known = {row["source"] for row in published_rows(CONDITIONS)}
     return [(source, _what_is_missing(source)) for source in sources if not any(name in source for name in known)]
 
 
 def _what_is_missing(source: str) -> str:
     return next((reason for name, reason in LEFT_OUT.items() if name in source), "conditions unknown")
-
-
-def rows_of(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as lines:
-        return list(csv.DictReader(lines))
 
 
 def _is_under(row: dict[str, str], conditions: dict[str, str]) -> bool:
@@ -260,7 +251,7 @@ def small_attention_peaks() -> list[AttentionPeak]:
     """
     return [
         _attention_peak(row)
-        for row in rows_of(TABLE)
+        for row in published_rows(TABLE)
         if (row["object"], row["compiled"], row["status"]) == ("attention", "no", "ok")
         and row["mode"] in ("peak", "peak_forward")
         and int(row["context"]) <= SMALL_CONTEXT

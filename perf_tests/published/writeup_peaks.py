@@ -11,7 +11,8 @@ from perf_tests.counting.case_counters import counters_of
 from perf_tests.counting.fake_training import passes
 from perf_tests.limits.least_work import FLOAT32_BYTES
 from perf_tests.phases import ZERO_GRAD
-from perf_tests.published.peaks import CHECKPOINT, TABLE, predicted_bytes, published_peaks, rows_of
+from perf_tests.published.peaks import CHECKPOINT, TABLE, predicted_bytes, published_peaks
+from perf_tests.records.published_tables import published_rows
 from perf_tests.views.writeup.played import Block, FirstStep, OrderPeak, PeakBeside
 from perf_tests.views.writeup.published import is_write_up, name_of
 
@@ -27,7 +28,7 @@ LARGEST = 5
 
 def peaks_beside() -> Iterator[PeakBeside]:
     """The cells of the five write-ups, and every single-level checkpoint, whose code's conditions are known."""
-    values = {(row["source"], row["mode"], row["context"], row["precision"]): row for row in rows_of(TABLE)}
+    values = {(row["source"], row["mode"], row["context"], row["precision"]): row for row in published_rows(TABLE)}
     for cell in published_peaks():
         row = values[cell.source, cell.mode, str(cell.case.context_length), cell.precision]
         if is_write_up(row) or cell.mode.startswith(CHECKPOINT):

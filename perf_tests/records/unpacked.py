@@ -9,6 +9,7 @@ from typing import Any
 from perf_tests.records.words import without_path
 
 _OPEN: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open}
+SUFFIXES = tuple(_OPEN)
 
 
 def unpacked(path: Path, most_bytes: int) -> bytes:

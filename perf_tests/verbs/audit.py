@@ -16,7 +16,9 @@ SHOWN_GROUPS = 40
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, help="a CSV of timings, memory or kernels, or a pytest-benchmark JSON")
+    parser.add_argument(
+        "file", type=Path, help="a CSV of timings, memory or kernels (.gz, .xz) or a pytest-benchmark JSON"
+    )
     parser.add_argument("--gpu", type=_gpu, help="GPU of rows that name none, by name or peaks (memory=..,fp32=..)")
     parser.add_argument(
         "--all", action="store_true", help="print every finding and notice, not the worst of those alike"

@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _said(error: Exception) -> str:
     named = getattr(error, "filename", None)
-    return f"{named}: {without_path(error)}" if named else str(error)
+    return f"{named}: {without_path(error)}" if named else str(error).removesuffix(".")
 
 
 def _played() -> Played:

@@ -1,6 +1,7 @@
 """The rows of a CSV as it comes: any of three separators, UTF-8 or UTF-16, damaged lines among good ones."""
 
 import csv
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import Any, TextIO
 
 from perf_tests.audit.files.headers import Layout
 from perf_tests.audit.files.units import UnreadableError, bytes_in, number_in, seconds_in
+from perf_tests.records.unpacked import SUFFIXES, unpacked
 from perf_tests.records.words import without_path
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 TOO_LARGE = 1e15
+MOST_UNPACKED_BYTES = 200_000_000
 
 Line = tuple[str, list[str] | UnreadableError]
 """`line 7`, and its values or why it has none."""
@@ -22,13 +25,19 @@ Line = tuple[str, list[str] | UnreadableError]
 def open_table(path: Path) -> Iterator[TextIO]:
     """As text, whatever its byte order mark says. Raises ValueError with one sentence."""
     try:
-        with open(path, "rb") as file:
-            mark = file.read(2)
-        encoding = "utf-16" if mark in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-        with open(path, newline="", encoding=encoding, errors="replace") as text:
-            yield text
+        with _opened(path) as file:
+            mark = file.peek(2)[:2]
+            encoding = "utf-16" if mark in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+            yield io.TextIOWrapper(file, newline="", encoding=encoding, errors="replace")
     except (OSError, UnicodeError) as error:
         raise ValueError(f"{path} cannot be read as a CSV: {without_path(error)}.") from error
+
+
+def _opened(path: Path) -> io.BufferedReader:
+    """Line by line from the disk, but a packed table unpacked as a whole."""
+    if path.suffix in SUFFIXES:
+        return io.BufferedReader(io.BytesIO(unpacked(path, MOST_UNPACKED_BYTES)))
+    return open(path, "rb")
 
 
 def header_and_lines(path: Path, file: TextIO) -> tuple[list[str], str, Iterator[Line]]:

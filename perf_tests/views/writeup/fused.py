@@ -14,7 +14,7 @@ from perf_tests.views.writeup.sources import Sources
 from perf_tests.views.writeup.timing import PLACE
 
 TITLE = "Compiled and fused"
-FLASH = "flash_attention.csv"
+FLASH = "flash_attention.csv.xz"
 FLASH_SOURCE = "yyin-dev/cs336-a2"
 """A public repository with a Triton kernel at one width of the course's grid."""
 EAGER = {"yes": "compiled", "no": "eager"}

@@ -1,6 +1,5 @@
 """The files that answer questions: records of one machine, the ledger of exact counters, published figures."""
 
-import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,6 +7,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from perf_tests.records.ledger import LedgerKey, read_ledger
+from perf_tests.records.published_tables import published_rows
 from perf_tests.records.store import StoredRecord, each_readable
 from perf_tests.views.tables.cells import Cell, cells_of, pairs_along, pass_cells
 from perf_tests.views.tables.conditions import machine_line
@@ -105,7 +105,7 @@ class Sources:
         return value
 
     def published(self, name: str) -> Sequence[Mapping[str, str]]:
-        return _table(self.root / "published" / name)
+        return _rows(name, self.root / "published")
 
     @cached_property
     def shapes(self) -> dict[str, Shape]:
@@ -118,10 +118,7 @@ class Sources:
         return {size: found[size] for size in SIZES if size in found}
 
 
-@cache
-def _table(path: Path) -> tuple[Mapping[str, str], ...]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return tuple(csv.DictReader(file))
+_rows = cache(published_rows)
 
 
 def _newest_of_each(found: Iterable[Found], fits: Callable[[Cell], object]) -> Iterable[Found]:
