@@ -30,7 +30,10 @@ if TYPE_CHECKING:  # earlier revisions of `model`, which the gate measures, lack
 HOST = torch.device("cpu")
 NEED_CONTENT = BUCKETED
 """DDP reads the order of gradients out of a tensor, so these compute a real step; before torch 2.13 all do."""
-PLAYS_COLLECTIVES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
+_TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
+PLAYS_COLLECTIVES = _TORCH >= (2, 13)
+NORM_OF_EACH = _TORCH >= (2, 10)
+"""Whether FSDP2 adds up a norm of each parameter for clipping, or one of all."""
 
 
 @contextmanager

@@ -76,18 +76,32 @@ def slice_bytes(shapes: Iterable[Shape], world: int) -> int:
 
 
 def step_messages(
-    variant: str, shapes: ParameterShapes, world: int, bucket_mb: float | None = None, reshard: bool = True
+    variant: str,
+    shapes: ParameterShapes,
+    world: int,
+    bucket_mb: float | None = None,
+    reshard: bool = True,
+    norm_of_each: bool = True,
 ) -> list[Message]:
-    """Every message of a training step with clipping and without loss scaling. Raises KeyError for another variant."""
-    return [*chain.from_iterable(messages_by_part(variant, shapes, world, bucket_mb, reshard).values())]
+    """Every message of a training step with clipping and without loss scaling. Raises KeyError for another variant.
+
+    For clipping FSDP2 adds up one norm of each parameter, before torch 2.10 one of all: `norm_of_each` says which.
+    """
+    return [*chain.from_iterable(messages_by_part(variant, shapes, world, bucket_mb, reshard, norm_of_each).values())]
 
 
 def messages_by_part(
-    variant: str, shapes: ParameterShapes, world: int, bucket_mb: float | None = None, reshard: bool = True
+    variant: str,
+    shapes: ParameterShapes,
+    world: int,
+    bucket_mb: float | None = None,
+    reshard: bool = True,
+    norm_of_each: bool = True,
 ) -> dict[str, list[Message]]:
     """The same, by the part of the step that sends them."""
     if variant in SHARDED:
-        return _sharded(shapes, world, reshard, 2 if variant == "fsdp2-bf16" else 1)
+        norms = len(shapes.all) if norm_of_each else 1
+        return _sharded(shapes, world, reshard, 2 if variant == "fsdp2-bf16" else 1, norms)
     buckets = bucket_bytes(shapes.by_gradient, bucket_mb)
     reduced = {
         "ddp-naive": [float32_bytes(shape) for shape in shapes.all],
@@ -102,8 +116,8 @@ def messages_by_part(
     }
 
 
-def _sharded(shapes: ParameterShapes, world: int, reshard: bool, narrower: int) -> dict[str, list[Message]]:
-    """Weights gathered before each pass of a block, gradients scattered after it, and one norm of each parameter."""
+def _sharded(shapes: ParameterShapes, world: int, reshard: bool, narrower: int, norms: int) -> dict[str, list[Message]]:
+    """Weights gathered before each pass of a block, gradients scattered after it, and norms."""
     rest, *blocks = (world * slice_bytes(group, world) for group in (shapes.rest, *shapes.blocks))
     return {
         "forward": [Message("all_gather", size) for size in (rest, *blocks)],
@@ -111,7 +125,7 @@ def _sharded(shapes: ParameterShapes, world: int, reshard: bool, narrower: int) 
             *(Message("all_gather", size) for size in (blocks if reshard else ())),
             *(Message("reduce_scatter", size // narrower) for size in (rest, *blocks)),
         ],
-        "optimizer": [Message("all_reduce", FLOAT32_BYTES * len(shapes.all))],
+        "optimizer": [Message("all_reduce", FLOAT32_BYTES * norms)],
     }
 
 

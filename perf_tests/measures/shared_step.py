@@ -93,10 +93,10 @@ class SharedStepMeasure(RankedMeasure):
         if self.case.own is not None:
             return {"predicted_sent_bytes": None, "predicted_sent_by_part": None}
         # Imported late: earlier revisions of `model`, which the gate measures, lack what it imports.
-        from perf_tests.counting.rank_messages import parameter_shapes
+        from perf_tests.counting.rank_messages import NORM_OF_EACH, parameter_shapes
 
-        shapes = parameter_shapes(self.case.config)
-        step = messages_by_part(way.parallel, shapes, way.world, way.bucket_mb, not way.keeps_gathered)
+        shapes, reshard = parameter_shapes(self.case.config), not way.keeps_gathered
+        step = messages_by_part(way.parallel, shapes, way.world, way.bucket_mb, reshard, NORM_OF_EACH)
         by_part = {part: sent for part, sent in step.items() if part in map(_region, row.parts)}
         return {
             "predicted_sent_bytes": self._sent_while_timed(by_part),

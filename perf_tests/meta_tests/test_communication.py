@@ -7,7 +7,7 @@ import torch.distributed as dist
 from model.parallel import PARALLEL
 from model.sizes import SIZES, ModelConfig
 from numerics_tests.rank_pool import POOL, Task
-from perf_tests.counting.rank_messages import counted_messages, imagined_ranks, parameter_shapes
+from perf_tests.counting.rank_messages import NORM_OF_EACH, counted_messages, imagined_ranks, parameter_shapes
 from perf_tests.instruments.collectives import CollectiveCounter
 from perf_tests.limits.communication import Message, bucket_bytes, sent_bytes, slice_bytes, step_messages
 from perf_tests.meta_tests.documents import ROOT
@@ -30,7 +30,7 @@ def test_the_closed_form_is_what_imagined_ranks_count(
     variant: str, bucket_mb: float | None, reshard: bool, config: ModelConfig, world: int
 ) -> None:
     counted = counted_messages(variant, config, world, bucket_mb, reshard)
-    formed = step_messages(variant, parameter_shapes(config), world, bucket_mb, reshard)
+    formed = step_messages(variant, parameter_shapes(config), world, bucket_mb, reshard, NORM_OF_EACH)
     assert sorted(formed) == sorted(counted)
 
 
@@ -40,7 +40,7 @@ def test_the_closed_form_is_what_real_ranks_send(
     variant: str, bucket_mb: float | None, reshard: bool, world: int
 ) -> None:
     task = Task(str(ROOT), "perf_tests.meta_tests.on_ranks", "messages_sent", world, (variant, bucket_mb, reshard))
-    formed = step_messages(variant, parameter_shapes(TINY), world, bucket_mb, reshard)
+    formed = step_messages(variant, parameter_shapes(TINY), world, bucket_mb, reshard, NORM_OF_EACH)
     for sent in POOL.run(task):
         assert sorted(sent) == sorted(formed)
 
@@ -49,7 +49,8 @@ def test_a_thousand_ranks_pad_the_smallest_matrices_most() -> None:
     """One row of 1024 each at the most: an imagined group of 1024 counts the same."""
     config = ModelConfig(d_model=20, d_ff=28, num_layers=1, num_heads=2, vocab_size=2000)
     shapes = parameter_shapes(config)
-    assert sorted(counted_messages("fsdp2", config, 1024)) == sorted(step_messages("fsdp2", shapes, 1024))
+    formed = step_messages("fsdp2", shapes, 1024, norm_of_each=NORM_OF_EACH)
+    assert sorted(counted_messages("fsdp2", config, 1024)) == sorted(formed)
     assert slice_bytes(shapes.rest, 1024) == 4 * (2 * 2 * 20 + 1)
     assert slice_bytes(shapes.blocks[0], 1024) == 4 * (6 * 20 + 28 + 2)
 
@@ -70,6 +71,14 @@ def test_small_sends_what_its_shape_says(world: int, ddp: int, fsdp2: int) -> No
     messages = step_messages("fsdp2", shapes, world)
     assert norm in messages
     assert sent_bytes(messages, world) - norm.sent_bytes(world) == fsdp2
+
+
+def test_before_torch_2_10_all_parameters_have_one_norm_for_clipping() -> None:
+    """Nothing else of the step differs."""
+    shapes = parameter_shapes(UNEVEN)
+    each, one = (step_messages("fsdp2", shapes, 2, norm_of_each=norm_of_each) for norm_of_each in (True, False))
+    assert each[:-1] == one[:-1]
+    assert (each[-1], one[-1]) == (Message("all_reduce", 4 * len(shapes.all)), Message("all_reduce", 4))
 
 
 def test_a_bucket_is_sent_once_it_holds_its_size() -> None:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 
 from model.sizes import SIZES
-from perf_tests.counting.rank_messages import NEED_CONTENT, counted_messages, parameter_shapes
+from perf_tests.counting.rank_messages import NEED_CONTENT, NORM_OF_EACH, counted_messages, parameter_shapes
 from perf_tests.limits.communication import sent_bytes, step_messages
 
 WORLDS = (2, 8, 64)
@@ -32,7 +32,7 @@ def main() -> int:
     wrong = 0
     for size, variant, world in cases():
         counted = counted_messages(variant, SIZES[size], world)
-        formed = step_messages(variant, parameter_shapes(SIZES[size]), world)
+        formed = step_messages(variant, parameter_shapes(SIZES[size]), world, norm_of_each=NORM_OF_EACH)
         is_equal = sorted(counted) == sorted(formed)
         wrong += not is_equal
         off = sent_bytes(counted, world) - sent_bytes(formed, world)
