@@ -69,6 +69,11 @@ def test_tokens_per_second_are_those_of_all_ranks(lead: Launch) -> None:
     assert row["extra_info"]["tokens_per_second"] == pytest.approx(4 * 8 / row["stats"]["median"])
 
 
+def test_the_ceiling_of_a_row_is_that_of_all_its_ranks(lead: Launch) -> None:
+    alone, both = (lead.measured[name]["extra_info"]["matmul_ceiling_tflops_per_second"] for name in (ALONE, DDP))
+    assert both == 2 * alone > 0
+
+
 @pytest.mark.parametrize("name", [DDP, FSDP2])
 def test_the_bytes_that_a_step_sends_are_those_of_the_closed_form(name: str, lead: Launch) -> None:
     info = lead.measured[name]["extra_info"]

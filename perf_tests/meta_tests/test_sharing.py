@@ -4,14 +4,20 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # public, made in C++
 
 from model.parallel import PARALLEL
+from perf_tests.bench import workbench as workbench_module
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.counting.needed_bytes import needed_bytes
+from perf_tests.instruments.device import CpuDevice
 from perf_tests.limits.ways import VARIANTS
-from perf_tests.meta_tests.example_cases import language_model_case
+from perf_tests.meta_tests.example_cases import CPU, SETTINGS, language_model_case
 from perf_tests.meta_tests.test_cuda_device import FakeCuda
-from perf_tests.ranks.devices import device_in_words, gpu_of_this_rank, own_gpu
+from perf_tests.options import settings
+from perf_tests.ranks.devices import device_in_words, facts_of_ranks, gpu_of_this_rank, own_gpu
+from perf_tests.ranks.launched import Launched
+from perf_tests.ranks.peers import Peers
 from perf_tests.ranks.sharing import Sharing, labels
 from perf_tests.views.tables.cells import Cell
 
@@ -69,6 +75,42 @@ def test_what_ranks_cannot_run_is_said_in_one_sentence(
     assert reason is not None
     assert reason.startswith(words)
     assert Sharing("ddp", 3, "weak").why_unsupported(4, "cpu", gpus=0) is None
+
+
+def test_ranks_fill_a_machine_before_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    started(monkeypatch, 8)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert [Sharing("ddp", world).nodes for world in (1, 4, 5, 8)] == [1, 1, 2, 2]
+
+
+class FourThousandBytes(CpuDevice):
+    def available_bytes(self) -> int:
+        return 4000
+
+    def limit_memory(self, budget_bytes: int) -> None:
+        """Of this process, which runs other tests too."""
+
+
+def test_the_ranks_of_a_machine_divide_its_cores_and_its_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    started(monkeypatch, 8)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    monkeypatch.setattr(settings, "physical_cores", lambda: 10)
+    assert [settings.cores_of_a_rank(is_shared) for is_shared in (True, False)] == [2, 10]
+    monkeypatch.setattr(settings, "physical_cores", lambda: 2)
+    assert settings.cores_of_a_rank(is_shared=True) == 1
+    monkeypatch.setattr(workbench_module, "open_device", lambda device: FourThousandBytes(CPU))
+    peers = Peers(Launched(0, 8, local_world=4), HashStore(), HashStore())
+    assert workbench_module.set_up(SETTINGS, peers).budget_bytes == 1000
+    assert workbench_module.set_up(SETTINGS).budget_bytes == 4000
+
+
+def test_gpus_have_peer_access_where_each_reads_every_other_ones_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 5))
+    for closed, is_open in ((None, True), ((0, 1), False), ((1, 0), False)):
+        monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda *pair, closed=closed: pair != closed)
+        facts = facts_of_ranks(Launched(0, 4, local_world=2), torch.device("cuda", 0))
+        assert facts == {"ranks_per_node": 2, "nccl": "2.27.5", "peer_access": is_open}
 
 
 def test_each_rank_takes_the_gpu_of_its_number_or_the_only_one_that_it_sees(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,19 @@
-"""How a rank ends: the others wait for the word of rank 0, unless a signal says that it may be dead."""
+"""How a rank ends: the others wait for the word of rank 0, unless a signal says that it may be dead.
+
+And how ranks meet again after a case that failed.
+"""
 
 import signal
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]  # public, made in C++
 
+from perf_tests.ranks.groups import Groups
+from perf_tests.ranks.launched import Launched
 from perf_tests.ranks.peers import FINISHED, Peers
 from perf_tests.run.termination import TERMINATION, Termination
 from perf_tests.run.together import Together
@@ -39,3 +47,22 @@ def test_a_rank_waits_for_rank_0_unless_a_signal_ends_it(came: signal.Signals | 
     with pytest.raises(StopIteration):
         ending.send(None)
     assert peers.waited_for == waits
+
+
+def test_groups_are_made_anew_under_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under the same one a rank would find the addresses of connections that were dropped."""
+    topics, store = [], HashStore()
+
+    def store_of(topic: str) -> PrefixStore:
+        topics.append(topic)
+        return PrefixStore(topic, store)
+
+    peers = Peers(Launched(), store, store)
+    monkeypatch.setattr(peers, "store_of", store_of)
+    groups = Groups(peers, torch.device("cpu"))
+    for _ in range(2):
+        groups.make(1)
+        assert dist.get_world_size(groups.case(1)) == 1
+        groups.drop()
+        assert not dist.is_initialized()
+    assert len(set(topics)) == len(topics) == 2
