@@ -6,7 +6,7 @@ import numpy as np
 
 from perf_tests.history.launches import machines_of
 from perf_tests.history.steps import steps_of
-from perf_tests.meta_tests.test_history import COUNT, launch, with_step
+from perf_tests.meta_tests.launches_over_commits import COUNT, launch, with_step
 from perf_tests.proofs.history_steps import invented, recorded, relabelled
 from perf_tests.proofs.synthetic import write_record
 from perf_tests.records.store import StoredRecord

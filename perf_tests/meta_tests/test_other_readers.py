@@ -16,8 +16,8 @@ import pytest
 
 from perf_tests.__main__ import main
 from perf_tests.launching.launch import ROOT
+from perf_tests.meta_tests.launches_over_commits import COUNT, launch, with_step
 from perf_tests.meta_tests.test_cases_table import stored
-from perf_tests.meta_tests.test_history import COUNT, launch, with_step
 from perf_tests.proofs.synthetic import record, timed, timed_attention, untimed, write_record
 from perf_tests.views.tables.case_columns import COLUMNS
 

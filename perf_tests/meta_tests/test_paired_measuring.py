@@ -17,14 +17,6 @@ from perf_tests.gate.samples import GateSamples, SamplesFile, read_samples
 from perf_tests.own.repository import Repository
 from perf_tests.paired import measuring as measuring_module
 from perf_tests.paired.draws import (
-    FEWEST_QUADRUPLES,
-    LONG_QUADRUPLE_SECONDS,
-    MOST_QUADRUPLES,
-    QUADRUPLES_SECONDS,
-    draw_cores,
-    draw_order,
-    draw_pair,
-    draw_quadruples,
     quadruple_count,
 )
 from perf_tests.paired.measuring import PRIMED_BELOW_SECONDS, SETTLING_QUADRUPLES, Measuring, UnmeasurableError, turns
@@ -177,13 +169,6 @@ def test_a_worker_that_hangs_in_a_case_does_not_keep_the_other_bound(tmp_path: P
     assert sorted(kept) == sorted(freed)
 
 
-def test_cores_are_drawn_for_each_case_of_each_pair() -> None:
-    drawn = {tuple(draw_cores(7, pair, case, [0, 1], 1)) for pair in range(4) for case in CASES}
-    assert drawn == {(0,), (1,)}
-    assert sorted(draw_cores(7, 0, "one", [0, 1], 8)) == [0, 1]
-    assert {tuple(draw_cores(7, pair, "one", [0, 1], 2)) for pair in range(9)} == {(0, 1), (1, 0)}
-
-
 def test_exact_counters_of_both_sides_are_kept_once(tmp_path: Path) -> None:
     samples = measured(tmp_path, {"counters": {"kernel_launches": 7}}, {"counters": {"kernel_launches": 9}}, pairs=2)
     assert sorted(row.case for row in samples.of(ExactFinding)) == sorted(CASES)
@@ -295,46 +280,9 @@ def test_each_pair_has_paths_padding_and_hash_seed_of_its_own_the_same_on_both_s
     assert base[0]["PERF_TESTS_PADDING"] != base[1]["PERF_TESTS_PADDING"]
 
 
-def test_the_same_seed_lays_a_run_out_again() -> None:
-    first, again = ([draw_pair(1, 3), draw_order(1, 3, [CASES]), draw_quadruples(1, 3, "one", 9)] for _ in range(2))
-    assert first == again
-    assert first[0] not in (draw_pair(2, 3), draw_pair(1, 4))
-
-
-def test_the_order_of_cases_changes_from_pair_to_pair_but_keeps_a_model_together() -> None:
-    groups = [["a1", "a2"], ["b1", "b2"], ["c1", "c2"]]
-    orders = [draw_order(5, pair, groups) for pair in range(20)]
-    assert len({tuple(order) for order in orders}) > 5
-    for order in orders:
-        assert sorted(order) == ["a1", "a2", "b1", "b2", "c1", "c2"]
-        assert all(order[place][0] == order[place + 1][0] for place in (0, 2, 4))
-
-
-def test_both_orders_come_equally_often() -> None:
-    for seed in range(20):
-        assert sorted(draw_quadruples(seed, 0, "one", 8)) == ["ABBA"] * 4 + ["BAAB"] * 4
-    odd = [draw_quadruples(seed, 0, "one", 5).count("ABBA") for seed in range(40)]
-    assert set(odd) == {2, 3}
-
-
 def test_a_quadruple_gives_each_side_two_rounds() -> None:
     assert turns("ABBA") == [("base", 1), ("head", 2), ("base", 1)]
     assert turns("BAAB") == [("head", 1), ("base", 2), ("head", 1)]
-
-
-def test_short_rounds_get_more_quadruples_within_limits_and_each_order_its_counterpart() -> None:
-    counts = [quadruple_count(2, QUADRUPLES_SECONDS[2] / short) for short in (1e-3, 1, 7, 10, 13, 1e6)]
-    assert counts == sorted(counts)
-    assert (counts[0], counts[-1]) == (FEWEST_QUADRUPLES, MOST_QUADRUPLES)
-    assert FEWEST_QUADRUPLES < counts[3] < MOST_QUADRUPLES
-    assert all(count % 2 == 0 for count in counts)
-
-
-def test_stage_one_measures_long_rounds_least() -> None:
-    long, shorter = LONG_QUADRUPLE_SECONDS, 0.99 * LONG_QUADRUPLE_SECONDS
-    assert (quadruple_count(1, long), quadruple_count(1, shorter)) == (1, FEWEST_QUADRUPLES)
-    assert quadruple_count(2, long) == FEWEST_QUADRUPLES
-    assert all(quadruple_count(1, seconds) <= quadruple_count(2, seconds) for seconds in (1e-3, 0.01, 0.1, 1.0))
 
 
 @pytest.mark.parametrize(

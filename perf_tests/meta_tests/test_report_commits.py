@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from perf_tests.history.commits import Code
+from perf_tests.meta_tests.launches_over_commits import COUNT, NOISE, START, name_of, with_step
 from perf_tests.meta_tests.report_pages import (
     of_commit,
     page_over,
     sections,
     stored_in,
 )
-from perf_tests.meta_tests.test_history import COUNT, NOISE, START, name_of, with_step
 from perf_tests.proofs.synthetic import (
     BACKWARD,
     record,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perf_tests.__main__ import main
-from perf_tests.meta_tests.test_history import START, launch, name_of, with_step
+from perf_tests.meta_tests.launches_over_commits import START, launch, name_of, with_step
 from perf_tests.proofs.browser import DARK, LIGHT, chromium, opened, title
 from perf_tests.proofs.synthetic import BACKWARD, FULL_STEP, timed, write_record
 from perf_tests.proofs.synthetic_grid import grid_record, with_every_pass

@@ -7,8 +7,8 @@ import pytest
 
 from perf_tests.__main__ import main
 from perf_tests.launching.git_repository import git
+from perf_tests.meta_tests.launches_over_commits import COUNT, START, launch, name_of, with_step
 from perf_tests.meta_tests.report_pages import HOSTILE, Reader, figures, page_over, stored_in, written
-from perf_tests.meta_tests.test_history import COUNT, START, launch, name_of, with_step
 from perf_tests.proofs.synthetic import record, timed, write_record
 
 pytestmark = pytest.mark.usefixtures("no_plotly")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from perf_tests.meta_tests.launches_over_commits import launch, name_of
 from perf_tests.meta_tests.report_pages import page_over
-from perf_tests.meta_tests.test_history import launch, name_of
 from perf_tests.proofs.synthetic import record, timed, untimed
 from perf_tests.views.report.axes import AXES
 from perf_tests.views.report.figure import Figure, Point, Series, plotly_of
