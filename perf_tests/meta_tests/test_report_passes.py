@@ -57,14 +57,22 @@ def test_the_timeline_of_a_step_has_its_parts_its_peak_and_its_prediction(tmp_pa
     assert found["predicted peak"]["y"] == [11.0, 11.0]
 
 
+FIRST = "perf_tests/test_memory.py::test_memory_of_first_step[tiny-ctx8-fp32-naive]"
+
+
 def test_the_timeline_of_the_first_step_stands_beside_that_of_a_later_one(tmp_path: Path) -> None:
-    first = "perf_tests/test_memory.py::test_memory_of_first_step[tiny-ctx8-fp32-naive]"
-    steps = remembered(first, phase="first_step"), remembered(BACKWARD, phase="full_step")
+    steps = remembered(FIRST, phase="first_step"), remembered(BACKWARD, phase="full_step")
     text = page_with(tmp_path, *steps)
     groups = [trace["group"] for trace in figures(text)["run1-timeline"]["data"] if trace["name"] == "parameters"]
     assert groups == ["tiny 8 full_step fp32 naive", "tiny 8 first_step fp32 naive"]
     assert "first_step: the step that makes the optimizer" in text
     assert traces(text, "run1-memory-categories")["parameters"]["x"] == ["first_step", "full_step"]
+
+
+def test_the_timeline_of_a_first_step_alone_is_drawn_once(tmp_path: Path) -> None:
+    text = page_with(tmp_path, remembered(FIRST, phase="first_step"))
+    drawn = [trace["name"] for trace in figures(text)["run1-timeline"]["data"]]
+    assert sorted(drawn) == sorted(set(drawn))
 
 
 def test_parts_that_begin_close_to_each_other_share_their_mark(tmp_path: Path) -> None:

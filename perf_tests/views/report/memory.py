@@ -118,7 +118,8 @@ def timelines(run: RecordedRun) -> list[Figure]:
     A reader picks the case.
     """
     passed = run.passed("memory")
-    cells = [*last_phases(passed), *(cell for cell in passed if cell.phase == FIRST_STEP)]
+    later = [cell for cell in passed if cell.phase != FIRST_STEP]
+    cells = [*last_phases(later), *(cell for cell in passed if cell.phase == FIRST_STEP)]
     known = [(cell, found) for cell in cells if (found := _categories(cell.info))]
     values = sum(len(found) for _, found in known)
     series = [
