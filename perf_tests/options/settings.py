@@ -1,6 +1,6 @@
 """The options of one run, read and checked once into a frozen `Settings`."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -96,10 +96,7 @@ def read_settings(config: pytest.Config) -> Settings:
         return typed_or(config, name, on_gpu if device.type == "cuda" and on_gpu is not None else on_cpu)
 
     native = tuple(name for name in ("fp32", "bf16") if PRECISIONS[name].why_unsupported(device) is None)
-    asked = {name for name, option in PASSES.items() if config.getoption(option)}
-    if config.getoption("--memory-snapshot"):
-        asked.add("memory")
-    passes = tuple(name for name in PASSES if name in asked)
+    passes = _passes(config)
     is_gate = any(config.getoption(name) is not None for name in ("--against", "--against-option"))
     model = given("--model", None)
     attentions = given("--attention", ("naive",))
@@ -108,10 +105,7 @@ def read_settings(config: pytest.Config) -> Settings:
     _refuse_with_own_model(config, model, alone)
     sizes = _sizes(given, model, is_gate)
     if model is None:
-        try:
-            check_checkpoints(given("--checkpoint", ()), max(shape_named(size).num_layers for size in sizes))
-        except ValueError as error:
-            raise pytest.UsageError(str(error)) from error
+        _check_checkpoints(given("--checkpoint", ()), sizes)
     return Settings(
         device=str(device),
         sizes=sizes,
@@ -134,6 +128,22 @@ def read_settings(config: pytest.Config) -> Settings:
             **({} if alone else {"head_dims": (), "sequence_lengths": ()}),
         },
     )
+
+
+def _passes(config: pytest.Config) -> tuple[str, ...]:
+    """The extra passes; a snapshot of memory is taken in the one over memory."""
+    asked = {name for name, option in PASSES.items() if config.getoption(option)}
+    if config.getoption("--memory-snapshot"):
+        asked.add("memory")
+    return tuple(name for name in PASSES if name in asked)
+
+
+def _check_checkpoints(checkpoints: Sequence[str], sizes: Sequence[str]) -> None:
+    """Raises pytest.UsageError for more blocks in a checkpoint than the deepest chosen size has."""
+    try:
+        check_checkpoints(checkpoints, max(shape_named(size).num_layers for size in sizes))
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 def _sizes(given: Callable[..., Any], model: str | None, is_gate: bool) -> tuple[str, ...]:
