@@ -372,6 +372,19 @@ def test_no_column_is_hidden_and_nothing_is_wider_than_a_telephone(page: Path) -
     assert view <= 390
 
 
+def test_a_predicted_peak_is_a_circle_in_the_middle_of_its_bar(page: Path) -> None:
+    driver = """
+    setTimeout(() => {
+      const plot = document.getElementById('plot-run2-memory-categories');
+      const middle = (one) => { const { left, right } = one.getBoundingClientRect(); return (left + right) / 2; };
+      const middles = (marks) => [...plot.querySelectorAll(marks)].map(middle);
+      document.title = JSON.stringify([middles('.scatterlayer .point'), middles('.barlayer .point path')]);
+    }, 8000);"""
+    circles, bars = json.loads(title(opened(page, page.parent / "profile", driver=driver)[0]))
+    assert circles
+    assert all(min(abs(circle - bar) for bar in bars) < 1 for circle in circles)
+
+
 def test_a_logarithmic_axis_is_labelled_at_1_2_and_5(page: Path) -> None:
     driver = """
     setTimeout(() => {

@@ -62,7 +62,7 @@ function layoutOf(figure, data, width) {
     yaxis: axisOf(yaxis, data, "y"),
     shapes: shapes.map((one) => ({ ...one, label: { ...one.label, font: { color: colour("--faint"), size: 11 } } })),
     height: 360 + (listed.length > 1 ? 19 * rows : 0),
-    ...(xaxis.type === "category" ? { scattermode: "group" } : {}),
+    ...(xaxis.type === "category" && !data.some((trace) => trace.type === "bar") ? { scattermode: "group" } : {}),
     showlegend: listed.length > 1,
     legend: { orientation: "h", x: 0, xanchor: "left", yref: "container", y: 0, yanchor: "bottom", itemwidth: 48, maxheight: 1 },
     uirevision: figure.picked || "same",
