@@ -7,7 +7,7 @@ from itertools import chain
 from math import prod
 
 from perf_tests.limits.least_work import FLOAT32_BYTES
-from perf_tests.limits.ways import SHARDED
+from perf_tests.limits.ways import IN_BFLOAT16, SHARDED
 
 Shape = tuple[int, ...]
 
@@ -101,7 +101,7 @@ def messages_by_part(
     """The same, by the part of the step that sends them."""
     if variant in SHARDED:
         norms = len(shapes.all) if norm_of_each else 1
-        return _sharded(shapes, world, reshard, 2 if variant == "fsdp2-bf16" else 1, norms)
+        return _sharded(shapes, world, reshard, 2 if variant in IN_BFLOAT16 else 1, norms)
     buckets = bucket_bytes(shapes.by_gradient, bucket_mb)
     reduced = {
         "ddp-naive": [float32_bytes(shape) for shape in shapes.all],

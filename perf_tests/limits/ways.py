@@ -11,3 +11,5 @@ BUCKETED = ("ddp", "zero1")
 """Exchange them in DDP's buckets, while the backward pass still computes."""
 SHARDED = ("fsdp2", "fsdp2-bf16")
 """Keep slices of weights, gradients and moments."""
+IN_BFLOAT16 = ("fsdp2-bf16",)
+"""Send and add gradients in 16 bits, the others in 32."""

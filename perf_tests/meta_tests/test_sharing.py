@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # public, made in C++
 
-from model.parallel import PARALLEL
+from model.parallel import PARALLEL, reduce_dtype
 from perf_tests.bench import workbench as workbench_module
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.counting.needed_bytes import needed_bytes
@@ -24,8 +24,10 @@ from perf_tests.views.tables.cells import Cell
 WAYS = labels(("none", "ddp", "fsdp2"), (1, 2), ("strong", "weak"), (1, 25), ("yes", "no"))
 
 
-def test_every_way_of_the_model_has_its_name_here() -> None:
-    assert tuple(PARALLEL) == VARIANTS or set(PARALLEL) == set(VARIANTS)
+def test_every_way_of_the_model_has_its_name_and_the_dtype_of_its_sums_here() -> None:
+    assert tuple(PARALLEL) == VARIANTS
+    for name in VARIANTS:
+        assert f"torch.{Sharing(name, 2).reduce_dtype}" == str(reduce_dtype(name))
 
 
 def test_the_axis_has_each_way_once_that_makes_a_difference() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from perf_tests.limits.ways import BUCKETED, SHARDED, VARIANTS
+from perf_tests.limits.ways import BUCKETED, IN_BFLOAT16, SHARDED, VARIANTS
 from perf_tests.ranks.launched import Launched, launched
 
 PARALLEL = ("none", *VARIANTS)
@@ -66,7 +66,7 @@ class Sharing:
     @property
     def reduce_dtype(self) -> str:
         """Of the gradients on their way."""
-        return "bfloat16" if self.parallel == "fsdp2-bf16" else "float32"
+        return "bfloat16" if self.parallel in IN_BFLOAT16 else "float32"
 
     @property
     def share_of_weights(self) -> float:
