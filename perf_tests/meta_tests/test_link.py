@@ -5,6 +5,8 @@ import random
 import pytest
 
 from perf_tests.limits.link import fit_link
+from perf_tests.meta_tests.example_cases import language_model_case
+from perf_tests.records.links import links_of
 
 LATENCY, RATE = 2e-4, 5e8
 SIZES = (64_000, 1_000_000, 4_000_000, 16_000_000, 64_000_000)
@@ -57,3 +59,26 @@ def test_a_latency_below_nothing_is_nothing() -> None:
 @pytest.mark.parametrize("messages", [[], [(1e6, 1e-3)], [(1e6, 1e-3), (1e6, 2e-3)], [(1e6, 2e-3), (2e6, 1e-9)]])
 def test_what_shows_no_rate_has_no_link(messages: list[tuple[float, float]]) -> None:
     assert fit_link(messages) is None
+
+
+def test_each_collective_and_number_of_ranks_has_the_link_of_the_bytes_that_were_exchanged() -> None:
+    """A message that ranks cannot divide is cut, here by 3 bytes; a model's row and one rank alone are of no link."""
+    rows = [
+        {
+            "extra_info": {
+                "collective": name, "world": world, "backend": "gloo", "message_bytes": size + 3,
+                "exchanged_bytes": size,
+            },
+            "stats": {"data": [world * seconds(size)]},
+        }
+        for name in ("all_reduce", "all_gather") for world in (1, 2, 3) for size in SIZES
+    ]  # fmt: skip
+    model = {"extra_info": language_model_case().identity(), "stats": {"data": [1.0]}}
+    links = {(link.collective, link.world): link for link in links_of([*rows, model])}
+    assert links.keys() == {(name, world) for name in ("all_reduce", "all_gather") for world in (2, 3)}
+    for (name, world), found in links.items():
+        assert found.sizes == len(SIZES)
+        assert found.link.bytes_per_second == pytest.approx(RATE / world)
+        assert found.link.latency_seconds == pytest.approx(LATENCY * world)
+        share = (2 if name == "all_reduce" else 1) * (world - 1) / world
+        assert found.bus_bytes_per_second == pytest.approx(share * RATE / world)
