@@ -1,1 +1,1 @@
-"""Saved files and joining them: record, journal, store, compare, ledger; never imports torch."""
+"""Saved files and joining them: record, journal, store, compare, ledger, published tables; never imports torch."""
