@@ -8,6 +8,7 @@ import pytest
 
 from perf_tests.launching.launch import MODELS, Launch, finish, launch, start_command, suite
 from perf_tests.meta_tests.ranks import OF_MODELS, launch_ranks
+from perf_tests.ranks.launched import Launched
 
 CASES = ("--context=8,16,24", "--phase=forward_backward", f"--model={MODELS}:OfRankOne", "--parallel=ddp")
 AT_16 = "test_forward_backward[tiny-ctx16-fp32-own-ddp-world2]"
@@ -106,11 +107,20 @@ def test_a_journal_that_rank_0_cannot_write_ends_both(tmp_path: Path) -> None:
     assert other.errors == ""
 
 
-def torchrun(storage: Path, *arguments: str, fault: str = "") -> Launch:
+def torchrun(storage: Path, *arguments: str, fault: str = "", restarts: int = 3) -> Launch:
     """How two ranks ended that torchrun restarts."""
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=3", "-m", "pytest")
+    ranks = ("--standalone", "--nproc-per-node=2", f"--max-restarts={restarts}")
+    torchrun = ("-m", "torch.distributed.run", *ranks, "-m", "pytest")
     typed = suite(storage, OF_MODELS, *arguments)[3:]
     return finish(start_command((sys.executable, *torchrun, *typed), PLANTED_FAULT=fault), storage)
+
+
+def test_torchrun_reports_the_exit_code_of_rank_0_where_the_run_cannot_start(tmp_path: Path) -> None:
+    ended = torchrun(tmp_path, "--parallel=ddp", "--size=none", restarts=0)
+    assert "--size 'none' is unknown" in ended.errors
+    root_cause = ended.errors.partition("Root Cause")[2]
+    assert "rank      : 0 (local_rank: 0)" in root_cause
+    assert "exitcode  : 4 " in root_cause
 
 
 def test_after_a_rank_died_twice_of_a_case_torchrun_ends_with_a_row_for_it(tmp_path: Path) -> None:
@@ -132,11 +142,20 @@ def test_a_rank_that_dies_while_rank_0_saves_causes_no_second_record(tmp_path: P
     assert "torchrun restarted a run that had ended already" in ended.errors
 
 
+def test_the_command_that_resumes_ranks_starts_as_many_on_as_many_machines() -> None:
+    commands = [" ".join(Launched(world=world, local_world=8).command) for world in (8, 16)]
+    assert commands == [
+        "torchrun --nproc-per-node 8 -m pytest",
+        "torchrun --nnodes 2 --nproc-per-node 8 -m pytest",
+    ]
+
+
 def test_rank_0_decides_when_the_time_is_up_and_a_resumed_run_ends_in_one_record(tmp_path: Path) -> None:
     slow = (*CASES, "-p", "perf_tests.meta_tests.a_minute_a_case", "--resume")
     first = launch_ranks(tmp_path, *slow, "--time-limit=1.5")
     assert [rank.exit_code for rank in first] == [0, 0], first[0].errors
     assert "--time-limit 1.5 is reached, 2 cases are left" in first[0].output
+    assert "resume with `torchrun --nproc-per-node 2 -m pytest" in first[0].output
     second = launch_ranks(tmp_path, *slow)
     assert [rank.exit_code for rank in second] == [0, 0], second[0].errors
     assert second[0].measured.keys() == OTHERS | {AT_16}

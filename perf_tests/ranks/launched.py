@@ -21,6 +21,13 @@ class Launched:
         """Whether it plans, prints and saves."""
         return self.rank == 0
 
+    @property
+    def command(self) -> list[str]:
+        """The words that start pytest on as many ranks; on several machines each adds the address of the first."""
+        machines = self.world // self.local_world
+        of_machines = ["--nnodes", str(machines)] if machines > 1 else []
+        return ["torchrun", *of_machines, "--nproc-per-node", str(self.local_world), "-m", "pytest"]
+
 
 def launched() -> Launched | None:
     """None where this process was started alone."""

@@ -148,7 +148,8 @@ def _mark(benchmarks: list[pytest.Item], workbench: Workbench) -> None:
 def _header(config: pytest.Config, selection: list[str], machine_info: Json) -> Json:
     """What two calls must share to be one run, the command that resumes it, and when it started."""
     commit_info = commit_info_of(config)
-    words, settings = ["pytest", *config.invocation_params.args], asdict(config.stash[SETTINGS])
+    started_by = config.stash[PEERS].launched.command if PEERS in config.stash else ["pytest"]
+    words, settings = [*started_by, *config.invocation_params.args], asdict(config.stash[SETTINGS])
     places = config.stash.get(PLACES, None)
     return {
         **({} if places is None else {"places": places}),

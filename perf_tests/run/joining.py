@@ -3,7 +3,9 @@
 import io
 import os
 import shlex
+import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,8 +14,8 @@ import torch.distributed as dist
 
 from perf_tests.bench.stash import PEERS
 from perf_tests.options.settings import OF_RANKS, ON_RANKS, is_on_ranks
-from perf_tests.ranks.launched import launched
-from perf_tests.ranks.peers import JoiningError, Peers, SilentRankError, join
+from perf_tests.ranks.launched import Launched, launched
+from perf_tests.ranks.peers import PARTING_SECONDS, JoiningError, Peers, SilentRankError, join
 
 ONE_DEVICE_ONLY = {
     "--against": "the gate measures base and head in turns on one device",
@@ -33,7 +35,7 @@ def begin(config: pytest.Config) -> None:
         return
     typed = next(option for option in ON_RANKS if config.getoption(option) is not None)
     if here is None:
-        command = shlex.join(["torchrun", "--nproc-per-node", "2", "-m", "pytest", *config.invocation_params.args])
+        command = shlex.join([*Launched(world=2, local_world=2).command, *config.invocation_params.args])
         raise pytest.UsageError(
             f"{typed} needs ranks, and this process was started alone; start them with `{command}`."
         )
@@ -97,8 +99,19 @@ def _end_all(peers: Peers, words: list[str | None]) -> None:
     """Rank 0's own sentence as it is, and what another rank alone has to say with its number."""
     peers.part()
     if not peers.leads:
+        _let_rank_0_end_first()
         os._exit(pytest.ExitCode.USAGE_ERROR)  # pytest would print what rank 0 says
     heard = dict.fromkeys(
         word if rank == 0 or word == words[0] else f"Rank {rank}: {word}" for rank, word in enumerate(words) if word
     )
     raise pytest.UsageError("\n".join(heard))
+
+
+def _let_rank_0_end_first() -> None:
+    """torchrun ends all ranks of its machine when one has failed, and its report names that one.
+
+    So it ends this process when rank 0 has ended. The ranks of other machines end by themselves.
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # our own handler may wait for a file
+        time.sleep(PARTING_SECONDS)
