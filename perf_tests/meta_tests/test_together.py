@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]  # public, made in C++
 
+from perf_tests.bench.outcomes import Outcome
+from perf_tests.bench.stash import OUTCOME
 from perf_tests.ranks.groups import Groups
 from perf_tests.ranks.launched import Launched
 from perf_tests.ranks.peers import FINISHED, Peers
@@ -66,3 +68,22 @@ def test_groups_are_made_anew_under_another_name(monkeypatch: pytest.MonkeyPatch
         groups.drop()
         assert not dist.is_initialized()
     assert len(set(topics)) == len(topics) == 2
+
+
+@pytest.mark.parametrize(
+    "error, outcome",
+    [
+        pytest.param(RuntimeError("planted"), Outcome("error", "rank 0: RuntimeError: planted"), id="error"),
+        pytest.param(pytest.skip.Exception("no GPU"), Outcome("unsupported", "no GPU"), id="refused on all alike"),
+    ],
+)
+def test_what_rank_0_itself_met_has_its_number_unless_all_ranks_refuse_it(
+    error: BaseException, outcome: Outcome
+) -> None:
+    told: list[Any] = []
+    peers: Any = SimpleNamespace(launched=Launched(0, 2), tell=lambda topic, value: told.append(value))
+    item: Any = SimpleNamespace(stash=pytest.Stash())
+    together = Together(peers, cast(pytest.Config, SimpleNamespace()))
+    assert together._note_failure(item, "case/call", error) is None
+    assert item.stash[OUTCOME] == outcome
+    assert [said["is_effect"] for said in told] == [False]
