@@ -234,7 +234,7 @@ READERS: dict[str, Reader] = {
     "samples-gz": Reader("replay {file}", "run.jsonl.gz", samples, damage.lines_damaged, gzip.compress),
     "csv-timing": Reader("audit {file} --all", "t.csv", table("e2e_timing.csv"), damage.csv_damaged),
     "csv-attention": Reader("audit {file} --all", "t.csv", table("attention_timing.csv.xz"), damage.csv_damaged),
-    "csv-memory": Reader("audit {file} --all", "t.csv", table("memory.csv"), damage.csv_damaged),
+    "csv-memory": Reader("audit {file} --all", "t.csv", table("memory.csv.xz"), damage.csv_damaged),
     "csv-kernels": Reader("audit {file} --all", "t.csv", table("kernels.csv"), damage.csv_damaged),
     "nsys": Reader("kernels {file}", "n.sqlite", database, damage.sqlite_damaged),
     "nsys-range": Reader("kernels {file} --range softmax", "n.sqlite", database, damage.sqlite_damaged),

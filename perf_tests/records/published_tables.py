@@ -11,7 +11,7 @@ MOST_BYTES = 10_000_000
 
 
 def published_rows(name: str, folder: Path = PUBLISHED) -> list[dict[str, str]]:
-    """Of `memory.csv` or `flash_attention.csv.xz`, each row by column.
+    """Of `memory_outliers.csv` or `flash_attention.csv.xz`, each row by column.
 
     Raises ValueError with one sentence for a table that is missing or cannot be read.
     """
