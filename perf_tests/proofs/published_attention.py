@@ -1,4 +1,4 @@
-"""Published times of eager attention alone beside predictions of them, from `published/attention_timing.csv.xz`.
+"""Published times of eager attention alone beside predictions of them, from `published/attention_timing.csv`.
 
 Under one heading the sources time different things: with or without a mask, the backward pass alone or behind a forward
 pass. What each does is read from its code, in `published/attention_conditions.csv`. Sources that leave out kernels of
@@ -17,7 +17,7 @@ from perf_tests.prediction.step import kind_of_launches
 from perf_tests.proofs.published_times import rounding_seconds, work_of
 from perf_tests.records.published_tables import published_rows
 
-TIMES, CONDITIONS = "attention_timing.csv.xz", "attention_conditions.csv"
+TIMES, CONDITIONS = "attention_timing.csv", "attention_conditions.csv"
 
 LONG = 4096
 """Tokens from which the device bounds attention alone on every card."""

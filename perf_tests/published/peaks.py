@@ -1,4 +1,4 @@
-"""Published peaks of memory beside predictions of them, from `published/memory.csv.xz`.
+"""Published peaks of memory beside predictions of them, from `published/memory.csv`.
 
 The same cell is published with 26, 51, 60 and 64 GB, each right for its code. So each source has its conditions, read
 from its code, in `published/memory_conditions.csv`: when it clears gradients, how its optimizer runs, whether its
@@ -20,7 +20,7 @@ from perf_tests.phases import FIRST_STEP
 from perf_tests.published.whole_blocks import unsplit_weight_bytes
 from perf_tests.records.published_tables import published_rows
 
-TABLE, CONDITIONS, OUTLIERS = "memory.csv.xz", "memory_conditions.csv", "memory_outliers.csv"
+TABLE, CONDITIONS, OUTLIERS = "memory.csv", "memory_conditions.csv", "memory_outliers.csv"
 
 LEFT_OUT = {
     "fadibenz/systems-transformer-optimizations": "states a batch of 4 and configures 2, and does not say what it read",

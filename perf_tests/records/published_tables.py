@@ -1,4 +1,4 @@
-"""Tables of figures that others published: CSV files in one folder, the largest of them packed with xz."""
+"""Tables of figures that others published: CSV files in one folder, the largest packed with xz."""
 
 import csv
 import io

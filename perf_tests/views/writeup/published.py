@@ -13,7 +13,7 @@ Row = Mapping[str, str]
 Fits = Callable[[Row], bool]
 Text = Callable[[Row], str]
 
-E2E, ATTENTION, MEMORY = "e2e_timing.csv", "attention_timing.csv.xz", "memory.csv.xz"
+E2E, ATTENTION, MEMORY = "e2e_timing.csv", "attention_timing.csv", "memory.csv"
 SAID, KERNELS = "answers.csv", "kernels.csv"
 COLUMNS = {
     "Size": "size", "Context": "context", "Phase": "phase", "Pass": "scope", "Precision": "precision",
