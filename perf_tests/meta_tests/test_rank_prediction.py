@@ -65,9 +65,18 @@ def test_beside_what_it_keeps_a_rank_holds_what_it_gathers_and_whole_gradients_o
     shapes = ParameterShapes(((rest,),), (((block,),), ((1,),)), by_gradient=())
     floats = {GATHERED: rest + 3 * block, WHOLE_GRADIENTS: rest + max(rest, 2 * block)}
     for variant in PARALLEL:
-        held = {name: size // 4 for name, size in working_bytes(variant, shapes).items()}
+        held = {name: size // 4 for name, size in working_bytes(variant, shapes, "backward").items()}
         buckets = {} if variant == "ddp-naive" else {BUCKETS: rest + block + 1}
         assert held == (floats if variant.startswith("fsdp2") else buckets)
+
+
+@pytest.mark.parametrize("part", ["forward", "loss", "optimizer"])
+def test_gradients_are_whole_in_no_part_but_the_backward_pass(part: str) -> None:
+    shapes = parameter_shapes(CASE.config)
+    held = {variant: set(working_bytes(variant, shapes, part)) for variant in PARALLEL}
+    gathered = set() if part == "optimizer" else {GATHERED}
+    assert held == {"ddp-naive": set(), "ddp-flat": set(), "ddp": {BUCKETS}, "zero1": {BUCKETS},
+                    "fsdp2": gathered, "fsdp2-bf16": gathered}  # fmt: skip
 
 
 def test_only_buckets_stay_while_the_optimizer_steps_and_its_copies_shrink_with_its_moments() -> None:

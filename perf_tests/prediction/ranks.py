@@ -10,7 +10,7 @@ from perf_tests.instruments.counters import GRADIENTS, OPTIMIZER_STATE, PARAMETE
 from perf_tests.limits.communication import Message, ParameterShapes, sent_bytes, step_messages
 from perf_tests.limits.gpu_room import FITS
 from perf_tests.limits.rank_memory import kept_bytes, working_bytes
-from perf_tests.limits.ways import AFTERWARDS, BUCKETED, SHARDED
+from perf_tests.limits.ways import AFTERWARDS, SHARDED
 from perf_tests.prediction.step import PredictedCase, TargetMachine, predict_case
 from perf_tests.ranks.sharing import Sharing
 
@@ -94,9 +94,7 @@ def _peak(
         held[PARAMETERS] = kept[PARAMETERS] + part.bytes_by_category[PARAMETERS] - shapes.bytes
         if part.part == "optimizer":
             held["temporaries"] = round(held.get("temporaries", 0) * share)
-        if part.part != "optimizer" or variant in BUCKETED:  # whose buckets stay
-            held |= working_bytes(variant, shapes)
-        by_part[part.part] = held
+        by_part[part.part] = held | working_bytes(variant, shapes, part.part)
     highest = max(by_part, key=lambda name: sum(by_part[name].values()))
     return highest, by_part[highest]
 
