@@ -111,8 +111,9 @@ def table(name: str, rows: int = 12) -> Callable[[], bytes]:
 
 
 def accepted() -> bytes:
-    entry = f'[[accepted]]\nid = "{synthetic.FORWARD}"\nlimit = 1.08\nreason = "needed"\nrevision = "0123456"\n'
-    return (entry + entry.replace("limit = 1.08", 'limit = 7\ncounter = "saved_bytes"')).encode()
+    """A limit of a time, and new values of counters."""
+    entry = f'[[accepted]]\nid = "{synthetic.FORWARD}"\nreason = "needed"\nrevision = "0123456"\n'
+    return f'{entry}clock = "wall"\nlimit = 1.08\n{entry}counters = {{ saved_bytes = 7 }}\n'.encode()
 
 
 def shard(share: int, *places: int) -> bytes:
