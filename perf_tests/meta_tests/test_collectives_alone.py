@@ -13,7 +13,7 @@ from perf_tests.meta_tests.example_cases import SETTINGS
 from perf_tests.meta_tests.ranks import ranks_launched_once
 from perf_tests.ranks.exchange import Exchange
 
-alone = ranks_launched_once("--collective=all", "--message-size=10B,4KB,40KB,100KB", "--world=1,2")
+alone = ranks_launched_once("--collective=all", "--message-size=10B,4KB,40KB,4MB", "--world=1,2")
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def of_bytes(message_bytes: int, world: int = 3) -> CollectiveCase:
 
 def test_only_collectives_run_where_no_way_to_share_a_model_is_given(alone: list[Launch], lead: Launch) -> None:
     assert [launched.exit_code for launched in alone] == [0, 0], lead.output
-    worlds = [(name, size, world) for name in COLLECTIVES for size in ("4KB", "40KB", "100KB") for world in (1, 2)]
+    worlds = [(name, size, world) for name in COLLECTIVES for size in ("4KB", "40KB", "4MB") for world in (1, 2)]
     assert {f"test_collective[{name}-{size}-world{world}]" for name, size, world in worlds} <= lead.measured.keys()
     assert all(name.startswith("test_collective[") for name in lead.measured)
 
@@ -48,7 +48,8 @@ def test_what_ranks_cannot_divide_is_cut_and_said(lead: Launch) -> None:
 
 
 def test_the_record_and_the_screen_hold_a_link_for_each_collective(lead: Launch) -> None:
-    assert {(link["collective"], link["world"]) for link in lead.record["links"]} <= {(c, 2) for c in COLLECTIVES}
+    """The largest message takes so much longer than the smallest that a busy machine shows it too."""
+    assert {(link["collective"], link["world"]) for link in lead.record["links"]} == {(c, 2) for c in COLLECTIVES}
     assert all(link["sizes"] == 4 and link["latency_seconds"] >= 0 for link in lead.record["links"])
     assert "- collectives -" in lead.output
 
