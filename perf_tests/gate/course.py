@@ -18,8 +18,8 @@ from perf_tests.gate.decisions import (
     stage_two_estimate,
     without,
 )
+from perf_tests.gate.early_looks import early_looks
 from perf_tests.gate.events import LeftOut
-from perf_tests.gate.first_look import far_slower
 from perf_tests.gate.rules import Clock, Rules
 from perf_tests.gate.samples import GateSamples
 from perf_tests.gate.statistics import FEWEST_PAIRS, Flags, Floats, Prior, estimate, fit_prior
@@ -35,8 +35,8 @@ class Screening:
     """Pair values, (cases, pairs)."""
     screened: Screened
     guard: Screened | None
-    far_slower_by: Mapping[Clock, Flags]
-    """What each clock called far slower at the first look; empty before it, and where there is none."""
+    slower_early_by: Mapping[Clock, Flags]
+    """What each clock called SLOWER at the looks so far; empty before them, and where there are none."""
 
     @property
     def values(self) -> Floats:
@@ -49,13 +49,13 @@ class Screening:
         return self.names(self.screened.candidates)
 
     @property
-    def far_slower(self) -> Flags:
-        return np.logical_or.reduce([np.zeros(len(self.cases), dtype=bool), *self.far_slower_by.values()])
+    def slower_early(self) -> Flags:
+        return np.logical_or.reduce([np.zeros(len(self.cases), dtype=bool), *self.slower_early_by.values()])
 
     @property
     def undecided(self) -> tuple[str, ...]:
         """The cases that the rest of stage 1 measures."""
-        return self.names(~self.far_slower)
+        return self.names(~self.slower_early)
 
     def names(self, flags: Flags) -> tuple[str, ...]:
         return tuple(case for case, flag in zip(self.cases, flags, strict=True) if flag)
@@ -96,9 +96,9 @@ def screening_of(samples: GateSamples, rules: Rules) -> Screening:
     screened, guard = _screened(by_clock, clock, rules)
     left_out = {row.case for row in samples.of(LeftOut)}
     screened = without(screened, np.asarray([case in left_out for case in samples.cases], dtype=bool))
-    far_slower_by = _far_slower_by(samples, rules, pairs)
-    found = Screening(tuple(samples.cases), clock, by_clock, screened, guard, far_slower_by)
-    decided = found.far_slower
+    slower_early_by = _slower_early_by(samples, rules, pairs)
+    found = Screening(tuple(samples.cases), clock, by_clock, screened, guard, slower_early_by)
+    decided = found.slower_early
     return replace(found, screened=without(screened, decided), guard=guard and without(guard, decided))
 
 
@@ -116,15 +116,20 @@ def _screened(by_clock: Mapping[Clock, Floats], clock: ClockDecision, rules: Rul
     return replace(screened, slower_suspects=screened.slower_suspects | guard.slower_suspects), guard
 
 
-def _far_slower_by(samples: GateSamples, rules: Rules, pairs: Sequence[int]) -> dict[Clock, Flags]:
-    """The first look, by each clock that counts; these share its level, because either may have been chosen."""
-    if not rules.has_first_look or len(pairs) < (rules.first_look or 0):
-        return {}
-    pairs = pairs[: rules.first_look]
-    clock = decide_clock(samples, rules, pairs)
-    counting: list[Clock] = [clock.clock, "wall"] if clock.guards else [clock.clock]
-    level = rules.first_level / (1 if clock.cpu_spread is None else 2)
-    return {by: far_slower(pair_values(samples, 1, pairs, by), level, rules) for by in counting}
+def _slower_early_by(samples: GateSamples, rules: Rules, pairs: Sequence[int]) -> dict[Clock, Flags]:
+    """The early looks, by each clock that counts; these share a look's level, because either may have been chosen."""
+    found: dict[Clock, Flags] = {}
+    for look in early_looks(rules):
+        if len(pairs) < look.pairs:
+            break
+        taken = pairs[: look.pairs]
+        clock = decide_clock(samples, rules, taken)
+        counting: list[Clock] = [clock.clock, "wall"] if clock.guards else [clock.clock]
+        level = look.level / (1 if clock.cpu_spread is None else 2)
+        for by in counting:
+            called = look.calls(pair_values(samples, 1, taken, by), rules, level)
+            found[by] = called | found.get(by, np.zeros_like(called))
+    return found
 
 
 def looks_due(samples: GateSamples, rules: Rules) -> list[tuple[int, float]]:
@@ -147,7 +152,7 @@ def course_of(samples: GateSamples, rules: Rules) -> Course:
     pairs = samples.pairs(2)
     by_clock = _by_clock(samples, 2, pairs)
     values, wall_values = by_clock[screening.clock.clock], by_clock["wall"]
-    state = confirmed_so_far(screening.screened, screening.far_slower)
+    state = confirmed_so_far(screening.screened, screening.slower_early)
     nothing = np.zeros(len(screening.cases), dtype=bool)
     slower, slower_by_wall = nothing, nothing
     used = np.full(len(screening.cases), len(pairs))
@@ -174,7 +179,7 @@ def course_of(samples: GateSamples, rules: Rules) -> Course:
     slower_by: dict[Clock, Flags] = {screening.clock.clock: slower}
     if screening.guard is not None:
         slower_by["wall"] = slower_by_wall
-    for clock, flags in screening.far_slower_by.items():
+    for clock, flags in screening.slower_early_by.items():
         slower_by[clock] = slower_by.get(clock, nothing) | flags
     priors = {clock: fit_prior(estimate(values)) for clock, values in screening.by_clock.items()}
     return Course(screening, state, slower_by, by_clock, priors, used, tuple(taken))

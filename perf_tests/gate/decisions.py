@@ -65,16 +65,21 @@ class Confirmed:
         return self.slower | self.faster | self.cleared
 
 
-def screen_values(values: Floats, rules: Rules, far_slower: Flags | None = None) -> Screened:
-    """Stage 1 on pair values (..., cases, pairs); what its first look called far slower is no candidate."""
+def screen_values(values: Floats, rules: Rules, decided: Flags | None = None) -> Screened:
+    """Stage 1 on pair values (..., cases, pairs); what its looks have `decided` is no candidate."""
     plain = estimate(values)
     prior = fit_prior(plain)
     found = moderated(plain, prior)
-    slower = found.slower_p_values(0.0) < rules.screen_level
+    slower = looks_slower(found, rules)
     faster = found.faster_p_values(0.0) < rules.faster_screen_level
     unclear = ~(found.upper_limits(rules.screen_clearing_level) < rules.log_matters) & (found.count > 0)
     screened = Screened(found, prior, slower, faster, unclear & ~slower)
-    return screened if far_slower is None else without(screened, far_slower)
+    return screened if decided is None else without(screened, decided)
+
+
+def looks_slower(found: Estimate, rules: Rules) -> Flags:
+    """Enough for stage 1 to suspect a case, and for an early look of stage 2 not to clear it."""
+    return (found.slower_p_values(0.0) < rules.screen_level) & (found.mean > rules.log_screen_above)
 
 
 def without(screened: Screened, decided: Flags) -> Screened:
@@ -87,10 +92,10 @@ def without(screened: Screened, decided: Flags) -> Screened:
     )
 
 
-def confirmed_so_far(screened: Screened, far_slower: Flags | None = None) -> Confirmed:
-    """Before the first look of stage 2."""
+def confirmed_so_far(screened: Screened, slower: Flags | None = None) -> Confirmed:
+    """Before the first look of stage 2, with what those of stage 1 called SLOWER."""
     nothing = np.zeros(screened.candidates.shape, dtype=bool)
-    return Confirmed(nothing if far_slower is None else far_slower, nothing, nothing)
+    return Confirmed(nothing if slower is None else slower, nothing, nothing)
 
 
 def confirm_values(
@@ -107,7 +112,7 @@ def confirm_values(
     faster = rejected_values(-values, mirrored, screened.candidates, before.faster, undecided & ~slower, level, rules)
     no_slowdown = found.upper_limits(rules.look_clearing_level) < rules.log_matters
     no_speedup = found.lower_limits(rules.look_clearing_level) > -rules.log_matters
-    is_calm = is_last | ~(found.slower_p_values(0.0) < rules.screen_level)
+    is_calm = is_last | ~looks_slower(found, rules)
     clear = undecided & ~slower & ~faster & is_calm & no_slowdown & (no_speedup | ~screened.faster_suspects)
     return Confirmed(slower, before.faster | faster, before.cleared | clear)
 

@@ -7,6 +7,7 @@ ENGINES = (
     "a first look after three launch pairs decides what is far slower, stage 1 measures fewer rounds",
     "a launch pair's time is counted once, so that runs end as late as they may; more suspects, up to 36 pairs",
     "stage 1 measures one quadruple of the longest rounds",
+    "a look at the end of stage 1 names what is plainly slower, one after three fresh pairs clears most suspects",
 )
 """In the order of time, numbered from 1; a change of what a run measures or decides adds a line."""
 

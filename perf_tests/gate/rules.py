@@ -9,6 +9,8 @@ from perf_tests.records.record import Json
 Clock = Literal["wall", "cpu"]
 ClockChoice = Literal["auto", "wall", "cpu"]
 
+FEWEST_LOOK = 3
+"""Launch pairs of which a spread is estimated."""
 MOST_PAIRS = 40
 """The exact sign-flip test lists the sums of half the pairs: 2 ** 20 of them at 40 pairs."""
 
@@ -24,26 +26,35 @@ class Rules:
     matters: float = 0.03
     """A case is OK once a slowdown of this size is excluded at `clearing_level`; 36 pairs detect no less reliably."""
     screen_pairs: int = 6
-    """Launch pairs of all cases in stage 1; these screen 20 benchmarks in less than 5 minutes (`gate_cost`)."""
-    screen_level: float = 0.08
+    """Launch pairs of all cases in stage 1; with the first look of stage 2 these screen 20 benchmarks in 3 minutes
+    (`gate_cost`)."""
+    screen_level: float = 0.1
     """Stage 1 suspects a case that is slower at this level: loose, because stage 2 tests it again and a slowdown that
     goes unsuspected is lost; much looser, and stage 2 would have the time of unchanged cases (`gate_simulation`)."""
+    screen_above: float = 0.005
+    """Nor does it suspect a case of a smaller estimate: SLOWER takes a slowdown significantly above `margin`. Where
+    launches scatter little, as many unchanged cases would be suspected otherwise."""
     faster_screen_level: float = 0.005
     """The same on the faster side: strict, because it decides no exit code and each suspect costs launches."""
     first_look: int | None = 3
-    """Launch pairs of stage 1 after which far slower cases are decided (`gate.first_look`), if that is before its end;
+    """Launch pairs of stage 1 after which far slower cases are decided (`gate.early_looks`), if that is before its end;
     None for samples that were measured without such a look."""
     first_share: float = 0.05
     """Of `alpha` for the first look: little, because a slowdown that is decided there is far above every level."""
+    second_share: float = 0.1
+    """The same for the look at the end of stage 1, at cases that are slower by more than `matters` in each launch pair;
+    0 for samples that were measured without such a look."""
     far: float = 0.15
     """What every launch pair of a far slower case exceeds; those of the same code do in a very noisy run alone."""
     far_spreads: float = 10.0
     """How many times the spread of launch pairs a far slower case is slower: three times what recorded launches of the
     same code above `far` have reached (`gate_relabelled`)."""
-    confirm_looks: tuple[int, ...] = (10, 18, 36)
-    """Fresh launch pairs of stage 2 at each look; large slowdowns need 10, the smallest that are claimed 36."""
-    look_shares: tuple[float, ...] = (0.15, 0.25, 0.60)
-    """Of `alpha` for each look: most for the last, where the smallest slowdowns are decided."""
+    confirm_looks: tuple[int, ...] = (3, 10, 18, 36)
+    """Fresh launch pairs of stage 2 at each look: 3 clear most of what stage 1 suspects by chance, large slowdowns need
+    10, the smallest that are claimed 36."""
+    look_shares: tuple[float, ...] = (0.01, 0.15, 0.25, 0.59)
+    """Of `alpha` for each look: most for the last, where the smallest slowdowns are decided; hardly any for the first,
+    which clears."""
     clearing_level: float = 0.05
     """Probability that a case slower by `matters` is called OK, half in each stage; the usual level."""
     suite_share: float = 0.1
@@ -58,35 +69,61 @@ class Rules:
 
     def __post_init__(self) -> None:
         """Raises ValueError with one sentence for invalid rules."""
+        self._check_levels()
+        self._check_slowdowns()
+        self._check_looks()
+        if self.clock not in get_args(ClockChoice) or self.undecided not in ("pass", "fail"):
+            raise ValueError(f"The gate's clock {self.clock!r} or undecided {self.undecided!r} is not known.")
+
+    def _check_levels(self) -> None:
         levels = ("alpha", "screen_level", "faster_screen_level", "clearing_level", "contamination_level")
         for name in (*levels, "first_share", "suite_share", "guard_share"):
             if not 0 < getattr(self, name) < 0.5:
                 raise ValueError(f"The gate's {name} is {getattr(self, name)!r}; it must lie between 0 and 0.5.")
+        if not 0 <= self.second_share < 0.5:
+            raise ValueError(f"The gate's second_share is {self.second_share!r}; it must be 0 or more, below 0.5.")
+
+    def _check_slowdowns(self) -> None:
         if not 0 <= self.margin < self.matters < 1:
             raise ValueError(
                 f"The gate's margin {self.margin!r} and matters {self.matters!r} must be 0 <= margin < matters < 1."
+            )
+        if not 0 <= self.screen_above < self.matters:
+            raise ValueError(
+                f"The gate's screen_above is {self.screen_above!r}; it must be 0 or more, below matters "
+                f"{self.matters!r}."
             )
         if not self.far > 0 or not self.far_spreads >= 1:
             raise ValueError(
                 f"The gate's far {self.far!r} and far_spreads {self.far_spreads!r} must be above 0 and at least 1."
             )
-        if self.first_look is not None and (not isinstance(self.first_look, int) or self.first_look < 3):
-            raise ValueError(f"The gate's first_look is {self.first_look!r}; it must be 3 or more, or null.")
-        if not isinstance(self.screen_pairs, int) or not 3 <= self.screen_pairs <= MOST_PAIRS:
-            raise ValueError(f"The gate's screen_pairs is {self.screen_pairs!r}; it must be 3 to {MOST_PAIRS}.")
+
+    def _check_looks(self) -> None:
+        if self.first_look is not None and (not isinstance(self.first_look, int) or self.first_look < FEWEST_LOOK):
+            raise ValueError(
+                f"The gate's first_look is {self.first_look!r}; it must be {FEWEST_LOOK} or more, or null."
+            )
+        if not isinstance(self.screen_pairs, int) or not FEWEST_LOOK <= self.screen_pairs <= MOST_PAIRS:
+            raise ValueError(
+                f"The gate's screen_pairs is {self.screen_pairs!r}; it must be {FEWEST_LOOK} to {MOST_PAIRS}."
+            )
         looks = self.confirm_looks
         rise = list(looks) == sorted({look for look in looks if isinstance(look, int)})
-        if not looks or not rise or not 5 <= looks[0] <= looks[-1] <= MOST_PAIRS:
-            raise ValueError(f"The gate's confirm_looks {looks!r} must rise, from 5 or more to at most {MOST_PAIRS}.")
+        if not looks or not rise or not FEWEST_LOOK <= looks[0] <= looks[-1] <= MOST_PAIRS:
+            raise ValueError(
+                f"The gate's confirm_looks {looks!r} must rise, from {FEWEST_LOOK} or more to at most {MOST_PAIRS}."
+            )
         shares = self.look_shares
         if len(shares) != len(looks) or not math.isclose(sum(shares), 1) or min(shares) <= 0:
             raise ValueError(f"The gate's look_shares {shares!r} must be positive and add up to 1, one for each look.")
-        if self.clock not in get_args(ClockChoice) or self.undecided not in ("pass", "fail"):
-            raise ValueError(f"The gate's clock {self.clock!r} or undecided {self.undecided!r} is not known.")
 
     @property
     def log_margin(self) -> float:
         return math.log1p(self.margin)
+
+    @property
+    def log_screen_above(self) -> float:
+        return math.log1p(self.screen_above)
 
     @property
     def log_matters(self) -> float:
@@ -106,9 +143,14 @@ class Rules:
         return self.alpha * self.first_share if self.has_first_look else 0.0
 
     @property
+    def second_level(self) -> float:
+        """Of the look at the end of stage 1, over all cases."""
+        return self.alpha * self.second_share
+
+    @property
     def stage_two_alpha(self) -> float:
         """What the looks of stage 2 share."""
-        return self.alpha * (1 - self.suite_share) - self.first_level
+        return self.alpha * (1 - self.suite_share) - self.first_level - self.second_level
 
     @property
     def screen_clearing_level(self) -> float:
@@ -124,7 +166,8 @@ class Rules:
 
 def rules_from_settings(settings: Json) -> Rules:
     """The rules of a run; settings of other names belong to the engine. Raises ValueError for invalid values."""
-    known: Json = {"first_look": None}  # of older samples, whose cases were all measured to the end of stage 1
+    # Of older samples: nothing was decided in stage 1, and cases were suspected however small their estimate.
+    known: Json = {"first_look": None, "second_share": 0.0, "screen_above": 0.0}
     known |= {field.name: settings[field.name] for field in fields(Rules) if field.name in settings}
     known = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
     try:

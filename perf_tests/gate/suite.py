@@ -8,8 +8,8 @@ from scipy import stats
 
 from perf_tests.gate.course import Course, Screening, looks_due
 from perf_tests.gate.decisions import FEWEST_CASES_OF_A_SUITE, SIGN_FLIP_ALLOWANCE, suite_shift
+from perf_tests.gate.early_looks import detectable_early
 from perf_tests.gate.events import Sentinel
-from perf_tests.gate.first_look import far_slowdown
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import GateSamples
 from perf_tests.gate.statistics import FEWEST_PAIRS, Floats
@@ -84,10 +84,12 @@ def detectable_in(samples: GateSamples, course: Course, rules: Rules) -> float |
     spread, dof = math.sqrt(float(np.median(known))), float(np.nanmedian(found.dof))
     if samples.end == "finished":
         return detectable_slowdown(spread, len(known), rules, dof)
+    early = detectable_early(spread, len(known), len(samples.pairs(1)), rules, dof)
+    smallest = [] if early is None else [math.expm1(early)]
     due = looks_due(samples, rules)
     if due and 0.5 ** due[-1][0] <= SIGN_FLIP_ALLOWANCE * rules.alpha * due[-1][1]:
-        return detectable_slowdown(spread, len(known), rules, dof, due[-1])
-    return None if not course.screening.far_slower_by else math.expm1(far_slowdown(spread, rules))
+        smallest.append(detectable_slowdown(spread, len(known), rules, dof, due[-1]))
+    return min(smallest) if smallest else None
 
 
 def detectable_slowdown(
@@ -115,7 +117,7 @@ def detectable_slowdown(
 def _passes(log_ratio: float, pair_spread: float, rules: Rules, dof: float) -> float:
     """The probability that stage 1 suspects a case, or finds it too noisy to clear."""
     error = pair_spread / math.sqrt(rules.screen_pairs)
-    suspected = float(stats.t.isf(rules.screen_level, dof)) * error
+    suspected = max(float(stats.t.isf(rules.screen_level, dof)) * error, rules.log_screen_above)
     too_noisy = rules.log_matters - float(stats.t.isf(rules.screen_clearing_level, dof)) * error
     return float(stats.norm.cdf((log_ratio - min(suspected, too_noisy)) / error))
 

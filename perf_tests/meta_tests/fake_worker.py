@@ -1,9 +1,10 @@
 """A worker without torch, put in the place of `perf_tests/paired/worker.py` in the trees of a test.
 
 `behaviour.json` at the top of its tree says what it does: its cases, how long a round or a sentinel takes, how much
-that scatters, and by case what it gets wrong.
+that scatters and how many times as long each is as the last, and by case what it gets wrong.
 """
 
+import itertools
 import json
 import os
 import random
@@ -14,6 +15,7 @@ from typing import Any
 
 BEHAVIOUR = json.loads((Path.cwd() / "behaviour.json").read_text())
 ROUND_SECONDS = BEHAVIOUR.get("round_seconds", 0.001)
+TIMED = itertools.count()
 
 
 def send(message: dict[str, Any]) -> None:
@@ -90,7 +92,8 @@ def early_end(case: str, fault: str | None) -> dict[str, Any] | None:
 
 
 def scattered(seconds: float) -> float:
-    return seconds * random.lognormvariate(0, BEHAVIOUR.get("scatter", 0.0))
+    growth = BEHAVIOUR.get("growth", 1.0) ** next(TIMED)
+    return seconds * growth * random.lognormvariate(0, BEHAVIOUR.get("scatter", 0.0))
 
 
 def leave_with_the_other() -> None:

@@ -201,7 +201,7 @@ def test_every_rule_is_applied_to_the_very_rounds_of_a_run(tmp_path: Path) -> No
 
 def test_two_launches_apart_are_of_two_launch_pairs() -> None:
     """What the machine did to one launch pair, and the turns cancel, is a slowdown in a comparison across pairs."""
-    samples = gate_run([SimulatedCase(case.id) for case in CASES], Rules(first_look=None), seed=0)
+    samples = gate_run([SimulatedCase(case.id) for case in CASES], Rules(first_look=None, second_share=0.0), seed=0)
     last = samples.pairs(1)[-1]
     samples.measurements = [
         line if line.pair != last else replace(line, base_seconds=2 * line.base_seconds,

@@ -84,13 +84,13 @@ def verdicts(run: GateRun) -> set[Verdict]:
 
 
 def test_a_slower_head_is_confirmed_on_fresh_launch_pairs_and_fails(project: Path) -> None:
-    run = gated(project, {}, {"round_seconds": 0.11})
+    run = gated(project, {}, {"round_seconds": 0.102})
     assert run.header["settings"]["layout_seed"] >= 0
     assert verdicts(run) == {Verdict.SLOWER}
     assert result_of(run).exit_code == 1
     assert result_of(run).pairs in ((3, 5), (3, 8))
     effects = [row.effect.effect for row in result_of(run).cases if row.effect]
-    assert effects == pytest.approx([0.1] * 3, abs=0.01)
+    assert effects == pytest.approx([0.02] * 3, abs=0.002)
 
 
 def test_a_run_whose_sentinels_moved_is_measured_again_and_then_refused(project: Path) -> None:

@@ -35,6 +35,13 @@ def test_a_case_that_hides_what_matters_behind_its_noise_goes_on() -> None:
     assert not screened.slower_suspects.any()
 
 
+def test_an_estimate_that_may_not_be_called_slower_makes_no_suspect_however_little_launches_scatter() -> None:
+    means = [0.8 * RULES.log_screen_above, 1.2 * RULES.log_screen_above]
+    screened = decisions.screen_values(values_about(means, 0.001, 6), RULES)
+    assert (screened.estimate.slower_p_values(0.0) < RULES.screen_level).all()
+    assert screened.candidates.tolist() == [False, True]
+
+
 def test_a_case_without_values_goes_nowhere() -> None:
     values = values_about([0.0, 0.0, 0.0, 0.0], 0.06, 6)
     values[0] = np.nan
@@ -63,16 +70,16 @@ def rejected_of_ten(values: Floats, level: float) -> int:
     return int(decisions.rejected_values(values, found, all_cases, ~all_cases, all_cases, level, RULES).sum())
 
 
-def test_many_large_slowdowns_are_found_at_the_first_look() -> None:
-    pairs = RULES.confirm_looks[0]
+def test_many_large_slowdowns_are_found_at_the_second_look() -> None:
+    pairs = RULES.confirm_looks[1]
     level = 1.2 * 0.5**pairs
     assert 0.5**pairs / decisions.SIGN_FLIP_ALLOWANCE > level / 10, "the exact test alone would hold them all up"
     assert rejected_of_ten(values_about([0.3] * 10, 0.01, pairs), level) == 10
 
 
 def test_one_pair_that_shows_less_than_what_matters_puts_many_slowdowns_off() -> None:
-    values = values_about([0.3] * 10, 0.01, RULES.confirm_looks[0])
-    level = 1.2 * 0.5 ** RULES.confirm_looks[0]
+    values = values_about([0.3] * 10, 0.01, RULES.confirm_looks[1])
+    level = 1.2 * 0.5 ** RULES.confirm_looks[1]
     values[:, 0] = 0.9 * RULES.log_matters
     assert rejected_of_ten(values, level) == 0
     values[:, 0] = 1.1 * RULES.log_matters
@@ -108,13 +115,15 @@ def spent(cases: list[SimulatedCase], rules: Rules) -> float:
     return sum(look.level for look in course_of(gate_run(cases, rules, 1), rules).looks)
 
 
-def test_the_looks_spend_alpha_less_the_parts_of_the_suite_and_of_the_first_look() -> None:
+LEFT = 1 - RULES.suite_share - RULES.first_share - RULES.second_share
+
+
+def test_the_looks_spend_alpha_less_the_parts_of_the_suite_and_of_the_early_looks() -> None:
     cases = [SimulatedCase(f"case {place}", pair_spread=0.2) for place in range(6)]
-    assert spent(cases, RULES) == pytest.approx(RULES.alpha * (1 - RULES.suite_share - RULES.first_share))
+    assert spent(cases, RULES) == pytest.approx(RULES.alpha * LEFT)
 
 
 def test_where_cpu_time_decides_wall_time_has_its_own_part() -> None:
     rules = replace(RULES, clock="cpu")
     cases = [SimulatedCase(f"case {place}", pair_spread=0.2, cpu_pair_spread=0.2) for place in range(6)]
-    left = 1 - rules.suite_share - rules.first_share
-    assert spent(cases, rules) == pytest.approx(rules.alpha * left * (1 - rules.guard_share))
+    assert spent(cases, rules) == pytest.approx(rules.alpha * LEFT * (1 - rules.guard_share))

@@ -179,7 +179,7 @@ def test_a_run_that_ended_early_says_what_its_own_pairs_could_detect(samples: Ga
     assert result.detectable is not None
     assert early.detectable > 1.1 * result.detectable
     assert too_early.detectable is not None
-    assert too_early.detectable > RULES.far, "its first look alone could call anything SLOWER"
+    assert too_early.detectable > RULES.matters, "its early looks alone could call anything SLOWER"
     without_look = conclude(replace(kept, measurements=samples.measurements[:24]), RULES)
     assert without_look.detectable is None
     lines = report_lines(without_look, samples.header, RULES)

@@ -9,7 +9,6 @@ from scipy import stats
 
 from perf_tests.gate.course import course_of
 from perf_tests.gate.decisions import confirm_values, confirmed_so_far, screen_values, stage_two_estimate
-from perf_tests.gate.first_look import far_slower
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.statistics import Floats
 from perf_tests.gate.suite import POWER_OF_DETECTION, detectable_slowdown
@@ -17,7 +16,7 @@ from perf_tests.proofs import gate_simulation
 from perf_tests.proofs.gate_simulation import CASES, coverage, null_p_values, planted, unchanged_runs
 from perf_tests.proofs.peer_rules import PEERS
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
-from perf_tests.proofs.simulated_suites import Machine, judged_suites, unit_pair_values
+from perf_tests.proofs.simulated_suites import Machine, judged_suites, looked_early, unit_pair_values
 
 RULES = Rules()
 IMPROBABLE = 1e-4
@@ -125,14 +124,14 @@ def test_a_whole_run_is_judged_as_its_pair_values_are() -> None:
     cases.append(SimulatedCase("far slower", slowdown=0.5, pair_spread=0.01))
     for seed in range(5):
         course = course_of(gate_run(cases, RULES, seed), RULES)
-        first = far_slower(course.screening.values[:, : RULES.first_look], RULES.first_level, RULES)
-        screened = screen_values(course.screening.values, RULES, first)
-        state = confirmed_so_far(screened, first)
+        values, slower = looked_early(course.screening.values, RULES)
+        screened = screen_values(values, RULES, slower)
+        state = confirmed_so_far(screened, slower)
         for look in course.looks:
             level = RULES.stage_two_alpha * RULES.look_shares[look.number - 1]
             is_last = look.pairs == RULES.confirm_looks[-1]
-            values = course.by_clock["wall"][:, : look.pairs]
-            state = confirm_values(values, screened, state, level, RULES, is_last)
+            fresh = course.by_clock["wall"][:, : look.pairs]
+            state = confirm_values(fresh, screened, state, level, RULES, is_last)
         assert state.slower.tolist() == course.confirmed.slower.tolist()
         assert state.cleared.tolist() == course.confirmed.cleared.tolist()
 
@@ -146,11 +145,12 @@ def test_a_batch_of_suites_is_judged_as_each_alone() -> None:
 
 
 def test_launch_pairs_are_counted_for_who_is_launched() -> None:
-    truth = np.array([0.0] * 9 + [0.1, math.log(2)])
+    truth = np.array([0.0] * 9 + [0.03, 0.1, math.log(2)])
     run = judged_suites(np.random.default_rng(10), Machine(0.01), truth, RULES, 20)
-    assert set(run.pairs[:, -2]) == {RULES.screen_pairs + RULES.confirm_looks[0]}
+    assert set(run.pairs[:, -3]) == {RULES.screen_pairs + RULES.confirm_looks[1]}
+    assert set(run.pairs[:, -2]) == {RULES.screen_pairs}
     assert set(run.pairs[:, -1]) == {RULES.first_look}
-    assert run.pairs[:, :-2].mean() < RULES.screen_pairs + 2
+    assert run.pairs[:, :-3].mean() < RULES.screen_pairs + 2
 
 
 @pytest.mark.parametrize("name", PEERS)

@@ -16,9 +16,7 @@ from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import GateSamples, SamplesFile, read_samples
 from perf_tests.own.repository import Repository
 from perf_tests.paired import measuring as measuring_module
-from perf_tests.paired.draws import (
-    quadruple_count,
-)
+from perf_tests.paired.draws import FEWEST_QUADRUPLES, LONG_QUADRUPLE_SECONDS, quadruple_count
 from perf_tests.paired.measuring import PRIMED_BELOW_SECONDS, SETTLING_QUADRUPLES, Measuring, UnmeasurableError, turns
 from perf_tests.paired.trees import Trees
 from perf_tests.records.record import Json
@@ -300,3 +298,14 @@ def test_the_first_quadruples_of_short_rounds_are_thrown_away_and_count_as_time_
     assert set(orders) == {quadruple_count(1, rounds * round_seconds)}
     of_sentinels = 3 * len(measuring_module.SENTINELS) * len(CASES)
     assert sum(map(len, worked)) - of_sentinels == sum(3 * (count + thrown_away) for count in orders)
+
+
+@pytest.mark.parametrize("growth, quadruples", [(1.0, 1), (1.1, FEWEST_QUADRUPLES)], ids=["calm", "disturbed"])
+def test_a_long_round_that_is_disturbed_is_measured_as_often_as_shorter_ones(
+    tmp_path: Path, growth: float, quadruples: int
+) -> None:
+    long = {"round_seconds": LONG_QUADRUPLE_SECONDS / 4}
+    lines = measured(tmp_path, long, {**long, "growth": growth}, pairs=2).measurements
+    assert {len(line.orders) for line in lines} == {quadruples}
+    assert {line.orders[0] for line in lines} == {"ABBA", "BAAB"}
+    assert all(line.head_seconds.shape == (quadruples, 2) for line in lines)

@@ -38,6 +38,7 @@ from perf_tests.meta_tests.documents import (
     page,
     section,
 )
+from perf_tests.paired.draws import DISTURBED, FEWEST_QUADRUPLES, LONG_QUADRUPLE_SECONDS
 from perf_tests.proofs import (
     against_llama,
     audit_score,
@@ -182,10 +183,14 @@ def test_the_gate_is_described_with_its_own_numbers() -> None:
     assert "first stage of six pairs" in page("gate")
     assert (Rules().first_look, Rules().far, Rules().far_spreads, Rules().matters) == (3, 0.15, 10, 0.03)
     said = " ".join(page("gate").split())
-    assert "A first look after three pairs" in said
+    assert "A first look after three pairs names" in said
     assert "more than 15 % in each of the three, by ten times what launch pairs scatter by" in said
-    assert FEWEST_ROUNDS == 2
-    assert "Long rounds are warm after two" in said
+    assert "more than 3 % in each of the six" in said
+    assert Rules().confirm_looks[0] == 3
+    assert "Three fresh pairs clear most" in said
+    assert (FEWEST_ROUNDS, LONG_QUADRUPLE_SECONDS / 4, DISTURBED, FEWEST_QUADRUPLES) == (2, 0.25, 0.05, 4)
+    assert "Rounds of a quarter of a second and more are warm after two" in said
+    assert "differ by more than 5 %, the machine was disturbed, and they get four" in said
     (limit,) = re.findall(r"--gate-minutes .*\(default: (\d+)\)", page("options"))
     assert f"`--gate-minutes` ({limit})" in README
 

@@ -1,5 +1,6 @@
 """Every random choice of a launch pair, a pure function of the run's seed, so that a run's layout can be repeated."""
 
+import math
 import random
 import string
 from collections.abc import Iterable, Sequence
@@ -17,7 +18,11 @@ Stage 1 only selects, and most of its time goes into cases that do not differ. S
 launch costs more than the rounds.
 """
 LONG_QUADRUPLE_SECONDS = 1.0
-"""A quadruple this long is the only one of its case in stage 1, in a drawn order: another launch says more."""
+"""A quadruple this long is the only one of its case in a launch, in a drawn order, where nothing disturbs it: another
+launch says more."""
+DISTURBED = 0.05
+"""A log ratio: in a calm quadruple two rounds of one side differ by less. A case whose long quadruple is disturbed gets
+the fewest that others get, whose centre withstands one wild value. That favours no side: the two are not compared."""
 
 _NAME_LENGTH = 12
 _MOST_PADDING_BYTES = 4096
@@ -33,6 +38,7 @@ class Draw:
     """Length of an unused environment variable, which moves the stack by as much on both sides."""
     hash_seed: int
     head_starts_first: bool
+    """In one of two pairs in a row, so that what favours the side that starts first favours neither in all of a few."""
 
 
 def draw_pair(seed: int, pair: int) -> Draw:
@@ -48,7 +54,7 @@ def draw_pair(seed: int, pair: int) -> Draw:
         head_name=head_name,
         padding_bytes=choose.randrange(_MOST_PADDING_BYTES),
         hash_seed=choose.randrange(1 << 32),
-        head_starts_first=choose.random() < 0.5,
+        head_starts_first=(random.Random(f"{seed} {pair // 2} starts").random() < 0.5) != bool(pair % 2),
     )
 
 
@@ -79,7 +85,12 @@ def quadruple_count(stage: int, quadruple_seconds: float) -> int:
     Even, so that the cost of a change of turns cancels between the two orders; of a long one, where it is small, it
     cancels between the pairs.
     """
-    if stage == 1 and quadruple_seconds >= LONG_QUADRUPLE_SECONDS:
+    if quadruple_seconds >= LONG_QUADRUPLE_SECONDS:
         return 1
     wanted = 2 * round(QUADRUPLES_SECONDS[stage] / quadruple_seconds / 2)
     return max(FEWEST_QUADRUPLES, min(MOST_QUADRUPLES, wanted))
+
+
+def is_disturbed(seconds: Iterable[Sequence[float]]) -> bool:
+    """Whether the rounds of a quadruple, those of each side apart, differ by more than calm ones do."""
+    return any(math.log(max(of_side) / min(of_side)) > DISTURBED for of_side in seconds)

@@ -1,4 +1,6 @@
-"""The gate's cost on unchanged code: the time of the first stage, and how many benchmarks it clears.
+"""The gate's cost on unchanged code: how long it screens, and how many benchmarks that clears.
+
+Screening is stage 1 and the first look of stage 2, which clears what stage 1 suspects by chance.
 
 A suite of twenty benchmarks of some tens of milliseconds with the same code on both sides, by the shipped command line;
 raw samples, with the seconds of each launch pair, are kept and add up, as in `gate_false_alarms`.
@@ -12,16 +14,16 @@ import numpy as np
 
 from perf_tests.gate.course import course_of
 from perf_tests.gate.events import PairTime
-from perf_tests.gate.rules import rules_from_settings
+from perf_tests.gate.rules import Rules, rules_from_settings
 from perf_tests.gate.statistics import FEWEST_PAIRS
 from perf_tests.proofs.gate_false_alarms import NO_OP_CHANGES
-from perf_tests.proofs.gate_simulation import CLAIMED_CLEARED, CLAIMED_SPREAD
+from perf_tests.proofs.gate_simulation import CALM_SPREAD, CLAIMED_CLEARED
 from perf_tests.proofs.gate_trials import Plan, Trial, finished_trials, proof_arguments, prove
 from perf_tests.proofs.share import Share
 from perf_tests.proofs.verdict import conclude
 from perf_tests.views.screens.lines import duration
 
-LIMIT_SECONDS = 300.0
+LIMIT_SECONDS = 180.0
 FEWEST_BENCHMARKS = 20
 
 SUITE = (
@@ -43,16 +45,16 @@ def conclude_from(trials: list[Trial]) -> int:
     valid = [trial for trial in trials if trial.says_something]
     if not valid:
         return 2
-    calm = [trial for trial in valid if trial.pair_spread <= CLAIMED_SPREAD]
+    calm = [trial for trial in valid if trial.pair_spread <= CALM_SPREAD]
     if not calm:
-        print(f"in no run did a launch pair scatter by {CLAIMED_SPREAD:.0%} or less, where the claim is made.")
+        print(f"in no run did a launch pair scatter by {CALM_SPREAD:.0%} or less, where the claim is made.")
         return 2
     cleared, cases = sum(map(cleared_in, calm)), sum(len(trial.result.cases) for trial in calm)
     claim = (
         f"{FEWEST_BENCHMARKS} unchanged benchmarks are screened in less than {LIMIT_SECONDS / 60:.0f} minutes, and "
-        f"{CLAIMED_CLEARED:.0%} of them cleared where launch pairs scatter by at most {CLAIMED_SPREAD:.0%}"
+        f"{CLAIMED_CLEARED:.0%} of them cleared where launch pairs scatter by at most {CALM_SPREAD:.0%}"
     )
-    print(f"cleared where launch pairs scatter by at most {CLAIMED_SPREAD:.0%}: {Share(cleared, cases)}")
+    print(f"cleared where launch pairs scatter by at most {CALM_SPREAD:.0%}: {Share(cleared, cases)}")
     in_time = all(screening_seconds(trial) < LIMIT_SECONDS for trial in valid)
     whole = all(len(trial.result.cases) >= FEWEST_BENCHMARKS for trial in valid)
     return conclude(claim, in_time and whole and cleared >= CLAIMED_CLEARED * cases)
@@ -70,24 +72,36 @@ def in_words(trial: Trial) -> str:
     seconds = [row.base_seconds for row in trial.result.cases if row.base_seconds is not None]
     return (
         f"{len(trial.result.cases)} benchmarks, {duration(min(seconds))} to {duration(max(seconds))}, median "
-        f"{duration(median(seconds))}: {trial.result.pairs[0]} launch pairs in {screening_seconds(trial):.0f} s, "
+        f"{duration(median(seconds))}: {len(_screening(trial))} launch pairs in {screening_seconds(trial):.0f} s, "
         f"{cleared_in(trial)} cleared; launch pairs scatter by {trial.pair_spread:.1%}"
     )
 
 
 def screening_seconds(trial: Trial) -> float:
-    """Of stage 1."""
+    return sum(time.seconds for time in _screening(trial))
+
+
+def _screening(trial: Trial) -> list[PairTime]:
+    """The launch pairs of stage 1, and of stage 2 those up to its first look."""
     assert trial.samples is not None
-    return sum(time.seconds for time in trial.samples.of(PairTime) if time.stage == 1)
+    times = trial.samples.of(PairTime)
+    stage_one, fresh = ([time for time in times if time.stage == stage] for stage in (1, 2))
+    return stage_one + fresh[: _rules(trial).confirm_looks[0]]
 
 
 def cleared_in(trial: Trial) -> int:
-    """Benchmarks called OK after stage 1."""
+    """Benchmarks called OK in screening."""
     assert trial.samples is not None
-    course = course_of(trial.samples, rules_from_settings(trial.samples.header["settings"]))
-    screened = course.screening.screened
-    clear = ~screened.candidates & ~course.confirmed.slower
-    return int(np.sum(clear & (screened.estimate.count >= FEWEST_PAIRS)))
+    course = course_of(trial.samples, _rules(trial))
+    still = course.looks[0].undecided if course.looks else course.screening.candidates
+    measured = course.screening.screened.estimate.count >= FEWEST_PAIRS
+    is_open = np.asarray([case in still for case in course.screening.cases])
+    return int(np.sum(measured & ~is_open & ~course.confirmed.slower))
+
+
+def _rules(trial: Trial) -> Rules:
+    assert trial.samples is not None
+    return rules_from_settings(trial.samples.header["settings"])
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from perf_tests.gate.clock import decide_clock, pair_values
-from perf_tests.gate.first_look import far_slower, spreads_slower
+from perf_tests.gate.early_looks import EarlyLook, early_looks, spreads_slower
 from perf_tests.gate.rules import Clock, Rules
 from perf_tests.gate.samples import GateSamples, read_samples
 from perf_tests.gate.statistics import Flags, Floats, estimate, fit_prior, moderated, robust_spread
@@ -46,7 +46,7 @@ def main() -> int:
         return 2
     draw = np.random.default_rng(arguments.seed)
     print(f"{len(values)} launch pairs of {len(cases)} cases in {len(runs)} runs, {clock} time, seed {arguments.seed}")
-    holds = prints_first_looks(runs, clock)
+    holds = prints_early_looks(runs, clock)
     holds &= prints_false_alarms(draw, values, arguments.suites)
     prints_power(draw, cases, values, arguments.trials)
     holds &= prints_coverage(values)
@@ -112,7 +112,7 @@ class Relabelled:
     alarms: Share
     """Runs that call anything SLOWER."""
     cleared: float
-    """Share of the cases cleared in stage 1."""
+    """Share of the cases cleared by the first look of stage 2."""
     pairs: float
     """Launch pairs that a case took."""
 
@@ -121,35 +121,38 @@ def relabelled(draw: np.random.Generator, values: Floats, suites: int) -> Relabe
     """`suites` runs of unchanged code."""
     runs = [relabelled_runs(draw, values, size, np.zeros((size, values.shape[1]))) for size in portions(suites)]
     alarms = Share(sum(int(run.false_alarms.sum()) for run in runs), suites)
-    cleared = float(np.mean([1 - run.screened.candidates.mean() for run in runs]))
+    cleared = float(np.mean([run.is_cleared_soon(RULES).mean() for run in runs]))
     pairs = float(np.mean([run.pairs.mean() for run in runs]))
     return Relabelled(alarms, cleared, pairs)
 
 
-def prints_first_looks(runs: Sequence[GateSamples], clock: Clock) -> bool:
-    """Whether no first look at recorded launches in a row calls anything far slower, whichever side is head."""
-    called, spreads = first_looks(runs, clock)
-    print(
-        f"first looks at {RULES.first_look} launch pairs in a row, either side as head: {sum(called)} of {len(called)} "
-        f"call a case far slower; the rate is below {Share(sum(called), len(called)).upper_limit:.1%} at 95%"
-    )
-    print(
-        f"cases above {RULES.far:.0%} in every pair of such a look: {len(spreads)}, slower by at most "
-        f"{max(spreads, default=0):.1f} spreads of the {RULES.far_spreads:.0f} needed"
-    )
-    return not any(called)
+def prints_early_looks(runs: Sequence[GateSamples], clock: Clock) -> bool:
+    """Whether no early look at recorded launches in a row calls anything slower, whichever side is head."""
+    holds = True
+    for look in early_looks(RULES):
+        called, spreads = looks_taken(runs, clock, look)
+        share = Share(sum(called), len(called))
+        print(
+            f"looks at {look.pairs} launch pairs in a row, either side as head: {share.count} of {share.of} call a "
+            f"case slower; the rate is below {share.upper_limit:.1%} at 95%"
+        )
+        print(
+            f"cases above {np.expm1(look.above):.0%} in every pair of such a look: {len(spreads)}, slower by at most "
+            f"{max(spreads, default=0):.1f} spreads"
+        )
+        holds &= not any(called)
+    return holds
 
 
-def first_looks(runs: Sequence[GateSamples], clock: Clock) -> tuple[list[bool], list[float]]:
-    """Which looks call anything far slower, and how many spreads the cases above the limit in every pair are slower."""
-    size = RULES.first_look or 0
+def looks_taken(runs: Sequence[GateSamples], clock: Clock, look: EarlyLook) -> tuple[list[bool], list[float]]:
+    """Which looks call anything slower, and how many spreads the cases above the limit in every pair are slower."""
     called, spreads = [], []
     for run in runs:
         values = pair_values(run, 1, run.pairs(1), clock)
-        for start in range(0, values.shape[1] - size + 1, size):
-            for taken in (values[:, start : start + size], -values[:, start : start + size]):
-                called.append(bool(far_slower(taken, RULES.first_level, RULES).any()))
-                spreads += spreads_slower(taken)[np.all(taken > RULES.log_far, axis=1)].tolist()
+        for start in range(0, values.shape[1] - look.pairs + 1, look.pairs):
+            for taken in (values[:, start : start + look.pairs], -values[:, start : start + look.pairs]):
+                called.append(bool(look.calls(taken, RULES).any()))
+                spreads += spreads_slower(taken)[np.all(taken > look.above, axis=1)].tolist()
     return called, spreads
 
 
@@ -157,7 +160,7 @@ def prints_false_alarms(draw: np.random.Generator, values: Floats, suites: int) 
     """Whether the upper limit of the family-wise rate is at most alpha."""
     found = relabelled(draw, values, suites)
     print(
-        f"any SLOWER {found.alarms.words(2)}; {found.cleared:.1%} of the cases cleared in stage 1; "
+        f"any SLOWER {found.alarms.words(2)}; {found.cleared:.1%} of the cases cleared by the first look of stage 2; "
         f"{found.pairs:.1f} launch pairs a case"
     )
     return found.alarms.limits[1] <= RULES.alpha

@@ -12,7 +12,7 @@ import numpy as np
 
 from perf_tests.gate.decisions import Confirmed, Screened, confirm_values, confirmed_so_far, screen_values
 from perf_tests.gate.decisions import suite_shift as shift_of_values
-from perf_tests.gate.first_look import far_slower
+from perf_tests.gate.early_looks import early_looks
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.statistics import Flags, Floats
 from perf_tests.proofs.simulated_launches import log_rounds, spread_draws
@@ -50,6 +50,11 @@ class JudgedSuites:
     pairs: Floats
     estimates: Floats
     """What would be reported as the effect of a case: a log ratio from the launches that decided."""
+
+    def is_cleared_soon(self, rules: Rules) -> Flags:
+        """Which cases are OK by the first look of stage 2, (suites, cases)."""
+        soon = self.pairs <= rules.screen_pairs + rules.confirm_looks[0]
+        return ~self.confirmed.slower & (~self.screened.candidates | (self.confirmed.cleared & soon))
 
     @property
     def false_alarms(self) -> Flags:
@@ -110,10 +115,10 @@ def pair_values_of_stages(
 
 def judged(first: Floats, second_of: Callable[[Flags], Floats], rules: Rules) -> JudgedSuites:
     """Whole runs out of pair values of stage 1, (suites, cases, pairs), and of stage 2 for the cases it wants."""
-    first, far = looked_first(first, rules)
-    screened = screen_values(first, rules, far)
+    first, slower = looked_early(first, rules)
+    screened = screen_values(first, rules, slower)
     second = second_of(screened.candidates)
-    state = confirmed_so_far(screened, far)
+    state = confirmed_so_far(screened, slower)
     used = np.where(screened.candidates, rules.confirm_looks[-1], 0)
     for pairs, share in zip(rules.confirm_looks, rules.look_shares, strict=True):
         level = rules.stage_two_alpha * share
@@ -129,13 +134,14 @@ def judged(first: Floats, second_of: Callable[[Flags], Floats], rules: Rules) ->
     return JudgedSuites(screened, state, shift < rules.alpha * rules.suite_share, pairs, estimates)
 
 
-def looked_first(first: Floats, rules: Rules) -> tuple[Floats, Flags | None]:
-    """The values of stage 1 that a run measures, NaN where its first look has called a case far slower; these."""
-    if not rules.has_first_look or rules.first_look is None:
-        return first, None
-    far = far_slower(first[..., : rules.first_look], rules.first_level, rules)
-    is_later = np.arange(first.shape[-1]) >= rules.first_look
-    return np.where(far[..., None] & is_later, np.nan, first), far
+def looked_early(first: Floats, rules: Rules) -> tuple[Floats, Flags]:
+    """The values of stage 1 that a run measures, NaN where its looks have called a case slower before; these."""
+    slower = np.zeros(first.shape[:-1], dtype=bool)
+    for look in early_looks(rules):
+        slower |= look.calls(first[..., : look.pairs], rules)
+        is_later = np.arange(first.shape[-1]) >= look.pairs
+        first = np.where(slower[..., None] & is_later, np.nan, first)
+    return first, slower
 
 
 def _pair_values(

@@ -1,4 +1,4 @@
-"""The first look of the gate: what three launch pairs may decide, and what they may not."""
+"""The early looks of the gate: what three and six launch pairs may decide, and what they may not."""
 
 import math
 from dataclasses import replace
@@ -8,20 +8,21 @@ import pytest
 
 from perf_tests.gate.conclusion import conclude, next_step
 from perf_tests.gate.course import course_of
+from perf_tests.gate.early_looks import EarlyLook, detectable_early, early_looks
 from perf_tests.gate.events import End
-from perf_tests.gate.first_look import far_slowdown, far_slower
 from perf_tests.gate.rules import Rules, rules_from_settings
 from perf_tests.gate.verdicts import Verdict
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
 
 RULES = Rules()
+FIRST, SECOND = early_looks(RULES)
 QUIET = [SimulatedCase(f"quiet {place}", pair_spread=0.005) for place in range(8)]
 FAR = SimulatedCase("far", slowdown=0.9, pair_spread=0.01)
 
 
-def values(far: tuple[float, float, float], spread: float = 0.01) -> np.ndarray:
+def values(far: tuple[float, ...], spread: float = 0.01) -> np.ndarray:
     """Pair values of one case with these, and of nine unchanged ones."""
-    quiet = spread * np.random.default_rng(1).normal(size=(9, 3))
+    quiet = spread * np.random.default_rng(1).normal(size=(9, len(far)))
     return np.vstack([np.log1p(far), quiet])
 
 
@@ -40,11 +41,41 @@ def test_a_slowdown_far_beyond_the_scatter_is_named_after_three_pairs() -> None:
     ids=["one pair below the limit", "within what the run scatters by", "within its own scatter"],
 )
 def test_less_is_left_to_fresh_launches(far: tuple[float, float, float], spread: float) -> None:
-    assert not far_slower(values(far, spread), RULES.first_level, RULES).any()
+    assert not FIRST.calls(values(far, spread), RULES).any()
 
 
 def test_a_case_that_one_pair_lacks_is_not_decided_so_early() -> None:
-    assert not far_slower(values((0.9, math.nan, 0.9)), RULES.first_level, RULES)[0]
+    for look in (FIRST, SECOND):
+        assert not look.calls(values((0.9, math.nan, *((look.pairs - 2) * [0.9]))), RULES)[0]
+
+
+PLAIN = (0.08, 0.1, 0.09, 0.11, 0.1, 0.09)
+
+
+@pytest.mark.parametrize(
+    ("head", "spread", "is_called"),
+    [
+        (PLAIN, 0.01, True),
+        ((*PLAIN[:5], 0.02), 0.01, False),
+        (PLAIN, 0.15, False),
+        ((0.04, 0.9, 0.04, 0.9, 0.04, 0.9), 0.01, False),
+    ],
+    ids=["plain", "one pair below what matters", "within what the run scatters by", "within its own scatter"],
+)
+def test_the_end_of_stage_one_names_what_each_pair_shows_plainly(
+    head: tuple[float, ...], spread: float, is_called: bool
+) -> None:
+    assert SECOND.calls(values(head, spread), RULES).tolist() == [is_called] + 9 * [False]
+
+
+def test_what_is_plainly_slower_needs_no_fresh_launches() -> None:
+    plain = SimulatedCase("plain", slowdown=0.1, pair_spread=0.005)
+    samples = gate_run([*QUIET, plain], RULES, seed=1)
+    row = conclude(samples, RULES).cases[-1]
+    assert row.effect is not None
+    assert (row.verdict, row.effect.pairs) == (Verdict.SLOWER, RULES.screen_pairs)
+    assert row.effect.low > RULES.margin
+    assert not any(m.case == "plain" for m in samples.measurements if m.stage == 2)
 
 
 def test_what_is_far_slower_is_measured_no_further() -> None:
@@ -60,13 +91,14 @@ def test_a_run_whose_cases_are_all_decided_early_is_finished() -> None:
     assert next_step(samples, RULES) is None
 
 
-def test_samples_without_a_first_look_are_judged_without_one() -> None:
-    samples = gate_run([*QUIET, FAR], replace(RULES, first_look=None), seed=1)
+def test_samples_without_early_looks_are_judged_without_them() -> None:
+    samples = gate_run([*QUIET, FAR], replace(RULES, first_look=None, second_share=0.0), seed=1)
     settings = dict(samples.header["settings"])
-    del settings["first_look"]
-    assert rules_from_settings(settings).first_look is None
-    assert len(samples.pairs(1)) == RULES.screen_pairs
-    assert course_of(samples, rules_from_settings(settings)).screening.far_slower_by == {}
+    del settings["first_look"], settings["second_share"]
+    rules = rules_from_settings(settings)
+    assert early_looks(rules) == []
+    assert len(samples.pairs(1)) == rules.screen_pairs
+    assert course_of(samples, rules).screening.slower_early_by == {}
 
 
 def test_a_far_slowdown_of_cpu_time_stays_one_where_wall_time_decides_later() -> None:
@@ -88,9 +120,13 @@ def test_a_run_that_ended_after_three_pairs_says_what_it_could_detect() -> None:
     assert RULES.far < detectable < 0.3
 
 
-def test_the_slowdown_that_the_first_look_detects_is_found_four_times_in_five() -> None:
+@pytest.mark.parametrize("look", [FIRST, SECOND], ids=lambda look: f"{look.pairs} pairs")
+@pytest.mark.parametrize("spread", [0.005, 0.02, 0.05])
+def test_the_slowdown_that_a_look_detects_is_found_four_times_in_five(look: EarlyLook, spread: float) -> None:
     draw = np.random.default_rng(3)
-    for spread in (0.005, 0.02, 0.05):
-        slow = far_slowdown(spread, RULES) + spread * draw.normal(size=(400, 1, 3))
-        suites = np.concatenate([slow, spread * draw.normal(size=(400, 19, 3))], axis=1)
-        assert far_slower(suites, RULES.first_level, RULES)[:, 0].mean() > 0.78
+    rules = RULES if look is FIRST else replace(RULES, first_look=None)
+    detectable = detectable_early(spread, 20, look.pairs, rules)
+    assert detectable is not None
+    slow = detectable + spread * draw.normal(size=(400, 1, look.pairs))
+    suites = np.concatenate([slow, spread * draw.normal(size=(400, 19, look.pairs))], axis=1)
+    assert 0.78 < look.calls(suites, rules)[:, 0].mean() < 0.92
