@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, replace
+from itertools import pairwise
 from typing import get_args
 
 import pytest
@@ -20,6 +21,7 @@ from perf_tests.views.screens.gate import (
     report_lines,
     verdict_sentence,
 )
+from perf_tests.views.screens.gate_counters import MOST_CASES, counter_lines
 
 RULES = Rules()
 SLOW = "perf_tests/test_forward.py::test_forward[small-ctx128-fp32-naive]"
@@ -129,7 +131,23 @@ def test_a_counter_that_fell_is_in_the_table_and_fails_nothing(samples: GateSamp
     found = conclude(replace(samples, events=[fallen, End("finished")]), RULES)
     assert not any(row.is_failure for row in found.exact)
     lines = report_lines(found, samples.header, RULES)
-    assert any(line.split()[-3:] == ["LESS", "9", "7"] for line in lines)
+    header, row = next((line.split(), after.split()) for line, after in pairwise(lines) if line.startswith("exact"))
+    assert (header[-1], row[-1]) == ("kernel_launches", "-22.22%")
+
+
+def test_what_rose_in_many_cases_is_one_sentence_and_a_row_for_each_case(samples: GateSamples) -> None:
+    cases = [*samples.cases[: MOST_CASES + 1]]
+    risen = [ExactFinding(case, "saved_bytes", 1000, 1100 + place) for place, case in enumerate(cases)]
+    risen += [ExactFinding(cases[0], "host_reads", 0, 5)]
+    found = conclude(replace(samples, events=[*risen, End("finished")]), RULES)
+    (said,) = [line for line in report_lines(found, samples.header, RULES) if line.startswith("MORE")]
+    most = f"{(100 + MOST_CASES) / 1000:.2%}"
+    assert said == (
+        f"MORE: exact counters of {len(cases)} cases rose: saved_bytes (by up to {most}), host_reads (by up to 5); "
+        "counters are exact, so any increase fails."
+    )
+    first, second = [line.split()[-2:] for line in counter_lines(found.exact)[1:3]]
+    assert (first, second) == (["+10.00%", "+5"], ["+10.10%", "-"])
 
 
 def test_options_of_the_run_are_part_of_how_to_reproduce_it(samples: GateSamples, result: GateResult) -> None:

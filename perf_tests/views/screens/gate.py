@@ -15,6 +15,7 @@ from perf_tests.gate.suite import Shift
 from perf_tests.gate.verdicts import LOST, CaseResult, Effect, ExactResult, Verdict
 from perf_tests.records.record import Json, without_nan
 from perf_tests.records.words import how_many
+from perf_tests.views.screens.gate_counters import changed, counter_lines, rise_sentences
 from perf_tests.views.screens.lines import DASH, case_name, duration, printable, table
 from perf_tests.views.tables.table import in_markdown, pipe_table
 
@@ -36,10 +37,7 @@ def report_lines(result: GateResult, header: Json, rules: Rules) -> list[str]:
     """Everything for a terminal: what fails, the table, what else is to be said, the conditions, the verdict last."""
     lines = failure_sentences(result, header, rules)
     lines += table(*verdict_table(result.cases)) if result.cases else []
-    changed = _changed(result)
-    lines += table(EXACT_HEADER, map(_exact_row, changed)) if changed else []
-    if len(result.exact) > len(changed):
-        lines += [f"{len(result.exact) - len(changed)} exact counters are the same on both sides."]
+    lines += counter_lines(result.exact)
     lines += [*_uncounted_sentences(result), *_other_sentences(result, header, rules)]
     lines += [*_condition_lines(result, header, rules), verdict_sentence(result)]
     return [printable(line) for line in lines]
@@ -72,17 +70,7 @@ def failure_sentences(result: GateResult, header: Json, rules: Rules) -> list[st
     suite, lost = result.suite, [row for row in result.cases if row.verdict in LOST.values()]
     sentences = [_suite_sentence(suite, result)] if suite is not None and suite.is_significant else []
     sentences += [_case_sentence(row, header, rules) for row in result.cases if row.verdict == Verdict.SLOWER]
-    sentences += sentences_without_figures(lost)
-    risen: dict[str, list[ExactResult]] = {}
-    for row in result.exact:
-        if row.verdict == Verdict.MORE:
-            risen.setdefault(row.id, []).append(row)
-    why = "; counters are exact, so any increase fails"
-    return sentences + [
-        f"{Verdict.MORE}: {case_name(case)}: {', '.join(map(_rise, rows))}"
-        f"{why if any(row.is_failure for row in rows) else ''}."
-        for case, rows in risen.items()
-    ]
+    return sentences + sentences_without_figures(lost) + rise_sentences(result.exact)
 
 
 def _other_sentences(result: GateResult, header: Json, rules: Rules) -> list[str]:
@@ -181,12 +169,6 @@ def _suite_sentence(suite: Shift, result: GateResult) -> str:
     )
 
 
-def _rise(row: ExactResult) -> str:
-    share = f" ({row.new / row.old - 1:+.2%})" if row.old else ""
-    accepted = "" if row.accepted is None else f" (accepted: {row.accepted})"
-    return f"{row.counter} rose from {row.old:,} to {row.new:,}{share}{accepted}"
-
-
 def _because(accepted: str | None) -> str:
     return "" if accepted is None else f"; accepted: {accepted}"
 
@@ -283,10 +265,6 @@ def _verdict(row: CaseResult | ExactResult) -> str:
     return f"{row.verdict}{' (accepted)' if row.accepted else ''}"
 
 
-def _changed(result: GateResult) -> list[ExactResult]:
-    return [row for row in result.exact if row.verdict != Verdict.SAME]
-
-
 def interval_words(effect: Effect | Shift) -> str:
     return f"{effect.low:+.1%} to {effect.high:+.1%}"
 
@@ -302,10 +280,10 @@ def markdown(result: GateResult, header: Json, rules: Rules) -> str:
     if limits:
         parts += _folded(HOW_TO_ACCEPT, _fenced(toml_entries(limits).strip().splitlines()))
     parts += ["", *_folded(f"All {len(result.cases)} cases", pipe_table(*verdict_table(result.cases)))]
-    changed = _changed(result)
-    summary = f"{len(changed)} of {len(result.exact)} exact counters changed"
-    if changed:
-        parts += _folded(summary, pipe_table(EXACT_HEADER, map(_exact_row, changed)))
+    moved = changed(result.exact)
+    summary = f"{len(moved)} of {len(result.exact)} exact counters changed"
+    if moved:
+        parts += _folded(summary, pipe_table(EXACT_HEADER, map(_exact_row, moved)))
     elif result.exact:
         parts += [f"{summary}.", ""]
     conditions = [*_uncounted_sentences(result), *_condition_lines(result, header, rules)]
