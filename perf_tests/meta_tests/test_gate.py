@@ -1,27 +1,22 @@
 """The gate's verdicts on runs whose truth is known, and its answer to everything that is no timing."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import ArrayLike
 
-from perf_tests.gate.clock import pair_value
 from perf_tests.gate.conclusion import GateResult, RunVerdict, conclude, next_step
-from perf_tests.gate.course import course_of
-from perf_tests.gate.course import screening_of as screen
-from perf_tests.gate.events import End, Measurement
+from perf_tests.gate.course import course_of, screening_of
+from perf_tests.gate.events import End
 from perf_tests.gate.rules import Rules, rules_from_settings
 from perf_tests.gate.samples import GateSamples
 from perf_tests.gate.suite import shift_of_the_suite
-from perf_tests.gate.verdicts import CaseResult, Verdict
+from perf_tests.gate.verdicts import Verdict
+from perf_tests.meta_tests.simulated_gate import NOISY_WALL, QUIET, RULES, accepted_entry, row, screened_run
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run, header, line
 from perf_tests.records.record import Json
 
-RULES = Rules()
-QUIET = [SimulatedCase(f"quiet {place}") for place in range(8)]
 SLOW = SimulatedCase("slow", slowdown=0.03)
 """Too little for an early look."""
 FAST = SimulatedCase("fast", slowdown=-0.05)
@@ -31,47 +26,9 @@ def verdicts(result: GateResult) -> dict[str, Verdict]:
     return {row.id: row.verdict for row in result.cases}
 
 
-def row(result: GateResult, case: str) -> CaseResult:
-    return next(row for row in result.cases if row.id == case)
-
-
-def measurement(base: ArrayLike, head: ArrayLike) -> Measurement:
-    base, head = np.array(base), np.array(head)
-    return Measurement(1, 0, "a", ("ABBA",) * len(base), base, head, None, None)
-
-
-def screened_run(cases: Sequence[SimulatedCase], events: Sequence[Json] = (), rules: Rules = RULES) -> GateSamples:
-    """Stage 1 alone."""
-    draw = np.random.default_rng(1)
-    samples = GateSamples(header(cases, rules))
-    for event in events:
-        samples.add(event)
-    for pair in range(rules.screen_pairs):
-        for case in cases:
-            samples.add(line(draw, case, 1, pair, 8, False))
-    return samples
-
-
 def finished(samples: GateSamples) -> GateSamples:
     samples.add({"event": "end", "reason": "finished"})
     return samples
-
-
-@pytest.mark.parametrize("unit", [1, 1000])
-def test_the_pair_value_is_the_log_ratio_of_head_to_base_in_any_unit(unit: float) -> None:
-    base = unit * np.random.default_rng(1).lognormal(size=(6, 2))
-    assert pair_value(measurement(base, 1.1 * base), "wall") == pytest.approx(np.log(1.1))
-
-
-def test_a_steady_drift_cancels_in_a_quadruple() -> None:
-    """ABBA on a logarithmic slope: base takes the outer turns, head the inner ones."""
-    slope = np.exp(0.1 * np.arange(4))
-    assert pair_value(measurement([[slope[0], slope[3]]], [[slope[1], slope[2]]]), "wall") == pytest.approx(0)
-
-
-def test_swapping_the_sides_flips_the_sign() -> None:
-    base, head = np.random.default_rng(1).lognormal(size=(2, 6, 2))
-    assert pair_value(measurement(base, head), "wall") == pytest.approx(-pair_value(measurement(head, base), "wall"))
 
 
 def test_slow_fast_and_unchanged_cases_get_their_verdicts() -> None:
@@ -87,7 +44,7 @@ def test_slow_fast_and_unchanged_cases_get_their_verdicts() -> None:
 def test_only_suspects_are_launched_again() -> None:
     samples = gate_run([*QUIET, SLOW], RULES, seed=2)
     launched_again = {m.case for m in samples.measurements if m.stage == 2}
-    assert launched_again == set(screen(samples, RULES).candidates)
+    assert launched_again == set(screening_of(samples, RULES).candidates)
     assert "slow" in launched_again
     assert len(launched_again) < len(samples.cases)
 
@@ -190,7 +147,7 @@ def test_a_shift_of_the_whole_suite_fails_though_no_case_does() -> None:
 def test_two_clocks_to_choose_from_halve_the_level_of_the_suite(has_cpu_time: bool, is_significant: bool) -> None:
     """Both runs have the same wall times, whose p-value lies between half the level and the level."""
     cases = [SimulatedCase(f"case {place}", slowdown=0.02, pair_spread=0.01) for place in range(9)]
-    alone = shift_of_the_suite(screen(screened_run(cases), RULES), RULES)
+    alone = shift_of_the_suite(screening_of(screened_run(cases), RULES), RULES)
     assert alone is not None
     rules = replace(RULES, alpha=1.5 * alone.p_value / RULES.suite_share)
     samples = screened_run(cases)
@@ -198,7 +155,7 @@ def test_two_clocks_to_choose_from_halve_the_level_of_the_suite(has_cpu_time: bo
         samples.measurements = [
             replace(m, base_cpu_seconds=m.base_seconds, head_cpu_seconds=m.head_seconds) for m in samples.measurements
         ]
-    shift = shift_of_the_suite(screen(samples, rules), rules)
+    shift = shift_of_the_suite(screening_of(samples, rules), rules)
     assert shift is not None
     assert shift.p_value == pytest.approx(alone.p_value)
     assert shift.is_significant == is_significant
@@ -210,53 +167,6 @@ def test_launches_after_its_verdict_change_no_figure_of_a_case() -> None:
     for pair in range(100, 103):
         samples.add(line(np.random.default_rng(pair), replace(SLOW, slowdown=0.5), 2, pair, 8, False))
     assert row(conclude(samples, RULES), "slow").effect == before.effect
-
-
-NOISY_WALL = [SimulatedCase(f"c {place}", pair_spread=0.05, cpu_pair_spread=0.005) for place in range(10)]
-
-HARDLY_LESS = [replace(case, cpu_pair_spread=0.045) for case in NOISY_WALL]
-
-
-@pytest.mark.parametrize(
-    ("cases", "asked", "clock"),
-    [(QUIET, "auto", "wall"), (NOISY_WALL, "auto", "cpu"), (HARDLY_LESS, "auto", "wall"), (NOISY_WALL, "wall", "wall")],
-    ids=["never read", "CPU time scatters less", "CPU time scatters hardly less", "wall time is asked for"],
-)
-def test_the_clock_that_scatters_less_decides(cases: list[SimulatedCase], asked: Any, clock: str) -> None:
-    found = screen(screened_run(cases), replace(RULES, clock=asked)).clock
-    assert found.clock == clock
-    assert found.cpu_spread is None or found.cpu_spread < found.wall_spread
-
-
-def test_wall_time_guards_where_cpu_time_decides() -> None:
-    """Work that moved to one thread takes no more CPU time, and twice as long."""
-    waiting = replace(NOISY_WALL[0], id="waiting", slowdown=1.0, cpu_slowdown=-0.1)
-    result = conclude(gate_run([*NOISY_WALL, waiting], RULES, seed=1), RULES)
-    assert result.clock.clock == "cpu"
-    found = row(result, "waiting")
-    assert (found.verdict, found.clock, found.is_by_guard) == (Verdict.SLOWER, "wall", True)
-    assert found.effect is not None
-    assert found.effect.effect == pytest.approx(1, abs=0.1)
-
-
-def test_what_is_slower_by_both_clocks_shows_the_one_that_decides_and_must_be_accepted_by_both() -> None:
-    slow = replace(NOISY_WALL[0], id="slow", slowdown=1.0, cpu_slowdown=0.5)
-    samples = gate_run([*NOISY_WALL, slow], RULES, seed=1)
-    found = row(conclude(samples, RULES), "slow")
-    assert (found.clock, found.is_by_guard, [*found.slower_by]) == ("cpu", False, ["cpu", "wall"])
-    codes = []
-    for clocks in (["cpu"], ["wall"], ["cpu", "wall"]):
-        samples.header["accepted"] = [entry("slow", 2.5, clock=clock) for clock in clocks]
-        codes.append(conclude(samples, RULES).exit_code)
-    assert codes == [1, 1, 0]
-
-
-def test_a_case_that_only_wall_time_keeps_from_being_ok_shows_wall_time() -> None:
-    waits = replace(NOISY_WALL[0], id="waits", slowdown=0.2, cpu_slowdown=0.0)
-    rules = replace(RULES, screen_pairs=8, second_share=0.0)
-    samples = gate_run([*NOISY_WALL, waits], rules, seed=3, most_pairs=8)
-    found = row(conclude(samples, rules), "waits")
-    assert (found.verdict, found.clock, found.is_by_guard) == (Verdict.UNDECIDED, "wall", True)
 
 
 def test_a_run_cut_short_anywhere_is_still_concluded() -> None:
@@ -308,15 +218,6 @@ def test_stage_two_is_judged_by_its_own_launches_alone() -> None:
     assert np.isnan(course.by_clock["wall"][quiet]).all()
 
 
-def test_a_clock_that_was_named_and_not_read_is_refused() -> None:
-    with pytest.raises(ValueError, match="clock is cpu, but some cases have no CPU time"):
-        screen(screened_run(QUIET), replace(RULES, clock="cpu"))
-
-
-def entry(case: str = "slow", limit: float = 1.08, **more: object) -> Json:
-    return {"id": case, "limit": limit, "reason": "stability", "revision": "abc"} | more
-
-
 @pytest.mark.parametrize(
     ("limit", "clock", "code"),
     [(1.08, "wall", 0), (1.02, "wall", 1), (1.08, "cpu", 1), (1.08, None, 0)],
@@ -324,7 +225,7 @@ def entry(case: str = "slow", limit: float = 1.08, **more: object) -> Json:
 )
 def test_an_accepted_slowdown_passes_up_to_its_limit(limit: float, clock: str | None, code: int) -> None:
     samples = gate_run([*QUIET, SLOW], RULES, seed=1)
-    samples.header["accepted"] = [entry(limit=limit, clock=clock)]
+    samples.header["accepted"] = [accepted_entry(limit=limit, clock=clock)]
     result = conclude(samples, RULES)
     assert row(result, "slow").verdict == Verdict.SLOWER
     assert result.exit_code == code
@@ -338,7 +239,7 @@ def test_an_accepted_slowdown_passes_up_to_its_limit(limit: float, clock: str | 
 def test_an_accepted_counter_passes_up_to_its_new_value(limit: float, counter: str | None, code: int) -> None:
     event = {"event": "exact", "case": "quiet 0", "counter": "saved_bytes", "old": 100, "new": 120}
     samples = finished(screened_run(QUIET, [event]))
-    samples.header["accepted"] = [entry("quiet 0", limit, counter=counter)]
+    samples.header["accepted"] = [accepted_entry("quiet 0", limit, counter=counter)]
     assert conclude(samples, RULES).exit_code == code
 
 
