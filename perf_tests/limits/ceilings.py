@@ -89,7 +89,7 @@ first, streams of 1 GiB the second."""
 # The rest is fitted to published times of whole models; `python -m perf_tests.proofs.sources_left_out` fits it again
 # without each source in turn. Cards with 64 FP32 lanes per multiprocessor feed them better than those with 128.
 FP32_EFFICIENCY, FP32_EFFICIENCY_WITH_64_LANES = 0.6, 0.85
-CARDS_WITH_64_LANES = ("P100", "V100", "T4", "A100", "A800")
+CARDS_WITH_64_LANES = ("P100", "V100", "T4", "RTX 2080", "A100", "A800", "A30")
 LAST_WAVE_ELEMENTS = 2**21
 KERNEL_SECONDS = 3e-6
 

@@ -15,7 +15,9 @@ HOPPER, BLACKWELL = 9, (10, 12)
 WORKSPACE_BYTES, LARGE_WORKSPACE_BYTES = 8320 * 1024, 32 * 2**20
 LARGE_ON_BLACKWELL_SINCE = (2, 12)
 
-FLASH, CUDNN = "flash", "cudnn"
+FLASH, CUDNN, EFFICIENT = "flash", "cudnn", "memory-efficient"
+FLASH_SINCE = 8
+"""Major compute capability of the first cards with a flash kernel in torch."""
 CUDNN_AFTER = 91500
 """cuDNN's version number above which torch prefers its kernel, and the first torch whose wheels bring such a cuDNN."""
 BUNDLED_SINCE = (2, 11)
@@ -28,7 +30,7 @@ class CudaLibraries:
     """What of a case's counters depends on the card and its libraries."""
 
     sdpa: str
-    """The kernel that torch tries first in 16 bits, `flash` or `cudnn`."""
+    """The kernel that torch tries first in 16 bits, `flash`, `cudnn` or `memory-efficient`."""
     workspace_bytes: int
     """Of cuBLAS, for each thread that launches matrix products: from the caching allocator, kept until cleared."""
     workspace_rule: str
@@ -74,6 +76,8 @@ def _first_kernel(
     compute_major: int | None, version: tuple[int, int], environment: Mapping[str, str], cudnn_version: int | None
 ) -> tuple[str, str]:
     """And why: PyTorch, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, `check_prefer_cudnn_attention`."""
+    if compute_major is not None and compute_major < FLASH_SINCE:
+        return EFFICIENT, "torch has no flash kernel for this card"
     if compute_major not in (HOPPER, BLACKWELL[0]):
         return FLASH, "torch's first choice"
     if environment.get(DEPRIORITIZED) == "1":

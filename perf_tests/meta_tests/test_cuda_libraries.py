@@ -2,7 +2,7 @@
 
 import pytest
 
-from perf_tests.limits.cuda_libraries import CONFIG, CUDNN, DEPRIORITIZED, FLASH, libraries_on
+from perf_tests.limits.cuda_libraries import CONFIG, CUDNN, DEPRIORITIZED, EFFICIENT, FLASH, libraries_on
 
 MIB = 2**20
 
@@ -39,6 +39,7 @@ def test_cublas_takes_the_workspace_that_torch_gives_it(
         (9, "2.13.0", {DEPRIORITIZED: "1"}, 91501, FLASH),
         (9, "2.13.0", {DEPRIORITIZED: "0"}, 91501, CUDNN),
         (8, "2.13.0", {}, 91501, FLASH),
+        (7, "2.13.0", {}, 91501, EFFICIENT),
         (12, "2.13.0", {}, 91501, FLASH),
         (None, "2.13.0", {}, None, FLASH),
     ],

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perf_tests.limits.datasheets import BY_HAND, GIB, GPUS, Gpu, gpu_named
+from perf_tests.limits.datasheets import BY_HAND, GIB, GPUS, Gpu, gpu_named, strongest_named
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,15 @@ from perf_tests.limits.datasheets import BY_HAND, GIB, GPUS, Gpu, gpu_named
         ("A100-80", "A100-SXM-80GB"),
         ("A100-80GB-class (inferred: 2x8.125 MiB workspaces, so not Hopper)", "A100-SXM-80GB"),
         ("H20 (8x box)", "H20"),
+        ("NVIDIA GeForce RTX 3090 Ti", "RTX 3090 Ti"),
+        ("NVIDIA RTX A6000", "RTX A6000"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada"),
+        ("NVIDIA A40", "A40"),
+        ("NVIDIA L40", "L40"),
+        ("NVIDIA GH200 480GB", "GH200-96GB"),
+        ("Tesla V100-SXM2-16GB", "V100-SXM2-16GB"),
+        ("V100 (32 GB)", "V100-SXM2-32GB"),
+        ("A100 (SXM, 40GB)", "A100-40GB"),
         *((name, name) for name in GPUS),
     ],
 )
@@ -33,7 +42,17 @@ def test_a_card_is_recognised_by_the_names_in_use(text: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["NVIDIA GeForce RTX 3090 Ti", "NVIDIA GeForce RTX 4090 D", "RTX 4060 / T4?", "NVIDIA A10G", "Apple M3", ""]
+    "text",
+    [
+        "NVIDIA GeForce RTX 3080 Ti",
+        "NVIDIA GeForce RTX 4090 D",
+        "RTX 4060 / T4?",
+        "NVIDIA A10G",
+        "Apple M3",
+        "",
+        "NVIDIA GeForce RTX 3080 12GB",
+        "Quadro RTX 6000",
+    ],
 )
 def test_a_card_without_a_datasheet_passes_for_no_other(text: str) -> None:
     with pytest.raises(ValueError, match=r"known: P100-PCIe.*by its peaks") as caught:
@@ -46,6 +65,33 @@ def test_a_name_that_leaves_the_memory_open_names_the_candidates() -> None:
         gpu_named("A100")
 
 
+@pytest.mark.parametrize(
+    "text", ["8x H100", "8xH100", "H100 x 8", "H100-SXM5-80GB \N{MULTIPLICATION SIGN}8", "8 H100 GPUs", "H100 (x8)"]
+)
+def test_a_count_of_cards_is_no_name_of_one(text: str) -> None:
+    with pytest.raises(ValueError, match=r"names 8 cards; name one\."):
+        gpu_named(text)
+
+
+@pytest.mark.parametrize(
+    "text, name, memory_gib",
+    [
+        ("NVIDIA A100", "A100-SXM-80GB", 80),
+        ("A100-PCIE-40GB", "A100-40GB", 40),
+        ("V100", "V100-SXM2-32GB", 32),
+        ("H100", "H100-PCIe, H100-NVL or H100-SXM", 94),
+        ("NVIDIA H100 PCIe", "H100-PCIe", 80),
+        ("RTX 4090", "RTX 4090", 24),
+    ],
+)
+def test_a_name_that_leaves_cards_open_has_the_highest_peaks_of_them_all(text: str, name: str, memory_gib: int) -> None:
+    gpu = strongest_named(text)
+    assert (gpu.name, gpu.memory_bytes) == (name, memory_gib * GIB)
+    families = [card for card in GPUS.values() if card.name in name.replace(" or ", ", ").split(", ")]
+    assert gpu.bytes_per_second == max(card.bytes_per_second for card in families)
+    assert gpu.rates["fp32"] == max(card.rates["fp32"] for card in families)
+
+
 def test_rates_are_dense() -> None:
     h100 = GPUS["H100-SXM"]
     assert h100.rates["fp32"] == pytest.approx(66.9e12)
@@ -54,7 +100,8 @@ def test_rates_are_dense() -> None:
 
 
 @pytest.mark.parametrize("name, major, l2_mebibytes", [("H200-SXM", 9, 60), ("H100-SXM", 9, 50), ("B200", 10, 126),
-                                                       ("RTX 5090", 12, 96), ("A100-SXM-80GB", None, 40)])  # fmt: skip
+                                                       ("RTX 5090", 12, 96), ("T4", 7, 4),
+                                                       ("A100-SXM-80GB", None, 40)])  # fmt: skip
 def test_a_card_has_its_cache_and_the_rules_of_its_architecture(
     name: str, major: int | None, l2_mebibytes: int
 ) -> None:

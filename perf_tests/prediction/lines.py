@@ -7,7 +7,7 @@ from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.identity import optimizer_in_words
 from perf_tests.instruments.counters import FORMER_PASS, WORKSPACES
 from perf_tests.instruments.index_splits import LARGEST_INDEX
-from perf_tests.limits.cuda_libraries import CUDNN
+from perf_tests.limits.cuda_libraries import FLASH
 from perf_tests.limits.gpu_room import FRAGMENTATION_SHARE, MAY_NOT_FIT
 from perf_tests.limits.predicted_time import COMPUTE, DEVICE_RANGE, HELD, LAUNCH, MEMORY
 from perf_tests.phases import label_of
@@ -172,7 +172,7 @@ def assumption_lines(cells: Iterable[PredictedCase], machine: TargetMachine) -> 
         size = gb(libraries.workspace_bytes)
         lines += [f"{WORKSPACES}: {size} of cuBLAS per thread that multiplies matrices ({libraries.workspace_rule})"]
     if any(cell.case.attention == "sdpa" and PRECISIONS[cell.case.precision].autocast_dtype for cell in cells):
-        holds = "assumed to hold what flash does" if libraries.sdpa == CUDNN else "backward with a float32 accumulator"
+        holds = "backward with a float32 accumulator" if libraries.sdpa == FLASH else "assumed to hold what flash does"
         lines += [f"sdpa in 16 bits: {libraries.sdpa} ({libraries.sdpa_rule}), {holds}"]
     if any(cell.largest_allocations[0].bytes > LARGEST_INDEX for cell in cells):
         lines += [
