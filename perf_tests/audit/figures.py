@@ -16,6 +16,21 @@ NO_PRECISION = "precision not stated"
 _TILED = re.compile(r"flash|fa[23]|triton|sdpa|scaled_dot|flex|xformers|mem\w*_?eff|cudnn|tiled|fused")
 _UNFUSED = re.compile(r"naive|eager|pytorch|vanilla|reference|standard|manual|written_out")
 _COMPILED = re.compile(r"compile|inductor|jit|reduce-overhead|max-autotune")
+_PART_OF_THE_SQUARE = re.compile(
+    r"linear|linformer|performer|longformer|bigbird|reformer|window|sliding|local|sparse|dilated|mamba|ssm|hyena"
+    r"|rwkv|retnet|retention|nsa|lsh"
+)
+_ANOTHER_MODEL = re.compile(
+    r"gpt|opt-|pythia|bert|llama|mistral|mixtral|qwen|gemma|phi-|falcon|bloom|deepseek|olmo|mamba|vit|(?<![a-z])t5"
+)
+
+_WITHOUT_TF32 = re.compile(
+    r"(?:no|not|non|without)[\s_-]*(?:allow_)?tf32|tf32[\s_=:-]*(?:off|no|not|false|0|disabled)(?![a-z0-9])"
+)
+_TF32_BY_ITS_SETTING = re.compile(r"(?<![a-z])(?:high|medium)(?![a-z])")
+"""Of torch.set_float32_matmul_precision."""
+_OTHER_FORMATS = re.compile(r"fp(?:4|6|8|64)(?![0-9])|int\d|nf4|e4m3|e5m2|[48][ _-]?bit|w\d+a\d+|double|acc(?!e)")
+"""Narrower and wider ones, and sums in 16 bits, which GeForce cards form at twice the rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +72,8 @@ class Timing(LabelledFigure):
     warmup_rounds: int | None = None
     is_causal: bool = True
     """False where the table says that nothing is masked."""
+    rounding_seconds: float = 0.0
+    """At most so much was cut or rounded off the figure, by its digits."""
 
     @property
     def precision(self) -> str | None:
@@ -95,6 +112,8 @@ class Memory(LabelledFigure):
     mode: str
     value_bytes: float | None
     most_bytes: float | None
+    d_ff: int | None = None
+    rounding_bytes: float = 0.0
 
     def describe(self) -> str:
         what = self.size if self.kind == "model" else f"attention d {self.width}"
@@ -132,11 +151,29 @@ def attention_of(implementation: str) -> str:
 
 
 @lru_cache(maxsize=4096)
+def covers_the_square(attention: str) -> bool:
+    """Whether no word of it says that a query meets some keys alone."""
+    return not _PART_OF_THE_SQUARE.search(attention.casefold())
+
+
+@lru_cache(maxsize=4096)
+def is_another_model(size: str) -> bool:
+    """Whether its name is of an architecture with fewer weights and less arithmetic under the same columns: two
+    matrices in the feed-forward, tied embeddings, fewer heads of keys."""
+    return _ANOTHER_MODEL.search(size.casefold()) is not None
+
+
+@lru_cache(maxsize=4096)
 def labelled_precision(text: str) -> str | None:
-    """`fp32`, `tf32`, `bf16` or `fp16`; None where the label is none of them for certain."""
-    label = text.casefold().removeprefix("torch.").replace("bfloat16", "bf16").replace("float", "fp")
-    found = re.match(r"(fp32|tf32|bf16|fp16)(?![0-9])", label)
-    return found[1] if found and "?" not in label else None
+    """`fp32`, `tf32`, `bf16` or `fp16`, of several the fastest (`fp32, TF32 on`); None where the label is none of them
+    for certain."""
+    label = text.casefold().replace("bfloat16", "bf16").replace("float", "fp")
+    named = set(re.findall(r"(fp32|tf32|bf16|fp16)(?![0-9])", _WITHOUT_TF32.sub(" ", label)))
+    if not named or "?" in label or _OTHER_FORMATS.search(label):
+        return None
+    if named == {"fp32"} and _TF32_BY_ITS_SETTING.search(label):
+        return "tf32"
+    return max(named, key=("fp32", "tf32", "bf16", "fp16").index)
 
 
 def implementation_named(attention: str, execution: str, checkpoint: str, model: str = "ours") -> str:

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from perf_tests.audit.figures import COMPILED, NO_PRECISION, TILED, UNFUSED, LabelledFigure, Memory, Timing
 from perf_tests.audit.finding import IMPOSSIBLE, NOTICE, SUSPICIOUS, Finding, NotJudged, found
-from perf_tests.limits.datasheets import GIB, Gpu, gpu_named
+from perf_tests.limits.datasheets import GIB, Gpu, pieces_named, strongest_named
 from perf_tests.limits.least_work import AttentionWork, Work
 from perf_tests.phases import ATTENTION_ALONE, phase_named
 
@@ -45,9 +45,10 @@ def rule_out(timing: Timing) -> list[Finding | NotJudged]:
     if reason:
         return [NotJudged(timing.place, reason)]
     assert timing.work is not None
+    most_seconds = timing.seconds + timing.rounding_seconds
     checks = (
-        faster_than_arithmetic(timing, timing.seconds, gpu),
-        faster_than_kernels(timing, timing.seconds, gpu),
+        faster_than_arithmetic(timing, most_seconds, gpu),
+        faster_than_kernels(timing, most_seconds, gpu),
         larger_than_card(timing, timing.work, gpu),
     )
     return [finding for finding in checks if finding]
@@ -61,7 +62,7 @@ def is_impossible(timing: Timing) -> bool:
 @lru_cache(maxsize=4096)
 def _gpu_named(text: str) -> Gpu | None:
     try:
-        return gpu_named(text)
+        return strongest_named(text)
     except ValueError:
         return None
 
@@ -69,6 +70,12 @@ def _gpu_named(text: str) -> Gpu | None:
 def gpu_of(row: LabelledFigure) -> Gpu | None:
     """None where the row names no card with a datasheet here."""
     return _gpu_named(row.gpu)
+
+
+def _why_no_gpu(row: LabelledFigure) -> str:
+    if pieces_named(row.gpu) > 1:
+        return f"{row.gpu!r} are several cards, which share the work"
+    return f"GPU {row.gpu!r} has no datasheet here" if row.gpu else "no GPU stated"
 
 
 @lru_cache(maxsize=4096)
@@ -85,7 +92,7 @@ def _why_not_judged(timing: Timing, gpu: Gpu | None) -> str:
     if timing.matmul_flops_per_second:
         return ""
     if gpu is None:
-        return f"GPU {timing.gpu!r} has no datasheet here" if timing.gpu else "no GPU stated"
+        return _why_no_gpu(timing)
     if timing.precision is None:
         is_stated = timing.precision_label != NO_PRECISION
         return f"precision {timing.precision_label!r} is not certain" if is_stated else NO_PRECISION
@@ -256,7 +263,7 @@ def memory_beyond_card(memory: Memory) -> Finding | NotJudged | None:
         return found(IMPOSSIBLE, "amount", [memory], figure, "0", why, "a wrong sign")
     gpu = gpu_of(memory)
     if gpu is None:
-        return NotJudged(memory.place, f"GPU {memory.gpu!r} has no datasheet here" if memory.gpu else "no GPU stated")
+        return NotJudged(memory.place, _why_no_gpu(memory))
     if memory.value_bytes <= gpu.memory_bytes:
         return None
     limit, why = f"{gpu.memory_bytes / GIB:.4g} GiB ({gpu.name})", "no more is allocated than the card has"

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,7 @@ from sys import intern
 from typing import Any, TextIO
 
 from perf_tests.audit.files.headers import Layout
-from perf_tests.audit.files.units import UnreadableError, bytes_in, number_in, seconds_in
+from perf_tests.audit.files.units import UnreadableError, bytes_in, half_digit, number_in, seconds_in
 from perf_tests.records.unpacked import SUFFIXES, unpacked
 from perf_tests.records.words import without_path
 
@@ -102,7 +103,10 @@ class Row:
     @property
     def labels(self) -> tuple[str, str, str]:
         """Of every figure: place, series and GPU, each text kept once."""
-        return self.place, intern(self.text("source")), intern(self.text("gpu"))
+        cards, gpu = self.text("cards"), self.text("gpu")
+        if gpu and cards.isdecimal() and int(cards) > 1:
+            gpu = f"{cards} x {gpu}"
+        return self.place, intern(self.text("source")), intern(gpu)
 
     def has(self, column: str) -> bool:
         return column in self.layout.places
@@ -137,15 +141,18 @@ class Row:
         return self._count(column) if text else None
 
     def _count(self, column: str) -> int | None:
-        value = self.number(column)
-        if value is None:
+        found = self._figure(column)
+        if found is None:
             return None
+        value, _, unit = found
+        if unit in ("k", "K"):  # 4k tokens are 4096, 10k words are 10 000
+            value *= 1024 if value > 0 and math.log2(value).is_integer() else 1000
         if value != int(value) or value < 0:
             raise UnreadableError(f"{self.name(column)} is not a whole number of 0 or more", f"{value:g}")
         return int(value)
 
-    def seconds(self, column: str) -> tuple[float, float | None] | None:
-        """Seconds, and their deviation where the cell has one."""
+    def seconds(self, column: str) -> tuple[float, float | None, float] | None:
+        """Seconds, their deviation where the cell has one, and half of their last digit."""
         found = self._figure(column)
         if found is None:
             return None
@@ -154,10 +161,11 @@ class Row:
         if per_unit is None:
             known = unit or self.text("unit")
             raise UnreadableError(f"{self.name(column)} has no known unit of time", repr(known) if known else "none")
-        return value * per_unit, None if deviation is None else deviation * per_unit
+        rounding = half_digit(self.text(column), self.has_decimal_comma)
+        return value * per_unit, None if deviation is None else deviation * per_unit, rounding * per_unit
 
-    def bytes(self, column: str) -> tuple[float, float] | None:
-        """Fewest and most, where the unit leaves it open."""
+    def bytes(self, column: str) -> tuple[float, float, float] | None:
+        """Fewest and most, where the unit leaves it open, and half of their last digit."""
         found = self._figure(column)
         if found is None:
             return None
@@ -165,4 +173,5 @@ class Row:
         per_unit = bytes_in(unit) if unit else self.layout.bytes.get(column)
         if per_unit is None:
             raise UnreadableError("its unit of memory is unknown", repr(unit) if unit else "none")
-        return found[0] * per_unit[0], found[0] * per_unit[1]
+        half = half_digit(self.text(column), self.has_decimal_comma)
+        return found[0] * per_unit[0], found[0] * per_unit[1], half * per_unit[1]

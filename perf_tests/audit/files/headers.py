@@ -11,7 +11,7 @@ _SHARED = {
     "source": "source repository repo file url origin",
     "gpu": "gpu gpu_name gpu_type device_name device card hardware accelerator",
     "gpu_basis": "gpu_basis device_basis",
-    "batch": "batch batch_size bs batchsize local_batch_size",
+    "batch": "batch batch_size bs batchsize local_batch_size b",
     "precision": "precision dtype data_type amp",
     "compiled": "compiled compile torch_compile is_compiled jit",
     "attention": "attention impl implementation attention_impl attn attn_impl variant backend method kernel_type",
@@ -20,6 +20,9 @@ _SHARED = {
     "n_measured": "n_measured n rounds n_rounds iters iterations n_iters num_iters steps n_steps repeats",
     "warmup": "warmup n_warmup warmup_rounds warmup_steps warmup_iters num_warmup warm_up",
     "unit": "unit units",
+    "cards": "n_gpus num_gpus gpu_count ngpus gpus world_size world n_devices num_devices",
+    "tf32": "tf32 allow_tf32 use_tf32 tf32_enabled matmul_precision float32_matmul_precision",
+    "window": "window window_size sliding_window attention_window sparsity",
 }
 _OF_A_MODEL = {
     "size": "size model_size model model_name size_name",
@@ -28,11 +31,14 @@ _OF_A_MODEL = {
     "n_heads": "n_heads num_heads heads n_head num_attention_heads",
     "vocab": "vocab vocab_size",
     "d_model": "d_model dmodel width hidden_size n_embd embed_dim",
-    "context": "context context_length ctx ctx_len seq_len seqlen sequence_length seq_length seq tokens",
+    "context": "context context_length ctx ctx_len n_ctx seq_len seqlen sequence_length seq_length seq",
 }
 _PHASE = {"phase": "phase pass direction stage mode step_type what"}
 
-_TIME = "mean mean_time time avg average avg_time average_time latency duration elapsed runtime median median_time"
+_TIME = (
+    "mean mean_time time avg average avg_time average_time latency duration elapsed runtime median median_time "
+    "p50 min min_time best"
+)
 _DEVIATION = "std stddev std_dev stdev sd std_time deviation"
 _AMOUNT = "value peak memory mem peak_memory peak_mem max_memory allocated peak_allocated amount"
 
@@ -51,9 +57,10 @@ ATTENTION_TIMING = Names(
     {
         **_SHARED,
         **_PHASE,
-        "seq_len": "seq_len seqlen sequence_length seq_length seq length context context_length ctx n_ctx l t",
-        "d_model": "d_model d head_dim d_head dim width embed_dim dmodel head_size",
-        "heads": "heads n_heads num_heads",
+        "n_measured": _SHARED["n_measured"].replace(" n ", " "),  # the length of many a table of attention
+        "seq_len": "seq_len seqlen sequence_length seq_length seq length context context_length ctx n_ctx l t n",
+        "d_model": "d_model d head_dim d_head dim width embed_dim dmodel head_size headdim",
+        "heads": "heads n_heads num_heads nheads h",
         "causal": "causal_mask causal is_causal",
     },
     {"mean": _TIME, "std": _DEVIATION},
@@ -97,7 +104,7 @@ class Layout:
 
 
 def layout_of(header: Sequence[str], names: Names) -> Layout:
-    normal = [_normal(name) for name in header]
+    normal = [normal_name(name) for name in header]
     places: dict[str, int] = {}
     seconds: dict[str, float] = {}
     sizes: dict[str, tuple[float, float]] = {}
@@ -122,7 +129,16 @@ def layout_of(header: Sequence[str], names: Names) -> Layout:
     return Layout(header, places, seconds, sizes)
 
 
-def _normal(name: str) -> str:
+def is_time(name: str) -> bool:
+    """Of a header's name in `normal_name`'s form."""
+    return _measured([name], _TIME.split(), is_alone=True, taken=set(), is_unit=seconds_in) is not None
+
+
+def is_deviation(name: str) -> bool:
+    return _measured([name], _DEVIATION.split(), is_alone=False, taken=set(), is_unit=seconds_in) is not None
+
+
+def normal_name(name: str) -> str:
     """`Time (%)` as `time_pct`, `Mean [µs]` as `mean_us`; a unit of bytes keeps its remark, `MiB (written MB)`."""
     if bytes_in(name) is not None:
         return name.casefold().strip()

@@ -1,16 +1,17 @@
 """Rules between amounts of memory, and against the model whose peak they are."""
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from perf_tests.audit.figures import Memory
+from perf_tests.audit.figures import NO_PRECISION, Memory, is_another_model, labelled_precision
 from perf_tests.audit.finding import IMPOSSIBLE, INCONSISTENT, SUSPICIOUS, Finding, found
-from perf_tests.limits.datasheets import GIB
+from perf_tests.limits.datasheets import GIB, pieces_named
 from perf_tests.limits.least_work import FLOAT32_BYTES, SIZES, ModelConfig, saved_bytes
 from perf_tests.records.grouped import grouped
 
-ADAMW_BYTES_PER_PARAMETER = 16
-"""fp32 weight, gradient and two moments."""
+WEIGHTS_OF_ADAMW = 4
+"""Times the bytes of the weights: they, their gradients and two moments."""
 LONG_SEQUENCE = 8192
 """From here on the T x T matrices dominate attention's memory."""
 
@@ -18,13 +19,15 @@ LONG_SEQUENCE = 8192
 def below_weights(figures: Sequence[Memory]) -> Iterator[Finding]:
     """A peak below the weights alone, or a training step's below AdamW's state."""
     for memory in figures:
-        config = _config(memory)
-        if config is None or "peak" not in memory.mode or memory.most_bytes is None or memory.most_bytes < 0:
+        config, per_weight = _config(memory), _weight_bytes(memory)
+        if config is None or per_weight is None or "peak" not in memory.mode:
             continue
-        weights = FLOAT32_BYTES * config.parameters
-        trained = ADAMW_BYTES_PER_PARAMETER * config.parameters
-        if memory.most_bytes < weights:
-            why = "the weights in fp32 are larger"
+        if memory.most_bytes is None or memory.most_bytes < 0:
+            continue
+        weights = per_weight * config.parameters
+        trained = WEIGHTS_OF_ADAMW * weights
+        if memory.most_bytes + memory.rounding_bytes < weights:
+            why = f"the weights in {'fp32' if per_weight == FLOAT32_BYTES else '16 bits'} are larger"
             yield _found(IMPOSSIBLE, "weights", memory, weights, why, "another model, a wrong unit, or half weights")
         elif memory.mode.startswith("full_step_peak") and memory.most_bytes < 0.98 * trained:
             why = "weights, gradients and AdamW's two moments are larger"
@@ -34,9 +37,21 @@ def below_weights(figures: Sequence[Memory]) -> Iterator[Finding]:
 
 def _config(memory: Memory) -> ModelConfig | None:
     """The known shape with this width and depth; None for a block alone or a shard of the state."""
-    if memory.kind != "model" or "block" in memory.size:
+    if memory.kind != "model" or "block" in memory.size or is_another_model(memory.size):
         return None
-    return next((c for c in SIZES.values() if (c.d_model, c.num_layers) == (memory.width, memory.layers)), None)
+    if pieces_named(memory.gpu) > 1:
+        return None
+    shapes = (config for config in SIZES.values() if memory.d_ff in (None, config.d_ff))
+    return next((c for c in shapes if (c.d_model, c.num_layers) == (memory.width, memory.layers)), None)
+
+
+def _weight_bytes(memory: Memory) -> int | None:
+    """Of one parameter, at least: half-precision weights unless the label says autocast. None for other formats."""
+    if memory.precision_label in ("", NO_PRECISION):
+        return FLOAT32_BYTES
+    precision = labelled_precision(memory.precision_label)
+    is_mixed = re.search("amp|autocast|mixed", memory.precision_label.casefold())
+    return None if precision is None else FLOAT32_BYTES if is_mixed or precision in ("fp32", "tf32") else 2
 
 
 def flat_over_context(figures: Sequence[Memory]) -> Iterator[Finding]:
@@ -48,7 +63,7 @@ def flat_over_context(figures: Sequence[Memory]) -> Iterator[Finding]:
             continue
         if not memory.precision_label.startswith(("fp32", "tf32")):
             continue
-        trained = ADAMW_BYTES_PER_PARAMETER * config.parameters
+        trained = WEIGHTS_OF_ADAMW * FLOAT32_BYTES * config.parameters
         needed = trained - FLOAT32_BYTES * config.parameters + saved_bytes(config, memory.batch_size, memory.length)
         if 0.98 * trained <= memory.most_bytes < 0.95 * needed:
             why = "weights, moments and what autograd keeps of an eager pass are larger at this context"

@@ -10,28 +10,29 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from perf_tests.audit.figures import NO_PRECISION, TILED, Kernel, Memory, Timing, attention_of, implementation_named
+from perf_tests.audit.figures import (
+    NO_PRECISION,
+    TILED,
+    Kernel,
+    Memory,
+    Timing,
+    attention_of,
+    covers_the_square,
+    implementation_named,
+    is_another_model,
+)
 from perf_tests.audit.figures import labelled_precision as precision_named
 from perf_tests.audit.files.csv_rows import Row, header_and_lines, open_table
 from perf_tests.audit.files.headers import ATTENTION_TIMING, KERNELS, MEMORY, MODEL_TIMING, Names, layout_of
+from perf_tests.audit.files.phase_words import PhaseColumns, phase_of, phase_of_attention, phases_in
 from perf_tests.audit.files.units import UnreadableError
 from perf_tests.audit.finding import NotJudged
 from perf_tests.limits.least_work import AttentionWork, ModelConfig, ModelWork, Work
-from perf_tests.phases import PHASES, PHASES_OF_OTHERS
 
 Figure = Timing | Memory | Kernel
 
-_PHASES = {
-    phase.published_as: phase.name for phase in (*PHASES.values(), *PHASES_OF_OTHERS.values()) if phase.published_as
-} | {
-    **dict.fromkeys(("fwd", "forward_pass", "forward_only"), "forward"),
-    **dict.fromkeys(("bwd", "backward_pass", "backward_only"), "backward"),
-    **dict.fromkeys(("fwd+bwd", "forward+backward", "forward_and_backward", "end_to_end", "e2e"), "forward_backward"),
-    **dict.fromkeys(("step", "train_step", "training_step", "full", "fwd+bwd+opt"), "full_step"),
-    **dict.fromkeys(("opt", "optimizer_step", "update"), "optimizer"),
-    **dict.fromkeys(("forward_no_grad", "inference_forward"), "inference"),
-}
 _YES, _NO = ("yes", "true", "1", "y", "compiled", "torch.compile"), ("no", "false", "0", "n", "eager", "none", "")
+_NO_WINDOW = ("", "-", "0", "-1", "no", "none", "None", "False", "false", "full")
 
 
 @lru_cache(maxsize=4096)
@@ -39,20 +40,6 @@ def label_of(text: str) -> str:
     """The author's label: `fp32` of `tf32(labelled fp32)`."""
     named = re.search(r"labelled (\w+)", text)
     return named[1] if named else text
-
-
-@lru_cache(maxsize=4096)
-def _phase(text: str) -> str:
-    word = re.sub(r"\s*\+\s*", "+", text.casefold()).replace(" ", "_").replace("-", "_")
-    return _PHASES.get(word, text)
-
-
-@lru_cache(maxsize=4096)
-def _phase_of_attention(text: str) -> str:
-    if (word := f"attention_{_phase(text)}") in (*PHASES, *PHASES_OF_OTHERS):
-        return word
-    word = f"attention_{_phase(re.split('[(+]', text)[0])}"  # without remarks on what else was timed
-    return word if word in PHASES else text
 
 
 _OF_A_MODEL = ("size", "d_model", "d_ff", "n_layers", "n_heads", "vocab", "batch", "context")
@@ -87,6 +74,8 @@ def _model_work(row: Row) -> ModelWork | str:
         return str(error).rstrip(".")
     if not (batch and context):
         return f"no {'context' if batch else 'batch'}"
+    if is_another_model(row.text("size")):
+        return f"{row.text('size')!r} is another architecture than the suite's"
     return ModelWork(row.text("size"), config, batch, context)
 
 
@@ -100,16 +89,18 @@ def _attention_work(row: Row) -> AttentionWork | str:
 
 
 def _model_timing(row: Row) -> Timing:
-    return _timing(row, _work(row, _OF_A_MODEL, _model_work), _phase(row.text("phase")))
+    return _timing(row, _work(row, _OF_A_MODEL, _model_work), phase_of(row.text("phase")))
 
 
 def _attention_timing(row: Row) -> Timing:
-    return _timing(row, _work(row, _OF_ATTENTION, _attention_work), _phase_of_attention(row.text("phase")))
+    return _timing(row, _work(row, _OF_ATTENTION, _attention_work), phase_of_attention(row.text("phase")))
 
 
 def _timing(row: Row, work: Work | str, phase: str) -> Timing:
     """`work`, or why it is not known."""
-    precision = label_of(row.text("precision"))
+    precision, implementation = _precision(row.text("precision"), row.text("tf32")), _implementation(row)
+    if not covers_the_square(row.text("attention")) or row.text("window") not in _NO_WINDOW:
+        work = "its attention leaves out a part of the square"
     mean = row.seconds("mean")
     try:
         std = row.seconds("std")
@@ -123,14 +114,23 @@ def _timing(row: Row, work: Work | str, phase: str) -> Timing:
         without_work=work if isinstance(work, str) else "",
         precision_label=precision or NO_PRECISION,
         has_fp32_weights=precision_named(precision) in ("fp32", "tf32") or "amp" in precision,
-        implementation=_implementation(row),
+        implementation=implementation,
         phase=phase,
         seconds=mean[0] if mean else None,
         std_seconds=std[0] if std else (mean[1] if mean else None),
         rounds=row.count("n_measured"),
         warmup_rounds=warmup,
         is_causal=row.text("causal").casefold() not in ("no", "false", "0"),
+        rounding_seconds=mean[2] if mean else 0.0,
     )
+
+
+@lru_cache(maxsize=4096)
+def _precision(text: str, tf32: str) -> str:
+    """The author's label, with TF32 where a column of its own allows it."""
+    precision = label_of(text)
+    is_allowed = tf32.casefold() in (*_YES, "on", "enabled", "high", "medium")
+    return f"{precision} (tf32)" if is_allowed and precision_named(precision) == "fp32" else precision
 
 
 def _is_inferred(row: Row) -> bool:
@@ -170,6 +170,8 @@ def _memory(row: Row) -> Memory:
         mode=row.text("mode"),
         value_bytes=value[0] if value else None,
         most_bytes=value[1] if value else None,
+        d_ff=row.count("d_ff"),
+        rounding_bytes=value[2] if value else 0.0,
     )
 
 
@@ -222,17 +224,19 @@ def open_figures(path: Path) -> Iterator[Table]:
     """Raises ValueError with one sentence for a file that is no such table."""
     with open_table(path) as file:
         header, separator, lines = header_and_lines(path, file)
-        kind = _kind_of(path, header)
-        layout = layout_of(header, KINDS[kind].names)
+        kind, phases = _kind_of(path, header)
+        columns = [(f" {one.heading}", [one.phase], layout_of(one.header, KINDS[kind].names)) for one in phases]
+        columns = columns or [("", [], layout_of(header, KINDS[kind].names))]
 
         def figures() -> Iterator[Figure | NotJudged]:
             for place, values in lines:
-                try:
-                    if isinstance(values, UnreadableError):
-                        raise values
-                    yield KINDS[kind].read(Row(place, values, layout, separator != ","))
-                except UnreadableError as error:
-                    yield NotJudged(place, error.reason, error.detail)
+                for heading, phase, layout in columns:
+                    try:
+                        if isinstance(values, UnreadableError):
+                            raise values
+                        yield KINDS[kind].read(Row(f"{place}{heading}", [*values, *phase], layout, separator != ","))
+                    except UnreadableError as error:
+                        yield NotJudged(f"{place}{heading}", error.reason, error.detail)
 
         yield Table(kind, figures())
 
@@ -243,20 +247,30 @@ def read_table(path: Path) -> tuple[str, list[Figure | NotJudged]]:
         return table.kind, list(table.figures)
 
 
-def _kind_of(path: Path, header: list[str]) -> str:
+def _kind_of(path: Path, header: list[str]) -> tuple[str, list[PhaseColumns]]:
+    """And the phases that have columns of their own, where none says the phase of a line."""
     twice = sorted({column for column in header if column and header.count(column) > 1})
     if twice:
         raise ValueError(f"{path} has the columns {', '.join(twice)} twice.")
-    missing = {}
-    for name, kind in KINDS.items():
-        places = layout_of(header, kind.names).places
-        missing[name] = [column for column in kind.needed.split() if column not in places]
-        if not missing[name]:
-            return name
+    missing = _missing_columns(header)
+    if found := next((name for name, columns in missing.items() if not columns), None):
+        return found, []
+    if phases := phases_in(header):
+        of_phase = _missing_columns(phases[0].header)
+        if found := next((name for name, columns in of_phase.items() if not columns), None):
+            return found, phases
     nearest = min(missing, key=lambda name: len(missing[name]) / len(KINDS[name].needed.split()))
     measured = [name for name, columns in missing.items() if KINDS[name].measured not in columns]
     named = [f"{', '.join(map(_in_words, missing[name]))}, read as a table of {name}" for name in measured or [nearest]]
     raise ValueError(f"{path} lacks the columns {'; or '.join(named)}.")
+
+
+def _missing_columns(header: list[str]) -> dict[str, list[str]]:
+    """By kind of table, what its header lacks."""
+    places = {name: layout_of(header, kind.names).places for name, kind in KINDS.items()}
+    return {
+        name: [column for column in kind.needed.split() if column not in places[name]] for name, kind in KINDS.items()
+    }
 
 
 def _in_words(column: str) -> str:

@@ -15,6 +15,7 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _FIGURE = re.compile(
     r"([-+]?[\d.,]*\d[\d.,]*(?:e[-+]?\d+)?)\s*(?:(?:±|\+/?-)\s*([\d.,]*\d(?:e-?\d+)?))?\s*([a-z%]*)", re.I
 )
+_DIGITS = re.compile(r"\d*")
 _RANGE = re.compile(r"\d+ ?- ?\d+|up to \d+")
 
 
@@ -61,6 +62,14 @@ def number_in(text: str, column: str, has_decimal_comma: bool = False) -> tuple[
         raise UnreadableError(f"{column} is not a number", repr(text[:40]))
     deviation = _plain(match[2], has_decimal_comma) if match[2] else None
     return _plain(match[1], has_decimal_comma), deviation, match[3]
+
+
+def half_digit(text: str, has_decimal_comma: bool = False) -> float:
+    """By how much a figure may have been rounded: half of its last digit; 0 in a notation with an exponent."""
+    if "e" in text or "E" in text:
+        return 0.0
+    _, _, decimals = text.partition("," if has_decimal_comma and "," in text else ".")
+    return float(0.5 * 10.0 ** -len(_DIGITS.match(decimals)[0]))  # type: ignore[index]  # it matches any text
 
 
 def _plain(digits: str, has_decimal_comma: bool) -> float:
