@@ -97,10 +97,10 @@ STRIDED_ELEMENTS_PER_CLOCK = 1.0
 """By a multiprocessor: on an A100 the kernels `elementwise_kernel` of a published profile move two float32 in 1.18 to
 1.26 TB/s, where `vectorized_elementwise_kernel` moves them in 1.81 (damek/cs336-assignment2-systems)."""
 
-FAST_HOST_LAUNCH_SECONDS = {"forward": 24e-6, "backward": 15e-6, "bare": 7e-6}
+FAST_HOST_LAUNCH_SECONDS = {"forward": 25e-6, "backward": 16e-6, "bare": 8e-6}
 HOST_SPREAD = 2.5
-"""The middle of the range is the median over published sources, each with its fastest launch, because disturbances only
-add; the range is this wide because hosts differ so much."""
+"""A range this wide holds nearly the most published launches, each author counting once, if it starts at a fast host;
+hosts differ by more."""
 
 
 def ceilings_of(gpu: Gpu) -> Ceilings:

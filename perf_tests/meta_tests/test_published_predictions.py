@@ -24,6 +24,7 @@ from perf_tests.proofs.published_times import (
 from perf_tests.proofs.sources_left_out import (
     HELD_OF_THE_REFERENCE,
     SHIPPED,
+    conclude_shipped,
     fast_launches,
     predicted_by,
     start_of_range,
@@ -256,6 +257,13 @@ def test_a_printed_time_is_known_to_half_of_its_sources_finest_digit() -> None:
         beyond = replace(OF_48[0], seconds=seconds + off)
         assert not replace(found, cell=beyond).is_held
         assert replace(found, cell=replace(beyond, rounding_seconds=0.05e-3)).is_held
+
+
+def test_constants_in_use_are_those_that_were_tried(capsys: pytest.CaptureFixture[str]) -> None:
+    assert conclude_shipped(SHIPPED) == 0
+    fitted_otherwise = {kind: 1.06 * seconds for kind, seconds in SHIPPED.launch_seconds.items()}
+    assert conclude_shipped(replace(SHIPPED, launch_seconds=fitted_otherwise)) == 1
+    assert "within 5% of what all sources give: does not hold" in capsys.readouterr().out
 
 
 def test_a_range_starts_at_the_fastest_launch_that_nearly_all_groups_share() -> None:

@@ -53,6 +53,8 @@ CLEARLY = 1.35
 NEARLY = 0.85
 
 DEVICE_ERROR_LIMIT, DEVICE_HELD_LIMIT = 0.1, 0.9
+SHIPPED_TOLERANCE = 0.05
+"""Of constants in whole microseconds and shares."""
 LAUNCH_HELD_LIMIT, LOOP_ERROR_LIMIT, ATTENTION_ERROR_LIMIT = 0.8, 0.4, 0.2
 
 
@@ -117,7 +119,8 @@ def main() -> int:
     print("\nof these, without models known to launch other kernels than the reference")
     of_the_reference = [one for one, cell in zip(left_out, models, strict=True) if not launches_otherwise(cell.source)]
     are_stated = held == HELD and print_by_bound(of_the_reference) == HELD_OF_THE_REFERENCE
-    codes = [conclude("the stated numbers of left-out times in their range are these", are_stated)]
+    codes = [conclude_shipped(fits[""])]
+    codes += [conclude("the stated numbers of left-out times in their range are these", are_stated)]
     codes += [*conclude_device(left_out), conclude_host(left_out)]
     codes += [conclude_loops([predicted_by(fits[cell.author], cell) for cell in loops])]
     codes += conclude_attention([predicted_by(fits[cell.author], cell) for cell in alone])
@@ -215,6 +218,14 @@ def print_by_bound(found: Sequence[Compared]) -> dict[str, tuple[int, int]]:
 def _row(group: Sequence[Compared]) -> tuple[str, str, str]:
     held = sum(one.is_held for one in group)
     return str(len(group)), f"{median(abs(one.error) for one in group):.0%}", f"{held} of {len(group)}"
+
+
+def conclude_shipped(fit: Fit) -> int:
+    """What the suite predicts with is what the range was tried with."""
+    in_use, of_all = ([*one.fp32_shares.values(), *one.launch_seconds.values()] for one in (SHIPPED, fit))
+    ratios = [one / other for one, other in zip(in_use, of_all, strict=True)]
+    claim = f"each constant in use is within {SHIPPED_TOLERANCE:.0%} of what all sources give"
+    return conclude(claim, all(abs(ratio - 1) <= SHIPPED_TOLERANCE for ratio in ratios))
 
 
 def conclude_device(found: Sequence[Compared]) -> list[int]:
