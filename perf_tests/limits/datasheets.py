@@ -214,7 +214,7 @@ def _without_remarks(text: str) -> str:
 
 
 def _words(text: str) -> set[str]:
-    plain = text.casefold()
+    plain = re.sub(r"(?<!\w)rtx(?=\d)", "rtx ", text.casefold())
     remarks = " ".join(re.findall(r"\(([^()]*)\)", plain))
     named = re.findall(r"(?<![\w.])(?:\d+ ?gi?b|pcie|sxm\d?|nvl)(?!\w)", remarks)
     words = re.findall(r"[a-z0-9]+", _without_remarks(plain))

@@ -29,6 +29,7 @@ from perf_tests.limits.datasheets import BY_HAND, GIB, GPUS, Gpu, gpu_named, str
         ("NVIDIA RTX A6000", "RTX A6000"),
         ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada"),
         ("NVIDIA A40", "A40"),
+        ("RTX4090", "RTX 4090"),
         ("NVIDIA L40", "L40"),
         ("NVIDIA GH200 480GB", "GH200-96GB"),
         ("Tesla V100-SXM2-16GB", "V100-SXM2-16GB"),

@@ -149,6 +149,8 @@ def test_the_exit_code_says_whether_it_fits(capsys: pytest.CaptureFixture[str]) 
         ("--head-dim 16 --sequence-length 256 --gpu H200 --attention sdpa", []),
         ("--head-dim 16 --sequence-length 256 --gpu A100-80GB --attention sdpa --precision bf16",
          ["sdpa in 16 bits: flash"]),
+        ("--head-dim 16 --sequence-length 256 --gpu V100 --attention sdpa --precision fp16",
+         ["sdpa in 16 bits: memory-efficient (torch has no flash kernel for this card)"]),
         ("--head-dim 16 --sequence-length 16384 --gpu H200",
          ["library workspaces: 33.55 MB", "launches: elementwise kernels and reductions above 2 GiB"]),
     ],
@@ -160,6 +162,14 @@ def test_rules_of_cudas_libraries_are_printed_where_they_change_a_figure(
     shown = [line for line in lines if line.startswith(("library workspaces", "sdpa in", "launches:"))]
     assert len(shown) == len(rules)
     assert all(line.startswith(rule) and len(line) <= 120 for line, rule in zip(shown, rules, strict=True))
+
+
+@pytest.mark.parametrize("attention, is_stated", [("naive", True), ("sdpa", False)])
+def test_how_many_times_a_range_holds_is_said_where_a_range_is(
+    capsys: pytest.CaptureFixture[str], attention: str, is_stated: bool
+) -> None:
+    _, text = printed(capsys, "--head-dim", "16", "--sequence-length", "256", "--gpu", "T4", "--attention", attention)
+    assert ("\nrange: " in text) == is_stated == ("not known" not in text)
 
 
 def test_a_step_that_fits_only_before_there_is_optimizer_state_is_said_to_fail_at_the_second(

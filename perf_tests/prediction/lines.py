@@ -67,7 +67,7 @@ def checkpoint_lines(choice: CheckpointChoice) -> list[str]:
     smallest, fastest = choice.smallest, choice.fastest_that_fits
     lines = [
         f"{step_name(choice.steps[0])} on {choice.machine.name}", room_line(choice.machine), "",
-        *table(header, rows, left=("bound by",)), *rate_lines(choice.machine),
+        *table(header, rows, left=("bound by",)), *rate_lines(choice.steps, choice.machine),
         *assumption_lines(choice.steps, choice.machine), "",
         f"smallest peak: {_checkpoint_option(smallest)}, {gb(smallest.peak_bytes)}",
     ]  # fmt: skip
@@ -147,14 +147,15 @@ def peak_lines(phases: Mapping[str, PredictedCase]) -> list[str]:
 def time_lines(phases: Iterable[tuple[str, PredictedCase]], machine: TargetMachine) -> list[str]:
     """Predicted times; launching overlaps with kernels, so the shares need not add up to 100 %."""
     header = ("time", "predicted", "range", "bound by", "launching", "arithmetic", "memory traffic")
-    rows = [(name, *_time_cells(cell)) for name, cell in phases]
-    return [*table(header, rows, left=("bound by",)), *rate_lines(machine)]
+    named = list(phases)
+    rows = [(name, *_time_cells(cell)) for name, cell in named]
+    return [*table(header, rows, left=("bound by",)), *rate_lines((cell for _, cell in named), machine)]
 
 
-def rate_lines(machine: TargetMachine) -> list[str]:
-    """Where rates and ranges come from."""
+def rate_lines(cells: Iterable[PredictedCase], machine: TargetMachine) -> list[str]:
+    """Where rates come from, and ranges where they are known."""
     lines = [f"rates and launches: {machine.ceilings.source}"]
-    if machine.has_published_times:
+    if any(cell.is_range_known for cell in cells):
         host = "a fast to a typical host" if machine.ceilings.host_spread > 1 else "this host"
         held = "; ".join(f"{count} of {of} bound by {bound}" for bound, (count, of) in HELD.items())
         kernels = "kernels x {:g} to {:g}".format(*DEVICE_RANGE)
