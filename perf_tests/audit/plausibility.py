@@ -126,7 +126,9 @@ def faster_than_arithmetic(timing: Timing, seconds: float, gpu: Gpu | None) -> F
     rate = flops / seconds
     if rate <= NEAR_PEAK * peak:
         return None
-    figure, limit = f"{seconds * 1e3:.4g} ms is {rate / 1e12:.4g} TFLOP/s", _peak_in_words(timing, peak, gpu)
+    printed = (timing.seconds or seconds) * 1e3
+    at_least = "at least " if seconds > 1.001 * printed / 1e3 else ""
+    figure, limit = f"{printed:.4g} ms is {at_least}{rate / 1e12:.4g} TFLOP/s", _peak_in_words(timing, peak, gpu)
     cause = likely_cause(timing, rate, peak, gpu)
     if rate > peak:
         why = "no machine exceeds its peak rate"

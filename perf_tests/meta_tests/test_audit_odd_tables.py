@@ -143,3 +143,19 @@ def test_attention_is_read_under_the_letters_in_use(labels: Row, tmp_path: Path)
     finding, *_ = audited(tmp_path, [{**row, "ms": "50.0"}]).findings_of(IMPOSSIBLE)
     assert "d 128 seq 16384 batch 8" in finding.cell
     assert not accuses(audited(tmp_path, [{**row, "ms": "150.0"}]))
+
+
+def test_a_table_of_times_beside_amounts_is_one_of_times(tmp_path: Path) -> None:
+    labels = {"gpu": "A100", "batch": "8", "d_model": "128", "seq_len": "16384", "precision": "fp32", "impl": "naive"}
+    amounts = {"peak_memory_mib": "26000"}
+    narrow = labels | amounts | {"phase": "forward", "mean_ms": "9.0"}
+    for row in (narrow, labels | amounts | {"forward_ms": "9.0", "backward_ms": "\N{EM DASH}"}):
+        audit = audited(tmp_path, [row])
+        assert audit.kind == "attention timing"
+        assert (IMPOSSIBLE, "arithmetic") in rules(audit)
+
+
+def test_a_rate_beyond_what_the_digits_allow_is_a_lowest_one(tmp_path: Path) -> None:
+    exact, whole = (audited(tmp_path, [TOO_FAST | {"mean_ms": ms}]).findings[0].figure for ms in ("9.0000", "9"))
+    assert exact.startswith("9 ms is ")
+    assert whole.startswith("9 ms is at least ")

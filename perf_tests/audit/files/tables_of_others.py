@@ -205,10 +205,10 @@ class Kind:
 KINDS = {
     "kernels": Kind(KERNELS, "calls", "kernel calls", _kernel),
     "model timing": Kind(MODEL_TIMING, "mean", "d_model d_ff n_layers phase mean", _model_timing),
-    "memory": Kind(MEMORY, "value", "mode value", _memory),
     "attention timing": Kind(ATTENTION_TIMING, "mean", "seq_len d_model phase mean", _attention_timing),
+    "memory": Kind(MEMORY, "value", "mode value", _memory),
 }
-"""The first that has all it needs reads a table."""
+"""The first that has all it needs reads a table; one of times and amounts is a table of times."""
 
 
 @dataclass(frozen=True)

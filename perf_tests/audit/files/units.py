@@ -55,7 +55,11 @@ def bytes_in(unit: str) -> tuple[float, float] | None:
 
 def number_in(text: str, column: str, has_decimal_comma: bool = False) -> tuple[float, float | None, str] | None:
     """The figure, its deviation after a plus-minus sign, and its unit; None for no figure and for a range."""
-    if not text or text.casefold() in ("-", "n/a", "na", "none", "null", "oom") or _RANGE.fullmatch(text):
+    if (
+        not text
+        or text.casefold() in ("-", "\N{EM DASH}", "\N{EN DASH}", "n/a", "na", "none", "null", "oom")
+        or _RANGE.fullmatch(text)
+    ):
         return None
     match = _FIGURE.fullmatch(text)
     if match is None:
