@@ -35,11 +35,21 @@ class CollectiveLink:
 
 def links_of(rows: Sequence[Json]) -> list[CollectiveLink]:
     """Of the medians of all sizes, in the rows' order; none for one rank, which sends nothing."""
+    fitted = ((of, points, fit_link(points)) for of, points in _messages(rows).items())
+    return [CollectiveLink(*of, len(points), link) for of, points, link in fitted if link is not None]
+
+
+def without_link(rows: Sequence[Json]) -> list[str]:
+    """`all_reduce world2` of each collective among ranks whose sizes show no rate: only one, or times that shrink."""
+    return [f"{name} world{world}" for (name, world, _), points in _messages(rows).items() if fit_link(points) is None]
+
+
+def _messages(rows: Sequence[Json]) -> dict[tuple[str, int, str], list[tuple[float, float]]]:
+    """(bytes, median seconds) by collective, world and backend."""
     messages: dict[tuple[str, int, str], list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
         info = row["extra_info"]
         if is_collective(info) and info["world"] > 1:
             of = info["collective"], info["world"], info["backend"]
             messages[of].append((info["exchanged_bytes"], median(row["stats"]["data"])))
-    fitted = ((of, points, fit_link(points)) for of, points in messages.items())
-    return [CollectiveLink(*of, len(points), link) for of, points, link in fitted if link is not None]
+    return messages

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 from perf_tests.identity import is_collective
-from perf_tests.records.links import CollectiveLink, links_of
+from perf_tests.records.links import CollectiveLink, links_of, without_link
 from perf_tests.records.record import Json
 from perf_tests.views.screens.lines import DASH, Columns, case_name, column_table, duration
 
 NOTE = "algorithm: bytes of the message over the median; bus: the same of what a rank must send for it (nccl-tests)"
+WITHOUT_LINK = "it takes two sizes whose times grow with the bytes; measure more or larger ones with --message-size"
 LINK_NOTE = "time of a message: latency, and bytes over the rate, with 95 % intervals; error: of the size furthest off"
 
 
@@ -24,8 +25,11 @@ def collective_lines(rows: Sequence[Json]) -> list[str]:
         "bus": lambda row: _rate(row["extra_info"]["bus_bytes_per_second"]),
     }
     lines = [*column_table(columns, alone), NOTE]
-    links = links_of(alone)
-    return [*lines, *column_table(_LINK, links), LINK_NOTE] if links else lines
+    if links := links_of(alone):
+        lines += [*column_table(_LINK, links), LINK_NOTE]
+    if unknown := without_link(alone):
+        lines.append(f"no latency and rate for {', '.join(unknown)}: {WITHOUT_LINK}")
+    return lines
 
 
 _LINK: Columns[CollectiveLink] = {
