@@ -31,12 +31,12 @@ def largest_part_bytes(shapes: Sequence[Shape], world: int) -> int:
     return FLOAT32_BYTES * max(elements)
 
 
-def working_bytes(variant: str, shapes: ParameterShapes, part: str) -> dict[str, int]:
+def working_bytes(variant: str, shapes: ParameterShapes, part: str, reshard: bool = True) -> dict[str, int]:
     """Beside what is kept, by what it is for, in one part of the step: no less than is held at once, in any world.
 
-    FSDP2 gathers what is outside of blocks for both passes, and a block while the next one arrives in a buffer; the
-    gradients of either are whole until they are scattered, out of a buffer as large. DDP copies gradients into buckets,
-    which stay; ddp-flat into one tensor after its backward pass.
+    FSDP2 gathers what is outside of blocks for both passes, and a block while the next one arrives in a buffer, or,
+    without `reshard`, keeps every block; the gradients of either are whole until they are scattered, out of a buffer as
+    large. DDP copies gradients into buckets, which stay; ddp-flat into one tensor after its backward pass.
     """
     if variant in BUCKETED or (variant == "ddp-flat" and part == "backward"):
         return {BUCKETS: shapes.bytes}
@@ -44,5 +44,5 @@ def working_bytes(variant: str, shapes: ParameterShapes, part: str) -> dict[str,
         return {}
     rest, *blocks = (sum(map(float32_bytes, group)) for group in (shapes.rest, *shapes.blocks))
     block = max(blocks, default=0)
-    gathered = {GATHERED: rest + 3 * block}
+    gathered = {GATHERED: rest + (3 * block if reshard else sum(blocks) + block)}
     return gathered | {WHOLE_GRADIENTS: rest + max(rest, 2 * block)} if part == "backward" else gathered

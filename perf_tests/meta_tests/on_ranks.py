@@ -132,6 +132,16 @@ def bytes_kept(group: dist.ProcessGroup, variant: str) -> tuple[int, int, int]:
     return storage_bytes(parameters), storage_bytes(gradients), storage_bytes(moments)
 
 
+def bytes_gathered(group: dist.ProcessGroup, reshard: bool) -> int:
+    """Of the weights that are whole on this rank after a forward pass of the smallest size under FSDP2."""
+    model = TransformerLM(SIZES["tiny"].at_context(2), naive_attention)
+    training = PARALLEL["fsdp2"](
+        model, Ranks(group, CPU, reshard=reshard), lambda made: Training(made, PRECISIONS["fp32"], CPU)
+    )
+    training.forward(torch.zeros(1, 2, dtype=torch.int64))
+    return storage_bytes([own for own in training.model.parameters() if not isinstance(own, DTensor)])
+
+
 def storage_bytes(tensors: Sequence[torch.Tensor]) -> int:
     """Each storage once."""
     local = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]

@@ -11,7 +11,14 @@ from numerics_tests.rank_pool import POOL, Task
 from perf_tests.__main__ import main
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.counting.rank_messages import parameter_shapes
-from perf_tests.limits.communication import Message, ParameterShapes, bucket_bytes, sent_bytes, slice_bytes
+from perf_tests.limits.communication import (
+    Message,
+    ParameterShapes,
+    bucket_bytes,
+    float32_bytes,
+    sent_bytes,
+    slice_bytes,
+)
 from perf_tests.limits.gpu_room import FITS, Room
 from perf_tests.limits.rank_memory import (
     BUCKETS,
@@ -68,6 +75,32 @@ def test_beside_what_it_keeps_a_rank_holds_what_it_gathers_and_whole_gradients_o
         held = {name: size // 4 for name, size in working_bytes(variant, shapes, "backward").items()}
         buckets = {} if variant == "ddp-naive" else {BUCKETS: rest + block + 1}
         assert held == (floats if variant.startswith("fsdp2") else buckets)
+
+
+@pytest.mark.parametrize("reshard", [True, False])
+def test_after_a_forward_pass_real_ranks_hold_the_rest_gathered_and_without_resharding_every_block(
+    reshard: bool,
+) -> None:
+    """What of the form is a buffer, one block for every block kept and two otherwise, is not seen from outside."""
+    task = Task(str(ROOT), "perf_tests.meta_tests.on_ranks", "bytes_gathered", 2, (reshard,))
+    shapes = parameter_shapes(SIZES["tiny"])
+    block = sum(map(float32_bytes, shapes.blocks[0]))
+    gathered = shapes.bytes - (len(shapes.blocks) * block if reshard else 0)
+    assert POOL.run(task) == [gathered, gathered]
+    assert working_bytes("fsdp2", shapes, "forward", reshard) == {GATHERED: gathered + (3 if reshard else 1) * block}
+
+
+def test_without_resharding_deep_models_need_more_memory_and_more_ranks() -> None:
+    deep = replace(CASE, config=replace(CASE.config, num_layers=12))
+    again, kept = (Sharing("fsdp2", 8, "weak", keeps_gathered=keeps) for keeps in (False, True))
+    block = sum(map(float32_bytes, parameter_shapes(deep.config).blocks[0]))
+    resharded, whole = (predict_ranks(deep, machine(), sharing) for sharing in (again, kept))
+    assert whole.peak_bytes - resharded.peak_bytes == (12 + 1 - 3) * block
+    room = predict_ranks(deep, machine(), replace(kept, world=4)).peak_bytes
+    fewest, more = (predict_ranks(deep, machine(room), sharing).smallest_world for sharing in (again, kept))
+    assert fewest is not None
+    assert more is not None
+    assert fewest < more
 
 
 @pytest.mark.parametrize("part", ["forward", "loss", "optimizer"])
@@ -194,7 +227,9 @@ def test_json_says_the_same_to_machines(capsys: pytest.CaptureFixture[str]) -> N
         ("--parallel ddp --world 0", "--world is 0; it must be at least 1."),
         ("--parallel ddp --world 2 --interconnect 450", "--interconnect '450' is no rate"),
         ("--parallel ddp --world 2 --interconnect 0GB/s", "--interconnect '0GB/s' is no rate"),
-        ("--parallel ddp --world 2 --reshard maybe", "--reshard 'maybe' is unknown; choose from yes, no."),
+        ("--parallel fsdp2 --world 2 --reshard maybe", "--reshard 'maybe' is unknown; choose from yes, no."),
+        ("--parallel ddp --world 2 --reshard no", "--reshard changes fsdp2 and fsdp2-bf16 alone; choose one of them"),
+        ("--parallel fsdp2 --world 2 --bucket-mb 1", "--bucket-mb changes ddp and zero1 alone; choose one of them"),
         ("--parallel ddp --world 2 --checkpoint all", "--parallel takes one context, one checkpoint"),
     ],
 )

@@ -1,6 +1,7 @@
 """How ranks share a case: labels that stay, cases that cannot run, and what each rank keeps."""
 
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
@@ -34,6 +35,20 @@ def test_the_axis_has_each_way_once_that_makes_a_difference() -> None:
     assert len(WAYS) == len(set(WAYS)) == 1 + 6 + 6
     assert labels(("ddp",), (2,), ("strong",), (), ("yes",)) == ("ddp-world2",)
     assert labels(("fsdp2",), (1,), ("weak",), (25,), ("yes",)) == ("fsdp2-world1",)
+
+
+@pytest.mark.parametrize(
+    "typed, words",
+    [
+        ({"--parallel": "fsdp2", "--bucket-mb": "1"}, "--bucket-mb changes ddp and zero1 alone; choose one of them"),
+        ({"--parallel": "none,ddp", "--reshard": "no"}, "--reshard changes fsdp2 and fsdp2-bf16 alone; choose one of"),
+        ({"--collective": "all", "--reshard": "no"}, "with --parallel, or drop the option"),
+    ],
+)
+def test_an_option_that_changes_nothing_of_the_chosen_ways_is_refused(typed: dict[str, str], words: str) -> None:
+    options = {"--device": "cpu", **typed}
+    with pytest.raises(pytest.UsageError, match=words):
+        settings.read_settings(cast(pytest.Config, SimpleNamespace(getoption=options.get)))
 
 
 @pytest.mark.parametrize("label", [label for label in WAYS if label is not None])

@@ -174,8 +174,12 @@ def _worlds(given: Callable[..., Any]) -> tuple[int, ...]:
 def _parallels(config: pytest.Config, given: Callable[..., Any]) -> tuple[str | None, ...]:
     """None at all, and so no model, where only collectives are asked for."""
     default = () if is_on_ranks(config) else ("none",)
+    names = given("--parallel", default)
+    for option in sharing.OF_SOME_WAYS:
+        if config.getoption(option) is not None and (reason := sharing.why_without_effect(option, names)):
+            raise pytest.UsageError(reason)
     scaling, reshard = given("--scaling", ("strong",)), given("--reshard", ("yes",))
-    return sharing.labels(given("--parallel", default), _worlds(given), scaling, given("--bucket-mb", ()), reshard)
+    return sharing.labels(names, _worlds(given), scaling, given("--bucket-mb", ()), reshard)
 
 
 def _collectives(config: pytest.Config, given: Callable[..., Any]) -> tuple[str, ...]:

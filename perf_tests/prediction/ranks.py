@@ -72,21 +72,22 @@ def predict_ranks(
     """One rank's share of the full step of `case`, whose batch is each rank's own. Raises as `predict_case` does."""
     step = predict_case(replace(case, phase="full_step"), machine)
     shapes = parameter_shapes(case.config)
-    variant, world = sharing.parallel, sharing.world
-    part, held = _peak(step, machine, shapes, variant, world)
-    messages = tuple(step_messages(variant, shapes, world, sharing.bucket_mb, not sharing.keeps_gathered))
+    part, held = _peak(step, machine, shapes, sharing)
+    way, reshard = sharing.parallel, not sharing.keeps_gathered
+    messages = tuple(step_messages(way, shapes, sharing.world, sharing.bucket_mb, reshard))
     return RankPrediction(
         machine, sharing, bytes_per_second, step, part, held, messages,
         _exposed_seconds(case, machine, sharing, messages, bytes_per_second),
-        smallest_world(step, machine, shapes, variant),
+        smallest_world(step, machine, shapes, sharing),
     )  # fmt: skip
 
 
 def _peak(
-    step: PredictedCase, machine: TargetMachine, shapes: ParameterShapes, variant: str, world: int
+    step: PredictedCase, machine: TargetMachine, shapes: ParameterShapes, sharing: Sharing
 ) -> tuple[str, dict[str, int]]:
     """The part with the largest peak on a rank, and its bytes by category; buffers of the model count as parameters."""
-    kept = dict(zip((PARAMETERS, GRADIENTS, OPTIMIZER_STATE), kept_bytes(variant, shapes, world), strict=True))
+    way, reshard = sharing.parallel, not sharing.keeps_gathered
+    kept = dict(zip((PARAMETERS, GRADIENTS, OPTIMIZER_STATE), kept_bytes(way, shapes, sharing.world), strict=True))
     share = kept[OPTIMIZER_STATE] / (2 * shapes.bytes)
     by_part = {}
     for part in counters_of(step.case, libraries=machine.libraries).parts:
@@ -94,16 +95,18 @@ def _peak(
         held[PARAMETERS] = kept[PARAMETERS] + part.bytes_by_category[PARAMETERS] - shapes.bytes
         if part.part == "optimizer":
             held["temporaries"] = round(held.get("temporaries", 0) * share)
-        by_part[part.part] = held | working_bytes(variant, shapes, part.part)
+        by_part[part.part] = held | working_bytes(way, shapes, part.part, reshard)
     highest = max(by_part, key=lambda name: sum(by_part[name].values()))
     return highest, by_part[highest]
 
 
-def smallest_world(step: PredictedCase, machine: TargetMachine, shapes: ParameterShapes, variant: str) -> int | None:
+def smallest_world(
+    step: PredictedCase, machine: TargetMachine, shapes: ParameterShapes, sharing: Sharing
+) -> int | None:
     """The fewest ranks that fit; what a rank keeps does not grow with their number."""
 
     def fits(world: int) -> bool:
-        held = _peak(step, machine, shapes, variant, world)[1]
+        held = _peak(step, machine, shapes, replace(sharing, world=world))[1]
         return machine.room.verdict(sum(held.values())) == FITS
 
     too_few, enough = 0, 1

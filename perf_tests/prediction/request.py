@@ -34,7 +34,7 @@ from perf_tests.phases import ATTENTION_ALONE, ZERO_GRAD, phases_of
 from perf_tests.prediction.machine_ceilings import ceilings_here
 from perf_tests.prediction.ranks import MOST_RANKS, rate
 from perf_tests.prediction.step import TargetMachine, worthwhile_checkpoints
-from perf_tests.ranks.sharing import Sharing
+from perf_tests.ranks.sharing import OF_SOME_WAYS, Sharing, why_without_effect
 
 HOLDS = ("former-pass",)
 """What a loop may still hold when the next pass begins."""
@@ -147,19 +147,23 @@ def _name_of_own_shape(own: OwnModel, config: ModelConfig) -> str:
 
 def requested_sharing(arguments: argparse.Namespace) -> Sharing | None:
     """How ranks share the step; None for one device. Raises ValueError."""
+    typed = {
+        "--world": arguments.world is not None, "--interconnect": arguments.interconnect is not None,
+        "--bucket-mb": arguments.bucket_mb is not None, "--reshard": arguments.reshard != "yes",
+    }  # fmt: skip
+    given = [option for option, is_typed in typed.items() if is_typed]
     if arguments.parallel is None:
-        typed = {
-            "--world": arguments.world is not None, "--interconnect": arguments.interconnect is not None,
-            "--bucket-mb": arguments.bucket_mb is not None, "--reshard": arguments.reshard != "yes",
-        }  # fmt: skip
-        given = [option for option, is_typed in typed.items() if is_typed]
         if given:
             raise ValueError(f"{given[0]} is for ranks; name how they share the step with --parallel.")
         return None
     if arguments.world is None:
         raise ValueError("--parallel needs the number of ranks; give it with --world.")
+    way = one_of(VARIANTS, "--parallel", arguments.parallel)
+    for option in (option for option in OF_SOME_WAYS if option in given):
+        if reason := why_without_effect(option, (way,)):
+            raise ValueError(reason)
     return Sharing(
-        one_of(VARIANTS, "--parallel", arguments.parallel),
+        way,
         whole_number("--world", arguments.world, most=MOST_RANKS),
         "weak",
         None if arguments.bucket_mb is None else whole_number("--bucket-mb", arguments.bucket_mb),

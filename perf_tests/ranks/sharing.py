@@ -11,6 +11,9 @@ from perf_tests.ranks.launched import Launched, launched
 PARALLEL = ("none", *VARIANTS)
 SCALING = ("strong", "weak")
 
+OF_SOME_WAYS = {"--bucket-mb": BUCKETED, "--reshard": SHARDED}
+"""Options that change nothing of other ways to share."""
+
 _LABEL = re.compile(
     r"(?P<parallel>.+)-world(?P<world>\d+)(?P<weak>-weak)?(-bucket(?P<bucket>\d+)MiB)?(?P<kept>-no-reshard)?"
 )
@@ -123,6 +126,14 @@ def why_too_few(world: int, device: str, gpus: int) -> str | None:
             f"{max(1, started.local_world * gpus // started.world)}, or choose --device cpu."
         )
     return None
+
+
+def why_without_effect(option: str, parallel: Sequence[str]) -> str | None:
+    """One sentence where an option of some ways is given without any of them."""
+    ways = OF_SOME_WAYS[option]
+    if set(ways) & set(parallel):
+        return None
+    return f"{option} changes {' and '.join(ways)} alone; choose one of them with --parallel, or drop the option."
 
 
 def labels(
