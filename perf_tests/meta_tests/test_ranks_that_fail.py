@@ -123,6 +123,12 @@ def test_torchrun_reports_the_exit_code_of_rank_0_where_the_run_cannot_start(tmp
     assert "exitcode  : 4 " in root_cause
 
 
+def test_under_torchrun_what_all_ranks_refuse_is_said_once(tmp_path: Path) -> None:
+    ended = torchrun(tmp_path, restarts=0)
+    assert ended.errors.count("2 ranks were started, and would measure beside each other") == 1
+    assert "exitcode  : 4 " in ended.errors.partition("Root Cause")[2]
+
+
 def test_after_a_rank_died_twice_of_a_case_torchrun_ends_with_a_row_for_it(tmp_path: Path) -> None:
     """Each death costs one restart of all ranks; what is measured is kept."""
     ended = torchrun(tmp_path, *CASES, fault="death")

@@ -31,7 +31,12 @@ def begin(config: pytest.Config) -> None:
     """Join the other ranks. Raises pytest.UsageError, on rank 0 alone with words where the others have the same."""
     here = launched()
     if not is_on_ranks(config):
-        _refuse_without_parallel(config)
+        try:
+            _refuse_without_parallel(config)
+        except pytest.UsageError:
+            if here is not None and not here.leads:
+                _let_rank_0_end_first()  # after which this rank alone was started so, and says it
+            raise
         return
     typed = next(option for option in ON_RANKS if config.getoption(option) is not None)
     if here is None:
