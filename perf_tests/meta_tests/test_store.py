@@ -125,6 +125,25 @@ def test_a_file_that_cannot_be_replaced_stays(tmp_path: Path, monkeypatch: pytes
     assert (tmp_path / "out.json").read_text() == "old"
 
 
+def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
+    """As /dev/null must, which root may replace."""
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    write_whole(tmp_path / "pipe", b"page")
+    assert os.read(reader, 9) == b"page"
+    os.close(reader)
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_link_stays_and_the_file_behind_it_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/page").write_text("old")
+    (tmp_path / "link").symlink_to("elsewhere/page")
+    write_whole(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert [path.read_text() for path in (tmp_path / "elsewhere").iterdir()] == ["new"]
+
+
 def test_what_a_killed_writer_left_goes_at_the_next_start(tmp_path: Path) -> None:
     """Process ids end below 2**22 on Linux; what another process is writing stays."""
     of_dead, of_living = tmp_path / f"{UNFINISHED}{2**22 + 1}-x", tmp_path / f"{UNFINISHED}{os.getppid()}-x"

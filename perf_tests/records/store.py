@@ -73,11 +73,6 @@ def each_run_once(records: Sequence[StoredRecord]) -> list[StoredRecord]:
     return kept
 
 
-def has_journal(record: StoredRecord) -> bool:
-    """Whether its run is about to be resumed, or just ends."""
-    return record.path.with_name(f"{run_of(record.data)}.jsonl").exists()
-
-
 def saved_as(folder: Path, run: str) -> Path | None:
     """The record of a run that is saved already."""
     records = each_readable(sorted(folder.glob("*.json"), reverse=True), [])
@@ -126,10 +121,17 @@ def save_record(record: Json, folder: Path, name: str) -> Path:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Replace the file at `path` in one step; raises OSError and leaves the old file as it was when that fails."""
+    """Replace the file at `path`, or that it links to, in one step; a device or a pipe, such as /dev/null, stays.
+
+    Raises OSError and leaves the old file as it was when that fails.
+    """
     try:
-        with _written_aside(path.parent, content) as temporary:
-            os.replace(temporary, path)
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+            return
+        target = Path(os.path.realpath(path))
+        with _written_aside(target.parent, content) as temporary:
+            os.replace(temporary, target)
     except OSError as error:  # which names the temporary file
         raise OSError(error.errno, error.strerror, str(path)) from error
 
