@@ -52,7 +52,7 @@ def examined_phases(settings: Settings) -> set[str]:
 
 def is_inside(identity: dict[str, Any], settings: Settings) -> bool:
     """Whether the axes of this run contain the case of an older row."""
-    if identity.get("phase") not in examined_phases(settings) or identity.get("device") != settings.device_type:
+    if str(identity.get("phase")) not in examined_phases(settings) or identity.get("device") != settings.device_type:
         return False
     in_rows = from_its_repository
     model = in_rows(settings.model or "ours")

@@ -71,11 +71,11 @@ def code_of(record: Json) -> str:
     identifier = str(commit.get("id") or "")
     if identifier not in NO_COMMIT and not commit.get("dirty"):
         return identifier
-    return str(record["suite"].get("source") or f"the run of {record['datetime']}")
+    return str(record["suite"].get("source") or f"the run of {record.get('datetime')}")
 
 
 def _is_same_run(record: Json, now: Json) -> bool:
-    return record["datetime"] == now["datetime"] or (run_of(now) is not None and run_of(record) == run_of(now))
+    return record.get("datetime") == now["datetime"] or (run_of(now) is not None and run_of(record) == run_of(now))
 
 
 def _fits(record: StoredRecord, now: StoredRecord) -> bool:

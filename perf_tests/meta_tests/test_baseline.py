@@ -4,9 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.proofs.synthetic import BACKWARD, FORWARD, machine, record, timed, untimed
+from perf_tests.bench.benchmark_options import SavingOptions
+from perf_tests.bench.stash import Run
+from perf_tests.cases.selected import is_inside
+from perf_tests.meta_tests.example_cases import SETTINGS
+from perf_tests.proofs.synthetic import BACKWARD, FORWARD, identity, machine, record, timed, untimed
 from perf_tests.records import store
 from perf_tests.records.record import Json
+from perf_tests.run.baseline import choose_baseline
 
 
 def stored(storage: Path, data: Json, name: str = "run") -> Path:
@@ -71,3 +76,18 @@ def test_a_name_that_fits_several_records_is_refused_with_all_of_them(tmp_path: 
 @pytest.mark.parametrize("asked", ["/nowhere/0001.json", "**", "a**", "[", "", ".", "..", "a/../..", "*"])
 def test_whatever_is_asked_for_ends_in_a_sentence(tmp_path: Path, asked: str) -> None:
     assert refusal(tmp_path, asked)
+
+
+@pytest.mark.parametrize("run", ["../a", "é" * 300, "\ud800", "\x00", ""])
+def test_a_record_of_a_run_that_no_file_can_be_named_after_is_a_baseline(run: str, tmp_path: Path) -> None:
+    data = {**BOTH, "suite": {**BOTH["suite"], "run": run}}
+    path = stored(tmp_path, data)
+    found = choose_baseline(Run(gone_counts=True), SavingOptions(tmp_path, compare=True), machine(), {FORWARD})
+    assert found is not None
+    assert found.path == path
+
+
+def test_a_row_whose_phase_is_no_word_is_outside_of_any_run() -> None:
+    assert is_inside(identity(), SETTINGS) is False, "of a batch of 4"
+    assert is_inside(identity(batch_size=1), SETTINGS) is True
+    assert is_inside(identity(batch_size=1) | {"phase": ["forward"]}, SETTINGS) is False

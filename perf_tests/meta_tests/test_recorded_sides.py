@@ -86,6 +86,12 @@ def test_uncommitted_changes_are_told_apart_by_what_ran() -> None:
     assert code_of(clean | {"commit_info": {}, "suite": {}}) == "the run of 2030-01-01T00:00:00+00:00"
 
 
+def test_a_launch_without_a_date_counts_too() -> None:
+    data = [*dated(launches(1, 5), BASE, 0), *dated(launches(2, 1), HEAD, 10)]
+    del data[2]["datetime"]
+    assert counts(sides(data)) == (BASE[:12], 5, 1)
+
+
 def judged(storage: Path, base: list[Json], head: list[Json]) -> Run:
     """A finished run whose record is the last of `head`, after the others were saved."""
     *earlier, now = [*dated(base, BASE, 0), *dated(head, HEAD, 10)]

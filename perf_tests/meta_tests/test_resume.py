@@ -18,11 +18,12 @@ from perf_tests.meta_tests.example_cases import SETTINGS as TOY_SETTINGS
 from perf_tests.meta_tests.example_cases import language_model_case
 from perf_tests.meta_tests.items import benchmark
 from perf_tests.own.repository import Repository
-from perf_tests.proofs.synthetic import BACKWARD, FORWARD, FULL_STEP, TEN_ROUNDS, header, record, timed
+from perf_tests.proofs.synthetic import BACKWARD, FORWARD, FULL_STEP, TEN_ROUNDS, header, machine, record, timed
 from perf_tests.records.journal import Journal, JournalContents, read_journal
 from perf_tests.records.record import Json
-from perf_tests.records.store import StoredRecord, has_journal, own_folder, read_record, save_record
+from perf_tests.records.store import StoredRecord, own_folder, save_record
 from perf_tests.run.after import finish
+from perf_tests.run.baseline import choose_baseline
 from perf_tests.run.before import cases_left
 from perf_tests.run.facts import commit_info_of
 from perf_tests.run.time_limit import TIME_LIMIT, TimeLimit
@@ -89,7 +90,8 @@ def test_a_run_that_is_saved_already_only_loses_its_journal(measuring: Measuring
     for case_id in (FORWARD, BACKWARD, FULL_STEP):
         measuring.measured(timed(case_id))
     path = save_record(measuring.record(), own_folder(tmp_path), "name")
-    assert has_journal(read_record(path)), "so it is no baseline of this run"
+    found = choose_baseline(Run(gone_counts=True), SavingOptions(tmp_path, compare=True), machine(), {FORWARD})
+    assert found is None, "it is no baseline of itself"
     resumed = MeasuringSession(measuring.journal, measuring.contents, Progress(None))
     assert resumed.save(resumed.record(), tmp_path, "name") == resumed.saved == path
     assert [found.name for found in path.parent.iterdir()] == ["0001_name.json"]

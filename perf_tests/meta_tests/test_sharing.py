@@ -59,6 +59,13 @@ def test_a_label_is_read_back_from_itself_and_from_the_identity_of_its_case(labe
 
 def test_a_case_on_one_device_has_no_label_and_the_id_it_always_had() -> None:
     assert Sharing.label_in(language_model_case().identity()) is None
+
+
+@pytest.mark.parametrize("odd", ["x", [1], 2.5])
+def test_a_bucket_that_is_no_count_of_bytes_is_none(odd: object) -> None:
+    """As a damaged record may have it."""
+    identity = language_model_case(batch_size=4, sharing=Sharing.of("ddp-world2")).identity()
+    assert Sharing.label_in({**identity, "bucket_bytes": odd}) == Sharing.label_in(identity)
     assert LanguageModelCase.id_of("tiny", 8, "fp32", "naive") == "tiny-ctx8-fp32-naive"
     assert LanguageModelCase.id_of("tiny", 8, "fp32", "naive", parallel="ddp-world2").endswith("naive-ddp-world2")
 

@@ -18,12 +18,14 @@ import numpy as np
 
 from model.device import device_named
 from perf_tests.__main__ import main as run_verb
-from perf_tests.bench.benchmark_options import show_beside_baseline
+from perf_tests.bench.benchmark_options import SavingOptions, show_beside_baseline
 from perf_tests.bench.progress import Progress
 from perf_tests.bench.session import MeasuringSession, ResumeError, open_journal
+from perf_tests.bench.stash import Run
 from perf_tests.gate.rules import Rules
 from perf_tests.instruments.device import open_device
 from perf_tests.limits.ceilings import Ceilings
+from perf_tests.options.settings import Settings
 from perf_tests.prediction import machine_ceilings
 from perf_tests.prediction.machine_ceilings import machine_identity
 from perf_tests.proofs import damage, simulated_launches, synthetic
@@ -32,9 +34,11 @@ from perf_tests.proofs.synthetic_nsys import one_layer
 from perf_tests.proofs.synthetic_trace import forward_and_backward
 from perf_tests.records.compare import compare
 from perf_tests.records.published_tables import MOST_BYTES, PUBLISHED
-from perf_tests.records.record import Json, why_not_a_record
+from perf_tests.records.record import Json, ids_of, why_not_a_record
 from perf_tests.records.store import BaselineError, numbered_baseline
 from perf_tests.records.unpacked import unpacked
+from perf_tests.run.after import hold_against_baseline
+from perf_tests.run.baseline import choose_baseline
 from perf_tests.verbs.exit_codes import FINE, USAGE
 from perf_tests.views.screens.comparison import comparison_lines
 
@@ -171,6 +175,42 @@ def baseline(words: list[str]) -> int:
     return FINE
 
 
+def dated(number: int, commit: str) -> bytes:
+    """A launch of `commit`, recorded at that minute, with a case of two ranks beside it."""
+    data = json.loads(launch(number))
+    shared = synthetic.timed(synthetic.FULL_STEP, phase="full_step", parallel="ddp", world=2, bucket_bytes=2**20)
+    told = {"datetime": f"2030-01-01T00:{number:02}:00+00:00", "commit_info": {"id": commit, "dirty": False}}
+    suite = {**data["suite"], "run": f"journal-{number}"}
+    return encoded({**data, **told, "suite": suite, "benchmarks": [*data["benchmarks"], shared]})
+
+
+def earlier() -> Files:
+    """Enough launches of two commits; the newest is of base."""
+    head = {f"machine/000{n}_head.json": dated(n, "head") for n in (1, 2)}
+    return head | {f"machine/000{n}_base.json": dated(n, "base") for n in range(3, 7)}
+
+
+SETTINGS = Settings(
+    device="cpu", sizes=("tiny",), contexts=(8,), precisions=("fp32",), attentions=("naive",), executions=("eager",),
+    checkpoints=("none",), phases=("forward", "full_step"), head_dims=(), sequence_lengths=(),
+    attention_alone_precisions=(), attention_alone_implementations=(), batch_sizes=(4,),
+    vocab_size=None, warmup_rounds=1, rounds=1, attention_alone_rounds=1, threads=1, seed=1, optimizer="default",
+    memory_budget_bytes=None, model=None, model_arguments=(), passes=(), memory_snapshot=False, nvtx=False,
+)  # fmt: skip
+
+
+def compared(words: list[str]) -> int:
+    """As --benchmark-compare does before the first case of a run, and at its end."""
+    record = json.loads(dated(8, "head"))
+    del record["benchmarks"][1:]
+    run = Run(gone_counts=True, record=record)
+    saving = SavingOptions(Path(words[0]), compare=True)
+    run.baseline = choose_baseline(run, saving, record["machine_info"], ids_of(record))
+    hold_against_baseline(run, record, saving, SETTINGS)
+    print(*run.notes, *run.verdict_lines, *comparison_lines(run.rows, 120), sep="\n")
+    return FINE
+
+
 def state() -> bytes:
     """An expedition with a finding of each kind, a record and a journal."""
     facts = {"gpu": {"name": "H100", "driver": "1"}, "torch": "2.13", "python": "3.12"}
@@ -242,6 +282,8 @@ READERS: dict[str, Reader] = {
     "journal": Reader("{folder}", "machine/journal-1.jsonl", journal, damage.lines_damaged, verb=resume,
                       writes=""),
     "baseline": Reader("{file}", "machine/0001_a.json", lambda: launch(1), damage.json_damaged, verb=baseline),
+    "stored": Reader("{folder}", "machine/0007_base.json", lambda: dated(7, "base"), damage.json_damaged,
+                     beside=earlier, verb=compared, writes=""),
     "expedition": Reader("{folder}", "state.tar.xz", state, damage.tar_damaged,
                          partial(lzma.compress, preset=0), verb=expedition_page,
                          writes="expedition.md"),

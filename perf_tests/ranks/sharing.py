@@ -54,7 +54,8 @@ class Sharing:
         """The label of the case of a row; None for one device."""
         if identity.get("parallel") is None:
             return None
-        bucket = None if identity.get("bucket_bytes") is None else identity["bucket_bytes"] // 2**20
+        in_bytes = identity.get("bucket_bytes")
+        bucket = in_bytes // 2**20 if isinstance(in_bytes, int) else None
         scaling, kept = identity["scaling"] or "strong", identity.get("reshard") is False
         return cls(identity["parallel"], identity["world"], scaling, bucket, kept).label
 

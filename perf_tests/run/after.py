@@ -129,12 +129,7 @@ def finish(session: pytest.Session) -> None:
     if _save(run, run.record, measuring, saving) and PEERS in stash:
         # A rank that dies from here on must not make torchrun measure a second record.
         stash[PEERS].end_for_good()
-    if run.baseline is not None:
-        _compare(run, run.record, _inside(run.record, run.baseline.data, stash[SETTINGS]), saving, run.gone_counts)
-        if not run.gone_counts:
-            left_out = selectable_cases(stash[SETTINGS]) - len(ids_of(run.record))
-            run.notes.append(f"Not selected, so not counted as gone: {how_many(left_out, 'case')} of these axes.")
-        judge(run, saving.storage, is_asked=saving.compare_with is not None)
+    hold_against_baseline(run, run.record, saving, stash[SETTINGS])
     if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:  # every case of a resumed run was done
         session.exitstatus = pytest.ExitCode.OK
     if session.exitstatus == pytest.ExitCode.OK:
@@ -217,6 +212,17 @@ def _save(run: Run, record: Json, measuring: MeasuringSession, saving: SavingOpt
         )
         return False
     return True
+
+
+def hold_against_baseline(run: Run, record: Json, saving: SavingOptions, settings: Settings) -> None:
+    """Add to `run` how its complete record differs from the baseline, if there is one, and the verdicts on times."""
+    if run.baseline is None:
+        return
+    _compare(run, record, _inside(record, run.baseline.data, settings), saving, run.gone_counts)
+    if not run.gone_counts:
+        left_out = selectable_cases(settings) - len(ids_of(record))
+        run.notes.append(f"Not selected, so not counted as gone: {how_many(left_out, 'case')} of these axes.")
+    judge(run, saving.storage, is_asked=saving.compare_with is not None)
 
 
 def _inside(record: Json, baseline: Json, settings: Settings) -> Json:

@@ -8,11 +8,11 @@ from perf_tests.bench.benchmark_options import SavingOptions, same_parameters, s
 from perf_tests.bench.stash import RUN, WORKBENCH, Run
 from perf_tests.cases.selected import FAMILIES
 from perf_tests.gate.accepted import FILE_NAME, Acceptance, read_accepted
-from perf_tests.records.record import Json, machine_differences
+from perf_tests.records.journal import unfinished_journals
+from perf_tests.records.record import Json, machine_differences, run_of
 from perf_tests.records.store import (
     BaselineError,
     StoredRecord,
-    has_journal,
     latest_baseline,
     list_records,
     numbered_baseline,
@@ -29,7 +29,9 @@ def choose_baseline(run: Run, saving: SavingOptions, machine_info: Json, selecti
         return numbered_baseline(saving.storage, saving.compare_with, machine_info)
     listing = list_records(saving.storage)
     run.notes += listing.left_out
-    earlier = [record for record in listing.records if not has_journal(record)]
+    # A run whose journal is still there is about to be resumed, or just ends.
+    unfinished = {path.stem for path in unfinished_journals(saving.storage)}
+    earlier = [record for record in listing.records if run_of(record.data) not in unfinished]
     baseline = latest_baseline(earlier, machine_info, selection)
     if baseline is None:
         if saving.compare_fail:
