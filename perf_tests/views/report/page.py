@@ -2,7 +2,7 @@
 
 import json
 import lzma
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -201,10 +201,10 @@ def _of_pass(builders: Sequence[TableOf], run: RecordedRun, name: str) -> str:
 
 def _of_cells(run: RecordedRun, *builders: TableOf) -> str:
     """Without the reasons for cases without a timing, which the run's first table has."""
-    return _tables(run, run.cells, builders, lost_lines(run.cells))
+    return _tables(run, run.cells, builders, frozenset(lost_lines(run.cells)))  # of which there may be thousands
 
 
-def _tables(run: RecordedRun, cells: Sequence[Cell], builders: Sequence[TableOf], said: Sequence[str] = ()) -> str:
+def _tables(run: RecordedRun, cells: Sequence[Cell], builders: Sequence[TableOf], said: Set[str] = frozenset()) -> str:
     """The tables with the run's machine below them, without the notes in `said`."""
     built = [one for build in builders if (one := build(cells)) is not None]
     notes_of = {one.name: [*(note for note in one.notes if note not in said), run.conditions] for one in built}
