@@ -158,6 +158,15 @@ def test_an_error_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
         write_whole(tmp_path / "no/page.html", b"")
 
 
+def test_a_pipe_among_the_records_is_left_out(tmp_path: Path) -> None:
+    save_record(record([timed()]), tmp_path / "machine", "name")
+    os.mkfifo(tmp_path / "machine/0002_pipe.json")
+    listing = list_records(tmp_path)
+    assert [found.name for found in listing.records] == ["machine/0001_name"]
+    assert len(listing.left_out) == 1
+    assert "machine/0002_pipe.json cannot be read: it is a pipe, " in listing.left_out[0]
+
+
 def test_a_record_has_the_name_of_its_folder_also_where_none_is_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

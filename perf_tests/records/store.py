@@ -89,6 +89,8 @@ def list_records(storage: Path) -> Listing:
 def read_record(path: Path) -> StoredRecord:
     """The record at `path`; raises ValueError with one sentence for an unreadable or other file."""
     try:
+        if path.is_fifo():
+            raise ValueError("it is a pipe, for whose writer a reader might wait for ever; write a file first")
         data = json.loads(path.read_bytes())
     except json.JSONDecodeError as error:
         others = "; `audit` reads tables of timings" if path.suffix.casefold() in (".csv", ".tsv") else ""
