@@ -66,3 +66,11 @@ def test_an_error_that_is_not_of_the_output_is_not_taken_for_one(monkeypatch: py
     monkeypatch.setattr("perf_tests.verbs.tables.run", fails)
     with pytest.raises(OSError, match="a disk of theirs"):
         main(["tables"])
+
+
+@pytest.mark.parametrize("words", [["tables", "RUN"], ["compare", "RUN", "RUN"]])
+def test_a_closed_output_is_no_fault_either(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_record(tmp_path / "run.json", record([timed()]))
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main([str(path) if word == "RUN" else word for word in words]) == 0
+    sys.stdout.close()
