@@ -109,6 +109,7 @@ REFUSALS: dict[str, tuple[str, ...]] = {
     "--shard=0/2": ("--shard '0/2' is no share of a grid", "K from 1 to N"),
     "--shard=3/2": ("--shard '3/2' is no share of a grid", "K from 1 to N"),
     "--shard=a/b": ("--shard 'a/b' is no share of a grid", "K from 1 to N"),
+    f"--shard=1/{'9' * 5000}": ("is no share of a grid", "K from 1 to N"),
     "--shard=1/9": ("--shard 1/9: N is at most 2",),
     f"{GATE} --shard=1/2": ("cannot be combined with --shard",),
     "--retry": ("--retry is for an interrupted run; add --resume",),

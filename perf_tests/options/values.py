@@ -96,7 +96,7 @@ def minutes(option: str, text: str) -> float:
 
 def share(option: str, text: str) -> tuple[int, int]:
     """`2/3` as (2, 3): the second of three shares."""
-    match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
+    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text.strip())
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise ValueError(f"{option} {text!r} is no share of a grid; write K/N with K from 1 to N, for example 1/2.")
     return int(match[1]), int(match[2])
