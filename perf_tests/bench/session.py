@@ -8,7 +8,14 @@ from pathlib import Path
 from perf_tests.bench.outcomes import KILLED, Outcome
 from perf_tests.bench.progress import Progress
 from perf_tests.cases.case import Case
-from perf_tests.records.journal import Journal, JournalContents, is_running, read_journal, unfinished_journals
+from perf_tests.records.journal import (
+    Journal,
+    JournalContents,
+    is_running,
+    read_journal,
+    remove_headless,
+    unfinished_journals,
+)
 from perf_tests.records.record import OUTCOMES, Json, build_record, machine_differences
 from perf_tests.records.store import own_folder, remove_unfinished, save_record, saved_as
 from perf_tests.views.screens.lines import case_name, duration
@@ -117,6 +124,7 @@ def open_journal(
     """
     _refuse_a_second_run(storage, header)
     remove_unfinished(own_folder(storage))
+    remove_headless(own_folder(storage))
     passed_over: list[str] = []
     for path, contents in _interrupted_runs(storage, header) if resume else ():
         differences = machine_differences(header["machine_info"], contents.header["machine_info"])

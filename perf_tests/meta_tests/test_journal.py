@@ -1,15 +1,17 @@
 """The journal: every finished case is on disk before the next one starts, whatever ends the process."""
 
+import errno
 import json
 import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from perf_tests.proofs.synthetic import BACKWARD, FORWARD, FULL_STEP, header, passed, timed, untimed
-from perf_tests.records.journal import Journal, JournalContents, read_journal, unfinished_journals
+from perf_tests.records.journal import Journal, JournalContents, read_journal, remove_headless, unfinished_journals
 
 HEADER = header([FORWARD, BACKWARD, FULL_STEP])
 
@@ -67,6 +69,27 @@ def test_a_line_torn_anywhere_is_dropped_and_the_lines_before_survive(journal: J
 def test_a_journal_torn_inside_its_header_holds_nothing(journal: Journal) -> None:
     journal.path.write_bytes(journal.path.read_bytes().splitlines()[0])
     assert read_journal(journal.path) is None
+
+
+@pytest.mark.parametrize("content", [b"", b'{"header": {"sett'])
+def test_a_journal_without_a_first_line_goes_at_the_next_start_once_its_process_is_dead(
+    content: bytes, journal: Journal
+) -> None:
+    """Process ids end below 2**22 on Linux."""
+    folder = journal.path.parent
+    dead, living = (folder / f"journal-20300101T000000000000-{process}.jsonl" for process in (2**22 + 1, os.getppid()))
+    foreign = folder / f"journal-{2**22 + 1}.jsonl"
+    for path in (dead, living, foreign):
+        path.write_bytes(content)
+    remove_headless(folder)
+    assert set(folder.iterdir()) == {journal.path, living, foreign}
+
+
+def test_a_journal_that_a_full_disk_refuses_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    with pytest.raises(OSError, match="No space left"):
+        Journal.create(tmp_path / "machine", HEADER)
+    assert list((tmp_path / "machine").iterdir()) == []
 
 
 def test_a_reopened_journal_goes_on_after_its_last_whole_line(journal: Journal) -> None:

@@ -21,6 +21,7 @@ from typing import IO, Any
 
 from perf_tests.records.record import ROWS, Json, is_commit, is_machine, without_nan
 from perf_tests.records.shapes import ANYTHING, NUMBER, TEXT, OrNull, Value, misshapen
+from perf_tests.records.store import is_alive
 
 HEADER = {
     "settings": {}, "selection": [TEXT], "machine_info": Value(is_machine, "a machine"),
@@ -28,6 +29,9 @@ HEADER = {
     "places?": OrNull([NUMBER]), "other_drivers?": [TEXT],
 }  # fmt: skip
 """Optional: the places in the grid of a shard's selection; the drivers that resumed the run."""
+
+OF_PROCESS = re.compile(r"journal-\d{8}T\d{12}-(\d+)\.jsonl")
+"""The name of a journal, with the process that created it."""
 
 LAST_WORDS = re.compile(rb"^(?:Fatal Python error: (.*)|Timeout \(.*\)!)$", re.MULTILINE)
 """The first line of what faulthandler writes before a process ends: by a signal of its own, or because time is up."""
@@ -91,8 +95,12 @@ class Journal:
         path = folder / f"journal-{stamp}-{os.getpid()}.jsonl"
         journal = cls(path, path.open("xb"))
         _lock(journal._file)
-        journal.write("header", header)
-        journal.write("process", os.getpid())
+        try:
+            journal.write("header", header)
+            journal.write("process", os.getpid())
+        except OSError:
+            journal.discard()
+            raise
         return journal
 
     @classmethod
@@ -191,6 +199,15 @@ def unfinished_journals(storage: Path) -> list[Path]:
     """Journals below `storage`, newest first; one may belong to a running process."""
     found = (path for path in storage.glob("*/journal-*.jsonl") if path.is_file())
     return sorted(found, key=lambda path: path.name, reverse=True)
+
+
+def remove_headless(folder: Path) -> None:
+    """Remove journals of processes of this host that were killed before they wrote the first line."""
+    for path in folder.glob("journal-*.jsonl"):
+        named = OF_PROCESS.fullmatch(path.name)
+        with suppress(OSError):  # another user's, or gone meanwhile
+            if named and not is_alive(int(named[1])) and not _whole_lines(path.read_bytes()):
+                path.unlink()
 
 
 def is_running(path: Path) -> bool:

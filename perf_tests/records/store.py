@@ -142,12 +142,13 @@ def remove_unfinished(folder: Path) -> None:
     """Remove what killed processes of this host left of their writing."""
     for path in folder.glob(f"{UNFINISHED}*"):
         writer = re.match(r"\d+", path.name.removeprefix(UNFINISHED))
-        if writer is not None and not _is_alive(int(writer[0])):
+        if writer is not None and not is_alive(int(writer[0])):
             with suppress(OSError):  # another user's
                 path.unlink(missing_ok=True)
 
 
-def _is_alive(process: int) -> bool:
+def is_alive(process: int) -> bool:
+    """Whether this host has such a process."""
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
