@@ -59,6 +59,11 @@ def test_a_packed_table_that_would_fill_the_memory_or_is_torn_is_refused(
     assert f"{torn} cannot be read" in capsys.readouterr().err
 
 
+def test_a_device_that_may_never_end_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "/dev/zero"]) == 3
+    assert "/dev/zero is a device, which may never end" in capsys.readouterr().err
+
+
 def test_a_file_is_read_in_parts_and_counted_as_a_whole(tmp_path: Path) -> None:
     path = written(tmp_path, [*model_table(), *[model_row(mean_ms="90")] * 3])
     whole, parts = audit_file(path), list(audits_of(path, window=10))

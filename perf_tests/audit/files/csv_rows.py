@@ -25,6 +25,8 @@ Line = tuple[str, list[str] | UnreadableError]
 @contextmanager
 def open_table(path: Path) -> Iterator[TextIO]:
     """As text, whatever its byte order mark says. Raises ValueError with one sentence."""
+    if path.is_char_device():
+        raise ValueError(f"{path} is a device, which may never end; write the table into a file first.")
     try:
         with _opened(path) as file:
             mark = file.peek(2)[:2]
