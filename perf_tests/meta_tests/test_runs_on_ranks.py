@@ -25,6 +25,7 @@ def lead(both: list[Launch]) -> Launch:
 def test_rank_0_prints_and_saves_and_the_other_is_silent(both: list[Launch]) -> None:
     assert [launched.exit_code for launched in both] == [0, 0], both[0].output + both[1].errors
     assert "Saved" in both[0].output
+    assert "warnings" not in both[0].output
     assert both[1].output == both[1].errors == ""
     assert len(both[0].records) == 1
     assert both[0].journals == []

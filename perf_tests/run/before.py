@@ -141,6 +141,9 @@ def _mark(benchmarks: list[pytest.Item], workbench: Workbench) -> None:
         item.add_marker(pytest.mark.benchmark(timer=workbench.clock, group=phase, disable_gc=True))
         # A warning of another torch or of the user's model fails no case.
         item.add_marker(pytest.mark.filterwarnings("default"))
+        if workbench.groups is not None:
+            # Torch's own on import of what shards optimizers; nothing a user of ranks can change.
+            item.add_marker(pytest.mark.filterwarnings("ignore:.torch.jit.(script|interface). is:DeprecationWarning"))
         if workbench.settings.nvtx:
             item.add_marker(pytest.mark.filterwarnings("ignore:Benchmark fixture was not used at all"))
 
