@@ -137,7 +137,10 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
         from perf_tests.measures.shared_step import SharedStepMeasure
 
         training = request.getfixturevalue("training")
-        kind = partial(SharedStepMeasure, case=case, sharing=case.sharing, training=training)
+        kind = partial(
+            SharedStepMeasure, case=case, sharing=case.sharing, training=training,
+            spending=partial(workbench.spending, "communication"),
+        )  # fmt: skip
     elif case.ranks is not None:
         from perf_tests.measures.ranked import RankedMeasure
 

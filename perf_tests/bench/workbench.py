@@ -42,7 +42,7 @@ SAME = 1.03
 """Times as fast a product may be, at most, for a slower one to confirm its rate."""
 
 PART_OF_ROUNDS = "compiling"
-WORK = ("rounds", PART_OF_ROUNDS, "building", "counting", "passes")
+WORK = ("rounds", PART_OF_ROUNDS, "communication", "building", "counting", "passes")
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """What the communication of a model that ranks share costs, beside its timed rounds."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -31,6 +31,8 @@ class SharedStepMeasure(RankedMeasure):
     case: LanguageModelCase
     sharing: Sharing
     training: Training
+    spending: Callable[[], AbstractContextManager[None]]
+    """Takes the time of what is looked at beside the timed rounds."""
 
     def look(self, rounds: Rounds) -> None:
         if not self.case.row.has_backward:
@@ -40,7 +42,8 @@ class SharedStepMeasure(RankedMeasure):
             rounds.forget_more = partial(free_gathered, self.training.model)
         super().look(rounds)
         if self.row is not None:
-            self.benchmark.extra_info.update(self._exposed(rounds) | self._sent(rounds))
+            with self.spending():
+                self.benchmark.extra_info.update(self._exposed(rounds) | self._sent(rounds))
 
     def _exposed(self, rounds: Rounds) -> Json:
         """What the exchange of gradients adds to a round: the median difference to the round without it.

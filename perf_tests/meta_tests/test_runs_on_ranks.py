@@ -1,5 +1,6 @@
 """The suite on two ranks that exchange bytes by gloo: one record, the same samples, and a row for what cannot run."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,12 @@ def test_rank_0_prints_and_saves_and_the_other_is_silent(both: list[Launch]) -> 
     assert both[1].output == both[1].errors == ""
     assert len(both[0].records) == 1
     assert both[0].journals == []
+
+
+def test_the_time_of_the_run_names_the_rounds_that_show_the_cost_of_communication(lead: Launch) -> None:
+    share = re.search(r"(\d+)% in rounds that show what communication costs", lead.output)
+    assert share is not None
+    assert int(share[1]) > 0
 
 
 def test_one_record_holds_one_device_and_every_number_of_ranks(lead: Launch) -> None:

@@ -97,3 +97,8 @@ def test_the_shares_of_a_runs_time_add_up() -> None:
     assert line.startswith("10 s: 60% in warm-up and measured rounds")
     assert "10% of all in first calls" in line
     assert "10% building models, 5% counting and ceilings, 25% start" in line
+
+
+def test_rounds_that_show_the_cost_of_communication_have_a_share_of_their_own() -> None:
+    line = time_line({"total": 10.0, "rounds": 5.0, "compiling": 0.0, "building": 1.0, "communication": 3.0})
+    assert "30% in rounds that show what communication costs, 10% start" in line

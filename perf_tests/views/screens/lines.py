@@ -63,9 +63,10 @@ _NOTES = {
 
 def time_line(seconds: dict[str, float]) -> str:
     total = seconds["total"] or 1.0
-    counting, passes = seconds.get("counting", 0.0), seconds.get("passes", 0.0)
-    rest = total - seconds["rounds"] - seconds["building"] - counting - passes
+    counting, passes, sharing = (seconds.get(kind, 0.0) for kind in ("counting", "passes", "communication"))
+    rest = total - seconds["rounds"] - seconds["building"] - counting - passes - sharing
     extra = f"{passes / total:.0%} in extra passes, " if passes else ""
+    extra += f"{sharing / total:.0%} in rounds that show what communication costs, " if sharing else ""
     return (
         f"{total:.0f} s: {seconds['rounds'] / total:.0%} in warm-up and measured rounds with their set-up "
         f"({seconds['compiling'] / total:.0%} of all in first calls that compile), "
