@@ -124,7 +124,7 @@ def test_the_first_slower_commit_is_found_over_merges_and_commits_that_do_not_im
     assert found.suspects == [culprit]
     lines = found_lines(found, asked())
     assert lines[-1].startswith(f"{culprit[:12]} is the first commit that is slower than good (")
-    assert lines[-1].endswith("at 95 %, 16 launch pairs): slow")
+    assert lines[-1].endswith("at 95 %, 6 launch pairs): slow")
     assert json.loads(json.dumps(found_json(found, asked())))["suspects"] == [culprit]
     assert bisect.exit_code(found) == 1
 
