@@ -68,6 +68,15 @@ def test_the_end_of_stage_one_names_what_each_pair_shows_plainly(
     assert SECOND.calls(values(head, spread), RULES).tolist() == [is_called] + 9 * [False]
 
 
+def test_a_case_that_hardly_scatters_is_not_called_below_what_the_median_case_scatters_by() -> None:
+    """Where cases scatter so differently that the suite lends a case next to nothing, t alone would call it."""
+    spreads = np.array([0.01] * 3 + [0.2] * 6)[:, None]
+    others = spreads * np.random.default_rng(1).normal(size=(9, 6))
+    suite = np.vstack([np.log1p(PLAIN), others])
+    assert replace(SECOND, spreads=0.0).calls(suite, RULES)[0]
+    assert not SECOND.calls(suite, RULES)[0]
+
+
 def test_what_is_plainly_slower_needs_no_fresh_launches() -> None:
     plain = SimulatedCase("plain", slowdown=0.1, pair_spread=0.005)
     samples = gate_run([*QUIET, plain], RULES, seed=1)
