@@ -44,7 +44,8 @@ class FakeCuda:
         self._replace("is_available", count > 0)
         self._replace("device_count", count)
         self._monkeypatch.setattr(torch.cuda, "get_device_capability", capabilities.__getitem__)
-        self._replace("get_device_name", "NVIDIA Example")
+        names: dict[object, str] = {0: "NVIDIA Example", GPU: "NVIDIA Example", 1: "NVIDIA Relic"}
+        self._monkeypatch.setattr(torch.cuda, "get_device_name", names.__getitem__)
         self._replace("get_arch_list", built_for)
         self.does_not_start("No CUDA GPUs are available")
 
@@ -168,7 +169,7 @@ def test_torchs_own_warning_of_an_old_driver_is_no_error(cuda: FakeCuda, monkeyp
 
 def test_a_number_beyond_the_last_gpu_is_refused_with_the_gpus_there_are(cuda: FakeCuda) -> None:
     cuda.sees(count=2)
-    with pytest.raises(ValueError, match=r"cuda:0 \(NVIDIA Example\), cuda:1 \(NVIDIA Example\)\.$"):
+    with pytest.raises(ValueError, match=r"cuda:0 \(NVIDIA Example\), cuda:1 \(NVIDIA Relic\)\.$"):
         device_named("cuda:2")
 
 

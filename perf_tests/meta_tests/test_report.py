@@ -17,6 +17,7 @@ from perf_tests.proofs.synthetic import (
 from perf_tests.proofs.synthetic_grid import grid_record, with_every_pass
 from perf_tests.records.record import OUTCOMES
 from perf_tests.views.report import page
+from perf_tests.views.tables.cells import lost_lines
 
 pytestmark = pytest.mark.usefixtures("no_plotly")
 
@@ -115,6 +116,25 @@ def test_named_runs_are_all_shown_and_others_not(tmp_path: Path) -> None:
     storage = store(tmp_path / "records", *(record([timed(size=f"size{n}")], written=f"203{n}") for n in range(3)))
     text = written(storage, "0001", "0002")
     assert [f"size{n}" in text for n in range(3)] == [True, True, False]
+
+
+class Counted(str):
+    """Text that counts how often it is compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return super().__eq__(other)
+
+    __hash__ = str.__hash__
+
+
+def test_of_many_lost_cases_none_is_compared_with_all_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = [untimed(f"test_forward[lost{n}-ctx8-fp32-naive]", size=f"lost{n}") for n in range(300)]
+    monkeypatch.setattr(page, "lost_lines", lambda cells: [Counted(line) for line in lost_lines(cells)])
+    page_over(tmp_path, record([timed()], lost))
+    assert len(lost) <= Counted.compared < 20 * len(lost)
 
 
 def test_a_hundred_sizes_are_a_hundred_rows_and_choices(tmp_path: Path) -> None:
