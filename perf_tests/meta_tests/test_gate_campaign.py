@@ -13,6 +13,7 @@ from perf_tests.gate.rules import Rules
 from perf_tests.meta_tests.test_gate_trials import FAILED
 from perf_tests.proofs import gate_campaign
 from perf_tests.proofs.compact_trials import FILE, trials_under
+from perf_tests.proofs.gate_power import FEWEST_TRIALS, INJECTED, extra_work
 from perf_tests.proofs.gate_trials import SAMPLES, TRUTH, Plan, Trial, TrialError, read_trial
 from perf_tests.proofs.simulated_launches import SimulatedCase, gate_run
 
@@ -76,3 +77,10 @@ def test_runs_of_an_earlier_engine_do_not_count() -> None:
 def test_every_run_that_is_wanted_can_be_planned() -> None:
     for kind in gate_campaign.wanted():
         assert gate_campaign.plan(kind, 0).truth["change"] == kind[1]
+
+
+def test_the_runs_with_extra_work_are_enough_for_each_claimed_slowdown() -> None:
+    runs = gate_campaign.wanted()["power", INJECTED]
+    planted = Counter(slowdown for number in range(runs) for slowdown in extra_work(number).truth["planted"].values())
+    assert planted[0.02] >= 20
+    assert min(planted[0.03], planted[0.05]) >= FEWEST_TRIALS
