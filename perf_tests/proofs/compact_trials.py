@@ -113,7 +113,7 @@ def _write(path: Path, lines: Sequence[Json]) -> None:
     """All at once, so that a run which is stopped damages nothing."""
     ordered = sorted(lines, key=lambda line: str(line["name"]))
     text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in ordered)
-    write_whole(path, lzma.compress(text.encode(), preset=9))
+    write_whole(path, lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
 
 
 def trials_under(folder: Path) -> TrialsByProof:
