@@ -163,7 +163,7 @@ def test_a_fresh_process_traces_its_first_round() -> None:
 
 @pytest.mark.usefixtures("forked_workers")
 def test_a_case_that_does_not_fit_a_fresh_process_is_its_answer() -> None:
-    answer = in_fresh_process(replace(SETTINGS, memory_budget_bytes=2**20), FORWARD, Study(0, 1), ROOT)
+    answer = in_fresh_process(replace(SETTINGS, memory_budget_bytes=2**23), FORWARD, Study(0, 1), ROOT)
     assert answer["outcome"]["outcome"] == "would_not_fit"
 
 
