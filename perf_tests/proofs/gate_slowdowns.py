@@ -22,7 +22,7 @@ SHAPES = ((16, 64), (16, 128), (32, 64), (32, 128))
 # The share varies from call to call by a fifth to either side, as real work does.
 EXTRA_WORK = '''"""After its work, a function works on for a share of what the work took, and notes what it took.
 
-Only the first calls of a process are noted, which no round measures: a file that is written takes more than the work.
+Only the first calls of a process are noted: to write a file can take longer than the extra work of a short round.
 """
 
 import json
