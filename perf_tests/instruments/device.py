@@ -13,6 +13,9 @@ from perf_tests.instruments.torch_private import clear_cublas_workspaces, spin_c
 HIGHEST_HERTZ = 3e9
 """Of a multiprocessor, so that a count of cycles takes at least its time on any GPU."""
 
+ELEMENTS_PER_THREAD = 32768
+"""The fewest that PyTorch gives a thread of an elementwise operator (`GRAIN_SIZE` in ATen/TensorIterator.h)."""
+
 
 class Event(Protocol):
     """A point in the device's queue of work."""
@@ -96,11 +99,17 @@ class CpuDevice(Device):
         return host_memory.available_bytes()
 
     def limit_memory(self, budget_bytes: int) -> None:
+        _start_threads()
         host_memory.cap_address_space(budget_bytes)
         heap.keep_freed_memory(budget_bytes)
 
     def make_room(self) -> None:
         heap.make_room()
+
+
+def _start_threads() -> None:
+    """Of OpenMP, which ends the process where the limit leaves no room for the stack of one."""
+    torch.zeros(torch.get_num_threads() * ELEMENTS_PER_THREAD, dtype=torch.int8).add_(1)
 
 
 class CudaEvent:
