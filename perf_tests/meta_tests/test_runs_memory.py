@@ -162,12 +162,16 @@ def worker_in(folder: Path) -> Iterator[MemoryWorker]:
         worker.end()
 
 
-def test_a_worker_that_cannot_start_says_why(tmp_path: Path) -> None:
-    folder = tmp_path / "perf_tests" / "workers"
+def write_worker(root: Path, code: str) -> None:
+    folder = root / "perf_tests" / "workers"
     folder.mkdir(parents=True)
     for package in (folder.parent, folder):
         (package / "__init__.py").touch()
-    (folder / "memory.py").write_text("import nowhere")
+    (folder / "memory.py").write_text(code)
+
+
+def test_a_worker_that_cannot_start_says_why(tmp_path: Path) -> None:
+    write_worker(tmp_path, "import nowhere")
     with worker_in(tmp_path) as worker, pytest.raises(WorkerEndedError, match="No module named 'nowhere'"):
         worker.ask({})
 

@@ -19,6 +19,7 @@ from perf_tests.bench.workbench import Workbench
 from perf_tests.launching.launch import ALL_THREE, MODELS, THREE_CASES, launch
 from perf_tests.meta_tests.example_cases import language_model_case
 from perf_tests.meta_tests.items import benchmark
+from perf_tests.meta_tests.test_runs_memory import worker_in, write_worker
 from perf_tests.proofs.synthetic import BACKWARD, FORWARD, header, timed
 from perf_tests.records.journal import Journal, read_journal
 from perf_tests.run.given_up import without_killers
@@ -75,6 +76,26 @@ def test_a_run_goes_on_after_a_case_that_hangs(tmp_path: Path) -> None:
     assert hung.measured.keys() | hung.outcomes.keys() == ALL_THREE
     assert hung.outcomes["test_forward[tiny-ctx16-fp32-own]"]["outcome"] == "timed_out"
     assert hung.journals == []
+
+
+ECHO = """
+import json, socket, sys, time
+end = socket.socket(fileno=int(sys.argv[1]))
+for task in end.makefile("rb"):
+    time.sleep(json.loads(task)["seconds"])
+    end.sendall(task)
+"""
+
+
+def test_what_a_worker_answers_once_the_time_of_its_case_is_up_is_not_taken_for_the_answer_of_the_next(
+    timeout: Timeout, tmp_path: Path
+) -> None:
+    write_worker(tmp_path, ECHO)
+    with worker_in(tmp_path) as worker:
+        assert worker.ask({"seconds": 0}) == {"seconds": 0}
+        with pytest.raises(TimedOutError), timeout.limited(benchmark(language_model_case())):
+            worker.ask({"seconds": 1})
+        assert worker.ask({"seconds": 0}) == {"seconds": 0}
 
 
 HOLDS_PYTHON = """

@@ -41,9 +41,11 @@ class MemoryWorker:
             self._worker = start_worker("perf_tests.workers.memory", self.root, environment)
         try:
             return self._worker.ask(task)
-        except WorkerEndedError as error:
+        except BaseException as error:  # a case whose time is up among them, whose answer is not the next one's
             self.end()
-            raise WorkerEndedError(f"the worker of the memory pass ended: {error}.") from error
+            if isinstance(error, WorkerEndedError):
+                raise WorkerEndedError(f"the worker of the memory pass ended: {error}.") from error
+            raise
 
     def end(self) -> None:
         if self._worker is not None:
