@@ -24,6 +24,7 @@ from perf_tests.gate.engines import ENGINES, PRESENT_ENGINE
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import GateSamples
 from perf_tests.gate.verdicts import CaseResult, Effect, ExactResult, Verdict
+from perf_tests.launching.git_repository import copy_suite
 from perf_tests.launching.launch import ROOT
 from perf_tests.proofs import gate_cost, gate_power, gate_trials
 from perf_tests.proofs.gate_false_alarms import NO_OP_CHANGES, conclude_from
@@ -33,7 +34,7 @@ from perf_tests.proofs.gate_slowdowns import (
     OTHER_SLOWDOWNS,
     REAL_SLOWDOWNS,
     SHAPES,
-    measured_shares,
+    slow_attention,
     slowed,
 )
 from perf_tests.proofs.share import Share
@@ -77,32 +78,35 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Each share of extra work that changed code does, in order; nothing waits."""
     found: list[float] = []
     planted = ModuleType("model.extra_work")
-    planted.__dict__["work_on"] = lambda start, end, share, label: found.append(share)
+    planted.__dict__.update(is_on=True, work_on=lambda start, end, share: found.append(share))
     monkeypatch.setitem(sys.modules, "model.extra_work", planted)
     return found
 
 
-def test_extra_work_takes_the_share_it_says_and_notes_what_it_took(
-    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    change, planted = slowed(random.Random(1))
-    change(tree)
-    steps = itertools.count()
+def test_extra_work_takes_the_share_it_says(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slowed(random.Random(1))[0](tree)
     monkeypatch.setattr(random, "uniform", lambda low, high: (low + high) / 2)
-    monkeypatch.setattr(time, "perf_counter", lambda: next(steps) / 10)
-    monkeypatch.setenv("PLANTED_SHARES", str(tmp_path / "shares"))
-    work_on = changed_module(tree, "extra_work").work_on
-    for call in range(16):
-        steps = itertools.count(30 + 1000 * call)
-        work_on(start=1.0 + 100 * call, end=3.0 + 100 * call, share=0.5, label="d16-seq64")
-        assert next(steps) == 30 + 1000 * call + 10 + 1
-    name = "test_attention_forward[d16-seq64-fp32-naive]"
-    assert measured_shares(tmp_path / "shares", planted) == {name: pytest.approx(0.5)}
-    assert len((tmp_path / "shares").read_text().splitlines()) == 1, "a file that is written takes time of its own"
-    assert measured_shares(tmp_path / "nothing", planted) == {}
+    readings = itertools.count(30)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(readings) / 10)
+    changed_module(tree, "extra_work").work_on(start=1.0, end=3.0, share=0.5)
+    assert next(readings) == 30 + 10 + 1
 
 
-def test_the_truth_of_a_benchmark_is_what_its_run_noted() -> None:
+def test_the_truth_of_planted_work_is_measured_in_turns_with_and_without_it(tmp_path: Path) -> None:
+    name, others = "test_attention_forward[d16-seq64-fp32-naive]", "test_attention_forward[d16-seq128-fp32-naive]"
+    copy_suite(tmp_path)
+    slow_attention(tmp_path, {(16, 64): 0.5, (16, 128): 0.0})
+    measured = gate_trials.measured_shares(tmp_path, {name: 0.5, others: 0.0})
+    assert measured.keys() == {name, others}
+    assert -0.1 < measured[others] < 0.2 < measured[name] < 0.9
+
+
+def test_planted_work_that_cannot_be_measured_ends_the_trial(tmp_path: Path) -> None:
+    with pytest.raises(gate_trials.TrialError, match="was not measured"):
+        gate_trials.measured_shares(tmp_path, {"test_forward[tiny]": 0.5})
+
+
+def test_the_truth_of_a_benchmark_is_what_its_clone_took() -> None:
     noted = replace(
         power_trial(0.03, True, error=0.002), truth={"planted": {"slowed": 0.03}, "measured": {"slowed": 0.032}}
     )

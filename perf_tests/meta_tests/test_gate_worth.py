@@ -1,7 +1,9 @@
 """What the documentation says that the gate is worth is what its kept runs say today."""
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from statistics import mean, median
 from typing import get_args
 
 import numpy as np
@@ -10,13 +12,19 @@ import pytest
 from perf_tests.__main__ import main
 from perf_tests.gate.clock import decide_clock
 from perf_tests.gate.early_looks import early_looks
+from perf_tests.gate.engines import PRESENT_ENGINE
+from perf_tests.gate.events import PairTime
 from perf_tests.gate.rules import Clock
 from perf_tests.gate.samples import read_samples
-from perf_tests.meta_tests.documents import ROOT, block, indented, page
+from perf_tests.gate.verdicts import CaseResult, Verdict
+from perf_tests.meta_tests.documents import README, ROOT, block, indented, page
 from perf_tests.proofs import gate_worth
 from perf_tests.proofs.compact_trials import TrialsByProof, trials_under
+from perf_tests.proofs.gate_cost import cleared_in, screening_seconds
+from perf_tests.proofs.gate_power import errors_of, is_injected, slowed_in
 from perf_tests.proofs.gate_relabelled import RULES, coverage, looks_taken, recorded_values, relabelled, unchanged_runs
 from perf_tests.proofs.gate_simulation import COVERAGE, PAIRS_SHOWN
+from perf_tests.proofs.gate_trials import Trial
 
 KEPT = ROOT / ".benchmarks/epyc-2core/gate"
 
@@ -60,6 +68,37 @@ def test_intervals_cover_nothing_changed_in_the_kept_runs(trials: TrialsByProof,
     _, values = recorded_values(unchanged_runs(trials), clock)
     found = [coverage(values, pairs) for pairs in PAIRS_SHOWN]
     assert min(share.count / share.of for share in found) >= COVERAGE
+
+
+def test_the_first_page_says_how_long_unchanged_code_takes(trials: TrialsByProof) -> None:
+    minutes = [whole_seconds(trial) / 60 for trial in of_present_engine(trials["cost"])]
+    assert f"about {median(minutes):.0f} minutes for 20 cases" in " ".join(README.split())
+
+
+def test_the_page_says_what_the_present_engine_does_not_keep(trials: TrialsByProof) -> None:
+    text = " ".join(page("gate").split())
+    slowed = slowed_in(filter(is_injected, of_present_engine(trials["power"])))
+    after = {pairs: [c for c in slowed if c.slowdown == 0.05 and pairs_of(c.row) == pairs] for pairs in (6, 18)}
+    early, late = (100 * mean(errors_of(cases)) for cases in after.values())
+    assert f"of 5 %, by {early:.1f} points after six pairs, by {late:.1f} after eighteen".replace("0.", ".") in text
+    cost = of_present_engine(trials["cost"])
+    seconds, cleared = sorted(map(screening_seconds, cost)), sorted(map(cleared_in, cost))
+    assert f"which is {seconds[0]:.0f} to {seconds[-1]:.0f} s, {cleared[0]} to {cleared[-1]} of 20 unchanged" in text
+    assert (min(map(whole_seconds, cost)) // 30, max(map(whole_seconds, cost)) // 30) == (7, 9), "after 4 to 5 minutes"
+    assert {row.verdict for trial in cost for row in trial.result.cases} == {Verdict.OK}
+
+
+def of_present_engine(trials: Iterable[Trial]) -> list[Trial]:
+    return [trial for trial in trials if trial.engine == PRESENT_ENGINE]
+
+
+def pairs_of(row: CaseResult) -> int:
+    return 0 if row.effect is None else row.effect.pairs
+
+
+def whole_seconds(trial: Trial) -> float:
+    assert trial.samples is not None
+    return sum(time.seconds for time in trial.samples.of(PairTime))
 
 
 def test_the_page_shows_the_false_alarm_as_its_samples_give_it(capsys: pytest.CaptureFixture[str]) -> None:

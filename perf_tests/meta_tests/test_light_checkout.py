@@ -8,8 +8,8 @@ from perf_tests.launching.launch import ROOT
 
 MOST_BYTES = 10_000_000
 BLOCK_BYTES = 4096
-LARGEST_FILE_BYTES = 600_000
-"""The record that README, docs and most tests read."""
+LARGEST_FILE_BYTES = 640_000
+"""The gate's trials, and the record that README, docs and most tests read."""
 
 
 def test_tracked_files_take_less_than_ten_megabytes_on_a_disk() -> None:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from datetime import datetime
 from pathlib import Path
-from statistics import median
 
 import pytest
 
@@ -205,12 +204,6 @@ def test_the_gate_is_shown_as_a_replay_of_its_samples_says_it() -> None:
     shown = output(block(README, "gate"))
     assert shown[0] == OMITTED
     assert is_shortened(shown, said)
-
-
-def test_the_time_of_a_gate_run_is_that_of_the_kept_runs() -> None:
-    runs = re.findall(r"^ +(\d+) benchmarks, .* launch pairs in (\d+) s", page("gate"), re.MULTILINE)
-    minutes = median(int(seconds) for _, seconds in runs) / 60
-    assert f"{minutes:.0f} minutes for {runs[0][0]} cases" in " ".join(README.split())
 
 
 @pytest.mark.parametrize("beginning, fewest", [(PYTEST, 9), (MAKE, 6), (VERB, 9), (PROOF, 6)])

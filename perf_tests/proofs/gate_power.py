@@ -16,7 +16,7 @@ from statistics import mean, stdev
 from perf_tests.gate.suite import POWER_OF_DETECTION
 from perf_tests.gate.verdicts import CaseResult, Verdict
 from perf_tests.proofs.gate_simulation import CLAIMED_BIAS, CLAIMED_POWER, CLAIMED_SPREAD
-from perf_tests.proofs.gate_slowdowns import REAL_SLOWDOWNS, measured_shares, slowed
+from perf_tests.proofs.gate_slowdowns import REAL_SLOWDOWNS, slowed
 from perf_tests.proofs.gate_trials import QUICK_SUITE, Plan, Trial, count_trials, proof_arguments, prove
 from perf_tests.proofs.share import Share
 from perf_tests.proofs.verdict import conclude, gravest
@@ -37,7 +37,7 @@ class SlowedCase:
     slowdown: float
     """The extra work as a share of a round's time, as planted."""
     measured: float | None = None
-    """The same as the run itself noted it; None for older ones."""
+    """The same as measured in the run's clone, apart from the gate; None for older ones."""
 
     @property
     def truth(self) -> float:
@@ -79,9 +79,7 @@ def plans(folder: Path, runs: int, real: Sequence[str]) -> Iterator[Plan]:
 def extra_work(number: int) -> Plan:
     """The run of this number with extra work."""
     change, planted = slowed(random.Random(f"{INJECTED} {number}"))
-    return Plan(
-        {"change": INJECTED, "planted": planted}, change, QUICK_SUITE, lambda notes: measured_shares(notes, planted)
-    )
+    return Plan({"change": INJECTED, "planted": planted}, change, QUICK_SUITE)
 
 
 def real_change(name: str) -> Plan:

@@ -1,10 +1,8 @@
 """Slowdowns to plant in `model/`: extra work of a known share of a round's time, and realistic changes."""
 
-import json
 import random
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 from perf_tests.proofs.gate_simulation import CLAIMED_POWER
 from perf_tests.proofs.gate_trials import Change, replaced
@@ -20,30 +18,18 @@ SHAPES = ((16, 64), (16, 128), (32, 64), (32, 128))
 """Head width and sequence length of the attention benchmarks."""
 
 # The share varies from call to call by a fifth to either side, as real work does.
-EXTRA_WORK = '''"""After its work, a function works on for a share of what the work took, and notes what it took.
+EXTRA_WORK = '''"""After its work, a function works on for a share of what the work took, while `is_on`."""
 
-Only the first calls of a process are noted: to write a file can take longer than the extra work of a short round.
-"""
-
-import json
-import os
 import random
 import time
-from statistics import median
 
-_NOTED_CALLS = 4
-_shares = {}
+is_on = True
 
 
-def work_on(start: float, end: float, share: float, label: str) -> None:
+def work_on(start: float, end: float, share: float) -> None:
     until = end + (end - start) * share * random.uniform(0.8, 1.2)
-    while (now := time.perf_counter()) < until:
+    while time.perf_counter() < until:
         pass
-    shares = _shares.setdefault(label, [])
-    shares.append((now - end) / (end - start))
-    if len(shares) == _NOTED_CALLS:
-        with open(os.environ.get("PLANTED_SHARES", os.devnull), "a") as file:
-            file.write(json.dumps([label, median(shares)]) + "\\n")
 '''
 
 # Longer by what lies between two readings of the clock only: the rest is part of the time that is waited out.
@@ -52,14 +38,16 @@ SLOWER_ATTENTION = """
 def _with_extra_work(attention: AttentionFunction, shares: dict[tuple[int, int], float]) -> AttentionFunction:
     from time import perf_counter
 
-    from model.extra_work import work_on
+    from model import extra_work
 
     def slower(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor) -> Tensor:
+        if not extra_work.is_on:
+            return attention(q_BHTK, k_BHTK, v_BHTK)
         start = perf_counter()
         output_BHTK = attention(q_BHTK, k_BHTK, v_BHTK)
         end = perf_counter()
         if q_BHTK.ndim == 3 and (share := shares.get((q_BHTK.shape[-1], q_BHTK.shape[-2]))):
-            work_on(start, end, share, f"d{q_BHTK.shape[-1]}-seq{q_BHTK.shape[-2]}")
+            extra_work.work_on(start, end, share)
         return output_BHTK
 
     return slower
@@ -74,13 +62,13 @@ SLOWER_TRAINING = """
 def _with_extra_work(shares: dict[str, float]) -> None:
     from time import perf_counter
 
-    from model.extra_work import work_on
+    from model import extra_work
 
     outermost = []
 
-    def slower(method, share, label):
+    def slower(method, share):
         def working_on(*arguments):
-            if outermost:
+            if outermost or not extra_work.is_on:
                 return method(*arguments)
             outermost.append(method)
             start = perf_counter()
@@ -88,13 +76,13 @@ def _with_extra_work(shares: dict[str, float]) -> None:
                 result = method(*arguments)
             finally:
                 outermost.clear()
-            work_on(start, perf_counter(), share, label)
+            extra_work.work_on(start, perf_counter(), share)
             return result
 
         return working_on
 
     for name, share in shares.items():
-        setattr(Training, name, slower(getattr(Training, name), share, name))
+        setattr(Training, name, slower(getattr(Training, name), share))
 
 
 _with_extra_work({shares})
@@ -164,22 +152,6 @@ def slow_attention(tree: Path, shapes: dict[tuple[int, int], float]) -> None:
     (tree / "model/extra_work.py").write_text(EXTRA_WORK)
     attention = SLOWER_ATTENTION.replace("{shares}", repr(shapes))
     replaced("model/attention.py", "\n\ndef sdpa_attention(", f"{attention}\n\ndef sdpa_attention(")(tree)
-
-
-def measured_shares(notes: Path, planted: dict[str, float]) -> dict[str, float]:
-    """What the extra work of each planted benchmark took in fact, as a share of its work, from the notes of its run."""
-    found: dict[str, list[float]] = {}
-    for line in notes.read_text().splitlines() if notes.exists() else ():
-        label, share = json.loads(line)
-        found.setdefault(label, []).append(share)
-    medians = {label: median(shares) for label, shares in found.items()}
-    return {name: medians[_label(name)] for name in planted if _label(name) in medians}
-
-
-def _label(name: str) -> str:
-    """Under which `extra_work` notes a benchmark."""
-    phase = name.removeprefix("test_").partition("[")[0]
-    return METHODS[phase] if phase in METHODS else name.partition("[")[2].partition("-fp32")[0]
 
 
 def slowed(choose: random.Random) -> tuple[Change, dict[str, float]]:

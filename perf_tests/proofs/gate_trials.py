@@ -84,8 +84,6 @@ class Plan:
     truth: dict[str, Any]
     change: Change
     arguments: Sequence[str]
-    measured: Callable[[Path], dict[str, float]] | None = None
-    """The truth as the changed code itself noted it, in the file that PLANTED_SHARES names."""
 
 
 def proof_arguments(about: str | None, proof: str, runs: int, minutes: int) -> argparse.ArgumentParser:
@@ -130,16 +128,29 @@ def run_trial(folder: Path, plan: Plan, minutes: str) -> Trial:
         storage = Path(temporary, "storage")
         command = [sys.executable, "-m", "pytest", "perf_tests", "-p", "no:cacheprovider", *plan.arguments]
         command += ["--against=HEAD", f"--gate-minutes={minutes}", f"--benchmark-storage=file://{storage}"]
-        notes = Path(temporary, "planted-shares")
-        environment = {**os.environ, "PLANTED_SHARES": str(notes)}
-        ended = subprocess.run(
-            command, cwd=clone, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        ended = subprocess.run(command, cwd=clone, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         written = sorted((storage / "gate").glob("*.jsonl"))
         if ended.returncode not in (0, 1, 4) or not written:
             raise TrialError(f"`{' '.join(command[2:])}` exited with {ended.returncode}:\n{ended.stdout[-3000:]}")
-        truth = plan.truth if plan.measured is None else {**plan.truth, "measured": plan.measured(notes)}
+        planted = plan.truth.get("planted")
+        truth = plan.truth if planted is None else {**plan.truth, "measured": measured_shares(clone, planted)}
         return _keep(folder, f"{time.strftime('%Y%m%dT%H%M%S')}-{truth['change']}", truth, written[-1])
+
+
+def measured_shares(clone: Path, planted: dict[str, float]) -> dict[str, float]:
+    """What the extra work of each planted benchmark of a changed clone takes in fact. Raises TrialError."""
+    with tempfile.NamedTemporaryFile("w+", suffix=".json") as file:
+        json.dump(planted, file)
+        file.flush()
+        command = [sys.executable, "-m", "pytest", "perf_tests", "-p", "no:cacheprovider", *QUICK_SUITE]
+        ended = subprocess.run(
+            [*command, "-p", "perf_tests.proofs.planted_truth", "--benchmark-disable"],
+            cwd=clone, env={**os.environ, "PLANTED_TRUTH": file.name}, capture_output=True, text=True,
+        )  # fmt: skip
+        if ended.returncode:
+            raise TrialError(f"the planted work of {clone} was not measured:\n{ended.stdout[-3000:]}")
+        measured: dict[str, float] = json.loads(Path(file.name).read_text())
+        return measured
 
 
 def _keep(folder: Path, stem: str, truth: dict[str, Any], samples: Path) -> Trial:
