@@ -12,7 +12,8 @@ from model.precision import PRECISIONS
 from model.training import Training
 from perf_tests.bench.inputs import AttentionInputs, Batch, axis
 from perf_tests.bench.models import ModelShelf, forget
-from perf_tests.bench.stash import CASE, OTHER_MEASURE, PASS, WORKBENCH
+from perf_tests.bench.outcomes import Outcome
+from perf_tests.bench.stash import CASE, OTHER_MEASURE, OUTCOME, PASS, WORKBENCH
 from perf_tests.bench.workbench import Workbench
 from perf_tests.cases.attention_alone import AttentionCase
 from perf_tests.cases.case import Case
@@ -77,12 +78,15 @@ def clock(workbench: Workbench) -> Clock:
 
 
 @pytest.fixture
-def training(case: LanguageModelCase, workbench: Workbench, shelf: ModelShelf) -> Iterator[Training]:
+def training(
+    request: pytest.FixtureRequest, case: LanguageModelCase, workbench: Workbench, shelf: ModelShelf
+) -> Iterator[Training]:
     with workbench.spending("building"):
         try:
             training = shelf.lend(case, workbench.settings.optimizer)
-        except OwnModelError as error:  # which every further case would meet too
-            pytest.exit(str(error), returncode=pytest.ExitCode.USAGE_ERROR)
+        except OwnModelError as error:  # the smallest model passed before the first case, and others may
+            request.node.stash[OUTCOME] = Outcome("error", str(error))
+            pytest.fail(str(error), pytrace=False)
         workbench.device.synchronize()
     yield training
     training.release()

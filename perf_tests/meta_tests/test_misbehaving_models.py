@@ -69,6 +69,17 @@ def test_what_a_case_changed_is_put_back_also_where_it_failed() -> None:
     assert torch.ones(1).device.type == "cpu"
 
 
+def test_a_model_that_one_context_makes_unusable_is_measured_at_the_others(tmp_path: Path) -> None:
+    ended = launch(
+        tmp_path, f"--model={MODELS}:UnusableAt16", "--context=8,16,24", "--phase=forward", "-k=not attention"
+    )
+    assert ended.exit_code == 1, ended.output + ended.errors
+    assert ended.measured.keys() == cases(8, 24)
+    ((name, row),) = ended.outcomes.items()
+    assert ({name}, row["outcome"]) == (cases(16), "error")
+    assert row["reason"] == (f"--model {MODELS}:UnusableAt16 fails on tokens of shape (1, 16): ValueError: no sixteen")
+
+
 def test_a_model_that_ends_the_process_as_if_all_were_well_fails_the_run(tmp_path: Path) -> None:
     ended = launch(
         tmp_path, f"--model={MODELS}:EndsTheProcessAt16", "--context=8,16", "--phase=forward", "-k=not attention"
