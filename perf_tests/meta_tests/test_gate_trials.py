@@ -101,9 +101,12 @@ def test_the_truth_of_planted_work_is_measured_in_turns_with_and_without_it(tmp_
     assert -0.1 < measured[others] < 0.2 < measured[name] < 0.9
 
 
-def test_planted_work_that_cannot_be_measured_ends_the_trial(tmp_path: Path) -> None:
+def test_planted_work_in_a_benchmark_that_is_not_there_ends_the_trial(tmp_path: Path) -> None:
+    copy_suite(tmp_path)
+    slow_attention(tmp_path, {(16, 64): 0.5})
+    there = "test_attention_forward[d16-seq64-fp32-naive]"
     with pytest.raises(gate_trials.TrialError, match="was not measured"):
-        gate_trials.measured_shares(tmp_path, {"test_forward[tiny]": 0.5})
+        gate_trials.measured_shares(tmp_path, {there: 0.5, "test_forward[nowhere]": 0.5})
 
 
 def test_the_truth_of_a_benchmark_is_what_its_clone_took() -> None:

@@ -140,17 +140,17 @@ def run_trial(folder: Path, plan: Plan, minutes: str) -> Trial:
 def measured_shares(clone: Path, planted: dict[str, float]) -> dict[str, float]:
     """What the extra work of each planted benchmark of a changed clone takes in fact. Raises TrialError."""
     with tempfile.NamedTemporaryFile("w+", suffix=".json") as file:
-        json.dump(planted, file)
+        json.dump(list(planted), file)
         file.flush()
         command = [sys.executable, "-m", "pytest", "perf_tests", "-p", "no:cacheprovider", *QUICK_SUITE]
         ended = subprocess.run(
             [*command, "-p", "perf_tests.proofs.planted_truth", "--benchmark-disable"],
             cwd=clone, env={**os.environ, "PLANTED_TRUTH": file.name}, capture_output=True, text=True,
         )  # fmt: skip
-        if ended.returncode:
-            raise TrialError(f"the planted work of {clone} was not measured:\n{ended.stdout[-3000:]}")
-        measured: dict[str, float] = json.loads(Path(file.name).read_text())
-        return measured
+        measured: dict[str, float] = {} if ended.returncode else json.loads(Path(file.name).read_text())
+    if measured.keys() != planted.keys():
+        raise TrialError(f"the planted work of {clone} was not measured:\n{ended.stdout[-3000:]}")
+    return measured
 
 
 def _keep(folder: Path, stem: str, truth: dict[str, Any], samples: Path) -> Trial:

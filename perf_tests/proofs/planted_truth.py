@@ -1,7 +1,7 @@
-"""A pytest plugin that measures what planted extra work takes in fact, where `PLANTED_TRUTH` names a file.
+"""A pytest plugin that measures what planted extra work takes in fact, as a share of a round's time.
 
-The file holds the share of each planted benchmark as planted, and then as measured. Each of them plays its rounds with
-the extra work and without it, in turns within one process, by CPU time and apart from any gate.
+The file that PLANTED_TRUTH names holds the planted benchmarks, and in the end their shares. Each of them plays its
+rounds with the extra work and without it, in turns within one process, by CPU time and apart from any gate.
 """
 
 import json
@@ -25,15 +25,14 @@ MOST_TURNS = 1000
 SECONDS = 5.0
 """Of one benchmark; a step of 15 ms is played 80 times with and without."""
 
-FILE = Path(os.environ["PLANTED_TRUTH"])
-SHARES: Json = json.loads(FILE.read_text())
+SHARES = pytest.StashKey[Json]()
 
 
 @dataclass
 class TurnsMeasure(Measure):
-    """Rounds with, without, without, with extra work; `name` is the benchmark's."""
+    """Rounds with, without, without, with extra work."""
 
-    name: str
+    item: pytest.Item
     clock: Clock
 
     def look(self, rounds: Rounds) -> None:
@@ -44,7 +43,7 @@ class TurnsMeasure(Measure):
         while turns < FEWEST_PAIRS or (turns < MOST_TURNS and time.perf_counter() - start < SECONDS):
             self._turn(rounds)
             turns += 1
-        SHARES[self.name] = share_of(self.clock.cpu_seconds)
+        self.item.config.stash[SHARES][self.item.name] = share_of(self.clock.cpu_seconds)
 
     def _turn(self, rounds: Rounds) -> None:
         extra_work = sys.modules["model.extra_work"]
@@ -62,12 +61,18 @@ def share_of(seconds: Sequence[float]) -> float:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    session.config.stash[OTHER_MEASURE] = lambda item, workbench: TurnsMeasure(item.name, workbench.clock)
+    session.config.stash[SHARES] = {}
+    session.config.stash[OTHER_MEASURE] = lambda item, workbench: TurnsMeasure(item, workbench.clock)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items[:] = [item for item in items if item.name in SHARES]
+    planted = json.loads(_file().read_text())
+    items[:] = [item for item in items if item.name in planted]
 
 
-def pytest_sessionfinish() -> None:
-    FILE.write_text(json.dumps(SHARES))
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    _file().write_text(json.dumps(session.config.stash[SHARES]))
+
+
+def _file() -> Path:
+    return Path(os.environ["PLANTED_TRUTH"])
