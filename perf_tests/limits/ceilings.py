@@ -9,6 +9,10 @@ from dataclasses import dataclass, field, replace
 from perf_tests.limits.datasheets import Gpu
 
 
+LARGEST_NUMBER = 1e30
+"""A whole number of any length can be read from a file, and not all become a float."""
+
+
 @dataclass(frozen=True)
 class Rate:
     """Of large operations, per second."""
@@ -77,9 +81,14 @@ class Ceilings:
             "bare_launch_seconds": self.bare_launch_seconds,
             "host_spread": self.host_spread,
         }
+        if self.strided_elements_per_second is not None:
+            figures["strided_elements_per_second"] = self.strided_elements_per_second
         for name, value in figures.items():
-            if not 0 < value < float("inf"):
+            if not 0 < value < LARGEST_NUMBER:
                 raise ValueError(f"{name} of {self.name} is {value}; a ceiling is a finite number above 0.")
+        for name, value in {"last_wave_elements": self.last_wave_elements, "kernel_seconds": self.kernel_seconds}.items():
+            if not 0 <= value < LARGEST_NUMBER:
+                raise ValueError(f"{name} of {self.name} is {value}; it is a finite number, 0 or more.")
 
 
 TENSOR_EFFICIENCY, MEMORY_EFFICIENCY = 0.8, 0.9

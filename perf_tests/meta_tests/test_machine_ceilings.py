@@ -77,6 +77,13 @@ def edited(cached: bytes, name: str, value: Any) -> bytes:
         {"ceilings": {"launch_seconds": None}},
         {"ceilings": {"matmul_flops_per_second": [1]}},
         {"ceilings": {"matmul_flops_per_second": {"fp32": 0}}},
+        {"ceilings": {"matmul_flops_per_second": {"</script>": 1e9}}},
+        {"ceilings": {"bytes_per_second": 10**400}},
+        {"ceilings": {"strided_elements_per_second": []}},
+        {"ceilings": {"strided_elements_per_second": 0}},
+        {"ceilings": {"last_wave_elements": "x"}},
+        {"ceilings": {"kernel_seconds": None}},
+        {"ceilings": {"kernel_seconds": -1e-6}},
     ],
 )
 def test_a_cache_that_is_corrupt_of_another_machine_or_without_sense_is_measured_over(

@@ -111,7 +111,8 @@ def read_cached(path: Path, identity: Mapping[str, Any]) -> Ceilings | None:
         if data["identity"] != json.loads(json.dumps(identity)):
             return None
         given = data["ceilings"]
-        return Ceilings(**{field.name: given[field.name] for field in fields(Ceilings)})
+        found = Ceilings(**{field.name: given[field.name] for field in fields(Ceilings)})
+        return found if "fp32" in found.matmul_flops_per_second else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
