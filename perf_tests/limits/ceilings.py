@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 
 from perf_tests.limits.datasheets import Gpu
 
-
 LARGEST_NUMBER = 1e30
 """A whole number of any length can be read from a file, and not all become a float."""
 
