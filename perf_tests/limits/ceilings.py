@@ -85,10 +85,8 @@ class Ceilings:
         for name, value in figures.items():
             if not 0 < value < LARGEST_NUMBER:
                 raise ValueError(f"{name} of {self.name} is {value}; a ceiling is a finite number above 0.")
-        for name, value in {
-            "last_wave_elements": self.last_wave_elements,
-            "kernel_seconds": self.kernel_seconds,
-        }.items():
+        may_be_zero = {"last_wave_elements": self.last_wave_elements, "kernel_seconds": self.kernel_seconds}
+        for name, value in may_be_zero.items():
             if not 0 <= value < LARGEST_NUMBER:
                 raise ValueError(f"{name} of {self.name} is {value}; it is a finite number, 0 or more.")
 

@@ -32,7 +32,7 @@ def work_on(start: float, end: float, share: float) -> None:
         pass
 '''
 
-# Longer by what lies between two readings of the clock only: the rest is part of the time that is waited out.
+# Longer than the share by a call and a reading of the clock: the rest is part of the time that is waited out.
 SLOWER_ATTENTION = """
 
 def _with_extra_work(attention: AttentionFunction, shares: dict[tuple[int, int], float]) -> AttentionFunction:

@@ -41,10 +41,11 @@ class MemoryWorker:
             self._worker = start_worker("perf_tests.workers.memory", self.root, environment)
         try:
             return self._worker.ask(task)
-        except BaseException as error:  # a case whose time is up among them, whose answer is not the next one's
+        except WorkerEndedError as error:
             self.end()
-            if isinstance(error, WorkerEndedError):
-                raise WorkerEndedError(f"the worker of the memory pass ended: {error}.") from error
+            raise WorkerEndedError(f"the worker of the memory pass ended: {error}.") from error
+        except BaseException:  # the time of the case is up: what it answers later is not the next one's
+            self.end()
             raise
 
     def end(self) -> None:
