@@ -61,6 +61,8 @@ class Workbench:
     groups: "Groups | None" = None
     """Of the ranks; None where there is one process."""
     refused_attentions: Refusals = field(default_factory=dict)
+    known_to_fit: frozenset[Case] = frozenset()
+    """Cases that an earlier process measured: their memory is not counted again."""
     health: GpuHealth | None = None
     why_no_health: str | None = None
     """A sentence where the state of a GPU cannot be read."""
@@ -85,9 +87,9 @@ class Workbench:
         gpus = 0 if self.groups is None else self.groups.peers.gpus
         if reason := case.why_unsupported(device) or case.why_unsupported_on_ranks(gpus):
             return Outcome("unsupported", reason)
-        return refusal_of(case, self.refused_attentions, device) or why_too_large(
-            case, self.budget_bytes, earlier, self.budget_of_what
-        )
+        if (refusal := refusal_of(case, self.refused_attentions, device)) or case in self.known_to_fit:
+            return refusal
+        return why_too_large(case, self.budget_bytes, earlier, self.budget_of_what)
 
     def check_attentions(self, cases: Iterable[Case]) -> None:
         """From here on the cases of a user's function that is wrong, or fails, are not tried."""

@@ -38,7 +38,10 @@ def main() -> None:
         return
     absent = BEHAVIOUR.get("absent", ())
     send({"ready": {case: fields for case, fields in BEHAVIOUR["cases"].items() if case not in absent}})
-    for case in request()["order"]:
+    task = request()
+    with (Path.cwd() / "tasks.jsonl").open("a") as file:
+        file.write(json.dumps(task) + "\n")
+    for case in task["order"]:
         serve(case, request)
     while True:
         case = request()["count"]

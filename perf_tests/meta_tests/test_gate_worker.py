@@ -154,6 +154,14 @@ def test_a_case_that_does_not_fit_beside_the_other_side_says_so_in_one_sentence(
     assert "may be used by each of base and head, which are in memory at the same time; choose" in refusal.reason
 
 
+def test_the_memory_of_a_case_that_an_earlier_launch_measured_is_not_counted_again() -> None:
+    case = attention_case()
+    workbench = workbench_on(CpuDevice(CPU), known_to_fit=frozenset([case]))
+    workbench.budget_bytes = 2
+    assert workbench.why_not(case) is None
+    assert workbench.why_not(attention_case(head_dim=32)) is not None
+
+
 def test_the_sentinels_run_without_tf32_whatever_the_case_before_left() -> None:
     torch.set_float32_matmul_precision("high")
     sentinels(CPU)["arithmetic"]()

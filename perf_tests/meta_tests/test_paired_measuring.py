@@ -89,6 +89,15 @@ def test_every_case_is_measured_on_both_sides_and_kept_with_its_raw_rounds(tmp_p
     }
 
 
+@pytest.mark.parametrize("side", ["base", "head"])
+def test_the_second_launch_pair_knows_that_what_the_first_measured_fits_in_memory(tmp_path: Path, side: str) -> None:
+    with measuring(tmp_path, {}, {"faults": {"two": "out of memory"}}) as run:
+        run.measure_pair(1, 0, [("one", "two")])
+        run.measure_pair(1, 1, [CASES])
+    tasks = (getattr(run.trees, side) / "tasks.jsonl").read_text().splitlines()
+    assert [sorted(json.loads(task)["measured"]) for task in tasks] == [[], ["one"]]
+
+
 def test_what_a_pair_takes_beside_its_cases_is_counted_without_them(tmp_path: Path) -> None:
     with measuring(tmp_path, {}, {}) as run:
         seconds = run.measure_pair(1, 0, [CASES])

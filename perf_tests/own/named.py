@@ -8,7 +8,7 @@ import importlib.util
 import sys
 import sysconfig
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
@@ -77,9 +77,17 @@ def loaded_below(folder: Path) -> list[Path]:
 
     Torch has modules whose file is a bare name and does not exist.
     """
-    files = {Path(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
-    there = (file.resolve() for file in files if file.is_absolute() and not is_installed(file))
-    return sorted(path for path in there if _is_code_below(folder, path) and path.is_file())
+    files = {file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
+    there = (path for file in files if (path := _own_code(file)) is not None)
+    return sorted(path for path in there if path.is_relative_to(folder) and path.is_file())
+
+
+@cache
+def _own_code(file: str) -> Path | None:
+    """The file of a module that belongs to no library. Kept, because a process asks of thousands again and again."""
+    path = Path(file)
+    resolved = path.resolve() if path.is_absolute() and not is_installed(path) else None
+    return None if resolved is None or is_installed(resolved) else resolved
 
 
 def stray() -> Path | None:

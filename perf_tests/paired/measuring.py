@@ -209,7 +209,9 @@ class _PairPart:
                     measuring.note_outcome(case, side, ABSENT, reason)
                     self.left.remove(case)
         for side, worker in workers.items():
-            worker.send({"order": [measuring.own_ids[side][case] for case in self.left]})
+            own_ids = {case: measuring.own_ids[side][case] for case in self.left}
+            measured = [own_id for case, own_id in own_ids.items() if case in measuring.case_seconds]
+            worker.send({"order": list(own_ids.values()), "measured": measured})
 
     def _receive_all(self, workers: Mapping[Side, WorkerProcess]) -> dict[Side, Json]:
         """An answer of each side. Of two WorkerEndedErrors it raises the graver: head's code cannot be used."""

@@ -84,7 +84,9 @@ class GatePlugin(WorkerPlugin):
         self._sentinels = sentinels(config.stash[WORKBENCH].device.torch_device)
         self.was_ready = True
         self.channel.send({"ready": {case_id: case.identity() for case_id, case in self._cases.items()}})
-        items[:] = [by_id[case_id] for case_id in self.channel.receive()["order"]]
+        task = self.channel.receive()
+        items[:] = [by_id[case_id] for case_id in task["order"]]
+        config.stash[WORKBENCH].known_to_fit = frozenset(self._cases[case_id] for case_id in task["measured"])
         _import_what_they_need([self._cases[item.nodeid] for item in items])
         gc.freeze()  # else the collection after each case walks all that was imported
 
