@@ -89,7 +89,8 @@ class Workbench:
             return Outcome("unsupported", reason)
         if (refusal := refusal_of(case, self.refused_attentions, device)) or case in self.known_to_fit:
             return refusal
-        return why_too_large(case, self.budget_bytes, earlier, self.budget_of_what)
+        with self.spending("counting"):
+            return why_too_large(case, self.budget_bytes, earlier, self.budget_of_what)
 
     def check_attentions(self, cases: Iterable[Case]) -> None:
         """From here on the cases of a user's function that is wrong, or fails, are not tried."""

@@ -60,9 +60,9 @@ def serve(case: str, request: Any) -> None:
         os.kill(os.getpid(), 9)
     if fault == "raises":
         raise ValueError("planted")
-    generating_seconds = 1.0 if fault == "compiles once" and is_first_time(case) else 0.0
-    time.sleep(generating_seconds)
-    send({"warm": case, "round_seconds": ROUND_SECONDS, "generating_seconds": generating_seconds})
+    once_seconds = 1.0 if fault == "compiles once" and is_first_time(case) else 0.0
+    time.sleep(once_seconds)
+    send({"warm": case, "round_seconds": ROUND_SECONDS, "once_seconds": once_seconds})
     while True:
         asked = request()
         if "enough" in asked:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -20,13 +21,15 @@ from model.attention import naive_attention
 from model.precision import PRECISIONS
 from perf_tests.gate.clock import ClockDecision
 from perf_tests.gate.conclusion import GateResult, RunVerdict, conclude
+from perf_tests.gate.decisions import screen_values
+from perf_tests.gate.early_looks import early_looks
 from perf_tests.gate.engines import ENGINES, PRESENT_ENGINE
 from perf_tests.gate.rules import Rules
 from perf_tests.gate.samples import GateSamples
 from perf_tests.gate.verdicts import CaseResult, Effect, ExactResult, Verdict
-from perf_tests.launching.git_repository import copy_suite
+from perf_tests.launching.git_repository import make_repository
 from perf_tests.launching.launch import ROOT
-from perf_tests.proofs import gate_cost, gate_power, gate_trials
+from perf_tests.proofs import gate_cost, gate_power, gate_trials, planted_truth
 from perf_tests.proofs.gate_false_alarms import NO_OP_CHANGES, conclude_from
 from perf_tests.proofs.gate_simulation import CLAIMED_POWER
 from perf_tests.proofs.gate_slowdowns import (
@@ -78,7 +81,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Each share of extra work that changed code does, in order; nothing waits."""
     found: list[float] = []
     planted = ModuleType("model.extra_work")
-    planted.__dict__.update(is_on=True, work_on=lambda start, end, share: found.append(share))
+    planted.__dict__.update(work_on=lambda start, end, share: found.append(share))
     monkeypatch.setitem(sys.modules, "model.extra_work", planted)
     return found
 
@@ -92,21 +95,28 @@ def test_extra_work_takes_the_share_it_says(tree: Path, monkeypatch: pytest.Monk
     assert next(readings) == 30 + 10 + 1
 
 
-def test_the_truth_of_planted_work_is_measured_in_turns_with_and_without_it(tmp_path: Path) -> None:
+def test_the_truth_of_planted_work_is_measured_in_launches_of_its_own(tmp_path: Path) -> None:
     name, others = "test_attention_forward[d16-seq64-fp32-naive]", "test_attention_forward[d16-seq128-fp32-naive]"
-    copy_suite(tmp_path)
+    make_repository(tmp_path)
     slow_attention(tmp_path, {(16, 64): 0.5, (16, 128): 0.0})
-    measured = gate_trials.measured_shares(tmp_path, {name: 0.5, others: 0.0})
+    measured = gate_trials.measured_shares(tmp_path, {name: 0.5, others: 0.0}, launch_pairs=3)
     assert measured.keys() == {name, others}
-    assert -0.1 < measured[others] < 0.2 < measured[name] < 0.9
+    assert measured[others] + 0.2 < measured[name] < 1.0
 
 
 def test_planted_work_in_a_benchmark_that_is_not_there_ends_the_trial(tmp_path: Path) -> None:
-    copy_suite(tmp_path)
+    make_repository(tmp_path)
     slow_attention(tmp_path, {(16, 64): 0.5})
-    there = "test_attention_forward[d16-seq64-fp32-naive]"
-    with pytest.raises(gate_trials.TrialError, match="was not measured"):
-        gate_trials.measured_shares(tmp_path, {there: 0.5, "test_forward[nowhere]": 0.5})
+    with pytest.raises(gate_trials.TrialError, match=r"test_forward\[nowhere\] cannot be measured"):
+        gate_trials.measured_shares(tmp_path, ["test_attention_forward[d16-seq64-fp32-naive]", "test_forward[nowhere]"])
+
+
+def test_launches_that_show_the_truth_of_planted_work_decide_nothing_and_are_never_stopped() -> None:
+    rules = planted_truth.rules(5)
+    assert early_looks(rules) == []
+    slowed = np.random.default_rng(1).normal(0.1, 0.005, (12, 5))
+    assert not screen_values(slowed, rules).candidates.any()
+    assert screen_values(slowed, Rules(screen_pairs=5)).candidates.all()
 
 
 def test_the_truth_of_a_benchmark_is_what_its_clone_took() -> None:
@@ -316,7 +326,9 @@ def cost_trial(screened_seconds: float, cleared: int, pair_spread: float = 0.01)
     samples = gate_run(cases, Rules(), seed=1, quadruples=20, most_pairs=6)
     for pair in samples.pairs(1):
         samples.add({"event": "pair", "stage": 1, "pair": pair, "seconds": screened_seconds / 6})
-    return gate_trials.Trial("same-code", {"change": "same-code"}, conclude(samples, Rules()), samples)
+    return gate_trials.Trial(
+        f"{gate_cost.FASTER_SINCE}3000-same-code", {"change": "same-code"}, conclude(samples, Rules()), samples
+    )
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def served(monkeypatch: pytest.MonkeyPatch, device: QueueDevice) -> list[tuple[d
     channel = RecordingChannel(turns, device)
     plugin = GatePlugin(settings=SETTINGS, channel=channel)
     plugin._sentinels = {"arithmetic": lambda: device.launch(3.0)}
-    measure = ServedMeasure(lambda *round: plugin.serve_rounds("case", clock, *round), clock, device, 1)
+    measure = ServedMeasure(lambda *round: plugin.serve_rounds("case", clock, 0.0, *round), clock, device, 1)
     measure(lambda: device.launch(1.0), lambda: device.launch(5.0))
     return channel.sent
 
@@ -76,15 +76,15 @@ def test_the_cpu_time_of_a_thread_that_spins_is_not_answered(
 
 
 @pytest.mark.parametrize("miss, seconds", [(0, 0.0), (1, 3.0)])
-def test_what_generating_code_took_is_told_apart_from_what_each_launch_takes(
+def test_what_generating_code_and_counting_took_is_told_apart_from_what_each_launch_takes(
     monkeypatch: pytest.MonkeyPatch, miss: int, seconds: float
 ) -> None:
     monkeypatch.setattr(gate, "count_compilations", lambda: Counter(cache_hits=1, cache_misses=miss))
     channel = RecordingChannel([{"enough": True}])
     plugin = GatePlugin(settings=SETTINGS, channel=channel)
-    plugin.serve_rounds("case", Mock(spec=Clock), Mock(), [5.0, 2.5, 2.0])
+    plugin.serve_rounds("case", Mock(spec=Clock), 0.25, Mock(), [5.0, 2.5, 2.0])
     ((answer, _),) = channel.sent
-    assert (answer["round_seconds"], answer["generating_seconds"]) == (2.0, seconds)
+    assert (answer["round_seconds"], answer["once_seconds"]) == (2.0, 0.25 + seconds)
 
 
 def item_on(workbench: Workbench) -> Any:

@@ -86,9 +86,10 @@ class Measuring:
     """CPU time that workers used while they waited; it should be close to 0."""
     turns: int = 0
     case_seconds: dict[str, float] = field(default_factory=dict)
-    """Of the latest launch pair that measured a case, with its set-up, but without `generating_seconds`."""
-    generating_seconds: float = 0.0
-    """What torch.compile took in the current launch pair for code that later ones find in its cache."""
+    """Of the latest launch pair that measured a case, with its set-up, but without `once_seconds`."""
+    once_seconds: float = 0.0
+    """What the current launch pair took for what later ones need not do: code that torch.compile finds in its cache
+    then, the memory that a case needs."""
     launch_seconds: float = 0.0
     """What the latest launch pair took beside its cases."""
     last_stage: int = 1
@@ -102,7 +103,7 @@ class Measuring:
         self.watch.pair_begins(stage, pair, len(order))
         self.last_stage = stage
         part = _PairPart(self, stage, pair, list(order), draw)
-        self.generating_seconds = 0.0
+        self.once_seconds = 0.0
         start, counting_seconds = time.monotonic(), self.counting_seconds
         while part.left:
             try:
@@ -114,7 +115,7 @@ class Measuring:
         seconds = round(time.monotonic() - start - (self.counting_seconds - counting_seconds), 3)
         self.samples_file.append(PairTime(stage, pair, seconds).to_line())
         of_cases = sum(self.case_seconds.get(case, 0.0) for case in order)
-        self.launch_seconds = max(0.0, seconds - self.generating_seconds - of_cases)
+        self.launch_seconds = max(0.0, seconds - self.once_seconds - of_cases)
         return seconds
 
     def expected_seconds(self, stage: int, cases: Sequence[str]) -> float:
@@ -190,9 +191,9 @@ class _PairPart:
                 self.at_hand = case
                 measuring.watch.case_begins(case, self._all.index(case))
                 start = time.monotonic()
-                generating_seconds = self._measure_case(case, workers)
-                measuring.generating_seconds += generating_seconds
-                measuring.case_seconds[case] = time.monotonic() - start - generating_seconds
+                once_seconds = self._measure_case(case, workers)
+                measuring.once_seconds += once_seconds
+                measuring.case_seconds[case] = time.monotonic() - start - once_seconds
                 self.left.remove(case)
                 self.at_hand = None
             if measuring.counts:
@@ -234,10 +235,10 @@ class _PairPart:
         return f"under this id it measures something else: {difference}" if difference else None
 
     def _measure_case(self, case: str, workers: Mapping[Side, WorkerProcess]) -> float:
-        """The seconds that torch.compile took in it to generate code, which only the first launches do."""
+        """The seconds that it took for what only the first launches do."""
         measuring = self.measuring
         answers = self._receive_all(workers)
-        generating_seconds = max(answer.get("generating_seconds", 0.0) for answer in answers.values())
+        once_seconds = max(answer.get("once_seconds", 0.0) for answer in answers.values())
         line = None
         if all("warm" in answer for answer in answers.values()):
             round_seconds = min(answer["round_seconds"] for answer in answers.values())
@@ -256,7 +257,7 @@ class _PairPart:
                 measuring.note_outcome(case, side, answer["outcome"]["outcome"], answer["outcome"]["reason"])
         if line is not None and case not in measuring.left_out:
             measuring.samples_file.append(line)
-        return float(generating_seconds)
+        return float(once_seconds)
 
     @contextmanager
     def _on_the_same_cores(self, case: str, workers: Mapping[Side, WorkerProcess]) -> Iterator[list[int] | None]:

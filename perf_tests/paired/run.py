@@ -153,7 +153,7 @@ def _leave_out(run: GateRun, measuring: Measuring) -> None:
     """After the first launch pair: measure fewer cases well where the time is too short for all."""
     measured = {case: measuring.case_seconds[case] for case in run.plan.cases if case in measuring.case_seconds}
     cost = PairCost(measuring.launch_seconds, measured)
-    still = run.plan.seconds - measuring.generating_seconds
+    still = run.plan.seconds - measuring.once_seconds
     left = left_out(measuring.samples_file.samples, cost, run.plan.rules, still)
     for case in left:
         measuring.samples_file.append(LeftOut(case).to_line())

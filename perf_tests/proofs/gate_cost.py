@@ -26,6 +26,10 @@ from perf_tests.views.screens.lines import duration
 LIMIT_SECONDS = 180.0
 FEWEST_BENCHMARKS = 20
 
+FASTER_SINCE = "20261124T18"
+"""How the names begin of runs in which only the first launch pair counts the memory that a case needs. Others took
+longer, and their time is not that of a run now."""
+
 SUITE = (
     "--device=cpu", "--threads=1", "--size=tiny", "--context=48,64", "--precision=fp32", "--attention=naive,sdpa",
     "--phase=forward,backward,full_step", "--head-dim=64,128", "--sequence-length=512",
@@ -46,8 +50,9 @@ def conclude_from(trials: list[Trial]) -> int:
     if not valid:
         return 2
     calm = [trial for trial in valid if trial.pair_spread <= CALM_SPREAD]
-    if not calm:
-        print(f"in no run did a launch pair scatter by {CALM_SPREAD:.0%} or less, where the claim is made.")
+    timed = [trial for trial in valid if is_as_fast_as_now(trial)]
+    if not calm or not timed:
+        print(f"no run's launch pairs scatter by {CALM_SPREAD:.0%} or less and launch as now, where the claim is made.")
         return 2
     cleared, cases = sum(map(cleared_in, calm)), sum(len(trial.result.cases) for trial in calm)
     claim = (
@@ -55,7 +60,7 @@ def conclude_from(trials: list[Trial]) -> int:
         f"{CLAIMED_CLEARED:.0%} of them cleared where launch pairs scatter by at most {CALM_SPREAD:.0%}"
     )
     print(f"cleared where launch pairs scatter by at most {CALM_SPREAD:.0%}: {Share(cleared, cases)}")
-    in_time = all(screening_seconds(trial) < LIMIT_SECONDS for trial in valid)
+    in_time = all(screening_seconds(trial) < LIMIT_SECONDS for trial in timed)
     whole = all(len(trial.result.cases) >= FEWEST_BENCHMARKS for trial in valid)
     return conclude(claim, in_time and whole and cleared >= CLAIMED_CLEARED * cases)
 
@@ -74,7 +79,12 @@ def in_words(trial: Trial) -> str:
         f"{len(trial.result.cases)} benchmarks, {duration(min(seconds))} to {duration(max(seconds))}, median "
         f"{duration(median(seconds))}: {len(_screening(trial))} launch pairs in {screening_seconds(trial):.0f} s, "
         f"{cleared_in(trial)} cleared; launch pairs scatter by {trial.pair_spread:.1%}"
+        f"{'' if is_as_fast_as_now(trial) else '; each pair counted memory'}"
     )
+
+
+def is_as_fast_as_now(trial: Trial) -> bool:
+    return trial.name >= FASTER_SINCE
 
 
 def screening_seconds(trial: Trial) -> float:

@@ -18,12 +18,10 @@ SHAPES = ((16, 64), (16, 128), (32, 64), (32, 128))
 """Head width and sequence length of the attention benchmarks."""
 
 # The share varies from call to call by a fifth to either side, as real work does.
-EXTRA_WORK = '''"""After its work, a function works on for a share of what the work took, while `is_on`."""
+EXTRA_WORK = '''"""After its work, a function works on for a share of what the work took."""
 
 import random
 import time
-
-is_on = True
 
 
 def work_on(start: float, end: float, share: float) -> None:
@@ -41,8 +39,6 @@ def _with_extra_work(attention: AttentionFunction, shares: dict[tuple[int, int],
     from model import extra_work
 
     def slower(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor) -> Tensor:
-        if not extra_work.is_on:
-            return attention(q_BHTK, k_BHTK, v_BHTK)
         start = perf_counter()
         output_BHTK = attention(q_BHTK, k_BHTK, v_BHTK)
         end = perf_counter()
@@ -68,7 +64,7 @@ def _with_extra_work(shares: dict[str, float]) -> None:
 
     def slower(method, share):
         def working_on(*arguments):
-            if outermost or not extra_work.is_on:
+            if outermost:
                 return method(*arguments)
             outermost.append(method)
             start = perf_counter()

@@ -12,15 +12,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from perf_tests.gate.conclusion import GateResult, RunVerdict, conclude
+from perf_tests.gate.course import screening_of
 from perf_tests.gate.rules import rules_from_settings
 from perf_tests.gate.samples import GateSamples, read_samples
 from perf_tests.gate.verdicts import Verdict
+from perf_tests.proofs import planted_truth
 from perf_tests.proofs.peer_rules import Calls
 from perf_tests.proofs.verdict import conditions
 from perf_tests.records.store import write_whole
@@ -36,6 +40,9 @@ QUICK_SUITE = (
 
 FIRST_TRIALS = ("20261121T21", "20261122T01", "20261122T04")
 """How the names of the first trials of the first engines begin, whose samples do not carry its number."""
+
+MINUTES_OF_TRUTH = 60
+"""Far more than its launch pairs take."""
 
 SAMPLES, TRUTH = ".jsonl.gz", ".truth.json"
 """How the names of a trial's two files end."""
@@ -125,32 +132,44 @@ def run_trial(folder: Path, plan: Plan, minutes: str) -> Trial:
         clone = Path(temporary, "clone")
         _git("clone", "-q", "--shared", str(ROOT), str(clone))
         plan.change(clone)
-        storage = Path(temporary, "storage")
-        command = [sys.executable, "-m", "pytest", "perf_tests", "-p", "no:cacheprovider", *plan.arguments]
-        command += ["--against=HEAD", f"--gate-minutes={minutes}", f"--benchmark-storage=file://{storage}"]
-        ended = subprocess.run(command, cwd=clone, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        written = sorted((storage / "gate").glob("*.jsonl"))
-        if ended.returncode not in (0, 1, 4) or not written:
-            raise TrialError(f"`{' '.join(command[2:])}` exited with {ended.returncode}:\n{ended.stdout[-3000:]}")
+        written = _gate_run(clone, Path(temporary, "storage"), [*plan.arguments, f"--gate-minutes={minutes}"])
         planted = plan.truth.get("planted")
         truth = plan.truth if planted is None else {**plan.truth, "measured": measured_shares(clone, planted)}
-        return _keep(folder, f"{time.strftime('%Y%m%dT%H%M%S')}-{truth['change']}", truth, written[-1])
+        return _keep(folder, f"{time.strftime('%Y%m%dT%H%M%S')}-{truth['change']}", truth, written)
 
 
-def measured_shares(clone: Path, planted: dict[str, float]) -> dict[str, float]:
-    """What the extra work of each planted benchmark of a changed clone takes in fact. Raises TrialError."""
-    with tempfile.NamedTemporaryFile("w+", suffix=".json") as file:
-        json.dump(list(planted), file)
-        file.flush()
-        command = [sys.executable, "-m", "pytest", "perf_tests", "-p", "no:cacheprovider", *QUICK_SUITE]
-        ended = subprocess.run(
-            [*command, "-p", "perf_tests.proofs.planted_truth", "--benchmark-disable"],
-            cwd=clone, env={**os.environ, "PLANTED_TRUTH": file.name}, capture_output=True, text=True,
-        )  # fmt: skip
-        measured: dict[str, float] = {} if ended.returncode else json.loads(Path(file.name).read_text())
-    if measured.keys() != planted.keys():
-        raise TrialError(f"the planted work of {clone} was not measured:\n{ended.stdout[-3000:]}")
-    return measured
+def measured_shares(
+    clone: Path, planted: Iterable[str], launch_pairs: int = planted_truth.LAUNCH_PAIRS
+) -> dict[str, float]:
+    """What the extra work of each planted benchmark of a changed clone takes, by launches of its own.
+
+    Raises TrialError.
+    """
+    with tempfile.TemporaryDirectory(prefix="truth-") as temporary:
+        file = Path(temporary, "planted.json")
+        file.write_text(json.dumps({"benchmarks": list(planted), "launch_pairs": launch_pairs}))
+        arguments = [*QUICK_SUITE, "-p", planted_truth.__name__, f"--gate-minutes={MINUTES_OF_TRUTH}"]
+        written = _gate_run(clone, Path(temporary, "storage"), arguments, {planted_truth.VARIABLE: str(file)})
+        samples = read_samples(written)
+    screening = screening_of(samples, planted_truth.rules(launch_pairs))
+    shares = np.expm1(screening.screened.estimate.mean)
+    if np.any(screening.screened.estimate.count < launch_pairs):
+        raise TrialError(f"the planted work of {clone} was not measured in {launch_pairs} launch pairs")
+    return {case.rpartition("::")[2]: float(share) for case, share in zip(screening.cases, shares, strict=True)}
+
+
+def _gate_run(clone: Path, storage: Path, arguments: Sequence[str], variables: Mapping[str, str] | None = None) -> Path:
+    """The samples of a gate run in a changed clone. Raises TrialError where it ends without a verdict."""
+    command = [sys.executable, "-m", "pytest", "perf_tests", "-p", "no:cacheprovider", *arguments]
+    command += ["--against=HEAD", f"--benchmark-storage=file://{storage}"]
+    environment = {**os.environ, **(variables or {})}
+    ended = subprocess.run(
+        command, cwd=clone, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    written = sorted((storage / "gate").glob("*.jsonl"))
+    if ended.returncode not in (0, 1, 4) or not written:
+        raise TrialError(f"`{' '.join(command[2:])}` exited with {ended.returncode}:\n{ended.stdout[-3000:]}")
+    return written[-1]
 
 
 def _keep(folder: Path, stem: str, truth: dict[str, Any], samples: Path) -> Trial:

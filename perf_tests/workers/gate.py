@@ -53,11 +53,14 @@ class GatePlugin(WorkerPlugin):
     _cases: dict[str, Case] = field(default_factory=dict)
     _compiled_before: Counter[str] = field(default_factory=Counter)
     """Compilations up to the case at hand."""
+    _counting_before: float = 0.0
+    """Seconds spent on counting what cases need, up to the case at hand."""
 
     def measure(self, item: pytest.Item, workbench: Workbench) -> Measure:
         if (file := stray()) is not None:
             pytest.exit(f"it imports {file} of the working tree, which would be measured as both sides", returncode=4)
-        serve = partial(self.serve_rounds, item.nodeid, workbench.clock)
+        counting_seconds = workbench.spent_seconds["counting"] - self._counting_before
+        serve = partial(self.serve_rounds, item.nodeid, workbench.clock, counting_seconds)
         case = item.stash[CASE]
         return ServedMeasure(
             serve,
@@ -109,6 +112,7 @@ class GatePlugin(WorkerPlugin):
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         self.outcome = None
         self._compiled_before = count_compilations()
+        self._counting_before = item.config.stash[WORKBENCH].spent_seconds["counting"]
         result = yield
         if item.session.shouldstop:
             # Every later case of this process would fail too, so the gate launches both sides again.
@@ -119,13 +123,20 @@ class GatePlugin(WorkerPlugin):
             self.channel.send({"done": item.nodeid, "outcome": self.outcome})
         return result
 
-    def serve_rounds(self, case_id: str, clock: Clock, one_round: OneRound, warmup_seconds: Sequence[float]) -> None:
+    def serve_rounds(
+        self,
+        case_id: str,
+        clock: Clock,
+        counting_seconds: float,
+        one_round: OneRound,
+        warmup_seconds: Sequence[float],
+    ) -> None:
         """Say that the case is warm, then answer the gate's requests until it has enough."""
         # The shortest was disturbed least, above all by the other side, which warms up at the same time.
         round_seconds = min(warmup_seconds)
         is_cold = cache_state(count_compilations() - self._compiled_before) == "cold"
-        generating_seconds = warmup_seconds[0] - round_seconds if is_cold else 0.0
-        answer: Json = {"warm": case_id, "round_seconds": round_seconds, "generating_seconds": generating_seconds}
+        once_seconds = counting_seconds + (warmup_seconds[0] - round_seconds if is_cold else 0.0)
+        answer: Json = {"warm": case_id, "round_seconds": round_seconds, "once_seconds": once_seconds}
         while True:
             idle_start = time.process_time()
             self.channel.send(answer)
