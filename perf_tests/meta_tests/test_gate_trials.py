@@ -319,28 +319,44 @@ def test_a_real_slowdown_that_nothing_catches_refutes_the_claim(
     assert ("by time or by counters: does not hold" in capsys.readouterr().out) == (exit_code == 1)
 
 
-def cost_trial(screened_seconds: float, cleared: int, pair_spread: float = 0.01) -> gate_trials.Trial:
+def cost_trial(
+    screened_seconds: float, cleared: int, pair_spread: float = 0.003, round_seconds: float = 0.001
+) -> gate_trials.Trial:
     """Twenty unchanged benchmarks, of which all but `cleared` scatter wildly."""
     spreads = [pair_spread] * cleared + [0.3] * (20 - cleared)
-    cases = [SimulatedCase(f"a::{place}", pair_spread=spread) for place, spread in enumerate(spreads)]
+    cases = [
+        SimulatedCase(f"{round_seconds}::{place}", round_seconds, pair_spread=spread)
+        for place, spread in enumerate(spreads)
+    ]
     samples = gate_run(cases, Rules(), seed=1, quadruples=20, most_pairs=6)
     for pair in samples.pairs(1):
         samples.add({"event": "pair", "stage": 1, "pair": pair, "seconds": screened_seconds / 6})
-    return gate_trials.Trial(
-        f"{gate_cost.FASTER_SINCE}3000-same-code", {"change": "same-code"}, conclude(samples, Rules()), samples
-    )
+    return gate_trials.Trial("same-code", {"change": "same-code"}, conclude(samples, Rules()), samples)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "cleared", "pair_spread", "exit_code"),
-    [(170, 20, 0.003, 0), (181, 20, 0.003, 1), (170, 15, 0.003, 1), (170, 20, 0.1, 2)],
-    ids=["in time", "too long", "too few cleared", "too noisy a machine"],
-)
-def test_cost_is_claimed_of_the_whole_suite_in_time_and_cleared(
-    seconds: float, cleared: int, pair_spread: float, exit_code: int, capsys: pytest.CaptureFixture[str]
+    "seconds, cleared, changes, exit_code",
+    [(170, 20, {}, 0), (181, 20, {}, 1), (170, 15, {}, 1), (170, 20, {"pair_spread": 0.1}, 2),
+     (170, 20, {"round_seconds": 0.02}, 2)],
+    ids=["in time", "too long", "too few cleared", "too noisy a machine", "long rounds"],
+)  # fmt: skip
+def test_cost_is_claimed_of_suites_of_short_rounds_in_time_and_cleared(
+    seconds: float, cleared: int, changes: dict[str, float], exit_code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert gate_cost.conclude_from([cost_trial(seconds, cleared, pair_spread)]) == exit_code
-    assert f"6 launch pairs in {seconds} s" in capsys.readouterr().out
+    assert gate_cost.conclude_from([cost_trial(seconds, cleared, **changes)]) == exit_code
+    assert "20 benchmarks, median round" in capsys.readouterr().out
+
+
+def test_the_cost_of_runs_is_told_by_suite_and_the_slowest_run_decides() -> None:
+    trials = [cost_trial(150, 20), cost_trial(170, 20), cost_trial(200, 20, round_seconds=0.02)]
+    short, long = gate_cost.suites_of([*trials, trial("same-code", verdict=RunVerdict.CONTAMINATED)])
+    assert str(short).endswith(
+        "2 runs: screened in 150 to 170 s, median 160 s; cleared 38 of 40, 95% (83% to 99%), where launch pairs "
+        "scatter by at most 1% 38 of 40, 95% (83% to 99%)"
+    )
+    assert short.keeps_the_claim
+    assert not gate_cost.SuiteRuns([cost_trial(190, 20), *trials[:2]]).keeps_the_claim
+    assert not long.keeps_the_claim
 
 
 @pytest.mark.parametrize("alarms, runs, exit_code", [(0, 60, 0), (1, 60, 0), (4, 60, 1), (0, 10, 2), (10, 10, 1)])

@@ -41,7 +41,7 @@ def plan(kind: Kind, number: int) -> Plan:
     proof, change = kind
     if proof == "power":
         return extra_work(number) if change == INJECTED else real_change(change)
-    suite = gate_cost.SUITE if proof == "cost" else gate_false_alarms.SUITE
+    suite = gate_cost.LONG_ROUNDS if proof == "cost" else gate_false_alarms.SUITE
     return Plan({"change": change}, NO_OP_CHANGES[change], suite)
 
 

@@ -36,8 +36,10 @@ def say(trials: TrialsByProof) -> int:
     engines = Counter(trial.engine for of_proof in trials.values() for trial in of_proof)
     for number, about in enumerate(ENGINES, start=1):
         print(f"engine {number}, {engines[number]} runs: {about}")
-    present = {name: [trial for trial in of if trial.engine == PRESENT_ENGINE] for name, of in trials.items()}
-    earlier = {name: [trial for trial in of if trial.engine != PRESENT_ENGINE] for name, of in trials.items()}
+    # Every unchanged run shows what it cost.
+    runs = {**trials, "cost": [*trials["false-alarms"], *trials["cost"]]}
+    present = {name: [trial for trial in of if trial.engine == PRESENT_ENGINE] for name, of in runs.items()}
+    earlier = {name: [trial for trial in of if trial.engine != PRESENT_ENGINE] for name, of in runs.items()}
     print(f"\nengine {PRESENT_ENGINE}, the present one:\n")
     codes = [proof.conclude_from(present[name]) for name, proof in PROOFS.items() if present[name]]
     if not any(present.values()):
