@@ -10,7 +10,7 @@ import pytest
 
 from perf_tests.gate.engines import PRESENT_ENGINE
 from perf_tests.gate.rules import Rules
-from perf_tests.meta_tests.test_gate_trials import FAILED
+from perf_tests.meta_tests.finished_trials import FAILED
 from perf_tests.proofs import gate_campaign
 from perf_tests.proofs.compact_trials import FILE, trials_under
 from perf_tests.proofs.gate_power import FEWEST_TRIALS, INJECTED, extra_work

@@ -4,8 +4,7 @@
 
 It may be stopped at any moment and started again: each trial is added to FOLDER/trials.jsonl.xz whole, with its raw
 samples beside, and what the file holds of the present engine is not measured again. All kinds take turns, so that what
-there is serves every claim. Run it on an idle
-machine, then `gate_worth FOLDER`.
+there is serves every claim. Run it on an idle machine, then `gate_worth FOLDER`.
 """
 
 import argparse
