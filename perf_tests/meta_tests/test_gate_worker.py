@@ -1,5 +1,6 @@
 """A worker of the gate on a device with a queue of work: its turns, and the end of a process whose device is lost."""
 
+import gc
 from collections import Counter
 from typing import Any
 from unittest.mock import Mock
@@ -152,6 +153,21 @@ def test_a_case_that_does_not_fit_beside_the_other_side_says_so_in_one_sentence(
     refusal = workbench.why_not(attention_case())
     assert refusal is not None
     assert "may be used by each of base and head, which are in memory at the same time; choose" in refusal.reason
+
+
+def test_a_worker_takes_the_gates_order_and_what_an_earlier_launch_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gc, "freeze", lambda: None)  # for good, and this process goes on
+    workbench = workbench_on(CpuDevice(CPU))
+    cases = {"a": attention_case(), "b": attention_case(head_dim=32)}
+    config = Mock(stash={WORKBENCH: workbench})
+    items: list[Any] = [Mock(stash={CASE: case, PASS: None}, nodeid=name) for name, case in cases.items()]
+    plugin = GatePlugin(settings=SETTINGS, channel=RecordingChannel([{"order": ["b", "a"], "measured": ["b"]}]))
+    collecting = plugin.pytest_collection_modifyitems(Mock(testsfailed=0), config, items)
+    next(collecting)
+    with pytest.raises(StopIteration):
+        collecting.send(None)
+    assert [item.nodeid for item in items] == ["b", "a"]
+    assert workbench.known_to_fit == {cases["b"]}
 
 
 def test_the_memory_of_a_case_that_an_earlier_launch_measured_is_not_counted_again() -> None:
