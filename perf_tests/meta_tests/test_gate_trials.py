@@ -88,11 +88,16 @@ def test_extra_work_takes_the_share_it_says(tree: Path, monkeypatch: pytest.Monk
     assert next(readings) == 30 + 10 + 1
 
 
-def test_the_truth_of_planted_work_is_measured_in_launches_of_its_own(tmp_path: Path) -> None:
+def test_the_truth_of_planted_work_is_measured_in_launches_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name, others = "test_attention_forward[d16-seq64-fp32-naive]", "test_attention_forward[d16-seq128-fp32-naive]"
-    make_repository(tmp_path)
-    slow_attention(tmp_path, {(16, 64): 0.5, (16, 128): 0.0})
-    measured = gate_trials.measured_shares(tmp_path, {name: 0.5, others: 0.0}, launch_pairs=3)
+    (temporary := tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))  # where no other gate measures
+    (clone := tmp_path / "clone").mkdir()
+    make_repository(clone)
+    slow_attention(clone, {(16, 64): 0.5, (16, 128): 0.0})
+    measured = gate_trials.measured_shares(clone, {name: 0.5, others: 0.0}, launch_pairs=3)
     assert measured.keys() == {name, others}
     assert measured[others] + 0.2 < measured[name] < 1.0
 

@@ -131,7 +131,10 @@ def test_a_model_that_imports_the_working_tree_itself_is_not_measured(theirs: Pa
     assert said in ended.output + ended.errors
 
 
-def test_what_cannot_be_gated_or_recorded_is_one_sentence_and_exit_code_4(theirs: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_gated_or_recorded_is_one_sentence_and_exit_code_4(
+    theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(_folder(tmp_path / "tmp")))  # where no other gate measures
     make_their_repository(_folder(tmp_path / "others"))
     (empty := _folder(tmp_path / "empty")).joinpath("model.py").write_text((theirs / "train/model.py").read_text())
     git(empty, "init", "-q")
