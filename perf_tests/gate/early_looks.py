@@ -15,7 +15,7 @@ import numpy as np
 from scipy import stats
 
 from perf_tests.gate.rules import Rules
-from perf_tests.gate.statistics import Estimate, Flags, Floats, estimate, fit_prior, holm, moderated
+from perf_tests.gate.statistics import Estimate, Flags, Floats, estimate, fit_prior, holm, known_medians, moderated
 
 SECOND_SPREADS = 1.0
 """What a case that hardly scatters must exceed at the second look, in spreads of the run's median case."""
@@ -75,8 +75,7 @@ def _widely_estimated(values: Floats) -> Estimate:
 def _at_least_that_of_the_run(found: Estimate) -> Floats:
     """The spread of each case, or of the median case where that is larger."""
     spread = np.sqrt(found.variance)
-    of_the_run = np.nanmedian(np.where(np.isnan(spread), np.inf, spread), axis=-1, keepdims=True)
-    return np.fmax(spread, of_the_run)
+    return np.fmax(spread, known_medians(spread)[..., None])
 
 
 def detectable_early(pair_spread: float, cases: int, pairs: int, rules: Rules, dof: float = math.inf) -> float | None:

@@ -49,6 +49,11 @@ def test_a_case_that_one_pair_lacks_is_not_decided_so_early() -> None:
         assert not look.calls(values((0.9, math.nan, *((look.pairs - 2) * [0.9]))), RULES)[0]
 
 
+def test_cases_that_were_left_out_do_not_keep_a_look_from_the_others() -> None:
+    left_out = np.full((20, FIRST.pairs), math.nan)
+    assert FIRST.calls(np.vstack([values((0.5, 0.5, 0.5), 0.005), left_out]), RULES).tolist() == [True] + 29 * [False]
+
+
 PLAIN = (0.08, 0.1, 0.09, 0.11, 0.1, 0.09)
 
 
