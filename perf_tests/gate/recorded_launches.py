@@ -9,6 +9,7 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from perf_tests.gate.recorded_sides import code_of
 from perf_tests.gate.rules import Clock
 from perf_tests.gate.statistics import Floats
 from perf_tests.records.compare import identity_difference
@@ -61,9 +62,11 @@ def why_incomparable(base: Records, head: Records) -> str:
             if difference:
                 return f"{row['fullname']} is another case in {record.name}: {difference}."
     for side in (base, head):
-        revisions = {str((r.data.get("commit_info") or {}).get("id")) for r in side}
-        if len(revisions) > 1:
-            return f"The records beside {side[0].name} are of several commits ({', '.join(sorted(revisions))})."
+        codes = {code_of(record.data) for record in side}
+        if len(codes) > 1:
+            return (
+                f"The records beside {side[0].name} are of several versions of the code ({', '.join(sorted(codes))})."
+            )
     return ""
 
 

@@ -17,6 +17,7 @@ from perf_tests.gate.verdicts import CaseResult, Verdict
 from perf_tests.proofs.synthetic import machine, record, timed, untimed
 from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord
+from perf_tests.verbs.gate import records_of
 from perf_tests.views.screens.gate import case_row
 from perf_tests.views.screens.recorded_gate import recorded_lines
 
@@ -168,7 +169,7 @@ def test_two_machines_two_cases_or_two_commits_are_not_compared() -> None:
     head[0]["benchmarks"][3]["extra_info"]["batch_size"] = 8
     assert "batch_size was 4, is 8" in why_incomparable(stored(base), stored(head))
     base[0]["commit_info"] = {"id": "fedcba"}
-    assert "several commits" in why_incomparable(stored(base), stored(launches(2, 3)))
+    assert "several versions of the code" in why_incomparable(stored(base), stored(launches(2, 3)))
 
 
 def written(folder: Path, data: list[Json]) -> str:
@@ -194,6 +195,20 @@ def test_the_verb_finds_the_runs_of_a_commit(tmp_path: Path, capsys: pytest.Capt
     written(tmp_path / "Some-machine", launches(1, 8))
     assert main(["gate", "abc", "abc", "--storage", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["verdict"] == "PASSED"
+
+
+def test_runs_with_uncommitted_changes_are_no_launches_of_their_commit(tmp_path: Path) -> None:
+    storage = tmp_path / "storage"
+    written(storage / "machine", launches(1, 8))
+    folder = written(tmp_path / "head", head := launches(2, 5, slowdown=0.2))
+    for number, launch in enumerate(launches(3, 8, slowdown=0.5)):
+        commit = {**launch["commit_info"], "dirty": True}
+        path = storage / "machine" / f"1{number:03}_abc123-dirty.json"
+        path.write_text(json.dumps({**launch, "commit_info": commit}))
+    assert main(["gate", "abc123", folder, "--storage", str(storage)]) == 1
+    assert {found.path.stem[4:] for found in records_of(storage, "abc123-dirty")} == {"_abc123-dirty"}
+    head[0]["commit_info"] = {**head[0]["commit_info"], "dirty": True}
+    assert "several versions of the code" in why_incomparable(stored(launches(1, 8)), stored(head))
 
 
 @pytest.mark.parametrize("words", [["nothing", "nothing"], ["abc", "nothing"]])

@@ -17,6 +17,9 @@ from perf_tests.records.words import without_path
 UNFINISHED = ".unfinished-"
 """Begins the names of files that are being written; the writer's process id follows."""
 
+DIRTY = "-dirty"
+"""Ends the name of a run whose working tree had uncommitted changes."""
+
 
 class BaselineError(Exception):
     """The requested baseline cannot be used; the message is one sentence for the user."""

@@ -39,7 +39,7 @@ from perf_tests.records.compare import compare
 from perf_tests.records.links import links_of
 from perf_tests.records.record import Json, identity_of, ids_of
 from perf_tests.records.scaling import scalings
-from perf_tests.records.store import StoredRecord, encoded, list_records, write_whole
+from perf_tests.records.store import DIRTY, StoredRecord, encoded, list_records, write_whole
 from perf_tests.records.words import how_many
 from perf_tests.run.pace import keep_pace
 from perf_tests.run.termination import TERMINATION
@@ -198,7 +198,7 @@ def _interruption(measuring: MeasuringSession, is_suspect: bool) -> str:
 def _save(run: Run, record: Json, measuring: MeasuringSession, saving: SavingOptions) -> bool:
     """Whether the record is written; otherwise the run fails, and says why."""
     commit = record["commit_info"]
-    name = saving.save_name or f"{str(commit.get('id'))[:12]}{'-dirty' if commit.get('dirty') else ''}"
+    name = saving.save_name or f"{str(commit.get('id'))[:12]}{DIRTY if commit.get('dirty') else ''}"
     try:
         if saving.json_path is not None:
             write_whole(saving.json_path, encoded(record))

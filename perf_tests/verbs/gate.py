@@ -7,7 +7,7 @@ from perf_tests.gate.accepted import FILE_NAME, offer_among, offer_entries, read
 from perf_tests.gate.recorded import RULES, conclude_recorded
 from perf_tests.gate.recorded_launches import why_incomparable
 from perf_tests.gate.recorded_sides import code_of
-from perf_tests.records.store import StoredRecord, each_run_once, read_record
+from perf_tests.records.store import DIRTY, StoredRecord, each_run_once, read_record
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, RefusalError
 from perf_tests.verbs.writing import write_named
 from perf_tests.views.screens.gate import slowdowns_to_accept
@@ -48,7 +48,9 @@ def records_of(storage: Path, asked: str) -> list[StoredRecord]:
     if Path(asked).is_dir():
         paths = sorted(Path(asked).glob("*.json"))
     else:
-        paths = sorted(path for path in storage.glob("*/*.json") if path.stem.partition("_")[2].startswith(asked))
+        found = sorted(path for path in storage.glob("*/*.json") if path.stem.partition("_")[2].startswith(asked))
+        # Runs of a commit with uncommitted changes are of other code: taken where they are named, or alone.
+        paths = [path for path in found if not path.stem.endswith(DIRTY) or asked.endswith(DIRTY)] or found
     if not paths:
         raise ValueError(f"{asked} is not a folder with records, nor a commit of a run in {storage}; record one first.")
     return each_run_once([read_record(path) for path in paths])
