@@ -48,6 +48,11 @@ class OtherOption:
     axis: str
     value: str
 
+    @property
+    def identity_field(self) -> str:
+        """In which the two sides of a case differ on purpose."""
+        return "zero_grad_policy" if self.axis == "zero_grad" else self.axis
+
     def applied_to(self, settings: Settings) -> Settings:
         """The settings of base."""
         values: dict[str, Any] = {

@@ -1,13 +1,15 @@
 """What the gate is asked for: its default selection, and base under another option of the same revision."""
 
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.bench.against import OtherOption
+from perf_tests.bench.against import OTHER_VALUES, OtherOption
 from perf_tests.bench.progress import Line
+from perf_tests.identity import LanguageModelIdentity
 from perf_tests.meta_tests.test_cuda_device import FakeCuda
 from perf_tests.options.settings import Settings, read_settings
 from perf_tests.paired.watch import Watch
@@ -76,6 +78,11 @@ def watched(line: Line | None, terminal: Mock) -> None:
 
 def written(method: Mock) -> list[str]:
     return [call.args[0] for call in method.call_args_list]
+
+
+@pytest.mark.parametrize("axis", OTHER_VALUES)
+def test_another_option_names_the_field_of_a_case_in_which_base_differs(axis: str) -> None:
+    assert OtherOption(axis, "value").identity_field in {field.name for field in fields(LanguageModelIdentity)}
 
 
 def test_who_watches_sees_pair_case_and_time_left() -> None:

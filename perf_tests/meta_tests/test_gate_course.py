@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.bench.against import Against
+from perf_tests.bench.against import Against, OtherOption
 from perf_tests.cases.case import Case
 from perf_tests.gate.conclusion import GateResult, RunVerdict
 from perf_tests.gate.rules import Rules
@@ -44,9 +44,11 @@ def gated(
     project: Path,
     base: dict[str, Any],
     head: dict[str, Any],
+    /,
     minutes: float = 5.0,
     device: str = "cpu",
     watch: Watch | None = None,
+    **changes: Any,
 ) -> GateRun:
     behave(project, base)
     commit(project)
@@ -63,7 +65,7 @@ def gated(
         rules=QUICK,
         options="--against main",
     )
-    run = GateRun(plan)
+    run = GateRun(replace(plan, **changes))
     run_gate(run, watch or Mock())
     return run
 
@@ -91,6 +93,20 @@ def test_a_slower_head_is_confirmed_on_fresh_launch_pairs_and_fails(project: Pat
     assert result_of(run).pairs in ((3, 5), (3, 8))
     effects = [row.effect.effect for row in result_of(run).cases if row.effect]
     assert effects == pytest.approx([0.02] * 3, abs=0.002)
+
+
+TWO_SETTINGS = {"against": Against(None, OtherOption("attention", "sdpa"), 1e-6, "pass", None), "base": None}
+
+
+@pytest.mark.parametrize("changes", [{}, TWO_SETTINGS], ids=["revision ignores records", "two settings"])
+def test_an_accepted_entry_counts_in_a_gate_whose_base_lacks_it(project: Path, changes: dict[str, Any]) -> None:
+    (project / ".gitignore").write_text(".benchmarks/\n")
+    (project / ".benchmarks").mkdir()
+    entry = 'id = "a"\nreason = "why"\nrevision = "abc"\nclock = "wall"\nlimit = 1.5\n'
+    (project / ".benchmarks/accepted.toml").write_text(f"[[accepted]]\n{entry}")
+    run = gated(project, {}, {}, minutes=1e-6, **changes)
+    assert [(limit["id"], limit["limit"]) for limit in run.header["accepted"]] == [("a", 1.5)]
+    assert not any("has expired" in note for note in run.notes)
 
 
 def test_a_run_whose_sentinels_moved_is_measured_again_and_then_refused(project: Path) -> None:

@@ -10,7 +10,7 @@ from perf_tests.__main__ import main
 from perf_tests.history.launches import machines_of
 from perf_tests.proofs.synthetic import BACKWARD, FORWARD, FULL_STEP, passed, record, timed, untimed, write_record
 from perf_tests.records.record import Json, why_not_a_record
-from perf_tests.records.store import list_records, read_record
+from perf_tests.records.store import each_run_once, list_records, read_record
 from perf_tests.verbs.gate import records_of
 
 KERNELS = "perf_tests/test_kernels.py::test_kernels_of_forward[tiny-ctx8-fp32-naive]"
@@ -134,6 +134,25 @@ def test_a_run_that_was_saved_twice_counts_once(tmp_path: Path, capsys: pytest.C
     for given, expected in (every[:2], 1), (every[:3], 2), (every, 1):
         (machine,) = machines_of(given)
         assert len(machine.launches) == expected
+
+
+def test_a_record_that_is_named_like_a_merged_shard_of_another_run_is_read(tmp_path: Path) -> None:
+    """As the first records of one commit on two machines of a CI are."""
+    first, second = (written(tmp_path / name, with_suite(FIRST, run=name)) for name in ("ours", "theirs"))
+    assert (
+        main(
+            [
+                "merge",
+                *second,
+                *written(tmp_path / "other", with_suite(SECOND, run="other")),
+                "-o",
+                str(tmp_path / "merged.json"),
+            ]
+        )
+        == 0
+    )
+    found = each_run_once([read_record(tmp_path / "merged.json"), *map(read_record, map(Path, (*first, *second)))])
+    assert [stored.path for stored in found] == [tmp_path / "merged.json", Path(first[0])]
 
 
 def test_cases_of_other_shards_are_not_gone(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def _measure_and_judge(run: GateRun, trees: Trees, watch: Watch) -> GateResult:
         seed=seed,
         samples_file=samples_file,
         watch=watch,
-        differing_fields=frozenset({plan.against.other_option.axis} if plan.against.other_option else ()),
+        differing_fields=frozenset({plan.against.other_option.identity_field} if plan.against.other_option else ()),
         # None where the scheduler places the threads.
         threads=plan.settings.threads if plan.settings.device_type == "cpu" and can_bind() else None,
         counts=why_not_counted is None,
@@ -187,8 +187,9 @@ def _tasks(plan: GatePlan) -> dict[Side, Json]:
 
 def _header(plan: GatePlan, trees: Trees, seed: int) -> tuple[Json, list[str]]:
     """The first line of the samples, and notes on it."""
-    of_base = read_accepted_of_base(trees.base / ".benchmarks" / FILE_NAME)
-    accepted, notes = effective(read_accepted(trees.head / ".benchmarks" / FILE_NAME), of_base)
+    # Of two settings both sides are the working tree, in which nothing expires. Git may ignore head's file.
+    of_base = [] if plan.base is None else read_accepted_of_base(trees.base / ".benchmarks" / FILE_NAME)
+    accepted, notes = effective(read_accepted(plan.repository.root / ".benchmarks" / FILE_NAME), of_base)
     sides = _sides(plan)
     if changed := sides["head"]["changed_files"]:
         notes.append(f"The working tree was measured with its {how_many(changed, 'uncommitted change')}.")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from importlib.metadata import version
+from itertools import zip_longest
 from types import UnionType
 from typing import Any
 
@@ -48,9 +49,14 @@ def run_of(record: Json) -> str | None:
 
 
 def parts_of(record: Json) -> set[str]:
-    """The names and the runs of the shards that a merged record holds."""
-    lists = (record["suite"].get(name) for name in ("merged_from", "merged_runs"))
-    return {name for names in lists if isinstance(names, list) for name in names if isinstance(name, str)}
+    """The runs of the shards that a merged record holds, or the names of those whose run is unknown.
+
+    Every machine of a CI names its first record of a commit alike, so a name alone does not tell two runs apart.
+    """
+    names, runs = (record["suite"].get(name) for name in ("merged_from", "merged_runs"))
+    names, runs = (values if isinstance(values, list) else [] for values in (names, runs))
+    known = [name if run is None else run for name, run in zip_longest(names, runs)]
+    return {part for part in known if isinstance(part, str)}
 
 
 def timing_outcomes(record: Json) -> list[Json]:
