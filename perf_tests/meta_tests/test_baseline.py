@@ -1,6 +1,7 @@
 """Which record a run is compared with: the latest that fits, or the one asked for, or a sentence why not."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -10,6 +11,7 @@ from perf_tests.cases.selected import is_inside
 from perf_tests.meta_tests.example_cases import SETTINGS
 from perf_tests.proofs.synthetic import BACKWARD, FORWARD, identity, machine, record, timed, untimed
 from perf_tests.records import store
+from perf_tests.records.compare import rows_by_id
 from perf_tests.records.record import Json
 from perf_tests.run.baseline import choose_baseline
 
@@ -20,6 +22,7 @@ def stored(storage: Path, data: Json, name: str = "run") -> Path:
 
 BOTH, ONE, NONE = record([timed(FORWARD), timed(BACKWARD)]), record([timed(FORWARD)]), record([timed("other")])
 ONE_LOST = record([timed(FORWARD)], [untimed(BACKWARD)])
+BOTH_OTHERWISE = record([timed(FORWARD, batch_size=2), timed(BACKWARD, batch_size=2)])
 ELSEWHERE = record([timed(FORWARD), timed(BACKWARD)], brand_raw="Other CPU")
 
 
@@ -29,13 +32,15 @@ ELSEWHERE = record([timed(FORWARD), timed(BACKWARD)], brand_raw="Other CPU")
         pytest.param([BOTH, BOTH, ONE], 2, id="the newest that covers the selection"),
         pytest.param([ONE_LOST, ONE], 1, id="a case that ran out of memory is covered"),
         pytest.param([ONE, NONE], 1, id="the newest with any of the selection, where none covers it"),
+        pytest.param([BOTH, BOTH_OTHERWISE], 1, id="the newest of the same batch size"),
+        pytest.param([BOTH_OTHERWISE], 1, id="one of another batch size where there is no other, to name the field"),
         pytest.param([NONE], None, id="none with nothing of the selection"),
         pytest.param([BOTH, ELSEWHERE], 1, id="none of another machine"),
     ],
 )
 def test_the_baseline_is(by_date: list[Json], number: int | None, tmp_path: Path) -> None:
     paths = [stored(tmp_path, {**data, "datetime": f"2030-01-0{day}"}) for day, data in enumerate(by_date, 1)]
-    found = store.latest_baseline(store.list_records(tmp_path).records, machine(), {FORWARD, BACKWARD})
+    found = store.latest_baseline(store.list_records(tmp_path).records, machine(), rows_by_id(BOTH))
     assert (found.path if found else None) == (paths[number - 1] if number else None)
 
 
@@ -78,11 +83,24 @@ def test_whatever_is_asked_for_ends_in_a_sentence(tmp_path: Path, asked: str) ->
     assert refusal(tmp_path, asked)
 
 
+@pytest.mark.parametrize("named", [None, "0001"])
+@pytest.mark.parametrize("earlier, words", [(BOTH_OTHERWISE, "batch_size was 2, is 4"), (NONE, "none of these cases")])
+def test_what_should_fail_on_a_slower_case_is_refused_where_none_can_be_compared(
+    named: str | None, earlier: Json, words: str, tmp_path: Path
+) -> None:
+    stored(tmp_path, {**earlier, "benchmarks": [*earlier["benchmarks"], timed("unrelated")]})
+    saving = SavingOptions(tmp_path, compare=True, compare_with=named, compare_fail=(Mock(),))
+    with pytest.raises(store.BaselineError, match="has nothing to compare with") as caught:
+        choose_baseline(Run(gone_counts=True), saving, machine(), rows_by_id(BOTH))
+    assert words in str(caught.value) or named is None
+    assert choose_baseline(Run(gone_counts=True), saving, machine(), rows_by_id(earlier)) is not None
+
+
 @pytest.mark.parametrize("run", ["../a", "é" * 300, "\ud800", "\x00", ""])
 def test_a_record_of_a_run_that_no_file_can_be_named_after_is_a_baseline(run: str, tmp_path: Path) -> None:
     data = {**BOTH, "suite": {**BOTH["suite"], "run": run}}
     path = stored(tmp_path, data)
-    found = choose_baseline(Run(gone_counts=True), SavingOptions(tmp_path, compare=True), machine(), {FORWARD})
+    found = choose_baseline(Run(gone_counts=True), SavingOptions(tmp_path, compare=True), machine(), rows_by_id(ONE))
     assert found is not None
     assert found.path == path
 

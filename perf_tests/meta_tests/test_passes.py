@@ -8,7 +8,7 @@ from perf_tests.launching.launch import Launch, launch, short
 from perf_tests.options.table import PASSES
 from perf_tests.passes.every_pass import EVERY_PASS
 from perf_tests.proofs.synthetic import BACKWARD, FORWARD, passed, record, timed, untimed, with_passes
-from perf_tests.records.compare import compare
+from perf_tests.records.compare import compare, rows_by_id
 from perf_tests.records.record import Json, identity_of, ids_of, why_not_a_record
 from perf_tests.records.store import latest_baseline, list_records, save_record
 from perf_tests.views.screens.lines import result_lines
@@ -52,7 +52,7 @@ def test_a_run_with_a_pass_finds_a_baseline_without_it(tmp_path: Path) -> None:
     save_record(record([timed(), timed(BACKWARD, phase="backward")]), tmp_path / "machine", "one")
     listing = list_records(tmp_path)
     now = with_passes(record([timed()]), passed(KERNELS))
-    assert latest_baseline(listing.records, now["machine_info"], ids_of(now)) is not None
+    assert latest_baseline(listing.records, now["machine_info"], rows_by_id(now)) is not None
 
 
 # One run of each kind, on one model of two layers.

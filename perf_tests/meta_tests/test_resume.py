@@ -19,6 +19,7 @@ from perf_tests.meta_tests.example_cases import language_model_case
 from perf_tests.meta_tests.items import benchmark
 from perf_tests.own.repository import Repository
 from perf_tests.proofs.synthetic import BACKWARD, FORWARD, FULL_STEP, TEN_ROUNDS, header, machine, record, timed
+from perf_tests.records.compare import rows_by_id
 from perf_tests.records.journal import Journal, JournalContents, read_journal
 from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord, own_folder, save_record
@@ -90,7 +91,9 @@ def test_a_run_that_is_saved_already_only_loses_its_journal(measuring: Measuring
     for case_id in (FORWARD, BACKWARD, FULL_STEP):
         measuring.measured(timed(case_id))
     path = save_record(measuring.record(), own_folder(tmp_path), "name")
-    found = choose_baseline(Run(gone_counts=True), SavingOptions(tmp_path, compare=True), machine(), {FORWARD})
+    found = choose_baseline(
+        Run(gone_counts=True), SavingOptions(tmp_path, compare=True), machine(), rows_by_id(record([timed()]))
+    )
     assert found is None, "it is no baseline of itself"
     resumed = MeasuringSession(measuring.journal, measuring.contents, Progress(None))
     assert resumed.save(resumed.record(), tmp_path, "name") == resumed.saved == path

@@ -32,9 +32,9 @@ from perf_tests.proofs import damage, simulated_launches, synthetic
 from perf_tests.proofs.expedition import __main__ as expedition
 from perf_tests.proofs.synthetic_nsys import one_layer
 from perf_tests.proofs.synthetic_trace import forward_and_backward
-from perf_tests.records.compare import compare
+from perf_tests.records.compare import compare, rows_by_id
 from perf_tests.records.published_tables import MOST_BYTES, PUBLISHED
-from perf_tests.records.record import Json, ids_of, why_not_a_record
+from perf_tests.records.record import Json, why_not_a_record
 from perf_tests.records.store import BaselineError, numbered_baseline
 from perf_tests.records.unpacked import unpacked
 from perf_tests.run.after import hold_against_baseline
@@ -205,7 +205,7 @@ def compared(words: list[str]) -> int:
     del record["benchmarks"][1:]
     run = Run(gone_counts=True, record=record)
     saving = SavingOptions(Path(words[0]), compare=True)
-    run.baseline = choose_baseline(run, saving, record["machine_info"], ids_of(record))
+    run.baseline = choose_baseline(run, saving, record["machine_info"], rows_by_id(record))
     hold_against_baseline(run, record, saving, SETTINGS)
     print(*run.notes, *run.verdict_lines, *comparison_lines(run.rows, 120), sep="\n")
     return FINE

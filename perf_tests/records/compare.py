@@ -39,12 +39,13 @@ class ComparedCase:
 
 def compare(before: Json, now: Json, gone_counts: bool = True) -> list[ComparedCase]:
     """A row for every case of either record; without `gone_counts`, cases only in `before` are left out."""
-    rows_before, rows_now = _by_id(before), _by_id(now)
+    rows_before, rows_now = rows_by_id(before), rows_by_id(now)
     ids = [*rows_now, *(case_id for case_id in rows_before if gone_counts and case_id not in rows_now)]
     return [_compared(case_id, rows_before.get(case_id), rows_now.get(case_id)) for case_id in ids]
 
 
-def _by_id(record: Json) -> dict[str, Json]:
+def rows_by_id(record: Json) -> dict[str, Json]:
+    """Of each case that was to be timed, its timing or its outcome."""
     timed = {row["fullname"]: row for row in record["benchmarks"]}
     return timed | {row["id"]: row for row in timing_outcomes(record)}
 

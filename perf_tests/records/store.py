@@ -6,11 +6,12 @@ import os
 import platform
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from perf_tests.records.compare import identity_difference, rows_by_id
 from perf_tests.records.record import Json, ids_of, machine_differences, parts_of, run_of, why_not_a_record
 from perf_tests.records.words import without_path
 
@@ -203,12 +204,28 @@ def _link(source: Path, target: Path) -> None:
         os.replace(source, target)
 
 
-def latest_baseline(records: Sequence[StoredRecord], machine_info: Json, selection: Set[str]) -> StoredRecord | None:
-    """The newest record of this machine and build with every selected case, or with any of them if none has all."""
+def latest_baseline(
+    records: Sequence[StoredRecord], machine_info: Json, selection: Mapping[str, Json]
+) -> StoredRecord | None:
+    """The newest record of this machine and build with every case of `selection`, which holds identities by id.
+
+    Where none has all, the newest with any of them; where all have other identities, the newest with any of the ids.
+    """
     ours = [r for r in reversed(records) if not machine_differences(machine_info, r.data["machine_info"])]
-    covering = (record for record in ours if selection <= ids_of(record.data))
-    overlapping = (record for record in ours if selection & ids_of(record.data))
-    return next(covering, None) or next(overlapping, None)
+    sharing = [record for record in ours if not selection or selection.keys() & ids_of(record.data)]
+    covering = (record for record in sharing if len(comparable_ids(record.data, selection)) == len(selection))
+    overlapping = (record for record in sharing if comparable_ids(record.data, selection))
+    return next(covering, None) or next(overlapping, None) or next(iter(sharing), None)
+
+
+def comparable_ids(record: Json, selection: Mapping[str, Json]) -> set[str]:
+    """The cases of `selection` that the record holds with the same identity."""
+    rows = rows_by_id(record)
+    return {
+        case_id
+        for case_id, identity in selection.items()
+        if case_id in rows and not identity_difference(rows[case_id], identity)
+    }
 
 
 def numbered_baseline(storage: Path, asked: str, machine_info: Json) -> StoredRecord:

@@ -93,7 +93,7 @@ def _open_run(config: pytest.Config, benchmarks: list[pytest.Item], workbench: W
         for name in settings.passes:
             if EVERY_PASS[name].uses_profiler:
                 check_no_profiler(PASSES[name])
-        timed = {item.nodeid for item in benchmarks if item.stash[PASS] is None}
+        timed = {item.nodeid: item.stash[CASE].identity() for item in benchmarks if item.stash[PASS] is None}
         run.baseline = choose_baseline(run, saving, machine_info, timed)
         run.accepted = accepted_slowdowns(config.stash[REPOSITORY].root) if saving.compare else ()
         header = _header(config, [item.nodeid for item in benchmarks], machine_info)
