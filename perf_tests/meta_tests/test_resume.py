@@ -158,5 +158,5 @@ def test_the_commit_is_that_of_what_is_under_test_wherever_pytest_was_started(tm
     hook = Mock(pytest_benchmark_generate_commit_info=lambda config: {"id": f"the commit of {Path.cwd()}"})
     stash = pytest.Stash()
     stash[REPOSITORY] = Repository(tmp_path)
-    assert commit_info_of(Mock(stash=stash, hook=hook)) == {"id": f"the commit of {tmp_path}"}
+    assert commit_info_of(Mock(stash=stash, hook=hook))["id"] == f"the commit of {tmp_path}"
     assert Path.cwd() != tmp_path

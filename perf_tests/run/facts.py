@@ -1,5 +1,6 @@
 """What a record says of its commit, machine and code."""
 
+import subprocess
 from contextlib import chdir
 
 import pytest
@@ -13,10 +14,24 @@ from perf_tests.records.record import Json
 
 
 def commit_info_of(config: pytest.Config) -> Json:
-    with chdir(config.stash[REPOSITORY].root):  # pytest-benchmark asks git about the folder that pytest was started in
+    repository = config.stash[REPOSITORY]
+    with chdir(repository.root):  # pytest-benchmark asks git about the folder that pytest was started in
         commit_info: Json = config.hook.pytest_benchmark_generate_commit_info(config=config)
         config.hook.pytest_benchmark_update_commit_info(config=config, commit_info=commit_info)
+    # Git's own word leaves out new files, whose code no commit holds.
+    commit_info["dirty"] = bool(commit_info.get("dirty")) or names_untracked(repository)
     return commit_info
+
+
+def names_untracked(repository: Repository) -> bool:
+    """Whether an option names a file that git does not track."""
+    if not repository.files:
+        return False
+    command = ["git", "ls-files", "--error-unmatch", "--", *map(str, repository.files)]
+    try:
+        return subprocess.run(command, cwd=repository.root, capture_output=True).returncode != 0
+    except OSError:  # no git
+        return True
 
 
 def machine_info_of(config: pytest.Config) -> Json:
@@ -41,6 +56,8 @@ def complete_machine_info(config: pytest.Config, machine_info: Json) -> None:
 
 def source_digest(repository: Repository) -> str:
     """A digest of the code that is measured, once it is loaded, and of the code that measures."""
-    theirs = {*loaded_below(repository.root), *(repository.root / file for file in repository.files)}
-    of_theirs = () if repository.holds_suite else sorted((path.relative_to(repository.root), path) for path in theirs)
-    return digest_of([*suite_files(), *of_theirs])
+    ours = suite_files()
+    named = [repository.root / file for file in repository.files]
+    loaded = loaded_below(repository.root) if named else []
+    theirs = {*named, *loaded}.difference(path for _, path in ours)
+    return digest_of([*ours, *sorted((path.relative_to(repository.root), path) for path in theirs)])
