@@ -109,6 +109,15 @@ def test_an_accepted_entry_counts_in_a_gate_whose_base_lacks_it(project: Path, c
     assert not any("has expired" in note for note in run.notes)
 
 
+@pytest.mark.parametrize(("files", "is_counted"), [((), False), ((Path("behaviour.json"),), True)])
+def test_counters_are_compared_where_a_named_file_beside_the_model_changed(
+    project: Path, files: tuple[Path, ...], is_counted: bool
+) -> None:
+    head = {"round_seconds": 0.1001}
+    run = gated(project, {}, head, minutes=1e-6, repository=Repository(project, files=files))
+    assert any("is identical on both sides" in note for note in run.notes) is not is_counted
+
+
 def test_a_run_whose_sentinels_moved_is_measured_again_and_then_refused(project: Path) -> None:
     run = gated(project, {}, {"sentinel_seconds": 0.003})
     assert len(run.paths) == 2

@@ -167,8 +167,10 @@ def _why_not_counted(plan: GatePlan, trees: Trees) -> str | None:
     """Why the exact counters of base and head need no counting; None if they do."""
     if plan.against.other_option is not None:
         return "Exact counters are not compared, because the two sides run different settings."
-    if plan.python_of_base is None and trees.have_the_same("model" if plan.repository.holds_suite else "."):
-        what = "model/" if plan.repository.holds_suite else "The repository"
+    # What a named file imports may lie anywhere beside it.
+    is_model_alone = plan.repository.holds_suite and not plan.repository.files
+    if plan.python_of_base is None and trees.have_the_same("model" if is_model_alone else "."):
+        what = "model/" if is_model_alone else "The repository"
         return f"{what} is identical on both sides, so its exact counters are too."
     return None
 
