@@ -174,6 +174,28 @@ def test_a_table_is_read_as_spreadsheets_write_it(encoded: Callable[[str], bytes
     assert figure.seconds == pytest.approx(0.0355)
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds", "rounding_seconds"),
+    [("1,234.5", 1.2345, 5e-5), ("1.234,5", 1.2345, 5e-5), ("1,234,567", 1234.567, 5e-4), ("34,25", 0.03425, 5e-6)],
+)
+def test_of_two_signs_in_a_figure_the_last_one_begins_its_decimals(
+    text: str, seconds: float, rounding_seconds: float, tmp_path: Path
+) -> None:
+    """In tables with tabs or semicolons, in which a comma may stand for either."""
+    path = written(tmp_path, [model_row(mean_ms="35.5", source="a")])
+    path.write_text(path.read_text().replace(",", "\t").replace("35.5", text))
+    _, (figure,) = read_table(path)
+    assert isinstance(figure, Timing)
+    assert figure.seconds == pytest.approx(seconds)
+    assert figure.rounding_seconds == pytest.approx(rounding_seconds)
+
+
+@pytest.mark.parametrize("phase", ["Forward", "BACKWARD", "forward-backward", "Full step"])
+def test_a_phase_is_known_however_it_is_spelt(phase: str, tmp_path: Path) -> None:
+    audit = audit_file(written(tmp_path, [{**model_row(), "phase": phase, "mean_ms": "0.001"}]))
+    assert audit.findings_of(IMPOSSIBLE), audit.reasons()
+
+
 def test_missing_columns_are_named(tmp_path: Path) -> None:
     row = model_row()
     del row["mean_ms"], row["phase"]

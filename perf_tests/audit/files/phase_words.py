@@ -23,7 +23,7 @@ WORDS = {
 @lru_cache(maxsize=4096)
 def phase_of(text: str) -> str:
     word = re.sub(r"\s*\+\s*", "+", text.casefold()).replace(" ", "_").replace("-", "_")
-    return WORDS.get(word, text)
+    return WORDS.get(word, word if word in PHASES or word in PHASES_OF_OTHERS else text)
 
 
 @lru_cache(maxsize=4096)

@@ -15,6 +15,7 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _FIGURE = re.compile(
     r"([-+]?[\d.,]*\d[\d.,]*(?:e[-+]?\d+)?)\s*(?:(?:±|\+/?-)\s*([\d.,]*\d(?:e-?\d+)?))?\s*([a-z%]*)", re.I
 )
+_SIGNED = re.compile(r"[-+\d.,]*")
 _DIGITS = re.compile(r"\d*")
 _RANGE = re.compile(r"\d+ ?- ?\d+|up to \d+")
 
@@ -72,16 +73,22 @@ def half_digit(text: str, has_decimal_comma: bool = False) -> float:
     """By how much a figure may have been rounded: half of its last digit; 0 in a notation with an exponent."""
     if "e" in text or "E" in text:
         return 0.0
-    _, _, decimals = text.partition("," if has_decimal_comma and "," in text else ".")
+    is_comma = has_decimal_comma and _ends_in_comma(_SIGNED.match(text)[0])  # type: ignore[index]  # it matches any text
+    _, _, decimals = text.partition("," if is_comma else ".")
     return float(0.5 * 10.0 ** -len(_DIGITS.match(decimals)[0]))  # type: ignore[index]  # it matches any text
 
 
 def _plain(digits: str, has_decimal_comma: bool) -> float:
-    if has_decimal_comma:
-        digits = digits.replace(".", "").replace(",", ".") if "," in digits else digits
+    if has_decimal_comma and _ends_in_comma(digits):
+        digits = digits.replace(".", "").replace(",", ".")
     elif re.fullmatch(r"[-+]?\d{1,3}(,\d{3})+(\.\d+)?", digits):
         digits = digits.replace(",", "")
     try:
         return float(digits)
     except ValueError:
         raise UnreadableError("a figure is not a number", repr(digits[:40])) from None
+
+
+def _ends_in_comma(digits: str) -> bool:
+    """Whether the last sign is the one comma; of two signs the last one begins the decimals."""
+    return digits.count(",") == 1 and digits.rfind(",") > digits.rfind(".")
