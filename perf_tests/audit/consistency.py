@@ -37,9 +37,9 @@ def parts_and_whole(table: Table) -> Iterator[Finding]:
             whole = row.name
             if whole not in phases:
                 continue
-            longest, shortest = spread * max(map(figure, phases[whole])), min(map(figure, phases[whole])) / spread
+            longest, shortest = spread * max(map(_most, phases[whole])), min(map(_least, phases[whole])) / spread
             for part in (p.name for p in PHASES.values() if p != row and p.name in phases and _is_inside(p, row)):
-                if min(map(figure, phases[part])) > longest * PARTS_TOLERANCE:
+                if min(map(_least, phases[part])) > longest * PARTS_TOLERANCE:
                     shown = f"{milliseconds(phases[part])} of {milliseconds(phases[whole])}"
                     why, cause = "a part takes longer than the whole", "times of two configurations under one label"
                     yield found(INCONSISTENT, "part and whole", phases[part] + phases[whole], shown, "1", why, cause)
@@ -54,11 +54,20 @@ def _is_inside(part: Phase, whole: Phase) -> bool:
     return part.family == whole.family and set(part.timed) <= set(whole.timed)
 
 
+def _least(timing: Timing) -> float:
+    """Seconds that the digits may stand for, as `_most`."""
+    return figure(timing) - timing.rounding_seconds
+
+
+def _most(timing: Timing) -> float:
+    return figure(timing) + timing.rounding_seconds
+
+
 def _sum_of_parts(
     phases: Phases, whole: str, parts: tuple[str, ...], longest: float, shortest: float
 ) -> Iterator[Finding]:
-    least = sum(min(map(figure, phases[part])) for part in parts)
-    most = sum(max(map(figure, phases[part])) for part in parts)
+    least = sum(min(map(_least, phases[part])) for part in parts)
+    most = sum(max(map(_most, phases[part])) for part in parts)
     if most * PARTS_TOLERANCE >= shortest and least <= longest * PARTS_TOLERANCE:
         return
     accused = [timing for name in (*parts, whole) for timing in phases[name]]

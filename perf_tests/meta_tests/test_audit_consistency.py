@@ -56,6 +56,18 @@ def test_what_figures_say_of_each_other_is_found(rows: list[Row], verdict: str, 
     assert (verdict, rule) in rules(audited(tmp_path, rows))
 
 
+@pytest.mark.parametrize(("whole", "is_found"), [("0.28", False), ("0.25", True)])
+def test_parts_are_held_to_their_whole_by_what_their_digits_may_stand_for(
+    whole: str, is_found: bool, tmp_path: Path
+) -> None:
+    """.105 + .205 are .31, printed .11 and .21, and a whole of .28 may be one of .285."""
+    seconds = {"forward": "0.11", "backward": "0.21", "fwd_bwd": whole}
+    rows = [{**model_row(phase=phase), "time_s": time} for phase, time in seconds.items()]
+    for row in rows:
+        del row["mean_ms"], row["std_ms"]
+    assert ((INCONSISTENT, "sum of parts") in rules(audited(tmp_path, rows))) is is_found
+
+
 def test_two_arms_bound_by_launches_are_not_comparable(tmp_path: Path) -> None:
     """Autocast cannot make launching faster: an arm that is must have run under other conditions."""
     table = [
