@@ -114,6 +114,10 @@ class Memory(LabelledFigure):
     most_bytes: float | None
     d_ff: int | None = None
     rounding_bytes: float = 0.0
+    checkpoint: str = "none"
+    """What of a step is computed again instead of kept, in the author's words."""
+    optimizer: str = ""
+    """In the author's words; empty where not stated, which AdamW is meant by."""
 
     def describe(self) -> str:
         what = self.size if self.kind == "model" else f"attention d {self.width}"

@@ -84,6 +84,23 @@ def test_honest_memory_and_an_honest_profile_are_accused_of_nothing(rows: list[R
     assert audited(tmp_path, rows).findings == []
 
 
+CHECKPOINTED = [memory_row(checkpoint="none"), memory_row(checkpoint="block", context="1024", value="51.4")]
+OF_SGD = [memory_row(optimizer="SGD", value="26", unit="GB"), memory_row(optimizer="adamw", value="65.5")]
+
+
+@pytest.mark.parametrize("rows", [CHECKPOINTED, OF_SGD], ids=["checkpoint", "optimizer"])
+def test_peaks_of_other_set_ups_are_not_held_to_a_step_that_keeps_everything(rows: list[Row], tmp_path: Path) -> None:
+    assert audited(tmp_path, [{"checkpoint": "", "optimizer": "", **row} for row in rows]).findings == []
+
+
+@pytest.mark.parametrize("phase", ["forward", "Full step", "full_step"])
+def test_a_peak_is_known_by_its_heading_too(phase: str, tmp_path: Path) -> None:
+    row = memory_row(phase=phase, peak_gb="2")
+    for name in ("mode", "value", "unit"):
+        del row[name]
+    assert (IMPOSSIBLE, "weights") in rules(audited(tmp_path, [row]))
+
+
 def test_a_list_of_the_largest_kernels_is_not_held_to_all_products(tmp_path: Path) -> None:
     """The 25 others fit into the 15 % of the time that are not listed."""
     assert audited(tmp_path, [{**PROFILE[0], "calls": "60", "total_ms": "6.0"}]).findings == []

@@ -71,6 +71,7 @@ MEMORY = Names(
         **_OF_A_MODEL,
         "object": "object",
         "mode": "mode phase what quantity",
+        "optimizer": "optimizer optim optimiser",
         "context": f"{_OF_A_MODEL['context']} length",
     },
     amounts={"value": _AMOUNT},

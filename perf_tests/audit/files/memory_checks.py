@@ -12,6 +12,9 @@ from perf_tests.records.grouped import grouped
 
 WEIGHTS_OF_ADAMW = 4
 """Times the bytes of the weights: they, their gradients and two moments."""
+OF_ADAMW = ("", "adam", "adamw", "default", "loop", "foreach", "fused")
+"""Optimizers with two moments of the weights' precision: one that is not stated, and the suite's own names."""
+WITHOUT_CHECKPOINT = ("none", "no", "off", "false", "0", "-")
 LONG_SEQUENCE = 8192
 """From here on the T x T matrices dominate attention's memory."""
 
@@ -29,10 +32,14 @@ def below_weights(figures: Sequence[Memory]) -> Iterator[Finding]:
         if memory.most_bytes + memory.rounding_bytes < weights:
             why = f"the weights in {'fp32' if per_weight == FLOAT32_BYTES else '16 bits'} are larger"
             yield _found(IMPOSSIBLE, "weights", memory, weights, why, "another model, a wrong unit, or half weights")
-        elif memory.mode.startswith("full_step_peak") and memory.most_bytes < 0.98 * trained:
+        elif _is_step_of_adamw(memory) and memory.most_bytes < 0.98 * trained:
             why = "weights, gradients and AdamW's two moments are larger"
             cause = "no optimizer state was ever made, as when gradients are cleared before the update"
             yield _found(SUSPICIOUS, "optimizer state", memory, trained, why, cause)
+
+
+def _is_step_of_adamw(memory: Memory) -> bool:
+    return memory.mode.startswith("full_step_peak") and memory.optimizer in OF_ADAMW
 
 
 def _config(memory: Memory) -> ModelConfig | None:
@@ -58,7 +65,8 @@ def flat_over_context(figures: Sequence[Memory]) -> Iterator[Finding]:
     """A step's peak below weights, moments and the tensors that its forward pass saves."""
     for memory in figures:
         config = _config(memory)
-        is_step = memory.mode == "full_step_peak" and not memory.is_compiled
+        is_step = memory.mode == "full_step_peak" and _is_step_of_adamw(memory)
+        is_step = is_step and not memory.is_compiled and memory.checkpoint in WITHOUT_CHECKPOINT
         if config is None or not is_step or memory.most_bytes is None or not memory.batch_size or not memory.length:
             continue
         if not memory.precision_label.startswith(("fp32", "tf32")):
@@ -98,13 +106,19 @@ def _attention_key(memory: Memory) -> tuple[object, ...]:
 def shrinking_peaks(figures: Sequence[Memory]) -> Iterator[Finding]:
     """More memory for less context, all else alike."""
     peaks = [m for m in figures if m.kind == "model" and "peak" in m.mode and m.length and m.value_bytes]
-    groups = grouped(peaks, lambda m: (m.series, m.gpu, m.size, m.batch_size, m.precision_label, m.mode, m.is_compiled))
+    groups = grouped(peaks, _set_up)
     for group in groups.values():
         for shorter, longer in pairwise(sorted(group, key=lambda memory: memory.length or 0)):
             most, least = longer.most_bytes or 0, shorter.value_bytes or 0
             if longer.length != shorter.length and most < 0.97 * least:
                 why = f"context {shorter.length} has more"
                 yield _found(INCONSISTENT, "shrinking peak", longer, least, why, "two cells exchanged, or two set-ups")
+
+
+def _set_up(memory: Memory) -> tuple[object, ...]:
+    """All but the context."""
+    labels = (memory.precision_label, memory.is_compiled, memory.checkpoint, memory.optimizer)
+    return (memory.series, memory.gpu, memory.size, memory.batch_size, memory.mode, *labels)
 
 
 def _found(verdict: str, rule: str, memory: Memory, limit_bytes: float, why: str, cause: str) -> Finding:

@@ -28,6 +28,7 @@ from perf_tests.audit.files.phase_words import PhaseColumns, phase_of, phase_of_
 from perf_tests.audit.files.units import UnreadableError
 from perf_tests.audit.finding import NotJudged
 from perf_tests.limits.least_work import AttentionWork, ModelConfig, ModelWork, Work
+from perf_tests.phases import PHASES
 
 Figure = Timing | Memory | Kernel
 
@@ -167,12 +168,20 @@ def _memory(row: Row) -> Memory:
         length=row.count("context"),
         precision_label=label_of(row.text("precision")),
         is_compiled=implementation == "compiled" or attention_of(implementation) == TILED,
-        mode=row.text("mode"),
+        mode=_mode(row),
         value_bytes=value[0] if value else None,
         most_bytes=value[1] if value else None,
         d_ff=row.count("d_ff"),
         rounding_bytes=value[2] if value else 0.0,
+        checkpoint=row.text("checkpoint").casefold() or "none",
+        optimizer=row.text("optimizer").casefold(),
     )
+
+
+def _mode(row: Row) -> str:
+    """`forward_peak`, also where the cell has the phase and the heading the peak."""
+    mode, phase = row.text("mode"), phase_of(row.text("mode"))
+    return f"{phase}_peak" if phase in PHASES and re.search("peak|max", row.name("value").casefold()) else mode
 
 
 def _kernel(row: Row) -> Kernel:
