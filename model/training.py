@@ -104,7 +104,8 @@ class Training:
     def create_optimizer_state(self) -> None:
         """Make the moments, which usually appear in the first step, by a step with learning rate 0 and no gradient."""
         for parameter in self.model.parameters():
-            parameter.grad = torch.zeros_like(parameter)
+            if parameter.requires_grad:  # a frozen one gets no gradient in a step, and so no moments
+                parameter.grad = torch.zeros_like(parameter)
         for group in self.optimizer.param_groups:
             learning_rate, group["lr"] = group["lr"], 0.0
         self.optimizer.step()

@@ -20,18 +20,20 @@ def check_tokens(tokens_BT: Tensor, targets_BT: Tensor) -> None:
 
 
 def check_gradients(training: Training) -> None:
-    """Every parameter has a gradient, finite unless the loss is scaled: a scaled one may overflow."""
+    """Every trainable parameter has a gradient, finite unless the loss is scaled: a scaled one may overflow."""
     for name, parameter in training.model.named_parameters():
+        if not parameter.requires_grad:
+            continue
         assert parameter.grad is not None, f"{name} has no gradient"
         if not training.precision.scales_loss:
             _check_finite(parameter.grad, f"gradients of {name}")
 
 
 def check_update(training: Training) -> None:
-    """All parameters are finite, and AdamW has state for every one; another optimizer may need none."""
+    """All parameters are finite, and AdamW has state for each trainable one; another optimizer may need none."""
     for name, parameter in training.model.named_parameters():
-        has_state = training.optimizer.state.get(parameter) or not isinstance(training.optimizer, AdamW)
-        assert has_state, f"{name} has no optimizer state"
+        needs_state = parameter.requires_grad and isinstance(training.optimizer, AdamW)
+        assert training.optimizer.state.get(parameter) or not needs_state, f"{name} has no optimizer state"
         _check_finite(parameter, f"weights of {name}")
 
 

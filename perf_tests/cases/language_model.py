@@ -166,6 +166,10 @@ class LanguageModelCase(Case):
         return self.config.parameters if self.own is None else facts_of(self.own, self.config).parameters
 
     @property
+    def trainable_parameters(self) -> int | None:
+        return self.config.parameters if self.own is None else facts_of(self.own, self.config).trainable_parameters
+
+    @property
     def blocks(self) -> int:
         return self.config.num_layers if self.own is None else self.own.shape(self.config)["num_layers"] or 1
 
@@ -180,11 +184,13 @@ class LanguageModelCase(Case):
     @property
     def least_bytes(self) -> int:
         """Weights, gradients, AdamW's two moments and logits; another optimizer may keep nothing."""
-        weights, moments = 1.0 + self.row.has_backward, 2.0 * (self.row.trains and self.own_optimizer is None)
+        trainable = self.trainable_parameters or 0
+        weights: float = (self.parameters or 0) + self.row.has_backward * trainable
+        moments: float = 2 * trainable * (self.row.trains and self.own_optimizer is None)
         if self.sharing is not None:
             weights, moments = weights * self.sharing.share_of_weights, moments * self.sharing.share_of_moments
         logits = self.tokens * self.config.vocab_size // (self.ranks or 1)
-        return int(FLOAT32_BYTES * ((weights + moments) * (self.parameters or 0) + logits))
+        return int(FLOAT32_BYTES * (weights + moments + logits))
 
     @property
     def held_bytes(self) -> int:

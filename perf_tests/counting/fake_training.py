@@ -110,7 +110,8 @@ def updates(config: ModelConfig, optimizer: str, scales_loss: bool, device: str,
         make_loss_scale(training)
         counting.claim(OPTIMIZER_STATE)
         for parameter in training.model.parameters():
-            parameter.grad = torch.zeros_like(parameter)
+            if parameter.requires_grad:
+                parameter.grad = torch.zeros_like(parameter)
         counting.claim(GRADIENTS)
         with counting.part("first_update"):
             training.update()

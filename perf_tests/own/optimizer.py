@@ -85,7 +85,8 @@ def check_a_step(own: OwnOptimizer, module: nn.Module, device: torch.device, sec
     before = [_digest(parameter) for parameter in module.parameters()]
     generator = torch.Generator(device).manual_seed(0)
     for parameter in module.parameters():
-        parameter.grad = torch.randn(parameter.shape, generator=generator, device=device)
+        if parameter.requires_grad:
+            parameter.grad = torch.randn(parameter.shape, generator=generator, device=device)
     with guarded(f"--optimizer {own.name} fails at its first step", seconds):
         training.update()
     if before == [_digest(parameter) for parameter in module.parameters()]:

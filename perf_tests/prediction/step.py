@@ -154,10 +154,9 @@ def predict_step(case: LanguageModelCase, machine: TargetMachine) -> StepPredict
 
 def _unavoidable_bytes(case: LanguageModelCase, step: PredictedCase) -> int:
     """AdamW keeps two moments in float32; the state of the user's optimizer is counted."""
-    of_parameters = FLOAT32_BYTES * (counters_of(step.case).parameters or 0)
-    if case.own_optimizer is None:
-        return 4 * of_parameters
-    return 2 * of_parameters + step.bytes_by_category.get(OPTIMIZER_STATE, 0)
+    weights, gradients = (FLOAT32_BYTES * (count or 0) for count in (case.parameters, case.trainable_parameters))
+    state = 2 * gradients if case.own_optimizer is None else step.bytes_by_category.get(OPTIMIZER_STATE, 0)
+    return weights + gradients + state
 
 
 def largest_batch(case: LanguageModelCase, machine: TargetMachine) -> int:

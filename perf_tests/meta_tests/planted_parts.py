@@ -1,0 +1,40 @@
+"""Models with one unusual part each, which a figure or a check must not overlook, and an optimizer for one of them."""
+
+from typing import Any
+
+from torch import nn
+from torch.optim import SGD
+
+from model.sizes import ModelConfig
+from perf_tests.launching.planted_models import Averaging
+
+
+class FrozenEmbedding(Averaging):
+    """Trains its head alone."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config, width=32)
+        self.embedding.requires_grad_(False)
+
+
+class BufferedEmbedding(FrozenEmbedding):
+    """The same model, where the frozen matrix is no parameter."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        weight = self.embedding.weight.detach()
+        del self.embedding.weight
+        self.embedding.register_buffer("weight", weight)
+
+
+class RefusesFrozen(SGD):
+    """Descent that never expects the gradient of a frozen parameter."""
+
+    def __init__(self, named_parameters: list[tuple[str, nn.Parameter]]) -> None:
+        super().__init__([parameter for _, parameter in named_parameters], lr=0.1, foreach=False)
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        parameters = (parameter for group in self.param_groups for parameter in group["params"])
+        if any(parameter.grad is not None and not parameter.requires_grad for parameter in parameters):
+            raise ValueError("a frozen parameter has a gradient")
+        super().step()
