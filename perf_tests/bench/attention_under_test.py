@@ -1,5 +1,6 @@
 """Functions of the user's, given with --attention, held to float64 before their cases are timed."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -10,7 +11,7 @@ from perf_tests.bench.outcomes import Outcome
 from perf_tests.cases.case import Case
 from perf_tests.instruments.device_errors import is_beyond_device, is_out_of_memory, needs_gpu, words_of
 from perf_tests.own.attention import attention_named, function_of
-from perf_tests.own.attention_check import IncorrectError, Use, check_attention
+from perf_tests.own.attention_check import IncorrectError, Sizes, Use, check_attention
 from perf_tests.own.guard import OwnModelError
 from perf_tests.phases import LANGUAGE_MODEL
 
@@ -19,6 +20,9 @@ Refusals = dict[tuple[str, Use], Outcome]
 
 LONGEST_CONTEXT = 1024
 """Lengths of cases up to this are checked too; float64 keeps several T x T matrices."""
+
+MOST_HEADS = 1024
+"""Heads of all sequences together that are checked, at a short length: they take about as long as LONGEST_CONTEXT."""
 
 
 def load_attentions(cases: Iterable[Case]) -> None:
@@ -34,10 +38,13 @@ def load_attentions(cases: Iterable[Case]) -> None:
 def refusals(cases: Iterable[Case], device: torch.device) -> Refusals:
     """Each function is checked once for each head width, precision and layout of its cases."""
     lengths: dict[tuple[str, Use], set[int]] = defaultdict(set)
+    sizes: dict[tuple[str, Use], set[Sizes]] = defaultdict(set)
     for case in cases:
         if case.own_attention is not None and case.why_unsupported(device) is None:
-            lengths[case.own_attention, use_of(case, device)].add(min(case.query_shape[-2], LONGEST_CONTEXT))
-    found = {(name, use): _refusal(name, use, checked) for (name, use), checked in lengths.items()}
+            key, (batch, *heads, tokens, _) = (case.own_attention, use_of(case, device)), case.query_shape
+            lengths[key].add(min(tokens, LONGEST_CONTEXT))
+            sizes[key].add((min(batch, max(1, MOST_HEADS // math.prod(heads))), *heads))
+    found = {key: _refusal(*key, checked, sizes[key]) for key, checked in lengths.items()}
     return {key: outcome for key, outcome in found.items() if outcome is not None}
 
 
@@ -50,9 +57,9 @@ def refusal_of(case: Case, refused: Refusals, device: torch.device) -> Outcome |
     return None if case.own_attention is None else refused.get((case.own_attention, use_of(case, device)))
 
 
-def _refusal(name: str, use: Use, lengths: Iterable[int]) -> Outcome | None:
+def _refusal(name: str, use: Use, lengths: Iterable[int], sizes: Iterable[Sizes]) -> Outcome | None:
     try:
-        check_attention(attention_named(name).build(), name, use, lengths)
+        check_attention(attention_named(name).build(), name, use, lengths, sizes)
     except IncorrectError as error:
         return Outcome("incorrect", str(error))
     except OwnModelError as error:

@@ -14,7 +14,7 @@ from perf_tests.cases.attention_alone import AttentionCase
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.cases.selected import is_inside
 from perf_tests.counting.case_counters import NotCountedError, counters_of
-from perf_tests.meta_tests.example_cases import CPU, SETTINGS, attention_case, language_model_case
+from perf_tests.meta_tests.example_cases import CPU, SETTINGS, TOY, attention_case, language_model_case
 from perf_tests.options.names import attentions
 from perf_tests.own import attention_check
 from perf_tests.own.attention import attention_named, label
@@ -26,6 +26,7 @@ from perf_tests.proofs.wrong_attention import EXAMPLE, FAULTS, Fault, refusal, r
 from perf_tests.workers.settings import received, sent, sent_elsewhere
 
 FLASH = f"{EXAMPLE}:flash_attention"
+FOUR_HEADS = replace(TOY, d_model=32, num_heads=4)
 
 
 def refused(name: str, use: Use, seed: int = 0) -> str | None:
@@ -84,6 +85,57 @@ def test_lengths_of_the_cases_are_checked_too(tmp_path: Path) -> None:
     name = f"{at_256}:flash_attention"
     assert refusals([attention_case(attention=name, sequence_length=255)], CPU) == {}
     assert refusals([attention_case(attention=name, sequence_length=256)], CPU)
+
+
+PLANTED = """
+from torch import arange
+from torch.nn.functional import scaled_dot_product_attention as fused
+
+def first_two_sequences(q, k, v):
+    output = fused(q, k, v, is_causal=True).clone()
+    output[2:] = v[2:]
+    return output
+
+def first_three_heads(q, k, v):
+    return fused(q, k, v, is_causal=True) * (arange(q.shape[1]) < 3)[:, None, None]
+
+def backward_of_first_two_sequences(q, k, v):
+    output = fused(q, k, v, is_causal=True)
+    if output.requires_grad:
+        output.register_hook(lambda gradient: gradient * (arange(len(q)) < 2).view(-1, *(1,) * (q.dim() - 1)))
+    return output
+
+def all_of_it(q, k, v):
+    return fused(q, k, v, is_causal=True)
+"""
+
+
+@pytest.mark.parametrize("name", ["first_two_sequences", "first_three_heads", "backward_of_first_two_sequences"])
+def test_sequences_and_heads_of_the_cases_are_checked_too(name: str, tmp_path: Path) -> None:
+    (tmp_path / "planted.py").write_text(PLANTED)
+    small, large, whole = (
+        language_model_case(attention=f"{tmp_path}/planted.py:{function}", batch_size=batch, config=config)
+        for function, batch, config in ((name, 2, TOY), (name, 3, FOUR_HEADS), ("all_of_it", 3, FOUR_HEADS))
+    )
+    assert refusals([small], CPU) == {}
+    (refused_large,) = refusals([small, large], CPU).values()
+    assert refused_large.outcome == "incorrect"
+    assert refusals([whole], CPU) == {}
+
+
+def test_of_a_huge_batch_no_more_heads_are_checked_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked = Mock()
+    monkeypatch.setattr("perf_tests.bench.attention_under_test.check_attention", checked)
+    cases = [
+        language_model_case(attention=FLASH, batch_size=10**6), attention_case(attention=FLASH, batch_size=10**6)
+    ]  # fmt: skip
+    assert refusals(cases, CPU) == {}
+    assert [call.args[-1] for call in checked.call_args_list] == [{(512, 2)}, {(1024,)}]
+
+
+def test_the_page_of_claims_names_the_number_of_wrong_kernels() -> None:
+    page = (EXAMPLE.parents[1] / "docs" / "claims.md").read_text()
+    assert f"# {len(FAULTS)} wrong attention kernels are refused" in page
 
 
 FUNCTIONS = """

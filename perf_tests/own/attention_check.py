@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from model.attention import AttentionFunction
+from model.compilation import forget_compiled
 from model.precision import Precision
 from perf_tests.own.attention_bounds import Arithmetic, Attended, exact_and_bounds
 from perf_tests.own.guard import guarded
@@ -21,6 +22,9 @@ MANY_KEYS = 641
 """So many equal weights, of which a sum in bfloat16 stops at 256; of one sequence, which is as good as many."""
 
 BATCH, HEADS = 2, 3
+Sizes = tuple[int, ...]
+"""Sequences and heads, the latter without effect where there are none."""
+
 LONGEST_SECONDS = 180
 """For one pass; the first may compile, for a minute on a busy machine."""
 
@@ -59,11 +63,13 @@ class Inputs:
     do: Tensor
 
     @classmethod
-    def drawn(cls, use: Use, tokens: int, seed: int, are_scores_equal: bool = False) -> "Inputs":
+    def drawn(
+        cls, use: Use, tokens: int, seed: int, sizes: Sizes = (BATCH, HEADS), are_scores_equal: bool = False
+    ) -> "Inputs":
         """Scores of a size at which 16 bits still tell them apart; equal ones with values of one sign."""
         generator = torch.Generator().manual_seed(seed)
-        batch, heads = (1, 1) if are_scores_equal else (BATCH, HEADS)
-        shape = (batch, tokens, *((heads,) if use.has_heads else ()), use.head_dim)
+        batch, *heads = sizes
+        shape = (batch, tokens, *(heads if use.has_heads else ()), use.head_dim)
         q, k, v, do = (torch.randn(shape, generator=generator) for _ in range(4))
         q, k, v = (0 * q, k, v.abs() + 0.5) if are_scores_equal else (q / 2, k / 2, v)
         return cls(*(_laid_out(x.to(use.dtype).float().to(use.device), use.has_heads) for x in (q, k, v, do)))
@@ -78,14 +84,25 @@ def _laid_out(x: Tensor, has_heads: bool) -> Tensor:
     return x.transpose(1, 2) if has_heads else x
 
 
-def check_attention(attend: AttentionFunction, name: str, use: Use, lengths: Iterable[int] = (), seed: int = 0) -> None:
+def check_attention(
+    attend: AttentionFunction,
+    name: str,
+    use: Use,
+    lengths: Iterable[int] = (),
+    sizes: Iterable[Sizes] = (),
+    seed: int = 0,
+) -> None:
     """Raises IncorrectError where its results are not attention's in this precision, OwnModelError where it fails.
 
-    `lengths` are checked beside LENGTHS.
+    `lengths` are checked beside LENGTHS, each of `sizes` at one short length: a kernel may leave out the last heads.
     """
+    forget_compiled()  # after eight shapes torch.compile leaves a function as it is, which would be checked instead
     for tokens in sorted({*LENGTHS, *lengths}):
         _check(attend, name, use, Inputs.drawn(use, tokens, seed))
-    _check(attend, name, use, Inputs.drawn(use, MANY_KEYS, seed, are_scores_equal=True))
+    _check(attend, name, use, Inputs.drawn(use, MANY_KEYS, seed, (1, 1), are_scores_equal=True))
+    for of_case in sorted(set(sizes)):
+        forget_compiled()
+        _check(attend, name, use, Inputs.drawn(use, LENGTHS[0], seed, of_case))
 
 
 def _check(attend: AttentionFunction, name: str, use: Use, inputs: Inputs) -> None:

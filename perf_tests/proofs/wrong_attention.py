@@ -27,6 +27,8 @@ CORRECT = ("naive", "sdpa", "compiled", f"{EXAMPLE}:flash_attention")
 SEEDS = 20
 USES = ((16, True), (64, False))
 """Head width, and whether there are heads; each with every other seed."""
+SIZES_OF_A_CASE = (5, 4)
+"""Sequences and heads, more of both than in the checks at other lengths."""
 
 _SCALE = " / math.sqrt(q.shape[-1])"
 _CALL = "FlashAttention.apply(q, k, v)"
@@ -95,6 +97,14 @@ FAULTS = {
     ),
     "wrong without a graph": Fault(_CALL, f"{_CALL} if torch.is_grad_enabled() else v"),
     "heads merged": Fault(_CALL, f"{_CALL}.flatten(0, 1)"),
+    "sequences from the third on not computed": Fault(
+        _CALL, "torch.cat((FlashAttention.apply(q[:2], k[:2], v[:2]), v[2:]))"
+    ),
+    "heads from the fourth on zero": Fault(
+        _CALL, "torch.nn.functional.pad(FlashAttention.apply(*(x[:, :3] for x in (q, k, v))), "
+        "(0, 0, 0, 0, 0, max(0, q.shape[1] - 3)))", has_heads=True,
+    ),
+    "gradient of sequences from the third on": Fault("return dq.to", "dq[2:] = 0\n        return dq.to"),
 }  # fmt: skip
 """By what is wrong."""
 
@@ -146,7 +156,7 @@ def refusals_of_correct(device: torch.device) -> Iterator[str]:
 
 def refusal(attend: AttentionFunction, name: str, use: Use, seed: int = 0) -> str | None:
     try:
-        check_attention(attend, name, use, seed=seed)
+        check_attention(attend, name, use, sizes=[SIZES_OF_A_CASE], seed=seed)
     except (IncorrectError, OwnModelError) as error:
         return str(error)
     return None
