@@ -5,7 +5,7 @@ formula of our own model does; what a checkpoint inside the model recomputes cou
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -23,6 +23,8 @@ _WORDS_OF_PRODUCTS = {
     "cholesky", "eig", "eigh", "geqrf", "inv", "inverse", "lstsq", "lu", "qr", "solve", "svd",
 }  # fmt: skip
 """Words of an operation's name that say it multiplies matrices, or factorises one."""
+
+Shape = Sequence[int]
 
 _SMALL = ("aten", "prim", "prims")
 """Namespaces whose operations are known by name; any other may multiply."""
@@ -63,10 +65,11 @@ def _may_multiply(name: str) -> bool:
 
 
 def _formulas() -> dict[Any, Callable[..., int]]:
-    return {
+    attention = {
         operator(name.removeprefix("aten.")): _attention_formula(query, 2 if name.endswith("_backward") else 1)
         for name, (_, query, _) in FUSED_ATTENTION.items()
     }
+    return {**attention, operator("convolution_backward"): _convolution_backward}
 
 
 def _attention_formula(query: int, times: int) -> Callable[..., int]:
@@ -78,3 +81,13 @@ def _attention_formula(query: int, times: int) -> Callable[..., int]:
         return times * 2 * math.prod(batch) * queries * keys * (width + value_width)
 
     return flops
+
+
+def _convolution_backward(grad_out: Shape, x: Shape, weight: Shape, *others: Any, **_: Any) -> int:
+    """The products of the forward pass, once for each gradient asked for, of input and weight.
+
+    PyTorch's own formula leaves the groups out of the gradient of the weight.
+    """
+    _bias, _stride, _padding, _dilation, is_transposed, _output_padding, _groups, wanted = others[:8]
+    batch, _channels, *positions = x if is_transposed else grad_out
+    return sum(wanted[:2]) * 2 * batch * math.prod(positions) * math.prod(weight)

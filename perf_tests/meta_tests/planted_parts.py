@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD
 
 from model.sizes import ModelConfig
@@ -38,3 +38,15 @@ class RefusesFrozen(SGD):
         if any(parameter.grad is not None and not parameter.requires_grad for parameter in parameters):
             raise ValueError("a frozen parameter has a gradient")
         super().step()
+
+
+class Convolving(Averaging):
+    """Its tokens are mixed by a convolution in groups, which may be a transposed one."""
+
+    def __init__(self, config: ModelConfig, groups: int = 1, kind: str = "Conv1d") -> None:
+        super().__init__(config, width=8)
+        self.mixing = getattr(nn, kind)(8, 8, 3, groups=groups, bias=False)
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        mixed = self.mixing(nn.functional.pad(self.embedding(tokens_BT).mT, (2, 0)))[..., : tokens_BT.shape[1]]
+        return self.head(mixed.mT)

@@ -49,6 +49,16 @@ def test_flops_are_those_that_pytorch_counts_of_the_real_model(factory: str) -> 
     assert whole == sum(wanted.values())
 
 
+@pytest.mark.parametrize("kind", ["Conv1d", "ConvTranspose1d"])
+@pytest.mark.parametrize("groups", [1, 4, 8])
+def test_the_backward_pass_of_a_grouped_convolution_is_twice_its_forward_pass(kind: str, groups: int) -> None:
+    name = "perf_tests.meta_tests.planted_parts:Convolving"
+    case = language_model_case(TOY, model=name, model_arguments=(f"groups={groups}", f"kind={kind}"), attention="own")
+    positions = TOY.context_length + 2 * (kind == "ConvTranspose1d")
+    head, mixing = (2 * case.tokens * 8 * TOY.vocab_size, 2 * case.batch_size * positions * 8 * (8 // groups) * 3)
+    assert pass_flops(case) == {"forward": head + mixing, "backward": 2 * (head + mixing)}
+
+
 def test_our_model_as_ones_own_is_counted_as_ours() -> None:
     for phase in ("inference", "forward", "backward", "full_step"):
         optimizer = "loop" if phase == "full_step" else None
