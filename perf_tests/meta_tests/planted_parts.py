@@ -50,3 +50,17 @@ class Convolving(Averaging):
     def forward(self, tokens_BT: Tensor) -> Tensor:
         mixed = self.mixing(nn.functional.pad(self.embedding(tokens_BT).mT, (2, 0)))[..., : tokens_BT.shape[1]]
         return self.head(mixed.mT)
+
+
+class Dropping(Averaging):
+    """Drops out a half of each token, which it predicts the next from alone."""
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        return self.head(nn.functional.dropout(self.embedding(tokens_BT), training=self.training))
+
+
+class DroppingOfAll(Averaging):
+    """Drops out a half of the mean of all tokens so far."""
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        return nn.functional.dropout(super().forward(tokens_BT), training=self.training)

@@ -15,7 +15,7 @@ from perf_tests.cases.selected import is_inside
 from perf_tests.launching.launch import MODELS
 from perf_tests.meta_tests.example_cases import CPU, SETTINGS, TOY, language_model_case
 from perf_tests.own import guard, hugging_face
-from perf_tests.own.check import check_before_measuring
+from perf_tests.own.check import check_before_measuring, check_values_of
 from perf_tests.own.guard import OwnModelError
 from perf_tests.own.model import OwnModel, argument, facts_of
 from perf_tests.own.named import absolute, check_name, load
@@ -61,6 +61,13 @@ def test_logits_may_be_bare_or_in_a_tuple_or_an_object(factory: str) -> None:
     check_before_measuring(own(factory), [TOY], CPU)
     logits_BTV = own(factory).build(TOY)(torch.zeros(2, 8, dtype=torch.int64))
     assert logits_BTV.shape == (2, 8, 37)
+
+
+def test_dropout_neither_hides_that_context_is_ignored_nor_passes_for_it() -> None:
+    planted = "perf_tests.meta_tests.planted_parts"
+    with pytest.raises(OwnModelError, match="Dropping ignores its context"):
+        check_values_of("Dropping", OwnModel(f"{planted}:Dropping").build(TOY), TOY, CPU)
+    check_values_of("DroppingOfAll", OwnModel(f"{planted}:DroppingOfAll").build(TOY), TOY, CPU)
 
 
 def test_running_out_of_memory_is_no_reason_to_refuse() -> None:

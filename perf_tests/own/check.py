@@ -1,7 +1,8 @@
 """Whether what is the user's own can be measured, before anything is: a model without content and for real."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -85,7 +86,7 @@ def check_values_of(
     tokens_BT = torch.randint(config.vocab_size, (1, config.context_length), device=device)
     given_BT = tokens_BT.clone()
     try:
-        with guarded(f"--model {name} fails on tokens of shape {tuple(tokens_BT.shape)}", seconds):
+        with guarded(f"--model {name} fails on tokens of shape {tuple(tokens_BT.shape)}", seconds), _seeded(device):
             logits_BTV = model(tokens_BT)
     except OwnModelError as error:
         if "FakeTensor" not in str(error):
@@ -103,13 +104,21 @@ def check_values_of(
         return
     changed_BT = (tokens_BT + 1) % config.vocab_size
     changed_BT[:, -1] = tokens_BT[:, -1]
-    with guarded(f"--model {name} fails at its second call", seconds):
+    with guarded(f"--model {name} fails at its second call", seconds), _seeded(device):
         changed_logits_BTV = model(changed_BT)
     if torch.equal(changed_logits_BTV[:, -1], logits_BTV[:, -1]):
         raise OwnModelError(
             f"--model {name} ignores its context: the last logits do not depend on earlier tokens, "
             "so a figure for this context length would be wrong."
         )
+
+
+@contextmanager
+def _seeded(device: torch.device) -> Iterator[None]:
+    """Dropout draws the same in every call, so that two calls differ by their tokens alone."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(0)
+        yield
 
 
 def check_output(name: str, model: nn.Module, tokens_BT: Tensor, logits_BTV: Any, vocab_size: int) -> None:
