@@ -217,6 +217,15 @@ def test_json_says_the_same_to_machines(capsys: pytest.CaptureFixture[str]) -> N
     assert data["exposed_seconds"][0] <= data["exposed_seconds"][1]
 
 
+def test_json_names_the_interconnects_rate_beside_the_memorys(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = []
+    for words in (WORDS, [*ON_RANKS, "--interconnect", "450GB/s"], ON_RANKS):
+        assert main([*words, "--json"]) == 0
+        shown.append(json.loads(capsys.readouterr().out))
+    assert [data["bytes_per_second"] for data in shown] == [machine().ceilings.bytes_per_second] * 3
+    assert [data.get("interconnect_bytes_per_second") for data in shown] == [None, 450e9, None]
+
+
 @pytest.mark.parametrize(
     "words, sentence",
     [

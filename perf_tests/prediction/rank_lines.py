@@ -53,7 +53,7 @@ def rank_json(prediction: RankPrediction) -> Json:
         "world": sharing.world,
         "bucket_mb": sharing.bucket_mb,
         "reshard": not sharing.keeps_gathered,
-        "bytes_per_second": prediction.bytes_per_second,
+        "interconnect_bytes_per_second": prediction.bytes_per_second,
         "verdict": prediction.verdict,
         "fits": prediction.verdict == "fits",
         "peak_bytes": prediction.peak_bytes,
