@@ -151,11 +151,30 @@ def test_a_record_with_a_kernel_pass_is_read_too(tmp_path: Path, values: Json, k
     assert case_name(FORWARD) in said
 
 
-def test_the_trace_of_a_kernel_pass_is_read_too_and_no_range_of_it(tmp_path: Path, kernels: Verb) -> None:
+def test_the_trace_of_a_kernel_pass_is_read_too(tmp_path: Path, kernels: Verb) -> None:
     path = tmp_path / "forward.trace.json.gz"
     path.write_bytes(gzip.compress(forward_and_backward().text()))
     assert "9 kernels in a round" in kernels(path)[1]
-    assert kernels(path, "--range", "softmax")[0] == 2
+
+
+@pytest.mark.parametrize(
+    "name, words, sentence",
+    [
+        ("forward.trace.json.gz", "--range softmax", "--range needs a capture of Nsight Systems."),
+        ("record.json", "--range softmax", "--range needs a capture of Nsight Systems."),
+        ("forward.trace.json.gz", "--case ctx8", "--case needs a record."),
+        ("report.sqlite", "--case ctx8", "--case needs a record."),
+    ],
+)
+def test_a_choice_that_a_file_does_not_offer_is_refused_and_not_passed_over(
+    tmp_path: Path, values: Json, kernels: Verb, name: str, words: str, sentence: str
+) -> None:
+    (tmp_path / "forward.trace.json.gz").write_bytes(gzip.compress(forward_and_backward().text()))
+    (tmp_path / "record.json").write_text(json.dumps(with_passes(record(), passed(FORWARD, values=values))))
+    one_layer(tmp_path / "report.sqlite")
+    path = tmp_path / name
+    assert kernels(path)[0] == 0
+    assert kernels(path, *words.split()) == (2, f"{path}: {sentence}\n")
 
 
 WITHOUT_KERNELS = gzip.compress(forward_and_backward().without_device().text())

@@ -12,7 +12,6 @@ from perf_tests.records.shapes import misshapen
 from perf_tests.records.store import read_record
 from perf_tests.records.unpacked import unpacked
 from perf_tests.traces.chrome_trace import read_chrome_trace
-from perf_tests.traces.kernel_events import Trace
 from perf_tests.traces.kernel_table import KERNEL_VALUES, kernel_values
 from perf_tests.traces.nsys_sqlite import RangeError, read_sqlite, versions_of
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, RefusalError, UsageError
@@ -27,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", type=Path, help="REPORT.nsys-rep or .sqlite, .trace.json.gz, or a record with a kernel pass"
     )
-    parser.add_argument("--range", help="only kernels launched inside NVTX ranges of this name, for example softmax")
+    parser.add_argument("--range", help="of a capture: only kernels launched inside NVTX ranges of this name (softmax)")
     parser.add_argument("--case", default="", help="of a record: only cases whose name contains this")
 
 
@@ -48,27 +47,25 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read(path: Path, range_name: str | None, case: str) -> dict[str, Json]:
-    """Values by case or file name. Raises RangeError, or ValueError with one sentence."""
+    """Values by case or file name. Raises UsageError, RangeError, or ValueError with one sentence."""
     if path.is_dir():
         raise ValueError("it is a folder, not a file")
     if not path.is_file():
         raise ValueError("there is no such file")
+    if range_name is not None and path.suffix in (".json", ".gz"):
+        raise RangeError("--range needs a capture of Nsight Systems")
+    if case and path.suffix != ".json":
+        raise UsageError(f"{path}: --case needs a record.")
     if path.suffix == ".json":
         return _of_record(path, case)
     if path.suffix == ".gz":
-        return {path.name: kernel_values(_traced(path, range_name), {})}
+        return {path.name: kernel_values(read_chrome_trace(unpacked(path, MOST_BYTES)), {})}
     if path.suffix == ".nsys-rep":
         path = _exported(path)
     elif path.suffix != ".sqlite":
         raise ValueError("its suffix must be .nsys-rep, .sqlite, .json.gz or .json")
     values = kernel_values(read_sqlite(path, range_name), {})
     return {path.name: {**values, "nsys": versions_of(path)}}
-
-
-def _traced(path: Path, range_name: str | None) -> Trace:
-    if range_name is not None:
-        raise RangeError("--range needs a capture of Nsight Systems")
-    return read_chrome_trace(unpacked(path, MOST_BYTES))
 
 
 def _of_record(path: Path, case: str) -> dict[str, Json]:
