@@ -4,6 +4,7 @@ They work as its users know them, but on records that are written whole and hold
 pytest-benchmark keeps its table, columns, groups and histograms.
 """
 
+import importlib.util
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +92,11 @@ def _refuse_what_cannot_work(config: pytest.Config) -> None:
             raise pytest.UsageError(
                 f"--benchmark-group-by {grouping!r} is not known; choose from {', '.join(GROUPINGS)}."
             )
+    if config.option.benchmark_histogram and importlib.util.find_spec("pygal") is None:
+        raise pytest.UsageError(
+            "--benchmark-histogram draws with pygal, which is not installed; "
+            "run `pip install 'pytest-benchmark[histogram]'`."
+        )
     path = config.option.benchmark_json
     if path is not None and not Path(path).absolute().parent.is_dir():
         raise pytest.UsageError(f"--benchmark-json {path} cannot be written: {Path(path).parent} is not a folder.")

@@ -1,5 +1,6 @@
 """Bad input, as a user types it: one sentence that says what is wrong and what is known, and pytest's exit code."""
 
+import importlib.util
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -122,6 +123,8 @@ REFUSALS: dict[str, tuple[str, ...]] = {
     f"{OWN_MODEL}:IgnoresContext": ("planted_models:IgnoresContext ignores its context",),
 }
 """What is typed, and words that stand in one line of what is said."""
+if importlib.util.find_spec("pygal") is None:
+    REFUSALS["--benchmark-histogram"] = ("draws with pygal, which is not", "pip install 'pytest-benchmark[histogram]'")
 if not torch.cuda.is_available():
     REFUSALS["--device=cuda"] = ("device 'cuda' needs an NVIDIA GPU",)
 
