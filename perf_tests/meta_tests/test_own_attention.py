@@ -69,6 +69,18 @@ def test_what_is_too_coarse_for_float32_is_fine_for_tf32(tmp_path: Path) -> None
     assert torch.get_float32_matmul_precision() == "highest"
 
 
+def test_a_scale_that_is_3_percent_off_shows_in_float32_and_not_in_bfloat16() -> None:
+    """As the page on one's own code says."""
+
+    def scaled(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        scale = 1.03 / q.shape[-1] ** 0.5
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+
+    in_fp32, in_bf16 = (refusal(scaled, "scaled", Use(16, True, PRECISIONS[name], CPU)) for name in ("fp32", "bf16"))
+    assert in_fp32 is not None
+    assert in_bf16 is None
+
+
 def test_a_refusal_says_by_how_much_and_where(tmp_path: Path) -> None:
     planted = tmp_path / "peeks.py"
     planted.write_text(FAULTS["mask off by one"].source)
