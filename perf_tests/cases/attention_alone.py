@@ -15,7 +15,7 @@ ATTENTION_BATCH_SIZE = 8
 
 @dataclass(frozen=True)
 class AttentionCase(AttentionIdentity, Case):
-    """Causal attention alone, without heads: query, key and value of shape (8, sequence, head width)."""
+    """Causal attention alone, without heads: query, key and value of shape (batch, sequence, head width)."""
 
     axes: ClassVar = {
         "head_dim": "head_dims", "sequence_length": "sequence_lengths", "precision": "attention_alone_precisions",

@@ -8,7 +8,7 @@ import pytest
 
 from model.sizes import SIZES
 from perf_tests.__main__ import main
-from perf_tests.cases.attention_alone import AttentionCase
+from perf_tests.cases.attention_alone import ATTENTION_BATCH_SIZE, AttentionCase
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.counting.case_counters import counters_of
 from perf_tests.limits.ceilings import ceilings_of
@@ -217,6 +217,26 @@ def test_attention_alone_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert data["smallest_that_does_not_fit"]["identity"]["sequence_length"] == 16384
 
 
+@pytest.mark.parametrize("typed, batch_size", [(["--batch-size", "1"], 1), ([], ATTENTION_BATCH_SIZE)])
+def test_attention_alone_is_of_the_batch_that_is_typed_and_says_which(
+    capsys: pytest.CaptureFixture[str], typed: list[str], batch_size: int
+) -> None:
+    words = ["--head-dim", "16", "--sequence-length", "4096", "--gpu", "T4", *typed]
+    assert printed(capsys, *words)[1].splitlines()[0] == f"Attention alone, batch {batch_size}, on T4"
+    found = json.loads(printed(capsys, *words, "--json")[1])["cells"]
+    expected = [replace(cell(phase, 4096), batch_size=batch_size) for phase in ("forward", "backward")]
+    assert [one["identity"] for one in found] == [case.identity() for case in expected]
+    card = prediction_request.requested_machine("T4")
+    assert [one["peak_bytes"] for one in found] == [predict_case(case, card).peak_bytes for case in expected]
+
+
+def test_help_names_both_default_batches(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["predict", "--help"])
+    both = f"(default: {prediction_request.STEP_BATCH_SIZE}, of attention alone {ATTENTION_BATCH_SIZE})"
+    assert both in " ".join(capsys.readouterr().out.split())
+
+
 STEP = {"--size": "tiny", "--context": "64", "--gpu": "T4"}
 
 
@@ -248,9 +268,9 @@ STEP = {"--size": "tiny", "--context": "64", "--gpu": "T4"}
         ({"--optimizer": "sgd"}, "--optimizer 'sgd' is unknown; choose from default, loop"),
         ({"--checkpoint": "some"}, "checkpoint is 'some'; it must be none"),
         ({"--head-dim": "64"}, "give --size or --model for a training step, or --head-dim"),
-        ({"--size": None, "--head-dim": "wide"}, "not a whole number"),
-        ({"--size": None, "--sequence-length": "0"}, "at least 1"),
-        ({"--size": None, "--sequence-length": "1k"}, "not a whole number"),
+        ({"--size": None, "--context": None, "--head-dim": "wide"}, "not a whole number"),
+        ({"--size": None, "--context": None, "--sequence-length": "0"}, "at least 1"),
+        ({"--size": None, "--context": None, "--sequence-length": "1k"}, "not a whole number"),
     ],
 )
 def test_what_makes_no_sense_is_a_usage_error_in_one_sentence(
@@ -261,6 +281,22 @@ def test_what_makes_no_sense_is_a_usage_error_in_one_sentence(
     assert code == 2
     assert len(text.splitlines()) == 1
     assert re.search(sentence, text), text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--model-arg=a=1", "--vocab-size=9", "--context=512", "--optimizer=default", "--zero-grad=before-forward",
+        "--hold=former-pass", "--checkpoint=none", "--parallel=ddp", "--world=2", "--interconnect=450GB/s",
+        "--bucket-mb=25", "--reshard=yes",
+    ],
+)  # fmt: skip
+def test_an_option_of_a_step_is_refused_for_attention_alone_even_with_its_default(
+    capsys: pytest.CaptureFixture[str], words: str
+) -> None:
+    option = words.partition("=")[0]
+    sentence = f"{option} is for a training step; it does not apply to attention alone.\n"
+    assert printed(capsys, "--head-dim=16", "--sequence-length=256", "--gpu=T4", words) == (2, sentence)
 
 
 def test_here_is_this_machine_with_its_measured_ceilings(

@@ -93,7 +93,8 @@ def step_name(step: PredictedCase, with_context: bool = True) -> str:
 def attention_lines(prediction: AttentionPrediction) -> list[str]:
     """Every cell, and the largest blocks of the smallest that does not fit."""
     cells = [(_attention_name(cell), cell) for cell in prediction.cells]
-    lines = [f"Attention alone on {prediction.machine.name}", room_line(prediction.machine), ""]
+    batch_size = prediction.cells[0].case.identity()["batch_size"]
+    lines = [f"Attention alone, batch {batch_size}, on {prediction.machine.name}", room_line(prediction.machine), ""]
     lines += table(("case", "peak", "verdict"), [(name, gb(cell.peak_bytes), cell.verdict) for name, cell in cells])
     lines += ["", *time_lines(cells, prediction.machine), *assumption_lines(prediction.cells, prediction.machine)]
     smallest = prediction.smallest_that_does_not_fit

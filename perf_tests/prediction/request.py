@@ -36,6 +36,8 @@ from perf_tests.prediction.ranks import MOST_RANKS, rate
 from perf_tests.prediction.step import TargetMachine, worthwhile_checkpoints
 from perf_tests.ranks.sharing import OF_SOME_WAYS, Sharing, why_without_effect
 
+STEP_BATCH_SIZE = 4
+
 HOLDS = ("former-pass",)
 """What a loop may still hold when the next pass begins."""
 
@@ -94,7 +96,7 @@ def _requested_step(arguments: argparse.Namespace, machine: TargetMachine, conte
     checkpoint = requested_checkpoints(arguments.checkpoint, config.num_layers)[0]
     return LanguageModelCase(
         phase="full_step", size=size_label(size), config=config, context_length=context,
-        batch_size=whole_number("--batch-size", arguments.batch_size),
+        batch_size=_batch_size(arguments, STEP_BATCH_SIZE),
         precision=_precision(arguments.precision, machine),
         attention="own" if own else one_of(COUNTED_ATTENTION, "--attention", arguments.attention), execution="eager",
         checkpoint=checkpoint, optimizer=requested_optimizer(arguments.optimizer, machine),
@@ -190,10 +192,15 @@ def requested_attention(arguments: argparse.Namespace, machine: TargetMachine) -
     length, width = arguments.sequence_length, arguments.head_dim
     lengths = whole_numbers(SEQUENCE_LENGTHS, "--sequence-length", "all" if length is None else length)
     widths = whole_numbers(HEAD_DIMS, "--head-dim", "all" if width is None else width)
+    batch_size = _batch_size(arguments, ATTENTION_BATCH_SIZE)
     return [
-        AttentionCase(phase.name, width, length, ATTENTION_BATCH_SIZE, precision, attention, machine.device)
+        AttentionCase(phase.name, width, length, batch_size, precision, attention, machine.device)
         for length, width, phase in product(lengths, widths, phases_of(ATTENTION_ALONE))
     ]
+
+
+def _batch_size(arguments: argparse.Namespace, default: int) -> int:
+    return default if arguments.batch_size is None else whole_number("--batch-size", arguments.batch_size)
 
 
 def _precision(text: str, machine: TargetMachine) -> str:

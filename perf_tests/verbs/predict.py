@@ -9,29 +9,32 @@ from pathlib import Path
 from perf_tests.records.record import Json
 from perf_tests.verbs.exit_codes import FINDINGS, FINE, UsageError
 
+OF_A_STEP: dict[str, str | list[str] | None] = {
+    "model_arg": [], "vocab_size": None, "context": "512", "optimizer": "default", "zero_grad": "before-forward",
+    "hold": None, "checkpoint": "none", "parallel": None, "world": None, "interconnect": None, "bucket_mb": None,
+    "reshard": "yes",
+}  # fmt: skip
+"""Options that attention alone lacks, with their defaults: filled in after parsing, to tell what was typed."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpu", required=True, help="a GPU's name, `here`, or its peaks (memory=..,fp32=..)")
     parser.add_argument("--size", help="a model size, or [NAME=]D_MODELxD_FFxLAYERSxHEADS, for a training step")
     parser.add_argument("--vocab-size", help="tokens in its vocabulary (default: 10000)")
     parser.add_argument("--model", help="your own: MODULE:FACTORY, FILE.py:FACTORY or hf:CONFIG.json")
-    parser.add_argument("--model-arg", action="append", default=[], metavar="NAME=VALUE", help="its argument")
-    parser.add_argument("--context", default="512", help="tokens in a sequence; a list compares them (default: 512)")
-    parser.add_argument("--batch-size", default="4", help="sequences in a batch (default: 4)")
+    parser.add_argument("--model-arg", action="append", metavar="NAME=VALUE", help="its argument")
+    parser.add_argument("--context", help="tokens in a sequence; a list compares them (default: 512)")
+    parser.add_argument("--batch-size", help="sequences in a batch (default: 4, of attention alone 8)")
     parser.add_argument("--precision", default="fp32", help="fp32, tf32, bf16, fp16, fp16-unscaled (default: fp32)")
     parser.add_argument("--attention", default="naive", help="naive or sdpa (default: naive)")
     parser.add_argument("--execution", default="eager", help="eager; what is compiled is not predicted")
     parser.add_argument(
-        "--optimizer",
-        default="default",
-        help="AdamW as default, loop, foreach or fused, or your own: MODULE:FACTORY or FILE.py:FACTORY",
+        "--optimizer", help="AdamW as default, loop, foreach or fused, or your own: MODULE:FACTORY or FILE.py:FACTORY"
     )
-    parser.add_argument(
-        "--zero-grad", default="before-forward", help="before-forward, after-forward or before-step (before-forward)"
-    )
+    parser.add_argument("--zero-grad", help="before-forward, after-forward or before-step (before-forward)")
     parser.add_argument("--hold", help="former-pass: the loop still holds the outputs of the pass before")
     parser.add_argument(
-        "--checkpoint", default="none", help="none, attention, block or a number of blocks; a list or all compares them"
+        "--checkpoint", help="none, attention, block or a number of blocks; a list or all compares them (default: none)"
     )
     parser.add_argument("--head-dim", help="head widths of attention alone, a list or all")
     parser.add_argument("--sequence-length", help="sequence lengths of attention alone, a list or all")
@@ -39,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--world", help="ranks that share a step; --batch-size is each rank's own")
     parser.add_argument("--interconnect", help="what a rank can send in one direction, as 450GB/s")
     parser.add_argument("--bucket-mb", help="MiB of gradients that DDP sends at once (PyTorch's default: 25)")
-    parser.add_argument("--reshard", default="yes", help="whether FSDP2 gathers a block again: yes or no (yes)")
+    parser.add_argument("--reshard", help="whether FSDP2 gathers a block again: yes or no (yes)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -60,6 +63,7 @@ def _predict(arguments: argparse.Namespace) -> int:
         raise ValueError(
             "give --size or --model for a training step, or --head-dim and --sequence-length for attention alone."
         )
+    _complete(arguments, alone)
     # Only this verb counts a model's operations, which needs torch; the others start without it.
     from perf_tests.prediction import lines, order_lines, orders, request, step
 
@@ -67,8 +71,6 @@ def _predict(arguments: argparse.Namespace) -> int:
     request.check_eager(arguments)
     machine = request.requested_machine(arguments.gpu)
     if alone:
-        if arguments.zero_grad != "before-forward" or arguments.hold is not None:
-            raise ValueError("--zero-grad and --hold are for a training step; attention alone has neither.")
         cells = step.predict_attention(request.requested_attention(arguments, machine), machine)
         return _shown(lines.attention_lines(cells), lines.attention_json(cells), cells.fits, arguments.json)
     cases = request.requested_steps(arguments, machine)
@@ -96,6 +98,16 @@ def _predict(arguments: argparse.Namespace) -> int:
     text = [*lines.step_lines(predicted), *order_lines.choice_lines(variants, conditions, predicted.step)]
     data = lines.step_json(predicted) | order_lines.choice_json(variants, conditions)
     return _shown(text, data, predicted.fits, arguments.json)
+
+
+def _complete(arguments: argparse.Namespace, alone: bool) -> None:
+    """Fills in the defaults of a training step. Raises ValueError where an option of one is typed for attention."""
+    typed = [name for name in OF_A_STEP if getattr(arguments, name) is not None]
+    if alone and typed:
+        option = "--" + typed[0].replace("_", "-")
+        raise ValueError(f"{option} is for a training step; it does not apply to attention alone.")
+    for name in OF_A_STEP.keys() - typed:
+        setattr(arguments, name, OF_A_STEP[name])
 
 
 def _shown(text: list[str], data: Json, fits: bool, as_json: bool) -> int:
