@@ -190,6 +190,19 @@ def test_of_two_signs_in_a_figure_the_last_one_begins_its_decimals(
     assert figure.rounding_seconds == pytest.approx(rounding_seconds)
 
 
+@pytest.mark.parametrize(("separator", "seconds"), [("\t", None), (";", 0.001234)])
+def test_a_comma_between_tabs_that_may_be_either_sign_leaves_its_figure_unjudged(
+    separator: str, seconds: float | None, tmp_path: Path
+) -> None:
+    """1.234 ms would be impossible, and 1234 ms would not."""
+    path = written(tmp_path, [model_row(mean_ms=ms, source="a") for ms in ("35.5", "36.5")])
+    path.write_text(path.read_text().replace(",", separator).replace("35.5", "1,234"))
+    figure, _ = read_table(path)[1]
+    assert (figure.seconds if isinstance(figure, Timing) else None) == seconds
+    said = "a comma before three digits may begin decimals or separate thousands"
+    assert audit_file(path).reasons() == ({} if seconds else {said: 1})
+
+
 @pytest.mark.parametrize("phase", ["Forward", "BACKWARD", "forward-backward", "Full step"])
 def test_a_phase_is_known_however_it_is_spelt(phase: str, tmp_path: Path) -> None:
     audit = audit_file(written(tmp_path, [{**model_row(), "phase": phase, "mean_ms": "0.001"}]))

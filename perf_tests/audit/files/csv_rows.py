@@ -94,13 +94,13 @@ def _another_number(values: list[str], columns: int) -> UnreadableError:
 class Row:
     """One line by column; what is no figure raises UnreadableError."""
 
-    __slots__ = ("has_decimal_comma", "layout", "place", "values")
+    __slots__ = ("layout", "place", "separator", "values")
 
-    def __init__(self, place: str, values: list[str], layout: Layout, has_decimal_comma: bool) -> None:
+    def __init__(self, place: str, values: list[str], layout: Layout, separator: str) -> None:
         self.place = place
         self.values = [*map(str.strip, values), ""]  # the last one stands for absent columns
         self.layout = layout
-        self.has_decimal_comma = has_decimal_comma
+        self.separator = separator
 
     @property
     def labels(self) -> tuple[str, str, str]:
@@ -131,7 +131,7 @@ class Row:
         try:
             found: tuple[float, float | None, str] | None = (float(text), None, "")
         except ValueError:
-            found = number_in(text, self.name(column), self.has_decimal_comma)
+            found = number_in(text, self.name(column), self.separator)
         if found and not abs(found[0]) < TOO_LARGE:
             raise UnreadableError(f"{self.name(column)} is not finite and below {TOO_LARGE:g}", repr(text[:40]))
         return found
@@ -163,7 +163,7 @@ class Row:
         if per_unit is None:
             known = unit or self.text("unit")
             raise UnreadableError(f"{self.name(column)} has no known unit of time", repr(known) if known else "none")
-        rounding = half_digit(self.text(column), self.has_decimal_comma)
+        rounding = half_digit(self.text(column), self.separator)
         return value * per_unit, None if deviation is None else deviation * per_unit, rounding * per_unit
 
     def bytes(self, column: str) -> tuple[float, float, float] | None:
@@ -175,5 +175,5 @@ class Row:
         per_unit = bytes_in(unit) if unit else self.layout.bytes.get(column)
         if per_unit is None:
             raise UnreadableError("its unit of memory is unknown", repr(unit) if unit else "none")
-        half = half_digit(self.text(column), self.has_decimal_comma)
+        half = half_digit(self.text(column), self.separator)
         return found[0] * per_unit[0], found[0] * per_unit[1], half * per_unit[1]

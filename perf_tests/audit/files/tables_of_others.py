@@ -243,7 +243,7 @@ def open_figures(path: Path) -> Iterator[Table]:
                     try:
                         if isinstance(values, UnreadableError):
                             raise values
-                        yield KINDS[kind].read(Row(f"{place}{heading}", [*values, *phase], layout, separator != ","))
+                        yield KINDS[kind].read(Row(f"{place}{heading}", [*values, *phase], layout, separator))
                     except UnreadableError as error:
                         yield NotJudged(f"{place}{heading}", error.reason, error.detail)
 

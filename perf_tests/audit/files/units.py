@@ -17,6 +17,8 @@ _FIGURE = re.compile(
 )
 _SIGNED = re.compile(r"[-+\d.,]*")
 _DIGITS = re.compile(r"\d*")
+_EITHER_COMMA = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
+"""Between tabs: commas separate columns where a point begins decimals, and semicolons do where a comma does."""
 _RANGE = re.compile(r"\d+ ?- ?\d+|up to \d+")
 
 
@@ -54,8 +56,11 @@ def bytes_in(unit: str) -> tuple[float, float] | None:
     return (least, least) if re.match(r"1e\d|10\^|decimal", remark) else (least, most)
 
 
-def number_in(text: str, column: str, has_decimal_comma: bool = False) -> tuple[float, float | None, str] | None:
-    """The figure, its deviation after a plus-minus sign, and its unit; None for no figure and for a range."""
+def number_in(text: str, column: str, separator: str = ",") -> tuple[float, float | None, str] | None:
+    """The figure, its deviation after a plus-minus sign, and its unit; None for no figure and for a range.
+
+    `separator` is the sign between columns, which tells what a comma stands for.
+    """
     if (
         not text
         or text.casefold() in ("-", "\N{EM DASH}", "\N{EN DASH}", "n/a", "na", "none", "null", "oom")
@@ -65,21 +70,23 @@ def number_in(text: str, column: str, has_decimal_comma: bool = False) -> tuple[
     match = _FIGURE.fullmatch(text)
     if match is None:
         raise UnreadableError(f"{column} is not a number", repr(text[:40]))
-    deviation = _plain(match[2], has_decimal_comma) if match[2] else None
-    return _plain(match[1], has_decimal_comma), deviation, match[3]
+    deviation = _plain(match[2], separator) if match[2] else None
+    return _plain(match[1], separator), deviation, match[3]
 
 
-def half_digit(text: str, has_decimal_comma: bool = False) -> float:
+def half_digit(text: str, separator: str = ",") -> float:
     """By how much a figure may have been rounded: half of its last digit; 0 in a notation with an exponent."""
     if "e" in text or "E" in text:
         return 0.0
-    is_comma = has_decimal_comma and _ends_in_comma(_SIGNED.match(text)[0])  # type: ignore[index]  # it matches any text
+    is_comma = separator != "," and _ends_in_comma(_SIGNED.match(text)[0])  # type: ignore[index]  # it matches any text
     _, _, decimals = text.partition("," if is_comma else ".")
     return float(0.5 * 10.0 ** -len(_DIGITS.match(decimals)[0]))  # type: ignore[index]  # it matches any text
 
 
-def _plain(digits: str, has_decimal_comma: bool) -> float:
-    if has_decimal_comma and _ends_in_comma(digits):
+def _plain(digits: str, separator: str) -> float:
+    if separator == "\t" and _EITHER_COMMA.fullmatch(digits):
+        raise UnreadableError("a comma before three digits may begin decimals or separate thousands", repr(digits))
+    if separator != "," and _ends_in_comma(digits):
         digits = digits.replace(".", "").replace(",", ".")
     elif re.fullmatch(r"[-+]?\d{1,3}(,\d{3})+(\.\d+)?", digits):
         digits = digits.replace(",", "")
