@@ -61,6 +61,7 @@ def _timing(row: Json, gpu: str) -> Timing:
         has_fp32_weights=work is not None,
         implementation=implementation_named(*(str(info.get(name, default)) for name, default in _AXES)),
         phase=str(info.get("phase")),
+        optimizer=str(info.get("optimizer") or ""),
         seconds=median(rounds),
         std_seconds=_deviation(rounds),
         rounds=len(rounds),

@@ -1,12 +1,12 @@
 """Compiled figures against eager ones: compilation that did nothing, and compilation that did too much."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from perf_tests.audit.attention_growth import LONG_SQUARE, square
 from perf_tests.audit.figures import COMPILED, Timing
 from perf_tests.audit.finding import SUSPICIOUS, Finding, found
-from perf_tests.audit.groups import Table, figure, milliseconds, phases_of, repository
+from perf_tests.audit.groups import Table, figure, milliseconds, repository
 from perf_tests.audit.plausibility import gpu_of, least_kernel_seconds
 from perf_tests.limits.least_work import FLOAT32_BYTES, AttentionWork, ModelWork, Work
 from perf_tests.phases import phase_named
@@ -46,15 +46,19 @@ def compiled_did_nothing(table: Table) -> Iterator[Finding]:
 
 @lru_cache(maxsize=1)  # for the two rules
 def _pairs(table: Table) -> list[list[tuple[Timing, Timing]]]:
-    """Eager and compiled timings of one configuration, by phase."""
+    """Eager and compiled timings of one configuration, by phase and optimizer."""
     both = [timing for timing in table.timings if timing.implementation in ("eager", "compiled")]
     pairs = []
     for group in grouped(both, lambda t: (repository(t), t.gpu, id(t.work), t.precision_label)).values():
-        eager, compiled = (phases_of(t for t in group if t.implementation == way) for way in ("eager", "compiled"))
-        shared = [(eager[phase][0], compiled[phase][0]) for phase in compiled if phase in eager]
+        eager, compiled = (_by_step(t for t in group if t.implementation == way) for way in ("eager", "compiled"))
+        shared = [(eager[step][0], compiled[step][0]) for step in compiled if step in eager]
         if shared:
             pairs.append(shared)
     return pairs
+
+
+def _by_step(timings: Iterable[Timing]) -> dict[tuple[str, str], list[Timing]]:
+    return grouped(timings, lambda timing: (timing.phase, timing.optimizer))
 
 
 def _peaks_differ(one: Timing, other: Timing) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from perf_tests.audit import attention_growth
 from perf_tests.audit.compilation import compiled_did_nothing, more_than_fusion
-from perf_tests.audit.figures import Timing
+from perf_tests.audit.figures import OF_ADAMW, Timing
 from perf_tests.audit.finding import IMPOSSIBLE, INCONSISTENT, SUSPICIOUS, Finding, found
 from perf_tests.audit.groups import (
     Phases,
@@ -111,8 +111,8 @@ def _nearest_to_twice(
 
 def optimizer_and_precision(table: Table) -> Iterator[Finding]:
     """AdamW updates fp32 weights under every precision, so its time is the same."""
-    updates = [timing for timing in table.timings if timing.phase == "optimizer" and timing.has_fp32_weights]
-    for group in grouped(updates, lambda timing: (timing.series, timing.gpu, id(timing.work))).values():
+    updates = [t for t in table.timings if t.phase == "optimizer" and t.has_fp32_weights and t.optimizer in OF_ADAMW]
+    for group in grouped(updates, lambda t: (t.series, t.gpu, id(t.work), t.optimizer)).values():
         ordered, ratio = fastest_first(group)
         if len({timing.precision for timing in group}) > 1 and ratio > OPTIMIZER_TOLERANCE:
             why = "the update works on fp32 weights whatever the forward pass computes in"

@@ -13,6 +13,9 @@ UNFUSED, COMPILED, TILED, UNKNOWN = "unfused", "compiled", "tiled", "unknown"
 NO_PRECISION = "precision not stated"
 """The label of a figure whose table says nothing of it."""
 
+OF_ADAMW = ("", "adam", "adamw", "default", "loop", "foreach", "fused")
+"""Optimizers with two moments of the weights' precision: one that is not stated, and the suite's own names."""
+
 _TILED = re.compile(r"flash|fa[23]|triton|sdpa|scaled_dot|flex|xformers|mem\w*_?eff|cudnn|tiled|fused")
 _UNFUSED = re.compile(r"naive|eager|pytorch|vanilla|reference|standard|manual|written_out")
 _COMPILED = re.compile(r"compile|inductor|jit|reduce-overhead|max-autotune")
@@ -74,6 +77,8 @@ class Timing(LabelledFigure):
     """False where the table says that nothing is masked."""
     rounding_seconds: float = 0.0
     """At most so much was cut or rounded off the figure, by its digits."""
+    optimizer: str = ""
+    """In the author's words; empty where not stated or not run."""
 
     @property
     def precision(self) -> str | None:

@@ -68,7 +68,9 @@ def _most(counts: Iterable[int | None]) -> int:
 
 def same_cell_twice(table: Table) -> Iterator[Finding]:
     """One configuration and phase of one repository with two times."""
-    labels = grouped(table.timings, lambda t: (repository(t), *same_configuration(t)[1:], t.phase)).values()
+    labels = grouped(
+        table.timings, lambda t: (repository(t), *same_configuration(t)[1:], t.phase, t.optimizer)
+    ).values()
     repeats = [repeat for group in labels if len(group) > 1 for repeat in _split(group)]
     for of_one_file in grouped(repeats, lambda repeat: repository(repeat.faster[0])).values():
         causes = [repeat.cause() for repeat in of_one_file]

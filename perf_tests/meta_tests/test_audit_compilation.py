@@ -32,6 +32,16 @@ def test_a_model_compiled_into_another_precision_is_suspicious(tmp_path: Path) -
     assert found == {(SUSPICIOUS, "more than fusion")}
 
 
+def test_a_compiled_step_is_held_to_the_eager_one_of_its_optimizer(tmp_path: Path) -> None:
+    step = model_row("xl") | {"precision": "tf32", "phase": "full_step"}
+    rows = [
+        {**step, "optimizer": optimizer, "compiled": compiled, "mean_ms": time}
+        for optimizer, compiled, time in (("loop", "no", "3000"), ("fused", "no", "1800"), ("fused", "yes", "1600"))
+    ]
+    assert rules(audited(tmp_path, rows)) == set()
+    assert (SUSPICIOUS, "more than fusion") in rules(audited(tmp_path, [{**row, "optimizer": ""} for row in rows]))
+
+
 def test_launches_that_compiling_saves_are_not_taken_for_fusion(tmp_path: Path) -> None:
     eager = model_row("small", 128, mean_ms="40")
     assert rules(audited(tmp_path, [eager, {**eager, "compiled": "yes", "mean_ms": "9"}])) == set()

@@ -68,6 +68,23 @@ def test_parts_are_held_to_their_whole_by_what_their_digits_may_stand_for(
     assert ((INCONSISTENT, "sum of parts") in rules(audited(tmp_path, rows))) is is_found
 
 
+OF_TWO_OPTIMIZERS = [
+    {**model_row(), "optimizer": name, "phase": "optimizer", "mean_ms": time}
+    for name, time in (("loop", "80"), ("fused", "20"))
+]
+OF_SGD = [
+    {**model_row(precision=label), "optimizer": "a new idea", "phase": "optimizer", "mean_ms": time}
+    for label, time in (("fp32", "50"), ("bf16_amp", "35"))
+]
+
+
+@pytest.mark.parametrize("rows", [OF_TWO_OPTIMIZERS, OF_SGD], ids=["two kernels of AdamW", "another optimizer"])
+def test_optimizers_are_set_ups_of_their_own(rows: list[Row], tmp_path: Path) -> None:
+    assert audited(tmp_path, rows).findings == []
+    unsaid = audited(tmp_path, [{name: text for name, text in row.items() if name != "optimizer"} for row in rows])
+    assert unsaid.findings != []
+
+
 def test_two_arms_bound_by_launches_are_not_comparable(tmp_path: Path) -> None:
     """Autocast cannot make launching faster: an arm that is must have run under other conditions."""
     table = [

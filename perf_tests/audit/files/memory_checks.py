@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from perf_tests.audit.figures import NO_PRECISION, Memory, is_another_model, labelled_precision
+from perf_tests.audit.figures import NO_PRECISION, OF_ADAMW, Memory, is_another_model, labelled_precision
 from perf_tests.audit.finding import IMPOSSIBLE, INCONSISTENT, SUSPICIOUS, Finding, found
 from perf_tests.limits.datasheets import GIB, pieces_named
 from perf_tests.limits.least_work import FLOAT32_BYTES, SIZES, ModelConfig, saved_bytes
@@ -12,8 +12,6 @@ from perf_tests.records.grouped import grouped
 
 WEIGHTS_OF_ADAMW = 4
 """Times the bytes of the weights: they, their gradients and two moments."""
-OF_ADAMW = ("", "adam", "adamw", "default", "loop", "foreach", "fused")
-"""Optimizers with two moments of the weights' precision: one that is not stated, and the suite's own names."""
 WITHOUT_CHECKPOINT = ("none", "no", "off", "false", "0", "-")
 LONG_SEQUENCE = 8192
 """From here on the T x T matrices dominate attention's memory."""

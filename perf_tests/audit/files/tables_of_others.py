@@ -123,6 +123,7 @@ def _timing(row: Row, work: Work | str, phase: str) -> Timing:
         warmup_rounds=warmup,
         is_causal=row.text("causal").casefold() not in ("no", "false", "0"),
         rounding_seconds=mean[2] if mean else 0.0,
+        optimizer=row.text("optimizer").casefold(),
     )
 
 
