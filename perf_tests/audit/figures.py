@@ -120,7 +120,7 @@ class Memory(LabelledFigure):
     d_ff: int | None = None
     rounding_bytes: float = 0.0
     checkpoint: str = "none"
-    """What of a step is computed again instead of kept, in the author's words."""
+    """What of a pass is computed again instead of kept, in the author's words; `none` for any word for nothing."""
     optimizer: str = ""
     """In the author's words; empty where not stated, which AdamW is meant by."""
 

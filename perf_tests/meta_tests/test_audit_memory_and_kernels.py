@@ -85,10 +85,17 @@ def test_honest_memory_and_an_honest_profile_are_accused_of_nothing(rows: list[R
 
 
 CHECKPOINTED = [memory_row(checkpoint="none"), memory_row(checkpoint="block", context="1024", value="51.4")]
+RECOMPUTED = [memory_row(**ATTENTION_MEMORY, checkpoint="attention", value="0.06")]
+COMPILED = [memory_row(checkpoint="No", compiled="yes", value="51.4")]
 OF_SGD = [memory_row(optimizer="SGD", value="26", unit="GB"), memory_row(optimizer="adamw", value="65.5")]
 
 
-@pytest.mark.parametrize("rows", [CHECKPOINTED, OF_SGD], ids=["checkpoint", "optimizer"])
+OTHER_SET_UPS = {
+    "checkpoint": CHECKPOINTED, "attention computed again": RECOMPUTED, "compiled": COMPILED, "optimizer": OF_SGD,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", OTHER_SET_UPS.values(), ids=OTHER_SET_UPS)
 def test_peaks_of_other_set_ups_are_not_held_to_a_step_that_keeps_everything(rows: list[Row], tmp_path: Path) -> None:
     assert audited(tmp_path, [{"checkpoint": "", "optimizer": "", **row} for row in rows]).findings == []
 

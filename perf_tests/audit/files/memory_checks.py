@@ -12,7 +12,6 @@ from perf_tests.records.grouped import grouped
 
 WEIGHTS_OF_ADAMW = 4
 """Times the bytes of the weights: they, their gradients and two moments."""
-WITHOUT_CHECKPOINT = ("none", "no", "off", "false", "0", "-")
 LONG_SEQUENCE = 8192
 """From here on the T x T matrices dominate attention's memory."""
 
@@ -64,7 +63,7 @@ def flat_over_context(figures: Sequence[Memory]) -> Iterator[Finding]:
     for memory in figures:
         config = _config(memory)
         is_step = memory.mode == "full_step_peak" and _is_step_of_adamw(memory)
-        is_step = is_step and not memory.is_compiled and memory.checkpoint in WITHOUT_CHECKPOINT
+        is_step = is_step and not memory.is_compiled and memory.checkpoint == "none"
         if config is None or not is_step or memory.most_bytes is None or not memory.batch_size or not memory.length:
             continue
         if not memory.precision_label.startswith(("fp32", "tf32")):
@@ -84,6 +83,8 @@ def saved_squares(figures: Sequence[Memory]) -> Iterator[Finding]:
     for memory in figures:
         is_long = memory.length is not None and memory.length >= LONG_SEQUENCE
         if memory.kind != "attention" or memory.mode != "before_backward" or not is_long or memory.is_compiled:
+            continue
+        if memory.checkpoint != "none":
             continue
         if memory.value_bytes is None or not memory.batch_size or not memory.width or not memory.length:
             continue

@@ -33,6 +33,7 @@ from perf_tests.phases import PHASES
 Figure = Timing | Memory | Kernel
 
 _YES, _NO = ("yes", "true", "1", "y", "compiled", "torch.compile"), ("no", "false", "0", "n", "eager", "none", "")
+_NO_CHECKPOINT = ("", "-", "0", "no", "none", "off", "false")
 _NO_WINDOW = ("", "-", "0", "-1", "no", "none", "None", "False", "false", "full")
 
 
@@ -140,7 +141,7 @@ def _is_inferred(row: Row) -> bool:
 
 
 def _implementation(row: Row) -> str:
-    labels = (row.text("attention"), row.text("execution"), row.text("checkpoint"), row.text("compiled"))
+    labels = (row.text("attention"), row.text("execution"), _checkpoint(row), row.text("compiled"))
     return _implementation_named(*labels, row.has("compiled") or row.has("execution"))
 
 
@@ -153,7 +154,12 @@ def _implementation_named(attention: str, execution: str, checkpoint: str, compi
         execution = execution if is_said or attention else "not stated"
     if attention and attention_of(attention) == "unfused":
         attention = "naive"
-    return implementation_named(attention or "naive", execution, checkpoint or "none")
+    return implementation_named(attention or "naive", execution, checkpoint)
+
+
+def _checkpoint(row: Row) -> str:
+    word = row.text("checkpoint").casefold()
+    return "none" if word in _NO_CHECKPOINT else word
 
 
 def _memory(row: Row) -> Memory:
@@ -174,7 +180,7 @@ def _memory(row: Row) -> Memory:
         most_bytes=value[1] if value else None,
         d_ff=row.count("d_ff"),
         rounding_bytes=value[2] if value else 0.0,
-        checkpoint=row.text("checkpoint").casefold() or "none",
+        checkpoint=_checkpoint(row),
         optimizer=row.text("optimizer").casefold(),
     )
 
