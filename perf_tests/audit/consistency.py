@@ -55,11 +55,12 @@ def _is_inside(part: Phase, whole: Phase) -> bool:
 
 
 def _least(timing: Timing) -> float:
-    """Seconds that the digits may stand for, as `_most`."""
+    """The fewest seconds that its digits may stand for."""
     return figure(timing) - timing.rounding_seconds
 
 
 def _most(timing: Timing) -> float:
+    """The most."""
     return figure(timing) + timing.rounding_seconds
 
 

@@ -120,9 +120,9 @@ class Memory(LabelledFigure):
     d_ff: int | None = None
     rounding_bytes: float = 0.0
     checkpoint: str = "none"
-    """What of a pass is computed again instead of kept, in the author's words; `none` for any word for nothing."""
+    """What of a pass is computed again instead of kept, in the author's words; `none` where they mean none."""
     optimizer: str = ""
-    """In the author's words; empty where not stated, which AdamW is meant by."""
+    """In the author's words; empty where not stated, and then judged as AdamW."""
 
     def describe(self) -> str:
         what = self.size if self.kind == "model" else f"attention d {self.width}"

@@ -64,9 +64,8 @@ def why_incomparable(base: Records, head: Records) -> str:
     for side in (base, head):
         codes = {code_of(record.data) for record in side}
         if len(codes) > 1:
-            return (
-                f"The records beside {side[0].name} are of several versions of the code ({', '.join(sorted(codes))})."
-            )
+            versions = ", ".join(sorted(codes))
+            return f"The records beside {side[0].name} ran several versions of the code ({versions})."
     return ""
 
 

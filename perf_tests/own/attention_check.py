@@ -96,7 +96,7 @@ def check_attention(
 
     `lengths` are checked beside LENGTHS, each of `sizes` at one short length: a kernel may leave out the last heads.
     """
-    forget_compiled()  # after eight shapes torch.compile leaves a function as it is, which would be checked instead
+    forget_compiled()  # after eight shapes torch.compile runs a function uncompiled, and that would be checked
     for tokens in sorted({*LENGTHS, *lengths}):
         _check(attend, name, use, Inputs.drawn(use, tokens, seed))
     _check(attend, name, use, Inputs.drawn(use, MANY_KEYS, seed, (1, 1), are_scores_equal=True))

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", type=Path, help="REPORT.nsys-rep or .sqlite, .trace.json.gz, or a record with a kernel pass"
     )
-    parser.add_argument("--range", help="of a capture: only kernels launched inside NVTX ranges of this name (softmax)")
+    parser.add_argument("--range", help="of a capture: only kernels launched inside NVTX ranges of this name")
     parser.add_argument("--case", default="", help="of a record: only cases whose name contains this")
 
 

@@ -18,7 +18,7 @@ _FIGURE = re.compile(
 _SIGNED = re.compile(r"[-+\d.,]*")
 _DIGITS = re.compile(r"\d*")
 _EITHER_COMMA = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
-"""Between tabs: commas separate columns where a point begins decimals, and semicolons do where a comma does."""
+"""Decimals or thousands: tabs between columns do not tell which, as commas (a decimal point) and semicolons do."""
 _RANGE = re.compile(r"\d+ ?- ?\d+|up to \d+")
 
 
