@@ -160,3 +160,11 @@ def test_the_commit_is_that_of_what_is_under_test_wherever_pytest_was_started(tm
     stash[REPOSITORY] = Repository(tmp_path)
     assert commit_info_of(Mock(stash=stash, hook=hook))["id"] == f"the commit of {tmp_path}"
     assert Path.cwd() != tmp_path
+
+
+@pytest.mark.parametrize("files", [(), (Path("new.py"),)])
+def test_a_run_of_a_file_that_git_does_not_track_has_changes(tmp_path: Path, files: tuple[Path, ...]) -> None:
+    stash = pytest.Stash()
+    stash[REPOSITORY] = Repository(tmp_path, files=files)
+    hook = Mock(pytest_benchmark_generate_commit_info=lambda config: {"id": "abc", "dirty": False})
+    assert commit_info_of(Mock(stash=stash, hook=hook))["dirty"] is bool(files)
