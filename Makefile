@@ -87,10 +87,10 @@ how-long: $(INSTALLED)
 
 # The tests of the tools in two parts, by name. The suites follow the shorter part.
 test-tools-a-to-q: $(INSTALLED)
-	$(BIN)/pytest perf_tests/meta_tests --ignore-glob='*/test_[r-z]*.py'
+	$(BIN)/pytest tests --ignore-glob='*/test_[r-z]*.py'
 
 test-tools-r-to-z: $(INSTALLED)
-	$(BIN)/pytest perf_tests/meta_tests --ignore-glob='*/test_[a-q]*.py'
+	$(BIN)/pytest tests --ignore-glob='*/test_[a-q]*.py'
 
 SMOKE := --size tiny --benchmark-disable
 ifneq ($(NVIDIA),)
@@ -113,7 +113,7 @@ READERS := .venv-readers
 readers: $(INSTALLED)  ## pandas, pyarrow and Apache Otava, in an environment of their own, read what the suite writes
 	test -x $(READERS)/bin/otava || { $(PYTHON) -m venv $(READERS) && \
 	    $(READERS)/bin/pip install --quiet pandas pyarrow apache-otava; }
-	READERS=$(READERS) $(BIN)/pytest perf_tests/meta_tests/test_other_readers.py
+	READERS=$(READERS) $(BIN)/pytest tests/stories/test_other_readers.py
 
 lint: $(INSTALLED)  ## format, lint, copied blocks, types
 	$(BIN)/ruff format --check .
@@ -122,20 +122,20 @@ lint: $(INSTALLED)  ## format, lint, copied blocks, types
 	$(BIN)/mypy
 
 proofs: $(INSTALLED)  ## measure what the suite claims of itself
-	$(BIN)/python -m perf_tests.proofs.audit_score
-	$(BIN)/python -m perf_tests.proofs.quick
-	$(BIN)/python -m perf_tests.proofs.suite_against_loop
-	$(BIN)/python -m perf_tests.proofs.sdpa_against_naive
-	$(BIN)/python -m perf_tests.proofs.gate_simulation
-	$(BIN)/python -m perf_tests.proofs.passes_beside_timing
-	$(BIN)/python -m perf_tests.proofs.counters_repeat
-	$(BIN)/python -m perf_tests.proofs.predicted_cpu_peak
-	$(BIN)/python -m perf_tests.proofs.predicted_times
-	$(BIN)/python -m perf_tests.proofs.wrong_attention
-	$(BIN)/python -m perf_tests.proofs.communication
+	$(BIN)/python -m claims.audit_score
+	$(BIN)/python -m claims.quick
+	$(BIN)/python -m claims.suite_against_loop
+	$(BIN)/python -m claims.sdpa_against_naive
+	$(BIN)/python -m claims.gate_simulation
+	$(BIN)/python -m claims.passes_beside_timing
+	$(BIN)/python -m claims.counters_repeat
+	$(BIN)/python -m claims.predicted_cpu_peak
+	$(BIN)/python -m claims.predicted_times
+	$(BIN)/python -m claims.wrong_attention
+	$(BIN)/python -m claims.communication
 
 trials: $(INSTALLED)  ## whole gate runs of the present engine until its claims have enough; stop and resume any time: make trials ARGS="--most 10"
-	$(BIN)/python -m perf_tests.proofs.gate_campaign $(ARGS)
+	$(BIN)/python -m claims.gate_campaign $(ARGS)
 
 # From nothing each time: mutmut keeps the result of every function that did not change, whatever became of its tests.
 mutants: $(INSTALLED)  ## plant faults into every line of model/ that computes; fails if over 3 % survive
@@ -162,7 +162,7 @@ OUT ?= expedition
 STATE ?= expedition
 
 expedition: $(INSTALLED)  ## record on a GPU machine in slices, 1 to 7 and page: make expedition SLICE=1 (docs/gpu.md)
-	$(BIN)/python -m perf_tests.proofs.expedition $(SLICE) --out "$(OUT)" --state "$(STATE)" $(ARGS)
+	$(BIN)/python -m claims.expedition $(SLICE) --out "$(OUT)" --state "$(STATE)" $(ARGS)
 
 clean:  ## delete the installation and caches, keep the records
 	rm -rf .venv* .mypy_cache .ruff_cache .pytest_cache .hypothesis mutants

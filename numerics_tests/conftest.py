@@ -12,8 +12,8 @@ from model.device import device_named, why_gpu_is_passed_over
 from numerics_tests import cuda_autocast, environment, profiles, tiny, under_test
 from numerics_tests.claims import CLAIMS, applies_to
 from numerics_tests.under_test import GIVEN
-from perf_tests.options.table import typed_or
-from perf_tests.own.attention import attention_named, label
+from perf_tests.cases.options import typed_or
+from perf_tests.user_code.attention import attention_named, label
 
 # Hypothesis keeps a weak reference only.
 TORCH_GENERATOR = profiles.TorchGenerator()

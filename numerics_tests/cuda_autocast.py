@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from perf_tests.instruments.cuda_rules import cuda_lists
+from perf_tests.predict.costs import cuda_lists
 
 RULES = ("cpu", "cuda")
 BANNED = "binary_cross_entropy"

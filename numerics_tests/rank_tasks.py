@@ -19,8 +19,8 @@ from model.sizes import ModelConfig
 from model.training import Training
 from numerics_tests import tiny
 from numerics_tests.rank_pool import POOL, Task
-from perf_tests.instruments.collectives import CollectiveCounter
-from perf_tests.limits.ways import SHARDED
+from perf_tests.hardware.clock import CollectiveCounter
+from perf_tests.hardware.limits import SHARDED
 
 CPU = torch.device("cpu")
 # No width is a power of two, and none but the smallest is a multiple of 3, so that slices are uneven.

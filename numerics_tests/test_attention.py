@@ -17,7 +17,7 @@ from numerics_tests.checks import assert_at_most_twice, assert_same_bits, assert
 from numerics_tests.claims import claim
 from numerics_tests.formats import BF16, U32
 from numerics_tests.strategies import Recipe, alike, recipes
-from perf_tests.own.attention_bounds import Arithmetic, exact_and_bounds
+from perf_tests.user_code.attention import Arithmetic, exact_and_bounds
 
 SHAPE = (2, 2, 9, 16)
 TOKENS, WIDTH = SHAPE[-2:]

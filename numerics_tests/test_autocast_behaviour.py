@@ -14,7 +14,7 @@ from numerics_tests.formats import LOW
 from numerics_tests.policy import torch_version
 from numerics_tests.strategies import Recipe, low_dtypes, recipes
 from numerics_tests.test_autocast_dtypes import Region
-from perf_tests.instruments.torch_private import TorchDispatchMode, operator
+from perf_tests.hardware.torch_private import TorchDispatchMode, operator
 
 AUTOCAST = {"torch": torch.autocast}
 MATRIX = recipes((2, 5), 4, dtypes=(torch.float32,), exponents=(-2, 2), max_spread=1, plant=())

@@ -18,7 +18,7 @@ from numerics_tests.autocast_ops import GROUP_OF, OPS, why_missing
 from numerics_tests.checks import assert_same_bits, assert_true
 from numerics_tests.claims import claim
 from numerics_tests.strategies import Recipe, alike, low_dtypes, recipes
-from perf_tests.instruments.cuda_rules import cuda_lists, op_lists
+from perf_tests.predict.costs import cuda_lists, op_lists
 
 Region = Callable[..., AbstractContextManager[Any]]
 """Makes a region as torch.autocast does: device type, dtype=, enabled=."""

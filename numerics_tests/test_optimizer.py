@@ -15,7 +15,7 @@ from numerics_tests.checks import assert_same_bits, assert_true, assert_within
 from numerics_tests.claims import claim
 from numerics_tests.formats import U32
 from numerics_tests.strategies import Recipe, alike, recipes
-from perf_tests.instruments.torch_private import TorchDispatchMode
+from perf_tests.hardware.torch_private import TorchDispatchMode
 
 Steps = Callable[[Tensor, list[Tensor]], Tensor]
 """(parameter, one gradient per step) to the parameter after all steps, with torch's default settings of AdamW."""

@@ -19,7 +19,7 @@ from numerics_tests.checks import assert_at_most_twice, assert_same_bits, assert
 from numerics_tests.claims import claim
 from numerics_tests.formats import U32
 from numerics_tests.rank_tasks import BATCH, CONFIG, STEPS, Named, batch, filled, of_ranks, on_ranks, targets_of
-from perf_tests.limits.ways import SHARDED
+from perf_tests.hardware.limits import SHARDED
 
 ALL = {name: name for name in PARALLEL}
 IN_FLOAT32 = {name: name for name in PARALLEL if reduce_dtype(name) == torch.float32}

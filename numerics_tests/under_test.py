@@ -6,11 +6,10 @@ import pytest
 from torch import nn
 
 from model.sizes import ModelConfig
-from perf_tests.options.table import typed_or
-from perf_tests.own.attention import function_of, is_own
-from perf_tests.own.guard import OwnModelError
-from perf_tests.own.hugging_face import is_configuration
-from perf_tests.own.model import OwnModel, configured_shape
+from perf_tests.cases.options import typed_or
+from perf_tests.user_code.attention import function_of, is_own
+from perf_tests.user_code.guard import OwnModelError
+from perf_tests.user_code.model import OwnModel, configured_shape, is_configuration
 
 
 @dataclass

@@ -5,8 +5,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from perf_tests.own.repository import SUITE
-from perf_tests.verbs.exit_codes import RefusalError
+from perf_tests.phases import RefusalError
+from perf_tests.user_code.named import SUITE
 from perf_tests.verbs.output import OutputError, end_without_output, watched_output
 
 VERBS = (
@@ -42,8 +42,8 @@ def _run(words: Sequence[str] | None) -> int:
         exit_code: int = modules[arguments.verb].run(arguments)
     except RefusalError as refusal:
         # These load the suite's model, which is on the path by now.
+        from perf_tests.records.columns import printable
         from perf_tests.verbs.reading import as_typed
-        from perf_tests.views.screens.lines import printable
 
         print(printable(as_typed(str(refusal), words)), file=sys.stderr)
         return refusal.exit_code

@@ -10,28 +10,23 @@ from torch import Tensor
 from model.attention import ATTENTION, AttentionFunction
 from model.precision import PRECISIONS
 from model.training import Training
-from perf_tests.bench.inputs import AttentionInputs, Batch, axis
-from perf_tests.bench.models import ModelShelf, forget
+from perf_tests.bench.loop import Measure, TimedMeasure
+from perf_tests.bench.models import AttentionInputs, Batch, ModelShelf, axis, forget
 from perf_tests.bench.outcomes import Outcome
-from perf_tests.bench.stash import CASE, OTHER_MEASURE, OUTCOME, PASS, WORKBENCH
-from perf_tests.bench.workbench import Workbench
-from perf_tests.cases.attention_alone import AttentionCase
+from perf_tests.bench.row import Row
+from perf_tests.bench.workbench import CASE, OTHER_MEASURE, OUTCOME, PASS, WORKBENCH, Workbench
+from perf_tests.cases.attention import AttentionCase, CollectiveCase
 from perf_tests.cases.case import Case
-from perf_tests.cases.collective_alone import CollectiveCase
 from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.instruments.clock import Clock
-from perf_tests.instruments.gpu_health import RoundHealth
-from perf_tests.instruments.sdpa_backend import sdpa_backend
-from perf_tests.instruments.sentinels import product_seconds
-from perf_tests.measures.rounds import Measure
-from perf_tests.measures.row import Row
-from perf_tests.measures.timed import TimedMeasure
-from perf_tests.own.attention import attention_named
-from perf_tests.own.guard import OwnModelError
+from perf_tests.hardware.clock import Clock, product_seconds
+from perf_tests.hardware.device import sdpa_backend
+from perf_tests.hardware.machine import RoundHealth
 from perf_tests.passes.every_pass import EVERY_PASS
 from perf_tests.passes.extra_pass import ROOT, ExtraPass
+from perf_tests.passes.memory import MemoryWorker
 from perf_tests.records.record import Json
-from perf_tests.workers.memory import MemoryWorker
+from perf_tests.user_code.attention import attention_named
+from perf_tests.user_code.guard import OwnModelError
 
 
 @pytest.fixture(scope="session")
@@ -138,7 +133,7 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
     kind: Callable[..., TimedMeasure] = TimedMeasure
     if isinstance(case, LanguageModelCase) and case.sharing is not None:
         # Imported late: distributed tensors take torch seconds to load.
-        from perf_tests.measures.shared_step import SharedStepMeasure
+        from perf_tests.bench.loop import SharedStepMeasure
 
         training = request.getfixturevalue("training")
         kind = partial(
@@ -146,7 +141,7 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
             spending=partial(workbench.spending, "communication"),
         )  # fmt: skip
     elif case.ranks is not None:
-        from perf_tests.measures.ranked import RankedMeasure
+        from perf_tests.bench.loop import RankedMeasure
 
         kind = RankedMeasure
     measure = kind(
@@ -169,7 +164,7 @@ def measure(request: pytest.FixtureRequest, case: Case, workbench: Workbench, be
 
 def _row(case: Case, workbench: Workbench) -> Row:
     if isinstance(case, CollectiveCase):
-        from perf_tests.measures.exchange import CollectiveRow
+        from perf_tests.bench.loop import CollectiveRow
 
         return CollectiveRow(case, {"seed": workbench.settings.seed, "warmup_rounds": workbench.warmup_rounds(case)})
     return Row(

@@ -13,10 +13,9 @@ import pytest
 
 from model.device import why_gpu_is_passed_over
 from model.precision import PRECISIONS
-from perf_tests.bench import benchmark_options
-from perf_tests.bench.against import read_against
-from perf_tests.bench.outcomes import ImpossibleError, Outcome, outcome_of_error
-from perf_tests.bench.stash import (
+from perf_tests.bench import outcomes as benchmark_options
+from perf_tests.bench.outcomes import ImpossibleError, Outcome, outcome_of_error, read_against
+from perf_tests.bench.workbench import (
     AGAINST,
     CASE,
     OTHER_MEASURE,
@@ -29,19 +28,22 @@ from perf_tests.bench.stash import (
     SETTINGS,
     WORKBENCH,
 )
+from perf_tests.cases.options import PASSES, add_options
 from perf_tests.cases.selected import FAMILIES, examined_phases, family_of
-from perf_tests.instruments.host_memory import uncap_address_space
-from perf_tests.options.settings import asks_for_ranks, read_settings
-from perf_tests.options.table import PASSES, add_options
-from perf_tests.own.guard import ChangedDefaultsError, OwnModelError, process_kept, torch_defaults_kept
-from perf_tests.own.repository import UNDER_TEST, repository_of
+from perf_tests.cases.settings import asks_for_ranks, read_settings
+from perf_tests.hardware.device import uncap_address_space
 from perf_tests.phases import EXAMINED, place_of
 from perf_tests.records.record import Json
 from perf_tests.run import after as reporting
-from perf_tests.run import baseline, before, facts, refusals, terminal
-from perf_tests.run.selection import choose_nothing_anew, note_deselected, of_interrupted_run
-from perf_tests.run.shard import places_of_share
+from perf_tests.run import before
+from perf_tests.run import before as baseline
+from perf_tests.run import before as facts
+from perf_tests.run import before as refusals
+from perf_tests.run import before as terminal
+from perf_tests.run.before import choose_nothing_anew, note_deselected, of_interrupted_run, places_of_share
 from perf_tests.run.termination import TERMINATION, register
+from perf_tests.user_code.guard import ChangedDefaultsError, OwnModelError, process_kept, torch_defaults_kept
+from perf_tests.user_code.named import UNDER_TEST, repository_of
 
 LEDGER_TEST = "test_counters.py"
 
@@ -66,7 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from error
     sys.dont_write_bytecode |= not repository.holds_suite  # beside their files
     if asks_for_ranks(config):
-        from perf_tests.run import joining
+        from perf_tests.run import ranks as joining
 
         joining.begin(config)
     config.stash[SAVING] = benchmark_options.take_over(config, repository.root / ".benchmarks")
@@ -84,7 +86,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             raise pytest.UsageError(str(error)) from error
         refusals.read_run_options(session.config)
     if PEERS in stash:
-        from perf_tests.run import starts
+        from perf_tests.run import ranks as starts
 
         starts.compare_starts(session.config, stash[PEERS], facts.source_digest(stash[REPOSITORY]))
 
@@ -94,7 +96,7 @@ def _agreed(stash: pytest.Stash, topic: str) -> AbstractContextManager[None]:
     if PEERS not in stash:
         return nullcontext()
     # Imported late, as wherever ranks begin: a run on one device must not start later for it.
-    from perf_tests.run import joining
+    from perf_tests.run import ranks as joining
 
     return joining.agreed(stash[PEERS], topic)
 
@@ -207,7 +209,7 @@ def _collect(session: pytest.Session, config: pytest.Config, items: list[pytest.
         with config.stash[TERMINATION].waiting(), _agreed(config.stash, "ready"), _as_usage_error(config):
             benchmarks = before.get_ready(config, benchmarks)
         if PEERS in config.stash:
-            from perf_tests.run import together
+            from perf_tests.run import ranks as together
 
             benchmarks = together.planned(config, config.stash[PEERS], benchmarks)
         if config.stash[AGAINST] is not None:

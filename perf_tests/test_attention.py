@@ -4,11 +4,11 @@ import pytest
 from torch import Tensor
 
 from model.attention import AttentionFunction
-from perf_tests.bench.inputs import AttentionInputs, axis
-from perf_tests.bench.stash import CASE
-from perf_tests.cases.attention_alone import AttentionCase
-from perf_tests.checks import check_attention_gradients, check_attention_output
-from perf_tests.measures.rounds import Measure
+from perf_tests.bench.loop import Measure
+from perf_tests.bench.models import AttentionInputs, axis
+from perf_tests.bench.workbench import CASE
+from perf_tests.cases.attention import AttentionCase
+from perf_tests.cases.language_model import check_attention_gradients, check_attention_output
 
 head_dim = axis("head_dim")
 sequence_length = axis("sequence_length")

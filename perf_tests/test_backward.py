@@ -4,11 +4,10 @@ import pytest
 from torch import Tensor
 
 from model.training import Training
-from perf_tests.bench.inputs import Batch
-from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.checks import check_gradients, check_tokens
-from perf_tests.instruments.clock import Clock
-from perf_tests.measures.rounds import Measure
+from perf_tests.bench.loop import Measure
+from perf_tests.bench.models import Batch
+from perf_tests.cases.language_model import LanguageModelCase, check_gradients, check_tokens
+from perf_tests.hardware.clock import Clock
 
 
 @pytest.mark.phase("backward")

@@ -4,14 +4,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perf_tests.bench.inputs import axis
-from perf_tests.bench.stash import CASE
-from perf_tests.bench.workbench import Workbench
-from perf_tests.cases.collective_alone import CollectiveCase
-from perf_tests.measures.rounds import Measure
+from perf_tests.bench.loop import Measure
+from perf_tests.bench.models import axis
+from perf_tests.bench.workbench import CASE, Workbench
+from perf_tests.cases.attention import CollectiveCase
 
 if TYPE_CHECKING:  # collected on one device too, where nothing of ranks is loaded
-    from perf_tests.ranks.exchange import Exchange
+    from perf_tests.bench.ranks import Exchange
 
 collective = axis("collective")
 message_bytes = axis("message_bytes")
@@ -26,7 +25,7 @@ def case(request: pytest.FixtureRequest, collective: str, message_bytes: int, wo
 
 @pytest.fixture
 def exchange(case: CollectiveCase, workbench: Workbench) -> "Exchange":
-    from perf_tests.ranks.exchange import Exchange
+    from perf_tests.bench.ranks import Exchange
 
     assert workbench.groups is not None
     group = workbench.groups.case(case.world)

@@ -11,18 +11,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from perf_tests.bench.stash import LEDGER_LINES, SAVING, SETTINGS
+from perf_tests.bench.workbench import LEDGER_LINES, SAVING, SETTINGS
 from perf_tests.cases.case import Case
 from perf_tests.cases.language_model import own_model
-from perf_tests.counting.case_counters import NotCountedError, counters_of
-from perf_tests.counting.counted_grid import counted_grid, line_of, own_grid
-from perf_tests.counting.sent_grid import sent_lines
-from perf_tests.options.settings import Settings
-from perf_tests.own.guard import OwnModelError
-from perf_tests.records.ledger import COMMAND, LedgerBook, LedgerKey, Line
+from perf_tests.cases.settings import Settings
+from perf_tests.predict.counters import NotCountedError, counters_of
+from perf_tests.predict.ledger import COMMAND, LedgerBook, LedgerKey, Line, counted_grid, line_of, own_grid, sent_lines
 from perf_tests.records.store import write_whole
+from perf_tests.user_code.guard import OwnModelError
 
-FOLDER = Path(__file__).parent / "counting" / "counters"
+FOLDER = Path(__file__).parent / "predict" / "exact_counters"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -5,10 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from model.training import Training
-from perf_tests.bench.inputs import Batch
-from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.checks import check_update
-from perf_tests.measures.rounds import Measure
+from perf_tests.bench.loop import Measure
+from perf_tests.bench.models import Batch
+from perf_tests.cases.language_model import LanguageModelCase, check_update
 
 
 @pytest.mark.phase("first_step")

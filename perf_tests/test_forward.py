@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from model.training import Training
-from perf_tests.bench.inputs import Batch
-from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.checks import check_logits, check_tokens
-from perf_tests.measures.rounds import Measure
+from perf_tests.bench.loop import Measure
+from perf_tests.bench.models import Batch
+from perf_tests.cases.language_model import LanguageModelCase, check_logits, check_tokens
 
 
 @pytest.mark.phase("inference")

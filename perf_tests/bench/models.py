@@ -1,27 +1,34 @@
 """The model under test: built once for the cases that share it, and reset before each."""
 
 import gc
-from collections.abc import Callable
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from model.compilation import compiled, forget_compiled
 from model.precision import PRECISIONS
 from model.training import Training
 from model.transformer import TransformerLM
+from perf_tests.bench.outcomes import Outcome
+from perf_tests.cases.case import Case
 from perf_tests.cases.language_model import DEFAULT_ZERO_GRAD, LanguageModelCase
-from perf_tests.instruments import heap
-from perf_tests.instruments.device import Device
-from perf_tests.own.attention import attention_named
-from perf_tests.own.check import check_values_of
-from perf_tests.own.optimizer import check_a_step, own_optimizer
-from perf_tests.ranks.sharing import Sharing
+from perf_tests.cases.sharing import Sharing
+from perf_tests.hardware import device as heap
+from perf_tests.hardware.device import Device, is_beyond_device, is_out_of_memory, needs_gpu, words_of
+from perf_tests.phases import LANGUAGE_MODEL
+from perf_tests.user_code.attention import IncorrectError, Sizes, Use, attention_named, check_attention, function_of
+from perf_tests.user_code.guard import OwnModelError
+from perf_tests.user_code.model import check_values_of
+from perf_tests.user_code.optimizer import check_a_step, own_optimizer
 
-if TYPE_CHECKING:  # only several ranks need it
-    from perf_tests.ranks.groups import Groups
+if TYPE_CHECKING:
+    from perf_tests.bench.ranks import Groups
 
 
 @dataclass
@@ -132,3 +139,102 @@ def forget(device: Device) -> None:
     gc.collect()
     forget_compiled()
     device.release_memory()
+
+
+# The inputs of a benchmark: tokens, or query, key and value; and the fixtures of its axes.
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Random tokens and, for each, the one that follows; int64, both (B, T)."""
+
+    tokens_BT: Tensor
+    targets_BT: Tensor
+
+
+@dataclass(frozen=True)
+class AttentionInputs:
+    """Random query, key and value, leaves of a fresh graph, and the gradient of the output; (B, T, K), float32."""
+
+    q_BTK: Tensor
+    k_BTK: Tensor
+    v_BTK: Tensor
+    gradient_BTK: Tensor
+
+    def forget_gradients(self) -> None:
+        for leaf in (self.q_BTK, self.k_BTK, self.v_BTK):
+            leaf.grad = None
+
+
+def axis(name: str) -> Any:
+    """A fixture with the value of this axis that the plugin parametrized."""
+
+    @pytest.fixture(name=name)
+    def value(request: pytest.FixtureRequest) -> str | int:
+        return request.param
+
+    return value
+
+
+# Functions of the user's, given with --attention, held to float64 before their cases are timed.
+
+
+Refusals = dict[tuple[str, Use], Outcome]
+"""Why a function is not timed, by how it was typed and where it is used."""
+
+LONGEST_CONTEXT = 1024
+"""Lengths of cases up to this are checked too; float64 keeps several T x T matrices."""
+
+MOST_HEADS = 1024
+"""Heads of all sequences together that are checked, at a short length: they take about as long as LONGEST_CONTEXT."""
+
+
+def load_attentions(cases: Iterable[Case]) -> None:
+    """Raises OwnModelError for one that cannot be imported.
+
+    Before anything runs on tensors without content, of which a module imported meanwhile would keep some.
+    """
+    for name in {case.own_attention for case in cases}:
+        if name is not None:
+            function_of(name)
+
+
+def refusals(cases: Iterable[Case], device: torch.device) -> Refusals:
+    """Each function is checked once for each head width, precision and layout of its cases."""
+    lengths: dict[tuple[str, Use], set[int]] = defaultdict(set)
+    sizes: dict[tuple[str, Use], set[Sizes]] = defaultdict(set)
+    for case in cases:
+        if case.own_attention is not None and case.why_unsupported(device) is None:
+            key, (batch, *heads, tokens, _) = (case.own_attention, use_of(case, device)), case.query_shape
+            lengths[key].add(min(tokens, LONGEST_CONTEXT))
+            sizes[key].add((min(batch, max(1, MOST_HEADS // math.prod(heads))), *heads))
+    found = {key: _refusal(*key, checked, sizes[key]) for key, checked in lengths.items()}
+    return {key: outcome for key, outcome in found.items() if outcome is not None}
+
+
+def use_of(case: Case, device: torch.device) -> Use:
+    return Use(case.query_shape[-1], case.row.family == LANGUAGE_MODEL, PRECISIONS[case.precision], device)
+
+
+def refusal_of(case: Case, refused: Refusals, device: torch.device) -> Outcome | None:
+    """Of the case's function; a model of the user's has none, and may name no heads."""
+    return None if case.own_attention is None else refused.get((case.own_attention, use_of(case, device)))
+
+
+def _refusal(name: str, use: Use, lengths: Iterable[int], sizes: Iterable[Sizes]) -> Outcome | None:
+    try:
+        check_attention(attention_named(name).build(), name, use, lengths, sizes)
+    except IncorrectError as error:
+        return Outcome("incorrect", str(error))
+    except OwnModelError as error:
+        return Outcome("unsupported" if _is_of_device(error.__cause__, use.device) else "error", str(error))
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return Outcome("out_of_memory", words_of(error))
+    return None
+
+
+def _is_of_device(error: BaseException | None, device: torch.device) -> bool:
+    """Whether the device is at fault, which would run another function."""
+    return error is not None and (is_beyond_device(error) or (device.type == "cpu" and needs_gpu(error)))

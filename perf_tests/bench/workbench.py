@@ -2,39 +2,39 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from model.compilation import forget_compiled
 from model.precision import PRECISIONS
-from perf_tests.bench.attention_under_test import Refusals, refusal_of, refusals
-from perf_tests.bench.outcomes import Outcome, why_too_large
-from perf_tests.bench.session import MeasuringSession
+from perf_tests.bench.models import Refusals, refusal_of, refusals
+from perf_tests.bench.outcomes import Against, MeasuringSession, Outcome, SavingOptions, why_too_large
 from perf_tests.cases.case import Case
-from perf_tests.counting.kept_counters import kept_counters_or_reason
-from perf_tests.instruments import matmul_rate as roofline
-from perf_tests.instruments.cache_flush import CacheFlush
-from perf_tests.instruments.clock import Clock
-from perf_tests.instruments.cuda_rules import libraries_here
-from perf_tests.instruments.device import Device, open_device
-from perf_tests.instruments.device_errors import is_out_of_memory, words_of
-from perf_tests.instruments.gpu_health import GpuHealth, NoHealthError, open_gpu_health
-from perf_tests.instruments.sentinels import sentinel_bytes
-from perf_tests.limits.ceilings import Ceilings, Rate
-from perf_tests.limits.cuda_libraries import CudaLibraries
-from perf_tests.limits.datasheets import Gpu, gpu_named
-from perf_tests.options.settings import Settings
-from perf_tests.prediction import machine_ceilings
-from perf_tests.prediction.expectation import Expectation, expect
+from perf_tests.cases.settings import Settings
+from perf_tests.gate.samples import Rules
+from perf_tests.gate.verdicts import Acceptance
+from perf_tests.hardware import clock as roofline
+from perf_tests.hardware.clock import Clock, sentinel_bytes
+from perf_tests.hardware.datasheets import CudaLibraries, Gpu, gpu_named
+from perf_tests.hardware.device import CacheFlush, Device, is_out_of_memory, open_device, words_of
+from perf_tests.hardware.limits import Ceilings, Rate
+from perf_tests.hardware.machine import GpuHealth, NoHealthError, open_gpu_health
+from perf_tests.predict import step as machine_ceilings
+from perf_tests.predict.costs import libraries_here
+from perf_tests.predict.counters import kept_counters_or_reason
+from perf_tests.predict.step import Expectation, expect
+from perf_tests.records.record import Json
+from perf_tests.records.store import ComparedCase, StoredRecord
+from perf_tests.user_code.named import Repository
 
-if TYPE_CHECKING:  # only several ranks need them
-    from perf_tests.ranks.groups import Groups
-    from perf_tests.ranks.peers import Peers
+if TYPE_CHECKING:
+    from perf_tests.bench.ranks import Groups, Peers
+
 
 CHANGED = 1.1
 """Times the rate that is kept for a machine: with a faster product it is another machine."""
@@ -239,8 +239,7 @@ def set_up(settings: Settings, peers: "Peers | None" = None) -> Workbench:
         ) from error
     workbench = Workbench(settings, device, Clock(device), budget_bytes, f" ({memory})" if memory else "")
     if peers is not None:
-        from perf_tests.ranks.clock import RankClock
-        from perf_tests.ranks.groups import Groups
+        from perf_tests.bench.ranks import Groups, RankClock
 
         workbench.clock, workbench.groups = RankClock(device), Groups(peers, device.torch_device)
     if device.torch_device.type == "cuda":
@@ -249,3 +248,47 @@ def set_up(settings: Settings, peers: "Peers | None" = None) -> Workbench:
         except NoHealthError as error:
             workbench.why_no_health = str(error)
     return workbench
+
+
+# What the suite keeps on pytest's config and items.
+
+
+@dataclass
+class Run:
+    """What the result screen of a measuring run shows."""
+
+    gone_counts: bool
+    """Whether a case of the baseline that this run lacks fails it; not where the user left cases out."""
+    baseline: StoredRecord | None = None
+    notes: list[str] = field(default_factory=list)
+    record: Json | None = None
+    rows: list[ComparedCase] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    accepted: Sequence[Acceptance] = ()
+    """Intended slowdowns, read before measuring."""
+    verdict_lines: list[str] = field(default_factory=list)
+    """Verdicts on times, where enough launches are recorded."""
+    is_contaminated: bool = False
+    """Whether the machine changed between the baseline's launches and this one, so that times do not compare."""
+
+
+# On the config.
+REPOSITORY = pytest.StashKey[Repository]()
+SAVING = pytest.StashKey[SavingOptions]()
+SETTINGS = pytest.StashKey[Settings]()
+AGAINST = pytest.StashKey[Against | None]()
+PEERS: "pytest.StashKey[Peers]" = pytest.StashKey()  # set in a run on several ranks
+PLACES = pytest.StashKey[list[int]]()
+"""Of a shard: where its cases stand in the grid."""
+WORKBENCH = pytest.StashKey[Workbench]()  # set once there is a benchmark to run
+RUN = pytest.StashKey[Run]()  # set once there is a benchmark to measure
+OTHER_MEASURE = pytest.StashKey[Callable[[pytest.Item, Workbench], Any]]()
+"""In a run without timings: makes what a benchmark calls with its rounds."""
+GATE_RULES = pytest.StashKey[Rules]()  # set by a plugin that replaces the gate's thresholds
+LEDGER_LINES = pytest.StashKey[list[str]]()  # set once the ledger of exact counters is closed
+
+# On the item of a benchmark.
+CASE = pytest.StashKey[Case]()
+PASS = pytest.StashKey[str | None]()  # the name of the extra pass; None on a timing
+PASS_VALUES = pytest.StashKey[Json]()
+OUTCOME = pytest.StashKey[Outcome]()  # why the case has no timing

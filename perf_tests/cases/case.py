@@ -9,13 +9,13 @@ import torch
 
 from model.attention import Attention
 from model.precision import PRECISIONS
-from perf_tests.limits.least_work import Work
-from perf_tests.options.settings import Settings
-from perf_tests.own.attention import attention_named, is_known, is_own
-from perf_tests.own.model import OwnModel
-from perf_tests.own.optimizer import OwnOptimizer
+from perf_tests.cases.settings import Settings
+from perf_tests.cases.sharing import Sharing
+from perf_tests.hardware.limits import Work
 from perf_tests.phases import EXAMINED, Phase
-from perf_tests.ranks.sharing import Sharing
+from perf_tests.user_code.attention import attention_named, is_known, is_own
+from perf_tests.user_code.model import OwnModel
+from perf_tests.user_code.optimizer import OwnOptimizer
 
 COUNTED_ATTENTION = ("naive", "sdpa")
 

@@ -3,28 +3,221 @@
 Launches recorded apart differ by far more than interleaved ones, so this detects only large changes; it is for history,
 and for machines where base and head cannot run side by side. The value of a case in a launch is the logarithm of the
 lower quartile of its rounds. Drift of the whole machine is removed by the speed of the best square product, which is
-the same work in every launch; if that differs between the sides, there is no verdict.
-"""
+the same work in every launch; if that differs between the sides, there is no verdict."""
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import get_args
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
-from perf_tests.gate.accepted import Acceptance
-from perf_tests.gate.clock import CPU_TIME_ADVANTAGE
-from perf_tests.gate.events import ABSENT
-from perf_tests.gate.recorded_launches import Launches, Records, launches_of, sentinels_of
-from perf_tests.gate.recorded_sides import FEWEST_BASE_LAUNCHES, FEWEST_HEAD_LAUNCHES
-from perf_tests.gate.rows import launches_needed, shown_effect, slowdowns, with_acceptance
-from perf_tests.gate.rules import Clock, Rules
-from perf_tests.gate.statistics import Estimate, Flags, Floats, estimate, fit_prior, holm, mean_of_known, moderated
-from perf_tests.gate.suite import POWER_OF_DETECTION
-from perf_tests.gate.verdicts import LOST, CaseResult, Effect, Verdict
-from perf_tests.records.record import OUTCOMES
+from perf_tests.gate.samples import ABSENT, Clock, Rules
+from perf_tests.gate.stages import POWER_OF_DETECTION
+from perf_tests.gate.statistics import (
+    CPU_TIME_ADVANTAGE,
+    Estimate,
+    Flags,
+    Floats,
+    estimate,
+    fit_prior,
+    holm,
+    mean_of_known,
+    moderated,
+)
+from perf_tests.gate.verdicts import (
+    LOST,
+    Acceptance,
+    CaseResult,
+    Effect,
+    Verdict,
+    launches_needed,
+    shown_effect,
+    slowdowns,
+    with_acceptance,
+)
+from perf_tests.records.record import OUTCOMES, Json, how_many, machine_differences, run_of
+from perf_tests.records.store import StoredRecord, identity_difference
+
+# The recorded launches behind a run's verdicts: those of the baseline's code, and those of its own, itself
+# included.
+#
+# Only cases that this run measured too count, with the same identity on the same machine and build.
+
+
+FEWEST_BASE_LAUNCHES = 5
+FEWEST_HEAD_LAUNCHES = 3
+
+NO_COMMIT = ("", "unknown", "unversioned")
+"""pytest-benchmark's values where git has no commit."""
+
+
+@dataclass(frozen=True)
+class RecordedSides:
+    """Launches of base and of head; `base_name` is the start of the commit or of what `code_of` returns instead."""
+
+    base: Sequence[StoredRecord]
+    head: Sequence[StoredRecord]
+    base_name: str
+
+    @property
+    def why_no_verdict(self) -> str:
+        """Why there are too few launches, with the next step; empty if there are enough."""
+        if not self.base:
+            return (
+                "No verdict on time: every comparable record is of this run's own code. Record "
+                f"{FEWEST_BASE_LAUNCHES} launches of another commit (`make baseline`), or use --against REV."
+            )
+        if len(self.base) >= FEWEST_BASE_LAUNCHES and len(self.head) >= FEWEST_HEAD_LAUNCHES:
+            return ""
+        return (
+            f"No verdict on time: {self.base_name} has {how_many(len(self.base), 'comparable launch')} and this code "
+            f"{len(self.head)}; at least {FEWEST_BASE_LAUNCHES} and {FEWEST_HEAD_LAUNCHES} are needed "
+            "(`make baseline` records ten). --against REV needs none."
+        )
+
+
+def sides_of(
+    now: StoredRecord, records: Sequence[StoredRecord], baseline: StoredRecord, is_asked: bool
+) -> RecordedSides:
+    """The sides of the run `now` among `records`, oldest first; `is_asked` where the user named `baseline`.
+
+    Otherwise base is the newest other code with enough launches, or the newest other code if none has.
+    """
+    rows = {row["fullname"]: row for row in now.data["benchmarks"]}
+    others = [_shared(r, rows) for r in records if not _is_same_run(r.data, now.data) and _fits(r, now)]
+    launches: dict[str, list[StoredRecord]] = {}
+    for record in others:
+        if record.data["benchmarks"]:
+            code = code_of(record.data)
+            launches[code] = [*launches.pop(code, []), record]  # the code measured last comes last
+    own, asked = code_of(now.data), code_of(baseline.data)
+    head = [*launches.pop(own, []), _shared(now, rows)]
+    enough = [code for code, found in launches.items() if len(found) >= FEWEST_BASE_LAUNCHES]
+    if not is_asked:
+        asked = [asked, *launches, *enough][-1]
+    return RecordedSides(launches.get(asked, []), head, asked[:12])
+
+
+def code_of(record: Json) -> str:
+    """The commit of a clean tree; else the digest of the code that ran, or a name that no other record has."""
+    commit = record.get("commit_info") or {}
+    identifier = str(commit.get("id") or "")
+    if identifier not in NO_COMMIT and not commit.get("dirty"):
+        return identifier
+    return str(record["suite"].get("source") or f"the run of {record.get('datetime')}")
+
+
+def _is_same_run(record: Json, now: Json) -> bool:
+    return record.get("datetime") == now["datetime"] or (run_of(now) is not None and run_of(record) == run_of(now))
+
+
+def _fits(record: StoredRecord, now: StoredRecord) -> bool:
+    return not machine_differences(record.data["machine_info"], now.data["machine_info"])
+
+
+def _shared(record: StoredRecord, rows: Mapping[str, Json]) -> StoredRecord:
+    """The record with this run's cases alone; the plain comparison reports cases that are gone or no longer fit."""
+    kept = [
+        row
+        for row in record.data["benchmarks"]
+        if row["fullname"] in rows and not identity_difference(rows[row["fullname"]], row)
+    ]
+    return StoredRecord(record.path, {**record.data, "benchmarks": kept, "outcomes": []})
+
+
+# Log times of recorded launches, and whether two sets of them are comparable.
+
+
+QUANTILE = 0.25
+"""Of a launch's rounds: spikes are one-sided, and the minimum depends on the number of rounds."""
+
+Records = Sequence[StoredRecord]
+
+
+LARGEST = 1e100
+"""A figure beyond is damaged, and its square would overflow."""
+
+
+@dataclass(frozen=True)
+class Launches:
+    """One side: log times by clock, (cases, launches), and of the sentinel, (launches,); NaN where unknown."""
+
+    logs: dict[Clock, Floats]
+    sentinel: Floats
+    rounds: dict[Clock, dict[str, list[float]]]
+    """By clock and case, of all launches together."""
+    outcomes: dict[str, str]
+    """Of each case without a timing, from the last launch."""
+
+    @property
+    def counts(self) -> NDArray[np.int_]:
+        """Launches with a timing, (cases,)."""
+        return np.sum(~np.isnan(self.logs["wall"]), axis=-1)
+
+    @property
+    def is_timed(self) -> NDArray[np.bool_]:
+        """Whether a launch timed any case, (launches,)."""
+        return np.any(~np.isnan(self.logs["wall"]), axis=0)
+
+
+def why_incomparable(base: Records, head: Records) -> str:
+    """Why the two sets cannot be compared, in one sentence; empty if they can."""
+    first = base[0]
+    for record in (*base, *head):
+        differences = machine_differences(record.data["machine_info"], first.data["machine_info"])
+        if differences:
+            return f"{record.name} and {first.name} differ in machine, build or settings: {'; '.join(differences)}."
+    rows = {row["fullname"]: row for row in first.data["benchmarks"]}
+    for record in (*base, *head):
+        for row in record.data["benchmarks"]:
+            difference = identity_difference(rows.setdefault(row["fullname"], row), row)
+            if difference:
+                return f"{row['fullname']} is another case in {record.name}: {difference}."
+    for side in (base, head):
+        codes = {code_of(record.data) for record in side}
+        if len(codes) > 1:
+            versions = ", ".join(sorted(codes))
+            return f"The records beside {side[0].name} ran several versions of the code ({versions})."
+    return ""
+
+
+def sentinels_of(base: Launches, head: Launches) -> tuple[Floats, Floats]:
+    """Log times of the sentinel, (launches,) each, NaN in a launch without timings.
+
+    All zero where a launch with timings lacks it, on either side: zero beside log times would be a shift.
+    """
+    if any(np.any(np.isnan(side.sentinel) & side.is_timed) for side in (base, head)):
+        return np.zeros_like(base.sentinel), np.zeros_like(head.sentinel)
+    return base.sentinel, head.sentinel
+
+
+def launches_of(records: Records, names: Sequence[str]) -> Launches:
+    place = {name: number for number, name in enumerate(names)}
+    logs: dict[Clock, Floats] = {clock: np.full((len(names), len(records)), np.nan) for clock in get_args(Clock)}
+    rounds: dict[Clock, dict[str, list[float]]] = {clock: defaultdict(list) for clock in get_args(Clock)}
+    sentinel = np.full(len(records), np.nan)
+    for launch, record in enumerate(records):
+        for row in record.data["benchmarks"]:
+            times: dict[Clock, object] = {"wall": row["stats"]["data"], "cpu": row["extra_info"].get("cpu_seconds")}
+            for clock, seconds in times.items():
+                if isinstance(seconds, list) and seconds and all(map(_is_positive, seconds)):
+                    logs[clock][place[row["fullname"]], launch] = math.log(float(np.quantile(seconds, QUANTILE)))
+                    rounds[clock][row["fullname"]] += seconds
+        ceilings = [row["extra_info"].get("matmul_ceiling_tflops_per_second") for row in record.data["benchmarks"]]
+        known = [-math.log(ceiling) for ceiling in dict.fromkeys(filter(_is_positive, ceilings))]
+        sentinel[launch] = float(np.mean(known)) if known else math.nan
+    outcomes = {row["id"]: row["outcome"] for record in records for row in record.data["outcomes"]}
+    return Launches(logs, sentinel, rounds, outcomes)
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and 0 < value < LARGEST
+
 
 RULES = replace(Rules(), margin=0.01, matters=0.05)
 """Recorded launches scatter more than interleaved ones, so both thresholds are higher."""

@@ -1,33 +1,431 @@
-"""The raw samples of a gate run: JSON lines, one for each benchmark in each launch pair, and a few events.
+"""The lines of a gate run's samples, one class each; `samples.py` describes the file that they make up.
 
-The first line is the header:
-
-    {"format_version": 1, "kind": "gate-samples", "started": ISO time,
-     "base": {"revision", "label"}, "head": {"revision", "label"}, "machine_info": {}, "settings": {},
-     "cases": [{"id", "identity": {}}], "accepted": [], "options": "--against REV ...", "engine": number in `ENGINES`}
-
-where `accepted` (`accepted.py`), `options`, what else to type to measure a case again, and `engine` may be left out.
-
-A launch pair is two fresh processes, base and head, that serve the cases in turns. One line for each of its cases:
-
-    {"stage": 1 or 2, "pair": number, unique over the run, "case": id, "orders": ["ABBA", "BAAB", ...],
-     "base_seconds": [[b1, b2], ...], "head_seconds": [[h1, h2], ...],
-     "base_cpu_seconds": the same or null, "head_cpu_seconds": the same or null,
-     "cores": numbers of the cores that both sides worked on, or null; kept for the reader}
-
-with A for base, B for head, and one entry for each quadruple of turns. The other lines are `{"event": its name, ...}`,
-each a class of `events.py`. Every result of the gate is computed from this file, so that `replay` repeats it.
-"""
+The type of a field implies its check, so a run and its replay agree on what a line may hold."""
 
 import json
+import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from functools import cache
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Annotated, Any, ClassVar, Literal, Self, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from perf_tests.gate.events import EVENTS, End, EndReason, Event, Measurement
-from perf_tests.records.record import Json, without_nan
-from perf_tests.records.unpacked import unpacked
+import numpy as np
+from numpy.typing import NDArray
+
+from perf_tests.records.record import OUTCOMES, Json, unpacked, without_nan
+
+# The thresholds of the gate in one frozen table, kept with every run's samples.
+
+
+Clock = Literal["wall", "cpu"]
+ClockChoice = Literal["auto", "wall", "cpu"]
+
+FEWEST_LOOK = 3
+"""Launch pairs of which a spread is estimated."""
+MOST_PAIRS = 40
+"""The exact sign-flip test lists the sums of half the pairs: 2 ** 20 of them at 40 pairs."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The thresholds of a run. Slowdowns are shares of base's time: 0.03 takes 3 % longer."""
+
+    alpha: float = 0.01
+    """Probability that a run reports SLOWER with nothing slower by more than `margin`: one CI run in a hundred."""
+    margin: float = 0.005
+    """A slowdown must significantly exceed this: estimates may be biased by as much (`gate_power`)."""
+    matters: float = 0.03
+    """A case is OK once a slowdown of this size is excluded at `clearing_level`; 36 pairs detect no less reliably."""
+    screen_pairs: int = 6
+    """Launch pairs of all cases in stage 1; with the first look of stage 2 these screen 20 benchmarks in 3 minutes
+    (`gate_cost`)."""
+    screen_level: float = 0.1
+    """Stage 1 suspects a case that is slower at this level: loose, because stage 2 tests it again and a slowdown that
+    goes unsuspected is lost; much looser, and stage 2 would have the time of unchanged cases (`gate_simulation`)."""
+    screen_above: float = 0.005
+    """Nor does it suspect a case of a smaller estimate: SLOWER takes a slowdown significantly above `margin`. Where
+    launches scatter little, as many unchanged cases would be suspected otherwise."""
+    faster_screen_level: float = 0.005
+    """The same on the faster side: strict, because it decides no exit code and each suspect costs launches."""
+    first_look: int | None = 3
+    """Launch pairs of stage 1 after which far slower cases are decided (`gate.early_looks`), if that is before its end;
+    None for samples that were measured without such a look."""
+    first_share: float = 0.05
+    """Of `alpha` for the first look: little, because a slowdown that is decided there is far above every level."""
+    second_share: float = 0.1
+    """The same for the look at the end of stage 1, at cases that are slower by more than `matters` in each launch pair;
+    0 for samples that were measured without such a look."""
+    far: float = 0.15
+    """What every launch pair of a far slower case exceeds; those of the same code do in a very noisy run alone."""
+    far_spreads: float = 10.0
+    """How many times the spread of launch pairs a far slower case is slower: three times what recorded launches of the
+    same code above `far` have reached (`gate_relabelled`)."""
+    confirm_looks: tuple[int, ...] = (3, 10, 18, 36)
+    """Fresh launch pairs of stage 2 at each look: 3 clear most of what stage 1 suspects by chance, large slowdowns need
+    10, the smallest that are claimed 36."""
+    look_shares: tuple[float, ...] = (0.01, 0.15, 0.25, 0.59)
+    """Of `alpha` for each look: most for the last, where the smallest slowdowns are decided; hardly any for the first,
+    which clears."""
+    clearing_level: float = 0.05
+    """Probability that a case slower by `matters` is called OK, half in each stage; the usual level."""
+    suite_share: float = 0.1
+    """Of `alpha` for the test of the whole suite: little, because single cases need it."""
+    guard_share: float = 0.1
+    """Of `alpha` for wall time where CPU time decides: little, because wall time is there for large effects."""
+    contamination_level: float = 0.001
+    """Over all sentinels; far below `alpha`, because a contaminated run is lost."""
+    clock: ClockChoice = "auto"
+    """`auto` takes the clock that scatters less in stage 1."""
+    undecided: Literal["pass", "fail"] = "pass"
+
+    def __post_init__(self) -> None:
+        """Raises ValueError with one sentence for invalid rules."""
+        self._check_levels()
+        self._check_slowdowns()
+        self._check_looks()
+        if self.clock not in get_args(ClockChoice) or self.undecided not in ("pass", "fail"):
+            raise ValueError(f"The gate's clock {self.clock!r} or undecided {self.undecided!r} is not known.")
+
+    def _check_levels(self) -> None:
+        levels = ("alpha", "screen_level", "faster_screen_level", "clearing_level", "contamination_level")
+        for name in (*levels, "first_share", "suite_share", "guard_share"):
+            if not 0 < getattr(self, name) < 0.5:
+                raise ValueError(f"The gate's {name} is {getattr(self, name)!r}; it must lie between 0 and 0.5.")
+        if not 0 <= self.second_share < 0.5:
+            raise ValueError(f"The gate's second_share is {self.second_share!r}; it must be 0 or more, below 0.5.")
+
+    def _check_slowdowns(self) -> None:
+        if not 0 <= self.margin < self.matters < 1:
+            raise ValueError(
+                f"The gate's margin {self.margin!r} and matters {self.matters!r} must be 0 <= margin < matters < 1."
+            )
+        if not 0 <= self.screen_above < self.matters:
+            raise ValueError(
+                f"The gate's screen_above is {self.screen_above!r}; it must be 0 or more, below matters "
+                f"{self.matters!r}."
+            )
+        if not self.far > 0 or not self.far_spreads >= 1:
+            raise ValueError(
+                f"The gate's far {self.far!r} and far_spreads {self.far_spreads!r} must be above 0 and at least 1."
+            )
+
+    def _check_looks(self) -> None:
+        if self.first_look is not None and (not isinstance(self.first_look, int) or self.first_look < FEWEST_LOOK):
+            raise ValueError(
+                f"The gate's first_look is {self.first_look!r}; it must be {FEWEST_LOOK} or more, or null."
+            )
+        if not isinstance(self.screen_pairs, int) or not FEWEST_LOOK <= self.screen_pairs <= MOST_PAIRS:
+            raise ValueError(
+                f"The gate's screen_pairs is {self.screen_pairs!r}; it must be {FEWEST_LOOK} to {MOST_PAIRS}."
+            )
+        looks = self.confirm_looks
+        rise = list(looks) == sorted({look for look in looks if isinstance(look, int)})
+        if not looks or not rise or not FEWEST_LOOK <= looks[0] <= looks[-1] <= MOST_PAIRS:
+            raise ValueError(
+                f"The gate's confirm_looks {looks!r} must rise, from {FEWEST_LOOK} or more to at most {MOST_PAIRS}."
+            )
+        shares = self.look_shares
+        if len(shares) != len(looks) or not math.isclose(sum(shares), 1) or min(shares) <= 0:
+            raise ValueError(f"The gate's look_shares {shares!r} must be positive and add up to 1, one for each look.")
+
+    @property
+    def log_margin(self) -> float:
+        return math.log1p(self.margin)
+
+    @property
+    def log_screen_above(self) -> float:
+        return math.log1p(self.screen_above)
+
+    @property
+    def log_matters(self) -> float:
+        return math.log1p(self.matters)
+
+    @property
+    def log_far(self) -> float:
+        return math.log1p(self.far)
+
+    @property
+    def has_first_look(self) -> bool:
+        return self.first_look is not None and self.first_look < self.screen_pairs
+
+    @property
+    def first_level(self) -> float:
+        """Of the first look, over all cases."""
+        return self.alpha * self.first_share if self.has_first_look else 0.0
+
+    @property
+    def second_level(self) -> float:
+        """Of the look at the end of stage 1, over all cases."""
+        return self.alpha * self.second_share
+
+    @property
+    def stage_two_alpha(self) -> float:
+        """What the looks of stage 2 share."""
+        return self.alpha * (1 - self.suite_share) - self.first_level - self.second_level
+
+    @property
+    def screen_clearing_level(self) -> float:
+        return self.clearing_level / 2
+
+    @property
+    def look_clearing_level(self) -> float:
+        return self.clearing_level / 2 / len(self.confirm_looks)
+
+    def settings(self) -> Json:
+        return asdict(self)
+
+
+def rules_from_settings(settings: Json) -> Rules:
+    """The rules of a run; settings of other names belong to the engine. Raises ValueError for invalid values."""
+    # Of older samples: nothing was decided in stage 1, and cases were suspected however small their estimate.
+    known: Json = {"first_look": None, "second_share": 0.0, "screen_above": 0.0}
+    known |= {field.name: settings[field.name] for field in fields(Rules) if field.name in settings}
+    known = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
+    try:
+        return Rules(**known)
+    except TypeError as error:
+        raise ValueError(f"The gate's settings hold a value that is not a number: {error}.") from error
+
+
+ORDERS = ("ABBA", "BAAB")
+"""The turns of a quadruple of rounds, A for base and B for head. Both cancel a steady drift."""
+
+ABSENT = "absent"
+"""The outcome of a case that a side does not have at all."""
+
+Seconds = NDArray[np.float64]
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond every float
+        return False
+
+
+def _is_duration(value: object) -> bool:
+    return _is_number(value) and cast(float, value) > 0
+
+
+def _are_durations(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_duration, value))
+
+
+# A check of a line's value, and what a message calls the right values.
+Count = Annotated[int, lambda value: type(value) is int and value >= 0, "a count"]
+Stage = Annotated[int, lambda value: type(value) is int and value in (1, 2), "1 or 2"]
+Number = Annotated[float, _is_number, "a number"]
+Duration = Annotated[float, _is_duration, "a duration"]
+Durations = Annotated[list[float], _are_durations, "a list of durations"]
+Outcome = Annotated[str, lambda value: value in (*OUTCOMES, ABSENT), f"one of {', '.join((*OUTCOMES, ABSENT))}"]
+Unchecked = Annotated[Any, lambda _: True, "anything"]
+Side = Literal["base", "head"]
+SIDES: tuple[Side, Side] = ("base", "head")
+EndReason = Literal["finished", "budget", "time_limit", "interrupted"]
+"""`budget` is --gate-minutes, the gate's own; `time_limit` is the run's, which has cases left."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """A line that is no measurement; its fields are the line's keys, in the order of writing."""
+
+    event: ClassVar[str]
+
+    def to_line(self) -> Json:
+        return {"event": self.event, **asdict(self)}
+
+    @classmethod
+    def from_line(cls, line: Json) -> Self:
+        """Raises ValueError, with what is wrong, for a missing or damaged value."""
+        return cls(**_checked(cls, line))
+
+
+@dataclass(frozen=True)
+class NoTiming(Event):
+    """Why one side has no timing of a case."""
+
+    event = "outcome"
+    case: str
+    side: Side
+    outcome: Outcome
+    reason: str
+
+
+@dataclass(frozen=True)
+class Sentinel(Event):
+    """Times of the same frozen work on one side in one launch pair."""
+
+    event = "sentinel"
+    stage: Stage
+    pair: Count
+    name: str
+    side: Side
+    seconds: Durations
+
+
+@dataclass(frozen=True)
+class ExactFinding(Event):
+    """A counter of a case on both sides; it is the same in every run, so any increase is real."""
+
+    event = "exact"
+    case: str
+    counter: str
+    old: Number
+    new: Number
+
+
+@dataclass(frozen=True)
+class Uncounted(Event):
+    """Why the counters of a case are not compared: one side has none."""
+
+    event = "uncounted"
+    case: str
+    side: Side
+    reason: str
+
+
+@dataclass(frozen=True)
+class PairTime(Event):
+    """How long a launch pair took, with starting, building and warming up but without counting."""
+
+    event = "pair"
+    stage: Stage
+    pair: Count
+    seconds: Duration
+
+
+@dataclass(frozen=True)
+class LeftOut(Event):
+    """A case that is measured no further after the first launch pair, because the time is too short for all."""
+
+    event = "left_out"
+    case: str
+
+
+@dataclass(frozen=True)
+class Relaunch(Event):
+    """A worker failed and both sides were launched again; nothing is computed from it."""
+
+    event = "relaunch"
+    pair: Unchecked
+    case: Unchecked
+    side: Unchecked
+    reason: Unchecked
+
+
+@dataclass(frozen=True)
+class Incomparable(Event):
+    """Why the two sides cannot be compared."""
+
+    event = "incomparable"
+    reason: str
+
+
+@dataclass(frozen=True)
+class End(Event):
+    """Why the run stopped."""
+
+    event = "end"
+    reason: EndReason
+
+
+EVENTS: dict[object, type[Event]] = {kind.event: kind for kind in Event.__subclasses__()}
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """One benchmark in one launch pair. The arrays are (quadruples, 2)."""
+
+    stage: Stage
+    pair: Count
+    case: str
+    orders: tuple[str, ...]
+    base_seconds: Seconds
+    head_seconds: Seconds
+    base_cpu_seconds: Seconds | None
+    head_cpu_seconds: Seconds | None
+
+    @classmethod
+    def from_line(cls, line: Json) -> Self:
+        """Raises ValueError, with what is wrong, for a missing or damaged value."""
+        orders = line.get("orders")
+        if not isinstance(orders, list) or not orders or not all(order in ORDERS for order in orders):
+            raise ValueError(f"'orders' is not a list of {' and '.join(ORDERS)}")
+        clocks = ("base_seconds", "head_seconds", "base_cpu_seconds", "head_cpu_seconds")
+        seconds = {name: _quadruples(line, name, len(orders)) for name in clocks}
+        return cls(**_checked(cls, line), orders=tuple(orders), **cast(Json, seconds))
+
+    def seconds_by(self, clock: Clock) -> tuple[Seconds | None, Seconds | None]:
+        """Base's and head's; None where the clock was not read."""
+        if clock == "wall":
+            return self.base_seconds, self.head_seconds
+        return self.base_cpu_seconds, self.head_cpu_seconds
+
+
+def _quadruples(line: Json, name: str, quadruples: int) -> Seconds | None:
+    """None for a CPU clock that was not read, or is too coarse to have seen the work."""
+    value = line.get(name)
+    if "_cpu_" in name:
+        turns = value if isinstance(value, list) else []
+        if value is None or any(0 in pair for pair in turns if isinstance(pair, list)):
+            return None
+    if not isinstance(value, list) or len(value) != quadruples:
+        raise ValueError(f"{name!r} lacks the two turns of each of {quadruples} quadruples")
+    if not all(_are_durations(turns) and len(turns) == 2 for turns in value):
+        raise ValueError(f"{name!r} holds something other than two durations")
+    return np.asarray(value, dtype=np.float64)
+
+
+def _checked(kind: type, line: Json) -> Json:
+    """The line's values of the fields that have a check."""
+    values = {name: line.get(name) for name in _checks(kind)}
+    for name, (is_right, words) in _checks(kind).items():
+        if not is_right(values[name]):
+            raise ValueError(f"{name!r} is {values[name]!r:.60}, not {words}")
+    return values
+
+
+@cache
+def _checks(kind: type) -> Json:
+    checks: Json = {}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        if hint is str:
+            checks[name] = (lambda value: isinstance(value, str), "a string")
+        elif get_origin(hint) is Literal:
+            known = get_args(hint)
+            checks[name] = (known.__contains__, f"one of {', '.join(known)}")
+        elif get_origin(hint) is Annotated:
+            checks[name] = get_args(hint)[1:]
+    return checks
+
+
+# The raw samples of a gate run: JSON lines, one for each benchmark in each launch pair, and a few events.
+#
+# The first line is the header:
+#
+#     {"format_version": 1, "kind": "gate-samples", "started": ISO time,
+#      "base": {"revision", "label"}, "head": {"revision", "label"}, "machine_info": {}, "settings": {},
+#      "cases": [{"id", "identity": {}}], "accepted": [], "options": "--against REV ...", "engine": number in
+# `ENGINES`}
+#
+# where `accepted` (`accepted.py`), `options`, what else to type to measure a case again, and `engine` may be left
+# out.
+#
+# A launch pair is two fresh processes, base and head, that serve the cases in turns. One line for each of its
+# cases:
+#
+#     {"stage": 1 or 2, "pair": number, unique over the run, "case": id, "orders": ["ABBA", "BAAB", ...],
+#      "base_seconds": [[b1, b2], ...], "head_seconds": [[h1, h2], ...],
+#      "base_cpu_seconds": the same or null, "head_cpu_seconds": the same or null,
+#      "cores": numbers of the cores that both sides worked on, or null; kept for the reader}
+#
+# with A for base, B for head, and one entry for each quadruple of turns. The other lines are `{"event": its name,
+# ...}`,
+# each a class of `events.py`. Every result of the gate is computed from this file, so that `replay` repeats it.
+
 
 E = TypeVar("E", bound=Event)
 
@@ -166,3 +564,21 @@ def _check_cases(cases: object) -> None:
         raise ValueError("its 'cases' is not a list of cases with an id")
     if len(set(ids)) < len(ids):
         raise ValueError("its 'cases' name one id twice")
+
+
+# The engines of the gate: how rounds, launches and looks were chosen. What one is worth says nothing of another.
+
+
+ENGINES = (
+    "each side ran on the core that the scheduler chose, base was released first",
+    "both sides share their cores, base is released first, which favours head a little",
+    "both sides are released together, the first quadruples of short rounds are thrown away",
+    "a first look after three launch pairs decides what is far slower, stage 1 measures fewer rounds",
+    "a launch pair's time is counted once, so that runs end as late as they may; more suspects, up to 36 pairs",
+    "stage 1 measures one quadruple of the longest rounds",
+    "a look at the end of stage 1 names what is plainly slower, one after three fresh pairs clears most suspects",
+)
+"""In the order of time, numbered from 1; a change of what a run measures or decides adds a line."""
+
+PRESENT_ENGINE = len(ENGINES)
+"""Samples carry it."""

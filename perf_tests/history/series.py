@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from math import log as log_ratio
 from statistics import median
 
-from perf_tests.history.commits import Code, Log, in_order, moment
-from perf_tests.history.launches import Figure, Identity, Launch, Machine
+from perf_tests.history.commits import Code, Figure, Identity, Launch, Log, Machine, in_order, moment
 from perf_tests.history.steps import LEAST_LAUNCHES, Step, steps_of
-from perf_tests.records.times import Times
+from perf_tests.records.record import Times
 
 FEWEST_FOR_DRIFT = 3
 """Figures of a case that can show whether its drift is the sentinel's."""

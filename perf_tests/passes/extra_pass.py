@@ -9,11 +9,10 @@ from typing import Any, ClassVar, NoReturn
 import pytest
 
 from perf_tests.bench.outcomes import Outcome
-from perf_tests.bench.stash import OUTCOME, PASS_VALUES
-from perf_tests.bench.workbench import Workbench
+from perf_tests.bench.workbench import OUTCOME, PASS_VALUES, Workbench
+from perf_tests.bench.workers import WorkerEndedError
 from perf_tests.cases.case import Case
 from perf_tests.records.record import Json
-from perf_tests.workers.process import WorkerEndedError
 
 ROOT = Path(__file__).parents[2]
 

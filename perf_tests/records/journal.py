@@ -19,8 +19,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from perf_tests.records.record import ROWS, Json, is_commit, is_machine, without_nan
-from perf_tests.records.shapes import ANYTHING, NUMBER, TEXT, OrNull, Value, misshapen
+from perf_tests.records.record import (
+    ANYTHING,
+    NUMBER,
+    ROWS,
+    TEXT,
+    Json,
+    OrNull,
+    Value,
+    is_commit,
+    is_machine,
+    misshapen,
+    without_nan,
+)
 from perf_tests.records.store import is_alive
 
 HEADER = {

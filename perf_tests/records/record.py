@@ -1,15 +1,27 @@
 """The record of one run: pytest-benchmark's JSON, with the cases without a timing beside its `benchmarks`."""
 
+import csv
+import gzip
+import io
+import lzma
 import math
-from collections.abc import Sequence
+import os
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import cache, cached_property
 from importlib.metadata import version
 from itertools import zip_longest
+from math import ceil, fsum, sqrt
+from pathlib import Path
+from statistics import NormalDist, median, quantiles
 from types import UnionType
-from typing import Any
+from typing import Any, Self, TypeVar
 
-from perf_tests.identity import identity_in
+from perf_tests.phases import identity_in
 
 FORMAT_VERSION = 1
 
@@ -223,3 +235,229 @@ def _flat(prefix: str, facts: Json) -> Json:
     for name, value in facts.items():
         leaves |= _flat(f"{prefix}{name}.", value) if isinstance(value, dict) else {f"{prefix}{name}": value}
     return leaves
+
+
+# Whether data from any source has the shape that the code after it takes for granted.
+
+
+Shape = Any
+"""A `Value`, `[shape]` of a list's items, or a dict of shapes by key; a key that ends in `?` may be missing."""
+
+
+@dataclass(frozen=True)
+class Value:
+    is_right: Callable[[Any], bool]
+    words: str
+    """What a message calls the right values."""
+
+
+@dataclass(frozen=True)
+class OrNull:
+    """Null, or of this shape."""
+
+    shape: Shape
+
+
+def _is_number(value: Any) -> bool:
+    """Small enough that the square of a sum of them is finite."""
+    return not isinstance(value, bool) and isinstance(value, int | float) and abs(value) < 1e100
+
+
+NUMBER = Value(_is_number, "a number")
+AMOUNT = Value(lambda value: _is_number(value) and value >= 0, "a number, 0 or more")
+TEXT = Value(lambda value: isinstance(value, str), "a string")
+FLAG = Value(lambda value: isinstance(value, bool), "true or false")
+KEY = Value(lambda value: isinstance(value, str | int | float), "a number or a string")
+ANYTHING = Value(lambda _: True, "anything")
+
+
+def misshapen(value: object, shape: Shape, place: str) -> str | None:
+    """What is wrong, as `PLACE is VALUE, not WHAT IT MUST BE`; None for the right shape."""
+    if isinstance(shape, OrNull):
+        return None if value is None else misshapen(value, shape.shape, place)
+    if isinstance(shape, Value):
+        return None if shape.is_right(value) else f"{place} is {value!r:.40}, not {shape.words}"
+    kind, words = (list, "a list") if isinstance(shape, list) else (dict, "an object")
+    if not isinstance(value, kind):
+        return f"{place} is {value!r:.40}, not {words}"
+    if isinstance(value, list):
+        parts = [(f"{place}[{number}]", item, shape[0]) for number, item in enumerate(value)]
+    else:
+        assert isinstance(value, dict)
+        lacking = next((key for key in shape if not key.endswith("?") and key not in value), None)
+        if lacking is not None:
+            return f"{place} has no {lacking!r}"
+        given = ((key.removesuffix("?"), inner) for key, inner in shape.items())
+        parts = [(f"{place}.{key}", value[key], inner) for key, inner in given if key in value]
+    return next((wrong for where, item, inner in parts if (wrong := misshapen(item, inner, where))), None)
+
+
+# The times of what was measured again and again: each statistic is computed once, however often it is shown.
+
+
+PERCENTILES = (50, 95, 99)
+FEWEST_FOR_PERCENTILES = 100
+"""Times, so that one of them is above the 99th percentile."""
+
+MOST_EXACT = 10_000
+"""Times; the exact sum takes a time that grows with their square."""
+
+
+class Times(tuple[float, ...]):
+    """Seconds in the order of measurement. A record may hold millions, so a page must not pass over them each time.
+
+    `median` and `mean` need one, at least.
+    """
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Self:
+        """What is known of `seconds` already stays known."""
+        return seconds if isinstance(seconds, cls) else cls(seconds)
+
+    @cached_property
+    def ordered(self) -> list[float]:
+        return sorted(self)
+
+    @cached_property
+    def median(self) -> float:
+        return median(self.ordered)
+
+    @cached_property
+    def mean(self) -> float:
+        return fsum(self) / len(self)
+
+    @cached_property
+    def deviation(self) -> float | None:
+        """Standard deviation with n - 1; None for a single one."""
+        if len(self) < 2:
+            return None
+        return sqrt(fsum((seconds - self.mean) ** 2 for seconds in self) / (len(self) - 1))
+
+    @cached_property
+    def percentiles(self) -> dict[int, float]:
+        """By percent, interpolated as by numpy's default; empty for fewer than 100 times."""
+        if len(self) < FEWEST_FOR_PERCENTILES:
+            return {}
+        cuts = quantiles(self.ordered, n=100, method="inclusive")
+        return {percent: cuts[percent - 1] for percent in PERCENTILES}
+
+    def median_interval(self, confidence: float) -> tuple[float, float] | None:
+        """The narrowest symmetric pair of order statistics around the median at `confidence`; None if there is none."""
+        skipped = _skipped_on_each_side(len(self), confidence)
+        return None if skipped is None else (self.ordered[skipped], self.ordered[-1 - skipped])
+
+
+@cache
+def _skipped_on_each_side(count: int, confidence: float) -> int | None:
+    if count > MOST_EXACT:  # by the binomial distribution's normal limit
+        return int(count / 2 - NormalDist().inv_cdf((1 + confidence) / 2) * sqrt(count) / 2) - 1
+    chosen, below, ways = None, 0, 1
+    for skipped in range(count // 2):
+        below += ways  # in so many of 2^count cases the median lies below the order statistic number skipped + 1
+        if 1 - 2 * (below / 2**count) < confidence:
+            break
+        chosen = skipped
+        ways = ways * (count - skipped) // (skipped + 1)
+    return chosen
+
+
+# Rows of one key together.
+
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+def grouped(rows: Iterable[V], key: Callable[[V], K]) -> dict[K, list[V]]:
+    """By key, in the order of their first rows."""
+    groups: dict[K, list[V]] = defaultdict(list)
+    for row in rows:
+        groups[key(row)].append(row)
+    return groups
+
+
+# Numbers and errors in sentences.
+
+
+def how_many(count: int, noun: str) -> str:
+    """`1 case`, `2 cases`, `2 launches`."""
+    plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{count} {noun if count == 1 else plural}"
+
+
+def without_path(error: Exception) -> str:
+    """What went wrong with a file that the sentence names already."""
+    if isinstance(error, IsADirectoryError):
+        return "it is a folder, not a file"
+    if isinstance(error, FileExistsError):
+        return "it is a file, not a folder"
+    return getattr(error, "strerror", None) or str(error)
+
+
+# Fewer moments of an amount that rises and falls, without losing where it was highest and lowest.
+
+
+def thinned(amounts: Sequence[float], most: int) -> list[int]:
+    """At most `most` places, 4 or more: the highest and the lowest of each stretch, the first and the last one.
+
+    Every place where there are few.
+    """
+    if len(amounts) <= most:
+        return list(range(len(amounts)))
+    stretch = ceil(len(amounts) / ((most - 2) // 2))
+    kept = {0, len(amounts) - 1}
+    for start in range(0, len(amounts), stretch):
+        places = range(start, min(start + stretch, len(amounts)))
+        kept |= {max(places, key=amounts.__getitem__), min(places, key=amounts.__getitem__)}
+    return sorted(kept)
+
+
+# Files that may be compressed and may come from strangers: what they unpack to must not fill the memory.
+
+
+_OPEN: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open}
+SUFFIXES = tuple(_OPEN)
+
+
+def unpacked(path: Path, most_bytes: int) -> bytes:
+    """The bytes of `path`, decompressed where its name ends in .gz or .xz.
+
+    Raises ValueError with one sentence for an unreadable file and for one that unpacks to more than `most_bytes`.
+    """
+    try:
+        with _OPEN.get(path.suffix, open)(path, "rb") as file:
+            content: bytes = file.read(most_bytes + 1)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise ValueError(f"{path} cannot be read: {without_path(error)}.") from error
+    if len(content) > most_bytes:
+        raise ValueError(f"{path} cannot be used: it is larger than {most_bytes} bytes, the most that is read.")
+    return content
+
+
+# Tables of figures that others published: CSV files in one folder, the largest packed with xz.
+
+
+PUBLISHED = Path(__file__).parents[2] / "published"
+MOST_BYTES = 10_000_000
+
+
+def published_rows(name: str, folder: Path = PUBLISHED) -> list[dict[str, str]]:
+    """Of `memory_outliers.csv` or `flash_attention.csv.xz`, each row by column.
+
+    Raises ValueError with one sentence for a table that is missing or cannot be read.
+    """
+    text = unpacked(folder / name, MOST_BYTES).decode()
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+# Where the suite keeps what it would otherwise find out again in every run; removing the folder loses only time.
+
+
+def cache_folder() -> Path:
+    """In `$XDG_CACHE_HOME`, or `~/.cache` (XDG Base Directory Specification). Raises OSError without a home."""
+    folder = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        home = Path(folder) if Path(folder).is_absolute() else Path.home() / ".cache"
+    except RuntimeError as error:
+        raise OSError(str(error)) from error
+    return home / "transformer-perf-tests"

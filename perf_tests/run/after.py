@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 
-from perf_tests.audit.benchmark_figures import timings_of
 from perf_tests.audit.consistency import findings_between
-from perf_tests.bench.benchmark_options import SavingOptions, regressions
-from perf_tests.bench.outcomes import outcome_of_report
-from perf_tests.bench.session import MeasuringSession
-from perf_tests.bench.stash import (
+from perf_tests.audit.figures import timings_of
+from perf_tests.bench.outcomes import MeasuringSession, SavingOptions, outcome_of_report, regressions
+from perf_tests.bench.workbench import (
     CASE,
     LEDGER_LINES,
     OUTCOME,
@@ -28,27 +26,28 @@ from perf_tests.bench.stash import (
     SETTINGS,
     WORKBENCH,
     Run,
+    Workbench,
 )
-from perf_tests.bench.workbench import Workbench
 from perf_tests.cases.selected import is_inside, selectable_cases
-from perf_tests.gate.accepted import offer_among, offer_entries
-from perf_tests.gate.recorded_sides import sides_of
-from perf_tests.instruments.machine import seconds_since_process_start
-from perf_tests.options.settings import Settings
-from perf_tests.records.compare import compare
-from perf_tests.records.links import links_of
-from perf_tests.records.record import Json, identity_of, ids_of
-from perf_tests.records.scaling import scalings
-from perf_tests.records.store import DIRTY, StoredRecord, encoded, list_records, write_whole
-from perf_tests.records.words import how_many
-from perf_tests.run.pace import keep_pace
+from perf_tests.cases.settings import Settings
+from perf_tests.gate.recorded import sides_of
+from perf_tests.gate.verdicts import offer_among, offer_entries
+from perf_tests.hardware.machine import seconds_since_process_start
+from perf_tests.records.columns import case_name, result_lines, time_line
+from perf_tests.records.record import Json, how_many, identity_of, ids_of
+from perf_tests.records.store import (
+    DIRTY,
+    StoredRecord,
+    compare,
+    encoded,
+    links_of,
+    list_records,
+    scalings,
+    write_whole,
+)
+from perf_tests.report.screens import collective_lines, comparison_lines, pass_lines, rank_lines, width
+from perf_tests.run.ends import TIME_LIMIT, keep_pace
 from perf_tests.run.termination import TERMINATION
-from perf_tests.run.time_limit import TIME_LIMIT
-from perf_tests.views.screens.collectives import collective_lines
-from perf_tests.views.screens.comparison import comparison_lines, width
-from perf_tests.views.screens.lines import case_name, result_lines, time_line
-from perf_tests.views.screens.passes import pass_lines
-from perf_tests.views.screens.ranks import rank_lines
 
 FAILURES = ("error", "impossible", "incorrect", "timed_out", "process_died")
 """Outcomes that fail a run without any baseline."""
@@ -252,8 +251,7 @@ def judge(run: Run, storage: Path, is_asked: bool) -> None:
         return
     # Imported late: these statistics load scipy, which would slow every other run.
     from perf_tests.gate.recorded import RULES, conclude_recorded
-    from perf_tests.views.screens.gate import slowdowns_to_accept
-    from perf_tests.views.screens.recorded_gate import recorded_lines
+    from perf_tests.report.gate_screens import recorded_lines, slowdowns_to_accept
 
     known = [entry for entry in run.accepted if entry.is_of(sides.base_name)]
     result = conclude_recorded(sides.base, sides.head, RULES, known)

@@ -1,16 +1,36 @@
 """Before the first case: refuse what cannot run, choose the baseline, open the journal."""
 
+import math
+import os
 import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, chdir, nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
+import torch
 
-from perf_tests.bench.attention_under_test import load_attentions
-from perf_tests.bench.outcomes import KILLED, RANK_DIED
-from perf_tests.bench.progress import Progress
-from perf_tests.bench.session import MeasuringSession, ResumeError, open_journal
-from perf_tests.bench.stash import (
+from perf_tests.bench.models import load_attentions
+from perf_tests.bench.outcomes import (
+    KILLED,
+    RANK_DIED,
+    Line,
+    Log,
+    MeasuringSession,
+    Progress,
+    ResumeError,
+    SavingOptions,
+    newest_selection,
+    open_journal,
+    same_parameters,
+    show_beside_baseline,
+)
+from perf_tests.bench.profiler import ProfilerBusyError, check_no_profiler
+from perf_tests.bench.workbench import (
     AGAINST,
     CASE,
     OTHER_MEASURE,
@@ -23,24 +43,344 @@ from perf_tests.bench.stash import (
     SETTINGS,
     WORKBENCH,
     Run,
+    Workbench,
+    set_up,
 )
-from perf_tests.bench.workbench import Workbench, set_up
-from perf_tests.instruments.kernels import ProfilerBusyError, check_no_profiler
-from perf_tests.measures.ranged import RangedMeasure
-from perf_tests.options.table import PASSES
+from perf_tests.cases.case import Case
+from perf_tests.cases.language_model import LanguageModelCase
+from perf_tests.cases.options import PASSES
+from perf_tests.cases.selected import FAMILIES
+from perf_tests.cases.settings import Settings
+from perf_tests.gate.verdicts import FILE_NAME, Acceptance, read_accepted
+from perf_tests.hardware import machine
 from perf_tests.passes.every_pass import EVERY_PASS
-from perf_tests.records.journal import JournalContents, SilentJournal
-from perf_tests.records.record import Json
-from perf_tests.records.store import BaselineError
-from perf_tests.run.baseline import accepted_slowdowns, choose_baseline
-from perf_tests.run.facts import commit_info_of, machine_info_of, source_digest
-from perf_tests.run.given_up import without_killers
-from perf_tests.run.pace import predicted_here
-from perf_tests.run.refusals import check_cold_cache, check_what_is_own
-from perf_tests.run.selection import is_restricted
-from perf_tests.run.terminal import log, terminal_line
-from perf_tests.run.time_limit import TIME_LIMIT
-from perf_tests.run.timeout import Timeout
+from perf_tests.passes.kernels import RangedMeasure
+from perf_tests.records.journal import JournalContents, SilentJournal, unfinished_journals
+from perf_tests.records.record import Json, machine_differences, run_of
+from perf_tests.records.store import (
+    BaselineError,
+    StoredRecord,
+    comparable_ids,
+    identity_difference,
+    latest_baseline,
+    list_records,
+    numbered_baseline,
+    rows_by_id,
+)
+from perf_tests.run.ends import (
+    TIME_LIMIT,
+    Timeout,
+    announcement,
+    predicted_here,
+    predicted_seconds,
+    read_time_limit,
+    without_killers,
+)
+from perf_tests.user_code.model import check_before_measuring, check_optimizer_before_measuring
+from perf_tests.user_code.named import Repository, digest_of, loaded_below, suite_files
+
+# The record that a run is compared with, and the table that shows both.
+
+
+def choose_baseline(
+    run: Run, saving: SavingOptions, machine_info: Json, selection: Mapping[str, Json]
+) -> StoredRecord | None:
+    """The record to compare the cases of `selection` with, identities by id, where one is asked for.
+
+    Raises BaselineError.
+    """
+    if not saving.compare:
+        if saving.compare_fail:
+            raise BaselineError("--benchmark-compare-fail has nothing to compare with; add --benchmark-compare.")
+        return None
+    if saving.compare_with is not None:
+        named = numbered_baseline(saving.storage, saving.compare_with, machine_info)
+        return _that_can_fail(named, saving, selection)
+    listing = list_records(saving.storage)
+    run.notes += listing.left_out
+    # A run whose journal is still there is about to be resumed, or just ends.
+    unfinished = {path.stem for path in unfinished_journals(saving.storage)}
+    earlier = [record for record in listing.records if run_of(record.data) not in unfinished]
+    baseline = latest_baseline(earlier, machine_info, selection)
+    if baseline is None:
+        if saving.compare_fail:
+            raise BaselineError(
+                f"--benchmark-compare-fail has nothing to compare with: no record under {saving.storage} is of this "
+                "machine, build and selection; record a baseline first by running without --benchmark-compare-fail."
+            )
+        run.notes.append(_why_no_baseline(earlier, machine_info, saving.storage))
+        return None
+    return _that_can_fail(baseline, saving, selection)
+
+
+def _that_can_fail(baseline: StoredRecord, saving: SavingOptions, selection: Mapping[str, Json]) -> StoredRecord:
+    """Raises BaselineError where --benchmark-compare-fail would pass because no case of it can be compared."""
+    if not (saving.compare_fail and selection) or comparable_ids(baseline.data, selection):
+        return baseline
+    rows = rows_by_id(baseline.data)
+    differences = (f"{case}: {identity_difference(rows[case], selection[case])}" for case in selection if case in rows)
+    raise BaselineError(
+        f"--benchmark-compare-fail has nothing to compare with in {baseline.name}: "
+        f"{next(differences, 'it has none of these cases')}. Record a baseline with these options first."
+    )
+
+
+def accepted_slowdowns(root: Path) -> list[Acceptance]:
+    try:
+        return read_accepted(root / ".benchmarks" / FILE_NAME)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def _why_no_baseline(records: list[StoredRecord], machine_info: Json, storage: Path) -> str:
+    if not records:
+        return f"No baseline yet: {storage} holds no earlier record; this run becomes the first."
+    differences = machine_differences(machine_info, records[-1].data["machine_info"])
+    reason = "; ".join(differences) if differences else "it has none of these cases"
+    return f"None of {len(records)} records is comparable; the newest, {records[-1].name}: {reason}."
+
+
+def prepare_table(config: pytest.Config, benchmarks: list[Json]) -> None:
+    """The rows of pytest-benchmark's table: the valid ones, each below its baseline's."""
+    run = config.stash.get(RUN, None)
+    if run is None:
+        return
+    session = config.stash[WORKBENCH].session
+    assert session is not None
+    measured = {row["fullname"] for row in session.contents.benchmarks}
+    benchmarks[:] = [row for row in benchmarks if row["fullname"] in measured]
+    same_parameters(benchmarks, [name for family in FAMILIES.values() for name in family.axes])
+    if run.baseline:
+        show_beside_baseline(benchmarks, run.baseline.data, run.baseline.name)
+
+
+# What cannot run, or would say nothing, is refused before the first case.
+
+
+def read_run_options(config: pytest.Config) -> None:
+    """Raises pytest.UsageError for a time limit, a way of resuming, or another plugin, that makes no sense here."""
+    option = config.option
+    if _may_measure(config):
+        refuse_other_ways_to_run(config)
+    for name, value in {"--retry": option.retry, "--resume-any-driver": option.resume_any_driver}.items():
+        if value and not option.resume:
+            raise pytest.UsageError(f"{name} is for an interrupted run; add --resume.")
+    config.stash[TIME_LIMIT] = limit = read_time_limit(config)
+    if limit.minutes < math.inf and (config.stash[SAVING].disabled or config.stash[SETTINGS].nvtx):
+        raise pytest.UsageError("--time-limit keeps what is measured, and this run keeps nothing; drop one of the two.")
+
+
+def refuse_other_ways_to_run(config: pytest.Config) -> None:
+    """Raises pytest.UsageError where another plugin would run the benchmarks, and this one measures nothing."""
+    if getattr(config.option, "dist", "no") != "no":
+        raise pytest.UsageError(
+            "Cases that run side by side, as pytest-xdist runs them, disturb each other's times; drop -n."
+        )
+    codspeed = getattr(config.option, "codspeed", None)
+    if codspeed or (codspeed is not None and "CODSPEED_ENV" in os.environ):
+        raise pytest.UsageError(
+            "pytest-codspeed replaces pytest-benchmark, with which perf_tests measures; drop --codspeed, or"
+            " unset CODSPEED_ENV."
+        )
+
+
+def _may_measure(config: pytest.Config) -> bool:
+    """Whether an argument is a benchmark's file, or a folder with such files."""
+    here = Path(__file__).parents[1]
+    paths = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
+    return any(path == here or path in here.parents or (path.parent == here and path.suffix == ".py") for path in paths)
+
+
+def check_cold_cache(benchmarks: list[pytest.Item]) -> None:
+    if not any(item.stash[CASE].cache for item in benchmarks):
+        raise pytest.UsageError(
+            "--cold-cache is for timings of attention alone, and none is selected; drop it or add test_attention.py."
+        )
+
+
+def too_small(config: pytest.Config) -> pytest.UsageError:
+    """The refusal of a budget that is used up before the first case."""
+    budget = config.getoption("--memory-budget")
+    words = "The memory that is free" if budget is None else f"--memory-budget {budget}"
+    return pytest.UsageError(f"{words} is less than the run needs before its first case; give it at least 256MiB.")
+
+
+def check_what_is_own(cases: list[Case], device: torch.device) -> None:
+    """Raises OwnModelError for a model or an optimizer of the user's that cannot be measured."""
+    of_models = [case for case in cases if isinstance(case, LanguageModelCase)]
+    own = next((case.own for case in of_models), None)
+    if own is not None:
+        check_before_measuring(own, list(dict.fromkeys(case.config for case in of_models)), device)
+    trained = next((case for case in of_models if case.own_optimizer is not None), None)
+    if trained is not None and trained.own_optimizer is not None:
+        check_optimizer_before_measuring(trained.own_optimizer, own, trained.config, device)
+
+
+# Which cases of its axes a run leaves out: by what was typed, by pytest's cache or by another plugin.
+
+
+LEFT_OUT = pytest.StashKey[bool]()
+"""On the config, once a case is deselected: by an option such as --stepwise, or by any plugin."""
+
+OF_INTERRUPTED_RUN = pytest.StashKey[bool]()
+"""On the config, where the cases are those that an interrupted run chose by how they had ended before."""
+
+
+def note_deselected(items: Sequence[pytest.Item]) -> None:
+    for item in items:
+        item.config.stash[LEFT_OUT] = True
+
+
+def is_restricted(config: pytest.Config) -> bool:
+    """Whether cases were selected by more than the axes, so that a missing case is not gone."""
+    option = config.option
+    words = (option.keyword, option.markexpr, option.deselect, option.ignore, option.ignore_glob)
+    if any(words) or getattr(option, "lf", False) or config.stash.get(LEFT_OUT, False):
+        return True
+    here = Path(__file__).parents[1]
+    folders = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
+    whole = any(folder == here or folder in here.parents for folder in folders)
+    return not whole or any("::" in argument for argument in config.args)
+
+
+def choose_nothing_anew(config: pytest.Config) -> None:
+    """With --resume, --lf and --stepwise would choose other cases than when the run began; call before pytest does."""
+    option = config.option
+    if option.resume and (getattr(option, "lf", False) or getattr(option, "stepwise", False)):
+        config.stash[OF_INTERRUPTED_RUN] = True
+        option.lf, option.stepwise_reset = False, True  # it still stops at a failure
+
+
+def of_interrupted_run(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pytest.Item]:
+    """Those that the interrupted run had chosen, where it chose by pytest's cache."""
+    if not config.stash.get(OF_INTERRUPTED_RUN, False):
+        return benchmarks
+    chosen = newest_selection(config.stash[SAVING].storage)
+    left_out = [item for item in benchmarks if item.nodeid not in chosen]
+    if len(left_out) in (0, len(benchmarks)):
+        return benchmarks
+    config.hook.pytest_deselected(items=left_out)
+    return [item for item in benchmarks if item.nodeid in chosen]
+
+
+# `--shard K/N`: a share of the grid. Every share computes the same partition, on whatever machine.
+
+
+def places_of_share(items: Sequence[pytest.Item], settings: Settings) -> list[int]:
+    """Where the cases of this run's share stand in the grid; raises pytest.UsageError with one sentence.
+
+    Cases that share a model stay together, because building it is the cost.
+    """
+    assert settings.shard is not None
+    share, shares = settings.shard
+    places: dict[Hashable, list[int]] = {}
+    for place, item in enumerate(items):
+        places.setdefault(item.stash[CASE].built_from, []).append(place)
+    if shares > len(places):
+        raise pytest.UsageError(
+            f"--shard {share}/{shares}: N is at most {len(places)}, the number of models in this grid."
+        )
+    seconds = {
+        model: sum(predicted_seconds(items[place], settings) for place in of_model)
+        for model, of_model in places.items()
+    }
+    parts = balanced(seconds, shares)
+    return sorted(place for model in parts[share - 1] for place in places[model])
+
+
+def balanced(seconds: Mapping[Hashable, float], shares: int) -> list[list[Hashable]]:
+    """Each name in one of the shares: the longest first, to the share with the least so far."""
+    parts: list[list[Hashable]] = [[] for _ in range(shares)]
+    loads = [0.0] * shares
+    for name in sorted(seconds, key=lambda name: -seconds[name]):
+        lightest = loads.index(min(loads))
+        parts[lightest].append(name)
+        loads[lightest] += seconds[name]
+    return parts
+
+
+# What a record says of its commit, machine and code.
+
+
+def commit_info_of(config: pytest.Config) -> Json:
+    repository = config.stash[REPOSITORY]
+    with chdir(repository.root):  # pytest-benchmark asks git about the folder that pytest was started in
+        commit_info: Json = config.hook.pytest_benchmark_generate_commit_info(config=config)
+        config.hook.pytest_benchmark_update_commit_info(config=config, commit_info=commit_info)
+    # Git's own word leaves out new files, whose code no commit holds.
+    commit_info["dirty"] = bool(commit_info.get("dirty")) or names_untracked(repository)
+    return commit_info
+
+
+def names_untracked(repository: Repository) -> bool:
+    """Whether an option names a file that git does not track."""
+    if not repository.files:
+        return False
+    command = ["git", "ls-files", "--error-unmatch", "--", *map(str, repository.files)]
+    try:
+        return subprocess.run(command, cwd=repository.root, capture_output=True).returncode != 0
+    except OSError:  # no git
+        return True
+
+
+def machine_info_of(config: pytest.Config) -> Json:
+    machine_info: Json = config.hook.pytest_benchmark_generate_machine_info(config=config)
+    config.hook.pytest_benchmark_update_machine_info(config=config, machine_info=machine_info)
+    return machine_info
+
+
+def complete_machine_info(config: pytest.Config, machine_info: Json) -> None:
+    """Add what a figure depends on, and drop the current clock rate, which would make any two runs differ."""
+    for name in ("hz_actual", "hz_actual_friendly", "hz_advertised", "hz_advertised_friendly"):
+        machine_info.get("cpu", {}).pop(name, None)
+    workbench = config.stash.get(WORKBENCH, None)
+    if workbench is not None:
+        machine_info["torch"] = machine.stable_facts(workbench.device.torch_device, workbench.settings.threads)
+        if PEERS in config.stash:
+            from perf_tests.cases.sharing import facts_of_ranks
+
+            launched = config.stash[PEERS].launched
+            machine_info["torch"]["ranks"] = facts_of_ranks(launched, workbench.device.torch_device)
+
+
+def source_digest(repository: Repository) -> str:
+    """A digest of the code that is measured, once it is loaded, and of the code that measures."""
+    ours = suite_files()
+    named = [repository.root / file for file in repository.files]
+    loaded = loaded_below(repository.root) if named else []
+    theirs = {*named, *loaded}.difference(path for _, path in ours)
+    return digest_of([*ours, *sorted((path.relative_to(repository.root), path) for path in theirs)])
+
+
+# Where a run shows its progress, and how long it will take.
+
+
+def terminal_line(config: pytest.Config) -> Line | None:
+    """The line that shows progress; None where the output is no terminal."""
+    is_terminal = sys.__stdout__ is not None and sys.__stdout__.isatty()
+    reporter, uncaptured = _output(config)
+    return None if reporter is None or not is_terminal or os.environ.get("CI") else Line(reporter, uncaptured)
+
+
+def log(config: pytest.Config) -> Log | None:
+    reporter, uncaptured = _output(config)
+    return None if reporter is None else Log(reporter, uncaptured)
+
+
+def _output(config: pytest.Config) -> tuple[pytest.TerminalReporter | None, Callable[[], AbstractContextManager[None]]]:
+    """Pytest's, and what switches its capture off."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+    uncaptured = nullcontext if capture is None else capture.global_and_fixture_disabled
+    return config.pluginmanager.getplugin("terminalreporter"), uncaptured
+
+
+def how_long(config: pytest.Config) -> list[str]:
+    """Before the first case of a run that measures, how long it will take here."""
+    workbench = config.stash.get(WORKBENCH, None)
+    if workbench is None or workbench.session is None or not workbench.session.progress.predicted_seconds:
+        return []
+    return [announcement(workbench.session.progress.predicted_seconds, workbench.device)]
+
 
 RETRIED = ("error", "process_died", "timed_out")
 """Outcomes of cases that --retry measures again."""

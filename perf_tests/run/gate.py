@@ -7,26 +7,19 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from perf_tests.bench.against import Against
-from perf_tests.bench.stash import AGAINST, CASE, GATE_RULES, REPOSITORY, SAVING, SETTINGS, WORKBENCH
-from perf_tests.gate.accepted import offer_beside, offer_entries
-from perf_tests.gate.conclusion import RunVerdict
-from perf_tests.gate.rules import Rules
-from perf_tests.gate.verdicts import CaseResult, Verdict
-from perf_tests.own.repository import Repository
-from perf_tests.paired.alone import BesideAnotherError
-from perf_tests.paired.measuring import UnmeasurableError
-from perf_tests.paired.other_python import OtherPython, OtherPythonError, other_python
-from perf_tests.paired.run import GatePlan, GateRun, run_gate
-from perf_tests.paired.trees import Commit, TreeError, find_commit
-from perf_tests.paired.watch import Watch
+from perf_tests.bench.outcomes import Against
+from perf_tests.bench.workbench import AGAINST, CASE, GATE_RULES, REPOSITORY, SAVING, SETTINGS, WORKBENCH
+from perf_tests.gate.samples import Rules
+from perf_tests.gate.verdicts import CaseResult, RunVerdict, Verdict, offer_beside, offer_entries
+from perf_tests.interleaved.measuring import OtherPython, OtherPythonError, UnmeasurableError, Watch, other_python
+from perf_tests.interleaved.run import BesideAnotherError, GatePlan, GateRun, run_gate
+from perf_tests.interleaved.sides import Commit, TreeError, find_commit
+from perf_tests.records.columns import case_name
 from perf_tests.records.store import write_whole
-from perf_tests.run.baseline import accepted_slowdowns
-from perf_tests.run.facts import machine_info_of
-from perf_tests.run.terminal import terminal_line
-from perf_tests.run.time_limit import TIME_LIMIT
-from perf_tests.views.screens.gate import finding_sentences, limits_to_accept, markdown, report_lines
-from perf_tests.views.screens.lines import case_name
+from perf_tests.report.gate_screens import finding_sentences, limits_to_accept, markdown, report_lines
+from perf_tests.run.before import accepted_slowdowns, machine_info_of, terminal_line
+from perf_tests.run.ends import TIME_LIMIT
+from perf_tests.user_code.named import Repository
 
 VERDICT = "gate verdict"
 """The user property of a report that holds the verdict."""

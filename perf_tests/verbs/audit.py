@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from perf_tests.audit.files.audited import WINDOW, Audit, audits_of
-from perf_tests.audit.files.tally import Tally
-from perf_tests.limits.datasheets import gpu_named
-from perf_tests.verbs.exit_codes import FINDINGS, FINE, RefusalError
+from perf_tests.audit.tables import WINDOW, Audit, Tally, audits_of
+from perf_tests.hardware.datasheets import gpu_named
+from perf_tests.phases import FINDINGS, FINE, RefusalError
 from perf_tests.verbs.reading import announced
 
 SHOWN_GROUPS = 40

@@ -7,13 +7,20 @@ import shlex
 import sys
 from pathlib import Path
 
-from perf_tests.bisection.clone import SearchError
-from perf_tests.bisection.lines import found_json, found_lines, progress_line
-from perf_tests.bisection.search import Asked, Found, RevisionsError, search
-from perf_tests.bisection.task import Judged
-from perf_tests.paired.alone import BesideAnotherError
-from perf_tests.paired.trees import TreeError
-from perf_tests.verbs.exit_codes import (
+from perf_tests.bisect import (
+    Asked,
+    Found,
+    Judged,
+    RevisionsError,
+    SearchError,
+    found_json,
+    found_lines,
+    progress_line,
+    search,
+)
+from perf_tests.interleaved.run import BesideAnotherError
+from perf_tests.interleaved.sides import TreeError
+from perf_tests.phases import (  # fmt: skip
     FINDINGS,
     FINE,
     UNREADABLE,
@@ -21,7 +28,7 @@ from perf_tests.verbs.exit_codes import (
     InterruptedByUserError,
     RefusalError,
     UsageError,
-)  # fmt: skip
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 

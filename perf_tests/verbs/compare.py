@@ -5,12 +5,11 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from perf_tests.records.compare import compare
+from perf_tests.phases import FINDINGS, FINE, RefusalError
 from perf_tests.records.record import is_shard, machine_differences, run_of
-from perf_tests.records.store import read_record
-from perf_tests.verbs.exit_codes import FINDINGS, FINE, RefusalError
+from perf_tests.records.store import compare, read_record
+from perf_tests.report.screens import comparison_lines, painted, width
 from perf_tests.verbs.reading import announced
-from perf_tests.views.screens.comparison import comparison_lines, painted, width
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

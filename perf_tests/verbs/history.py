@@ -6,17 +6,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from perf_tests.history.commits import read_log
-from perf_tests.history.launches import machines_of
+from perf_tests.history.commits import machines_of, read_log
 from perf_tests.history.series import Era, new_slowdowns, newest_first
-from perf_tests.records.chosen import chosen_paths
-from perf_tests.records.store import each_readable
-from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, RefusalError, UsageError
+from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError, UsageError
+from perf_tests.records.columns import case_name
+from perf_tests.records.store import chosen_paths, each_readable
+from perf_tests.report.screens import history_lines, series_json, verdict_line
+from perf_tests.report.tables import EXPORTS
 from perf_tests.verbs.reading import announced, tell_left_out
 from perf_tests.verbs.writing import write_named
-from perf_tests.views.screens.history import history_lines, series_json, verdict_line
-from perf_tests.views.screens.lines import case_name
-from perf_tests.views.tables.history_exports import EXPORTS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

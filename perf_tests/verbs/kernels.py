@@ -6,17 +6,14 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from perf_tests.audit.kernel_consistency import inconsistencies
-from perf_tests.records.record import Json
-from perf_tests.records.shapes import misshapen
+from perf_tests.audit.physics import inconsistencies
+from perf_tests.phases import FINDINGS, FINE, RefusalError, UsageError
+from perf_tests.records.columns import case_name
+from perf_tests.records.record import Json, misshapen, unpacked
 from perf_tests.records.store import read_record
-from perf_tests.records.unpacked import unpacked
-from perf_tests.traces.chrome_trace import read_chrome_trace
-from perf_tests.traces.kernel_table import KERNEL_VALUES, kernel_values
-from perf_tests.traces.nsys_sqlite import RangeError, read_sqlite, versions_of
-from perf_tests.verbs.exit_codes import FINDINGS, FINE, RefusalError, UsageError
-from perf_tests.views.screens.kernels import detail_lines
-from perf_tests.views.screens.lines import case_name
+from perf_tests.report.screens import detail_lines
+from perf_tests.traces.kernels import KERNEL_VALUES, kernel_values
+from perf_tests.traces.trace import RangeError, read_chrome_trace, read_sqlite, versions_of
 
 MOST_BYTES = 1 << 28
 """Of a trace, unpacked; read, it takes ten times as much memory."""

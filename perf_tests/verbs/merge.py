@@ -4,11 +4,9 @@ import argparse
 import json
 from pathlib import Path
 
-from perf_tests.records.chosen import chosen_paths
-from perf_tests.records.merge import merged
+from perf_tests.phases import FINE, RefusalError, UsageError
 from perf_tests.records.record import Json
-from perf_tests.records.store import encoded, read_record, save_record
-from perf_tests.verbs.exit_codes import FINE, RefusalError, UsageError
+from perf_tests.records.store import chosen_paths, encoded, merged, read_record, save_record
 from perf_tests.verbs.writing import write_named
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
-from perf_tests.verbs.exit_codes import FINE, USAGE
+from perf_tests.phases import FINE, USAGE
 
 
 class OutputError(Exception):

@@ -6,8 +6,8 @@ import json
 import sys
 from pathlib import Path
 
+from perf_tests.phases import FINDINGS, FINE, UsageError
 from perf_tests.records.record import Json
-from perf_tests.verbs.exit_codes import FINDINGS, FINE, UsageError
 
 OF_A_STEP: dict[str, str | list[str] | None] = {
     "model_arg": [], "vocab_size": None, "context": "512", "optimizer": "default", "zero_grad": "before-forward",
@@ -65,7 +65,10 @@ def _predict(arguments: argparse.Namespace) -> int:
         )
     _complete(arguments, alone)
     # Only this verb counts a model's operations, which needs torch; the others start without it.
-    from perf_tests.prediction import lines, order_lines, orders, request, step
+    from perf_tests.predict import request, step
+    from perf_tests.predict import request as lines
+    from perf_tests.predict import request as order_lines
+    from perf_tests.predict import step as orders
 
     sys.path.append(str(Path.cwd()))  # where a module named by --model is looked for, as pytest does
     request.check_eager(arguments)
@@ -79,7 +82,8 @@ def _predict(arguments: argparse.Namespace) -> int:
     if (sharing := request.requested_sharing(arguments)) is not None:
         if len(cases) * len(checkpoints) > 1 or case.own is not None or case.own_optimizer is not None:
             raise ValueError("--parallel takes one context, one checkpoint, and a model and optimizer of the suite's.")
-        from perf_tests.prediction import rank_lines, ranks
+        from perf_tests.predict import request as rank_lines
+        from perf_tests.predict import step as ranks
 
         shared = ranks.predict_ranks(case, machine, sharing, request.requested_interconnect(arguments))
         text, data = rank_lines.rank_lines(shared), rank_lines.rank_json(shared)

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from perf_tests.views.screens.lines import printable
+from perf_tests.records.columns import printable
 
 LARGE_BYTES = 50_000_000
 """Of a record, about a million rounds."""

@@ -4,16 +4,14 @@ import argparse
 import json
 from pathlib import Path
 
-from perf_tests.history.commits import read_log
-from perf_tests.history.launches import machines_of
+from perf_tests.history.commits import machines_of, read_log
 from perf_tests.history.series import newest_first
-from perf_tests.records.chosen import chosen_paths
-from perf_tests.records.store import each_readable
-from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, RefusalError
+from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError
+from perf_tests.records.store import chosen_paths, each_readable
+from perf_tests.report.page_parts.page import page_of
+from perf_tests.report.page_parts.run import in_full, numbered, run_of
 from perf_tests.verbs.reading import announced, tell_left_out
 from perf_tests.verbs.writing import write_named
-from perf_tests.views.report.page import page_of
-from perf_tests.views.report.run import in_full, numbered, run_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,8 +5,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from perf_tests.own.repository import SUITE
-from perf_tests.verbs.exit_codes import UsageError
+from perf_tests.phases import UsageError
+from perf_tests.user_code.named import SUITE
 
 CONFIGURATION = SUITE / "pyproject.toml"
 

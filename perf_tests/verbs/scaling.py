@@ -6,12 +6,10 @@ from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 
+from perf_tests.phases import FINE, RefusalError
 from perf_tests.records.record import machine_differences
-from perf_tests.records.scaling import scalings
-from perf_tests.records.store import read_record
-from perf_tests.verbs.exit_codes import FINE, RefusalError
-from perf_tests.views.screens.collectives import collective_lines
-from perf_tests.views.screens.ranks import message_lines, rank_lines
+from perf_tests.records.store import read_record, scalings
+from perf_tests.report.screens import collective_lines, message_lines, rank_lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

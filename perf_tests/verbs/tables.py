@@ -6,18 +6,22 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from perf_tests.records.chosen import chosen_paths, newest
-from perf_tests.records.record import Json
-from perf_tests.records.store import StoredRecord, each_readable, write_whole
-from perf_tests.records.words import without_path
-from perf_tests.verbs.exit_codes import FINDINGS, FINE, UNREADABLE, RefusalError, UsageError
+from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError, UsageError
+from perf_tests.records.columns import (
+    NAME,
+    CaseChoice,
+    ChoiceError,
+    add_choice,
+    as_table,
+    choice_of,
+    latex,
+    markdown,
+    typst,
+)
+from perf_tests.records.record import Json, without_path
+from perf_tests.records.store import StoredRecord, chosen_paths, each_readable, newest, write_whole
+from perf_tests.report.tables import FLAT_COLUMNS, as_csv, as_jsonl, as_parquet, flat_figures, tables_of, with_null
 from perf_tests.verbs.reading import announced, tell_left_out
-from perf_tests.views.tables.case_choice import CaseChoice, ChoiceError, add_choice, choice_of
-from perf_tests.views.tables.cases import NAME, as_table
-from perf_tests.views.tables.flat_figures import COLUMNS, as_csv, as_jsonl, flat_figures, with_null
-from perf_tests.views.tables.parquet import as_parquet
-from perf_tests.views.tables.record import tables_of
-from perf_tests.views.tables.table import latex, markdown, typst
 
 FORMATS = {"markdown": ("md", markdown), "latex": ("tex", latex), "typst": ("typ", typst)}
 FLAT_FORMATS, PARQUET = ("csv", "jsonl"), "parquet"
@@ -35,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN", help="path, folder, or start of a record's name")
     parser.add_argument("--format", choices=[*FORMATS, *FLAT_FORMATS, PARQUET], default="markdown")
     parser.add_argument(
-        "--only", choices=NAMES, help="only this table; csv and jsonl have cases, " + ", ".join(COLUMNS)
+        "--only", choices=NAMES, help="only this table; csv and jsonl have cases, " + ", ".join(FLAT_COLUMNS)
     )
     parser.add_argument("-o", "--output", metavar="FOLDER", help="one file for each table instead of printing")
     parser.add_argument("--storage", type=Path, default=Path(".benchmarks"), help="where records are (.benchmarks)")
@@ -134,7 +138,7 @@ def _flat_texts(records: Sequence[StoredRecord], chosen_format: str, only: str) 
     rows = [row for record in records for row in flat_figures(record.data, record.name).get(only, [])]
     if not rows:
         return {}
-    text = as_csv(rows, COLUMNS[only]) if chosen_format == "csv" else as_jsonl(rows)
+    text = as_csv(rows, FLAT_COLUMNS[only]) if chosen_format == "csv" else as_jsonl(rows)
     return {f"{only}.{chosen_format}": text.encode()}
 
 

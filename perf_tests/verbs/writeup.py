@@ -4,13 +4,13 @@ import argparse
 import json
 from pathlib import Path
 
-from perf_tests.records.words import without_path
-from perf_tests.verbs.exit_codes import FINDINGS, FINE, RefusalError, UsageError
+from perf_tests.phases import FINDINGS, FINE, RefusalError, UsageError
+from perf_tests.records.record import without_path
+from perf_tests.report.cs336_parts.page import as_data, markdown_page
+from perf_tests.report.cs336_parts.played import Played
+from perf_tests.report.cs336_parts.sources import ROOT, Sources
 from perf_tests.verbs.reading import tell_left_out
 from perf_tests.verbs.writing import check_folder, write_named
-from perf_tests.views.writeup.page import as_data, markdown_page
-from perf_tests.views.writeup.played import Played
-from perf_tests.views.writeup.sources import ROOT, Sources
 
 SUFFIXES = (".md", ".html")
 
@@ -49,7 +49,7 @@ def _said(error: Exception) -> str:
 def _played() -> Played:
     """Steps played and exercises computed, which needs torch."""
     from numerics_tests import exercises
-    from perf_tests.published import writeup_peaks
+    from perf_tests.report.cs336_parts import writeup_peaks
 
     return Played(
         peaks=tuple(writeup_peaks.peaks_beside()),
@@ -65,6 +65,6 @@ def _text(sources: Sources, output: str | None, as_json: bool) -> str:
         return json.dumps(as_data(sources), indent=1) + "\n"
     if output is None or not output.endswith(".html"):
         return markdown_page(sources)
-    from perf_tests.views.writeup.html_page import html_page  # no other output takes the report's pieces
+    from perf_tests.report.cs336_parts.html_page import html_page  # no other output takes the report's pieces
 
     return html_page(sources)

@@ -3,9 +3,9 @@
 import os
 from pathlib import Path
 
+from perf_tests.phases import UsageError
+from perf_tests.records.record import without_path
 from perf_tests.records.store import write_whole
-from perf_tests.records.words import without_path
-from perf_tests.verbs.exit_codes import UsageError
 
 
 def write_named(named: str, content: bytes, option: str = "-o") -> None:

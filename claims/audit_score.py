@@ -1,0 +1,211 @@
+"""The audit against figures judged by hand: what it finds, and what it accuses or suspects wrongly.
+
+Judged are the cells of two tables of times that break physics (`judged_e2e_timing.csv`, `judged_attention_timing.csv`),
+single known mistakes of all tables (`known_cases.csv`), and suspicions that are right (`judged_suspicions.csv`). A cell
+is right by its labels if the device was waited for, the phase and the precision that ran are those it names, and it is
+not among the judged cells.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from claims.held_out_attention import breaks_physics
+from claims.verdict import conclude
+from perf_tests.audit.figures import ACCUSING, IMPOSSIBLE, SUSPICIOUS
+from perf_tests.audit.tables import Audit, audit_file
+from perf_tests.records.record import PUBLISHED, published_rows
+
+TABLES = ("e2e_timing", "attention_timing", "attention_timing_as_written", "memory", "kernels")
+
+AS_WRITTEN = ("attention_timing_as_written",)
+"""In units that are wrong throughout, so that no cell is right."""
+
+HELD_OUT = ("flash_attention", "compiled_attention")
+"""Tables judged by `held_out_attention`, without the audit's code; no rule was tuned on the second."""
+
+JUDGED = ("e2e_timing", "attention_timing")
+"""Tables whose cells that break physics were all judged by hand."""
+
+MOST_SUSPECTED_SHARE = 0.02
+"""Of right cells, that may be suspected wrongly."""
+
+NOT_OF_A_CELL = ("breaks_physics", "cause", "what_is_true", "why")
+"""Columns of a judgement; the others name its cell."""
+
+CAUSE_WORDS = {
+    "tf32": "TF32",
+    "not_synchronised": "without waiting for the device",
+    "batch": "batch",
+    "no_gradient": "kept no gradient",
+    "rounded": "unit",
+}
+"""What the likely cause of a finding says when it names the judged one."""
+
+Cell = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Score:
+    """Lines of a table, by what was judged and what was found."""
+
+    breaking: set[str]
+    found: set[str]
+    cause_named: set[str]
+    right: set[str]
+    accused: set[str]
+    suspected: set[str]
+    """Right cells under a suspicion that was not judged right."""
+
+    @property
+    def missed(self) -> set[str]:
+        return self.breaking - self.found
+
+    @property
+    def is_good(self) -> bool:
+        return not self.missed and not self.accused and len(self.suspected) <= MOST_SUSPECTED_SHARE * len(self.right)
+
+    def lines(self) -> list[str]:
+        share = len(self.suspected) / len(self.right) if self.right else 0.0
+        return [
+            f"  cells that break physics: {len(self.found)} of {len(self.breaking)} found",
+            f"  correct cells: {len(self.accused)} of {len(self.right)} called impossible or inconsistent",
+            f"  correct cells: {len(self.suspected)} of {len(self.right)} ({share:.1%}) wrongly called suspicious",
+        ]
+
+
+def cells(name: str) -> list[Cell]:
+    return published_rows(table_path(name).name)
+
+
+def table_path(name: str) -> Path:
+    """Of `memory`, its file: a large table is packed."""
+    (path,) = PUBLISHED.glob(f"{name}.csv*")
+    return path
+
+
+def key_of(cell: Cell, columns: Iterable[str]) -> tuple[str, ...]:
+    return tuple(cell[column] for column in columns if column not in NOT_OF_A_CELL)
+
+
+def score(name: str, audit: Audit, table: Sequence[Cell], judged: Sequence[Cell]) -> Score:
+    columns = tuple(judged[0])
+    judgement = {key_of(cell, columns): cell for cell in judged}
+    unknown = judgement.keys() - {key_of(cell, columns) for cell in table}
+    if unknown:
+        raise ValueError(f"{len(unknown)} judged cells are not in the table, the first is {min(unknown)}.")
+    place = {f"line {number}": cell for number, cell in enumerate(table, start=2)}
+    said = {line: judgement[key] for line, cell in place.items() if (key := key_of(cell, columns)) in judgement}
+    breaking = {line for line, cell in said.items() if cell["breaks_physics"] == "yes"}
+    right = {line for line, cell in place.items() if is_right(cell) and line not in said}
+    causes = _causes(audit)
+    named = {line for line in breaking & causes.keys() if CAUSE_WORDS[said[line]["cause"]] in causes[line]}
+    accused = right & _under(audit, ACCUSING)
+    return Score(breaking, breaking & causes.keys(), named, right, accused, _suspected(name, audit, place, right))
+
+
+def held_out_score(name: str, audit: Audit, table: Sequence[Cell]) -> Score:
+    """Of a table of attention without judgements by hand: every cell with a time either breaks physics or is right."""
+    place = {f"line {number}": cell for number, cell in enumerate(table, start=2) if cell["mean_ms"]}
+    breaking = {line for line, cell in place.items() if breaks_physics(cell)}
+    right, causes = place.keys() - breaking, _causes(audit)
+    named = {line for line in breaking & causes.keys() if CAUSE_WORDS["tf32"] in causes[line]}
+    accused, suspected = right & _under(audit, ACCUSING), _suspected(name, audit, place, right)
+    return Score(breaking, breaking & causes.keys(), named, right, accused, suspected)
+
+
+def whole_score(name: str, audit: Audit, table: Sequence[Cell]) -> Score:
+    """Of a table without cells that break physics: every cell with a figure is right, except the known mistakes."""
+    known = {case["line"] for case in cells("known_cases") if case["file"] == f"{name}.csv"}
+    place = {f"line {number}": cell for number, cell in enumerate(table, start=2) if str(number) not in known}
+    accused = place.keys() & _under(audit, ACCUSING)
+    return Score(set(), set(), set(), set(place), accused, _suspected(name, audit, place, place.keys()))
+
+
+def _causes(audit: Audit) -> dict[str, str]:
+    """Of the impossible figures: all that is said of each."""
+    causes: dict[str, str] = {}
+    for finding in audit.findings_of(IMPOSSIBLE):
+        for place in finding.places:
+            causes[place] = f"{causes.get(place, '')} {finding.likely_cause}"
+    return causes
+
+
+def _under(audit: Audit, verdicts: Iterable[str]) -> set[str]:
+    return {place for verdict in verdicts for finding in audit.findings_of(verdict) for place in finding.places}
+
+
+def _suspected(name: str, audit: Audit, place: dict[str, Cell], right: Iterable[str]) -> set[str]:
+    """Without those whose suspicion was judged right."""
+    deserved = {(cell["source"], cell["rule"]) for cell in cells("judged_suspicions") if cell["file"] == f"{name}.csv"}
+    suspected = {
+        line
+        for finding in audit.findings_of(SUSPICIOUS)
+        for line in finding.places
+        if line in place and (place[line]["source"], finding.rule) not in deserved
+    }
+    return suspected.intersection(right)
+
+
+def is_right(cell: Cell) -> bool:
+    is_what_ran = cell["precision"] == cell["precision_that_ran"] and "(" not in cell["phase"]
+    return bool(cell["mean_ms"]) and cell.get("sync", "yes") == "yes" and is_what_ran
+
+
+def known_cases_found(audits: dict[str, Audit]) -> list[tuple[Cell, bool]]:
+    """Each known mistake, and whether the audit says it of that line in these words."""
+    said = {
+        (name, place, finding.verdict, finding.rule)
+        for name, audit in audits.items()
+        for finding in audit.findings
+        for place in finding.places
+    }
+    return [
+        (case, (case["file"], f"line {case['line']}", case["verdict"], case["rule"]) in said)
+        for case in cells("known_cases")
+    ]
+
+
+def print_held_out(name: str, audit: Audit, table: Sequence[Cell]) -> Score:
+    result = held_out_score(name, audit, table)
+    print(f"{name}.csv, {len(result.breaking) + len(result.right)} cells with a time, judged without the audit's code:")
+    print(*result.lines(), sep="\n")
+    missed = Counter(
+        f"{cell['attention']} {cell['precision']} {cell['phase']} on {cell['gpu']}"
+        for cell in (table[int(line.removeprefix("line ")) - 2] for line in result.missed)
+    )
+    for what, count in missed.most_common():
+        print(f"    missed {count}: {what}")
+    return result
+
+
+def main() -> int:
+    audits = {f"{name}.csv": audit_file(table_path(name)) for name in TABLES}
+    scores = []
+    for name in TABLES:
+        audit, table = audits[f"{name}.csv"], cells(name)
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in audit.counts().items())
+        print(f"{name}.csv: {len(audit.places)} figures: {counts}")
+        if name in JUDGED:
+            scores.append(score(name, audit, table, cells(f"judged_{name}")))
+            print(f"  of those found: the judged cause is named for {len(scores[-1].cause_named)}")
+        elif name not in AS_WRITTEN:
+            scores.append(whole_score(name, audit, table))
+        else:
+            continue
+        print(*scores[-1].lines(), sep="\n")
+    known = known_cases_found(audits)
+    for case, is_found in known:
+        print(f"{'found ' if is_found else 'MISSED'} {case['file']} line {case['line']}: {case['rule']}: {case['why']}")
+    scores += [print_held_out(name, audit_file(table_path(name)), cells(name)) for name in HELD_OUT]
+    claim = (
+        "every cell that breaks physics and every known case is found, no correct cell is accused, and at most "
+        f"{MOST_SUSPECTED_SHARE:.0%} of a table's correct cells are wrongly called suspicious"
+    )
+    return conclude(claim, all(one.is_good for one in scores) and all(is_found for _, is_found in known))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""A recording on a GPU machine in slices: `python -m claims.expedition SLICE`, and `page` in the end.
+
+A slice runs its steps in turn until its minutes are over, and packs all results so far into one folder, from which the
+next slice resumes, on this machine or on a fresh one (docs/gpu.md). A step that has its result is not run again. On a
+CPU every step runs on the smallest shapes, which tests this program alone.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+import torch
+
+from claims.expedition.files import FolderLimits, StateTooLargeError, load_state, save_state
+from claims.expedition.page import page
+from claims.expedition.slices import SLICES, Step
+from perf_tests.records.record import Json
+from perf_tests.records.store import write_whole
+from tests.support.launches import ROOT
+
+LEAST_SECONDS = 30.0
+"""With less left of the slice no step begins."""
+
+GRACE_SECONDS = 30.0
+"""A step that outlasts the slice by this is ended."""
+
+PAGE = "expedition.md"
+
+
+def main(words: list[str] | None = None) -> int:
+    """0 where every step of the slice has its result, 1 where some are left for another call, 3 for a damaged state."""
+    parser = argparse.ArgumentParser(prog="python -m claims.expedition", description=__doc__)
+    parser.add_argument("slice", choices=[*SLICES, "page"], help="what to run, or page to judge what was found")
+    parser.add_argument("--out", type=Path, default=Path("expedition"), help="the folder of results")
+    parser.add_argument("--state", type=Path, help="the folder of an earlier slice, if OUT holds none")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--minutes", type=float, default=9.0, help="of this slice")
+    parser.add_argument("--files", type=int, default=8, help="at most so many files in the folder")
+    parser.add_argument("--megabytes", type=float, default=16.0, help="at most this size of each, in 2**20 bytes")
+    asked = parser.parse_args(words)
+    limits = FolderLimits(asked.files, int(asked.megabytes * 2**20))
+    asked.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="expedition-") as folder:
+        state = Path(folder)
+        try:
+            load_state(state, asked.out, *([asked.state] if asked.state else []))
+            if asked.slice == "page":
+                write_whole(asked.out / PAGE, page(state).encode())
+                print(f"Wrote {asked.out / PAGE}.")
+                return 0
+            # No more of CUDA than this, or a context of this process would take memory from the steps.
+            device = ("cuda" if torch.cuda.is_available() else "cpu") if asked.device == "auto" else asked.device
+            return run_slice(asked.slice, state, asked.out, limits, device, asked.minutes * 60)
+        except (StateTooLargeError, ValueError, OSError) as error:
+            print(error)
+            return 3
+
+
+def run_slice(name: str, state: Path, out: Path, limits: FolderLimits, device: str, seconds: float) -> int:
+    """Run the steps that have no result yet, and save the state after each."""
+    end, packs = time.monotonic() + seconds, f"traces-{name}-{datetime.now():%Y%m%dT%H%M%S}"
+    for step in SLICES[name]:
+        if is_done(step, state):
+            print(f"{step.name}: has its result")
+            continue
+        left = end - time.monotonic()
+        if left < LEAST_SECONDS:
+            print(f"{step.name}: not begun with {left:.0f} s left; run slice {name} again")
+            return 1
+        print(f"{step.name}: {step.question}", flush=True)
+        try:
+            finding = {"slice": name, **run_step(step, state, device, left)}
+            finding_path(step, state).parent.mkdir(exist_ok=True)
+            finding_path(step, state).write_text(json.dumps(finding, indent=1))
+        finally:
+            save_state(state, out, packs, limits)
+        print(f"  exit code {finding['exit_code']} after {finding['seconds']:.0f} s: {finding['last_line']}")
+    return 0 if all(is_done(step, state) for step in SLICES[name]) else 1
+
+
+def is_done(step: Step, state: Path) -> bool:
+    if step.records:
+        return any((state / "storage" / step.name).glob("*/*.json"))
+    path = finding_path(step, state)
+    return path.exists() and json.loads(path.read_bytes())["exit_code"] in ((0, 1) if step.judges else (0,))
+
+
+def finding_path(step: Step, state: Path) -> Path:
+    return state / "findings" / f"{step.name}.json"
+
+
+def run_step(step: Step, state: Path, device: str, seconds: float) -> Json:
+    """How the step's process ended; what it printed is added to its log."""
+    filled = step.words.format(device=device, storage=state / "storage" / step.name, minutes=f"{seconds / 60:.3f}")
+    words = shlex.split(f"{filled} {step.on_cpu}" if device == "cpu" else filled)
+    log = state / "logs" / f"{step.name}.txt"
+    log.parent.mkdir(exist_ok=True)
+    start = time.monotonic()
+    with log.open("ab") as output:
+        earlier_bytes = output.tell()
+        command = [sys.executable, "-m", *words]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output, process_group=0)
+        try:
+            process.wait(seconds + GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            print(f"  ended {GRACE_SECONDS:.0f} s after the slice")
+        finally:
+            end_group(process)
+    printed = log.read_bytes()[earlier_bytes:].decode(errors="replace")
+    lines = [line for line in printed.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR")]  # pytest prints more after a usage error
+    return {
+        "device": device,
+        "exit_code": process.returncode,
+        "seconds": time.monotonic() - start,
+        "last_line": (errors or lines or [""])[-1].strip("= "),
+    }
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """End what runs of a process and those that it started: first by SIGTERM, so that a run keeps its journal."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            os.killpg(process.pid, number)
+            process.wait(GRACE_SECONDS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

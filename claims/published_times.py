@@ -1,0 +1,233 @@
+"""Published times of eager phases beside predictions of them, from `published/e2e_timing.csv`.
+
+What the suite knows of a published cell is its shape, phase, precision and GPU. The host is unknown, so that the time
+of a launch is calibrated on one cell for each source, GPU, phase and precision: the smallest. That cell validates
+nothing, and no other figure is fitted to any cell here.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from model.sizes import ModelConfig
+from perf_tests.cases.case import Case
+from perf_tests.cases.language_model import LanguageModelCase
+from perf_tests.hardware.datasheets import gpu_named
+from perf_tests.hardware.limits import Ceilings, PredictedTime, ceilings_of, predicted_time
+from perf_tests.predict.counters import Counters as CaseCounters
+from perf_tests.predict.counters import counters_of
+from perf_tests.predict.step import parts_of
+from perf_tests.records.record import published_rows
+
+E2E = "e2e_timing.csv"
+
+PHASES = {"forward": "forward", "backward": "backward", "fwd_bwd": "forward_backward"}
+"""Phases that hold nothing but the model's own work, by their name in the table."""
+
+PRECISIONS = {"fp32": "fp32", "tf32": "tf32", "bf16_amp": "bf16", "fp16_amp": "fp16-unscaled"}
+
+WARMUP_ROUNDS_AT_LEAST = 2
+"""Fewer leave the first call's allocations and library loading in a mean of ten."""
+
+LARGEST_SPREAD = 0.1
+"""Standard deviation over mean of a case that did not pause, page or share its card."""
+
+LOOPS = ("yyin-dev/", "sandrewxu/", "brandon-snider/")
+"""Sources whose AdamW is a loop over the parameters, by `published/memory_conditions.csv`, and that print its time."""
+
+CONDITIONS = "model_conditions.csv"
+"""Sources whose models launch other kernels than the reference, by their code."""
+
+JUDGED = "judged_e2e_timing.csv"
+_JUDGED_BY = ("source", "gpu", "size", "batch", "context", "precision", "compiled", "phase", "mean_ms")
+
+Row = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class PublishedTime:
+    """One cell of a published table."""
+
+    source: str
+    gpu: str
+    case: LanguageModelCase
+    seconds: float
+    rounding_seconds: float = 0.0
+    """At most so much lies between what was measured and what is printed."""
+
+    @property
+    def host(self) -> tuple[str, str, str, str]:
+        """Cells that agree in this were launched alike."""
+        return self.source, self.gpu, self.case.phase, self.case.precision
+
+    @property
+    def author(self) -> str:
+        """Whose measurement it is: tables of one repository share code and machine."""
+        return re.sub(r"^write-up \d+ \(?", "", self.source).partition("/")[0]
+
+    @property
+    def name(self) -> str:
+        return f"{self.case.phase} {self.case.size}-ctx{self.case.context_length}-{self.case.precision}"
+
+
+@dataclass(frozen=True)
+class Validated:
+    """A cell beside what was predicted of it."""
+
+    cell: PublishedTime
+    predicted: PredictedTime
+    launch_seconds: float
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less 1."""
+        return self.predicted.seconds / self.cell.seconds - 1
+
+
+def comparable_cells(rows: Iterable[Row], gpu: str | None = None) -> list[PublishedTime]:
+    """Eager, synchronised, warmed-up cells whose context and precision are known, on `gpu` or the GPU they state."""
+    return [
+        _cell(row, PHASES[row["phase"]], gpu or gpu_named(row["gpu"]).name)
+        for row in rows
+        if _is_measured_well(row) and row["phase"] in PHASES and (gpu is not None or _states_its_gpu(row))
+    ]
+
+
+def everything(rows: Sequence[Row]) -> tuple[list[PublishedTime], Counter[str]]:
+    """Comparable cells of every source, an inferred GPU or context included, and how many are left out for what."""
+    cells, left_out = [], Counter[str]()
+    wrong, rounding = _judged_wrong(), rounding_seconds(rows)
+    for row in rows:
+        if not (_is_measured_well(row, ("stated", "script default")) and row["phase"] in PHASES):
+            continue
+        if not _has_a_gpu(row):
+            left_out["no GPU of a datasheet is named"] += 1
+        elif tuple(row[name] for name in _JUDGED_BY) in wrong:
+            left_out["breaks physics, or has another batch"] += 1
+        elif row["std_ms"] and float(row["std_ms"]) > LARGEST_SPREAD * float(row["mean_ms"]):
+            left_out[f"its rounds spread by more than {LARGEST_SPREAD:.0%}"] += 1
+        else:
+            cell = _cell(row, PHASES[row["phase"]], gpu_named(row["gpu"]).name)
+            cells.append(replace(cell, rounding_seconds=rounding[row["source"]]))
+    return cells, left_out
+
+
+def rounding_seconds(rows: Iterable[Row]) -> dict[str, float]:
+    """By source, half of the finest digit among its times in ms: 78 beside 82.4 is 78.0."""
+    decimals: Counter[str] = Counter()
+    for row in rows:
+        decimals[row["source"]] = max(decimals[row["source"]], len(row["mean_ms"].partition(".")[2]))
+    return {source: 0.5e-3 * 10**-count for source, count in decimals.items()}
+
+
+def optimizer_loops(rows: Sequence[Row]) -> list[PublishedTime]:
+    """Updates by a loop over the parameters: printed, or a step less its passes, in sources known to run one."""
+    known = [row for row in rows if _is_measured_well(row) and row["source"].startswith(LOOPS) and _has_a_gpu(row)]
+    passes = {_configuration(row): row for row in known if row["phase"] == "fwd_bwd"}
+    cells = [_cell(row, "optimizer", gpu_named(row["gpu"]).name) for row in known if row["phase"] == "optimizer"]
+    for row in known:
+        of_passes = passes.get(_configuration(row)) if row["phase"] == "full_step" else None
+        if of_passes is not None:
+            less = f"{float(row['mean_ms']) - float(of_passes['mean_ms'])}"
+            cells.append(_cell({**row, "mean_ms": less}, "optimizer", gpu_named(row["gpu"]).name))
+    return cells
+
+
+def _configuration(row: Row) -> tuple[str, ...]:
+    shape = ("gpu", "d_model", "n_layers", "batch", "context", "precision_that_ran", "warmup")
+    return row["source"].partition("/")[0], *(row[name] for name in shape)
+
+
+def launches_otherwise(source: str) -> bool:
+    """Whether the code of this source is known to launch other kernels than the reference model."""
+    return source.startswith(_launching_otherwise())
+
+
+@cache
+def _launching_otherwise() -> tuple[str, ...]:
+    return tuple(row["source"] for row in published_rows(CONDITIONS))
+
+
+def _judged_wrong() -> set[tuple[str, ...]]:
+    return {tuple(row[name] for name in _JUDGED_BY) for row in published_rows(JUDGED)}
+
+
+def _is_measured_well(row: Row, contexts: tuple[str, ...] = ("stated",)) -> bool:
+    return (
+        (row["status"], row["compiled"], row["sync"]) == ("ok", "no", "yes")
+        and row["context_basis"] in contexts
+        and row["precision_that_ran"] in PRECISIONS
+        and int(row["warmup"] or 0) >= WARMUP_ROUNDS_AT_LEAST
+        and _names_a_shape(row)
+    )
+
+
+def _names_a_shape(row: Row) -> bool:
+    return all(row[name].isdecimal() for name in ("d_model", "d_ff", "n_layers", "n_heads", "vocab", "batch"))
+
+
+def _states_its_gpu(row: Row) -> bool:
+    return row["gpu_basis"].startswith("stated") and _has_a_gpu(row)
+
+
+def _has_a_gpu(row: Row) -> bool:
+    try:
+        gpu_named(row["gpu"])
+    except ValueError:  # a CPU, or a chip that is not named
+        return False
+    return True
+
+
+def _cell(row: Row, phase: str, gpu: str) -> PublishedTime:
+    config = ModelConfig(
+        d_model=int(row["d_model"]), d_ff=int(row["d_ff"]), num_layers=int(row["n_layers"]),
+        num_heads=int(row["n_heads"]), vocab_size=int(row["vocab"]), context_length=int(row["context"]),
+    )  # fmt: skip
+    case = LanguageModelCase(
+        phase=phase, size=row["size"], config=config, context_length=config.context_length,
+        batch_size=int(row["batch"]), precision=PRECISIONS[row["precision_that_ran"]], attention="naive",
+        execution="eager", checkpoint="none", optimizer="loop" if phase == "optimizer" else None, device="cuda",
+        model="ours",
+    )  # fmt: skip
+    return PublishedTime(row["source"], gpu, case, float(row["mean_ms"]) / 1e3)
+
+
+@cache
+def work_of(case: Case) -> CaseCounters:
+    """Counted once for all sources that measured the case."""
+    return counters_of(case)
+
+
+def calibrated(cells: Iterable[PublishedTime]) -> tuple[list[Validated], list[Validated]]:
+    """The cells that calibrate a launch, and all others predicted with it."""
+    by_host: dict[tuple[str, str, str, str], list[PublishedTime]] = defaultdict(list)
+    for cell in cells:
+        by_host[cell.host].append(cell)
+    calibrating, validated = [], []
+    for group in by_host.values():
+        smallest, *others = sorted(group, key=lambda cell: (cell.case.config.parameters, cell.case.tokens))
+        launch_seconds = smallest.seconds / launches_of(smallest.case)
+        calibrating.append(predicted_cell(smallest, launch_seconds))
+        validated += [predicted_cell(cell, launch_seconds) for cell in others]
+    return calibrating, validated
+
+
+def predicted_cell(cell: PublishedTime, launch_seconds: float | None) -> Validated:
+    """With launches that take `launch_seconds`, or those of a fast to a typical host."""
+    ceilings = ceilings_of(gpu_named(cell.gpu))
+    if launch_seconds is not None:
+        host = {"launch_seconds": launch_seconds, "backward_launch_seconds": launch_seconds, "host_spread": 1.0}
+        ceilings = replace(ceilings, **host)  # type: ignore[arg-type]
+    return Validated(cell, predicted(cell.case, ceilings), ceilings.launch_seconds)
+
+
+def predicted(case: Case, ceilings: Ceilings) -> PredictedTime:
+    return predicted_time(parts_of(case, work_of(case)), ceilings)
+
+
+def launches_of(case: Case) -> int:
+    launches = work_of(case).kernel_launches
+    assert launches is not None
+    return launches

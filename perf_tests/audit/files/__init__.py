@@ -1,1 +1,0 @@
-"""The audit of files as a whole: tables of others, kernel tables, peaks; no benchmark needs it."""

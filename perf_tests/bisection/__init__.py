@@ -1,1 +1,0 @@
-"""Which commit made a case slower: `git bisect run` in a clone, where the gate judges each commit."""

@@ -1,0 +1,222 @@
+"""The options of one run, read and checked once into a frozen `Settings`."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import pytest
+
+from model.precision import PRECISIONS
+from perf_tests.cases import sharing
+from perf_tests.cases.options import (
+    CONTEXTS,
+    GPU_MESSAGE_BYTES,
+    HEAD_DIMS,
+    MESSAGE_BYTES,
+    PASSES,
+    SEQUENCE_LENGTHS,
+    check_checkpoints,
+    shape_named,
+    typed_or,
+)
+from perf_tests.cases.sharing import Launched, launched
+from perf_tests.hardware.clock import why_no_ranges
+from perf_tests.hardware.limits import COLLECTIVES
+from perf_tests.hardware.machine import physical_cores
+from perf_tests.phases import LABELS
+from perf_tests.user_code.model import is_configuration, size_name
+
+GPU_SIZES = ("small", "medium", "large", "xl", "2.7B")
+
+
+def _given(option: str, on_cpu: Any, on_gpu: Any = None) -> Any:
+    """A field with the value typed for an option, else its default; a GPU's where that differs."""
+    return field(metadata={"option": (option, on_cpu, on_gpu)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """One run: which cases, and how each is measured."""
+
+    device: str
+    sizes: tuple[str, ...]
+    contexts: tuple[int, ...] = _given("--context", (128,), CONTEXTS)
+    precisions: tuple[str, ...]
+    attentions: tuple[str, ...]
+    executions: tuple[str, ...] = _given("--execution", ("eager",))
+    checkpoints: tuple[str, ...] = _given("--checkpoint", ("none",))
+    phases: tuple[str, ...] = _given("--phase", ("forward", "backward", "full_step"), LABELS)
+    head_dims: tuple[int, ...] = _given("--head-dim", (16, 64), HEAD_DIMS)
+    sequence_lengths: tuple[int, ...] = _given("--sequence-length", (256, 1024), SEQUENCE_LENGTHS)
+    attention_alone_precisions: tuple[str, ...]
+    attention_alone_implementations: tuple[str, ...] = _given("--attention", ("naive", "compiled", "sdpa"))
+    batch_sizes: tuple[int, ...] = _given("--batch-size", (4,))
+    vocab_size: int | None = _given("--vocab-size", None)
+    warmup_rounds: int = _given("--warmup-rounds", 5)
+    rounds: int = _given("--rounds", 10)
+    attention_alone_rounds: int = _given("--rounds", 10, 100)
+    threads: int
+    seed: int = _given("--seed", 2027)
+    optimizer: str = _given("--optimizer", "default")
+    memory_budget_bytes: int | None = _given("--memory-budget", None)
+    model: str | None
+    model_arguments: tuple[str, ...] = _given("--model-arg", ())
+    passes: tuple[str, ...]
+    memory_snapshot: bool
+    nvtx: bool
+    cold_cache: bool = False
+    zero_grad: str = field(default="before-forward", metadata={"option": ("--zero-grad", "before-forward", None)})
+    """Records without it cleared them there."""
+    shard: tuple[int, int] | None = None
+    """(K, N): share K of N of the grid, counted from 1."""
+    parallels: tuple[str | None, ...] = (None,)
+    """Labels of the ways in which ranks share a model; None is one device."""
+    collectives: tuple[str, ...] = ()
+    message_sizes: tuple[int, ...] = field(
+        default=MESSAGE_BYTES, metadata={"option": ("--message-size", MESSAGE_BYTES, GPU_MESSAGE_BYTES)}
+    )
+    """Of collectives alone, in bytes."""
+    worlds: tuple[int, ...] = (1,)
+    """Numbers of ranks that share a case."""
+
+    @property
+    def device_type(self) -> str:
+        return self.device.partition(":")[0]
+
+
+def read_settings(config: pytest.Config) -> Settings:
+    """The options of this run, defaults filled in; raises pytest.UsageError naming the option at fault."""
+    device = typed_or(config, "--device", None)
+    if device.type == "cuda" and is_on_ranks(config):
+        from perf_tests.cases.sharing import own_gpu  # late: only ranks need it
+
+        device = own_gpu()
+
+    def given(name: str, on_cpu: Any, on_gpu: Any = None) -> Any:
+        return typed_or(config, name, on_gpu if device.type == "cuda" and on_gpu is not None else on_cpu)
+
+    native = tuple(name for name in ("fp32", "bf16") if PRECISIONS[name].why_unsupported(device) is None)
+    passes = _passes(config)
+    is_gate = any(config.getoption(name) is not None for name in ("--against", "--against-option"))
+    model = given("--model", None)
+    attentions = given("--attention", ("naive",))
+    alone = any(config.getoption(name) is not None for name in ("--head-dim", "--sequence-length"))
+    alone |= model is None and not is_on_ranks(config)
+    _refuse_with_own_model(config, model, alone)
+    sizes = _sizes(given, model, is_gate)
+    if model is None:
+        _check_checkpoints(given("--checkpoint", ()), sizes)
+    return Settings(
+        device=str(device),
+        sizes=sizes,
+        precisions=given("--precision", native),
+        attention_alone_precisions=given("--precision", ("fp32",), native),
+        # The attention inside a model of the user's own is not ours to choose.
+        attentions=attentions if model is None else ("own",),
+        model=model,
+        passes=passes,
+        memory_snapshot=config.getoption("--memory-snapshot"),
+        nvtx=_nvtx(config, passes),
+        cold_cache=bool(config.getoption("--cold-cache")),
+        shard=given("--shard", None),
+        parallels=_parallels(config, given),
+        collectives=_collectives(config, given),
+        worlds=_worlds(given),
+        threads=given("--threads", None) or cores_of_a_rank(is_on_ranks(config)),
+        **{
+            **{field.name: given(*field.metadata["option"]) for field in fields(Settings) if field.metadata},
+            **({} if alone else {"head_dims": (), "sequence_lengths": ()}),
+        },
+    )
+
+
+def _passes(config: pytest.Config) -> tuple[str, ...]:
+    """The extra passes; a snapshot of memory is taken in the one over memory."""
+    asked = {name for name, option in PASSES.items() if config.getoption(option)}
+    if config.getoption("--memory-snapshot"):
+        asked.add("memory")
+    return tuple(name for name in PASSES if name in asked)
+
+
+def _check_checkpoints(checkpoints: Sequence[str], sizes: Sequence[str]) -> None:
+    """Raises pytest.UsageError for more blocks in a checkpoint than the deepest chosen size has."""
+    try:
+        check_checkpoints(checkpoints, max(shape_named(size).num_layers for size in sizes))
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def _sizes(given: Callable[..., Any], model: str | None, is_gate: bool) -> tuple[str, ...]:
+    if model is not None and is_configuration(model):
+        return (size_name(model),)
+    # A gate measures each case dozens of times, and all of `small` would take it an hour on a CPU.
+    return tuple(given("--size", ("small-2layers",) if is_gate else ("small",), GPU_SIZES))
+
+
+ON_RANKS = ("--parallel", "--collective", "--message-size")
+"""Options that make a run one of several ranks."""
+OF_RANKS = (*ON_RANKS, "--world", "--scaling", "--bucket-mb", "--reshard")
+
+
+def is_on_ranks(config: pytest.Config) -> bool:
+    return any(config.getoption(name) is not None for name in ON_RANKS)
+
+
+def asks_for_ranks(config: pytest.Config) -> bool:
+    """Whether anything typed is for several ranks, or several were started."""
+    return (launched() or Launched()).world > 1 or any(config.getoption(name) is not None for name in OF_RANKS)
+
+
+def _worlds(given: Callable[..., Any]) -> tuple[int, ...]:
+    return given("--world", None) or ((launched() or Launched()).world,)
+
+
+def _parallels(config: pytest.Config, given: Callable[..., Any]) -> tuple[str | None, ...]:
+    """None at all, and so no model, where only collectives are asked for."""
+    default = () if is_on_ranks(config) else ("none",)
+    names = given("--parallel", default)
+    for option in sharing.OF_SOME_WAYS:
+        if config.getoption(option) is not None and (reason := sharing.why_without_effect(option, names)):
+            raise pytest.UsageError(reason)
+    scaling, reshard = given("--scaling", ("strong",)), given("--reshard", ("yes",))
+    return sharing.labels(names, _worlds(given), scaling, given("--bucket-mb", ()), reshard)
+
+
+def _collectives(config: pytest.Config, given: Callable[..., Any]) -> tuple[str, ...]:
+    default = () if config.getoption("--message-size") is None else COLLECTIVES
+    return tuple(given("--collective", default))
+
+
+def _refuse_with_own_model(config: pytest.Config, model: str | None, alone: bool) -> None:
+    """What chooses a part of the suite's model, or an argument without a model. Raises pytest.UsageError."""
+    if model is None:
+        if config.getoption("--model-arg"):
+            raise pytest.UsageError("--model-arg is for a factory of your own; name it with --model.")
+        return
+    ours = {"--checkpoint": "the model of --model chooses its own checkpoints"}
+    if not alone:
+        ours["--attention"] = "the model of --model brings its own attention"
+    if is_configuration(model):
+        ours["--size"] = "the configuration says the shape; change a value of it with --model-arg"
+        ours["--vocab-size"] = "the configuration says the vocabulary; change it with --model-arg vocab_size=N"
+    for option, reason in ours.items():
+        if config.getoption(option) is not None:
+            raise pytest.UsageError(f"{option} does not apply: {reason}.")
+
+
+def cores_of_a_rank(is_shared: bool) -> int:
+    """Physical cores of this process; the ranks of a machine divide them."""
+    ranks_here = (launched() or Launched()).local_world if is_shared else 1
+    return max(1, physical_cores() // ranks_here)
+
+
+def _nvtx(config: pytest.Config, passes: Collection[str]) -> bool:
+    if not config.getoption("--nvtx"):
+        return False
+    if passes:
+        others = " or ".join(PASSES[name] for name in passes)
+        raise pytest.UsageError(f"--nvtx is for a run under Nsight Systems and cannot be combined with {others}.")
+    reason = why_no_ranges()
+    if reason is not None:
+        raise pytest.UsageError(reason)
+    return True

@@ -1,0 +1,417 @@
+"""Peaks of known GPUs from their vendor's datasheets. In: a name as torch or a user writes it. Out: a `Gpu`.
+
+Every rate is dense: datasheets of Ampere and later print tensor rates with sparsity, which is twice as much. `fp32` is
+the rate of the FFMA units, the only ones that `fp32` with TF32 off may use."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+GIB = 2**30
+_RATES = ("fp32", "tf32", "bf16", "fp16")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """The peaks of one card; a path that it only emulates counts as missing."""
+
+    name: str
+    memory_bytes: int
+    """The datasheet's capacity, its GB being 2**30; a program sees 1 to 6 % less (driver, error correction)."""
+    bytes_per_second: float
+    rates: Mapping[str, float]
+    """FLOP/s by precision, without paths that the card lacks; bf16 and fp16 of tensor cores that accumulate in fp32.
+
+    The P100 has none and multiplies halves at twice its fp32 rate.
+    """
+    l2_cache_bytes: int | None
+    """None where no public source has it."""
+    clock_margin: float
+    """By how much a card may exceed its rates: data-centre parts are rated at their highest clock, GeForce below it."""
+    source: str
+    aliases: tuple[str, ...]
+    """Words that, found together in a name, mean this card."""
+
+    @property
+    def compute_major(self) -> int | None:
+        """Major compute capability of cards whose libraries have rules of their own; None for the others."""
+        return _COMPUTE_MAJORS.get(self.source)
+
+    def flops_per_second(self, precision: str) -> float | None:
+        """Peak of matrix products in `precision` (`fp16-unscaled` is `fp16`); None where the card has no such path.
+
+        Raises ValueError for an unknown precision.
+        """
+        known = precision.removesuffix("-unscaled")
+        if known not in _RATES:
+            raise ValueError(f"There is no peak for precision {precision!r}; known: {', '.join(_RATES)}.")
+        return self.rates.get(known)
+
+
+PASCAL = "NVIDIA Tesla P100 datasheet, PB-08284-001, and NVIDIA Tesla P100 whitepaper, WP-08019-001"
+VOLTA = "NVIDIA V100 datasheet, January 2020, and NVIDIA Tesla V100 GPU Architecture whitepaper, WP-08608-001"
+TU102 = "NVIDIA Turing GPU Architecture whitepaper, WP-09183-001: the Founders Edition"
+TURING = "NVIDIA T4 datasheet and NVIDIA Turing GPU Architecture whitepaper, WP-09183-001"
+AMPERE = "NVIDIA A100 datasheet and NVIDIA A100 Tensor Core GPU Architecture whitepaper, table 2"
+A800 = "NVIDIA A800 datasheet: an A100 with a slower NVLink"
+A30 = "NVIDIA A30 datasheet (tensor rates printed with sparsity)"
+A10 = "NVIDIA A10 datasheet"
+A40 = "NVIDIA A40 datasheet (tensor rates printed with sparsity)"
+RTX_A6000 = "NVIDIA RTX A6000 datasheet, and NVIDIA Ampere GA102 GPU Architecture whitepaper"
+L4 = "NVIDIA L4 datasheet (tensor rates printed with sparsity)"
+L40 = "NVIDIA L40 datasheet"
+L40S = "NVIDIA L40S datasheet"
+RTX_6000 = "NVIDIA RTX 6000 Ada Generation datasheet, and NVIDIA Ada GPU Architecture whitepaper"
+HOPPER = "NVIDIA H100 datasheet and NVIDIA H100 Tensor Core GPU Architecture whitepaper, table 2"
+H200 = "NVIDIA H200 datasheet (tensor rates printed with sparsity)"
+GH200 = "NVIDIA GH200 Grace Hopper Superchip datasheet"
+H800 = "Lenovo Press LP1732, ThinkSystem NVIDIA H800: an H100 with a slower NVLink"
+H20 = "NVIDIA H20 specification as printed by server vendors; NVIDIA publishes no page of its own"
+BLACKWELL = "NVIDIA Blackwell Architecture Technical Brief: HGX B200 at 1000 W, GB200 at 1200 W"
+GA102 = "NVIDIA Ampere GA102 GPU Architecture whitepaper, appendix A"
+ADA = "NVIDIA Ada GPU Architecture whitepaper, appendix A"
+ADA_LAPTOP = "nvidia.com, GeForce RTX 40 Series laptops, compared: CUDA cores x 2 x highest boost clock"
+GB202 = "NVIDIA RTX Blackwell GPU Architecture whitepaper, appendix A"
+GB202_PRO = "NVIDIA RTX PRO Blackwell GPU Architecture whitepaper and RTX PRO 6000 datasheet"
+
+_DATA_CENTRE, _GEFORCE = 1.0, 1.1
+
+_COMPUTE_MAJORS = {
+    PASCAL: 6, VOLTA: 7, TURING: 7, TU102: 7,
+    HOPPER: 9, H200: 9, GH200: 9, H800: 9, H20: 9, BLACKWELL: 10, GB202: 12, GB202_PRO: 12,
+}  # fmt: skip
+
+
+def _gpu(
+    name: str,
+    memory: float,
+    bandwidth: float,
+    rates: Sequence[float | None],
+    l2: float | None,
+    margin: float,
+    source: str,
+    aliases: str,
+) -> Gpu:
+    """In the units of the table below."""
+    known = {precision: rate * 1e12 for precision, rate in zip(_RATES, rates, strict=True) if rate is not None}
+    l2_bytes = None if l2 is None else int(l2 * 2**20)
+    return Gpu(name, int(memory * GIB), bandwidth * 1e9, known, l2_bytes, margin, source, tuple(aliases.split("|")))
+
+
+_CARDS = (
+    # name, memory GB, GB/s, TFLOP/s in (fp32, tf32, bf16, fp16), L2 MB, clock margin, source, aliases
+    _gpu("P100-PCIe-12GB", 12, 549, (9.3, None, None, 18.7), 3, _DATA_CENTRE, PASCAL, "p100 pcie 12gb"),
+    _gpu("P100-PCIe-16GB", 16, 732, (9.3, None, None, 18.7), 4, _DATA_CENTRE, PASCAL, "p100 pcie"),
+    _gpu("P100-SXM2-16GB", 16, 732, (10.6, None, None, 21.2), 4, _DATA_CENTRE, PASCAL, "p100|p100 sxm2"),
+    _gpu("V100-PCIe-16GB", 16, 900, (14.0, None, None, 112), 6, _DATA_CENTRE, VOLTA, "v100 pcie|v100 pcie 16gb"),
+    _gpu("V100-PCIe-32GB", 32, 900, (14.0, None, None, 112), 6, _DATA_CENTRE, VOLTA, "v100 pcie 32gb"),
+    _gpu("V100S-PCIe-32GB", 32, 1134, (16.4, None, None, 130), 6, _DATA_CENTRE, VOLTA, "v100s"),
+    _gpu("V100-SXM2-16GB", 16, 900, (15.7, None, None, 125), 6, _DATA_CENTRE, VOLTA, "v100|v100 sxm2|v100 sxm2 16gb"),
+    _gpu("V100-SXM2-32GB", 32, 900, (15.7, None, None, 125), 6, _DATA_CENTRE, VOLTA, "v100 32gb|v100 sxm2 32gb"),
+    _gpu("T4", 16, 320, (8.1, None, None, 65), 4, _DATA_CENTRE, TURING, "t4"),
+    _gpu("A100-40GB", 40, 1555, (19.5, 156, 312, 312), 40, _DATA_CENTRE, AMPERE, "a100|a100 40gb|a100 40"),
+    _gpu("A100-PCIe-80GB", 80, 1935, (19.5, 156, 312, 312), 40, _DATA_CENTRE, AMPERE, "a100|a100 80gb pcie"),
+    _gpu("A100-SXM-80GB", 80, 2039, (19.5, 156, 312, 312), 40, _DATA_CENTRE, AMPERE, "a100|a100 80gb|a100 80"),
+    _gpu("A800-PCIe-40GB", 40, 1555, (19.5, 156, 312, 312), 40, _DATA_CENTRE, A800, "a800 40gb|a800 pcie 40gb"),
+    _gpu("A800-PCIe-80GB", 80, 1935, (19.5, 156, 312, 312), 40, _DATA_CENTRE, A800, "a800 pcie|a800 80gb pcie"),
+    _gpu("A800-SXM-80GB", 80, 2039, (19.5, 156, 312, 312), 40, _DATA_CENTRE, A800, "a800|a800 80gb"),
+    _gpu("A30", 24, 933, (10.3, 82, 165, 165), 24, _DATA_CENTRE, A30, "a30"),
+    _gpu("A10", 24, 600, (31.2, 62.5, 125, 125), 6, _DATA_CENTRE, A10, "a10"),
+    _gpu("A40", 48, 696, (37.4, 74.8, 149.7, 149.7), 6, _DATA_CENTRE, A40, "a40"),
+    _gpu("RTX A6000", 48, 768, (38.7, 77.4, 154.8, 154.8), 6, _GEFORCE, RTX_A6000, "a6000"),
+    _gpu("L4", 24, 300, (30.3, 60, 121, 121), 48, _DATA_CENTRE, L4, "l4"),
+    _gpu("L40", 48, 864, (90.5, 90.5, 181, 181), 96, _DATA_CENTRE, L40, "l40"),
+    _gpu("L40S", 48, 864, (91.6, 183, 362, 362), 96, _DATA_CENTRE, L40S, "l40s"),
+    _gpu("RTX 6000 Ada", 48, 960, (91.1, 182.1, 364.2, 364.2), 96, _GEFORCE, RTX_6000, "rtx 6000 ada"),
+    _gpu("H100-PCIe", 80, 2039, (51.2, 378, 756, 756), 50, _DATA_CENTRE, HOPPER, "h100 pcie"),
+    _gpu("H100-NVL", 94, 3938, (60.0, 417.5, 835, 835), 50, _DATA_CENTRE, HOPPER, "h100 nvl|h100 94gb"),
+    _gpu("H100-SXM", 80, 3352, (66.9, 494.7, 989.4, 989.4), 50, _DATA_CENTRE, HOPPER, "h100"),
+    _gpu("GH200-96GB", 96, 4000, (66.9, 494.7, 989.4, 989.4), 60, _DATA_CENTRE, GH200, "gh200|gh200 96gb"),
+    _gpu("GH200-144GB", 144, 4900, (66.9, 494.7, 989.4, 989.4), 60, _DATA_CENTRE, GH200, "gh200 144gb"),
+    _gpu("H800-PCIe", 80, 2039, (51.2, 378, 756, 756), 50, _DATA_CENTRE, H800, "h800 pcie"),
+    _gpu("H800-SXM", 80, 3352, (66.9, 494.7, 989.4, 989.4), 50, _DATA_CENTRE, H800, "h800"),
+    _gpu("H20", 96, 4000, (44.0, 74, 148, 148), 60, _DATA_CENTRE, H20, "h20"),
+    _gpu("H200-NVL", 141, 4800, (60.0, 417.5, 835, 835), 60, _DATA_CENTRE, H200, "h200 nvl"),
+    _gpu("H200-SXM", 141, 4800, (66.9, 494.7, 989.4, 989.4), 60, _DATA_CENTRE, H200, "h200"),
+    _gpu("B200", 180, 8000, (80.0, 1125, 2250, 2250), 126, _DATA_CENTRE, BLACKWELL, "b200"),
+    _gpu("GB200", 186, 8000, (90.0, 1250, 2500, 2500), 126, _DATA_CENTRE, BLACKWELL, "gb200"),
+    _gpu("RTX 2080 Ti", 11, 616, (14.2, None, None, 56.9), 5.5, _GEFORCE, TU102, "rtx 2080 ti"),
+    _gpu("RTX 3070", 8, 448, (20.3, 20.3, 40.6, 40.6), 4, _GEFORCE, GA102, "rtx 3070"),
+    _gpu("RTX 3080", 10, 760, (29.8, 29.8, 59.5, 59.5), 5, _GEFORCE, GA102, "rtx 3080"),
+    _gpu("RTX 3090", 24, 936, (35.6, 35.6, 71, 71), 6, _GEFORCE, GA102, "rtx 3090"),
+    _gpu("RTX 3090 Ti", 24, 1008, (40.0, 40.0, 80.0, 80.0), 6, _GEFORCE, GA102, "rtx 3090 ti"),
+    _gpu("RTX 4060", 8, 272, (15.1, 15.1, 30.2, 30.2), 24, _GEFORCE, ADA, "rtx 4060"),
+    _gpu("RTX 4060 Laptop", 8, 256, (14.6, 14.6, 29.1, 29.1), 32, _GEFORCE, ADA_LAPTOP, "rtx 4060 laptop"),
+    _gpu("RTX 4070 Ti", 12, 504, (40.1, 40.1, 80.2, 80.2), 48, _GEFORCE, ADA, "rtx 4070 ti"),
+    _gpu("RTX 4080", 16, 717, (48.7, 48.7, 97.5, 97.5), 64, _GEFORCE, ADA, "rtx 4080"),
+    _gpu("RTX 4090", 24, 1008, (82.6, 82.6, 165.2, 165.2), 72, _GEFORCE, ADA, "rtx 4090"),
+    _gpu("RTX 4090 Laptop", 16, 576, (39.7, 39.7, 79.4, 79.4), 64, _GEFORCE, ADA_LAPTOP, "rtx 4090 laptop"),
+    _gpu("RTX 5070 Ti", 16, 896, (43.9, 43.9, 87.9, 87.9), 48, _GEFORCE, GB202, "rtx 5070 ti"),
+    _gpu("RTX 5080", 16, 960, (56.3, 56.3, 112.6, 112.6), 64, _GEFORCE, GB202, "rtx 5080"),
+    _gpu("RTX 5090", 32, 1792, (104.8, 104.8, 209.5, 209.5), 96, _GEFORCE, GB202, "rtx 5090"),
+    _gpu("RTX PRO 6000 Blackwell", 96, 1792, (126.0, 251.9, 503.8, 503.8), 128, _GEFORCE, GB202_PRO, "rtx pro 6000"),
+)  # fmt: skip
+GPUS = {gpu.name: gpu for gpu in _CARDS}
+"""Every card with a datasheet here. A name without a form factor means the faster one."""
+
+BY_HAND = "memory=24GiB,bandwidth=300GB/s,fp32=30.3,tf32=60,bf16=121,fp16=121"
+"""The peaks of another card, rates in TFLOP/s; a rate left out is a path that the card lacks."""
+
+_GIVEN = ("memory", "bandwidth", *_RATES)
+
+# A name with one of these means another card than the same name without it.
+_QUALIFIERS = {"ti", "super", "laptop", "mobile", "max", "d", "nvl", "mig", "ada", "unknown", "not"}
+
+
+_COUNTED = re.compile(
+    r"(?<![\w.])(\d+) ?x ?(?=[a-z])|(?<![a-z])x ?(\d{1,3})(?!\w)|(?<!\w)(\d+) (?:\w+ )?(?:gpus|cards)(?!\w)"
+)
+"""`8x H100`, `H100 x8`, `8 H100 GPUs`, and the same in a remark of its own: several cards, whose work is shared."""
+
+
+def gpu_named(text: str) -> Gpu:
+    """The card that `text` names: torch's device name, a table's, one of `GPUS`, or peaks in the form of `BY_HAND`.
+
+    Of remarks in parentheses only a capacity and a form factor are read. Raises ValueError when none, several kinds or
+    several pieces match.
+    """
+    if text.partition("=")[0].strip() in _GIVEN:
+        return _by_hand(text)
+    pieces = pieces_named(text)
+    if pieces > 1:
+        raise ValueError(f"GPU {text!r} names {pieces} cards; name one.")
+    words = _words(text)
+    found: dict[str, int] = {}
+    for gpu in filter(lambda gpu: _has_as_much(gpu, words), GPUS.values()):
+        for alias in gpu.aliases:
+            needed = set(alias.split())
+            if needed <= words and not (words - needed) & _QUALIFIERS:
+                found[gpu.name] = max(len(needed), found.get(gpu.name, 0))
+    best = [name for name, length in found.items() if length == max(found.values())]
+    if len(best) != 1 or "?" in text:
+        why = f"may be {' or '.join(best)}" if best else "has no datasheet here"
+        raise ValueError(
+            f"GPU {text!r} {why}; known: {', '.join(GPUS)}. "
+            f"Describe another card by its peaks, for example {BY_HAND} (TFLOP/s)."
+        )
+    return GPUS[best[0]]
+
+
+@lru_cache(maxsize=4096)
+def pieces_named(text: str) -> int:
+    """How many cards a name counts, `8x H100`; 1 where it counts none."""
+    plain = text.casefold().replace("*", "x").replace("\N{MULTIPLICATION SIGN}", "x")
+    # A remark such as `(8x box)` is about the machine; only a count alone is about the measurement.
+    remarks = re.findall(r"\( ?(x ?\d+|\d+ ?x|\d+ (?:gpus|cards)) ?\)", plain)
+    counted = [*_COUNTED.findall(_without_remarks(plain)), *([re.sub(r"\D", "", remark)] for remark in remarks)]
+    return max((int(count) for found in counted for count in found if count), default=1)
+
+
+def _without_remarks(text: str) -> str:
+    return re.sub(r"\([^()]*\)", " ", text)
+
+
+def _words(text: str) -> set[str]:
+    plain = re.sub(r"(?<!\w)rtx(?=\d)", "rtx ", text.casefold())
+    remarks = " ".join(re.findall(r"\(([^()]*)\)", plain))
+    named = re.findall(r"(?<![\w.])(?:\d+ ?gi?b|pcie|sxm\d?|nvl)(?!\w)", remarks)
+    words = re.findall(r"[a-z0-9]+", _without_remarks(plain))
+    return {*words, *(re.sub("gi?b$", "gb", word.replace(" ", "")) for word in named)}
+
+
+def _has_as_much(gpu: Gpu, words: set[str]) -> bool:
+    """Whether the card has the capacity that a name states: an RTX 3080 of 12 GB is another than that of 10."""
+    stated = [int(found[1]) for word in words if (found := re.fullmatch(r"(\d+)gb", word))]
+    return all(GIB * size <= 1.1 * gpu.memory_bytes for size in stated if size <= _MOST_GB)
+
+
+def strongest_named(text: str) -> Gpu:
+    """As `gpu_named`, but where a name leaves form factor or memory open, with the highest peaks of all cards it fits.
+
+    No machine of that name does more. Raises ValueError.
+    """
+    fitting = _fitting(text)
+    if len(fitting) < 2 or "?" in text or pieces_named(text) > 1:
+        return gpu_named(text)
+    names = [gpu.name for gpu in fitting]
+    best = replace(
+        fitting[0],
+        name=f"{', '.join(names[:-1])} or {names[-1]}",
+        memory_bytes=max(gpu.memory_bytes for gpu in fitting),
+        bytes_per_second=max(gpu.bytes_per_second for gpu in fitting),
+        rates={precision: max(gpu.rates[precision] for gpu in fitting) for precision in fitting[0].rates},
+        l2_cache_bytes=max(gpu.l2_cache_bytes or 0 for gpu in fitting),
+    )
+    # One card that has them all is named alone.
+    return next((gpu for gpu in fitting if replace(best, name=gpu.name, aliases=gpu.aliases) == gpu), best)
+
+
+def _fitting(text: str) -> list[Gpu]:
+    words = _words(text)
+    said = words & _ALIAS_WORDS
+    if not said or (words - said) & _QUALIFIERS:
+        return []
+    # `RTX 4090` is not the laptop's, but `H100` may be the H100 NVL.
+    another = _QUALIFIERS - said - {"nvl"}
+    aliases = [(gpu, set(alias.split())) for gpu in GPUS.values() for alias in gpu.aliases]
+    found = {gpu.name: gpu for gpu, alias in aliases if said <= alias and not alias & another}
+    return [gpu for gpu in found.values() if _has_as_much(gpu, words)]
+
+
+_MOST_GB = max(gpu.memory_bytes for gpu in _CARDS) // GIB
+"""More in a name is a host's memory: torch calls a GH200 `NVIDIA GH200 480GB`."""
+_ALIAS_WORDS = {word for gpu in _CARDS for alias in gpu.aliases for word in alias.split()}
+
+
+def _by_hand(text: str) -> Gpu:
+    given: dict[str, float] = {}
+    if ";" in text:
+        raise ValueError(f"GPU {text!r} has semicolons; write its peaks with commas in between, as in {BY_HAND}.")
+    for part in text.split(","):
+        name, _, figure = (piece.strip() for piece in part.partition("="))
+        match = re.fullmatch(r"(-?\d+(?:\.\d+)?)\s*([A-Za-z/]*)", figure)
+        unit = {"memory": "GiB", "bandwidth": "GB/s"}.get(name, "TFLOP/s")
+        if match is None or name not in _GIVEN or name in given:
+            raise ValueError(f"GPU {text!r} has {part.strip()!r}, which is not of the form of {BY_HAND}.")
+        if float(match[1]) <= 0:
+            figure = f"{match[1]} {match[2] or unit}"
+            raise ValueError(f"GPU {text!r} has {name} of {figure}; give a number above 0, as in {BY_HAND}.")
+        if match[2] not in ("", unit):
+            raise ValueError(f"GPU {text!r} has {name} in {match[2]}; give it in {unit}, as in {BY_HAND}.")
+        given[name] = float(match[1])
+    missing = [name for name in ("memory", "bandwidth", "fp32") if name not in given]
+    if missing:
+        raise ValueError(f"GPU {text!r} lacks {' and '.join(missing)}; give at least memory, bandwidth and fp32.")
+    rates = tuple(given.get(name) for name in _RATES)
+    return _gpu(text, given["memory"], given["bandwidth"], rates, None, 1.0, "given by hand", "")
+
+
+# How much of a card's memory is left for tensors, and whether a peak fits.
+
+
+# GDDR cards that correct errors in line keep a sixteenth for it (a T4 of 16 GiB shows 15, an L4 or A10 of 24 shows
+# 22.5, an L40S of 48 shows 45); cards with HBM have the bits beside. On top the driver keeps about 1.5 % of any card:
+# an A100 of 80 GiB shows 79.2, an H100 of 80 shows 79.1, an RTX 4090 of 24 shows 23.6.
+CORRECTS_ERRORS_IN_LINE = ("T4", "A10", "A40", "L4", "L40", "L40S")
+DRIVER_SHARE = 0.015
+
+CONTEXT_BYTES = 500_000_000
+"""CUDA context with PyTorch's kernels; 0.4 to 0.6 GB on the cards of the published tables."""
+
+FRAGMENTATION_SHARE = 0.05
+"""Of the peak, because the allocator cannot fill every block: a published step that needs 80.5 GB ran out of memory on
+a card with room for 84.1 GB (kbjiang/cs336-assignment2-systems-mine, 2.7B at context 512)."""
+
+FITS, MAY_NOT_FIT, DOES_NOT_FIT = "fits", "may not fit", "does not fit"
+
+
+@dataclass(frozen=True)
+class Room:
+    bytes: int
+    explanation: str
+
+    def verdict(self, peak_bytes: int) -> str:
+        """`may not fit` fits only if the allocator wastes less than `FRAGMENTATION_SHARE`."""
+        if peak_bytes > self.bytes:
+            return DOES_NOT_FIT
+        return FITS if self.bytes_for(peak_bytes) <= self.bytes else MAY_NOT_FIT
+
+    @staticmethod
+    def bytes_for(peak_bytes: int) -> int:
+        return round(peak_bytes * (1 + FRAGMENTATION_SHARE))
+
+
+def room_on(gpu: Gpu) -> Room:
+    in_line = 1 / 16 if gpu.name in CORRECTS_ERRORS_IN_LINE else 0.0
+    kept_share = in_line + DRIVER_SHARE
+    room_bytes = int(gpu.memory_bytes * (1 - kept_share)) - CONTEXT_BYTES
+    return Room(
+        room_bytes,
+        f"{gpu.memory_bytes / 1e9:.1f} GB less {kept_share:.1%} for driver and error correction "
+        f"and {CONTEXT_BYTES / 1e9:.1f} GB for the CUDA context",
+    )
+
+
+# What CUDA's libraries add to a case: cuBLAS's workspaces, and the kernel of scaled_dot_product_attention in 16
+# bits.
+#
+# In: a card's compute capability, the versions of torch and cuDNN, the environment. Out: `CudaLibraries`.
+
+
+HOPPER_MAJOR, BLACKWELL_MAJORS = 9, (10, 12)
+"""Major compute capabilities; 10 in data centres, 12 in GeForce and workstation cards."""
+
+WORKSPACE_BYTES, LARGE_WORKSPACE_BYTES = 8320 * 1024, 32 * 2**20
+LARGE_ON_BLACKWELL_SINCE = (2, 12)
+
+FLASH, CUDNN, EFFICIENT = "flash", "cudnn", "memory-efficient"
+FLASH_SINCE = 8
+"""Major compute capability of the first cards with a flash kernel in torch."""
+CUDNN_AFTER = 91500
+"""cuDNN's version number above which torch prefers its kernel, and the first torch whose wheels bring such a cuDNN."""
+BUNDLED_SINCE = (2, 11)
+
+CONFIG, DEPRIORITIZED = "CUBLAS_WORKSPACE_CONFIG", "TORCH_CUDNN_SDPA_DEPRIORITIZED"
+
+
+@dataclass(frozen=True)
+class CudaLibraries:
+    """What of a case's counters depends on the card and its libraries."""
+
+    sdpa: str
+    """The kernel that torch tries first in 16 bits, `flash`, `cudnn` or `memory-efficient`."""
+    workspace_bytes: int
+    """Of cuBLAS, for each thread that launches matrix products: from the caching allocator, kept until cleared."""
+    workspace_rule: str
+    """Where `workspace_bytes` comes from, in words."""
+    sdpa_rule: str
+    """Why it is `sdpa`, in words."""
+
+
+def libraries_on(
+    compute_major: int | None, torch_version: str, environment: Mapping[str, str], cudnn_version: int | None = None
+) -> CudaLibraries:
+    """By torch's rules; an unknown card counts as Ampere, an unknown cuDNN as the one that torch's wheel brings."""
+    major, minor = torch_version.split(".")[:2]
+    version = int(major), int(minor)
+    sdpa, sdpa_rule = _first_kernel(compute_major, version, environment, cudnn_version)
+    workspace_bytes, workspace_rule = _default_bytes(compute_major, version), "torch's default on this card"
+    configured_bytes = _configured_bytes(environment)
+    if configured_bytes is not None:
+        workspace_bytes, workspace_rule = configured_bytes, f"{CONFIG}={environment[CONFIG]}"
+    return CudaLibraries(sdpa, workspace_bytes, workspace_rule, sdpa_rule)
+
+
+def libraries_of(gpu: Gpu, torch_version: str, environment: Mapping[str, str]) -> CudaLibraries:
+    return libraries_on(gpu.compute_major, torch_version, environment)
+
+
+def _configured_bytes(environment: Mapping[str, str]) -> int | None:
+    """PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp: pools as `:KIB:COUNT`; any other text means the default.
+
+    Products with a bias take cuBLASLt's workspace (CUBLASLT_WORKSPACE_SIZE) out of the same block.
+    """
+    pools = re.findall(r":(\d+):(\d+)", environment.get(CONFIG, ""))
+    return sum(int(kib) * 1024 * int(count) for kib, count in pools) if pools else None
+
+
+def _default_bytes(compute_major: int | None, version: tuple[int, int]) -> int:
+    """PyTorch, the same file: as NVIDIA recommends for cublasSetWorkspace."""
+    on_blackwell = compute_major in BLACKWELL_MAJORS and version >= LARGE_ON_BLACKWELL_SINCE
+    return LARGE_WORKSPACE_BYTES if compute_major == HOPPER_MAJOR or on_blackwell else WORKSPACE_BYTES
+
+
+def _first_kernel(
+    compute_major: int | None, version: tuple[int, int], environment: Mapping[str, str], cudnn_version: int | None
+) -> tuple[str, str]:
+    """And why: PyTorch, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, `check_prefer_cudnn_attention`."""
+    if compute_major is not None and compute_major < FLASH_SINCE:
+        return EFFICIENT, "torch has no flash kernel for this card"
+    if compute_major not in (HOPPER_MAJOR, BLACKWELL_MAJORS[0]):
+        return FLASH, "torch's first choice"
+    if environment.get(DEPRIORITIZED) == "1":
+        return FLASH, f"{DEPRIORITIZED}=1"
+    if cudnn_version is not None:
+        return (CUDNN if cudnn_version > CUDNN_AFTER else FLASH), f"by cuDNN {cudnn_version}"
+    return (CUDNN if version >= BUNDLED_SINCE else FLASH), f"by the cuDNN of torch {version[0]}.{version[1]}'s wheel"

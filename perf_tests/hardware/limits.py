@@ -1,0 +1,663 @@
+"""Lower bounds of a pass: arithmetic, traffic and resident bytes.
+
+A figure below a bound is wrong. A bound omits what some implementation might avoid. No torch, no tensors."""
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import chain
+from math import prod, sqrt
+
+from model.sizes import SIZES, ModelConfig
+from perf_tests.hardware.datasheets import Gpu
+from perf_tests.phases import phase_named
+
+# Rooms without torch take the model's shapes from here.
+__all__ = ["FLOAT32_BYTES", "SIZES", "AttentionWork", "ModelConfig", "ModelWork", "Work", "saved_bytes"]
+
+FLOAT32_BYTES = 4
+
+
+@dataclass(frozen=True)
+class ModelWork:
+    """A language model's pass over `batch_size` sequences of `context_length` tokens."""
+
+    size: str
+    config: ModelConfig
+    batch_size: int
+    context_length: int
+
+    def describe(self) -> str:
+        return f"{self.size or 'model'} ctx {self.context_length} batch {self.batch_size}"
+
+    def least_flops(self, phase: str, leaves_masked_half: bool) -> int | None:
+        """Multiplications and additions in matrix products; None for a phase without known ones."""
+        flops = self.config.forward_flops(self.batch_size, self.context_length)
+        if leaves_masked_half:
+            flops -= self.config.forward_attention_flops(self.batch_size, self.context_length) // 2
+        return _of_phase(phase, flops)
+
+    def least_resident_bytes(self, phase: str) -> int | None:
+        """Bytes on the device at once: weights in fp32, in a backward pass their gradients.
+
+        Without AdamW's moments, which do not exist before the first step.
+        """
+        row = phase_named(phase)
+        if row is None:
+            return None
+        per_parameter = 2 if row.has_backward else 1
+        return per_parameter * FLOAT32_BYTES * self.config.parameters
+
+
+@dataclass(frozen=True)
+class AttentionWork:
+    """Attention without heads over (batch, sequence, head width)."""
+
+    batch_size: int
+    sequence_length: int
+    head_dim: int
+
+    def describe(self) -> str:
+        return f"attention d {self.head_dim} seq {self.sequence_length} batch {self.batch_size}"
+
+    def least_flops(self, phase: str, leaves_masked_half: bool) -> int | None:
+        flops = 4 * self.batch_size * self.sequence_length**2 * self.head_dim
+        return _of_phase(phase, flops // 2 if leaves_masked_half else flops)
+
+    def least_resident_bytes(self, phase: str) -> int | None:
+        return None
+
+
+Work = ModelWork | AttentionWork
+
+
+def saved_bytes(config: ModelConfig, batch_size: int, length: int) -> int:
+    """fp32 tensors that autograd keeps of any eager pass.
+
+    By block: a T x T matrix per head; in the width of the model the inputs of both norms, of the products before and
+    after attention and of the feed-forward, and query, key and value; in that of the feed-forward the gate, its
+    activation, the up projection and their product.
+    """
+    square = batch_size * config.num_heads * length**2
+    rows = batch_size * length * (8 * config.d_model + 4 * config.d_ff)
+    return config.num_layers * (square + rows) * FLOAT32_BYTES
+
+
+def _of_phase(phase: str, forward_flops: int) -> int | None:
+    row = phase_named(phase)
+    return None if row is None or row.forward_multiple is None else row.forward_multiple * forward_flops
+
+
+# Peak rates of a machine, from which times are predicted: products, memory traffic, launches.
+#
+# In: a card's datasheet. Out: `Ceilings`, which `prediction/machine_ceilings.py` measures on a machine.
+
+
+LARGEST_NUMBER = 1e30
+"""A whole number of any length can be read from a file, and not all become a float."""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Of large operations, per second."""
+
+    burst: float
+    """At the best moment: nothing is faster."""
+    sustained: float
+    """Under load, when power and heat have set the clocks."""
+
+    def best_with(self, other: "Rate") -> "Rate":
+        """Disturbances only lower a rate."""
+        return Rate(max(self.burst, other.burst), max(self.sustained, other.sustained))
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Rates that programs reach, which are below the datasheet's peaks."""
+
+    name: str
+    matmul_flops_per_second: Mapping[str, float]
+    """Sustained, by the precision of matrix products; without those that the machine lacks."""
+    bytes_per_second: float
+    """Memory traffic of operations on large tensors."""
+    launch_seconds: float
+    """Host time of one launch of an eager forward pass, on a fast host."""
+    backward_launch_seconds: float
+    """The same of a backward pass, whose launches autograd's thread makes."""
+    bare_launch_seconds: float
+    """The same where only operators run and no modules: an optimizer's loop, attention alone."""
+    launches_overlap: bool
+    """Whether the device works while the host launches; a CPU is both."""
+    source: str
+    burst_flops_per_second: Mapping[str, float] = field(default_factory=dict)
+    """Of matrix products at the best moment, where it was measured apart."""
+    host_spread: float = 1.0
+    """How many times as long a typical host takes as a fast one; 1 where the host is known."""
+    strided_elements_per_second: float | None = None
+    """Of elementwise kernels with a broadcast or transposed operand; None where only memory traffic bounds them."""
+    last_wave_elements: int = 0
+    """Of a product on tensor cores: elements of the result that the idle part of the last wave of tiles would hold."""
+    kernel_seconds: float = 0.0
+    """Of every kernel besides its work: filling the device, emptying it, and the gap to the next."""
+
+    @property
+    def highest_flops_per_second(self) -> dict[str, float]:
+        """Of matrix products by precision: what no program exceeds."""
+        return {**self.matmul_flops_per_second, **self.burst_flops_per_second}
+
+    def with_rate(self, precision: str, rate: Rate) -> "Ceilings":
+        """With the better of the known rate and `rate`."""
+        sustained, burst = self.matmul_flops_per_second, self.burst_flops_per_second
+        best = rate.best_with(Rate(burst.get(precision, 0.0), sustained.get(precision, 0.0)))
+        return replace(
+            self,
+            matmul_flops_per_second={**sustained, precision: best.sustained},
+            burst_flops_per_second={**burst, precision: best.burst},
+        )
+
+    def __post_init__(self) -> None:
+        figures = {
+            **self.matmul_flops_per_second,
+            **{f"burst {name}": rate for name, rate in self.burst_flops_per_second.items()},
+            "bytes_per_second": self.bytes_per_second,
+            "launch_seconds": self.launch_seconds,
+            "backward_launch_seconds": self.backward_launch_seconds,
+            "bare_launch_seconds": self.bare_launch_seconds,
+            "host_spread": self.host_spread,
+        }
+        if self.strided_elements_per_second is not None:
+            figures["strided_elements_per_second"] = self.strided_elements_per_second
+        for name, value in figures.items():
+            if not 0 < value < LARGEST_NUMBER:
+                raise ValueError(f"{name} of {self.name} is {value}; a ceiling is a finite number above 0.")
+        may_be_zero = {"last_wave_elements": self.last_wave_elements, "kernel_seconds": self.kernel_seconds}
+        for name, value in may_be_zero.items():
+            if not 0 <= value < LARGEST_NUMBER:
+                raise ValueError(f"{name} of {self.name} is {value}; it is a finite number, 0 or more.")
+
+
+TENSOR_EFFICIENCY, MEMORY_EFFICIENCY = 0.8, 0.9
+"""Of the datasheet's peak, in 16 bits and TF32 and of memory: square products of 8192 on an H100 and an H200 reach the
+first, streams of 1 GiB the second."""
+
+# The rest is fitted to published times of whole models; `python -m claims.sources_left_out` fits it again
+# without each source in turn. Cards with 64 FP32 lanes per multiprocessor feed them better than those with 128.
+FP32_EFFICIENCY, FP32_EFFICIENCY_WITH_64_LANES = 0.6, 0.85
+CARDS_WITH_64_LANES = ("P100", "V100", "T4", "RTX 2080", "A100", "A800", "A30")
+LAST_WAVE_ELEMENTS = 2**21
+KERNEL_SECONDS = 3e-6
+
+STRIDED_ELEMENTS_PER_CLOCK = 1.0
+"""By a multiprocessor: on an A100 the kernels `elementwise_kernel` of a published profile move two float32 in 1.18 to
+1.26 TB/s, where `vectorized_elementwise_kernel` moves them in 1.81 (damek/cs336-assignment2-systems)."""
+
+FAST_HOST_LAUNCH_SECONDS = {"forward": 25e-6, "backward": 16e-6, "bare": 8e-6}
+HOST_SPREAD = 2.5
+"""A range this wide holds nearly the most published launches, each author counting once, if it starts at a fast host;
+hosts differ by more."""
+
+
+def ceilings_of(gpu: Gpu) -> Ceilings:
+    fast = FAST_HOST_LAUNCH_SECONDS
+    return Ceilings(
+        name=gpu.name,
+        matmul_flops_per_second={
+            precision: rate * _matmul_efficiency(gpu, precision) for precision, rate in gpu.rates.items()
+        },
+        bytes_per_second=gpu.bytes_per_second * MEMORY_EFFICIENCY,
+        launch_seconds=fast["forward"],
+        backward_launch_seconds=fast["backward"],
+        bare_launch_seconds=fast["bare"],
+        launches_overlap=True,
+        source=f"{gpu.source}, times the fraction that eager kernels reach; launches of a fast to a typical host",
+        host_spread=HOST_SPREAD,
+        strided_elements_per_second=_multiprocessor_clocks(gpu) * STRIDED_ELEMENTS_PER_CLOCK,
+        last_wave_elements=LAST_WAVE_ELEMENTS,
+        kernel_seconds=KERNEL_SECONDS,
+    )
+
+
+def has_64_lanes(gpu: Gpu) -> bool:
+    return gpu.name.startswith(CARDS_WITH_64_LANES)
+
+
+def _multiprocessor_clocks(gpu: Gpu) -> float:
+    """Of all multiprocessors, per second: a lane multiplies and adds once in each."""
+    return gpu.rates["fp32"] / (2 * (64 if has_64_lanes(gpu) else 128))
+
+
+def _matmul_efficiency(gpu: Gpu, precision: str) -> float:
+    if precision != "fp32":
+        return TENSOR_EFFICIENCY
+    return FP32_EFFICIENCY_WITH_64_LANES if has_64_lanes(gpu) else FP32_EFFICIENCY
+
+
+# The time of a phase and what bounds it, from its kernels and a machine's ceilings.
+#
+# The host launches kernels while the device runs earlier ones, so the slower of the two sets the time, not their
+# sum. A
+# kernel's own time is the longer of its arithmetic and its memory traffic (Williams et al., "Roofline", 2009).
+
+
+LAUNCH, COMPUTE, MEMORY = "launch", "compute", "memory"
+LAUNCH_ON_A_TYPICAL_HOST = "launch, on a typical host"
+
+FORWARD, BACKWARD, BARE = "forward", "backward", "bare"
+"""Kinds of launches: among modules, by autograd's thread, of operators alone."""
+
+DEVICE_RANGE = (0.85, 1.45)
+"""Of 10 published times that the device bounds, 9 lie between these multiples of the predicted one."""
+
+HELD = {LAUNCH: (104, 125), LAUNCH_ON_A_TYPICAL_HOST: (88, 115), COMPUTE: (128, 137), MEMORY: (28, 33)}
+"""By bound, how many of how many published times lie in the range that the other sources give; printed by
+`python -m claims.sources_left_out`."""
+
+
+@dataclass(frozen=True)
+class KernelCost:
+    """The cost of one operation that launches a kernel."""
+
+    name: str
+    """The operator, `aten.mm`."""
+    flops: int
+    bytes: int
+    """Read and written, at least."""
+    rate: str
+    """The arithmetic rate that bounds it: "fp32", "tf32", "bf16", "fp16"; "" for elementwise work."""
+    strided_elements: int = 0
+    """Elements of a broadcast or transposed operand's kernel, which computes an address for each."""
+    summed: int = 0
+    """Of a matrix product: how many terms each element of the result adds up."""
+
+
+@dataclass(frozen=True)
+class KernelGroup(KernelCost):
+    """Equal kernel-launching operations of one phase."""
+
+    calls: int = 1
+
+
+@dataclass(frozen=True)
+class Part:
+    """Consecutive launches of one host thread: a forward pass, a backward pass, an optimizer step."""
+
+    launches: int
+    kernels: Sequence[KernelGroup]
+    kind: str = FORWARD
+
+
+@dataclass(frozen=True)
+class PredictedTime:
+    """Seconds of a phase and their parts, on a host in the middle between fast and typical."""
+
+    seconds: float
+    launching_seconds: float
+    """Of the host, for all launches."""
+    compute_seconds: float
+    """Sum over kernels bound by arithmetic."""
+    memory_seconds: float
+    """Sum over kernels bound by memory traffic."""
+    bound: str
+    """`launch` where a fast host is slower than the device, `launch, on a typical host` where only that one is, else
+    the bound of most device time."""
+    low_seconds: float
+    """On a fast host with kernels as fast as published ones get."""
+    high_seconds: float
+    """On a typical host with slow kernels."""
+
+    @property
+    def kernel_seconds(self) -> float:
+        return self.compute_seconds + self.memory_seconds
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Of the predicted seconds; they overlap, so they need not add up to 1."""
+        parts = {LAUNCH: self.launching_seconds, COMPUTE: self.compute_seconds, MEMORY: self.memory_seconds}
+        return {name: seconds / self.seconds if self.seconds else 0.0 for name, seconds in parts.items()}
+
+
+def predicted_time(parts: Iterable[Part], ceilings: Ceilings) -> PredictedTime:
+    """Seconds of `parts` one after the other, without a wait between them: for one part max(launching, kernels).
+
+    Raises ValueError for a precision that the machine has no rate for.
+    """
+    pairs = []
+    compute_seconds = memory_seconds = 0.0
+    for part in parts:
+        compute, memory = _kernel_seconds(part.kernels, ceilings)
+        pairs.append((part.launches * _fast_launch_seconds(part.kind, ceilings), compute + memory))
+        compute_seconds += compute
+        memory_seconds += memory
+    fast, kernels = sum(pair[0] for pair in pairs), compute_seconds + memory_seconds
+    spread, overlap = ceilings.host_spread, ceilings.launches_overlap
+    low, high = DEVICE_RANGE
+    low_host, high_host = (1.0, spread) if spread > 1 else (low, high)  # a measured host is as uncertain as a device
+    return PredictedTime(
+        seconds=_elapsed_seconds(pairs, sqrt(spread), 1.0, overlap),
+        launching_seconds=fast * sqrt(spread),
+        compute_seconds=compute_seconds,
+        memory_seconds=memory_seconds,
+        bound=_bound(fast, fast * spread, kernels) or (COMPUTE if compute_seconds >= memory_seconds else MEMORY),
+        low_seconds=_elapsed_seconds(pairs, low_host, low, overlap),
+        high_seconds=_elapsed_seconds(pairs, high_host, high, overlap),
+    )
+
+
+def _elapsed_seconds(pairs: Sequence[tuple[float, float]], host: float, device: float, overlap: bool) -> float:
+    """Of parts with (launching, kernel) seconds, times `host` and `device`."""
+    launched = done = 0.0
+    for launching, kernels in pairs:
+        launched += launching * host
+        # The device finishes after its queue, and not before the last launch; without overlap one waits for the other.
+        done = max(done + kernels * device, launched) if overlap else done + launching * host + kernels * device
+    return done
+
+
+def _bound(fast_seconds: float, typical_seconds: float, kernel_seconds: float) -> str | None:
+    if fast_seconds >= kernel_seconds:
+        return LAUNCH
+    return LAUNCH_ON_A_TYPICAL_HOST if typical_seconds >= kernel_seconds else None
+
+
+def _fast_launch_seconds(kind: str, ceilings: Ceilings) -> float:
+    return {
+        FORWARD: ceilings.launch_seconds,
+        BACKWARD: ceilings.backward_launch_seconds,
+        BARE: ceilings.bare_launch_seconds,
+    }[kind]
+
+
+def _kernel_seconds(kernels: Iterable[KernelGroup], ceilings: Ceilings) -> tuple[float, float]:
+    """Of all kernels that arithmetic bounds, and of all others."""
+    compute_seconds = memory_seconds = 0.0
+    for kernel in kernels:
+        arithmetic = _flops(kernel, ceilings) / _rate(kernel.rate, ceilings) if kernel.flops else 0.0
+        traffic = kernel.bytes / ceilings.bytes_per_second
+        if ceilings.strided_elements_per_second is not None:
+            traffic = max(traffic, kernel.strided_elements / ceilings.strided_elements_per_second)
+        seconds = kernel.calls * (max(arithmetic, traffic) + ceilings.kernel_seconds)
+        if arithmetic >= traffic:
+            compute_seconds += seconds
+        else:
+            memory_seconds += seconds
+    return compute_seconds, memory_seconds
+
+
+def _flops(kernel: KernelGroup, ceilings: Ceilings) -> int:
+    """With those that the idle multiprocessors of the last wave could have done."""
+    return kernel.flops + (2 * kernel.summed * ceilings.last_wave_elements if kernel.rate != "fp32" else 0)
+
+
+def _rate(precision: str, ceilings: Ceilings) -> float:
+    known = ceilings.matmul_flops_per_second
+    if precision == "tf32" and "tf32" not in known:
+        precision = "fp32"  # which a card without the path uses instead
+    if precision not in known:
+        raise ValueError(
+            f"{ceilings.name} has no rate for matrix products in {precision or 'no known precision'}; "
+            f"it has {', '.join(known)}."
+        )
+    return known[precision]
+
+
+# The time of a message as a latency and a rate, fitted to measured messages of several sizes.
+
+
+CONFIDENCE = 0.95
+
+LEAST_GROWTH = 1e-6
+"""Of the shortest time, from no bytes to the largest size; less is no rate."""
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Link:
+    """Seconds of a message: `latency_seconds` plus its bytes over `bytes_per_second`.
+
+    Hockney, "The communication challenge for MPP", Parallel Computing 20 (1994), equation 1. Intervals hold at 95 %
+    where the messages scatter independently around the line; None for two sizes, through which any line passes.
+    """
+
+    latency_seconds: float
+    bytes_per_second: float
+    latency_interval: Interval | None
+    rate_interval: tuple[float, float | None] | None
+    """Its upper end is None where the sizes do not bound the rate."""
+    largest_error: float
+    """Of the fitted sizes, relative to the measured time."""
+
+    def seconds(self, message_bytes: float) -> float:
+        return self.latency_seconds + message_bytes / self.bytes_per_second
+
+
+def fit_link(messages: Sequence[tuple[float, float]]) -> Link | None:
+    """Of (bytes, seconds), each weighted by its relative error; None for fewer than two sizes, or times that shrink."""
+    if len({size for size, _ in messages}) < 2:
+        return None
+    # Imported late: only runs that measure collectives need them.
+    import numpy as np
+    from scipy.optimize import lsq_linear
+    from scipy.stats import t
+
+    sizes, seconds = (np.array(values, dtype=float) for values in zip(*messages, strict=True))
+    scale = sizes.max()
+    of_a_second = np.column_stack([1 / seconds, sizes / scale / seconds])
+    # Neither latency nor time of a byte can be negative.
+    latency, of_scale = lsq_linear(of_a_second, np.ones(len(sizes)), bounds=(0, np.inf), method="bvls").x
+    if of_scale < LEAST_GROWTH * seconds.min():
+        return None
+    errors = of_a_second @ (latency, of_scale) - 1
+    latency_interval, rate_interval = None, None
+    if len(messages) > 2:
+        freedom = len(messages) - 2
+        spread = np.sqrt(errors @ errors / freedom * np.linalg.inv(of_a_second.T @ of_a_second).diagonal())
+        around = float(t.ppf((1 + CONFIDENCE) / 2, freedom)) * spread
+        latency_interval = (max(0.0, float(latency - around[0])), float(latency + around[0]))
+        slowest, fastest = of_scale + around[1], of_scale - around[1]
+        rate_interval = (float(scale / slowest), float(scale / fastest) if fastest > 0 else None)
+    return Link(
+        float(latency), float(scale / of_scale), latency_interval, rate_interval, float(np.abs(errors).max())
+    )  # fmt: skip
+
+
+# The ways in which ranks can share a training step: their names, and what follows from each. No torch.
+#
+# `model.parallel` has each as a function, and is imported late: earlier revisions of `model`, which the gate
+# measures,
+# lack it.
+
+
+VARIANTS = ("ddp-naive", "ddp-flat", "ddp", "zero1", "fsdp2", "fsdp2-bf16")
+AFTERWARDS = ("ddp-naive", "ddp-flat")
+"""Exchange gradients after the backward pass."""
+BUCKETED = ("ddp", "zero1")
+"""Exchange them in DDP's buckets, while the backward pass still computes."""
+SHARDED = ("fsdp2", "fsdp2-bf16")
+"""Keep slices of weights, gradients and moments."""
+IN_BFLOAT16 = ("fsdp2-bf16",)
+"""Send and add gradients in 16 bits, the others in 32."""
+
+
+# How many bytes ranks must send: of one message, and of a training step in each way to share it.
+
+
+Shape = tuple[int, ...]
+
+_TIMES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "broadcast": 1}
+"""How often each part of a message crosses between ranks: an all-reduce is a reduce-scatter and an all-gather."""
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
+"""Those that are timed alone."""
+
+MIB = 2**20
+FIRST_BUCKET_MB, BUCKET_MB = 1, 25
+"""PyTorch's defaults: torch.nn.parallel.DistributedDataParallel, `bucket_cap_mb`."""
+
+
+@dataclass(frozen=True, order=True)
+class Message:
+    """What all ranks exchange at once: held before an all-reduce or reduce-scatter, or after an all-gather."""
+
+    kind: str
+    message_bytes: int
+
+    def sent_bytes(self, world: int) -> Fraction:
+        """What one rank sends, the mean over ranks: the least that any algorithm can send.
+
+        NVIDIA, nccl-tests, doc/PERFORMANCE.md, "Bus bandwidth": every byte has to reach the N - 1 other ranks, so a
+        rank sends (N - 1) / N of it, and twice that where it is reduced first. Raises KeyError for another kind.
+        """
+        return bus_share(self.kind, world) * self.message_bytes
+
+
+def bus_share(kind: str, world: int) -> Fraction:
+    """Bus bandwidth over algorithm bandwidth, which is a message's bytes over its time: nccl-tests, as above."""
+    return Fraction(_TIMES[kind] * (world - 1), world)
+
+
+def sent_bytes(messages: Iterable[Message], world: int) -> Fraction:
+    """What one of `world` ranks sends for all of them, the mean over ranks."""
+    return sum((message.sent_bytes(world) for message in messages), Fraction(0))
+
+
+@dataclass(frozen=True)
+class ParameterShapes:
+    """Of a model in float32, in its own order; FSDP2 gathers each block at once, and the rest at once."""
+
+    rest: tuple[Shape, ...]
+    blocks: tuple[tuple[Shape, ...], ...]
+    by_gradient: tuple[Shape, ...]
+    """All of them as a backward pass finishes their gradients, which is how DDP fills its buckets."""
+
+    @property
+    def all(self) -> tuple[Shape, ...]:
+        return (*self.rest, *(shape for block in self.blocks for shape in block))
+
+    @property
+    def bytes(self) -> int:
+        return sum(map(float32_bytes, self.all))
+
+
+def float32_bytes(shape: Shape) -> int:
+    return FLOAT32_BYTES * prod(shape)
+
+
+def slice_bytes(shapes: Iterable[Shape], world: int) -> int:
+    """What a rank keeps of parameters that FSDP2 slices: dimension 0, padded to a multiple of `world`."""
+    return sum(-(-rows // world) * float32_bytes(tuple(columns)) for rows, *columns in shapes)
+
+
+def step_messages(
+    variant: str,
+    shapes: ParameterShapes,
+    world: int,
+    bucket_mb: float | None = None,
+    reshard: bool = True,
+    norm_of_each: bool = True,
+) -> list[Message]:
+    """Every message of a training step with clipping and without loss scaling. Raises KeyError for another variant.
+
+    For clipping FSDP2 adds up one norm of each parameter, before torch 2.10 one of all: `norm_of_each` says which.
+    """
+    return [*chain.from_iterable(messages_by_part(variant, shapes, world, bucket_mb, reshard, norm_of_each).values())]
+
+
+def messages_by_part(
+    variant: str,
+    shapes: ParameterShapes,
+    world: int,
+    bucket_mb: float | None = None,
+    reshard: bool = True,
+    norm_of_each: bool = True,
+) -> dict[str, list[Message]]:
+    """The same, by the part of the step that sends them."""
+    if variant in SHARDED:
+        norms = len(shapes.all) if norm_of_each else 1
+        return _sharded(shapes, world, reshard, 2 if variant in IN_BFLOAT16 else 1, norms)
+    buckets = bucket_bytes(shapes.by_gradient, bucket_mb)
+    reduced = {
+        "ddp-naive": [float32_bytes(shape) for shape in shapes.all],
+        "ddp-flat": [shapes.bytes],
+        "ddp": buckets,
+        "zero1": buckets,
+    }[variant]
+    sent_back = shapes.all if variant == "zero1" else ()
+    return {
+        "backward": [Message("all_reduce", size) for size in reduced],
+        "optimizer": [Message("broadcast", float32_bytes(shape)) for shape in sent_back],
+    }
+
+
+def _sharded(shapes: ParameterShapes, world: int, reshard: bool, narrower: int, norms: int) -> dict[str, list[Message]]:
+    """Weights gathered before each pass of a block, gradients scattered after it, and norms."""
+    rest, *blocks = (world * slice_bytes(group, world) for group in (shapes.rest, *shapes.blocks))
+    return {
+        "forward": [Message("all_gather", size) for size in (rest, *blocks)],
+        "backward": [
+            *(Message("all_gather", size) for size in (blocks if reshard else ())),
+            *(Message("reduce_scatter", size // narrower) for size in (rest, *blocks)),
+        ],
+        "optimizer": [Message("all_reduce", FLOAT32_BYTES * norms)],
+    }
+
+
+def bucket_bytes(by_gradient: Sequence[Shape], bucket_mb: float | None = None) -> list[int]:
+    """DDP's buckets from the second step on: one is sent as soon as it holds its size, the first earlier by default.
+
+    Li et al., "PyTorch Distributed", 2020 (arXiv:2006.15704), section 3.2.3; the rule is that of
+    `compute_bucket_assignment_by_size`, torch/csrc/distributed/c10d/reducer.cpp.
+    """
+    first, others = (FIRST_BUCKET_MB, BUCKET_MB) if bucket_mb is None else (bucket_mb, bucket_mb)
+    buckets: list[int] = []
+    filled = 0
+    for shape in by_gradient:
+        filled += float32_bytes(shape)
+        if filled >= int(MIB * (others if buckets else first)):
+            buckets.append(filled)
+            filled = 0
+    return [*buckets, filled] if filled else buckets
+
+
+# What one rank keeps of a model in training, and what it needs besides while it gathers and reduces.
+
+
+BUCKETS, GATHERED, WHOLE_GRADIENTS = "DDP's buckets", "gathered weights", "whole gradients"
+
+
+def kept_bytes(variant: str, shapes: ParameterShapes, world: int) -> tuple[int, int, int]:
+    """Parameters, gradients and AdamW's two moments of the rank that keeps most, in float32."""
+    if variant in SHARDED:
+        kept = slice_bytes(shapes.all, world)
+        return kept, kept, 2 * kept
+    stepped = largest_part_bytes(shapes.all, world) if variant == "zero1" else shapes.bytes
+    return shapes.bytes, shapes.bytes, 2 * stepped
+
+
+def largest_part_bytes(shapes: Sequence[Shape], world: int) -> int:
+    """Of the parameters that one rank steps: each, largest first, goes to the rank with the fewest elements so far.
+
+    torch.distributed.optim.ZeroRedundancyOptimizer, `_partition_parameters`.
+    """
+    elements = [0] * world  # a heap: the least stands first
+    for size in sorted(map(prod, shapes), reverse=True):
+        heapq.heapreplace(elements, elements[0] + size)
+    return FLOAT32_BYTES * max(elements)
+
+
+def working_bytes(variant: str, shapes: ParameterShapes, part: str, reshard: bool = True) -> dict[str, int]:
+    """Beside what is kept, by what it is for, in one part of the step: no less than is held at once, in any world.
+
+    FSDP2 gathers what is outside of blocks for both passes, and a block while the next one arrives in a buffer, or,
+    without `reshard`, keeps every block; the gradients of either are whole until they are scattered, out of a buffer as
+    large. DDP copies gradients into buckets, which stay; ddp-flat into one tensor after its backward pass.
+    """
+    if variant in BUCKETED or (variant == "ddp-flat" and part == "backward"):
+        return {BUCKETS: shapes.bytes}
+    if variant not in SHARDED or part == "optimizer":
+        return {}
+    rest, *blocks = (sum(map(float32_bytes, group)) for group in (shapes.rest, *shapes.blocks))
+    block = max(blocks, default=0)
+    gathered = {GATHERED: rest + (3 * block if reshard else sum(blocks) + block)}
+    return gathered | {WHOLE_GRADIENTS: rest + max(rest, 2 * block)} if part == "backward" else gathered

@@ -1,0 +1,366 @@
+"""Facts of the machine: stable ones belong to a record, drifting ones to each of its rows."""
+
+import os
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from perf_tests.hardware import device as heap
+from perf_tests.hardware import device as host_memory
+
+# Cores of this machine and the binding of processes to them (Linux).
+
+
+def processor_of_each_core() -> list[int]:
+    """The processors that this process may use, one for each physical core."""
+    first: dict[str, int] = {}
+    for number in sorted(os.sched_getaffinity(0)):
+        siblings = str(number)
+        with suppress(OSError):
+            siblings = Path(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list").read_text()
+        first.setdefault(siblings, number)
+    return list(first.values())
+
+
+def processors_for(threads: int) -> list[int]:
+    """Processors for a number of threads: one of each core, or all if there are more threads than cores."""
+    cores = processor_of_each_core()
+    return cores if threads <= len(cores) else sorted(os.sched_getaffinity(0))
+
+
+def processor_quota() -> float | None:
+    """Processors that the control group (version 2) lets this process use at a time; None where nothing limits it."""
+    limits = []
+    with suppress(OSError, ValueError):
+        (own,) = (line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
+        for group in (Path(own), *Path(own).parents):
+            with suppress(OSError, ValueError):  # the root has no limit, and `max` is no number
+                quota, period = Path(f"/sys/fs/cgroup{group}", "cpu.max").read_text().split()
+                limits.append(int(quota) / int(period))
+    return min(limits, default=None)
+
+
+def can_bind() -> bool:
+    """Whether this process may bind processes to cores, which some containers forbid."""
+    try:
+        os.sched_setaffinity(0, os.sched_getaffinity(0))
+    except OSError:
+        return False
+    return True
+
+
+def keep_on(process_id: int, cores: Sequence[int]) -> None:
+    """Bind the main thread of a process to the first of `cores` and its other threads to the rest.
+
+    A later thread inherits the binding of its creator. A process that has ended is ignored.
+    """
+    for thread in _threads(process_id):
+        _bind(thread, cores[:1] if thread == process_id else cores[1:] or cores)
+
+
+def let_go(process_id: int) -> None:
+    """Allow a process all processors that this one may use."""
+    for thread in _threads(process_id):
+        _bind(thread, os.sched_getaffinity(0))
+
+
+def _threads(process_id: int) -> list[int]:
+    with suppress(OSError):
+        return [int(name) for name in os.listdir(f"/proc/{process_id}/task")]
+    return []
+
+
+def _bind(thread: int, cores: Collection[int]) -> None:
+    with suppress(ProcessLookupError):
+        os.sched_setaffinity(thread, cores)
+
+
+def physical_cores() -> int:
+    """How many physical cores this process may use."""
+    return len(processor_of_each_core())
+
+
+# How busy other processes keep the processors, whatever this one does.
+
+
+class OtherProcesses:
+    """Their use of the processors from here on."""
+
+    def __init__(self) -> None:
+        self._start, self._busy_seconds = time.perf_counter(), _busy_seconds()
+
+    def cores(self) -> float:
+        """On average since then; the load of the last minute where the kernel counts no time."""
+        now = _busy_seconds()
+        if now is None or self._busy_seconds is None:
+            return os.getloadavg()[0]
+        return (now - self._busy_seconds) / max(time.perf_counter() - self._start, 0.01)
+
+
+def _busy_seconds() -> float | None:
+    """Of all processors since the start of the machine, without this process; None where /proc does not say.
+
+    `man proc_stat`: user, nice, system, idle, iowait, irq, softirq, steal; what follows is contained in user and nice.
+    """
+    try:
+        line = Path("/proc/stat").read_text().partition("\n")[0]
+        user, nice, system, _, _, irq, softirq, steal = map(int, line.split()[1:9])
+    except (OSError, ValueError):
+        return None
+    ours = os.times()
+    busy = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+    return busy - ours.user - ours.system
+
+
+# The state of an NVIDIA GPU through NVML: clocks, temperature, power, energy, throttling.
+#
+# NVML is a library of the driver; the package nvidia-ml-py, module pynvml, calls it. It is imported only for a GPU.
+# A figure that the card or driver does not report is None.
+
+
+# Bits of NVML's clock event reasons (nvml.h, nvmlClocksEventReasons).
+REASONS = {
+    0x001: "idle",
+    0x002: "clocks set by the user",
+    0x004: "power cap",
+    0x008: "hardware slowdown",
+    0x010: "sync boost",
+    0x020: "heat",
+    0x040: "heat, by the hardware",
+    0x080: "power brake",
+    0x100: "display clocks",
+}
+THROTTLING = frozenset({0x004, 0x008, 0x020, 0x040, 0x080})
+"""Power and heat: what slows a GPU down under load, unlike idle clocks and chosen ones."""
+
+COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
+"""By NVML's number (nvml.h, nvmlComputeMode_t)."""
+
+ENERGY_LEAST_SECONDS = 2.0
+"""The counter advances every 20 to 100 ms, so over less time an energy would be off by more than 5 %."""
+
+
+class GpuHealth:
+    """One GPU. None of the calls waits for work on the device."""
+
+    def __init__(self, nvml: ModuleType, handle: object) -> None:
+        self._nvml = nvml
+        self._handle = handle
+
+    def facts(self) -> dict[str, Any]:
+        """The state now, as a record holds it; None for what the card does not report."""
+        nvml, bits = self._nvml, self.clock_event_bits()
+        milliwatts = self._ask(nvml.nvmlDeviceGetPowerUsage)
+        return {
+            "sm_clock_mhz": self._ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM),
+            "memory_clock_mhz": self._ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_MEM),
+            "temperature_celsius": self._ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
+            "power_watts": None if milliwatts is None else milliwatts / 1e3,
+            "clock_events": None if bits is None else [name for bit, name in REASONS.items() if bits & bit],
+        }
+
+    def limits(self) -> dict[str, Any]:
+        """What stays until an administrator changes it; None for what the card does not report."""
+        nvml = self._nvml
+        milliwatts, mode = self._ask(nvml.nvmlDeviceGetPowerManagementLimit), self._ask(nvml.nvmlDeviceGetComputeMode)
+        mig = self._ask(nvml.nvmlDeviceGetMigMode)  # the current one, and the one after the next reset
+        return {
+            "power_limit_watts": None if milliwatts is None else milliwatts / 1e3,
+            "max_sm_clock_mhz": self._ask(nvml.nvmlDeviceGetMaxClockInfo, nvml.NVML_CLOCK_SM),
+            "max_memory_clock_mhz": self._ask(nvml.nvmlDeviceGetMaxClockInfo, nvml.NVML_CLOCK_MEM),
+            "compute_mode": COMPUTE_MODES[mode] if mode in range(len(COMPUTE_MODES)) else None,
+            "mig": None if mig is None else bool(mig[0]),
+        }
+
+    def clock_event_bits(self) -> int | None:
+        # The name until driver 535; newer releases of the package know both.
+        older = getattr(self._nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None)
+        ask = getattr(self._nvml, "nvmlDeviceGetCurrentClocksEventReasons", older)
+        return None if ask is None else self._ask(ask)
+
+    def is_throttled(self) -> bool:
+        """Whether power or heat holds the clocks down now."""
+        bits = self.clock_event_bits() or 0
+        return any(bits & bit for bit in THROTTLING)
+
+    def energy_joules(self) -> float | None:
+        """Since the driver was loaded; None on cards older than Volta."""
+        millijoules = self._ask(self._nvml.nvmlDeviceGetTotalEnergyConsumption)
+        return None if millijoules is None else millijoules / 1e3
+
+    def _ask(self, question: Callable[..., Any], *arguments: object) -> Any:
+        try:
+            return question(self._handle, *arguments)
+        except self._nvml.NVMLError:
+            return None
+
+
+class NoHealthError(Exception):
+    """The state of the GPU cannot be read; the message is one sentence with the next step."""
+
+
+def open_gpu_health(device: torch.device) -> GpuHealth:
+    """Raises NoHealthError where there is no package, no driver library or no such GPU."""
+    try:
+        import pynvml
+    except ImportError as error:
+        raise NoHealthError(
+            "Clocks, temperature, power and throttling of the GPU are not recorded, because nvidia-ml-py is "
+            "not installed; run `pip install nvidia-ml-py`."
+        ) from error
+    try:
+        pynvml.nvmlInit()
+        return GpuHealth(pynvml, _handle_of(pynvml, device))
+    except (pynvml.NVMLError, LookupError) as error:
+        raise NoHealthError(
+            f"Clocks, temperature, power and throttling of the GPU are not recorded: {error}; check that "
+            "nvidia-smi lists the GPU."
+        ) from error
+
+
+def _handle_of(nvml: ModuleType, device: torch.device) -> object:
+    """By UUID or bus, never by number: CUDA_VISIBLE_DEVICES renumbers GPUs for CUDA alone."""
+    properties = torch.cuda.get_device_properties(device)
+    uuid = getattr(properties, "uuid", None)
+    if uuid is not None:
+        text = str(uuid)
+        return nvml.nvmlDeviceGetHandleByUUID(text if text.startswith(("GPU-", "MIG-")) else f"GPU-{text}")
+    bus = getattr(properties, "pci_bus_id", None)
+    if bus is None:
+        raise LookupError(f"torch {torch.__version__} reports neither the UUID nor the PCI bus of {device}")
+    domain, number = getattr(properties, "pci_domain_id", 0), getattr(properties, "pci_device_id", 0)
+    return nvml.nvmlDeviceGetHandleByPciBusId(f"{domain:08X}:{bus:02X}:{number:02X}.0")
+
+
+@dataclass
+class RoundHealth:
+    """State of a GPU over the rounds of one case, asked between rounds; without `health` all facts are None."""
+
+    health: GpuHealth | None
+    throttled_rounds: list[int] = field(default_factory=list)
+    """Measured rounds, counted from 1, at whose end power or heat held the clocks down."""
+    _rounds: int = 0
+    _start_joules: float | None = None
+    _start: float = 0.0
+
+    def begin(self) -> None:
+        """The next round is the first measured one."""
+        self.throttled_rounds, self._rounds = [], 0
+        self._start_joules = None if self.health is None else self.health.energy_joules()
+        self._start = time.perf_counter()
+
+    def end_of_round(self) -> None:
+        """Call it when a measured round has just ended: the clocks are still those of the round."""
+        self._rounds += 1
+        if self.health is not None and self.health.is_throttled():
+            self.throttled_rounds.append(self._rounds)
+
+    def facts(self) -> dict[str, Any]:
+        """`energy_joules_per_round` includes the set-up of a round."""
+        throttled_rounds = None if self.health is None else self.throttled_rounds
+        return {"throttled_rounds": throttled_rounds, "energy_joules_per_round": self._energy_per_round()}
+
+    def _energy_per_round(self) -> float | None:
+        if self.health is None:
+            return None
+        stop_joules, seconds = self.health.energy_joules(), time.perf_counter() - self._start
+        if stop_joules is None or self._start_joules is None or not self._rounds or seconds < ENERGY_LEAST_SECONDS:
+            return None
+        return (stop_joules - self._start_joules) / self._rounds
+
+
+# Environment variables that change a figure without changing a line of code.
+_VARIABLES = (
+    "OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_BLOCKTIME",
+    "MKL_NUM_THREADS", "ONEDNN_DEFAULT_FPMATH_MODE", "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE",
+    "TORCH_CUDNN_SDPA_DEPRIORITIZED", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING",
+    "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "LD_PRELOAD", "MALLOC_CONF", "MALLOC_ARENA_MAX",
+)  # fmt: skip
+_OF_THE_COMPILER = "TORCHINDUCTOR_"
+_WHERE_CODE_IS_KEPT = "TORCHINDUCTOR_CACHE_DIR"
+"""Changes no code, and the compiler sets it itself."""
+
+
+def stable_facts(device: torch.device, threads: int) -> dict[str, Any]:
+    """Hardware, build and flags: two runs are comparable only if all of this is equal."""
+    return {
+        "device": device.type,
+        "gpu": _gpu_facts(device) if device.type == "cuda" else None,
+        "memory_gib": round(host_memory.total_bytes() / 2**30),
+        "torch": torch.__version__,
+        "torch_git": torch.version.git_version,
+        "cuda": torch.version.cuda,
+        "threads": threads,
+        "keeps_freed_memory": heap.is_kept() if device.type == "cpu" else None,
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "environment": {name: value for name, value in os.environ.items() if _changes_figures(name)},
+    }
+
+
+def _changes_figures(variable: str) -> bool:
+    return variable in _VARIABLES or (variable.startswith(_OF_THE_COMPILER) and variable != _WHERE_CODE_IS_KEPT)
+
+
+def _gpu_facts(device: torch.device) -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(device)
+    try:
+        limits = open_gpu_health(device).limits()
+    except NoHealthError:
+        limits = {}
+    return {
+        "name": properties.name,
+        "memory_bytes": properties.total_memory,
+        "compute_capability": f"{properties.major}.{properties.minor}",
+        "multiprocessors": properties.multi_processor_count,
+        "driver": _driver_version(),
+        "cudnn": torch.backends.cudnn.version(),
+        **limits,
+    }
+
+
+def _driver_version() -> str | None:
+    """The NVIDIA driver's version from its kernel module; None where it has none."""
+    try:
+        with open("/proc/driver/nvidia/version") as lines:
+            return next(lines).split("Kernel Module")[1].split()[0]
+    except (OSError, StopIteration, IndexError):
+        return None
+
+
+def drifting_facts(device: torch.device, health: GpuHealth | None = None) -> dict[str, Any]:
+    """Clock rates and load now, or the state of a GPU, and what the host grants; None for what is not reported."""
+    if device.type == "cuda":
+        return {"sm_clock_mhz": None, **({} if health is None else health.facts()), **granted_by_host()}
+    one_minute_load, _, _ = os.getloadavg()
+    clocks = [float(value) for value in host_memory.proc_values("cpuinfo", "cpu MHz")]
+    return {"cpu_clock_mhz": max(clocks, default=None), "load_average_1min": one_minute_load, **granted_by_host()}
+
+
+def granted_by_host() -> dict[str, Any]:
+    """What nobody expects to change during a run: processors, limits of the control group, time itself.
+
+    Suspension adds to CLOCK_BOOTTIME and not to CLOCK_MONOTONIC, the clock of the rounds. Setting the date moves
+    CLOCK_REALTIME alone; the small corrections of a time server move all three.
+    """
+    date, boot, monotonic = map(time.clock_gettime, (time.CLOCK_REALTIME, time.CLOCK_BOOTTIME, time.CLOCK_MONOTONIC))
+    return {
+        "usable_processors": len(os.sched_getaffinity(0)),
+        "processor_quota": processor_quota(),
+        "memory_limit_bytes": host_memory.control_group_limit_bytes(),
+        "booted_unix_seconds": round(date - boot, 3),
+        "suspended_seconds": round(boot - monotonic, 3),
+    }
+
+
+def seconds_since_process_start() -> float:
+    """Age of this process, the interpreter's start included (proc(5), /proc/pid/stat, field 22)."""
+    after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    started = int(after_name[19]) / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started

@@ -1,0 +1,120 @@
+"""Everything that the suite uses of torch's private parts, each with the reason why no public way will do.
+
+All of it exists in torch 2.9.0 and 2.13.0 under these names. A test holds all other files to public names, so only this
+one needs checking against a new release."""
+
+import importlib
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# Tensors without content: `torch.empty(device="meta")` is public, but forgets the device that it represents.
+
+# What sees each operation as the dispatcher runs it, the backward pass included; torch.overrides.TorchFunctionMode,
+# the public one, sees Python's calls alone.
+
+__all__ = ["DataDependentOutputException", "FakeTensor", "FakeTensorMode", "TorchDispatchMode"]
+
+
+MOST_FAKE_SHAPES = 10_000
+"""Some 5 MB of them."""
+
+
+def bound_fake_shapes() -> None:
+    """Clear what torch remembers of operations and shapes without content once that is much: nothing else bounds it.
+
+    Not earlier, because cases share shapes and counting without it takes nearly twice as long.
+    """
+    if FakeTensorMode.cache_info().size > MOST_FAKE_SHAPES:
+        FakeTensorMode.cache_clear()
+
+
+def profiler_is_active() -> bool:
+    """Whether a profiler of PyTorch records: one started inside another silently takes its events."""
+    return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]
+
+
+def compiler_counters() -> Mapping[str, Counter[str]] | None:
+    """The counters that PyTorch's guide to compile times reads; None while torch.compile is not loaded.
+
+    Loading it would take longer than many cases.
+    """
+    return getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+
+
+def cuda_graphs_may_be_recorded() -> bool:
+    """Whether torch.compile's manager of CUDA graphs is loaded; without it no graph exists.
+
+    The public torch.compiler.cudagraph_mark_step_begin would load it, which takes longer than many cases.
+    """
+    return "torch._inductor.cudagraph_trees" in sys.modules
+
+
+def load_compiler() -> None:
+    """Import what torch.compile and AdamW import at first use; no public call does only that."""
+    importlib.import_module("torch._dynamo")
+
+
+def load_code_generator() -> None:
+    """Import what torch.compile needs to generate code at its first call."""
+    load_compiler()
+    importlib.import_module("torch._inductor.compile_fx")
+
+
+def autograd_file() -> str:
+    """The file whose frame surrounds each backward pass: its one function that calls the C++ engine is private."""
+    return torch.autograd.graph.__file__
+
+
+def wrappers_of_calls() -> tuple[str, ...]:
+    """Path prefixes of the frames that torch wraps around calls, those of optimizers for example."""
+    return tuple(str(Path(torch.__file__).parent / name) for name in ("_dynamo", "_compile.py"))
+
+
+@contextmanager
+def cuda_memory_history(most_entries: int) -> Iterator[None]:
+    """Record the caching allocator's latest `most_entries` events with their Python stacks.
+
+    The one documented way, despite its underscore ("Understanding CUDA Memory Usage", PyTorch).
+    """
+    torch.cuda.memory._record_memory_history(enabled="all", stacks="python", max_entries=most_entries)
+    try:
+        yield
+    finally:
+        torch.cuda.memory._record_memory_history(enabled=None)
+
+
+def cuda_memory_snapshot() -> dict[str, Any]:
+    """The state now, inside `cuda_memory_history`; the same page documents it."""
+    return dict(torch.cuda.memory._snapshot())
+
+
+def spin_cuda(cycles: int) -> None:
+    """Occupy the current stream with a kernel that waits for so many cycles; no public kernel takes a known time."""
+    torch.cuda._sleep(cycles)
+
+
+def clear_cublas_workspaces() -> None:
+    """Give cuBLAS's workspaces back to the caching allocator, where each would count in the next case's peak.
+
+    Torch's own way between recordings of CUDA graphs (torch/_inductor/cudagraph_trees.py); no public call frees them.
+    Builds without CUDA have neither workspaces nor the function.
+    """
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if clear is not None:
+        clear()
+
+
+def operator(name: str) -> Any:
+    """An operator by its name in dispatch modes and traces, for example `_to_copy`.
+
+    Autocast's casts, operations on lists and the kernels of fused attention have no public functions.
+    """
+    return getattr(torch.ops.aten, name)

@@ -1,1 +1,0 @@
-"""Instruments look at a running model; they import torch, never pytest or records."""

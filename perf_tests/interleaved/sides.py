@@ -1,0 +1,292 @@
+"""The two sides on disk: base from git, head from the working tree, both under chosen paths.
+
+Trees of the suite's own repository carry head's `perf_tests`, so the same benchmark code measures both; of the rest
+only `model/` and what the options name is imported, and folders that no benchmark reads are left out. Trees of another
+repository hold all of it. They are plain copies outside of the repository. Base is written through a separate index, so
+a kill leaves the repository unchanged."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from filecmp import cmp
+from fnmatch import fnmatch
+from pathlib import Path
+
+from perf_tests.records.record import Json
+from perf_tests.user_code.named import Repository
+
+# Which files of a repository the gate copies into its trees, and which of them both sides take from head.
+
+
+MEASURING_CODE = ("perf_tests", "conftest.py", "pyproject.toml")
+"""Both sides take these from head."""
+
+RECORDS = ".benchmarks/*/*"
+"""Folders in no tree; the accepted slowdowns beside them are."""
+
+LEFT_OUT = (
+    RECORDS,
+    ".ci",
+    ".github",
+    "Makefile",
+    "README.md",
+    "WRITEUP.md",
+    "claims",
+    "docs",
+    "examples/workflows",
+    "numerics_tests",
+    "pictures",
+    "published",
+    "perf_tests/audit/tables.py",
+    "perf_tests/bisect.py",
+    "perf_tests/history",
+    "perf_tests/predict/published.py",
+    "perf_tests/predict/request.py",
+    "perf_tests/report/cs336*",
+    "perf_tests/report/page*",
+    "perf_tests/test_collectives.py",
+    "perf_tests/verbs",
+    "tests",
+)
+"""Folders and files of the suite in neither tree, unless an option names a file in one."""
+
+
+def measures(file: Path, repository: Repository) -> bool:
+    return repository.holds_suite and file.parts[0] in MEASURING_CODE
+
+
+def is_needed(file: Path, repository: Repository) -> bool:
+    if not repository.holds_suite:
+        return not _is_in(file, RECORDS) and "__pycache__" not in file.parts
+    return not any(
+        _is_in(file, place) and not any(_is_in(named, place) for named in repository.files) for place in LEFT_OUT
+    )
+
+
+def _is_in(file: Path, place: str) -> bool:
+    names = place.split("/")
+    return len(file.parts) >= len(names) and all(map(fnmatch, file.parts, names))
+
+
+NOT_MEASURED = (":(exclude).benchmarks", ":(exclude,glob)**/__pycache__/**")
+"""For git; a repository without a .gitignore shows byte code as its own."""
+
+TREES = "perf-tests-gate-"
+"""How the name of the folder of both trees begins, in the system's temporary folder."""
+
+
+class TreeError(Exception):
+    """A side cannot be written; the message is one sentence for the user."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A revision as typed and its commit. `prefix` is the suite's folder in the repository, "" or "folder/"."""
+
+    typed: str
+    full_hash: str
+    prefix: str
+
+    @property
+    def short_hash(self) -> str:
+        return self.full_hash[:12]
+
+
+@dataclass
+class Trees:
+    """The current folders of the sides, copies of `repository`; `folder` is removed after the run."""
+
+    folder: Path
+    base: Path
+    head: Path
+    repository: Repository
+
+    def move(self, base_name: str, head_name: str) -> None:
+        """Rename both trees, to names of one length, so that no path is tied to a side."""
+        base, head = self.folder / base_name, self.folder / head_name
+        self.base.rename(base)
+        self.head.rename(head)
+        self.base, self.head = base, head
+
+    def have_the_same(self, name: str) -> bool:
+        """Whether the folder `name` is identical in both trees, byte code and records aside."""
+        base, head = self.base / name, self.head / name
+        names = _sources(base)
+        return names == _sources(head) and all(cmp(base / name, head / name, shallow=False) for name in names)
+
+
+def _sources(folder: Path) -> set[Path]:
+    files = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return {file for file in files if "__pycache__" not in file.parts and file.parts[0] != ".benchmarks"}
+
+
+def find_commit(root: Path, revision: str, option: str = "--against") -> Commit:
+    """The commit of `revision`, typed after `option`, in `root`'s repository; raises TreeError with the next step."""
+    if shutil.which("git") is None:
+        raise TreeError(f"{option} {revision} needs git, and there is none on the PATH; install it.")
+    inside = _git(root, "rev-parse", "--show-prefix")
+    if "dubious ownership" in inside.stderr:
+        raise TreeError(
+            f"{option} {revision}: git does not read {root}, which belongs to another user; allow it with "
+            f"`git config --global --add safe.directory {root}`."
+        )
+    if inside.returncode:
+        raise TreeError(f"{option} {revision} needs a git repository, and {root} is in none; clone the project.")
+    if _git(root, "rev-parse", "--verify", "--quiet", "HEAD").returncode:
+        raise TreeError(f"{option} {revision} needs a base, and the repository {root} has no commit yet; commit one.")
+    asked = ("rev-parse", "--verify", "--quiet", "--end-of-options")
+    found = _git(root, *asked, f"{revision}^{{commit}}")
+    full_hash = found.stdout.strip().splitlines()[-1:] if found.returncode == 0 else []
+    if not full_hash:
+        raise TreeError(_why_not_found(root, revision, option, asked))
+    if not _is_shallow(root) and _git(root, "merge-base", "HEAD", full_hash[0]).returncode == 1:
+        raise TreeError(
+            f"{option} {shlex.quote(revision)} is a commit of another project: it shares no history with HEAD; "
+            "give a revision of this one (`git log`)."
+        )
+    return Commit(revision, full_hash[0], inside.stdout.strip())
+
+
+def _is_shallow(root: Path) -> bool:
+    return _git(root, "rev-parse", "--is-shallow-repository").stdout.strip() == "true"
+
+
+def _why_not_found(root: Path, revision: str, option: str, asked: Sequence[str]) -> str:
+    if _git(root, *asked, f"origin/{revision}^{{commit}}").returncode == 0:
+        return (
+            f"{option} {revision} names no revision here, but origin/{revision} is there: {option} origin/{revision}."
+        )
+    if revision and _is_shallow(root):
+        if set(revision) & set("~^@:"):  # counted from another revision, which no server knows by this name
+            return (
+                f"{option} {revision} is not in this shallow clone; fetch the history first with "
+                "`git fetch --unshallow`, or clone with it (actions/checkout: fetch-depth: 0)."
+            )
+        return (
+            f"{option} {revision} is not in this shallow clone; fetch it first with "
+            f"`git fetch --depth=1 origin {revision}` and give {option} FETCH_HEAD, "
+            "or clone with the whole history (actions/checkout: fetch-depth: 0)."
+        )
+    return (
+        f"{option} {shlex.quote(revision)} names no revision of this repository; "
+        "give a branch, a tag or a commit (`git log`)."
+    )
+
+
+def state_of_head(root: Path) -> Json:
+    """The working tree's commit and its number of changed files; nulls where git cannot tell."""
+    commit = _git(root, "rev-parse", "HEAD")
+    status = _git(root, "status", "--porcelain", "--", ".", *NOT_MEASURED)
+    changed = len(status.stdout.splitlines()) if status.returncode == 0 else None
+    return {"commit": commit.stdout.strip() or None if commit.returncode == 0 else None, "changed_files": changed}
+
+
+@contextmanager
+def planted(repository: Repository, base: Commit | None) -> Iterator[Trees]:
+    """Both trees on disk. Without a commit, base is the working tree too.
+
+    Raises TreeError and then leaves nothing behind.
+    """
+    folder = "a temporary folder"
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=TREES, ignore_cleanup_errors=True))
+            trees = _plant(repository, base, Path(folder).resolve())
+        except OSError as error:
+            why = f"The trees to measure cannot be written to {folder}: {error}"
+            raise TreeError(f"{why}; set TMPDIR to a folder with room.") from error
+        yield trees
+
+
+def _plant(repository: Repository, base: Commit | None, folder: Path) -> Trees:
+    trees = Trees(folder, folder / "tree-of-base", folder / "tree-of-head", repository)
+    of_head, of_base, from_head = _files_of_working_tree(repository), {}, {}
+    if base is None:
+        from_head = of_head
+    else:
+        from_head = {file: size for file, size in of_head.items() if measures(file, repository)}
+        of_base = _files_of_commit(repository, base)
+    _check_room(folder, sum(size for files in (of_head, of_base, from_head) for size in files.values()))
+    trees.head.mkdir()
+    trees.base.mkdir()
+    _copy(repository.root, of_head, trees.head)
+    if base is not None:
+        _check_out(repository.root, base, of_base, trees.base)
+    _copy(repository.root, from_head, trees.base)
+    return trees
+
+
+def _check_room(folder: Path, tree_bytes: int) -> None:
+    needed = 2 * tree_bytes  # byte code takes as much again
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise TreeError(
+            f"The trees to measure need {needed / 2**20:.0f} MiB in {folder.parent}, and {free / 2**20:.0f} MiB are "
+            "free; make room, or set TMPDIR to a folder with more."
+        )
+
+
+def _files_of_working_tree(repository: Repository) -> dict[Path, int]:
+    """Bytes of each needed file that is tracked or not ignored, by its path below the top folder."""
+    root = repository.root
+    listed = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    if listed.returncode:
+        raise TreeError(f"git does not list the files of {root}: {listed.stderr.strip()}.")
+    files = [Path(name) for name in listed.stdout.split("\0") if name]
+    there = [file for file in files if (root / file).is_symlink() or (root / file).is_file()]
+    ignored = set(repository.files).difference(there)
+    if ignored:
+        raise TreeError(f"git ignores {min(ignored)}, so base cannot hold it; take it out of .gitignore and commit it.")
+    return {file: (root / file).lstat().st_size for file in there if is_needed(file, repository)}
+
+
+def _files_of_commit(repository: Repository, base: Commit) -> dict[Path, int]:
+    """Bytes of each needed file that base does not take from head."""
+    words = ("ls-tree", "--full-tree", "-r", "-l", "-z", f"{base.full_hash}:{base.prefix}")
+    entries = [entry.partition("\t") for entry in _git(repository.root, *words).stdout.split("\0") if entry]
+    sizes = {Path(name): size for about, _, name in entries if (size := about.split()[3]).isdecimal()}
+    needed = (file for file in sizes if is_needed(file, repository) and not measures(file, repository))
+    return {file: int(sizes[file]) for file in needed}
+
+
+def _copy(root: Path, files: Iterable[Path], tree: Path) -> None:
+    for file in files:
+        (tree / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(root / file, tree / file, follow_symlinks=False)
+
+
+def copy_measuring_code(root: Path, tree: Path) -> None:
+    """Replace the measuring code of `tree` with that of the working tree."""
+    for name in MEASURING_CODE:
+        if (tree / name).is_dir():
+            shutil.rmtree(tree / name)
+        else:
+            (tree / name).unlink(missing_ok=True)
+    suite = Repository(root)
+    _copy(root, [file for file in _files_of_working_tree(suite) if measures(file, suite)], tree)
+
+
+def _check_out(root: Path, base: Commit, files: Iterable[Path], tree: Path) -> None:
+    """Write these files of the revision; raises TreeError with git's message, as when the disk is full."""
+    index = tree.parent / "index"
+    top = Path(_git(root, "rev-parse", "--show-toplevel").stdout.strip())
+    names = "".join(f"{file.as_posix()}\0" for file in files)
+    for words in (
+        ("read-tree", f"{base.full_hash}:{base.prefix}"),
+        ("checkout-index", "--force", "-z", "--stdin", f"--prefix={tree}/"),
+    ):
+        ended = _git(top, *words, given=names, GIT_INDEX_FILE=str(index))
+        if ended.returncode:
+            lines = ended.stderr.strip().splitlines() or [f"git {words[0]} exited with {ended.returncode}"]
+            raise TreeError(f"--against {base.typed} cannot be written to {tree.parent}: {lines[-1]}.")
+    index.unlink()
+
+
+def _git(folder: Path, *words: str, given: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "LC_ALL": "C", **variables}
+    return subprocess.run(["git", *words], cwd=folder, env=environment, capture_output=True, text=True, input=given)

@@ -1,1 +1,0 @@
-"""The command line of the suite: a table of options, and the settings that they make."""

@@ -1,1 +1,0 @@
-"""What is under test where it is not the suite's own: found, its repository, built, described, checked."""

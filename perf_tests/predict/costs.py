@@ -1,0 +1,453 @@
+"""The cost of one operation on a device: launches, FLOPs and bytes, from its name and its tensors' shapes alone."""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+from perf_tests.hardware.datasheets import CudaLibraries, libraries_on
+from perf_tests.hardware.torch_private import operator
+
+MATRIX_PRODUCTS = {"aten.mm": 0, "aten.addmm": 1, "aten.bmm": 0, "aten.baddbmm": 1}
+"""The place of the left factor among the arguments."""
+
+
+FUSED_ATTENTION = {
+    "aten._scaled_dot_product_flash_attention": (2, 0, 4),
+    "aten._scaled_dot_product_flash_attention_backward": (5, 1, 11),
+    "aten._scaled_dot_product_efficient_attention": (2, 0, 6),
+    "aten._scaled_dot_product_efficient_attention_backward": (5, 1, 11),
+    "aten._scaled_dot_product_flash_attention_for_cpu": (2, 0, 4),
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": (5, 1, 7),
+}
+"""Number of T x T matrix products (forward scores and output; backward the scores again and four gradients), and the
+places of query and `is_causal` among the arguments."""
+
+# Allocations without a kernel, views, and the copy of one number to the host.
+LAUNCHES_NOTHING = {
+    "aten.empty", "aten.empty_like", "aten.empty_strided", "aten.empty_permuted", "aten.new_empty",
+    "aten.new_empty_strided", "aten._unsafe_view", "aten._local_scalar_dense",
+}  # fmt: skip
+
+# The destination is written and never read.
+_OVERWRITES = {"aten.copy_", "aten.fill_", "aten.zero_", "aten.normal_", "aten.uniform_"}
+
+# Only the indexed rows of the first argument are read.
+_LOOKS_UP = {"aten.index", "aten.gather", "aten.embedding", "aten.index_select"}
+
+# Only the indexed rows of the first argument are written, or read and written; the values come last.
+_WRITES_ROWS = {"aten.scatter", "aten.scatter_"}
+_ADDS_ROWS = {"aten.scatter_add", "aten.scatter_add_", "aten.index_put", "aten.index_put_"}
+
+REUSES_FIRST_ARGUMENT = {"aten.add", "aten.scatter", "aten.scatter_add", "aten.index_put"}
+"""Autograd writes their result into a first argument that nothing else holds, except under a dispatch mode."""
+
+_ON_LISTS = ("aten._foreach", "aten._fused_adam", "aten._amp_foreach")
+
+# PyTorch, aten/src/ATen/native/cuda/MultiTensorApply.cuh: the limits of one launch.
+_TENSORS_PER_LAUNCH = (110, 64, 48, 36, 30)
+_BLOCKS_PER_LAUNCH = 320
+_ELEMENTS_PER_BLOCK = 65536
+
+
+def operator_name(operator: Any) -> str:
+    """`aten.mm` for each of its overloads."""
+    return str(operator.overloadpacket)
+
+
+def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
+    """Every tensor among arguments or results, nested lists and dictionaries included."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from tensors_in(value)
+        elif isinstance(value, dict):
+            yield from tensors_in(value.values())
+
+
+def mutated_tensors(name: str, args: tuple[Any, ...]) -> list[Tensor]:
+    """What an operation on lists of tensors changes in place; it returns nothing."""
+    places = (0, 2, 3) if name.startswith("aten._fused_adam") else (0,)  # parameters and moments; gradients are read
+    return list(tensors_in(args[place] for place in places)) if name.startswith(_ON_LISTS) else []
+
+
+def touched_elements_bytes(tensor: Tensor) -> int:
+    """Bytes of the distinct elements in memory: an expanded dimension counts once."""
+    elements = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        if stride or not size:
+            elements *= size
+    return elements * tensor.element_size()
+
+
+def bytes_of(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> int:
+    """Least traffic of one operation: every input read once, of a table only the rows looked up; every output written
+    once."""
+    written = sum(touched_elements_bytes(tensor) for tensor in outputs)
+    if name in _LOOKS_UP:
+        return 2 * written + sum(touched_elements_bytes(tensor) for tensor in inputs[1:])
+    if name in _WRITES_ROWS | _ADDS_ROWS:
+        *indices, values = [touched_elements_bytes(tensor) for tensor in inputs[1:]]
+        return sum(indices) + (2 if name in _WRITES_ROWS else 3) * values
+    read = inputs[1:] if name in _OVERWRITES else inputs
+    return written + sum(touched_elements_bytes(tensor) for tensor in read)
+
+
+def flops_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Executed FLOPs, at 2mnk a matrix product; elementwise work counts as none.
+
+    A fused causal kernel skips the blocks above the diagonal (Dao et al., "FlashAttention", arXiv:2205.14135, section
+    3.1; so do PyTorch's flash and memory-efficient kernels on CUDA and its flash kernel on a CPU). It counts as the
+    T (T + 1) / 2 pairs that no causal kernel can skip: a lower bound, so that no true time is called impossibly fast.
+    """
+    if name in MATRIX_PRODUCTS:
+        place = MATRIX_PRODUCTS[name]
+        left, right = args[place], args[place + 1]
+        return 2 * left.numel() * right.shape[-1]
+    if name in FUSED_ATTENTION:
+        return _fused_attention_flops(*FUSED_ATTENTION[name], args, kwargs)
+    return 0
+
+
+def summed_of(name: str, args: tuple[Any, ...]) -> int:
+    """K of an (M, K) by (K, N) product; 0 for everything else."""
+    return int(args[MATRIX_PRODUCTS[name]].shape[-1]) if name in MATRIX_PRODUCTS else 0
+
+
+def _fused_attention_flops(
+    products: int, query_place: int, is_causal_place: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> int:
+    batch, heads, queries, width = args[query_place].shape
+    keys = args[query_place + 1].shape[-2]
+    is_causal = kwargs.get("is_causal", args[is_causal_place] if len(args) > is_causal_place else False)
+    pairs = queries * (queries + 1) // 2 if is_causal and queries == keys else queries * keys
+    return products * 2 * batch * heads * pairs * int(width)
+
+
+def accumulator_bytes(name: str, args: tuple[Any, ...]) -> int:
+    """What a fused backward pass in 16 bits allocates for itself on CUDA: the query's gradient in float32.
+
+    PyTorch, flash_attn/flash_api.cpp, `mha_bwd`: rows in multiples of 128, widths of 32, and one more number a row.
+    """
+    if name != "aten._scaled_dot_product_flash_attention_backward":
+        return 0
+    batch, heads, queries, width = args[1].shape
+    return 4 * batch * heads * (-(-queries // 128) * 128) * (-(-width // 32) * 32 + 1)
+
+
+def rate_of(name: str, args: tuple[Any, ...], float32_rate: str, on_cuda: bool) -> str:
+    """The arithmetic rate that bounds the operation: "fp32", "tf32", "bf16", "fp16", or "" for elementwise work.
+
+    CUDA's memory-efficient attention computes each float32 product as three of TF32 on tensor cores (CUTLASS,
+    `OpMultiplyAddFastF32`), so TF32's rate bounds it.
+    """
+    if name in MATRIX_PRODUCTS:
+        factor = args[MATRIX_PRODUCTS[name]]
+    elif name in FUSED_ATTENTION:
+        factor = args[FUSED_ATTENTION[name][1]]
+        float32_rate = "tf32" if on_cuda else float32_rate
+    else:
+        return ""
+    names = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: float32_rate, torch.float64: "fp64"}
+    return names[factor.dtype]
+
+
+def launches_of(name: str, args: tuple[Any, ...], on_cuda: bool) -> int:
+    """1; for an operation on lists of tensors as many as their elements need, on a CPU one for each tensor."""
+    if not name.startswith(_ON_LISTS):
+        return 1
+    lists = [tensors for value in args if isinstance(value, list | tuple) and (tensors := list(tensors_in(value)))]
+    elements = [tensor.numel() for tensor in lists[0]] if lists else []
+    if not on_cuda:
+        return len(elements)
+    if name.startswith("aten._fused"):
+        return multi_tensor_launches(elements, depth=len(lists) - 1)  # the last list is of step counts
+    results = 0 if name.endswith("_") or name == "aten._foreach_norm" else 1
+    return multi_tensor_launches(elements, depth=len(lists) + results)
+
+
+def multi_tensor_launches(elements: list[int], depth: int) -> int:
+    """How many launches CUDA's multi_tensor_apply needs for `depth` lists of tensors.
+
+    A launch takes a limited number of tensors and blocks; a tensor that does not fit continues in the next.
+    """
+    tensors_at_most = _TENSORS_PER_LAUNCH[min(depth, len(_TENSORS_PER_LAUNCH)) - 1]
+    launches = tensors = blocks = 0
+    for count in elements:
+        if not count:
+            continue
+        tensors += 1
+        left = -(-count // _ELEMENTS_PER_BLOCK)
+        while left:
+            taken = min(left, _BLOCKS_PER_LAUNCH - blocks)
+            blocks, left = blocks + taken, left - taken
+            if blocks == _BLOCKS_PER_LAUNCH or (tensors == tensors_at_most and not left):
+                launches += 1
+                blocks = 0
+                tensors = 1 if left else 0
+    return launches + (1 if blocks else 0)
+
+
+# How often CUDA launches a kernel whose tensors are too large for 32-bit indices: TensorIterator halves them first.
+#
+# PyTorch, aten/src/ATen/TensorIterator.cpp (`can_use_32bit_indexing`, `get_dim_to_split`, `split`), used by
+# `gpu_kernel`
+# (native/cuda/Loops.cuh), `gpu_reduce_kernel` (Reduce.cuh), gather and scatter. Products, fused attention,
+# `softmax`,
+# `cat`, `stack` and look-ups have kernels of their own, which are assumed to be launched once.
+
+
+LARGEST_INDEX = 2**31 - 1
+"""Of an element, and of a byte from the start of a tensor."""
+
+_REDUCTIONS = {"aten.sum", "aten.mean", "aten.max", "aten.min", "aten.amax", "aten.amin", "aten.linalg_vector_norm"}
+_FILLS = {"aten.fill_", "aten.full", "aten.zero_", "aten.zeros", "aten.zeros_like", "aten.new_zeros", "aten.ones_like"}
+COPIES = {"aten._to_copy", "aten.copy_", "aten.clone"}
+_ALONG_INDEX = {"aten.gather", "aten.scatter", "aten.scatter_", "aten.scatter_add", "aten.scatter_add_"}
+
+Strides = list[int]
+"""Bytes from one element to the next, by dimension."""
+
+
+def index_splits(operator: Any, name: str, args: tuple[Any, ...], inputs: list[Tensor], outputs: list[Tensor]) -> int:
+    """Launches of one operation on CUDA: 1 where 32 bits suffice."""
+    tensors = [*inputs, *outputs]
+    if all(_last_byte(tensor.shape, _byte_strides(tensor)) <= LARGEST_INDEX for tensor in tensors):
+        return 1
+    if name in _ALONG_INDEX:
+        return _along_index(args)
+    if name in _REDUCTIONS:
+        tensors = inputs[:1]
+    elif name in _FILLS:
+        tensors = outputs  # `new_zeros` takes no more than a dtype from its input
+    elif name in COPIES and len({tensor.dtype for tensor in tensors}) == 1:
+        if all(tensor.is_contiguous() for tensor in tensors):
+            return 1  # cudaMemcpyAsync
+    elif name not in COPIES and torch.Tag.pointwise not in operator.tags:
+        return 1
+    shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
+    return _parts(*coalesced(list(shape), [strides_in(tensor, shape) for tensor in tensors]))
+
+
+def _along_index(args: tuple[Any, ...]) -> int:
+    """Steps over the index; along its dimension the kernel adds the index itself."""
+    table, dim, index = args[:3]
+    strides = _byte_strides(table)
+    strides[dim] = 0
+    return _parts(list(index.shape), [strides, _byte_strides(index)])
+
+
+def _byte_strides(tensor: Tensor) -> Strides:
+    return [stride * tensor.element_size() for stride in tensor.stride()]
+
+
+def strides_in(tensor: Tensor, shape: Sequence[int]) -> Strides:
+    """Of `tensor` broadcast to `shape`."""
+    own = [stride if size > 1 else 0 for size, stride in zip(tensor.shape, _byte_strides(tensor), strict=True)]
+    return [0] * (len(shape) - tensor.dim()) + own
+
+
+def _last_byte(sizes: Sequence[int], strides: Strides) -> int:
+    return 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+
+
+def coalesced(sizes: list[int], strides: list[Strides]) -> tuple[list[int], list[Strides]]:
+    """Neighbouring dimensions that every operand walks as one are one."""
+    for dim in reversed(range(len(sizes) - 1)):
+        if all(own[dim] == sizes[dim + 1] * own[dim + 1] for own in strides):
+            sizes[dim : dim + 2] = [sizes[dim] * sizes[dim + 1]]
+            for own in strides:
+                del own[dim]
+    return sizes, strides
+
+
+def _parts(sizes: list[int], strides: list[Strides]) -> int:
+    """Halves the dimension of the largest extent until every part fits."""
+    if prod(sizes) <= LARGEST_INDEX and all(_last_byte(sizes, own) <= LARGEST_INDEX for own in strides):
+        return 1
+    dim = max(range(len(sizes)), key=lambda dim: max((sizes[dim] - 1) * own[dim] for own in strides))
+    half = sizes[dim] // 2
+    halves = ([*sizes[:dim], size, *sizes[dim + 1 :]] for size in (half, sizes[dim] - half))
+    return sum(_parts(part, strides) for part in halves)
+
+
+# Which elementwise kernels compute an address for each element, because their tensors are not equally dense.
+#
+# CUDA's elementwise kernels load several neighbours at once where all tensors are one dense block after
+# neighbouring
+# dimensions are merged. A broadcast or transposed tensor takes another kernel, `elementwise_kernel` instead of
+# `vectorized_elementwise_kernel`, with an integer division per dimension, tensor and element (PyTorch,
+# aten/src/ATen/native/cuda/CUDALoops.cuh, `gpu_kernel_impl_nocast`). On a fast memory these divisions bound it.
+
+
+def strided_elements(operator: Any, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    """Elements that one operation addresses one by one; 0 where its tensors are dense, or it is not elementwise."""
+    if name not in COPIES and torch.Tag.pointwise not in operator.tags:
+        return 0
+    # One number is read once and kept.
+    tensors = [tensor for tensor in (*inputs, *outputs) if tensor.numel() > 1]
+    if not tensors or _are_alike(tensors):
+        return 0
+    shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
+    longer = [dim for dim, size in enumerate(shape) if size > 1]
+    strides = [[strides_in(tensor, shape)[dim] for dim in longer] for tensor in tensors]
+    sizes, strides = coalesced([shape[dim] for dim in longer], strides)
+    is_dense = len(sizes) == 1 and all(
+        own == [tensor.element_size()] for own, tensor in zip(strides, tensors, strict=True)
+    )
+    return 0 if is_dense else prod(shape)
+
+
+def _are_alike(tensors: Sequence[Tensor]) -> bool:
+    """Whether one order of dimensions is dense in all of them, as most are."""
+    first = tensors[0]
+    alike = all(tensor.shape == first.shape and tensor.stride() == first.stride() for tensor in tensors)
+    return alike and torch.ops.aten.is_non_overlapping_and_dense(first)
+
+
+# CUDA's rules applied to CPU tensors: which operations autocast keeps in float32, and which attention is fused.
+#
+# Fake CUDA tensors abort a process whose torch has no CUDA. So GPU code is counted on CPU tensors under CPU
+# autocast, and
+# this mode corrects what CUDA does differently.
+
+
+HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
+LISTS = {
+    "low": "AT_FORALL_LOWER_PRECISION_FP",
+    "float32": "AT_FORALL_FP32",
+    "set dtype": "AT_FORALL_FP32_SET_OPT_DTYPE",
+    "append dtype": "AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE",
+    "widest": "AT_FORALL_PROMOTE",
+}
+
+_SIXTEEN_BIT = (torch.bfloat16, torch.float16)
+
+_PYTHON_NAMES = {"__pow__", "__rpow__", "cross_entropy"}
+"""Calls of listed operators under other names, or made of listed ones that run out of sight of the mode."""
+
+
+def op_lists(header: str) -> dict[str, list[str]]:
+    """Operators with their overload, such as `softmax.int`, by policy; raises ValueError where a policy is missing."""
+    # A line that ends in a backslash continues in the next.
+    joined = header.replace("\\\n", " ")
+    lists = {}
+    for policy, macro in LISTS.items():
+        found = re.search(rf"#define {macro}\(_\)(.*)", joined)
+        if found is None:
+            raise ValueError(f"{HEADER} defines no {macro}; this torch lists its operators in another way.")
+        if policy == "append dtype":
+            lists[policy] = re.findall(r'"([\w.]+)"', found[1])
+        else:
+            lists[policy] = [".".join(filter(None, pair)) for pair in re.findall(r"_\((\w+)(?:,\s*(\w+))?\)", found[1])]
+    return lists
+
+
+def cuda_lists() -> dict[str, list[str]]:
+    """What CUDA's autocast casts each operator to, as ATen/autocast_mode.h of the installed torch says."""
+    return op_lists(HEADER.read_text())
+
+
+@cache
+def runs_in_float32() -> frozenset[str]:
+    """Names of calls whose arguments CUDA's autocast casts to float32."""
+    lists = cuda_lists()
+    return frozenset({_without_overload(name) for name in (*lists["float32"], *lists["append dtype"])} | _PYTHON_NAMES)
+
+
+@cache
+def returns_float32() -> frozenset[str]:
+    """Names of calls that CUDA's autocast gives a dtype if they have none."""
+    return frozenset(_without_overload(name) for name in cuda_lists()["set dtype"])
+
+
+def _without_overload(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def libraries_here(device: torch.device) -> CudaLibraries | None:
+    """Of this GPU; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    major, _ = torch.cuda.get_device_capability(device)
+    return libraries_on(major, torch.__version__, os.environ, torch.backends.cudnn.version())
+
+
+class CudaRules(TorchFunctionMode):
+    """Enter it around everything that runs Python code of the model."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is F.scaled_dot_product_attention:
+            return fused_attention(*args, **kwargs)
+        if torch.is_autocast_enabled("cpu"):
+            name = getattr(func, "__name__", "")
+            if name in runs_in_float32():
+                args = tuple(_in_float32(value) for value in args)
+            elif name in returns_float32() and kwargs.get("dtype") is None and args[0].dtype in _SIXTEEN_BIT:
+                # The kernel itself reads 16 bits and writes 32, without a copy.
+                kwargs = {**kwargs, "dtype": torch.float32}
+        return func(*args, **kwargs)
+
+
+def fused_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """The kernel that a GPU uses: flash for 16 bits, memory-efficient for float32.
+
+    cuDNN's kernel, which torch prefers for 16 bits on some cards, makes and saves tensors of the same sizes. Assumes
+    compute capability 8.0 or more and head widths that are multiples of 8, as in all of the suite's sizes. Raises
+    NotImplementedError for a mask, which needs other kernels.
+    """
+    if attn_mask is not None:
+        raise NotImplementedError("fused attention with a mask is not counted for CUDA; count it for the CPU.")
+    if torch.is_autocast_enabled("cpu"):
+        dtype = torch.get_autocast_dtype("cpu")
+        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+    if query.dtype in _SIXTEEN_BIT:
+        return operator("_scaled_dot_product_flash_attention")(query, key, value, dropout_p, is_causal, scale=scale)[0]
+    if enable_gqa:  # the memory-efficient kernel takes as many heads of keys as of queries; without it, PyTorch's math
+        with sdpa_kernel(SDPBackend.MATH):
+            return F.scaled_dot_product_attention(
+                query, key, value, None, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            )
+    efficient = operator("_scaled_dot_product_efficient_attention")
+    records_graph = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
+    return efficient(query, key, value, None, records_graph, dropout_p, is_causal, scale=scale)[0]
+
+
+def follow_rules(module: nn.Module) -> None:
+    """Enter the rules with each call of `module`, because autograd hides modes from what a checkpoint recomputes."""
+    rules = CudaRules()
+
+    def enter(module: nn.Module, inputs: Any) -> None:
+        rules.__enter__()  # type: ignore[no-untyped-call]
+
+    def leave(module: nn.Module, inputs: Any, output: Any) -> None:
+        rules.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    module.register_forward_pre_hook(enter)
+    module.register_forward_hook(leave, always_call=True)
+
+
+def _in_float32(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) and value.dtype in _SIXTEEN_BIT else value

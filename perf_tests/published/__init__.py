@@ -1,1 +1,0 @@
-"""Published peaks of memory, predicted under the conditions that their sources state."""

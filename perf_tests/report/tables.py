@@ -1,0 +1,844 @@
+"""The tables of a write-up: times, precisions, peak memory and attention, from one record."""
+
+import csv
+import io
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+
+from perf_tests.hardware.limits import FLOAT32_BYTES
+from perf_tests.history.commits import Code, Figure, Launch, moment
+from perf_tests.history.series import Era
+from perf_tests.phases import PHASES, is_attention
+from perf_tests.records.columns import (
+    COLUMNS,
+    DASH,
+    GIB,
+    LABELS,
+    MIB,
+    PASSES,
+    SHORT_OUTCOMES,
+    SPEEDUP,
+    Cell,
+    ChoiceError,
+    Columns,
+    Row,
+    Table,
+    case_name,
+    cells_of,
+    commit_of,
+    count_in,
+    date_of,
+    distinct,
+    figure_in,
+    finite,
+    inside,
+    labels_of,
+    last_phases,
+    lost_lines,
+    machine_line,
+    machine_name,
+    mean_in,
+    mebibytes_in,
+    name_of,
+    pairs_along,
+    pass_cells,
+    pass_table,
+    percent_in,
+    phase_order,
+    printable,
+    ratio_spread,
+    rounds_line,
+    rows_in,
+    shown,
+    significant,
+    with_spread,
+)
+from perf_tests.records.record import FEWEST_FOR_PERCENTILES, PERCENTILES, Json, how_many
+
+GIB_FROM_BYTES = GIB / 8
+"""From this size on, a table of peaks is in GiB, else in MiB."""
+
+BASE_PRECISION = "fp32"
+SPREAD_NOTE = "mean ± standard deviation of the measured rounds"
+RATIO_NOTE = f"{SPREAD_NOTE}; the ratio is of means, its ± from those of both"
+
+
+@dataclass(frozen=True)
+class Label:
+    """A column that names rows; one with a single value moves to the title unless `always` shown."""
+
+    name: str
+    of: Callable[[Cell], str]
+    always: bool = False
+
+
+SIZE = Label("Size", lambda cell: cell.label("size"), always=True)
+CONTEXT = Label("Context", lambda cell: cell.label("context_length"), always=True)
+IMPLEMENTATION = Label("Implementation", lambda cell: cell.implementation)
+PRECISION = Label("Precision", lambda cell: cell.label("precision"))
+PHASE = Label("Phase", lambda cell: cell.phase, always=True)
+BATCH = Label("Batch", lambda cell: f"batch {cell.label('batch_size')}")
+HEAD_DIM = Label("d", lambda cell: cell.label("head_dim"), always=True)
+SEQUENCE = Label("Sequence", lambda cell: cell.label("sequence_length"), always=True)
+
+MODEL_LABELS = (SIZE, CONTEXT, IMPLEMENTATION, PRECISION, BATCH)
+ATTENTION_LABELS = (HEAD_DIM, SEQUENCE, PRECISION, BATCH)
+
+Entry = tuple[Cell, str, str]
+"""The cell that names the row, the column, and the text."""
+
+
+def timing_table(cells: Sequence[Cell]) -> Table | None:
+    chosen = [cell for cell in cells if not cell.is_attention]
+    entries = [(cell, f"{cell.phase} (ms)", milliseconds(cell)) for cell in chosen]
+    return _table("timing", "Time by size and context", chosen, MODEL_LABELS, entries, SPREAD_NOTE)
+
+
+def percentile_table(cells: Sequence[Cell]) -> Table | None:
+    """A row for each case with enough rounds."""
+    chosen = [cell for cell in cells if cell.percentile_seconds]
+    if not chosen:
+        return None
+    header = (*LABELS, *(f"p{percent} (ms)" for percent in PERCENTILES))
+    rows = [(*labels_of(cell), *(significant(s * 1e3) for s in cell.percentile_seconds.values())) for cell in chosen]
+    notes = (f"of cases with at least {FEWEST_FOR_PERCENTILES} measured rounds", rounds_line(chosen))
+    return Table("percentiles", "Percentiles of the time of a round", header, len(LABELS), tuple(rows), notes)
+
+
+def precision_table(cells: Sequence[Cell]) -> Table | None:
+    labels = (SIZE, CONTEXT, PHASE, IMPLEMENTATION, BATCH)
+    entries: list[Entry] = []
+    chosen: list[Cell] = []
+    for base, other in pairs_along((cell for cell in cells if not cell.is_attention), "precision", BASE_PRECISION):
+        if base not in chosen:
+            chosen.append(base)
+            entries.append((base, f"{BASE_PRECISION} (ms)", milliseconds(base)))
+        chosen.append(other)
+        precision = other.label("precision")
+        entries.append((base, f"{precision} (ms)", milliseconds(other)))
+        entries.append((base, f"{BASE_PRECISION} / {precision}", ratio(base, other)))
+    return _table("precision", "Speed-up over fp32", chosen, labels, entries, RATIO_NOTE)
+
+
+def memory_table(cells: Sequence[Cell]) -> Table | None:
+    chosen = [cell for cell in cells if not cell.is_attention]
+    return _memory("memory", "Peak memory by size and context", chosen, MODEL_LABELS, lambda cell: cell.phase)
+
+
+def attention_table(cells: Sequence[Cell]) -> Table | None:
+    chosen = [cell for cell in cells if cell.is_attention]
+    entries = [(cell, f"{cell.implementation} {cell.phase} (ms)", milliseconds(cell)) for cell in chosen]
+    return _table("attention", "Attention alone", chosen, ATTENTION_LABELS, entries, SPREAD_NOTE)
+
+
+def attention_memory_table(cells: Sequence[Cell]) -> Table | None:
+    chosen = [cell for cell in cells if cell.is_attention]
+    title = "Peak memory of attention alone"
+    return _memory("attention_memory", title, chosen, ATTENTION_LABELS, lambda c: f"{c.implementation} {c.phase}")
+
+
+def milliseconds(cell: Cell) -> str:
+    """Mean and spread in ms, or the outcome of a case without a timing."""
+    if not cell.is_timed:
+        return SHORT_OUTCOMES[cell.outcome]
+    return with_spread(cell.mean_seconds * 1e3, cell.std_seconds and cell.std_seconds * 1e3)
+
+
+def ratio(over: Cell, under: Cell) -> str:
+    """Mean over mean, in as many digits as both spreads allow; a dash where one of them has no timing."""
+    if not (over.is_timed and under.is_timed):
+        return DASH
+    value = over.mean_seconds / under.mean_seconds
+    spread = ratio_spread(value, over.std_seconds, over.mean_seconds, under.std_seconds, under.mean_seconds)
+    return with_spread(value, spread) if spread else significant(value, 3)
+
+
+def _memory(
+    name: str, title: str, cells: Sequence[Cell], labels: Sequence[Label], column: Callable[[Cell], str]
+) -> Table | None:
+    fields = {"peak_allocated_bytes": "", "predicted_peak_bytes": " predicted"}
+    amounts = [amount for cell in cells for field in fields if (amount := cell.number(field)) is not None]
+    if not amounts:
+        return None
+    divisor, unit = (GIB, "GiB") if min(amounts) >= GIB_FROM_BYTES else (MIB, "MiB")
+    entries: list[Entry] = []
+    for cell in cells:
+        for field, suffix in fields.items():
+            if (amount := cell.number(field)) is not None:
+                entries.append((cell, f"{column(cell)}{suffix} ({unit})", significant(amount / divisor)))
+        if not cell.is_timed:
+            entries.append((cell, f"{column(cell)} ({unit})", SHORT_OUTCOMES[cell.outcome]))
+    is_measured = any(cell.number("peak_allocated_bytes") is not None for cell in cells)
+    how = "in the measured rounds" if is_measured else "predicted, as none is measured here"
+    note = f"peak of allocated bytes {how}, 1 {unit} = {divisor:,} bytes"
+    return _table(name, title, cells, labels, entries, note)
+
+
+def _table(
+    name: str, title: str, cells: Sequence[Cell], labels: Sequence[Label], entries: Sequence[Entry], note: str
+) -> Table | None:
+    """Entries laid out by row and column; None without any."""
+    if not entries:
+        return None
+    values = {label.name: distinct(label.of(cell) for cell in cells) for label in labels}
+    shown = [label for label in labels if label.always or len(values[label.name]) > 1]
+    said = [values[label.name][0] for label in labels if label not in shown and values[label.name][0]]
+    columns = distinct(column for _, column, _ in sorted(entries, key=lambda entry: phase_order(entry[0])))
+    laid: dict[tuple[str, ...], dict[str, list[str]]] = {}
+    for cell, column, text in entries:
+        key = tuple(label.of(cell) for label in shown)
+        laid.setdefault(key, {}).setdefault(column, []).append(text)
+    # A record may hold a case twice; show both figures.
+    rows = tuple((*key, *(" / ".join(row.get(column, [DASH])) for column in columns)) for key, row in laid.items())
+    header = (*(label.name for label in shown), *columns)
+    notes = (note, *([line] if (line := rounds_line(list(cells))) else []), *lost_lines(cells))
+    return Table(name, f"{title}{': ' if said else ''}{', '.join(said)}", header, len(shown), rows, notes)
+
+
+TIMING_TABLES = (
+    timing_table, percentile_table, precision_table, memory_table, attention_table, attention_memory_table,
+)  # fmt: skip
+
+
+# Where memory goes, as tables: peaks beside predictions, their parts, what is saved, the largest blocks.
+
+
+MEMORY_NOTE = "each case in its own process, apart from the timings; 1 MiB = 1,048,576 bytes"
+LARGEST = 5
+"""Blocks of each case in a table."""
+
+PEAK: Columns[Json] = {
+    "peak (MiB)": lambda row: mebibytes_in(row, "peak_allocated_bytes"),
+    "predicted (MiB)": lambda row: mebibytes_in(row, "predicted_peak_bytes"),
+    "measured / predicted": lambda row: _measured_over_predicted(row),
+    "reserved (MiB)": lambda row: mebibytes_in(row, "peak_reserved_bytes"),
+}
+SAVED: Columns[Json] = {
+    "Part": lambda row: str(row["part"]),
+    "places": lambda row: str(row["places"]),
+    "of one (MiB)": lambda row: significant(row["bytes"] / row["places"] / MIB),
+    "together (MiB)": lambda row: significant(row["bytes"] / MIB),
+    "of all saved (%)": lambda row: f"{row['percent']:.1f}",
+}
+BLOCK: Columns[Json] = {
+    "Line": lambda row: str(row.get("line") or DASH),
+    "Category": lambda row: str(row.get("category") or DASH),
+    "block (MiB)": lambda row: mebibytes_in(row, "bytes"),
+}
+
+
+def memory_pass_table(cells: Sequence[Cell]) -> Table | None:
+    """The peak of each case beside the predicted one, and what was held between the parts of a round."""
+    held = [
+        {str(mark.get("name")): mark.get("allocated_bytes") for mark in rows_in(cell.info, "marks")} for cell in cells
+    ]
+    columns = PEAK | _mebibytes(distinct(name for marks in held for name in marks))
+    rows = [(cell, {**cell.info, **marks}) for cell, marks in zip(cells, held, strict=True)]
+    return pass_table("memory_pass", "Peak of allocated memory beside the predicted one", columns, rows, _notes(cells))
+
+
+def memory_part_table(cells: Sequence[Cell]) -> Table | None:
+    columns: Columns[Json] = {"Part": lambda row: str(row.get("phase")), **PEAK}
+    rows = [(cell, part) for cell in cells for part in rows_in(cell.info, "parts")]
+    return pass_table("memory_parts", "Peak memory by part of a round", columns, rows, _notes(cells), words=1)
+
+
+def memory_category_table(cells: Sequence[Cell]) -> Table | None:
+    """Two rows for each case: what was measured, and what the counters predict."""
+    kinds = {"measured": "peak_by_category_bytes", "predicted": "predicted_by_category_bytes"}
+    found = [(cell, kind, inside(cell.info, field)) for cell in cells for kind, field in kinds.items()]
+    rows = [(cell, {**held, "kind": kind}) for cell, kind, held in found if held]
+    columns: Columns[Json] = {"Peak": lambda row: str(row["kind"])}
+    columns |= _mebibytes(distinct(name for _, _, held in found for name in held))
+    return pass_table("memory_categories", "What is held at the peak", columns, rows, _notes(cells), words=1)
+
+
+def saved_table(cells: Sequence[Cell]) -> Table | None:
+    """What the forward pass saves for the backward pass, by part of the model; blocks of one kind together."""
+    rows = [(cell, row) for cell in last_phases(cells) for row in _saved_rows(cell.info)]
+    return pass_table("saved", "Saved for the backward pass by part", SAVED, rows, _notes(cells), words=1)
+
+
+def largest_table(cells: Sequence[Cell]) -> Table | None:
+    rows = [
+        (cell, block)
+        for cell in last_phases(cells)
+        for block in list(rows_in(cell.info, "largest_allocations"))[:LARGEST]
+    ]
+    return pass_table("largest_blocks", "Largest blocks of memory", BLOCK, rows, _notes(cells), words=2)
+
+
+def _measured_over_predicted(row: Json) -> str:
+    measured, predicted = (finite(row.get(name)) for name in ("peak_allocated_bytes", "predicted_peak_bytes"))
+    return shown(measured / predicted if measured and predicted else None, ".5f")
+
+
+def _mebibytes(names: Sequence[str]) -> Columns[Json]:
+    return {f"{name} (MiB)": partial(mebibytes_in, name=name) for name in names}
+
+
+def _saved_rows(values: Json) -> list[Json]:
+    """Places and bytes of each part of the model, the part that saves most first."""
+    found: dict[str, list[float]] = {}
+    for row in rows_in(values, "saved_bytes_by_part"):
+        amount = finite(row.get("saved_bytes"))
+        if amount is not None:
+            found.setdefault(str(row.get("part")), []).append(amount)
+    whole = sum(map(sum, found.values())) or 1.0
+    return [
+        {"part": part, "places": len(amounts), "bytes": sum(amounts), "percent": 100 * sum(amounts) / whole}
+        for part, amounts in sorted(found.items(), key=lambda item: (-sum(item[1]), item[0]))
+    ]
+
+
+def _notes(cells: Sequence[Cell]) -> list[str]:
+    """With each reason for a missing prediction once, and the reasons for missing peaks."""
+    said = [cell.info.get("prediction_reason") for cell in cells]
+    reasons = distinct(f"no prediction: {reason}" for reason in said if isinstance(reason, str))
+    return [MEMORY_NOTE, *reasons, *lost_lines(cells)]
+
+
+MEMORY_TABLES = (memory_pass_table, memory_part_table, memory_category_table, saved_table, largest_table)
+
+
+# What warm-up rounds do, as tables: times after so many of them, and what the first round is spent on.
+
+
+WARMUP_NOTE = (
+    "mean ± standard deviation; each number of warm-up rounds in its own process; first round and steady from: "
+    "of the process without a warm-up, whose rounds agree from there on"
+)
+FIRST_ROUND_NOTE = "one profiled process: extra time of its first round over a steady one, by part"
+
+
+def warmup_table(cells: Sequence[Cell]) -> Table | None:
+    series = [(cell, {series_name(row): row for row in rows_in(cell.info, "series")}) for cell in cells]
+    rows = [(cell, {**cell.info, "by_name": of}) for cell, of in series if of or cell.outcome]
+    columns: Columns[Json] = {
+        f"after {name} (ms)": partial(_mean, name) for name in distinct(name for _, of in series for name in of)
+    }
+    columns |= {
+        "first round (ms)": lambda row: _first_round(row["by_name"].get("0", {})),
+        "steady from": lambda row: count_in(row["by_name"].get("0", {}), "steady_from_round"),
+        "recommended": lambda row: count_in(row, "recommended_warmup_rounds"),
+    }
+    notes = (WARMUP_NOTE, *_recommendations(cells), *lost_lines(cells))
+    return pass_table("warmup", "Time after warm-up rounds", columns, rows, notes)
+
+
+def series_name(series: Json) -> str:
+    """The number of warm-up rounds, and whether they left out the timed phase."""
+    name = shown(finite(series.get("warmup_rounds")), ".0f")
+    return f"{name} without the timed phase" if series.get("leaves_out_timed_phase") is True else name
+
+
+def seconds_of(series: Json, name: str) -> list[float]:
+    """The positive finite rounds under that name."""
+    found = series.get(name)
+    values = map(finite, found if isinstance(found, list) else [])
+    return [value for value in values if value is not None and value > 0]
+
+
+def _mean(name: str, row: Json) -> str:
+    """Mean and spread of the measured rounds, with the places of the outliers among them."""
+    series = row["by_name"].get(name, {})
+    said, outliers = mean_in(series, "std_seconds", 1e3), series.get("outliers")
+    if said != DASH and isinstance(outliers, list) and outliers:
+        return f"{said} (outlier: round {', '.join(map(str, outliers))})"
+    return said
+
+
+def _first_round(series: Json) -> str:
+    rounds = seconds_of(series, "seconds")
+    return significant(rounds[0] * 1e3) if rounds else DASH
+
+
+def _recommendations(cells: Sequence[Cell]) -> list[str]:
+    """The number that covers every case of the study, and advice for cases whose warm-up was too short."""
+    found = [(finite(cell.info.get("recommended_warmup_rounds")), cell) for cell in cells]
+    needed = [(rounds, cell) for rounds, cell in found if rounds is not None]
+    if not needed:
+        return []
+    most, cell = max(needed, key=lambda pair: pair[0])
+    short = [cell for _, cell in needed if cell.flags]
+    return [
+        f"for this machine: --warmup-rounds {most:.0f}, which {name_of(cell)} needs",
+        *(f"{name_of(cell)}: {cell.info['recommendation']}" for cell in short if cell.info.get("recommendation")),
+    ]
+
+
+def first_round_table(cells: Sequence[Cell]) -> Table | None:
+    rows = [(cell, parts) for cell in cells if (parts := first_round_parts(cell.info))]
+    columns: Columns[Json] = {
+        f"{part_name(name)} (ms)": partial(figure_in, name=name, factor=1e3)
+        for name in distinct(name for _, parts in rows for name in parts)
+    }
+    title = "What the first round of a process is spent on"
+    return pass_table("first_rounds", title, columns, rows, [FIRST_ROUND_NOTE])
+
+
+def part_name(field: str) -> str:
+    """`module loading` of `module_loading_seconds`."""
+    return field.removesuffix("_seconds").replace("_", " ")
+
+
+def first_round_parts(values: Json) -> dict[str, float]:
+    """Seconds by name, from the process without a warm-up or the first that has them."""
+    said = sorted(rows_in(values, "series"), key=lambda row: finite(row.get("warmup_rounds")) or 0.0)
+    parts = next((found for row in said if (found := inside(row, "first_round_parts"))), {})
+    return {name: value for name, seconds in parts.items() if (value := finite(seconds)) is not None}
+
+
+WARMUP_TABLES = (warmup_table, first_round_table)
+
+
+# Where the device time of a traced case goes, as tables: its kernels, launches and shares, one attention layer.
+
+
+TOP_KERNELS = 10
+NAME_CHARACTERS = 100
+"""Of a kernel's name; names of C++ templates have thousands."""
+TRACED_NOTE = "traced under a profiler after the timings: use the shares; times include the profiler's overhead"
+WAYS = ("forward", "backward")
+
+KERNEL: Columns[Json] = {
+    "Kernel": lambda row: str(row.get("name"))[:NAME_CHARACTERS],
+    "calls": lambda row: count_in(row, "calls"),
+    "total (ms)": lambda row: figure_in(row, "total_seconds", 1e3),
+    "mean (us)": lambda row: mean_in(row, "stddev_seconds", 1e6),
+    "of kernel time (%)": lambda row: percent_in(row, "share"),
+}
+SHARES: Columns[Json] = {
+    "launches": lambda row: count_in(row, "launches"),
+    "kernels (ms)": lambda row: figure_in(row, "kernel_seconds", 1e3),
+    "device busy (%)": lambda row: percent_in(row, "busy_share"),
+    "products of kernel time (%)": lambda row: percent_in(inside(row, "matrix_products"), "share_of_kernel_time"),
+    "softmax / products, forward": lambda row: _softmax_over_products(row, "forward"),
+    "softmax / products, backward": lambda row: _softmax_over_products(row, "backward"),
+}
+ATTENTION_PART: Columns[Json] = {
+    "Direction": lambda row: str(row["way"]),
+    "Part": lambda row: str(row.get("part")),
+    "launches": lambda row: count_in(row, "launches"),
+    "device (us)": lambda row: figure_in(row, "device_seconds", 1e6),
+    "host (us)": lambda row: figure_in(row, "host_seconds", 1e6),
+    "MFLOP": lambda row: figure_in(row, "flops", 1e-6),
+    "MB": lambda row: figure_in(row, "bytes", 1e-6),
+    "bound by": lambda row: str(row.get("bound") or DASH),
+}
+
+
+def kernel_table(cells: Sequence[Cell]) -> Table | None:
+    title = f"Kernels that take most, up to {TOP_KERNELS} of a case"
+    rows = [(cell, row) for cell in cells for row in list(rows_in(cell.info, "kernels"))[:TOP_KERNELS]]
+    return pass_table("kernels", title, KERNEL, rows, [TRACED_NOTE], words=1)
+
+
+def share_table(cells: Sequence[Cell]) -> Table | None:
+    """Launches, busy share, matrix products against everything, softmax against products."""
+    rows = [(cell, cell.info) for cell in cells]
+    notes = (TRACED_NOTE, *lost_lines(cells))
+    return pass_table("kernel_shares", "Launches and matrix-product share", SHARES, rows, notes)
+
+
+def attention_part_table(cells: Sequence[Cell]) -> Table | None:
+    rows = [
+        (cell, {"way": way, **part})
+        for cell in cells
+        for way in WAYS
+        for part in rows_in(cell.info, "attention", way, "parts")
+    ]
+    return pass_table("attention_parts", "One attention layer by part", ATTENTION_PART, rows, [TRACED_NOTE], words=2)
+
+
+def _softmax_over_products(row: Json, way: str) -> str:
+    return figure_in(inside(row, "attention", way), "softmax_over_products_time")
+
+
+KERNEL_TABLES = (share_table, kernel_table, attention_part_table)
+
+
+# How the memory of attention alone grows: bytes = (k L^2 + c L d) x batch x 4, by implementation.
+#
+# L is the sequence length, d the head width. k counts T x T matrices in float32 and is a whole number; c counts
+# tensors
+# of an input's shape. The remainder is neither: for example the causal mask, one byte for each pair of positions.
+
+
+MOST_SQUARES = 32
+
+FitCell = tuple[float, float, float]
+"""L^2, L d and the float32 numbers for each of the batch, as shares of these numbers, so that no long cell decides."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Of one quantity of one implementation in one precision, over `cells` cells."""
+
+    quantity: str
+    implementation: str
+    precision: str
+    squares: int
+    """k, whole."""
+    tensors: float
+    """c, at the k above."""
+    worst_remainder: float
+    """The largest difference between a cell and the fit, as a share of the cell."""
+    cells: int
+
+
+def attention_fits(passes: Sequence[Json]) -> list[Fit]:
+    """Of every implementation that has cells of two lengths; with fewer, any k would do."""
+    by_implementation: dict[tuple[str, str], list[Json]] = defaultdict(list)
+    for row in passes:
+        if is_attention(row["identity"]):
+            by_implementation[row["identity"]["attention"], row["identity"]["precision"]].append(row)
+    return [
+        Fit(quantity, attention, precision, *_fit([_cell(row, field) for row in chosen]), len(chosen))
+        for (attention, precision), rows in by_implementation.items()
+        for quantity, chosen, field in _quantities(rows)
+        if len({row["identity"]["sequence_length"] for row in chosen}) >= 2
+    ]
+
+
+def _quantities(rows: Sequence[Json]) -> Sequence[tuple[str, list[Json], str]]:
+    forward, backward = (
+        [row for row in rows if row["identity"]["phase"] == phase]
+        for phase in ("attention_forward", "attention_backward")
+    )
+    return (
+        ("saved", forward or backward, "saved_bytes_by_part"),
+        ("forward peak", forward, "peak_allocated_bytes"),
+        ("before backward", backward or forward, "memory_before_backward_bytes"),
+        ("backward peak", backward, "peak_allocated_bytes"),
+    )
+
+
+def _cell(row: Json, field: str) -> FitCell:
+    identity, found = row["identity"], row["values"][field]
+    count = found if isinstance(found, int) else sum(part["saved_bytes"] for part in found)
+    length, numbers = identity["sequence_length"], count / (identity["batch_size"] * FLOAT32_BYTES)
+    whole = max(numbers, 1)
+    return length**2 / whole, length * identity["head_dim"] / whole, numbers / whole
+
+
+def _fit(cells: Sequence[FitCell]) -> tuple[int, float, float]:
+    """k, c and the worst remainder: of all k whose c of least squares is not negative, the one that leaves least."""
+    fits = []
+    for k in range(MOST_SQUARES + 1):
+        c = sum(tensor * (whole - k * square) for square, tensor, whole in cells) / sum(of**2 for _, of, _ in cells)
+        if c >= 0:
+            fits.append((max(abs(k * square + c * tensor - whole) for square, tensor, whole in cells), k, c))
+    remainder, k, c = min(fits, key=lambda fit: fit[0])
+    return k, c, remainder
+
+
+# Every table that one record has rows for, with the record's conditions below.
+
+
+OF_PASSES = {"kernels": KERNEL_TABLES, "memory": MEMORY_TABLES, "warmup": WARMUP_TABLES}
+
+
+def tables_of(record: Json, name: str) -> list[Table]:
+    """In the order of a write-up; `name` is the record's."""
+    cells = cells_of(record)
+    built = [build(cells) for build in TIMING_TABLES]
+    for extra_pass, builders in OF_PASSES.items():
+        passed = pass_cells(record, extra_pass)
+        built += [build(passed) for build in builders]
+    facts = (machine_line(record), f"record {name}", commit_of(record), date_of(record))
+    source = ", ".join(fact for fact in facts if fact)
+    return [replace(table, notes=(*table.notes, source)) for table in built if table is not None]
+
+
+# The table `cases` as a Parquet file, where pyarrow is installed.
+
+
+def as_parquet(rows: Sequence[Row], names: Sequence[str]) -> bytes:
+    """A column keeps its type where all its cells are null. Raises ChoiceError without pyarrow."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ChoiceError(
+            "--format parquet needs pyarrow, which is not installed; `pip install pyarrow`, or choose csv or jsonl."
+        ) from error
+    types = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64(), bool: pyarrow.bool_()}
+    kinds = {**COLUMNS, SPEEDUP.name: SPEEDUP}
+    schema = pyarrow.schema([(name, types[kinds[name].kind]) for name in names])
+    content = io.BytesIO()
+    parquet.write_table(pyarrow.Table.from_pylist(list(rows), schema=schema), content)
+    return content.getvalue()
+
+
+# A record's figures one to a line, in the columns of published collections of such figures.
+
+
+FLAT_COLUMNS = {
+    "timing": (
+        "source", "device", "device_basis", "edition", "size", "d_model", "d_ff", "n_layers", "n_heads", "vocab",
+        "batch", "context", "context_basis", "precision", "compiled", "phase", "mean_ms", "std_ms", "n_measured",
+        "warmup", "sync", "status", "note", "attention", "execution", "checkpoint", "optimizer", "median_ms", "p95_ms",
+        "p99_ms",
+    ),
+    "attention": (
+        "source", "device", "device_basis", "batch", "d_model", "seq_len", "causal_mask", "precision", "compiled",
+        "phase", "mean_ms", "std_ms", "n_measured", "status", "note", "attention", "median_ms", "p95_ms", "p99_ms",
+    ),
+    "memory": (
+        "source", "device", "device_basis", "object", "size", "d_model", "n_layers", "batch", "context", "precision",
+        "compiled", "mode", "value", "unit", "status", "note", "attention", "execution", "checkpoint", "predicted",
+    ),
+    "kernels": (
+        "source", "device", "device_basis", "edition", "size", "context", "scope", "kernel", "calls", "total_ms",
+        "avg_us", "std_us", "pct_of_gpu_time", "note", "precision", "attention",
+    ),
+    "warmup": (
+        "source", "device", "size", "context", "phase", "warmup", "mean_ms", "std_ms", "note", "device_basis",
+        "d_model", "d_ff", "n_layers", "n_heads", "vocab", "batch", "precision", "compiled", "n_measured", "attention",
+        "first_ms", "steady_from_round",
+    ),
+}  # fmt: skip
+"""The columns of each kind of table, those that published collections lack at the end."""
+
+FIELDS = {
+    "size": "size", "n_layers": "num_layers", "d_ff": "d_ff", "n_heads": "num_heads", "vocab": "vocab_size",
+    "seq_len": "sequence_length", "batch": "batch_size", "attention": "attention", "execution": "execution",
+    "checkpoint": "checkpoint", "optimizer": "optimizer",
+}  # fmt: skip
+"""Columns that show a field of the identity."""
+KERNEL_FIGURES = {
+    "calls": ("calls", None), "total_ms": ("total_seconds", 1e3), "avg_us": ("mean_seconds", 1e6),
+    "std_us": ("stddev_seconds", 1e6), "pct_of_gpu_time": ("share", 100.0),
+}  # fmt: skip
+WARMUP = {
+    "warmup": ("warmup_rounds", None), "mean_ms": ("mean_seconds", 1e3), "std_ms": ("std_seconds", 1e3),
+    "steady_from_round": ("steady_from_round", None),
+}  # fmt: skip
+"""Columns that show a figure of a kernel or of a process of the warm-up study, by name and factor."""
+
+PRECISIONS = {"bf16": "bf16_amp", "fp16": "fp16_amp", "fp16-unscaled": "fp16_amp(unscaled)"}
+FORWARD_PEAKS = {"inference": "forward_peak(no_grad)", "forward": "forward_peak(with grad)"}
+"""Their names in published collections."""
+
+
+def flat_figures(record: Json, name: str) -> dict[str, list[Json]]:
+    """Rows of each kind, by the kind's columns; unknown values are empty."""
+    passes = {extra_pass: pass_cells(record, extra_pass) for extra_pass in PASSES}
+    return flat_rows(cells_of(record), name, machine_name(record), passes)
+
+
+def flat_rows(
+    cells: Sequence[Cell], name: str, machine: str, passes: Mapping[str, Sequence[Cell]]
+) -> dict[str, list[Json]]:
+    """The same of cells and of extra passes, with the names of their record and its machine."""
+    found: dict[str, list[tuple[Cell, Json]]] = {
+        "timing": [(cell, {}) for cell in cells if not cell.is_attention],
+        "attention": [(cell, {}) for cell in cells if cell.is_attention],
+        "memory": [(cell, row) for cell in (*cells, *passes.get("memory", ())) for row in _amounts(cell)],
+        "kernels": [(cell, row) for cell in passes.get("kernels", ()) for row in _kernels(cell)],
+        "warmup": [(cell, row) for cell in passes.get("warmup", ()) for row in _warmups(cell)],
+    }
+    known = {kind: [{**_common(cell, name, machine), **row} for cell, row in rows] for kind, rows in found.items()}
+    return {
+        kind: [{name: row.get(name, "") for name in FLAT_COLUMNS[kind]} for row in rows] for kind, rows in known.items()
+    }
+
+
+def _common(cell: Cell, name: str, machine: str) -> Json:
+    """Every column that no kind fills itself; each kind takes those that it has."""
+    precision = cell.label("precision")
+    compiled = cell.label("attention") == "compiled" or cell.label("execution") not in ("", "eager")
+    other = "" if cell.label("attention") == "naive" else f" ({cell.label('attention')})"
+    return {
+        "source": name,
+        "device": machine,
+        "device_basis": "stated",
+        **{column: _field(cell, field) for column, field in FIELDS.items()},
+        "d_model": _field(cell, "head_dim" if cell.is_attention else "d_model"),
+        "context": _field(cell, "sequence_length" if cell.is_attention else "context_length"),
+        "precision": PRECISIONS.get(precision, precision),
+        "compiled": "yes" if compiled else f"no{other}",
+        "phase": _published(cell.phase),
+        "status": "ok" if not cell.outcome else "OOM" if cell.outcome == "out_of_memory" else cell.outcome,
+        "note": cell.reason,
+        "context_basis": "stated",
+        "causal_mask": "yes",
+        "warmup": _or_empty(cell.info.get("warmup_rounds_run", cell.info.get("warmup_rounds"))),
+        "sync": "yes",
+        **_times(cell),
+    }
+
+
+def _field(cell: Cell, name: str) -> float | str:
+    """Of the identity: a number where it is one, else text."""
+    number = finite(cell.identity.get(name))
+    return cell.label(name) if number is None else _or_empty(number)
+
+
+def _published(phase: str) -> str:
+    row = PHASES.get(phase)
+    return row.published_as or phase if row else phase
+
+
+def _times(cell: Cell) -> Json:
+    if not cell.is_timed:
+        return {}
+    return {
+        "mean_ms": cell.mean_seconds * 1e3,
+        "std_ms": _or_empty(cell.std_seconds, 1e3),
+        "median_ms": cell.median_seconds * 1e3,
+        **{f"p{percent}_ms": seconds * 1e3 for percent, seconds in cell.percentile_seconds.items()},
+        "n_measured": len(cell.rounds),
+    }
+
+
+def _amounts(cell: Cell) -> list[Json]:
+    """Peak, and bytes before the backward pass; a case out of memory has a row without a value."""
+    place = {
+        "object": "attention" if cell.is_attention else "model",
+        "unit": "MiB",
+        "predicted": _or_empty(cell.number("predicted_peak_bytes"), 1 / MIB),
+    }
+    peak, before = cell.number("peak_allocated_bytes"), cell.number("bytes_before_backward")
+    before = before or cell.number("memory_before_backward_bytes")
+    amounts = []
+    if peak is not None or cell.outcome == "out_of_memory":
+        of_model = FORWARD_PEAKS.get(cell.phase, f"{_published(cell.phase)}_peak")
+        mode = f"peak_{cell.phase}" if cell.is_attention else of_model
+        amounts.append({**place, "mode": mode, "value": _or_empty(peak, 1 / MIB)})
+    if before is not None:
+        amounts.append({**place, "mode": "before_backward", "value": _or_empty(before, 1 / MIB), "predicted": ""})
+    return amounts
+
+
+def _kernels(cell: Cell) -> list[Json]:
+    return [
+        {"scope": cell.phase, "kernel": str(row.get("name")), **_figures(row, KERNEL_FIGURES)}
+        for row in rows_in(cell.info, "kernels")
+    ]
+
+
+def _warmups(cell: Cell) -> list[Json]:
+    """One process per row; a note marks warm-ups without the timed phase."""
+    return [
+        {
+            **_figures(row, WARMUP),
+            "note": "warm-up without the timed phase" if row.get("leaves_out_timed_phase") is True else "",
+            "n_measured": len(seconds),
+            "first_ms": seconds[0] * 1e3 if seconds else "",
+        }
+        for row in rows_in(cell.info, "series")
+        for seconds in (seconds_of(row, "seconds"),)
+    ]
+
+
+def _figures(row: Json, columns: Mapping[str, tuple[str, float | None]]) -> Json:
+    return {column: _or_empty(row.get(name), factor) for column, (name, factor) in columns.items()}
+
+
+def _or_empty(found: object, factor: float | None = None) -> float | str:
+    value = finite(found)
+    if value is None:
+        return ""
+    return value * factor if factor is not None else int(value) if value.is_integer() else value
+
+
+def as_csv(rows: Sequence[Json], columns: Sequence[str]) -> str:
+    """A header and a line for each row, quoted where needed; lone surrogates become question marks."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(no_formula, columns))
+    writer.writerows([no_formula(row[column]) for column in columns] for row in rows)
+    return text.getvalue().encode("utf-8", "replace").decode()
+
+
+def as_jsonl(rows: Sequence[Json]) -> str:
+    """One JSON object per line; unknown values are null."""
+    return "".join(json.dumps(with_null(row)) + "\n" for row in rows)
+
+
+def with_null(row: Json) -> Json:
+    return {name: None if value == "" else value for name, value in row.items()}
+
+
+def no_formula(value: object) -> object:
+    """Text that a spreadsheet does not read as a formula."""
+    starts_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{value}" if starts_formula and value != DASH else value
+
+
+# A history for dashboards: Apache Otava's CSV, github-action-benchmark's custom JSON, JSON lines like asv's.
+
+
+def otava(era: Era) -> str:
+    """A row for each launch that timed a case, a column for each case: the median in seconds.
+
+    Otava refuses an empty cell, so a case that a launch did not time has its time of the launch before, or of the first
+    one that timed it: what Otava itself does with values that are missing.
+    Otava reads it with `time_column: time`, `attributes: [commit, record]`, and each case as a metric with
+    `direction: -1`.
+    """
+    cases = list(dict.fromkeys(one.case for one in era.series))
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["time", "commit", "record", *(no_formula(_name(case)) for case in cases)])
+    found = [(code, launch) for code in era.codes for launch in code.launches if launch.figures]
+    columns = [_filled([launch.figures.get(case) for _, launch in found]) for case in cases]
+    for (code, launch), *seconds in zip(found, *columns, strict=True):
+        labels = (_date(launch, code), no_formula(printable(code.name)), no_formula(printable(launch.name)))
+        rows.writerow([*labels, *seconds])
+    return text.getvalue()
+
+
+def _filled(figures: Sequence[Figure | None]) -> list[float]:
+    """Seconds; at least one figure is there."""
+    seconds = next(one.seconds for one in figures if one is not None)
+    filled = []
+    for one in figures:
+        seconds = seconds if one is None else one.seconds
+        filled.append(seconds)
+    return filled
+
+
+def _name(case: str) -> str:
+    """Without what a file or a dashboard could not show."""
+    return printable(case_name(case))
+
+
+def _date(launch: Launch, code: Code) -> str:
+    """In ISO 8601; where a record names no date that is one, its commit's, else that of 1970."""
+    known = (moment(launch.written), moment(code.date))
+    return datetime.fromtimestamp(next(filter(None, known), 0.0), UTC).isoformat()
+
+
+def github_action_benchmark(era: Era) -> str:
+    """The newest commit's cases for its tool `customSmallerIsBetter`: the median, and half the interval as range."""
+    newest = [(one, one.points[-1]) for one in era.series if one.points[-1].code is era.codes[-1]]
+    rows = []
+    for one, point in newest:
+        row: dict[str, object] = {"name": _name(one.case), "unit": "ms", "value": point.seconds * 1e3}
+        if point.interval is not None:
+            row["range"] = f"± {(point.interval[1] - point.interval[0]) / 2 * 1e3:.4g}"
+        rows.append({**row, "extra": f"{how_many(point.launches, 'launch')} of {printable(point.code.name)}"})
+    return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
+
+
+def asv(era: Era) -> str:
+    """One line for each commit and case, with the names that asv's results use; `date` is in milliseconds."""
+    lines = []
+    for one in era.series:
+        for point in one.points:
+            low, high = point.interval or (None, None)
+            line = {"commit_hash": point.code.commit, "date": round(moment(point.code.date) * 1e3),
+                    "benchmark": _name(one.case), "result": point.seconds, "ci_95_a": low, "ci_95_b": high,
+                    "number": point.launches, "params": dict(one.identity)}  # fmt: skip
+            lines.append(json.dumps(line))
+    return "\n".join(lines) + "\n"
+
+
+EXPORTS = {"otava": otava, "github-action-benchmark": github_action_benchmark, "asv": asv}

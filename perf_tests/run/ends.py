@@ -1,0 +1,390 @@
+"""No case hangs a run: one that takes far longer than predicted is an outcome.
+
+While a case runs nothing wakes up before its time is up: the alarm is the kernel's, and two threads sleep on locks."""
+
+import faulthandler
+import json
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from perf_tests.bench.outcomes import KILLED, MeasuringSession, Outcome
+from perf_tests.bench.workbench import CASE, OUTCOME, PASS, WORKBENCH, Workbench
+from perf_tests.cases.attention import CollectiveCase
+from perf_tests.cases.case import Case
+from perf_tests.cases.options import typed_or
+from perf_tests.cases.settings import Settings
+from perf_tests.cases.sharing import Launched, launched
+from perf_tests.hardware.datasheets import gpu_named
+from perf_tests.hardware.device import Device
+from perf_tests.hardware.limits import Ceilings, ceilings_of
+from perf_tests.hardware.machine import seconds_since_process_start
+from perf_tests.passes.every_pass import EVERY_PASS
+from perf_tests.phases import FORWARD_PASSES
+from perf_tests.predict.counters import update_flops
+from perf_tests.predict.step import kept_ceilings, machine_identity
+from perf_tests.records.columns import case_name
+from perf_tests.records.journal import JournalContents
+from perf_tests.records.record import cache_folder, how_many
+from perf_tests.records.store import write_whole
+
+# Cases that are given up: the process died in them twice, or they did not return in time.
+
+
+def without_killers(left: list[pytest.Item], session: MeasuringSession, killed: Outcome = KILLED) -> list[pytest.Item]:
+    """Give up on a case in which the process died twice, or that did not return in time."""
+    spared = []
+    for item in left:
+        outcome = _why_given_up(item.nodeid, session.contents, killed)
+        if outcome is None:
+            spared.append(item)
+        else:
+            session.not_measured(item.nodeid, item.stash[CASE], outcome, extra_pass=item.stash[PASS])
+    if any(item.nodeid in session.contents.starts for item in spared):
+        session.journal.keep_last_words()
+    return spared
+
+
+def _why_given_up(case_id: str, contents: JournalContents, killed: Outcome) -> Outcome | None:
+    is_last = case_id == contents.last_started
+    if is_last and contents.out_of_time:
+        return Outcome("timed_out", "did not return in time, and the process was ended.")
+    if contents.starts.get(case_id, 0) < 2:
+        return None
+    if is_last and contents.fatal_error:
+        reason = (
+            f"the process died twice while this case ran, last of: {contents.fatal_error}; run it alone to see why."
+        )
+        return Outcome("process_died", reason)
+    return killed
+
+
+# How long a case takes with everything around its rounds: a closed form, for progress, time limits and fair shares.
+#
+# The exact counters would say more, but counting a whole grid takes minutes.
+
+
+NOMINAL = {
+    "cpu": Ceilings(
+        name="a CPU",
+        matmul_flops_per_second={"fp32": 1e11},
+        bytes_per_second=2e10,
+        launch_seconds=1e-5,
+        backward_launch_seconds=2e-5,
+        bare_launch_seconds=1e-5,
+        launches_overlap=False,
+        source="round figures",
+    ),
+    "cuda": ceilings_of(gpu_named("H100")),
+}
+"""Stand in for this machine where its figures are unknown, or must be the same on every machine."""
+
+_FORWARD_PASSES = {**FORWARD_PASSES, "optimizer": 0.5}
+LAUNCHES_PER_BLOCK = 50
+"""Of an eager forward pass: 46 in fp32, 62 in bf16, by the ledger of exact counters."""
+USES_PER_BYTE = 3
+"""What a round holds is written once and read about twice."""
+COMPILING_SECONDS_PER_BLOCK = 5.0
+COLLECTIVE_BYTES_PER_SECOND = {"gloo": 2.5e8, "nccl": 1e10}
+OVERHEAD_SECONDS = {None: 2.0, "kernels": 5.0, "memory": 5.0, "warmup": 60.0}
+"""By pass: building, counting, processes. These and compiling are rough, and hold until a like case is measured."""
+
+
+def predicted_seconds(item: pytest.Item, settings: Settings, ceilings: Ceilings | None = None) -> float:
+    """Of a benchmark's case or pass; by `ceilings`, or on the nominal machine."""
+    case, extra_pass = item.stash[CASE], item.stash[PASS]
+    rounds = case.rounds(settings)
+    if extra_pass is None:
+        rounds += settings.warmup_rounds
+    else:
+        rounds = EVERY_PASS[extra_pass].rounds_of(case.phase, rounds)
+    compiling = COMPILING_SECONDS_PER_BLOCK * case.blocks if case.is_compiled else 0.0
+    round_seconds = _round_seconds(case, ceilings or NOMINAL[case.device])
+    return OVERHEAD_SECONDS[extra_pass] + compiling + rounds * round_seconds
+
+
+def _round_seconds(case: Case, ceilings: Ceilings) -> float:
+    """Its set-up included."""
+    if isinstance(case, CollectiveCase):
+        return case.message_bytes / COLLECTIVE_BYTES_PER_SECOND[case.backend]
+    passes = sum(_FORWARD_PASSES.get(part, 0.0) for part in case.row.parts)
+    rates = ceilings.matmul_flops_per_second
+    rate = rates.get(case.precision.removesuffix("-unscaled")) or rates["fp32"]
+    launching = LAUNCHES_PER_BLOCK * case.blocks * ceilings.launch_seconds * ceilings.host_spread
+    moving = USES_PER_BYTE * case.held_bytes / ceilings.bytes_per_second
+    updating = update_flops(case) / rates["fp32"]
+    return passes * (_forward_flops(case) / rate + launching) + updating + moving
+
+
+def _forward_flops(case: Case) -> int:
+    """Of a model of the user's own the products with its weights alone."""
+    return case.forward_flops if case.own is None else 2 * (case.tokens or 0) * (case.parameters or 0)
+
+
+# `--time-limit`: the run ends between cases, before the one that would end too late.
+
+
+@dataclass(eq=False)  # pytest keeps its plugins in sets
+class TimeLimit:
+    """A plugin that leaves the cases that would end after the limit, if there is one.
+
+    A case is predicted in closed form, times how much longer than predicted the last like case took.
+    """
+
+    minutes: float
+    """Infinite without a limit."""
+    predict: Callable[[pytest.Item], float]
+    """Seconds on this machine before any like case is measured."""
+    is_tried: Callable[[pytest.Item], bool]
+    """Whether the case fits and is supported, which takes long to ask for a whole grid."""
+    now: Callable[[], float]
+    """Seconds since this process started."""
+    is_reached: bool = False
+    _begun: tuple[pytest.Item, float, float] | None = None
+    """The case in flight, its predicted seconds and when it began."""
+    _slowness: dict[Hashable, float] = field(default_factory=dict)
+    """By kind, of the last case: measured over predicted seconds."""
+
+    @property
+    def seconds_left(self) -> float:
+        return 60 * self.minutes - self.now()
+
+    def seconds(self, item: pytest.Item) -> float:
+        """How long the case will take, its set-up, compiling and clean-up included."""
+        of_last = [1.0, *self._slowness.values()][-1]
+        return self.predict(item) * max(1.0, self._slowness.get(_kind(item), of_last))
+
+    def refuse_if_too_short(self, items: list[pytest.Item]) -> None:
+        """Raises pytest.UsageError with one sentence where a case does not fit even right after the start."""
+        if self.minutes == math.inf:
+            return
+        too_long = sorted((item for item in items if self.seconds(item) > self.seconds_left), key=self.seconds)
+        longest = next(filter(self.is_tried, reversed(too_long)), None)
+        if longest is not None:
+            raise pytest.UsageError(
+                f"{case_name(longest.nodeid)} takes about {self.seconds(longest):.0f} s here, and --time-limit "
+                f"{self.minutes:g} leaves {max(0.0, self.seconds_left):.0f} s after the start; nothing was measured, "
+                "give it more minutes."
+            )
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+        """True, without a report, for whatever comes after the limit."""
+        if self._begun is not None:
+            self._learn(*self._begun)
+        if self.is_reached or CASE not in item.stash:
+            self._begun = None
+            return True if self.is_reached else None
+        is_tried = self.is_tried(item)
+        # The first was judged before the run, and the time since then must not leave a run without any case.
+        self.is_reached = is_tried and bool(self._slowness) and self.seconds(item) > self.seconds_left
+        self._begun = (item, self.predict(item), self.now()) if is_tried and not self.is_reached else None
+        return True if self.is_reached else None
+
+    def _learn(self, item: pytest.Item, predicted: float, start: float) -> None:
+        outcome = item.stash.get(OUTCOME, None)
+        if outcome is None or outcome.outcome != "timed_out":  # which says nothing of the next case
+            self._slowness.pop(_kind(item), None)  # the last one stands last
+            self._slowness[_kind(item)] = (self.now() - start) / predicted
+
+
+def _kind(item: pytest.Item) -> Hashable:
+    case = item.stash[CASE]
+    return item.stash[PASS], case.phase, case.precision, case.attention, case.is_compiled
+
+
+TIME_LIMIT = pytest.StashKey[TimeLimit]()
+
+
+def read_time_limit(config: pytest.Config) -> TimeLimit:
+    """Raises pytest.UsageError naming the option."""
+    minutes = typed_or(config, "--time-limit", math.inf)
+
+    def predict(item: pytest.Item) -> float:
+        workbench = config.stash[WORKBENCH]
+        # Ceilings may have to be measured first.
+        ceilings = None if minutes == math.inf else workbench.ceilings_for(item.stash[CASE].precision)
+        return predicted_seconds(item, workbench.settings, ceilings)
+
+    def is_tried(item: pytest.Item) -> bool:
+        return config.stash[WORKBENCH].why_not(item.stash[CASE]) is None
+
+    return TimeLimit(minutes, predict, is_tried, seconds_since_process_start)
+
+
+TIMES_THE_PREDICTION = 20
+"""A prediction is rough until a like case is measured, and compiling and slow disks are not in it."""
+LEAST_SECONDS = 300.0
+GRACE_SECONDS = 60.0
+"""For C code to return to Python, which alone can raise an error."""
+
+
+class TimedOutError(BaseException):
+    """No `except Exception` on the way may take it for a failure of its own."""
+
+
+class Alarm(threading.Thread):
+    """Calls what was set once its time is up; `cancel` waits for a call that has begun.
+
+    One thread for all cases, started before the memory of the process is capped, because a thread reserves 128 MiB.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._changed = threading.Condition()
+        self._due = threading.TIMEOUT_MAX
+        self._call: Callable[[], None] = lambda: None
+        self.start()
+
+    def set(self, seconds: float, call: Callable[[], None]) -> None:
+        with self._changed:
+            self._due, self._call = time.monotonic() + seconds, call
+            self._changed.notify()
+
+    def cancel(self) -> None:
+        self.set(threading.TIMEOUT_MAX / 2, lambda: None)
+
+    def run(self) -> None:
+        with self._changed:
+            while True:
+                left = self._due - time.monotonic()
+                if left <= 0:
+                    self._call()
+                    self._due, left = threading.TIMEOUT_MAX, threading.TIMEOUT_MAX / 2
+                self._changed.wait(min(left, threading.TIMEOUT_MAX / 2))
+
+
+class Timeout:
+    """A plugin that ends a case in time: by an error, and where its C code does not return, with the whole process."""
+
+    least_seconds = LEAST_SECONDS
+    grace_seconds = GRACE_SECONDS
+
+    def __init__(self, config: pytest.Config, end_process: Callable[[int], None] = os._exit) -> None:
+        self.config = config
+        self.end_process = end_process
+        self._alarm = Alarm()
+
+    def predict(self, item: pytest.Item) -> float:
+        """Seconds of the whole case, as far as known."""
+        return self.config.stash[TIME_LIMIT].seconds(item)
+
+    def limit_seconds(self, item: pytest.Item) -> float:
+        return max(self.least_seconds, TIMES_THE_PREDICTION * self.predict(item))
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
+        with self.limited(item):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        with self.limited(item):
+            return (yield)
+
+    @contextmanager
+    def limited(self, item: pytest.Item) -> Iterator[None]:
+        """For set-up and call each."""
+        session = self.config.stash[WORKBENCH].session if CASE in item.stash else None
+        if session is None:
+            yield
+            return
+        predicted, seconds = self.predict(item), self.limit_seconds(item)
+        outcome = Outcome("timed_out", f"took longer than {seconds:.0f} s; {predicted:.0f} s were predicted.")
+
+        def raise_error(number: int, frame: FrameType | None) -> None:
+            item.stash[OUTCOME] = outcome
+            raise TimedOutError(outcome.reason)
+
+        before = signal.signal(signal.SIGALRM, raise_error)
+        try:
+            self._alarm.set(seconds + self.grace_seconds, lambda: self._end(item, outcome, session))
+            session.journal.end_process_after(seconds + 2 * self.grace_seconds)
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+            faulthandler.cancel_dump_traceback_later()
+            self._alarm.cancel()
+
+    def _end(self, item: pytest.Item, outcome: Outcome, session: MeasuringSession) -> None:
+        with suppress(OSError):  # a full disk, on which the case stays begun
+            session.not_measured(item.nodeid, item.stash[CASE], outcome, extra_pass=item.stash[PASS])
+        capture = self.config.pluginmanager.getplugin("capturemanager")
+        with nullcontext() if capture is None else capture.global_and_fixture_disabled():
+            print(
+                f"\n{case_name(item.nodeid)} {outcome.reason} It does not return, so this process ends; "
+                f"resume with `{session.contents.header['command']}`.",
+                file=sys.__stderr__,
+                flush=True,
+            )
+        self.end_process(pytest.ExitCode.INTERRUPTED)
+
+
+# How long a run will take here: predicted in closed form, times how much longer than predicted the last run took.
+
+
+FEWEST_SECONDS = 10.0
+"""That cases must have taken for their pace to be kept."""
+MOST = 1000.0
+"""Times slower or faster than predicted; further off is no pace."""
+
+
+def predicted_here(items: Iterable[pytest.Item], workbench: Workbench) -> dict[str, float]:
+    """Seconds of each case at the ceilings that are kept for this machine, else at round figures; measures nothing."""
+    kept = kept_ceilings(workbench.device)
+    return {item.nodeid: predicted_seconds(item, workbench.settings, kept) for item in items if CASE in item.stash}
+
+
+def announcement(predicted: Mapping[str, float], device: Device) -> str:
+    """`28 cases, about 3 min` as the last run's pace has it."""
+    pace = kept_pace(device)
+    seconds = sum(predicted.values()) * (pace or 1.0)
+    basis = "" if pace else ", by round figures, as no run has ended here yet"
+    return f"{how_many(len(predicted), 'case')}, about {in_words(seconds)}{basis}"
+
+
+def in_words(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{max(seconds, 1.0):.0f} s"
+
+
+def kept_pace(device: Device) -> float | None:
+    """None where no run of this machine and build has left one."""
+    try:
+        data = json.loads(_path(device).read_bytes())
+        pace = float(data["pace"])
+        is_ours = data["identity"] == json.loads(json.dumps(machine_identity(device.torch_device)))
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None
+    return pace if is_ours and _is_pace(pace) else None
+
+
+def keep_pace(device: Device, measured_seconds: float, predicted: float) -> None:
+    if measured_seconds < FEWEST_SECONDS or not predicted > 0 or not _is_pace(measured_seconds / predicted):
+        return
+    content = {"identity": machine_identity(device.torch_device), "pace": measured_seconds / predicted}
+    with suppress(OSError):  # or the next run says that it does not know
+        path = _path(device)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(content, allow_nan=False, indent=1).encode())
+
+
+def _is_pace(pace: float) -> bool:
+    return math.isfinite(pace) and 1 / MOST < pace < MOST
+
+
+def _path(device: Device) -> Path:
+    """Ranks that share a machine have a pace of their own: an exchange takes what no prediction of a case knows."""
+    ranks = (launched() or Launched()).world
+    return cache_folder() / f"pace-{device.torch_device.type}{f'-{ranks}-ranks' if ranks > 1 else ''}.json"

@@ -1,0 +1,621 @@
+"""A Chrome trace as torch.profiler exports it (Kineto's schema), read into rounds, kernels, copies and calls.
+
+Kernels are joined to the operation that launched them by Kineto's correlation number, and in the backward pass to the
+forward operation that they differentiate by autograd's sequence number."""
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from perf_tests.records.record import AMOUNT, ANYTHING, KEY, NUMBER, TEXT, Json, misshapen
+
+# A profiler's trace, of PyTorch or Nsight Systems: rounds, kernels with their launches, copies, calls of the host.
+#
+# Times are microseconds of one clock.
+
+
+PHASES = ("full_step", "forward", "backward")
+ELSEWHERE = "elsewhere"
+"""In no region but a phase."""
+
+
+@dataclass(frozen=True)
+class Span:
+    start_us: float
+    end_us: float
+
+    @property
+    def us(self) -> float:
+        return self.end_us - self.start_us
+
+    def holds(self, moment_us: float) -> bool:
+        return self.start_us <= moment_us <= self.end_us
+
+
+def total_us(spans: Iterable[Span]) -> float:
+    return sum(span.us for span in spans)
+
+
+@dataclass(frozen=True)
+class TracedKernel(Span):
+    """One run of one kernel; on a CPU, of one operation."""
+
+    name: str
+    kind: str
+    """One of `KINDS` in kernel_kinds.py."""
+    operator: str = ""
+    """The PyTorch operation that launched it; empty if unknown."""
+    shapes: str = ""
+    regions: tuple[str, ...] = ()
+    """The model's regions around it, outermost first; in the backward pass, those of the forward operation."""
+    is_backward: bool = False
+    launch: Span | None = None
+    """The host's call; None on a CPU, where the operation is its own call."""
+    is_first_of_operation: bool = True
+    flops: int = 0
+    bytes_touched: int | None = None
+    """Inputs read once and outputs written once, of the whole operation; None if its shapes do not tell."""
+
+    @property
+    def issued_us(self) -> float:
+        return self.start_us if self.launch is None else self.launch.start_us
+
+
+@dataclass(frozen=True)
+class MemoryOperation(Span):
+    kind: str
+    """`host-to-device`, `device-to-host`, `device-to-device` or `memset`."""
+    bytes_moved: int
+    issued_us: float
+
+
+@dataclass(frozen=True)
+class Call(Span):
+    name: str
+    thread: object
+
+
+@dataclass(frozen=True)
+class Region(Span):
+    """One of the model's regions as the host ran it; `path` has those around it too, outermost first."""
+
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One capture; without `is_on_gpu`, kernels are the host's own work."""
+
+    is_on_gpu: bool
+    rounds: Sequence[Span]
+    kernels: Sequence[TracedKernel]
+    memory_operations: Sequence[MemoryOperation] = field(default_factory=tuple)
+    calls: Sequence[Call] = field(default_factory=tuple)
+    regions: Sequence[Region] = field(default_factory=tuple)
+
+    def round_at(self, *moments_us: float) -> int | None:
+        """The number of the round that holds all of these moments, else None."""
+        holding = (place for place, span in enumerate(self.rounds) if all(map(span.holds, moments_us)))
+        return next(holding, None)
+
+
+def layer_of(path: tuple[str, ...]) -> str | None:
+    """The region of the layer on the path, `block 3`; None outside of all."""
+    return next((name for name in path if name.startswith("block ")), None)
+
+
+def label(path: tuple[str, ...]) -> list[str]:
+    """`("forward", "block 3", "attention", "softmax")` to `["attention", "attention / softmax"]`."""
+    names = [name for name in path if name not in PHASES and not name.startswith("block ")]
+    if not names:
+        return ["residual" if layer_of(path) else ELSEWHERE]
+    return [" / ".join(names[: depth + 1]) for depth in range(len(names))]
+
+
+# The kind of work of a kernel, from the name of its operation or its own; FLOPs and bytes from its inputs' shapes.
+
+
+KINDS = (
+    "matrix product", "fused attention", "elementwise", "reduction", "cast", "copy", "memset", "indexing",
+)  # fmt: skip
+"""Every kind, in the order of tables. A memset is any kernel that only fills; a cast is a copy into another dtype."""
+
+PRODUCTS = ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "mkldnn::_linear_pointwise", "aten::_scaled_mm")
+
+_COPIES = {"copy_", "clone", "cat", "contiguous", "_to_copy", "to", "_foreach_copy_"}
+_OPERATORS = {
+    "reduction": {
+        "sum", "mean", "max", "min", "amax", "amin", "argmax", "linalg_vector_norm", "norm", "var", "std", "prod",
+        "any", "all", "logsumexp", "_softmax", "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data",
+        "cumsum", "native_layer_norm", "_foreach_norm", "nll_loss_forward", "_fused_rms_norm",
+    },
+    "memset": {
+        "fill_", "zero_", "zeros", "zeros_like", "new_zeros", "ones_like", "ones", "full", "full_like",
+        "_foreach_zero_", "scalar_tensor",
+    },
+    "indexing": {
+        "index", "gather", "scatter_", "scatter_add_", "scatter", "scatter_add", "_index_put_impl_", "index_put_",
+        "embedding", "embedding_dense_backward", "index_select", "index_add_",
+    },
+}  # fmt: skip
+
+_ELEMENT_BYTES = {
+    "float": 4, "double": 8, "c10::BFloat16": 2, "c10::Half": 2, "long int": 8, "long": 8, "int": 4, "bool": 1,
+    "unsigned char": 1, "signed char": 1, "short": 2,
+}  # fmt: skip
+
+Dims = list[Any]
+
+# Of a kernel's own name, the first that matches. Products are kernels of cuBLAS, CUTLASS, cuBLASLt and Triton's
+# templates; the reduction of a split product is part of it.
+_KERNELS = {
+    "fused attention": r"flash|fmha|mem_eff|attention_kernel|triton_tem.*attention|sdpa",
+    "matrix product": r"gemm|gemv|xmma|cutlass|nvjet|splitk|triton_tem.*mm|_mm_|wgmma",
+    "cast": r"(bfloat16|float16|half|float8)_?copy|tofloat32|LoadWithCast|StoreWithCast",
+    "memset": r"FillFunctor|memset",
+    "reduction": r"reduce|softmax|norm|triton_(red|per)_|argm(ax|in)",
+    "indexing": r"index|gather|scatter|embedding",
+    "copy": r"copy|CatArray|transpose",
+}
+
+
+def kind_of(kernel: str, operator: str = "", dtypes: tuple[str, ...] = ()) -> str:
+    """One of `KINDS`; `dtypes` are those of the operation's tensors, and `kernel` is its own name on a CPU."""
+    return (operator and _kind_of_operator(operator, dtypes)) or next(
+        (kind for kind, pattern in _KERNELS.items() if re.search(pattern, kernel, re.IGNORECASE)), "elementwise"
+    )
+
+
+def _kind_of_operator(operator: str, dtypes: tuple[str, ...]) -> str | None:
+    """None for elementwise and generated operations, whose names tell nothing."""
+    name = operator.rpartition("::")[2]
+    if operator in PRODUCTS:
+        return "matrix product"
+    if "scaled_dot_product" in name or "flex_attention" in name or "_flash_attention" in name:
+        return "fused attention"
+    if name in _COPIES:
+        return "cast" if len(set(dtypes[:2])) == 2 and name != "cat" else "copy"
+    return next((kind for kind, names in _OPERATORS.items() if name in names), None)
+
+
+def tensors_of(dims: Dims, dtypes: list[str]) -> list[tuple[tuple[int, ...], str]]:
+    """Shape and dtype of each tensor among the inputs; numbers, lists of numbers and lists of tensors are left out."""
+    return [
+        (tuple(shape), dtype)
+        for shape, dtype in zip(dims, dtypes, strict=False)
+        if isinstance(dtype, str) and dtype in _ELEMENT_BYTES and _is_a_shape(shape)
+    ]
+
+
+def _is_a_shape(value: object) -> bool:
+    """Sizes of a tensor that an address can reach."""
+    sizes = value if isinstance(value, list) else [None]
+    return all(isinstance(size, int) and size >= 0 for size in sizes) and prod(sizes) < 2**63
+
+
+def flops_of(operator: str, dims: Dims, dtypes: list[str]) -> int:
+    """2mnk of a matrix product; one for each element of what an elementwise operation writes or a reduction reads."""
+    shapes = [shape for shape, _ in tensors_of(dims, dtypes)]
+    if operator in PRODUCTS:
+        factors = shapes[-2:]
+        return 2 * prod(factors[0]) * factors[1][-1] if len(factors) == 2 and all(map(len, factors)) else 0
+    kind = kind_of(operator, operator, ())
+    return max(map(prod, shapes), default=0) if kind in ("elementwise", "reduction") else 0
+
+
+def bytes_of(operator: str, dims: Dims, dtypes: list[str]) -> int | None:
+    """Every input read once and the output written once; None for look-ups of rows and lists of tensors."""
+    tensors = tensors_of(dims, dtypes)
+    kind = kind_of(operator, operator, tuple(dtype for _, dtype in tensors))
+    if not tensors or kind in ("indexing", "fused attention") or operator == "aten::cat":
+        return None
+    sizes = [prod(shape) * _ELEMENT_BYTES[dtype] for shape, dtype in tensors]
+    element = _ELEMENT_BYTES[tensors[-1][1]]
+    if kind == "matrix product":
+        if min([len(shape) for shape, _ in tensors[-2:]], default=0) < 2 or len(tensors) < 2:
+            return None
+        (*batch, rows, _), (*_, columns) = tensors[-2][0], tensors[-1][0]
+        return sizes[-2] + sizes[-1] + prod(batch) * rows * columns * element
+    if kind == "memset":
+        return sizes[0]
+    if kind in ("copy", "cast"):
+        return sum(sizes[:2]) if len(sizes) > 1 else 2 * sizes[0]
+    if kind == "reduction":
+        return sizes[0] + sizes[0] // max(tensors[0][0][-1] if tensors[0][0] else 1, 1)
+    return sum(sizes) + max(sizes)
+
+
+ROUND, SET_UP = "round", "set-up"
+"""The suite's annotations around each round and each set-up."""
+HOST_EVENTS = ("user_annotation", "cpu_op", "cuda_runtime", "cuda_driver")
+
+# Composite operations, which only call others; every other operation that computes is one kernel on a CPU.
+_WRAPPERS = {
+    "aten::" + name
+    for name in (
+        "linear", "matmul", "einsum", "reshape", "flatten", "contiguous", "to", "_to_copy", "clone", "stack", "zeros",
+        "zeros_like", "new_zeros", "ones", "ones_like", "full", "full_like", "new_full", "gather_backward",
+        "value_selecting_reduction_backward", "index_put_", "pad", "tensor_split", "type_as", "norm", "outer", "conj",
+        "scaled_dot_product_attention", "layer_norm", "rms_norm", "silu_", "dropout", "softmax", "log_softmax",
+        "cross_entropy_loss", "nll_loss_nd", "nll_loss", "embedding_backward", "__and__", "__or__", "float_power",
+    )
+}  # fmt: skip
+
+# A new name for old memory, new memory without content, or a number on its way to Python.
+_LAUNCHES_NOTHING = {
+    "aten::" + name
+    for name in (
+        "view", "_unsafe_view", "_reshape_alias", "as_strided", "transpose", "t", "permute", "expand", "expand_as",
+        "unsqueeze", "squeeze", "select", "slice", "narrow", "unbind", "unflatten", "split", "chunk", "alias", "detach",
+        "detach_", "resolve_conj", "resolve_neg", "numpy_T", "movedim", "view_as", "diagonal", "unfold", "T", "mT",
+        "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted", "resize_",
+        "result_type", "item", "_local_scalar_dense", "is_nonzero", "lift_fresh", "set_", "requires_grad_",
+        "_has_compatible_shallow_copy_type", "_version", "data", "retain_grad", "record_stream",
+    )
+}  # fmt: skip
+
+_GENERATED = re.compile(r"^(graph_\d+_)?(cpp_fused|triton)_")
+_COPY_KINDS = {"HtoD": "host-to-device", "DtoH": "device-to-host", "DtoD": "device-to-device"}
+
+
+_EVENT = {
+    "cat": TEXT, "name": TEXT, "ts": NUMBER, "dur?": AMOUNT, "tid": KEY,
+    "args?": {"correlation?": KEY, "Sequence number?": NUMBER, "Input Dims?": [ANYTHING], "Input type?": [ANYTHING],
+              "bytes?": NUMBER},
+}  # fmt: skip
+"""What is read of an event; a CPU's operation has dims of tensors, of lists of tensors, and of numbers."""
+
+
+class NoDeviceEventsError(ValueError):
+    """The trace of a GPU without what ran on it; the message is one sentence without a period."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the profiler saw nothing of what ran on the GPU, because it could not use CUPTI, and the host's times are "
+            "no kernels; take other CUDA versions off LD_LIBRARY_PATH, let the driver admit your user to profiling "
+            "(NVreg_RestrictProfilingToAdminUsers=0), and trace again"
+        )
+
+
+@dataclass
+class _Frame:
+    """An open event: those inside it are being read."""
+
+    end_us: float
+    regions: tuple[str, ...] = ()
+    is_backward: bool = False
+    operation: Json | None = None
+    """The computing operation around everything inside."""
+
+
+@dataclass
+class _Reader:
+    """Walks all host events in the order of time, with a stack for each thread."""
+
+    stacks: dict[object, list[_Frame]] = field(default_factory=dict)
+    thread_of_rounds: object = None
+    regions_of_node: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """Sequence number of a node of autograd's graph to the regions it was made in."""
+    rounds: list[Span] = field(default_factory=list)
+    operations: list[tuple[Json, _Frame]] = field(default_factory=list)
+    regions: list[Region] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    launches: dict[int, tuple[Call, _Frame]] = field(default_factory=dict)
+
+    def read(self, event: Json) -> None:
+        stack = self.stacks.setdefault(event["tid"], [])
+        while stack and stack[-1].end_us <= event["ts"]:
+            stack.pop()
+        parent = stack[-1] if stack else self._around(event["ts"])
+        frame = _Frame(_end_us(event), parent.regions, parent.is_backward, parent.operation)
+        if event["cat"] == "user_annotation":
+            self._read_annotation(event, frame)
+        elif event["cat"] == "cpu_op":
+            self._read_operation(event, frame)
+        else:
+            call = Call(event["ts"], _end_us(event), event["name"], event["tid"])
+            self.calls.append(call)
+            if "correlation" in event.get("args", {}):
+                self.launches[event["args"]["correlation"]] = (call, frame)
+        stack.append(frame)
+
+    def _around(self, moment_us: float) -> _Frame:
+        """For a thread without regions, such as autograd's: the regions in which the thread of the rounds waits."""
+        frames = self.stacks.get(self.thread_of_rounds, [])
+        innermost = next((frame for frame in reversed(frames) if frame.end_us > moment_us), _Frame(0.0))
+        return _Frame(float("inf"), innermost.regions, innermost.is_backward)
+
+    def _read_annotation(self, event: Json, frame: _Frame) -> None:
+        name = event["name"]
+        if name == ROUND:
+            self.thread_of_rounds = event["tid"]
+            self.rounds.append(Span(event["ts"], _end_us(event)))
+        elif name != SET_UP and "#" not in name:  # PyTorch's own are like ProfilerStep#3
+            frame.regions = (*frame.regions, name)
+            frame.is_backward = frame.is_backward or name == "backward"
+            self.regions.append(Region(event["ts"], _end_us(event), frame.regions))
+
+    def _read_operation(self, event: Json, frame: _Frame) -> None:
+        name, arguments = event["name"], event.get("args", {})
+        number = arguments.get("Sequence number", -1)
+        if name.startswith("autograd::engine::evaluate_function"):
+            frame.is_backward = True
+            frame.regions = self.regions_of_node.get(number, frame.regions)
+            return
+        if number >= 0 and not arguments.get("Fwd thread id"):
+            self.regions_of_node[number] = frame.regions  # of several, the last one made the node
+        # `where` calls scalar_tensor for a number: on a GPU it is its own launch.
+        if name == "aten::scalar_tensor" or (frame.operation is None and _computes(name)):
+            frame.operation = event
+            if name not in _LAUNCHES_NOTHING:
+                self.operations.append((event, frame))
+
+
+def _computes(name: str) -> bool:
+    """Whether an operation counts as a whole rather than as the operations inside it."""
+    if "::" not in name:
+        return _GENERATED.search(name) is not None
+    return name not in _WRAPPERS and not name.startswith(("autograd::", "torch::autograd"))
+
+
+def read_chrome_trace(text: bytes) -> Trace:
+    """The trace. Raises ValueError with one sentence for other text, a trace without rounds, or one of a GPU without
+    kernels (NoDeviceEventsError)."""
+    try:
+        read = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"it is not a Chrome trace: {error!r}") from error
+    if wrong := misshapen(read, {"traceEvents": [{}]}, "it"):
+        raise ValueError(f"it is not a Chrome trace: {wrong}")
+    events = [event for event in read["traceEvents"] if event.get("ph") == "X" and "cat" in event]
+    for event in events:
+        if wrong := misshapen(event, _EVENT, "an event"):
+            raise ValueError(f"it is damaged: {wrong}: {event!r:.120}")
+    return trace_of_events(events)
+
+
+def trace_of_events(events: list[Json]) -> Trace:
+    """The trace of events in Kineto's schema. Raises ValueError without rounds, or without kernels of a GPU."""
+    reader = _Reader()
+    for event in sorted((event for event in events if event["cat"] in HOST_EVENTS), key=_place):
+        reader.read(event)
+    if not reader.rounds:
+        raise ValueError(f"it has no range {ROUND!r}, which the suite puts around each traced round")
+    on_device = [event for event in events if event["cat"] == "kernel"]
+    copies = [event for event in events if event["cat"] in ("gpu_memcpy", "gpu_memset")]
+    kernels = list(_device_kernels(on_device, reader))
+    if not on_device:
+        if copies or reader.calls:  # of the CUDA runtime
+            raise NoDeviceEventsError
+        kernels = [_kernel(event, frame, event) for event, frame in reader.operations]
+    return Trace(
+        is_on_gpu=bool(on_device),
+        rounds=reader.rounds,
+        kernels=sorted(kernels, key=lambda kernel: kernel.start_us),
+        memory_operations=[_memory_operation(event, reader) for event in copies],
+        calls=reader.calls,
+        regions=reader.regions,
+    )
+
+
+def _place(event: Json) -> tuple[float, float]:
+    return event["ts"], -event.get("dur", 0)
+
+
+def _end_us(event: Json) -> float:
+    return float(event["ts"]) + float(event.get("dur", 0))
+
+
+def _device_kernels(events: list[Json], reader: _Reader) -> Iterator[TracedKernel]:
+    seen: set[int] = set()
+    for event in sorted(events, key=_place):
+        call, frame = reader.launches.get(event.get("args", {}).get("correlation"), (None, _Frame(0)))
+        kernel = _kernel(event, frame, frame.operation, call)
+        if id(frame.operation) in seen:  # a product may be split and then summed: its cost belongs to it once
+            kernel = replace(kernel, flops=0, bytes_touched=0, is_first_of_operation=False)
+        if frame.operation is not None:
+            seen.add(id(frame.operation))
+        yield kernel
+
+
+def _kernel(event: Json, frame: _Frame, operation: Json | None, launch: Call | None = None) -> TracedKernel:
+    name = event["name"]
+    made = partial(
+        TracedKernel, event["ts"], _end_us(event), name,
+        regions=frame.regions, is_backward=frame.is_backward, launch=launch,
+    )  # fmt: skip
+    if operation is None:
+        return made(kind_of(name))
+    operator, arguments = operation["name"], operation.get("args", {})
+    dims, dtypes = arguments.get("Input Dims", []), arguments.get("Input type", [])
+    tensors = tensors_of(dims, dtypes)
+    kind = kind_of(name, operator, tuple(dtype for _, dtype in tensors))
+    shapes = " ".join("x".join(map(str, shape)) or "1" for shape, _ in tensors)
+    flops, touched = flops_of(operator, dims, dtypes), bytes_of(operator, dims, dtypes)
+    return made(kind, operator, shapes, flops=flops, bytes_touched=touched)
+
+
+def _memory_operation(event: Json, reader: _Reader) -> MemoryOperation:
+    arguments = event.get("args", {})
+    call, _ = reader.launches.get(arguments.get("correlation"), (None, None))
+    kind = next((kind for mark, kind in _COPY_KINDS.items() if mark in event["name"]), "memset")
+    issued_us = event["ts"] if call is None else call.start_us
+    return MemoryOperation(event["ts"], _end_us(event), kind, int(arguments.get("bytes", 0)), issued_us)
+
+
+# Nsight Systems' SQLite export, read into the same trace as PyTorch's own.
+#
+# Schema: NVIDIA, "Nsight Systems Exporter", section "SQLite Schema Reference". An export has only the tables that
+# it
+# fills, and columns differ between versions, so both are looked up first. A kernel belongs to the ranges of the
+# thread
+# that launched it, at the moment of the launch: its time is the device's, projected on the range.
+
+
+KERNELS, CALLS, RANGES, STRINGS = (
+    "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "StringIds",
+)  # fmt: skip
+COPIES, MEMSETS = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
+
+DOMAIN = "transformer-perf-tests"
+"""The NVTX domain of the suite's own ranges."""
+
+_PUSH_POP = 59
+_DOMAIN_CREATED = 75
+# CUPTI, CUpti_ActivityMemcpyKind, as Kineto spells them.
+_NSYS_COPY_KINDS = {1: "Memcpy HtoD", 2: "Memcpy DtoH", 8: "Memcpy DtoD"}
+# The upper bits of a thread's number are its process.
+_THREADS_OF_A_PROCESS = 2**24
+_AUTOGRAD_RANGE = re.compile(r"^(?P<name>.+?), .*\bseq = (?P<number>\d{1,18})\b")
+
+
+class RangeError(ValueError):
+    """No range has the given name; the message is one sentence."""
+
+
+def read_sqlite(path: Path, range_name: str | None = None) -> Trace:
+    """The trace in `nsys export --type sqlite`'s database, of the suite's rounds or of the ranges named `range_name`.
+
+    Raises RangeError where no range has that name, ValueError with one sentence where there is nothing to read.
+    """
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            events = list(_Database(database).events())
+    except sqlite3.Error as error:
+        raise ValueError(f"it is not a database of Nsight Systems: {error}") from error
+    if not any(event["cat"] == "kernel" for event in events):
+        raise ValueError(
+            "it holds no kernels: nothing ran on a GPU while it captured, or CUDA was not traced (--trace=cuda,nvtx)"
+        )
+    return _narrowed(events, range_name)
+
+
+def versions_of(path: Path) -> Json:
+    """Versions of the program that wrote the database, from its metadata."""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            reader = _Database(database)
+            tables = [table for table in reader.columns if table.startswith("META_DATA_")]
+            rows = [row for table in tables for row in reader.rows(table, "name", "value")]
+    except sqlite3.Error:
+        return {}
+    return {str(name): str(value) for name, value in rows if "VERSION" in str(name).upper()}
+
+
+class _Database:
+    """The rows of an export, tables and columns that it lacks included."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self.database = database
+        names = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        self.columns = {
+            name: {row[1] for row in database.execute(f"PRAGMA table_info({_quoted(name)})")} for name in names
+        }
+        self.strings: dict[object, str] = {key: str(value) for key, value in self.rows(STRINGS, "id", "value")}
+
+    def rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
+        """Rows of the table; None for a missing column, no rows for a missing table."""
+        if table not in self.columns:
+            return
+        chosen = ", ".join(_quoted(name) if name in self.columns[table] else "NULL" for name in columns)
+        # Fetched whole: an error in the caller must not leave a cursor open.
+        yield from self.database.execute(f"SELECT {chosen} FROM {_quoted(table)}").fetchall()
+
+    def events(self) -> Iterator[Json]:
+        yield from self._ranges()
+        for name_id, times, thread, key in self._activities(CALLS, "globalTid", "nameId"):
+            yield _event("cuda_runtime", self._text(name_id[0]), *times, thread, correlation=key)
+        for names, times, _, key in self._activities(KERNELS, "globalPid", "demangledName", "shortName", "name"):
+            name = next((self._text(name) for name in names if name is not None), "unnamed")
+            yield _event("kernel", name, *times, 0, correlation=key)
+        for (kind, size), times, _, key in self._activities(COPIES, "globalPid", "copyKind", "bytes"):
+            name = _NSYS_COPY_KINDS.get(kind, "Memcpy DtoD")
+            yield _event("gpu_memcpy", name, *times, 0, correlation=key, bytes=size or 0)
+        for (size,), times, _, key in self._activities(MEMSETS, "globalPid", "bytes"):
+            yield _event("gpu_memset", "Memset", *times, 0, correlation=key, bytes=size or 0)
+
+    def _activities(self, table: str, owner: str, *columns: str) -> Iterator[tuple[Any, tuple[int, int], Any, Any]]:
+        """(values of `columns`, start and end, thread or process, key that joins a launch with its kernel)."""
+        for start, end, of, correlation, *values in self.rows(table, "start", "end", owner, "correlationId", *columns):
+            yield values, (start, end), of, (self._process(of), correlation)
+
+    def _ranges(self) -> Iterator[Json]:
+        """Ranges of the suite's domain and of autograd; without the suite's domain, all ranges."""
+        rows = [
+            (start, end, kind, text if text and isinstance(text, str) else self._text(text_id), thread, domain)
+            for start, end, kind, text, text_id, thread, domain in self.rows(
+                RANGES, "start", "end", "eventType", "text", "textId", "globalTid", "domainId"
+            )
+        ]
+        ours = {domain for _, _, kind, text, _, domain in rows if kind == _DOMAIN_CREATED and text == DOMAIN}
+        for start, end, kind, text, thread, domain in rows:
+            if end is None or kind not in (_PUSH_POP, None):
+                continue
+            autograd = _AUTOGRAD_RANGE.match(text)
+            if autograd is not None:
+                number = {"Sequence number": int(autograd["number"])}
+                yield _event("cpu_op", autograd["name"], start, end, thread, **number)
+            elif not ours or domain in ours:
+                yield _event("user_annotation", text, start, end, thread)
+
+    def _process(self, number: object) -> int:
+        """Each process numbers its launches from 0; older exports do not name a kernel's process."""
+        knows = "globalPid" in self.columns.get(KERNELS, ())
+        return number // _THREADS_OF_A_PROCESS if knows and isinstance(number, int) else 0
+
+    def _text(self, value: object) -> str:
+        """Names are ids into the table of strings; older exports hold the text itself."""
+        if isinstance(value, str):
+            return value
+        if value is not None and STRINGS not in self.columns:
+            raise ValueError(f"its names are ids into the table {STRINGS}, which is missing; export it again")
+        return self.strings.get(value, "unnamed")
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _event(cat: str, name: str, start_ns: int, end_ns: int, thread: object, **arguments: Any) -> Json:
+    if wrong := misshapen([start_ns, end_ns, arguments.get("bytes", 0)], [NUMBER], "it"):
+        raise ValueError(f"it is damaged: of {name[:60]!r} start, end or bytes is wrong: {wrong}")
+    times = {"ts": start_ns / 1e3, "dur": (end_ns - start_ns) / 1e3}
+    return {"cat": cat, "name": name, "tid": thread, **times, "args": arguments}
+
+
+def _narrowed(events: list[Json], range_name: str | None) -> Trace:
+    names = {event["name"] for event in events if event["cat"] == "user_annotation"}
+    if range_name is not None and range_name not in names:
+        known = ", ".join(sorted(names)) or "none"
+        raise RangeError(f"no range is named {range_name!r}; the report has {known}")
+    if ROUND not in names:  # of another program: all of its capture is one round
+        first, last = min(event["ts"] for event in events), max(event["ts"] + event["dur"] for event in events)
+        events = [*events, {"cat": "user_annotation", "name": ROUND, "tid": None, "ts": first, "dur": last - first}]
+    trace = trace_of_events(events)
+    return trace if range_name in (None, ROUND) else _projected(trace, str(range_name))
+
+
+def _projected(trace: Trace, range_name: str) -> Trace:
+    """Only kernels launched in ranges of this name; each range spans its first to its last kernel."""
+    ranges = [region for region in trace.regions if region.path[-1] == range_name]
+    inside = [
+        [kernel for kernel in trace.kernels if range_name in kernel.regions and region.holds(kernel.issued_us)]
+        for region in ranges
+        if trace.round_at(region.start_us) is not None
+    ]
+    inside = [kernels for kernels in inside if kernels]
+    if not inside:
+        raise RangeError(f"no kernel was launched in a range named {range_name!r}")
+    return Trace(
+        is_on_gpu=True,
+        rounds=[Span(min(k.start_us for k in group), max(k.end_us for k in group)) for group in inside],
+        kernels=[replace(kernel, launch=None) for group in inside for kernel in group],
+        regions=trace.regions,
+    )

@@ -1,0 +1,168 @@
+"""Runs code of the user's own: within a time, without a lasting effect on torch, its failures as one sentence."""
+
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from textwrap import shorten
+from types import FrameType
+from typing import NoReturn, Self
+
+import torch
+
+from perf_tests.hardware.device import is_out_of_memory
+
+LONGEST_SECONDS = 10
+"""For one call before measuring, without content or of a small model; more is taken for one that never returns."""
+
+
+LONGEST_TEXT = 300
+"""Characters of an error's text that are shown; transformers lists every architecture that it knows."""
+
+
+class OwnModelError(ValueError):
+    """What the user gave, a model, a function or an optimizer, cannot be measured; the message is one sentence."""
+
+
+class ChangedDefaultsError(OwnModelError):
+    """It measured under other conditions than those that the row would name."""
+
+
+class NeverReturnsError(OwnModelError):
+    """It was interrupted after its time."""
+
+
+class _TooLongError(BaseException):
+    """Not an Exception, which the user's code might catch."""
+
+
+@contextmanager
+def guarded(what: str, seconds: float | None = None) -> Iterator[None]:
+    """Raises OwnModelError for what goes wrong inside; running out of memory stays what it is, an outcome of a case.
+
+    `what` begins the sentence: "--model m:build builds no model". Code in C is not interrupted after `seconds`.
+    """
+    before = TorchDefaults.now()
+    try:
+        with warnings.catch_warnings(), _at_most(seconds):
+            warnings.simplefilter("ignore")
+            yield
+        changed = before.changes()
+    except _TooLongError:
+        raise NeverReturnsError(f"{what}: it did not return within {seconds:g} s.") from None
+    except SystemExit as error:
+        raise OwnModelError(f"{what}: it called exit({error.code!r}).") from error
+    except OwnModelError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        text = shorten(str(error), LONGEST_TEXT, placeholder=" ...")
+        raise OwnModelError(f"{what}: {type(error).__name__}: {text}") from error
+    finally:
+        before.restore()
+    if changed:
+        raise OwnModelError(f"{what}: it changed {changed}; {ADVICE}.")
+
+
+ADVICE = "pass dtype or device to what needs it, and choose --threads"
+
+
+@dataclass(frozen=True)
+class TorchDefaults:
+    """Of this process, which later cases share."""
+
+    dtype: torch.dtype
+    device: torch.device
+    threads: int
+
+    @classmethod
+    def now(cls) -> Self:
+        return cls(torch.get_default_dtype(), torch.get_default_device(), torch.get_num_threads())
+
+    def changes(self) -> str:
+        """What is no longer so, in words; empty if all is."""
+        now = self.now()
+        names = {"dtype": "default dtype", "device": "default device", "threads": "number of threads"}
+        changed = (name for name in names if getattr(self, name) != getattr(now, name))
+        return " and ".join(f"torch's {names[n]} from {getattr(self, n)} to {getattr(now, n)}" for n in changed)
+
+    def restore(self) -> None:
+        if torch.get_default_dtype() != self.dtype:
+            torch.set_default_dtype(self.dtype)
+        if torch.get_default_device() != self.device:
+            # A device once set stays a mode around every call, also that of the CPU.
+            torch.set_default_device(None if self.device.type == "cpu" else self.device)
+        if torch.get_num_threads() != self.threads:
+            torch.set_num_threads(self.threads)
+
+
+@contextmanager
+def torch_defaults_kept() -> Iterator[None]:
+    """Whatever happens inside, later cases have the defaults of before.
+
+    Raises ChangedDefaultsError where what runs inside succeeded and has changed one.
+    """
+    before = TorchDefaults.now()
+    try:
+        yield
+        changed = before.changes()
+    finally:
+        before.restore()
+    if changed:
+        raise ChangedDefaultsError(f"The case changed {changed}; {ADVICE}.")
+
+
+EXIT_CODE_OF_A_MODEL_THAT_ENDS_THE_PROCESS = 4
+"""That of bad input; a model's own code, 0 for example, would tell a CI that the run is done."""
+
+
+@contextmanager
+def process_kept(uncaptured: Callable[[], AbstractContextManager[object]] = nullcontext) -> Iterator[None]:
+    """Where what runs inside calls `os._exit`, this process ends as a failure, with a sentence printed `uncaptured`.
+
+    A process forked inside ends as ever. Handlers of the signals that end a run are put back afterwards.
+    """
+    pid, end = os.getpid(), os._exit
+    main = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def ended(status: int) -> NoReturn:
+        if os.getpid() != pid:
+            end(status)
+        sentence = f"\nThe case called os._exit({status}), which ends the run; raise an error instead, or sys.exit.\n"
+        with suppress(OSError, ValueError), uncaptured():
+            print(sentence, file=sys.__stderr__, flush=True)
+        end(EXIT_CODE_OF_A_MODEL_THAT_ENDS_THE_PROCESS)
+
+    os._exit = ended
+    try:
+        yield
+    finally:
+        os._exit = end
+        for number, handler in handlers.items():
+            if main and handler is not None and signal.getsignal(number) != handler:
+                signal.signal(number, handler)
+
+
+@contextmanager
+def _at_most(seconds: float | None) -> Iterator[None]:
+    """Interrupt what runs inside, where signals can: in the main thread."""
+    if seconds is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise _TooLongError
+
+    handler = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)

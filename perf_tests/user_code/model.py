@@ -1,0 +1,467 @@
+"""A model of the user's own: how it is built, and what is known of it before it runs.
+
+A factory is called with the `ModelConfig` asked for, unless it takes no positional argument, and with the values of
+--model-arg by name."""
+
+import importlib
+import importlib.util
+import inspect
+import json
+import math
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from model.attention import naive_attention
+from model.sizes import ModelConfig
+from model.transformer import TransformerLM
+from perf_tests.hardware.device import is_out_of_memory
+from perf_tests.hardware.torch_private import FakeTensorMode
+from perf_tests.user_code.guard import LONGEST_SECONDS, NeverReturnsError, OwnModelError, guarded
+from perf_tests.user_code.named import from_its_repository, load, path_of
+from perf_tests.user_code.optimizer import OwnOptimizer, check_a_step
+
+# `hf:CONFIG.json`: a language model of transformers from a configuration file, with random weights.
+#
+# A configuration is data from strangers: none of its code runs, and nothing is fetched for it.
+
+
+ConfigValues = tuple[tuple[str, Any], ...]
+"""Values of the configuration by name."""
+
+PREFIX = "hf:"
+BUILT_IN_ATTENTION = ("eager", "sdpa")
+"""Others are kernels that transformers would fetch."""
+
+_SAYS_NOTHING_OF_THE_MODEL = ("transformers_version", "_name_or_path")
+
+
+def is_configuration(model: str) -> bool:
+    return model.startswith(PREFIX)
+
+
+def check_configuration(option: str, text: str) -> None:
+    """Raises ValueError with one sentence for what can be refused without transformers, and where it is missing."""
+    _read(f"{option} {text!r}", path_of(text.removeprefix(PREFIX)))
+    if importlib.util.find_spec("transformers") is None:
+        raise ValueError(f"{option} {text!r} needs transformers; install it with `pip install '.[hf]'`.")
+
+
+def size_name(model: str) -> str:
+    """A size in ids: the file's name, of a `config.json` its folder's."""
+    path = Path(model.removeprefix(PREFIX)).resolve()
+    stem = path.parent.name if path.stem == "config" else path.stem
+    return "".join(letter if letter.isalnum() or letter in "._" else "_" for letter in stem) or "own"
+
+
+def configuration_values(model: str) -> dict[str, Any]:
+    """Every value of the file that says something of the model. Raises ValueError."""
+    values = _read(f"--model {model}", path_of(model.removeprefix(PREFIX)))
+    return {name: value for name, value in values.items() if name not in _SAYS_NOTHING_OF_THE_MODEL}
+
+
+@lru_cache(maxsize=16)
+def configuration(model: str, arguments: ConfigValues) -> Any:
+    """transformers' configuration, the values of `arguments` in place of the file's. Raises OwnModelError."""
+    values = configuration_values(model)
+    changes = {name: value for name, value in arguments if name != "attn_implementation"}
+    kind = values.pop("model_type")
+    transformers = _transformers()
+    try:
+        known = transformers.AutoConfig.for_model(kind)
+    except ValueError as error:
+        raise OwnModelError(
+            f"--model {model} names the architecture {kind!r}, which transformers does not know."
+        ) from error
+    unknown = [name for name in changes if not hasattr(known, name)]
+    if unknown:
+        raise OwnModelError(f"--model-arg {unknown[0]} is no value of a {kind} configuration.")
+    # Keys and values of earlier tokens, of no use in training, would count as memory.
+    return transformers.AutoConfig.for_model(kind, **{**values, **changes, "use_cache": False})
+
+
+def build(model: str, arguments: ConfigValues) -> nn.Module:
+    """Weights in float32, whatever the configuration says: precision is an axis of its own."""
+    attention = dict(arguments).get("attn_implementation")
+    if attention not in (None, *BUILT_IN_ATTENTION):
+        known = ", ".join(BUILT_IN_ATTENTION)
+        raise OwnModelError(f"--model-arg attn_implementation is {attention!r}; it must be one of {known}.")
+    chosen = {} if attention is None else {"attn_implementation": attention}
+    built: nn.Module = _transformers().AutoModelForCausalLM.from_config(
+        configuration(model, arguments), trust_remote_code=False, dtype=torch.float32, **chosen
+    )
+    return built
+
+
+def shape(model: str, arguments: ConfigValues) -> dict[str, int | None]:
+    """Null where the configuration does not name it, as GPT-2 does not name its feed-forward width."""
+    names = {
+        "d_model": "hidden_size", "d_ff": "intermediate_size", "num_layers": "num_hidden_layers",
+        "num_heads": "num_attention_heads", "vocab_size": "vocab_size", "longest": "max_position_embeddings",
+    }  # fmt: skip
+    found = configuration(model, arguments)
+    values = {ours: getattr(found, theirs, None) for ours, theirs in names.items()}
+    return {name: value if isinstance(value, int) else None for name, value in values.items()}
+
+
+def treat_fake_tensors_as_real() -> None:
+    """Where transformers is loaded: its models compute a mask for tensors without content, and none for real ones.
+
+    They ask this function (transformers 5.23); it has no switch, and counts would be of operations that never run.
+    """
+    imports = sys.modules.get("transformers.utils.import_utils")
+    if hasattr(imports, "is_fake_tensor"):
+        vars(imports)["is_fake_tensor"] = lambda tensor: False
+
+
+def _transformers() -> Any:
+    """Imported late: it takes a second, and no other run needs it."""
+    os.environ["HF_HUB_OFFLINE"] = "1"  # read once, when it is imported
+    transformers = importlib.import_module("transformers")
+    transformers.logging.set_verbosity_error()
+    return transformers
+
+
+def _read(what: str, path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_bytes())
+    except IsADirectoryError as error:
+        raise ValueError(f"{what} is a folder, not a file; name the config.json in it.") from error
+    except OSError as error:
+        raise ValueError(f"{what} cannot be read: {error.strerror}, seen from {Path.cwd()}.") from error
+    except ValueError as error:
+        raise ValueError(f"{what} is no JSON: {error}.") from error
+    if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
+        raise ValueError(f"{what} is no configuration of transformers: it names no model_type.")
+    for name, value in _nested(values):
+        if name == "auto_map":
+            raise ValueError(f"{what} names code of its own (auto_map), which is never run; use MODULE:FACTORY for it.")
+        if "attn_implementation" in name and value not in (None, *BUILT_IN_ATTENTION):
+            raise ValueError(f"{what} names the attention {value!r}; it must be {' or '.join(BUILT_IN_ATTENTION)}.")
+    return values
+
+
+def _nested(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Every name with its value, those of configurations inside included."""
+    for name, value in values.items():
+        yield name, value
+        if isinstance(value, dict):
+            yield from _nested(value)
+
+
+Values = tuple[tuple[str, int | float | bool | str], ...]
+"""Arguments by name."""
+
+SHAPE = ("d_model", "d_ff", "num_layers", "num_heads")
+
+
+@dataclass(frozen=True)
+class OwnModel:
+    """`--model` and `--model-arg` as typed; equal ones are the same model."""
+
+    name: str
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def values(self) -> Values:
+        return tuple(sorted(argument(text) for text in self.arguments))
+
+    @property
+    def in_identity(self) -> dict[str, str | None]:
+        """Its file, its arguments as text, and a digest of them and of a configuration's values, never of source."""
+        text = ", ".join(sorted(self.arguments)) or None
+        configured = configuration_values(self.name) if is_configuration(self.name) else {}
+        known = json.dumps([self.values, configured], sort_keys=True)
+        digest = sha256(known.encode()).hexdigest()[:12] if text or configured else None
+        return {"model": from_its_repository(self.name), "model_args": text, "model_digest": digest}
+
+    @property
+    def in_a_path(self) -> str:
+        """`gpt2.json` or `nets.py-build`, with the digest where there is one."""
+        parts = (self.name.removeprefix(PREFIX).rpartition("/")[2], self.in_identity["model_digest"])
+        return "-".join(part.replace(":", "-") for part in parts if part)
+
+    @property
+    def as_options(self) -> str:
+        """What to type for it."""
+        return shlex.join(["--model", self.name, *(f"--model-arg={text}" for text in self.arguments)])
+
+    def shape(self, config: ModelConfig) -> dict[str, int | None]:
+        """As asked of the factory or named by the configuration, null where it takes none. Raises OwnModelError."""
+        return facts_of(self, config).shape
+
+    def build(self, config: ModelConfig, seconds: float | None = None) -> nn.Module:
+        """The model, whose call returns logits alone. Raises OwnModelError, with a limit also for one that takes long.
+
+        A large model may take long to build for real, so only what comes before measuring sets a limit.
+        """
+        if is_configuration(self.name):
+            with guarded(f"--model {self.name} builds no model", seconds):
+                model = build(self.name, self.values)
+        else:
+            with guarded(f"--model {self.name} cannot be imported"):
+                factory = load(self.name)
+            with guarded(f"--model {self.name} builds no model", seconds):
+                model = factory(*([config] if _takes_a_config(factory) else []), **dict(self.values))
+        if not isinstance(model, nn.Module):
+            got = f"the class {model.__name__}" if inspect.isclass(model) else f"a {type(model).__name__}"
+            raise OwnModelError(f"--model {self.name} returned {got}; it must return an nn.Module.")
+        treat_fake_tensors_as_real()
+        model.register_forward_hook(_logits_alone)
+        return model
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the module itself says of its size."""
+
+    parameters: int | None
+    """Shared ones once; None where memory ran out before they were there."""
+    trainable_parameters: int | None
+    shape: dict[str, int | None]
+    """As asked of the factory, or named by the configuration; null where it read none."""
+    why_not_played: str | None
+    """None where it can be built on tensors without content."""
+
+
+def argument(text: str) -> tuple[str, int | float | bool | str]:
+    """The name and value of `key=value`; raises ValueError."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise ValueError(f"--model-arg {text!r} is no argument; write it as name=value.")
+    if value in ("true", "false"):
+        return name, value == "true"
+    for kind in (int, float):
+        try:
+            return name, kind(value)
+        except ValueError:
+            continue
+    return name, value
+
+
+@lru_cache(maxsize=64)
+def facts_of(own: OwnModel, config: ModelConfig) -> Facts:
+    """Built on tensors without content where that works, else for real. Raises OwnModelError."""
+    why_not, (watched, read) = None, _watched(config)
+    try:
+        try:
+            with FakeTensorMode():
+                model = own.build(watched, LONGEST_SECONDS)
+        except NeverReturnsError:
+            raise
+        except OwnModelError as error:
+            why_not = f"{own.name} cannot be built on tensors without content: {error.__cause__!r}."
+            model = own.build(watched)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return Facts(
+            None, None, {name: getattr(config, name) or None for name in SHAPE}, f"memory ran out building {own.name}."
+        )
+    if is_configuration(own.name):
+        named = shape(own.name, own.values)
+        shape_fields = {name: named[name] for name in SHAPE}
+    else:
+        shape_fields = {name: getattr(config, name) if name in read else None for name in SHAPE}
+    parameters = list(model.parameters())
+    return Facts(
+        parameters=sum(parameter.numel() for parameter in parameters),
+        trainable_parameters=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+        shape=shape_fields,
+        why_not_played=why_not,
+    )
+
+
+@dataclass(frozen=True)
+class ConfiguredShape(ModelConfig):
+    """Vocabulary and longest context of a model whose widths stand in its own configuration, here 0."""
+
+    def __post_init__(self) -> None:
+        """No width is checked: none is used."""
+
+
+def configured_shape(own: OwnModel, context_length: int) -> ModelConfig:
+    """What a configuration asks for. Raises OwnModelError."""
+    with guarded(f"--model {own.name} is no configuration of a language model"):
+        named = shape(own.name, own.values)
+    if named["vocab_size"] is None:
+        raise OwnModelError(f"--model {own.name} names no vocab_size; add it to the configuration.")
+    if named["longest"] is not None and context_length > named["longest"]:
+        raise OwnModelError(
+            f"--context is {context_length}, and --model {own.name} takes at most {named['longest']} tokens "
+            "(max_position_embeddings); choose a shorter context."
+        )
+    return ConfiguredShape(0, 0, 0, 0, named["vocab_size"], context_length)
+
+
+def _watched(config: ModelConfig) -> tuple[ModelConfig, set[str]]:
+    """An equal configuration, and the fields of the shape read from it: a factory may ignore what it is asked for."""
+    read: set[str] = set()
+
+    class Watched(ModelConfig):
+        def __post_init__(self) -> None:
+            """The values were checked already."""
+
+        def __getattribute__(self, name: str) -> Any:
+            read.update(SHAPE if name == "__dict__" else {name}.intersection(SHAPE))
+            return super().__getattribute__(name)
+
+    return Watched(**vars(config)), read
+
+
+def _takes_a_config(factory: Any) -> bool:
+    """Whether its first positional parameter is required, or named config."""
+    try:
+        parameters = list(inspect.signature(factory).parameters.values())
+    except (TypeError, ValueError):  # some written in C have none
+        return True
+    if not parameters:
+        return False
+    first = parameters[0]
+    if first.kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD):
+        return False
+    return first.default is inspect.Parameter.empty or first.name == "config"
+
+
+def _logits_alone(module: nn.Module, inputs: Any, output: Any) -> Any:
+    """The logits of an output object or tuple; anything else as it is, for the check to refuse."""
+    if isinstance(output, Tensor):
+        return output
+    if hasattr(output, "logits"):
+        return output.logits
+    return output[0] if isinstance(output, tuple) and output else output
+
+
+# Whether what is the user's own can be measured, before anything is: a model without content and for real.
+
+
+SMALL_PARAMETERS = 100_000_000
+"""A model of at most so many is built and run for the check; a larger one when its first case borrows it."""
+
+SMALL_TO_STEP = 10_000_000
+"""The same for the step of an optimizer of the user's own, which may multiply all the weights many times."""
+
+
+def check_before_measuring(own: OwnModel, configs: Sequence[ModelConfig], device: torch.device) -> None:
+    """Raises OwnModelError unless it is a language model under `configs`, of which the smallest comes first.
+
+    The first and the last are played; the others, as every model, are checked when a case borrows them. The smallest
+    runs on `device` too, unless it is large or memory runs out, which is an outcome of its cases.
+    """
+    for config in dict.fromkeys((configs[0], configs[-1])):
+        if facts_of(own, config).why_not_played is None:
+            _check_without_content(own, config)
+    try:
+        if (facts_of(own, configs[0]).parameters or 0) <= SMALL_PARAMETERS:
+            model = own.build(configs[0], LONGEST_SECONDS).to(device)
+            check_values_of(own.name, model, configs[0], device, LONGEST_SECONDS)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+
+
+def check_optimizer_before_measuring(
+    own: OwnOptimizer, of_user: OwnModel | None, config: ModelConfig, device: torch.device
+) -> None:
+    """Raises OwnModelError unless it trains `of_user` under `config`, or else a narrow model of the suite's.
+
+    A large model is given to it without content alone; it is tried when its first case borrows that model.
+    """
+    facts = None if of_user is None else facts_of(of_user, config)
+    try:
+        if of_user is None or facts is None:
+            narrow = ModelConfig(32, 64, config.num_layers, 1, vocab_size=64, context_length=8)
+            check_a_step(own, TransformerLM(narrow, naive_attention).to(device), device, LONGEST_SECONDS)
+        elif (facts.parameters or math.inf) <= SMALL_TO_STEP:
+            check_a_step(own, of_user.build(config, LONGEST_SECONDS).to(device), device, LONGEST_SECONDS)
+        elif facts.why_not_played is None:
+            with FakeTensorMode():
+                own.build(of_user.build(config, LONGEST_SECONDS), LONGEST_SECONDS)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+
+
+@torch.no_grad()
+def _check_without_content(own: OwnModel, config: ModelConfig) -> None:
+    """Only of what came out: to fail on tensors without content, on a value read for example, is no fault."""
+    with FakeTensorMode():
+        model = own.build(config, LONGEST_SECONDS)
+        tokens_BT = torch.zeros(1, config.context_length, dtype=torch.int64)
+        try:
+            with guarded("it cannot be played", LONGEST_SECONDS):
+                output = model(tokens_BT)
+        except OwnModelError:
+            return
+        check_output(own.name, model, tokens_BT, output, config.vocab_size)
+
+
+@torch.no_grad()
+def check_values_of(
+    name: str, model: nn.Module, config: ModelConfig, device: torch.device, seconds: float | None = None
+) -> None:
+    """Raises OwnModelError unless the model, run on `device`, computes finite logits from all of its context."""
+    tokens_BT = torch.randint(config.vocab_size, (1, config.context_length), device=device)
+    given_BT = tokens_BT.clone()
+    try:
+        with guarded(f"--model {name} fails on tokens of shape {tuple(tokens_BT.shape)}", seconds), _same_draws(device):
+            logits_BTV = model(tokens_BT)
+    except OwnModelError as error:
+        if "FakeTensor" not in str(error):
+            raise
+        raise OwnModelError(
+            f"--model {name} keeps a tensor from one build to the next, in a global or a cache, so that one without "
+            "content reaches this model; keep it in the module."
+        ) from error
+    check_output(name, model, tokens_BT, logits_BTV, config.vocab_size)
+    if not torch.equal(tokens_BT, given_BT):
+        raise OwnModelError(f"--model {name} changed its tokens in place; change a copy, because they are used again.")
+    if not bool(torch.isfinite(logits_BTV).all()):
+        raise OwnModelError(f"--model {name} returned logits that are not finite, from its initial weights.")
+    if config.context_length == 1:
+        return
+    changed_BT = (tokens_BT + 1) % config.vocab_size
+    changed_BT[:, -1] = tokens_BT[:, -1]
+    with guarded(f"--model {name} fails at its second call", seconds), _same_draws(device):
+        changed_logits_BTV = model(changed_BT)
+    if torch.equal(changed_logits_BTV[:, -1], logits_BTV[:, -1]):
+        raise OwnModelError(
+            f"--model {name} ignores its context: the last logits do not depend on earlier tokens, "
+            "so a figure for this context length would be wrong."
+        )
+
+
+@contextmanager
+def _same_draws(device: torch.device) -> Iterator[None]:
+    """Dropout draws the same in every call, so that two calls differ by their tokens alone."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        yield
+
+
+def check_output(name: str, model: nn.Module, tokens_BT: Tensor, logits_BTV: Any, vocab_size: int) -> None:
+    """Raises OwnModelError unless these are logits of the tokens, and all is in float32."""
+    halves = {str(one.dtype) for one in model.parameters() if one.is_floating_point() and one.dtype != torch.float32}
+    if halves:
+        raise OwnModelError(
+            f"--model {name} has parameters of {', '.join(sorted(halves))}; build them in float32 and choose the "
+            "precision with --precision."
+        )
+    shape = tuple(tokens_BT.shape)
+    wanted = (*shape, vocab_size)
+    got = tuple(logits_BTV.shape) if isinstance(logits_BTV, Tensor) else type(logits_BTV).__name__
+    if got != wanted:
+        raise OwnModelError(
+            f"--model {name} returned {got} for tokens of shape {shape}; it must return logits of shape {wanted}."
+        )
+    if logits_BTV.dtype != torch.float32:
+        raise OwnModelError(f"--model {name} returned logits of {logits_BTV.dtype}; without autocast give float32.")

@@ -1,0 +1,292 @@
+"""What is typed as `MODULE:NAME`, `FILE.py:NAME` or `hf:FILE.json`: found without running it, then loaded.
+
+A worker of the gate finds every file in its side's tree, wherever that was typed."""
+
+import importlib
+import importlib.util
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from hashlib import sha256
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+INSTALLED = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+
+
+@dataclass(frozen=True)
+class Tree:
+    """One side of the gate: `tree` is its copy of the folder `root`, which holds what was `named` from `folder`."""
+
+    tree: Path
+    root: Path
+    folder: Path
+    named: frozenset[str]
+
+
+_tree: Tree | None = None
+
+
+def take_files_from(tree: Tree) -> None:
+    """From here on this process finds files, and imports modules, in the copy alone."""
+    global _tree
+    _tree = tree
+    stays = [_is_code_below(tree.tree, Path(entry)) or not _is_code_below(tree.root, Path(entry)) for entry in sys.path]
+    sys.path[:] = [entry for entry, is_kept in zip(sys.path, stays, strict=True) if is_kept]
+
+
+def path_of(place: str) -> Path:
+    """The file that was typed as `place`."""
+    if _tree is None:
+        return Path(place)
+    path = (_tree.folder / place).resolve()
+    return _tree.tree / path.relative_to(_tree.root) if path.is_relative_to(_tree.root) else path
+
+
+def file_of(text: str) -> Path | None:
+    """The file of what `text` names, there or not; None for a plain word and for an installed library."""
+    place, _, name = text.rpartition(":")
+    if place == "hf" or place.endswith(".py"):
+        return path_of(name if place == "hf" else place).resolve()
+    try:
+        found = importlib.util.find_spec(place) if place else None
+    except Exception:  # of the package around it, whose code runs; `check_name` says so
+        return None
+    if found is None or found.origin is None or not found.has_location:
+        return None
+    file = Path(found.origin).resolve()
+    return None if is_installed(file) else file
+
+
+def why_not_there(text: str | None) -> str | None:
+    """Why this side lacks what `text` names, as a base does that is older; None if it is there, or names nothing."""
+    if text is None or _tree is None or text not in _tree.named:
+        return None
+    file = file_of(text)
+    if file is not None and file.is_file() and file.is_relative_to(_tree.tree):
+        return None
+    place, _, name = text.rpartition(":")
+    return f"it has no {name if place == 'hf' else place}"
+
+
+def loaded_below(folder: Path) -> list[Path]:
+    """Files of the loaded modules below `folder`, without installed libraries.
+
+    Torch has modules whose file is a bare name and does not exist.
+    """
+    files = {file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
+    there = (path for file in files if (path := _own_code(file)) is not None)
+    return sorted(path for path in there if path.is_relative_to(folder) and path.is_file())
+
+
+@cache
+def _own_code(file: str) -> Path | None:
+    """The file of a module that belongs to no library. Kept, because a process asks of thousands again and again."""
+    path = Path(file)
+    resolved = path.resolve() if path.is_absolute() and not is_installed(path) else None
+    return None if resolved is None or is_installed(resolved) else resolved
+
+
+def stray() -> Path | None:
+    """A module that was loaded from the working tree itself, which would be measured as both sides."""
+    found = [] if _tree is None else [file for file in loaded_below(_tree.root) if not file.is_relative_to(_tree.tree)]
+    return found[0] if found else None
+
+
+def is_installed(path: Path) -> bool:
+    """Of Python or a library, also where an environment lies inside a repository."""
+    folders = {"site-packages", "dist-packages"}
+    return bool(folders.intersection(path.parts)) or any(path.is_relative_to(folder) for folder in INSTALLED)
+
+
+def _is_code_below(folder: Path, path: Path) -> bool:
+    return path.is_relative_to(folder) and not is_installed(path)
+
+
+def check_name(option: str, text: str) -> None:
+    """Raises ValueError with one sentence unless `text` has one of the forms and its module or file is there."""
+    place, _, name = text.rpartition(":")
+    if not place or not name.isidentifier():
+        raise ValueError(f"{option} {text!r} names nothing to load; write package.module:NAME or path/file.py:NAME.")
+    if path_of(place).is_dir() and ("/" in place or place.endswith(".py")):
+        raise ValueError(f"{option} {text!r}: {place} is a folder, not a file; name the file as path/file.py:{name}.")
+    if place.endswith(".py"):
+        if not path_of(place).is_file():
+            raise ValueError(f"{option} {text!r}: there is no file {place}, seen from {Path.cwd()}.")
+        return
+    try:
+        found = importlib.util.find_spec(place)
+    except (ImportError, ValueError) as error:
+        raise ValueError(f"{option} {text!r}: module {place!r} cannot be imported: {error}.") from error
+    if found is None:
+        raise ValueError(
+            f"{option} {text!r}: there is no module {place!r} on the path; add its folder to PYTHONPATH, "
+            f"or name its file as path/{place.replace('.', '/')}.py:{name}."
+        )
+
+
+def absolute(text: str) -> str:
+    """The same for a process in another folder."""
+    place, _, name = text.rpartition(":")
+    if place == "hf":
+        return f"hf:{Path(name).resolve()}"
+    return f"{Path(place).resolve()}:{name}" if place.endswith(".py") else text
+
+
+def load(text: str, copy: str = "") -> Any:
+    """What `text` names; runs its module, and raises what that raises. Each `copy` of a file is a module of its own."""
+    place, _, name = text.rpartition(":")
+    module = _module_of_file(path_of(place), copy) if place.endswith(".py") else importlib.import_module(place)
+    return getattr(module, name)
+
+
+def _module_of_file(file: Path, copy: str) -> ModuleType:
+    """The module of a file under a name of its own, so that a `model.py` is not taken for the suite's `model`."""
+    file = file.resolve()
+    name = f"own_{file.stem}_{sha256(str(file).encode()).hexdigest()[:8]}{copy}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))  # last, or a file beside it could shadow a library's module
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+@lru_cache(maxsize=64)
+def from_its_repository(text: str) -> str:
+    """The same with a file as its repository knows it, so that records join wherever it was typed."""
+    before, _, after = text.rpartition(":")
+    place = after if before == "hf" else before
+    if before != "hf" and not place.endswith(".py"):
+        return text
+    typed_in = Path.cwd() if _tree is None else _tree.folder
+    file = (typed_in / place).resolve()
+    root = next((folder for folder in file.parents if (folder / ".git").exists()), typed_in)
+    if not file.is_relative_to(root):
+        return text
+    known = file.relative_to(root).as_posix()
+    return f"hf:{known}" if before == "hf" else f"{known}:{after}"
+
+
+# The git repository that holds what is under test: base and head of the gate come from it, and records go to it.
+
+
+SUITE = Path(__file__).resolve().parents[2]
+"""The folder of `perf_tests/` and `model/`."""
+
+UNDER_TEST = ("--model", "--attention", "--optimizer")
+"""Options that name code of the user's own, each alone or in a comma-separated list."""
+
+
+@dataclass(frozen=True)
+class Repository:
+    """Where what is under test lies, as seen from the folder in which pytest was started."""
+
+    root: Path
+    """The suite's folder, or the top folder of another git repository."""
+    holds_suite: bool = True
+    """Whether base has a `model/` of its own; the suite of another repository is the same on both sides."""
+    named: tuple[str, ...] = ()
+    """What the options name below `root`."""
+    files: tuple[Path, ...] = ()
+    """Its files, relative to `root`."""
+    outside: tuple[str, ...] = ()
+    """What they name that lies in no repository."""
+    folder: Path = Path()
+    """The one in which pytest was started."""
+    import_path: tuple[Path, ...] = ()
+    """Entries of Python's path below `root`."""
+
+    def folder_in(self, tree: Path) -> Path:
+        """Of `tree`, a copy of `root`, the folder in which pytest was started, or else the top one."""
+        same = tree / self.folder.relative_to(self.root) if self.folder.is_relative_to(self.root) else tree
+        return same if same.is_dir() else tree
+
+    def path_in(self, tree: Path) -> list[Path]:
+        """Python's path there: the suite comes first, because `model` may be the name of a folder of theirs."""
+        return [SUITE, *(tree / entry.relative_to(self.root) for entry in self.import_path)]
+
+
+def repository_of(typed: Mapping[str, str | None], folder: Path) -> Repository:
+    """Of what the options name, seen from `folder`; the suite's where none is in another one.
+
+    Raises ValueError with one sentence where two repositories hold it.
+    """
+    holders: dict[Path, list[tuple[str, str, Path]]] = {}
+    outside = []
+    for option, text in _each(typed):
+        file = file_of(text)
+        if file is None:
+            continue
+        root = _root_of(file)
+        if root is None:
+            outside.append(f"{option} {text}")
+        else:
+            holders.setdefault(root, []).append((option, text, file))
+    if len(holders) > 1:
+        (first, ours), (second, others), *_ = holders.items()
+        raise ValueError(
+            f"{ours[0][0]} {ours[0][1]} lies in the repository {first}, and {others[0][0]} {others[0][1]} in {second}; "
+            "a record has one commit and the gate one base, so give files of one repository."
+        )
+    root, found = next(iter(holders.items()), (SUITE, []))
+    entries = [Path(entry).resolve() for entry in sys.path if entry]
+    return Repository(
+        root,
+        holds_suite=root == SUITE,
+        named=tuple(text for _, text, _ in found),
+        files=tuple(file.relative_to(root) for _, _, file in found),
+        outside=tuple(outside),
+        folder=folder.resolve(),
+        import_path=tuple(e for e in entries if e.is_relative_to(root) and not is_installed(e)),
+    )
+
+
+def _each(typed: Mapping[str, str | None]) -> Iterator[tuple[str, str]]:
+    for option, texts in typed.items():
+        for text in (texts or "").split(","):
+            yield option, text.strip()
+
+
+def _root_of(file: Path) -> Path | None:
+    top = _top_of(file)
+    return SUITE if file.is_relative_to(SUITE) and top == _top_of(SUITE / "perf_tests") else top
+
+
+def _top_of(path: Path) -> Path | None:
+    """The top folder of the git repository around a path; a worktree or a submodule has a file of this name."""
+    return next((folder for folder in path.parents if (folder / ".git").exists()), None)
+
+
+# A digest of source code: two that are equal ran the same code.
+
+
+def suite_files() -> list[tuple[Path, Path]]:
+    """Of the model and of what measures it, without its tests: the path inside the suite, and the file."""
+    found = (*SUITE.glob("model/**/*.py"), *SUITE.glob("perf_tests/**/*.py"))
+    return sorted((path.relative_to(SUITE), path) for path in found)
+
+
+def digest_of(files: Iterable[tuple[Path, Path]]) -> str:
+    """Of each file's name and content, in the order given. Raises OSError."""
+    digest = sha256()
+    for name, path in files:
+        digest.update(name.as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+@cache
+def digest_of_suite() -> str:
+    """As the files are at the first call. Raises OSError."""
+    return digest_of(suite_files())

@@ -1,1 +1,0 @@
-"""Records as text in a terminal."""

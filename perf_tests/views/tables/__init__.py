@@ -1,1 +1,0 @@
-"""Records as rows for other programs: CSV and Markdown."""

@@ -1,0 +1,161 @@
+"""`merge`: shards of one grid become one record, and nothing else does."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perf_tests.__main__ import main
+from perf_tests.history.commits import machines_of
+from perf_tests.records.record import Json, why_not_a_record
+from perf_tests.records.store import each_run_once, list_records, read_record
+from perf_tests.verbs.gate import records_of
+from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, passed, record, timed, untimed, write_record
+
+KERNELS = "perf_tests/test_kernels.py::test_kernels_of_forward[tiny-ctx8-fp32-naive]"
+
+
+def shard(share: int, place: dict[str, int], shares: int = 2, device: str = "cuda:0", **machine: Any) -> Json:
+    """FORWARD is timed, BACKWARD has an outcome, KERNELS is a pass."""
+    rows = [untimed(name) if name == BACKWARD else timed(name) for name in place if name != KERNELS]
+    data = record([row for row in rows if "stats" in row], [row for row in rows if "id" in row], **machine)
+    settings = {**data["suite"]["settings"], "shard": [share, shares], "device": device}
+    suite = {**data["suite"], "settings": settings, "selection": list(place), "places": list(place.values())}
+    return {**data, "suite": suite, "passes": [passed(name) for name in place if name == KERNELS]}
+
+
+FIRST, SECOND = shard(1, {FORWARD: 1, KERNELS: 3}), shard(2, {FULL_STEP: 0, BACKWARD: 2}, device="cuda:1")
+
+
+def written(folder: Path, *records: Json) -> list[str]:
+    paths = [folder / f"machine/000{number}_abc.json" for number in range(1, len(records) + 1)]
+    return [str(write_record(path, data)) for path, data in zip(paths, records, strict=True)]
+
+
+def test_shards_are_joined_in_the_order_of_the_grid_under_the_next_number(tmp_path: Path) -> None:
+    paths = written(tmp_path, SECOND, FIRST)
+    before = [Path(path).read_bytes() for path in paths]
+    assert main(["merge", *paths]) == 0
+    merged = json.loads((tmp_path / "machine/0003_abc.json").read_bytes())
+    assert why_not_a_record(merged) is None
+    assert merged["suite"]["selection"] == [FULL_STEP, FORWARD, BACKWARD, KERNELS]
+    assert [row["fullname"] for row in merged["benchmarks"]] == [FULL_STEP, FORWARD]
+    assert [row["id"] for row in (*merged["outcomes"], *merged["passes"])] == [BACKWARD, KERNELS]
+    assert merged["suite"]["settings"]["shard"] is merged["suite"]["places"] is None
+    assert merged["suite"]["merged_from"] == ["machine/0002_abc", "machine/0001_abc"]
+    assert [Path(path).read_bytes() for path in paths] == before
+
+
+def with_suite(data: Json, **facts: Any) -> Json:
+    return {**data, "suite": {**data["suite"], **facts}}
+
+
+def with_setting(data: Json, **facts: Any) -> Json:
+    return with_suite(data, settings={**data["suite"]["settings"], **facts})
+
+
+REFUSED: dict[str, tuple[list[Json], str]] = {
+    "a shard is missing": ([FIRST], "Beside machine/0001_abc, of 2 shards 2/2 is missing"),
+    "a shard is given twice": ([FIRST, SECOND, FIRST], "are both shard 1/2"),
+    "of other machines": ([FIRST, shard(2, {FULL_STEP: 0, BACKWARD: 2}, threads=2)], "machine or build: threads: "),
+    "of other commits": ([FIRST, {**SECOND, "commit_info": {"id": "fedcba"}}], "differ in commit: '0123456789abcdef'"),
+    "of other code": ([FIRST, with_suite(SECOND, source="other")], "differ in code: 'digest' and 'other'"),
+    "of other settings": ([FIRST, with_setting(SECOND, rounds=3)], "differ in the setting rounds: None and 3"),
+    "of other shares": ([FIRST, with_setting(SECOND, shard=[2, 3])], "differ in number of shards: 2 and 3"),
+    "of a case in two": ([FIRST, shard(2, {FORWARD: 0, BACKWARD: 2})], f"both hold {FORWARD}"),
+    "of two grids": ([FIRST, shard(2, {FULL_STEP: 0, BACKWARD: 7})], "of different grids"),
+    "no shard": ([record([timed()])], "is no whole shard"),
+    "a shard with a row too few": ([FIRST, {**SECOND, "outcomes": []}], "is no whole shard"),
+    "a damaged shard": ([FIRST, with_setting(SECOND, shard="2/2")], "is no whole shard"),
+    "a shard with damaged drivers": ([FIRST, with_suite(SECOND, other_drivers=1)], "is no whole shard"),
+    "of more shards than there can be": ([with_setting(FIRST, shard=[1, 10**15])], "2/1000000000000000, "),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_set_of_shards_is_refused_in_one_sentence(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records, words = REFUSED[name]
+    paths = written(tmp_path, *records)
+    assert main(["merge", *paths]) == 3
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert words in sentence
+    assert sorted(map(str, tmp_path.rglob("*.json"))) == paths
+
+
+def test_a_figure_that_is_no_number_is_merged_as_unknown(tmp_path: Path) -> None:
+    """Python reads NaN in a foreign record, which a record must not hold."""
+    paths = written(tmp_path, FIRST, with_suite(SECOND, other_drivers=["x"]))
+    Path(paths[0]).write_text(Path(paths[0]).read_text().replace('"extra_info": {', '"extra_info": {"odd": NaN,', 1))
+    assert main(["merge", *paths]) == 0
+    merged = json.loads((tmp_path / "machine/0003_abc.json").read_bytes())
+    assert merged["benchmarks"][1]["extra_info"]["odd"] is None
+
+
+def test_a_merged_record_goes_to_a_new_file_on_request_and_over_none_that_exists(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = written(tmp_path, FIRST, SECOND)
+    assert main(["merge", *paths, f"--output={tmp_path / 'grid.json'}", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said == {
+        "record": str(tmp_path / "grid.json"),
+        "cases": 4,
+        "shards": ["machine/0001_abc", "machine/0002_abc"],
+    }
+    before = Path(paths[0]).read_bytes()
+    assert main(["merge", *paths, "-o", paths[0]]) == 2
+    assert Path(paths[0]).read_bytes() == before
+
+
+def test_of_merged_shards_the_merged_record_alone_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Otherwise the launches of a commit would count twice, and a page would compare a run with its own part."""
+    paths = written(tmp_path, FIRST, SECOND, record([timed(seconds=[2.0])]))
+    assert main(["merge", *paths[:2]]) == 0
+    left = ["machine/0003_abc", "machine/0004_abc"]
+    assert sorted(found.name for found in list_records(tmp_path).records) == left
+    assert [found.name for found in records_of(tmp_path, "abc")] == left
+    (machine,) = machines_of(map(read_record, sorted(tmp_path.glob("*/*.json"))))
+    assert sorted(launch.name for launch in machine.launches) == left
+
+
+def test_a_run_that_was_saved_twice_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A kill between its record and the removal of its journal; resuming saved it again, in older versions too."""
+    first, second = with_suite(FIRST, run="journal-1"), with_suite(SECOND, run="journal-2")
+    paths = written(tmp_path, first, first, second)
+    assert main(["compare", *paths[:2]]) == 3
+    assert "are one run, saved twice" in capsys.readouterr().err
+    assert main(["merge", *paths]) == 0
+    for found in (list_records(tmp_path).records, records_of(tmp_path, "abc")):
+        assert [stored.name for stored in found] == ["machine/0004_abc"], "the merged record, and no copy of a part"
+    every = [read_record(path) for path in (*map(Path, paths), tmp_path / "machine/0004_abc.json")]
+    for given, expected in (every[:2], 1), (every[:3], 2), (every, 1):
+        (machine,) = machines_of(given)
+        assert len(machine.launches) == expected
+
+
+def test_a_record_that_is_named_like_a_merged_shard_of_another_run_is_read(tmp_path: Path) -> None:
+    """As the first records of one commit on two machines of a CI are."""
+    first, second = (written(tmp_path / name, with_suite(FIRST, run=name)) for name in ("ours", "theirs"))
+    assert (
+        main(
+            [
+                "merge",
+                *second,
+                *written(tmp_path / "other", with_suite(SECOND, run="other")),
+                "-o",
+                str(tmp_path / "merged.json"),
+            ]
+        )
+        == 0
+    )
+    found = each_run_once([read_record(tmp_path / "merged.json"), *map(read_record, map(Path, (*first, *second)))])
+    assert [stored.path for stored in found] == [tmp_path / "merged.json", Path(first[0])]
+
+
+def test_cases_of_other_shards_are_not_gone(tmp_path: Path) -> None:
+    whole = write_record(tmp_path / "whole.json", record([timed(), timed(FULL_STEP)]))
+    part = write_record(tmp_path / "part.json", shard(1, {FORWARD: 1}))
+    assert main(["compare", str(whole), str(part)]) == 0

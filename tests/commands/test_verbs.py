@@ -1,0 +1,236 @@
+"""`python -m perf_tests compare`: what it prints and returns, without torch."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perf_tests.__main__ import VERBS, main
+from perf_tests.records.record import Json
+from perf_tests.verbs.reading import as_typed
+from tests.support.file_readers import READERS
+from tests.support.synthetic import BACKWARD, FORWARD, TEN_ROUNDS, record, timed, traced, untimed, write_record
+
+ROOT = Path(__file__).parents[2]
+KEPT = "--storage=.benchmarks"
+SLOWER = [1.1 * seconds for seconds in TEN_ROUNDS]
+
+
+def compare(before: Path, now: Path, *options: str) -> int:
+    return main(["compare", str(before), str(now), *options])
+
+
+@pytest.mark.parametrize(
+    "now, code, said",
+    [(record([timed(seconds=SLOWER)]), 0, "1.100"), (record([timed()], threads=2), 3, "threads: 2 here, 4 there")],
+    ids=["case by case", "not those of two machines"],
+)
+def test_runs_are_compared(now: Json, code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = write_record(tmp_path / "before.json", record([timed()], threads=4))
+    assert compare(before, write_record(tmp_path / "now.json", now)) == code
+    assert said in "".join(capsys.readouterr())
+
+
+def test_json_says_the_same_to_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_record(tmp_path / "run.json", record([timed()]))
+    assert compare(path, path, "--json") == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["id"], row["ratio"], row["is_failure"]) == (FORWARD, 1.0, False)
+
+
+@pytest.mark.parametrize("now", [record([timed()]), record([timed()], [untimed(BACKWARD, phase="backward")])])
+def test_a_case_that_lost_its_figure_is_a_finding(now: Json, tmp_path: Path) -> None:
+    before = write_record(tmp_path / "before.json", record([timed(), timed(BACKWARD, phase="backward")]))
+    assert compare(before, write_record(tmp_path / "now.json", now)) == 1
+
+
+@pytest.fixture
+def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only record of the storage below the working folder."""
+    monkeypatch.chdir(tmp_path)
+    return write_record(tmp_path / ".benchmarks/machine/0001_x.json", record([timed()]))
+
+
+@pytest.mark.parametrize("words", [["tables"], ["report", "--output=page.html"]])
+def test_a_record_is_not_changed_by_looking_at_it(words: list[str], stored: Path) -> None:
+    before = (stored.read_bytes(), stored.stat().st_mtime_ns)
+    assert main([*words, KEPT]) == 0
+    assert (stored.read_bytes(), stored.stat().st_mtime_ns) == before
+
+
+REFUSED = {
+    "audit ./none.csv": 3,
+    "bisect main HEAD --case none": 2,
+    "bisect none HEAD --case perf_tests/test_forward.py::test_forward[x]": 2,
+    "bisect main HEAD --case perf_tests/test_forward.py::test_forward[x] --options 'none": 2,
+    "compare {file} ./none.json": 3,
+    "gate none none": 3,
+    "gate base head --summary ./no/page.md": 2,
+    "history none": 3,
+    "history --storage=./none": 3,
+    "history {file} --case none": 2,
+    "history {file} -o none.csv": 2,
+    "history {file} --export otava -o ./no/page.csv": 2,
+    "kernels ./none.sqlite": 3,
+    "kernels {file} --case none": 2,
+    "merge none": 3,
+    "merge 1.json 2.json -o ./no/page.json": 2,
+    "merge 1.json 2.json -o ./1.json": 2,
+    "predict --gpu H100 --size none": 2,
+    "replay ./none.jsonl": 3,
+    "replay run.jsonl --summary ./no/page.md": 2,
+    "report none": 3,
+    "report {file} -o ./no/page.html": 2,
+    "scaling ./none.json": 3,
+    "tables none": 3,
+    "tables {file} --columns none": 2,
+    "tables {file} -o ./run.jsonl": 2,
+    "writeup -o ./none.txt": 2,
+}
+"""What each verb was given, and its exit code: 2 for a choice or an output, 3 for what cannot be read."""
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_a_refusal_is_one_sentence_beside_the_output_with_the_word_as_it_was_typed(
+    words: str, stored: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verb = words.partition(" ")[0]
+    write_record(stored, {**record([timed()]), "passes": [traced("kernels")] if verb == "kernels" else []})
+    reader = READERS[{"gate": "gate", "merge": "merge"}.get(verb, "samples")]
+    for name, content in {**reader.beside(), reader.file: reader.content()}.items():
+        (stored.parents[2] / name).parent.mkdir(exist_ok=True)
+        (stored.parents[2] / name).write_bytes(content)
+    assert main(words.format(file=stored).split()) == REFUSED[words]
+    printed, said = capsys.readouterr()
+    assert printed == ""
+    assert len(said.splitlines()) == 1
+    typed = re.findall(r"\./\S+|none\S*", words)[-1]
+    assert said.count(typed) == 1
+    assert ".unfinished-" not in said
+
+
+def test_what_is_left_out_is_named_as_it_was_typed(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (stored.parents[2] / "none.json").write_text("{}")
+    assert main(["history", str(stored), "./none.json"]) == 1
+    assert "Left out: ./none.json cannot be used" in capsys.readouterr().err
+
+
+def test_only_the_path_is_written_as_it_was_typed() -> None:
+    said = "records is a folder without records."
+    assert as_typed(said, ["./records"]) == "./records is a folder without records."
+    assert as_typed("my-run.json, ./run.json", ["./run.json"]) == "my-run.json, ./run.json"
+    assert as_typed("in x/run.json", ["./run.json"]) == "in x/run.json"
+
+
+def test_every_verb_is_refused_something() -> None:
+    """All but `run`, which becomes pytest."""
+    assert {words.split()[0] for words in REFUSED} == set(VERBS) - {"run"}
+
+
+@pytest.mark.parametrize("words", ["audit", "compare {file}", "kernels", "kernels --json", "replay"])
+def test_a_folder_in_the_place_of_a_file_is_named_once(
+    words: str, stored: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words.format(file=stored).split(), str(stored.parent)]) == 3
+    said = "".join(capsys.readouterr())
+    assert "it is a folder, not a file" in said
+    assert said.count(str(stored.parent)) == 1
+
+
+@pytest.mark.parametrize(
+    "words", ["compare {file} {file}", "replay {file}", "kernels {file}", "report {file}", "tables {file}"]
+)
+def test_a_file_that_is_no_record_is_named(words: str, stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored.write_text("{}\n")
+    assert main(words.format(file=stored).split()) == 3
+    said = "".join(capsys.readouterr())
+    assert f"{stored} cannot be" in said
+    assert said.count(str(stored)) == 1
+
+
+@pytest.mark.parametrize("words", [[], ["compare"], ["unknown"], ["predict", "--size=tiny"]])
+def test_wrong_words_are_a_usage_error(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(words)
+    assert exit_.value.code == 2
+
+
+def test_a_reader_that_has_seen_enough_ends_a_verb_without_a_traceback() -> None:
+    words = [sys.executable, "-m", "perf_tests", "audit", "published/e2e_timing.csv", "--all"]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as verb:
+        assert verb.stdout is not None
+        assert verb.stderr is not None
+        verb.stdout.readline()
+        verb.stdout.close()
+        assert verb.stderr.read() == ""
+    assert verb.returncode == 0
+
+
+def test_no_verb_but_report_may_load_the_page() -> None:
+    verbs = [f"perf_tests.verbs.{path.stem}" for path in (ROOT / "perf_tests/verbs").glob("[a-z]*.py")]
+    verbs.remove("perf_tests.verbs.report")
+    program = "import sys, importlib; [*map(importlib.import_module, sys.argv[1:])]; print(*sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", program, *verbs], cwd=ROOT, capture_output=True, text=True)
+    assert set(verbs) <= (loaded := set(ended.stdout.split()))
+    assert "perf_tests.report.page_parts" not in loaded
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["audit published/e2e_timing.csv", "compare {file} {file}", "history {file}", "merge {file} {file}",
+     "report {file} --output={folder}/page.html", "tables {file}"],
+)  # fmt: skip
+def test_a_verb_does_not_wait_for_what_only_others_take(words: str, stored: Path, tmp_path: Path) -> None:
+    """Nor for what would look for steps where one commit is all there is."""
+    program = "import sys; from perf_tests.__main__ import main; main(sys.argv[1:]); print(*sys.modules)"
+    command = [sys.executable, "-c", program, *words.format(file=stored, folder=tmp_path).split()]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    loaded = set(ended.stdout.splitlines()[-1].split())
+    assert f"perf_tests.verbs.{words.partition(' ')[0]}" in loaded
+    assert not {"scipy", "ruptures", "torch"} & loaded
+
+
+def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    verbs = {path.stem for path in (ROOT / "perf_tests/verbs").glob("[a-z]*.py")} - {
+        "exit_codes",
+        "output",
+        "reading",
+        "writing",
+    }
+    assert all(f"    {verb} " in shown for verb in verbs)
+
+
+def test_run_is_pytest_on_the_benchmarks_with_the_suites_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From any folder; a first word that names a file of the benchmarks selects it."""
+    started: list[list[str]] = []
+    monkeypatch.setattr("os.execv", lambda executable, words: started.append(words))
+    main(["run", "--model", "a.py:build", "--json"])
+    main(["run", "test_counters.py", "-q"])
+    always = [sys.executable, "-m", "pytest", "--config-file", f"{ROOT}/pyproject.toml"]
+    assert started == [
+        [*always, f"{ROOT}/perf_tests", "--model", "a.py:build", "--json"],
+        [*always, f"{ROOT}/perf_tests/test_counters.py", "-q"],
+    ]
+
+
+def test_run_without_the_checkout_says_how_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("perf_tests.verbs.run.CONFIGURATION", Path("/nowhere/pyproject.toml"))
+    assert main(["run"]) == 2
+    assert "install the suite from its checkout" in capsys.readouterr().err
+
+
+def test_a_verb_imports_the_suites_model_where_another_one_is_nearer(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/__init__.py").write_text("raise ImportError('not the suite')\n")
+    command = [sys.executable, "-m", "perf_tests", "predict", "--size=tiny", "--gpu=H100", "--json"]
+    environment = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr

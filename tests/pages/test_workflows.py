@@ -1,0 +1,156 @@
+"""The workflows: what a pull request may do with them, and their scripts, run with stand-ins for what they call."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from tests.support.documents import ROOT
+
+WORKFLOWS = {path.stem: path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml")}
+EXAMPLES = {path.stem: path.read_text() for path in (ROOT / "examples/workflows").glob("*.yml")}
+HEAD = "0123456789abcdef0123456789abcdef01234567"
+
+
+def script(workflow: str, step: str) -> str:
+    """What the named step of a workflow runs."""
+    found = re.search(rf"- name: {step}\n(?:.*\n)*?        run: \|\n((?: {{10}}.*\n|\n)+)", WORKFLOWS[workflow])
+    assert found is not None
+    return dedent(found[1])
+
+
+def run(text: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """As the runner runs it, with the stand-ins in `bin/` first on the path."""
+    variables = {"PATH": f"{folder}/bin:{os.environ['PATH']}", "RUNNER_TEMP": str(folder / "temp"), **environment}
+    (folder / "temp").mkdir(exist_ok=True)
+    return subprocess.run(["bash", "-e", "-c", text], cwd=folder, env=variables, capture_output=True, text=True)
+
+
+def stand_in(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/bash\n{text}\n")
+    path.chmod(0o755)
+
+
+def test_what_may_write_runs_nothing_of_a_pull_request() -> None:
+    for text in (*WORKFLOWS.values(), *EXAMPLES.values()):
+        assert "pull_request_target" not in text
+        if re.search(r": write\b", text):
+            assert "actions/checkout" not in text
+            assert "perf-tests run" not in text
+        else:
+            assert "secrets." not in text
+
+
+def test_every_action_is_pinned_by_its_commit_and_every_image_by_its_version() -> None:
+    texts = "".join(WORKFLOWS.values())
+    used = re.findall(r"uses: (\S+)", texts)
+    assert len(used) > 5
+    assert [name for name in used if not re.search(r"@[0-9a-f]{40}$", name) and not name.startswith("./")] == []
+    assert "-latest" not in texts
+
+
+def test_no_script_contains_what_an_event_says() -> None:
+    """It comes in as variables of the environment, where no shell reads it as code."""
+    scripts = [block for text in WORKFLOWS.values() for block in re.findall(r"run: \|\n((?: {10}.*\n|\n)+)", text)]
+    assert len(scripts) == 4
+    assert [block for block in scripts if "${{" in block] == []
+
+
+def test_ours_are_built_on_the_reusable_ones_and_a_change_of_pages_measures_nothing() -> None:
+    for name in ("gate", "comment"):
+        assert f"uses: ./.github/workflows/reusable-{name}.yml" in WORKFLOWS[name]
+        assert f"uses: OWNER/SUITE/.github/workflows/reusable-{name}.yml@REVISION" in EXAMPLES[name]
+    (ignored,) = re.findall(r"paths-ignore: \[(.*)\]", WORKFLOWS["gate"])
+    assert {'"docs/**"', '"**.md"'} <= set(ignored.split(", "))
+    assert "accepted" not in ignored
+    inputs = set(re.findall(r"^      ([\w-]+):\n        description:", WORKFLOWS["reusable-gate"], re.MULTILINE))
+    assert set(re.findall(r"^      ([\w-]+): ", EXAMPLES["gate"].partition("with:")[2], re.MULTILINE)) <= inputs
+    assert {"model", "options", "runner", "minutes"} <= inputs
+
+
+@pytest.mark.parametrize("model, typed", [("", ""), ("train/model.py:build", " --model train/model.py:build")])
+def test_the_gate_is_given_its_options_and_never_a_recorded_baseline(tmp_path: Path, model: str, typed: str) -> None:
+    stand_in(tmp_path / "suite/.venv/bin/perf-tests", 'echo "$@"')
+    (tmp_path / "code").mkdir()
+    inputs = {"SUITE": "suite", "BASE": "HEAD^1", "MINUTES": "7", "OPTIONS": "--size tiny", "MODEL": model}
+    ended = run("cd code\n" + script("reusable-gate", "Gate"), tmp_path, **inputs)
+    summary = f"--gate-summary {tmp_path}/temp/gate.md"
+    assert ended.stdout == f"run --against HEAD^1 --gate-minutes 7 {summary} --size tiny{typed}\n", ended.stderr
+    assert "--benchmark-compare" not in WORKFLOWS["reusable-gate"]
+
+
+def test_the_verdicts_are_kept_for_the_summary_and_the_comment(tmp_path: Path) -> None:
+    stand_in(tmp_path / "suite/.venv/bin/perf-tests", 'echo "$1 of $2" >&2; exit 1')
+    (tmp_path / "code/.benchmarks/gate").mkdir(parents=True)
+    (tmp_path / "code/.benchmarks/gate/one.jsonl").touch()
+    (tmp_path / "temp").mkdir()
+    (tmp_path / "temp/gate.md").write_text("| case |\n")
+    text = "cd code\n" + script("reusable-gate", "Verdicts")
+    ended = run(text, tmp_path, SUITE="suite", GITHUB_STEP_SUMMARY=str(tmp_path / "summary"))
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "summary").read_text() == "| case |\n"
+    assert (tmp_path / "temp/gate/verdicts.txt").read_text() == "replay of .benchmarks/gate/one.jsonl\n"
+    assert (tmp_path / "temp/gate/one.jsonl").exists()
+
+
+def commented(folder: Path, pull_request: str = "17", earlier: str = "") -> tuple[str, str]:
+    """What the comment's script asks GitHub to write, and the text."""
+    stand_in(
+        folder / "bin/gh",
+        f"""case "$*" in
+  *--method\\ GET*/pulls*) echo "{pull_request}" ;;
+  *--paginate*) printf '{earlier}' ;;
+  *) echo "$*" > asked ;;
+esac""",
+    )
+    event = {
+        "REPOSITORY": "them/theirs",
+        "OWNER": "them",
+        "BRANCH": "x&state=all",
+        "HEAD": HEAD,
+        "CONCLUSION": "failure",
+    }
+    ended = run(script("reusable-comment", "Comment"), folder, RUN="https://localhost/run", GH_TOKEN="none", **event)
+    assert ended.returncode == 0, ended.stderr
+    asked, text = folder / "asked", folder / "comment.md"
+    return asked.read_text() if asked.exists() else "", text.read_text() if text.exists() else ""
+
+
+def verdicts(folder: Path, text: str) -> None:
+    (folder / "gate").mkdir()
+    (folder / "gate/verdicts.txt").write_text(text)
+
+
+def test_the_first_verdict_is_a_comment_and_the_next_takes_its_place(tmp_path: Path) -> None:
+    verdicts(tmp_path, "gate: FAILED (1 SLOWER)\n")
+    asked, text = commented(tmp_path)
+    assert "--method POST repos/them/theirs/issues/17/comments" in asked
+    assert text.startswith("<!-- perf-tests gate -->\n")
+    assert "gate: FAILED (1 SLOWER)" in text
+    asked, _ = commented(tmp_path, earlier="4711\\n4712\\n")
+    assert "--method PATCH repos/them/theirs/issues/comments/4711 " in asked
+
+
+def test_a_gate_without_a_verdict_says_so_rather_than_leave_the_last_one(tmp_path: Path) -> None:
+    _, text = commented(tmp_path, earlier="4711\\n")
+    assert "**failure**" in text
+    assert "No verdict: the log of the run says why." in text
+
+
+def test_a_run_of_an_older_head_changes_no_comment(tmp_path: Path) -> None:
+    verdicts(tmp_path, "gate: PASSED\n")
+    assert commented(tmp_path, pull_request="") == ("", "")
+
+
+def test_what_a_pull_request_prints_stays_plain_text(tmp_path: Path) -> None:
+    verdicts(tmp_path, "~~~~~~\n[click](http://localhost) @everybody\x1b[31m\n" + "x" * 100_000)
+    _, text = commented(tmp_path)
+    fences = [place for place, line in enumerate(text.splitlines()) if line.startswith("~~~")]
+    assert len(fences) == 2
+    assert "click" in "".join(text.splitlines()[fences[0] : fences[1]])
+    assert "\x1b" not in text
+    assert len(text) < 65_536, "GitHub refuses a longer comment"

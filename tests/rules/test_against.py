@@ -1,0 +1,101 @@
+"""What the gate is asked for: its default selection, and base under another option of the same revision."""
+
+from dataclasses import fields
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import Mock
+
+import pytest
+
+from perf_tests.bench.outcomes import OTHER_VALUES, Line, OtherOption
+from perf_tests.cases.settings import Settings, read_settings
+from perf_tests.interleaved.measuring import Watch
+from perf_tests.phases import LanguageModelIdentity
+from tests.rules.test_cuda_device import FakeCuda
+
+
+def settings(**typed: str) -> Settings:
+    """What these options come to on a CPU."""
+    options = {f"--{name.replace('_', '-')}": value for name, value in {"device": "cpu", **typed}.items()}
+    return read_settings(cast(pytest.Config, SimpleNamespace(getoption=options.get)))
+
+
+@pytest.mark.parametrize("typed", [{"against": "main"}, {"against_option": "attention=sdpa"}], ids=str)
+def test_a_gate_on_a_cpu_measures_what_any_run_does_but_of_a_model_of_two_layers(typed: dict[str, str]) -> None:
+    assert settings().sizes == settings(size="small", **typed).sizes == ("small",)
+    assert vars(settings(**typed)) == {**vars(settings()), "sizes": ("small-2layers",)}
+
+
+def test_the_sizes_apart_are_no_part_of_all() -> None:
+    assert settings(size="all").sizes == ("small", "medium", "large", "xl", "2.7B", "10B")
+    assert settings(size="small-2layers").sizes == ("small-2layers",)
+
+
+@pytest.mark.parametrize(
+    "typed, capability, precisions",
+    [
+        ({"device": "cuda"}, (9, 0), ("fp32", "bf16")),
+        ({"device": "cuda"}, (7, 5), ("fp32",)),  # emulates bf16
+        ({"device": "cuda", "precision": "tf32"}, (9, 0), ("tf32",)),
+        ({"device": "cpu"}, (9, 0), ("fp32",)),
+    ],
+    ids=str,
+)
+def test_on_a_gpu_attention_alone_is_measured_in_bf16_too(
+    typed: dict[str, str], capability: tuple[int, int], precisions: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeCuda(monkeypatch).sees(capability)
+    chosen = settings(**typed)
+    assert chosen.attention_alone_precisions == precisions
+    if typed["device"] == "cuda":
+        assert chosen.precisions == precisions
+
+
+@pytest.mark.parametrize(
+    "axis, value, changed",
+    [
+        ("attention", "sdpa", {"attentions": ("sdpa",), "attention_alone_implementations": ("sdpa",)}),
+        ("precision", "bf16", {"precisions": ("bf16",), "attention_alone_precisions": ("bf16",)}),
+        ("execution", "compiled", {"executions": ("compiled",)}),
+        ("checkpoint", "block", {"checkpoints": ("block",)}),
+        ("optimizer", "fused", {"optimizer": "fused"}),
+    ],
+)
+def test_another_option_changes_that_axis_of_base_alone(axis: str, value: str, changed: dict[str, Any]) -> None:
+    head = settings(attention="naive", precision="fp32")
+    base = OtherOption(axis, value).applied_to(head)
+    assert vars(base) == {**vars(head), **changed}
+
+
+def watched(line: Line | None, terminal: Mock) -> None:
+    watch = Watch(terminal, line, screen_pairs=6, seconds=900)
+    watch.pair_begins(1, 1, 30)
+    watch.case_begins("perf_tests/test_forward.py::test_forward[tiny-ctx8-fp32-naive]", 4)
+    watch.pair_begins(2, 8, 1)
+    watch.ends()
+
+
+def written(method: Mock) -> list[str]:
+    return [call.args[0] for call in method.call_args_list]
+
+
+@pytest.mark.parametrize("axis", OTHER_VALUES)
+def test_another_option_names_the_field_of_a_case_in_which_base_differs(axis: str) -> None:
+    assert OtherOption(axis, "value").identity_field in {field.name for field in fields(LanguageModelIdentity)}
+
+
+def test_who_watches_sees_pair_case_and_time_left() -> None:
+    line = Mock()
+    watched(line, Mock())
+    shown = written(line.rewrite)
+    assert shown[0] == "launch pair 2 of 6  case 5 of 30  at most 15 min left  forward tiny-ctx8-fp32-naive"
+    assert shown[-1] == ""
+
+
+def test_a_log_gets_a_line_for_each_launch_pair_and_none_for_a_case() -> None:
+    terminal = Mock()
+    watched(None, terminal)
+    assert written(terminal.write_line) == [
+        "launch pair 2 of 6: 30 cases, 0 s so far",
+        "launch pair 3 of the undecided cases: 1 case, 0 s so far",
+    ]

@@ -1,0 +1,92 @@
+"""The first step as the memory pass examines it: whatever ran before, each round makes the optimizer's state anew."""
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+import torch
+
+from model.precision import PRECISIONS
+from model.training import Training
+from perf_tests import test_first_step as benchmark
+from perf_tests.bench.loop import Measure, Rounds
+from perf_tests.bench.models import Batch
+from perf_tests.predict.costs import tensors_in
+from perf_tests.records.record import Json
+from perf_tests.user_code.optimizer import OwnOptimizer
+from tests.support.example_cases import CPU, build, language_model_case, random_tokens
+
+CASE = language_model_case(phase="first_step", optimizer="loop")
+
+
+@dataclass
+class Seen(Measure):
+    """Plays three rounds; keeps the bytes of gradients and optimizer state before and after each."""
+
+    training: Training
+    before: list[tuple[int, int]] = field(default_factory=list)
+    after: list[tuple[int, int]] = field(default_factory=list)
+
+    def look(self, rounds: Rounds) -> Json:
+        for _ in range(3):
+            rounds.forget()
+            self.before.append(self._held())
+            rounds.play()
+            self.after.append(self._held())
+        return {}
+
+    def _held(self) -> tuple[int, int]:
+        gradients = [weight.grad.nbytes for weight in self.training.model.parameters() if weight.grad is not None]
+        return sum(gradients), sum(tensor.nbytes for tensor in tensors_in(self.training.optimizer.state.values()))
+
+
+def seen(training: Training, zero_grad: str = "before-forward") -> Seen:
+    tokens, measure = random_tokens(), Seen(training)
+    case = replace(CASE, zero_grad=zero_grad)
+    benchmark.test_first_step(case, training, Batch(tokens, tokens), measure)
+    return measure
+
+
+def test_each_round_finds_neither_gradients_nor_moments_and_makes_both() -> None:
+    training = Training(build(), PRECISIONS["fp32"], CPU)
+    measure = seen(training)
+    weights = sum(weight.nbytes for weight in training.model.parameters())
+    assert measure.before == [(0, 0)] * 3
+    assert all(gradients == weights and state > 2 * weights for gradients, state in measure.after)
+
+
+def test_a_step_that_clears_its_gradients_before_the_update_makes_no_moments() -> None:
+    training = Training(build(), PRECISIONS["fp32"], CPU, zero_grad="before-step")
+    assert seen(training, "before-step").after == [(0, 0)] * 3
+
+
+def test_state_that_an_optimizer_has_before_its_first_step_stays() -> None:
+    """Adagrad makes its sums when it is built."""
+    model = build()
+    training = Training(model, PRECISIONS["fp32"], CPU)
+    OwnOptimizer("torch.optim:Adagrad").put_into(training, model)
+    measure = seen(training)
+    (found,) = set(measure.before)
+    assert found[0] == 0 < found[1]
+    assert {state for _, state in measure.after} == {found[1]}
+
+
+def test_a_step_that_the_loss_scale_skips_is_not_taken_for_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its gradients overflow twice; only a step that is taken makes state."""
+    training = Training(build(), PRECISIONS["fp32"], CPU)
+    training.precision = replace(training.precision, scales_loss=True)
+    scale, taken = [65536.0], []
+    monkeypatch.setattr(training, "loss_scale", lambda: scale[0])
+    step = training.step
+
+    def overflowing(tokens_BT: torch.Tensor, targets_BT: torch.Tensor) -> torch.Tensor:
+        if scale[0] > 16384:
+            scale[0] /= 2
+            return torch.zeros(())
+        taken.append(1)
+        return step(tokens_BT, targets_BT)
+
+    monkeypatch.setattr(training, "step", overflowing)
+    measure = seen(training)
+    assert len(taken) == 1 + 3
+    assert measure.before == [(0, 0)] * 3
+    assert all(state > 0 for _, state in measure.after)

@@ -1,0 +1,184 @@
+"""Bad input, as a user types it: one sentence that says what is wrong and what is known, and pytest's exit code."""
+
+import importlib.util
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+import torch
+
+from perf_tests import plugin
+from perf_tests.bench.workbench import SETTINGS
+from perf_tests.records.store import own_folder
+from tests.support.launch import MODELS, SMALL, launch_all
+
+USAGE, NOTHING_SELECTED = 4, 5
+GATE = "--against=HEAD"
+OWN_MODEL = f"--phase=forward --model={MODELS}"
+OWN_OPTIMIZER = "--phase=full_step --optimizer=tests.support.planted_optimizers"
+SIZES = "tiny, small-2layers, small, medium, large, xl, 2.7B, 10B"
+
+REFUSALS: dict[str, tuple[str, ...]] = {
+    "--size=smal": ("--size 'smal' is unknown", SIZES),
+    "--size=192x768x3x5": ("'192x768x3x5' is no shape of a model", "not divisible by num_heads 5"),
+    "--size=tiny=192x768x3x4": ("the name of a known size",),
+    "--size=a=192x768x3x4,a=64x64x1x1": ("names two shapes 'a'",),
+    "--size=tiny,huge": ("--size 'huge'", SIZES),
+    "--size=tiny,": ("--size 'tiny,' has an empty entry",),
+    "--context=8,,16": ("--context '8,,16' has an empty entry",),
+    "--context=99999999999999999999": ("--context '99999999999999999999' is too large", "at most 1000000000"),
+    "--seed=99999999999999999999999": ("--seed '99999999999999999999999' is too large", "at most"),
+    "--memory-budget=0GiB": ("--memory-budget '0GiB' is less than a byte",),
+    "--checkpoint=3": ("--checkpoint 3 is more blocks than a model has; give at most 2",),
+    "--precision=fp64": ("--precision 'fp64'", "fp32, tf32, bf16, fp16"),
+    "--attention=flash": ("--attention 'flash'", "naive, compiled, sdpa, flex"),
+    "--execution=jit": ("--execution 'jit'", "eager, compiled"),
+    "--phase=forwards": ("--phase 'forwards'", "inference, forward, backward"),
+    "--optimizer=sgd": ("--optimizer 'sgd'", "default, loop, foreach, fused, or name a factory"),
+    "--optimizer=nowhere.py:build": ("--optimizer 'nowhere.py:build'", "there is no file nowhere.py"),
+    "--optimizer=torch.optim:": ("--optimizer 'torch.optim:' names nothing to load",),
+    f"{OWN_OPTIMIZER}:raises": ("planted_optimizers:raises builds no optimizer: KeyError: 'lr'",),
+    f"{OWN_OPTIMIZER}:Still --model={MODELS}:Averaging": ("planted_optimizers:Still changes no parameter",),
+    "--checkpoint=some": ("checkpoint", "'some'", "none, attention, block"),
+    "--context=0": ("--context is 0; it must be at least 1",),
+    "--context=-8": ("--context is -8; it must be at least 1",),
+    "--context=8,lots": ("--context 'lots' is not a whole number",),
+    "--rounds=0": ("--rounds is 0; it must be at least 1",),
+    "--warmup-rounds=-1": ("--warmup-rounds is -1; it must be at least 0",),
+    "--batch-size=0": ("--batch-size is 0; it must be at least 1",),
+    "--threads=0": ("--threads is 0; it must be at least 1",),
+    "--threads=99999": ("--threads is 99999", "at most"),
+    "--head-dim=0": ("--head-dim is 0; it must be at least 1",),
+    "--memory-budget=12": ("--memory-budget '12'", "12GiB"),
+    "--device=tpu": ("tpu", "cpu", "cuda"),
+    "--device=cuda:99": ("cuda:99",),
+    "--model=torch": ("--model 'torch' names nothing to load",),
+    "--model=nowhere:build": ("--model 'nowhere:build'", "'nowhere'"),
+    "--model=no.where:build": ("--model 'no.where:build'",),
+    "--model=nowhere.py:build": ("there is no file nowhere.py",),
+    "--model=hf:nowhere.json": ("'hf:nowhere.json' cannot be read",),
+    "--model-arg=a=3": ("--model-arg is for a factory of your own",),
+    f"{OWN_MODEL}:Healthy --model-arg=a": ("--model-arg 'a' is no argument; write it as name=value",),
+    f"{OWN_MODEL}:Healthy --checkpoint=block": ("--checkpoint does not apply",),
+    f"{OWN_MODEL}:exits": ("planted_models:exits builds no model: it called exit(3)",),
+    "--benchmark-compare-fail=median:5%": ("--benchmark-compare-fail", "add --benchmark-compare"),
+    "--benchmark-compare-fail=median:5% --benchmark-compare": ("nothing to compare with", "no record"),
+    "--benchmark-compare=0077": ("--benchmark-compare=0077 matches no record", "recorded here: 0001_broken"),
+    "--benchmark-compare=0001": ("0001_broken.json cannot be read",),
+    "--resume": ("journal-foreign.jsonl is no journal", "Delete it"),
+    "--benchmark-storage=elasticsearch+http://host/index": ("--benchmark-storage", "file://PATH"),
+    "--benchmark-storage=file:///proc/version/below": ("cannot be saved under /proc/version/below", "storage"),
+    "--benchmark-storage=file:///proc/nothing": ("cannot be saved under /proc/nothing", "storage"),
+    "--benchmark-min-rounds=9": ("--benchmark-min-rounds would have no effect", "use --rounds"),
+    "--benchmark-timer=time.process_time": (
+        "--benchmark-timer would have no effect",
+        "clock that waits for the device",
+    ),
+    "--benchmark-group-by=func,param:size": ("--benchmark-group-by 'param:size'", "param:model_size"),
+    "--benchmark-json=/proc/nothing/a.json": ("--benchmark-json /proc/nothing/a.json", "is not a folder"),
+    "--against=no-such-revision": ("names no revision", "a branch, a tag"),
+    "--against=": ("--against '' names no revision", "a branch, a tag"),
+    "--against-python=python": ("--against-python is for the gate", "--against REV"),
+    f"{GATE} --against-python=/nowhere/python": ("--against-python /nowhere/python is no program that can be run",),
+    "--gate-minutes=3": ("--gate-minutes is for the gate", "--against REV"),
+    f"{GATE} --gate-minutes=0": ("--gate-minutes '0' is not a positive number of minutes",),
+    f"{GATE} --gate-minutes=nan": ("--gate-minutes 'nan' is not a positive number of minutes",),
+    f"{GATE} --gate-undecided=maybe": ("--gate-undecided 'maybe'", "choose from pass, fail"),
+    f"{GATE} --gate-summary=/proc/nothing/s.md": ("is not a folder",),
+    f"{GATE} --context=100000000 -k=test_forward": (
+        "can measure none of",
+        "by each of base and head",
+        "choose a smaller",
+    ),
+    f"{GATE} --warmup-study": ("cannot be combined with --warmup-study",),
+    f"{GATE} --kernels": ("cannot be combined with --kernels",),
+    f"{GATE} --nvtx": ("cannot be combined with --nvtx",),
+    f"{GATE} --resume": ("cannot be combined with --resume",),
+    f"{GATE} --benchmark-compare": ("cannot be combined with --benchmark-compare",),
+    f"{GATE} --benchmark-disable": ("cannot be combined with --benchmark-disable",),
+    "--against-option=size=tiny": ("write AXIS=VALUE", "attention, precision"),
+    "--against-option=attention=fast": ("'fast' is unknown", "naive, compiled, sdpa, flex"),
+    "--against-option=optimizer=sgd": ("'sgd' is unknown", "default, loop, foreach, fused"),
+    "--against-option=attention=naive": ("is head's own value",),
+    "--against-option=attention=sdpa --attention=naive,compiled": ("compares with one attention", "naive, compiled"),
+    f"--against-option=attention=sdpa {OWN_MODEL}:WrongShape": ("compares with one attention", "own"),
+    "--time-limit=0": ("--time-limit '0' is not a positive number of minutes",),
+    "--time-limit=soon": ("--time-limit 'soon' is not a positive number of minutes",),
+    "--time-limit=1 --benchmark-disable": ("--time-limit keeps what is measured", "drop one of the two"),
+    "--time-limit=0.001": ("takes about", "--time-limit 0.001 leaves 0 s", "nothing was measured"),
+    f"{GATE} --time-limit=0.001": ("takes about", "--time-limit 0.001 leaves 0 s", "nothing was measured"),
+    "--shard=0/2": ("--shard '0/2' is no share of a grid", "K from 1 to N"),
+    "--shard=3/2": ("--shard '3/2' is no share of a grid", "K from 1 to N"),
+    "--shard=a/b": ("--shard 'a/b' is no share of a grid", "K from 1 to N"),
+    f"--shard=1/{'9' * 5000}": ("is no share of a grid", "K from 1 to N"),
+    "--shard=1/9": ("--shard 1/9: N is at most 2",),
+    f"{GATE} --shard=1/2": ("cannot be combined with --shard",),
+    "--retry": ("--retry is for an interrupted run; add --resume",),
+    "--resume-any-driver": ("--resume-any-driver is for an interrupted run; add --resume",),
+    "-p no:benchmark": ("-p no:benchmark switched it off",),
+    "-k=no_such_case": ("5 deselected / 0 selected",),
+    f"{OWN_MODEL}:no_such_factory": ("planted_models:no_such_factory cannot be imported",),
+    f"{OWN_MODEL}:no_module": ("planted_models:no_module returned a str; it must return an nn.Module",),
+    f"{OWN_MODEL}:WrongShape": ("planted_models:WrongShape returned (1, 8, 9999)", "(1, 8, 10000)"),
+    f"{OWN_MODEL}:IgnoresContext": ("planted_models:IgnoresContext ignores its context",),
+}
+"""What is typed, and words that stand in one line of what is said."""
+if importlib.util.find_spec("pygal") is None:
+    REFUSALS["--benchmark-histogram"] = ("draws with pygal, which is not", "pip install 'pytest-benchmark[histogram]'")
+if not torch.cuda.is_available():
+    REFUSALS["--device=cuda"] = ("device 'cuda' needs an NVIDIA GPU",)
+
+
+DAMAGED = {"0001_broken.json": '{"machine_info": {"cpu"', "journal-foreign.jsonl": "a line of another tool\n"}
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Holds a record that is torn and a journal of another tool."""
+    storage = tmp_path_factory.mktemp("storage")
+    own_folder(storage).mkdir()
+    for name, content in DAMAGED.items():
+        (own_folder(storage) / name).write_text(content)
+    return storage
+
+
+@pytest.fixture(scope="module")
+def ends(storage: Path) -> dict[str, tuple[int, str, str]]:
+    """How each of the refusals ended: exit code, output, errors."""
+    always = ("perf_tests", "-p", "no:cacheprovider", *SMALL)
+    kept = f"--benchmark-storage=file://{storage}"
+    commands = [[*always, *(() if "no:benchmark" in typed else (kept,)), *typed.split()] for typed in REFUSALS]
+    return dict(zip(REFUSALS, launch_all(commands), strict=True))
+
+
+@pytest.mark.parametrize("typed", REFUSALS)
+def test_bad_input_ends_in_its_exit_code_and_one_sentence(typed: str, ends: dict[str, tuple[int, str, str]]) -> None:
+    exit_code, output, errors = ends[typed]
+    assert exit_code == (NOTHING_SELECTED if typed.startswith("-k") else USAGE), output + errors
+    telling = [line for line in (output + errors).splitlines() if all(words in line for words in REFUSALS[typed])]
+    assert len(telling) == 1, output + errors
+    assert "Traceback" not in output + errors
+    assert "INTERNALERROR" not in output + errors
+
+
+def test_bad_input_measures_nothing_and_damages_nothing(storage: Path, ends: dict[str, tuple[int, str, str]]) -> None:
+    left = {path.name: path.read_text() for path in storage.rglob("*") if path.is_file()}
+    assert len(ends) == len(REFUSALS)
+    assert left == DAMAGED
+
+
+@pytest.mark.parametrize(
+    "budget, words",
+    [("40MB", "--memory-budget 40MB is less than the run needs"), (None, "The memory that is free is less than")],
+)
+def test_memory_that_ends_before_the_first_case_is_refused(
+    budget: str | None, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the cap is lifted, under which the refusal could not be printed."""
+    lifted = []
+    monkeypatch.setattr(plugin, "_collect", Mock(side_effect=MemoryError))
+    monkeypatch.setattr(plugin, "uncap_address_space", lambda: lifted.append(True))
+    config = Mock(getoption=lambda name: budget, stash={SETTINGS: None})
+    with pytest.raises(pytest.UsageError, match=f"{words}.* give it at least 256MiB"):
+        plugin.pytest_collection_modifyitems(Mock(), config, [])
+    assert lifted == [True]

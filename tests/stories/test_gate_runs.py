@@ -1,0 +1,219 @@
+"""The gate as a user starts it, on a repository of its own with a planted change between base and head."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from perf_tests.gate.samples import ExactFinding, GateSamples, Uncounted, read_samples
+from perf_tests.gate.verdicts import OF_TWO_BUILDS
+from perf_tests.interleaved.measuring import build_here
+from perf_tests.interleaved.sides import TREES
+from tests.support.forked_python import forked_python
+from tests.support.git_repository import commit, git, make_repository
+from tests.support.launch import ROOT, Launch, start_command
+
+ONE_CASE = (
+    "perf_tests/test_attention.py", "-p", "tests.support.quick_gate", "-p", "no:cacheprovider", "--device=cpu",
+    "--threads=1", "--phase=forward", "--warmup-rounds=1", "--head-dim=16", "--sequence-length=256",
+)  # fmt: skip
+OLDEST = "a554965"
+"""The first commit whose model these benchmarks still measure."""
+NAIVE = "test_attention_forward[d16-seq256-fp32-naive]"
+
+TWICE_THE_WORK = (
+    "weights_BHTT = softmax(scores_BHTT)",
+    "softmax(scores_BHTT)\n        " * 9 + "weights_BHTT = softmax(scores_BHTT)",
+)
+
+
+def change(clone: Path, old: str, new: str, file: str = "attention") -> None:
+    path = clone / f"model/{file}.py"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def begin(clone: Path, *arguments: str, python: str) -> subprocess.Popen[str]:
+    (clone.parent / "tmp").mkdir(exist_ok=True)
+    command = (python, "-m", "pytest", *ONE_CASE, *arguments)
+    return start_command(command, clone, clone, TMPDIR=str(clone.parent / "tmp"))
+
+
+def gate(clone: Path, *arguments: str) -> Launch:
+    process = begin(clone, *arguments, python=forked_python())
+    output, errors = process.communicate(timeout=600)
+    return Launch(process.returncode, output, errors, clone / ".benchmarks")
+
+
+def samples_of(launched: Launch) -> GateSamples:
+    (path,) = (launched.storage / "gate").glob("*.jsonl")
+    return read_samples(path)
+
+
+def leftovers(clone: Path) -> list[Path]:
+    """Trees that are still there."""
+    return list((clone.parent / "tmp").glob(f"{TREES}*"))
+
+
+def test_a_planted_slowdown_is_found_and_fails_the_run(clone: Path) -> None:
+    change(clone, *TWICE_THE_WORK)
+    ended = gate(clone, "--attention=naive", "--against=main", "--gate-summary=summary.md", "-v")
+    assert ended.exit_code == 1, ended.output + ended.errors
+    assert re.search(rf"{re.escape(NAIVE)} SLOWER \+\d+", ended.output)
+    assert "main (" in ended.output
+    assert "1 uncommitted change." in ended.output
+    assert "SLOWER" in (clone / "summary.md").read_text()
+    samples = samples_of(ended)
+    assert samples.end == "finished"
+    assert samples.header["head"]["changed_files"] == 1
+    (path,) = (ended.storage / "gate").glob("*.jsonl")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert all(line["cores"] for line in lines if "orders" in line), "on a CPU both sides share cores"
+    assert leftovers(clone) == []
+    assert git(clone, "worktree", "list").count("\n") == 0
+    assert git(clone, "status", "--porcelain") == " M model/attention.py\n?? summary.md"
+
+
+def test_a_launch_more_than_base_fails_although_no_clock_can_see_it(clone: Path) -> None:
+    change(clone, "    scores_BHTT = q_BHTK @", "    q_BHTK.new_zeros(1)\n    scores_BHTT = q_BHTK @")
+    ended = gate(clone, "--attention=naive", "--against=HEAD", "--gate-minutes=0.01")
+    assert ended.exit_code == 1, ended.output + ended.errors
+    assert re.search(r"MORE: .*: kernel_launches rose from 12 to 13", ended.output)
+    (offered,) = (ended.storage / "gate").glob("*_accept.toml")
+    assert str(offered) in ended.output
+    assert '"kernel_launches" = 13' in offered.read_text()
+    assert samples_of(ended).of(Uncounted) == []
+
+
+def test_base_under_another_interpreter_is_named_with_its_build_and_counts_without_failing(clone: Path) -> None:
+    ended = gate(
+        clone, "--attention=naive", "--against=HEAD", f"--against-python={forked_python()}", "--gate-minutes=0.01"
+    )
+    assert ended.exit_code == 0, ended.output + ended.errors
+    assert ended.output.count(f"under {build_here()}") == 2
+    assert "8 exact counters are the same on both sides" in ended.output
+    assert OF_TWO_BUILDS in ended.output
+
+
+def test_a_case_that_head_alone_no_longer_supports_fails(clone: Path) -> None:
+    change(clone, "lambda: sdpa_attention, _anywhere", "lambda: sdpa_attention, lambda device, head_dim: 'not today'")
+    ended = gate(clone, "--attention=sdpa", "--against=HEAD", "--gate-minutes=0.01")
+    assert ended.exit_code == 1, ended.output + ended.errors
+    assert re.search(r"NO LONGER SUPPORTED: .* head unsupported: not today\.", ended.output)
+
+
+def test_the_same_code_on_both_sides_passes_and_is_replayed_to_the_same_verdict(clone: Path) -> None:
+    ended = gate(clone, "--attention=naive", "--against=HEAD", "-v")
+    (path,) = (ended.storage / "gate").glob("*.jsonl")
+    command = [forked_python(), "-m", "perf_tests", "replay", str(path)]
+    replayed = subprocess.run(command, cwd=clone, capture_output=True, text=True)
+    assert ended.exit_code == 0, ended.output + ended.errors
+    assert re.search(rf"{re.escape(NAIVE)} (OK|UNDECIDED|FASTER)", ended.output)
+    assert "model/ is identical on both sides" in ended.output
+    assert read_samples(path).of(ExactFinding) == []
+    (verdict,) = re.findall(r"^gate: .*$", ended.output, re.MULTILINE)
+    assert verdict in replayed.stdout
+
+
+def test_a_base_without_a_model_has_only_new_cases(clone: Path) -> None:
+    kept = clone.parent / "kept"
+    shutil.move(clone / "model", kept)
+    commit(clone)
+    shutil.move(kept, clone / "model")
+    ended = gate(clone, "--attention=naive", "--against=HEAD", "-v")
+    assert ended.exit_code == 0, ended.output + ended.errors
+    assert f"{NAIVE} NEW" in ended.output
+    assert "it has no model/" in ended.output
+
+
+def test_a_base_with_another_interface_has_only_new_cases_with_the_reason(clone: Path) -> None:
+    change(clone, "def naive_attention(", "def plain_attention(")
+    change(clone, "ATTENTION = {", "ATTENTION = {} or {")
+    change(clone, "naive_attention", "plain_attention")
+    change(clone, "ModelConfig", "Shape", "sizes")
+    commit(clone)
+    git(clone, "checkout", "-q", "HEAD~1", "--", "model")
+    ended = gate(clone, "--attention=naive", "--against=HEAD", "-v")
+    assert ended.exit_code == 0, ended.output + ended.errors
+    assert f"{NAIVE} NEW" in ended.output
+    assert "cannot be used by these benchmarks: ImportError" in ended.output
+
+
+def test_this_tree_is_still_judged_against_the_oldest_base(tmp_path: Path) -> None:
+    """The suite as it is, committed on top of the history of this checkout, from before the rooms."""
+    found = subprocess.run(["git", "cat-file", "-e", f"{OLDEST}^{{commit}}"], cwd=ROOT, capture_output=True)
+    if found.returncode:
+        pytest.skip(f"{OLDEST} is not in this clone: fetch the whole history to gate against it")
+    git(tmp_path, "clone", "-q", "--shared", "--no-checkout", str(ROOT), "suite")
+    ended = gate(make_repository(tmp_path / "suite"), "--attention=naive", "--against", OLDEST, "-v")
+    assert ended.exit_code == 0, ended.output + ended.errors
+    assert re.search(rf"{re.escape(NAIVE)} (OK|UNDECIDED|FASTER)", ended.output), ended.output
+
+
+def test_two_implementations_of_one_revision_are_compared(clone: Path) -> None:
+    ended = gate(clone, "--attention=sdpa", "--against-option=attention=naive", "--gate-minutes=0.01")
+    assert ended.exit_code == 0, ended.output + ended.errors
+    assert "with attention naive against working tree" in ended.output
+    samples = samples_of(ended)
+    assert samples.end == "budget"
+    assert samples.of(ExactFinding) == []
+    (line,) = samples.measurements
+    assert line.case.endswith("[d16-seq256-fp32-sdpa]")
+    assert line.base_seconds.min() > line.head_seconds.min()
+
+
+@pytest.mark.parametrize(
+    "way_to_end, exit_code", [(signal.SIGINT, 2), (signal.SIGTERM, 143)], ids=["ctrl-c", "a scheduler"]
+)
+def test_an_ended_run_keeps_its_samples_and_leaves_no_tree_or_worker(
+    clone: Path, way_to_end: signal.Signals, exit_code: int
+) -> None:
+    process = begin(clone, "--attention=naive", "--against=HEAD", "-v", python=sys.executable)
+    assert process.stdout is not None
+    seen = ""
+    while "launch pair 2" not in seen:
+        line = process.stdout.readline()
+        assert line, seen
+        seen += line
+    while not workers_in(clone.parent / "tmp"):
+        assert process.poll() is None, seen
+        time.sleep(0.01)
+    process.send_signal(way_to_end)
+    output, errors = process.communicate(timeout=120)
+    ended = Launch(process.returncode, seen + output, errors, clone / ".benchmarks")
+    assert ended.exit_code == exit_code, ended.output + ended.errors
+    assert "replay" in ended.output
+    samples = samples_of(ended)
+    assert samples.end == "interrupted"
+    assert len(samples.measurements) == 1
+    assert leftovers(clone) == []
+    assert workers_in(clone.parent / "tmp") == []
+
+
+def workers_in(folder: Path) -> list[str]:
+    """Processes whose working folder is below `folder`."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            here = os.readlink(process / "cwd")
+        except OSError:
+            continue
+        if here.startswith(str(folder)):
+            found.append(here)
+    return found
+
+
+def test_an_accepted_file_that_is_damaged_is_refused(clone: Path) -> None:
+    (clone / ".benchmarks").mkdir()
+    (clone / ".benchmarks/accepted.toml").write_text("[[accepted]]\nid = 'x'\n")
+    ended = gate(clone, "--attention=naive", "--against=main")
+    assert ended.exit_code == 4
+    assert "accepted.toml" in ended.errors

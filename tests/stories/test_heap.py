@@ -1,0 +1,146 @@
+"""A round finds the memory of the round before, whatever ran earlier.
+
+Told by page faults, which a neighbour does not change as it changes times. Each heap is a process of its own.
+"""
+
+import functools
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+from perf_tests.bench.loop import Measure, TimedMeasure
+from perf_tests.bench.row import Row
+from perf_tests.hardware.clock import Clock
+from perf_tests.hardware.device import KEPT_BLOCKS_IN_BUDGET, CpuDevice
+from perf_tests.interleaved.worker import OneRound, ServedMeasure
+from perf_tests.records.record import Json
+from tests.support.documents import page
+from tests.support.example_cases import CPU, language_model_case
+from tests.support.fake_device import LoopBenchmark
+from tests.support.launch import ROOT
+
+BEGINNING = """
+import json, sys
+from statistics import median_low
+import torch
+from perf_tests.instruments import heap
+from perf_tests.hardware.device import CpuDevice
+from perf_tests.hardware.machine import stable_facts
+from perf_tests.hardware.device import page_faults
+
+def faults_of(play):
+    before = page_faults()
+    play()
+    return page_faults() - before
+
+torch.set_num_threads(1)
+if "left alone" in sys.argv:
+    heap.keep_freed_memory = lambda budget_bytes: None
+device = CpuDevice(torch.device("cpu"))
+"""
+
+LARGE_TENSORS = """
+def two_of_64_MiB():
+    torch.ones(2**24).add(1)
+
+if "after an earlier case" in sys.argv:
+    blocks = [torch.ones(2**21) for _ in range(32)]  # of 8 MiB, which come out of the heap either way
+    last = torch.ones(1)
+    del blocks
+faults = [faults_of(two_of_64_MiB) for _ in range(10)]
+heap.give_back()
+print(json.dumps({
+    "faults": median_low(faults[-5:]),
+    "faults_once_given_back": faults_of(two_of_64_MiB),
+    "keeps_freed_memory": stable_facts(device.torch_device, 1)["keeps_freed_memory"],
+}))
+"""
+
+PAGES_OF_LARGE_TENSORS = 2**15
+"""Of 4 KiB."""
+
+A_HEAP_THAT_GROWS = """
+tensors = []
+
+def one_more():
+    tensors.append(torch.ones(2**21))
+
+for _ in range(5):
+    one_more()
+if "with room" in sys.argv:
+    device.make_room()
+print(json.dumps({"faults": [faults_of(one_more) for _ in range(4)]}))
+"""
+
+A_BLOCK_OF_8_MiB = """
+def faults_within(budget_bytes):
+    heap.keep_freed_memory(budget_bytes)
+    return [faults_of(lambda: torch.ones(2**21)) for _ in range(10)][-5:]
+
+print(json.dumps({"within 64 MiB": faults_within(2**26), "within 1 GiB": faults_within(2**30)}))
+"""
+
+PAGES_OF_8_MiB = 2**11
+
+
+@functools.cache
+def played(program: str, *arguments: str) -> Json:
+    command = [sys.executable, "-c", BEGINNING + program, *arguments]
+    found: Json = json.loads(subprocess.check_output(command, cwd=ROOT, text=True))
+    return found
+
+
+@pytest.mark.parametrize("history", [(), ("after an earlier case",)])
+def test_a_warm_round_takes_no_fresh_pages_whatever_ran_before(history: tuple[str, ...]) -> None:
+    """A loaded machine takes a page or two away; without kept memory it would be all pages of the tensors."""
+    assert played(LARGE_TENSORS, *history)["faults"] < PAGES_OF_LARGE_TENSORS / 1000
+
+
+def test_kept_memory_can_be_left_to_other_processes() -> None:
+    assert played(LARGE_TENSORS)["faults_once_given_back"] >= PAGES_OF_LARGE_TENSORS
+
+
+def test_a_record_says_whether_memory_is_kept_and_without_it_each_round_takes_fresh_pages() -> None:
+    kept, left_alone = played(LARGE_TENSORS), played(LARGE_TENSORS, "left alone")
+    assert [kept["keeps_freed_memory"], left_alone["keeps_freed_memory"]] == [True, False]
+    assert left_alone["faults"] >= PAGES_OF_LARGE_TENSORS
+
+
+def test_a_heap_that_still_grows_after_the_warm_up_grows_into_room_made_before() -> None:
+    without, with_room = (played(A_HEAP_THAT_GROWS, *words)["faults"] for words in ((), ("with room",)))
+    assert min(without) >= PAGES_OF_8_MiB
+    assert max(with_room) < PAGES_OF_8_MiB / 100
+
+
+DEVICE = CpuDevice(CPU)
+
+
+def two_rounds(one_round: OneRound, warmup_seconds: Sequence[float]) -> None:
+    for _ in range(2):
+        one_round()
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [
+        TimedMeasure(LoopBenchmark(), Clock(DEVICE), DEVICE, 2, 3, Row(language_model_case())),
+        ServedMeasure(two_rounds, Clock(DEVICE), DEVICE, 3),
+    ],
+    ids=["timed", "served"],
+)
+def test_room_is_made_once_between_warm_up_and_rounds(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(CpuDevice, "make_room", lambda device: ran.append("room"))
+    measure(lambda: ran.append("round"))
+    assert ran == ["round"] * 3 + ["room"] + ["round"] * 2
+
+
+def test_a_block_that_takes_a_large_part_of_the_budget_goes_back_when_it_is_freed() -> None:
+    """Places that are a little too small could otherwise take a case the memory that it had alone."""
+    faults = played(A_BLOCK_OF_8_MiB)
+    assert min(faults["within 64 MiB"]) >= PAGES_OF_8_MiB
+    assert min(faults["within 1 GiB"]) == 0
+    assert f"above 1/{KEPT_BLOCKS_IN_BUDGET} of the memory budget" in page("method")

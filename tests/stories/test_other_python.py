@@ -1,0 +1,71 @@
+"""Base under another interpreter: found and asked what it has; its rounds and counters are its own."""
+
+import json
+import sys
+import tomllib
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from perf_tests.gate.samples import Rules
+from perf_tests.gate.verdicts import RunVerdict, conclude
+from perf_tests.interleaved.measuring import OtherPython, OtherPythonError, build_here, other_python
+from perf_tests.report.gate_screens import limits_to_accept, report_lines
+from tests.support.forked_python import forked_python
+from tests.support.simulated_launches import SimulatedCase, gate_run
+
+
+def program(folder: Path, script: str) -> str:
+    path = folder / "python"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_an_interpreter_with_all_that_is_needed_is_named_by_its_build() -> None:
+    assert other_python(forked_python(), "cpu") == OtherPython(forked_python(), build_here())
+
+
+def test_what_an_interpreter_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = {"dependencies": ["torch>=99", "nothing-of-the-kind", "numpy"], "requires-python": ">=3.99"}
+    monkeypatch.setattr(tomllib, "loads", Mock(return_value={"project": needs}))
+    with pytest.raises(
+        OtherPythonError, match=r"needs: Python >=3\.99, torch>=99 \(.* there\), nothing-of-the-kind \(not there\);"
+    ):
+        other_python(forked_python(), "cpu")
+
+
+@pytest.mark.parametrize(
+    "script, words",
+    [
+        (None, "is no program that can be run"),
+        ("exit 0", "it is no Python; make an environment"),
+        (f'exec {sys.executable} -IS "$@"', "No module named 'torch'; make an environment of another build"),
+    ],
+)
+def test_what_cannot_run_the_suite_is_refused_with_the_next_step(
+    script: str | None, words: str, tmp_path: Path
+) -> None:
+    typed = str(tmp_path) if script is None else program(tmp_path, script)
+    with pytest.raises(OtherPythonError, match=words):
+        other_python(typed, "cpu")
+
+
+def test_a_link_to_an_interpreter_is_kept_because_it_names_the_environment(tmp_path: Path) -> None:
+    target = program(tmp_path, f"echo '{json.dumps(['3.12.1', '2.11.0', []])}'")
+    (tmp_path / "link").symlink_to(target)
+    found = other_python(str(tmp_path / "link"), "cpu")
+    assert found == OtherPython(str(tmp_path / "link"), "Python 3.12.1 with torch 2.11.0")
+
+
+def test_counters_of_two_builds_are_shown_and_fail_nothing() -> None:
+    samples = gate_run([SimulatedCase("a")], Rules(), seed=1)
+    samples.add({"event": "exact", "case": "a", "counter": "kernel_launches", "old": 12, "new": 13})
+    assert conclude(samples, Rules()).verdict == RunVerdict.FAILED
+    samples.header["base"]["build"] = "Python 3.12.1 with torch 2.11.0"
+    result = conclude(samples, Rules())
+    lines = "\n".join(report_lines(result, samples.header, Rules()))
+    assert result.verdict == RunVerdict.PASSED
+    assert "kernel_launches rose from 12 to 13 (+8.33%) (accepted: each side counts what its own build runs)." in lines
+    assert limits_to_accept(result, samples.header) == []

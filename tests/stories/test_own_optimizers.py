@@ -1,0 +1,271 @@
+"""An optimizer of one's own is counted as it is, and one that does not train is refused before measuring."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from claims.predicted_cpu_peak import above_standing, rounds
+from model.precision import PRECISIONS
+from model.training import Training
+from perf_tests.bench.models import ModelShelf
+from perf_tests.cases.language_model import LanguageModelCase, check_update
+from perf_tests.hardware.datasheets import Room
+from perf_tests.hardware.device import CpuDevice
+from perf_tests.predict.costs import tensors_in
+from perf_tests.predict.counters import counters_of, counters_or_reason, needed_bytes, update_flops
+from perf_tests.predict.counting import OPTIMIZER_STATE
+from perf_tests.predict.request import step_lines
+from perf_tests.predict.step import TargetMachine, predict_step
+from perf_tests.user_code.guard import OwnModelError
+from perf_tests.user_code.model import OwnModel, check_optimizer_before_measuring
+from perf_tests.user_code.named import load
+from perf_tests.user_code.optimizer import OwnOptimizer
+from tests.support.allocator_peak import allocator_peak_bytes
+from tests.support.example_cases import CEILINGS, CPU, SETTINGS, TOY, build, language_model_case, random_tokens
+from tests.support.launch import MODELS, ROOT
+
+PLANTED = "tests.support.planted_optimizers"
+MUON = f"{ROOT}/examples/muon.py:build"
+
+REFUSED = {
+    "no_such_factory": "cannot be imported: AttributeError",
+    "raises": "builds no optimizer: KeyError: 'lr'",
+    "exits": r"builds no optimizer: it called exit\(3\)",
+    "never_returns": "builds no optimizer: it did not return within 0.2 s",
+    "nothing": "returned a NoneType; it must return a torch.optim.Optimizer",
+    "a_class": "returned the class SGD; it must return a torch.optim.Optimizer",
+    "changes_the_default_dtype": "changed torch's default dtype from torch.float32 to torch.float64",
+    "leaves_one_out": "leaves out 1 of 21 parameters, the first embedding.weight_VD",
+    "holds_one_twice": "holds embedding.weight_VD twice",
+    "holds_a_stranger": "holds a tensor that is no parameter of the model",
+    "without_a_learning_rate": "has a group without `lr`",
+    "needs_a_closure": "fails at zero gradients: TypeError: .*closure",
+    "Still": "changes no parameter in a step on random gradients",
+    "Normalised": "turns zero gradients, of which its state is made, into weights that are not finite",
+    "NotANumber": "turns random gradients of norm 1 into weights that are not finite, the first in embedding",
+    "FailsAtItsStep": "fails at zero gradients: ValueError: a group without betas",
+}
+
+
+def of(optimizer: str, phase: str = "full_step", **changes: object) -> LanguageModelCase:
+    name = optimizer if ":" in optimizer else f"{PLANTED}:{optimizer}"
+    return language_model_case(changes.pop("config", TOY), phase=phase, optimizer=name, **changes)  # type: ignore[arg-type]
+
+
+def training_of(case: LanguageModelCase) -> Training:
+    model = build(case.config)
+    training = Training(model, PRECISIONS["fp32"], CPU)
+    assert case.own_optimizer is not None
+    case.own_optimizer.put_into(training, model)
+    return training
+
+
+@pytest.mark.parametrize("factory", REFUSED)
+def test_an_optimizer_that_does_not_train_is_refused_in_one_sentence(
+    factory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perf_tests.user_code.model.LONGEST_SECONDS", 0.2 if factory == "never_returns" else 10)
+    own = OwnOptimizer(f"{PLANTED}:{factory}")
+    with pytest.raises(OwnModelError, match=REFUSED[factory]) as refusal:
+        check_optimizer_before_measuring(own, None, TOY, CPU)
+    assert str(refusal.value).startswith(f"--optimizer {own.name} ")
+    assert ". " not in str(refusal.value)
+    assert torch.get_default_dtype() == torch.float32
+
+
+@pytest.mark.parametrize("factory", ["healthy", "prints", "Descent", "ReadsAValue", "EverySecondStep", "Nested"])
+def test_one_that_trains_is_not_refused(factory: str) -> None:
+    own = OwnOptimizer(f"{PLANTED}:{factory}")
+    check_optimizer_before_measuring(own, None, TOY, CPU)
+    check_optimizer_before_measuring(own, OwnModel(f"{MODELS}:Tied"), TOY, CPU)
+
+
+def test_before_measuring_a_large_model_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its step could take minutes; what the groups hold is known without."""
+    monkeypatch.setattr("perf_tests.user_code.model.SMALL_TO_STEP", 10)
+    large = OwnModel(f"{MODELS}:Averaging")
+    check_optimizer_before_measuring(OwnOptimizer(f"{PLANTED}:Still"), large, TOY, CPU)
+    with pytest.raises(OwnModelError, match="leaves out 1 of 3 parameters, the first embedding"):
+        check_optimizer_before_measuring(OwnOptimizer(f"{PLANTED}:leaves_one_out"), large, TOY, CPU)
+
+
+@pytest.mark.parametrize("optimizer", [MUON, "Nested", "torch.optim:Adagrad", "torch.optim:SGD"])
+def test_state_and_peak_are_the_real_ones(optimizer: str) -> None:
+    case = of(optimizer)
+    training, counters = training_of(case), counters_of(case)
+    training.create_optimizer_state()
+    play = rounds(training, random_tokens())["full_step"]
+    play()
+    training.clear_gradients()
+    state = sum(tensor.nbytes for tensor in tensors_in(training.optimizer.state.values()))
+    assert counters.parts[-1].bytes_by_category.get(OPTIMIZER_STATE, 0) == state
+    assert above_standing(counters) == pytest.approx(allocator_peak_bytes(play), rel=0.01, abs=64)
+
+
+def test_the_first_step_makes_the_state_that_later_ones_find() -> None:
+    first, later = (counters_of(of(MUON, phase)) for phase in ("first_step", "full_step"))
+    assert first.kernel_launches > later.kernel_launches
+    assert first.parts[0].bytes_by_category.get(OPTIMIZER_STATE, 0) == 0
+
+
+def test_products_of_the_step_are_executed_flops_and_no_model_flops() -> None:
+    """Newton-Schulz: of a matrix (M, N), M at most N, two products of M M N and one of M M M, five times."""
+    counters = counters_of(of(MUON, "optimizer"))
+    d, f = TOY.d_model, TOY.d_ff
+    pairs = TOY.num_layers * [(d, d)] * 4 + TOY.num_layers * [(d, f)] * 3
+    assert counters.executed_flops == sum(5 * 2 * (2 * m * m * n + m**3) for m, n in pairs)
+    assert update_flops(of(MUON, "full_step")) == counters.executed_flops
+    assert counters.model_flops is None
+    full, ours = counters_of(of(MUON)), counters_of(language_model_case(phase="full_step", optimizer="loop"))
+    assert full.model_flops == ours.model_flops
+
+
+def test_adamw_as_ones_own_is_counted_as_adamw() -> None:
+    """With torch's own arguments; the learning rate is not counted."""
+    for phase in ("optimizer", "full_step"):
+        assert counters_of(of("torch.optim:AdamW", phase)) == counters_of(
+            language_model_case(phase=phase, optimizer="loop")
+        )
+
+
+def test_a_scaler_that_reads_its_overflow_hides_no_counter() -> None:
+    assert counters_of(of("Descent", precision="fp16")).kernel_launches > 0
+
+
+@pytest.mark.parametrize(
+    "optimizer, device, words",
+    [
+        ("ReadsAValue", "cpu", "cannot be played on tensors without content: it reads a value of one."),
+        ("EverySecondStep", "cpu", "the second and the third step of .* differ"),
+        ("torch.optim:SGD", "cuda", "lets PyTorch choose `foreach` by the device"),
+    ],
+)
+def test_where_the_step_cannot_be_counted_its_phases_are_null_with_the_reason(
+    optimizer: str, device: str, words: str
+) -> None:
+    for phase in ("optimizer", "full_step"):
+        counters, reason = counters_or_reason(of(optimizer, phase, device=device))
+        assert counters is None
+        assert re.search(words, reason or "")
+    assert counters_or_reason(replace(of(optimizer, device=device), phase="backward", optimizer=None))[1] is None
+
+
+def test_an_uncounted_case_is_not_refused_for_moments_that_it_may_not_have() -> None:
+    uncounted, parameters = of("ReadsAValue"), TOY.parameters
+    logits = uncounted.tokens * TOY.vocab_size
+    assert needed_bytes(uncounted) == 4 * (2 * parameters + logits)
+
+
+def test_the_identity_names_the_file_as_its_repository_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository = tmp_path / "theirs"
+    (repository / ".git").mkdir(parents=True)
+    (repository / "train").mkdir()
+    for folder, name in ((repository, "train/fast.py:build"), (tmp_path, f"{repository}/train/fast.py:build")):
+        monkeypatch.chdir(folder)
+        assert of(name).identity()["optimizer"] == "train/fast.py:build"
+    assert of("torch.optim:SGD").identity()["optimizer"] == "torch.optim:SGD"
+
+
+def test_phases_without_a_step_are_the_same_with_any_optimizer() -> None:
+    settings = replace(SETTINGS, optimizer=MUON)
+    axes = dict(zip(LanguageModelCase.axes, ("tiny", 8, "fp32", "naive", "eager", "none", None, None), strict=True))
+    assert LanguageModelCase.of("backward", axes, settings) == LanguageModelCase.of("backward", axes, SETTINGS)
+    assert LanguageModelCase.of("full_step", axes, settings).own_optimizer == OwnOptimizer(MUON)
+
+
+@pytest.fixture
+def shelf() -> ModelShelf:
+    return ModelShelf(CpuDevice(CPU), seed=7)
+
+
+@pytest.mark.parametrize("changes", [{}, {"model": f"{MODELS}:Averaging", "attention": "own"}])
+def test_a_model_begins_with_its_seeds_weights_after_its_optimizer_was_tried(
+    shelf: ModelShelf, changes: dict[str, str]
+) -> None:
+    case = of("healthy", **changes)
+    with_own, with_adamw = (
+        [parameter.detach().clone() for parameter in shelf.lend(one, "default").model.parameters()]
+        for one in (case, replace(case, optimizer="loop"))
+    )
+    assert all(torch.equal(one, other) for one, other in zip(with_own, with_adamw, strict=True))
+    training = shelf.lend(case, "default")
+    assert type(training.optimizer).__name__ == "SGD"
+    assert not any(tensors_in(training.optimizer.state.values()))
+
+
+def test_an_optimizer_is_tried_again_on_each_model_that_it_is_to_train(shelf: ModelShelf) -> None:
+    """Before measuring, a large model was not built."""
+    with pytest.raises(OwnModelError, match="changes no parameter"):
+        shelf.lend(of("Still"), "default")
+    shelf.lend(replace(of("Still"), phase="backward", optimizer=None), f"{PLANTED}:Still")
+
+
+def test_a_compiled_model_gives_its_parameters_the_names_of_the_eager_one(shelf: ModelShelf) -> None:
+    training = shelf.lend(of("by_name", execution="compiled"), "default")
+    assert next(iter(training.model.named_parameters()))[0].startswith("_orig_mod")
+
+
+def test_without_state_an_update_is_checked_for_finite_weights_alone() -> None:
+    training = training_of(of("Descent"))
+    training.step(random_tokens(), random_tokens())
+    check_update(training)
+    with torch.no_grad():
+        next(training.model.parameters()).fill_(float("nan"))
+    with pytest.raises(AssertionError, match="not finite"):
+        check_update(training)
+
+
+def test_a_prediction_counts_the_state_and_names_the_optimizer() -> None:
+    adamw, descent = (
+        predict_step(of(name), TargetMachine("planted", "cpu", Room(10, "planted"), CEILINGS, True))
+        for name in ("torch.optim:AdamW", "Descent")
+    )
+    assert descent.unavoidable_bytes == 2 * 4 * TOY.parameters
+    assert adamw.unavoidable_bytes == 4 * 4 * TOY.parameters + 4 * 21
+    assert f"optimizer {PLANTED}:Descent, checkpoint none" in step_lines(descent)[0]
+    assert not descent.step.is_range_known
+
+
+@pytest.mark.parametrize("shape", [(32, 16), (16, 32), (24, 24)])
+def test_muon_makes_singular_values_one(shape: tuple[int, int]) -> None:
+    """By the quintic's own range, 0.68 to 1.14, and two roundings of bfloat16 in each of five iterations."""
+    torch.manual_seed(0)
+    orthogonal = load(f"{ROOT}/examples/muon.py:orthogonal")
+    left, right = (torch.linalg.qr(torch.randn(size, min(shape)))[0] for size in shape)
+    singular = torch.linalg.svdvals(orthogonal(left * torch.linspace(0.1, 1, min(shape)) @ right.T).float())
+    assert 0.68 - 0.06 < float(singular.min()) <= float(singular.max()) < 1.14 + 0.06
+
+
+@pytest.mark.parametrize("shape", [(32, 16), (16, 32)])
+def test_muon_moves_matrices_as_pytorchs_own_and_the_rest_as_adamw(shape: tuple[int, int]) -> None:
+    """PyTorch's takes matrices alone. Both round to bfloat16, in another order."""
+    torch.manual_seed(0)
+    muon, start = load(f"{ROOT}/examples/muon.py:Muon"), torch.randn(shape)
+    mine, theirs = (nn.Parameter(start.clone()) for _ in range(2))
+    vector, by_adamw = (nn.Parameter(start[0].clone()) for _ in range(2))
+    rates: dict[str, Any] = {"lr": 0.01, "weight_decay": 0.1}
+    optimizers = [
+        muon([mine], [vector], **rates),
+        torch.optim.Muon([theirs], adjust_lr_fn="match_rms_adamw", **rates),
+        torch.optim.AdamW([by_adamw], betas=(0.9, 0.95), **rates),
+    ]
+    for _ in range(4):
+        gradient = torch.randn(shape)
+        mine.grad, theirs.grad, vector.grad, by_adamw.grad = gradient, gradient, gradient[0], gradient[0]
+        for optimizer in optimizers:
+            optimizer.step()
+    moved = (theirs - start).norm()
+    assert (mine - theirs).norm() < 0.05 * moved
+    torch.testing.assert_close(vector, by_adamw)
+    assert moved > 0
+
+
+def test_muon_leaves_embedding_head_and_vectors_to_adamw() -> None:
+    optimizer = OwnOptimizer(MUON).build(build())
+    hidden, rest = (len(group["params"]) for group in optimizer.param_groups)
+    assert (hidden, rest) == (7 * TOY.num_layers, 2 + 2 * TOY.num_layers + 1)

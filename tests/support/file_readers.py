@@ -1,0 +1,295 @@
+"""Every reader of files: a valid file as its verb gets it, and a call of that verb in this process."""
+
+import gzip
+import io
+import json
+import lzma
+import os
+import tarfile
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from random import Random
+from unittest import mock
+
+import numpy as np
+
+from claims.expedition import __main__ as expedition
+from model.device import device_named
+from perf_tests.__main__ import main as run_verb
+from perf_tests.bench.outcomes import (
+    MeasuringSession,
+    Progress,
+    ResumeError,
+    SavingOptions,
+    open_journal,
+    show_beside_baseline,
+)
+from perf_tests.bench.workbench import Run
+from perf_tests.cases.settings import Settings
+from perf_tests.gate.samples import Rules
+from perf_tests.hardware.device import open_device
+from perf_tests.hardware.limits import Ceilings
+from perf_tests.phases import FINE, USAGE
+from perf_tests.predict import step as machine_ceilings
+from perf_tests.predict.step import machine_identity
+from perf_tests.records.record import MOST_BYTES, PUBLISHED, Json, unpacked, why_not_a_record
+from perf_tests.records.store import BaselineError, compare, numbered_baseline, rows_by_id
+from perf_tests.report.screens import comparison_lines
+from perf_tests.run.after import hold_against_baseline
+from perf_tests.run.before import choose_baseline
+from tests.support import damage, simulated_launches, synthetic
+from tests.support.synthetic_nsys import one_layer
+from tests.support.synthetic_trace import forward_and_backward
+
+ROOT = Path(__file__).parents[2]
+COMMITTED = ROOT / ".benchmarks/epyc-2core"
+
+Pack = Callable[[bytes], bytes]
+Files = Mapping[str, bytes]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A verb and a valid file that it reads, `file`, in a folder with the files `beside`."""
+
+    words: str
+    """What is typed; `{file}` and `{folder}` are filled in."""
+    file: str
+    content: Callable[[], bytes]
+    damaged: Callable[[Random, bytes], bytes]
+    pack: Pack = bytes
+    beside: Callable[[], Files] = field(default=dict)
+    verb: Callable[[list[str]], int] = run_verb
+    writes: str = "out"
+    """How the name of what the verb may write begins, where it succeeds; empty: any file below, however it ends."""
+
+
+@cache
+def record() -> bytes:
+    """Committed rows of each kind, and a case without a timing."""
+    data, study = (json.loads(path.read_bytes()) for path in sorted(COMMITTED.glob("000[12]_*.json")))
+    rows = data["benchmarks"]
+    alone = [row for row in rows if row["extra_info"].get("head_dim")]
+    layered = [row for row in data["passes"] if row["values"].get("attention")]
+    memory = [row for row in data["passes"] if row["pass"] == "memory"]
+    passes = [min(rows, key=lambda row: len(str(row))) for rows in (layered, memory)] + study["passes"][:1]
+    return encoded({**data, "benchmarks": [*rows[:3], *alone[:2]], "passes": passes, "outcomes": [synthetic.untimed()]})
+
+
+def encoded(data: Json) -> bytes:
+    return json.dumps(data).encode()
+
+
+def launch(number: int) -> bytes:
+    """A record of one launch of two cases."""
+    draw = np.random.default_rng(number)
+    names = (synthetic.FORWARD, synthetic.BACKWARD)
+    rows = [
+        synthetic.timed(name, np.exp(draw.normal(size=8) * 0.01).tolist(), matmul_ceiling_tflops_per_second=0.2)
+        for name in names
+    ]
+    return encoded(synthetic.record(rows))
+
+
+def launches() -> Files:
+    return {f"base/{n}.json": launch(n) for n in range(1, 6)} | {f"head/{n}.json": launch(n) for n in range(6, 9)}
+
+
+def samples() -> bytes:
+    """A run of two cases with a line of each kind."""
+    draw, rules = np.random.default_rng(0), Rules()
+    cases = [simulated_launches.SimulatedCase(name, cpu_pair_spread=0.01) for name in ("a", "b")]
+    lines = [simulated_launches.header(cases, rules)]
+    lines += [simulated_launches.line(draw, case, 1, pair, 4, False) for pair in range(6) for case in cases]
+    lines += [{"event": "outcome", "case": "a", "side": "head", "outcome": "error", "reason": "it died"},
+              {"event": "sentinel", "stage": 1, "pair": 0, "name": "matmul", "side": "base", "seconds": [0.1]},
+              {"event": "exact", "case": "a", "counter": "saved_bytes", "old": 1, "new": 2},
+              {"event": "pair", "stage": 1, "pair": 0, "seconds": 2.5},
+              {"event": "end", "reason": "budget"}]  # fmt: skip
+    return b"".join(encoded(line) + b"\n" for line in lines)
+
+
+def table(name: str, rows: int = 12) -> Callable[[], bytes]:
+    return lambda: b"".join(unpacked(PUBLISHED / name, MOST_BYTES).splitlines(keepends=True)[: rows + 1])
+
+
+def accepted() -> bytes:
+    """A limit of a time, and new values of counters."""
+    entry = f'[[accepted]]\nid = "{synthetic.FORWARD}"\nreason = "needed"\nrevision = "0123456"\n'
+    return f'{entry}clock = "wall"\nlimit = 1.08\n{entry}counters = {{ saved_bytes = 7 }}\n'.encode()
+
+
+def shard(share: int, *places: int) -> bytes:
+    names = [(synthetic.FORWARD, synthetic.BACKWARD, synthetic.FULL_STEP)[place] for place in places]
+    data = synthetic.record([synthetic.timed(name) for name in names])
+    told = {"settings": {**data["suite"]["settings"], "shard": [share, 2]}, "selection": names, "places": list(places)}
+    return encoded({**data, "suite": {**data["suite"], **told}})
+
+
+def trace() -> bytes:
+    return forward_and_backward().text()
+
+
+def database() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        return one_layer(Path(folder) / "x.sqlite").read_bytes()
+
+
+def journal() -> bytes:
+    """Of an interrupted run: one case of each end, and one in flight."""
+    names = [synthetic.FORWARD, synthetic.BACKWARD, synthetic.FULL_STEP]
+    lines: list[Json] = [{"header": synthetic.header(names)}, {"started": names[0]}]
+    lines += [{"benchmark": synthetic.timed(names[0])}, {"outcome": synthetic.untimed(names[1])}]
+    lines += [{"again": names[1]}, {"pass": synthetic.traced("kernels")}, {"driver": "1.2"}, {"started": names[2]}]
+    return b"".join(encoded(line) + b"\n" for line in lines)
+
+
+def resume(words: list[str]) -> int:
+    """As --resume does before its first case, and as the end of the run makes its record."""
+    names = [synthetic.FORWARD, synthetic.BACKWARD, synthetic.FULL_STEP]
+    try:
+        opened, contents, _ = open_journal(Path(words[0]), synthetic.header(names), resume=True)
+    except ResumeError as error:
+        print(error)
+        return USAGE
+    session = MeasuringSession(opened, contents, Progress(None))
+    session.is_complete, session.contents.starts.get(names[2], 0)
+    record = session.record()
+    opened.close()
+    if wrong := why_not_a_record(record):
+        raise AssertionError(f"resumed into no record: {wrong}")
+    return FINE
+
+
+def baseline(words: list[str]) -> int:
+    """As --benchmark-compare=PATH does."""
+    own = json.loads(launch(1))
+    try:
+        found = numbered_baseline(Path(words[0]).parent, words[0], own["machine_info"])
+    except BaselineError as error:
+        print(error)
+        return USAGE
+    show_beside_baseline(own["benchmarks"], found.data, found.name)
+    comparison_lines(compare(found.data, own), 120)
+    return FINE
+
+
+def dated(number: int, commit: str) -> bytes:
+    """A launch of `commit`, recorded at that minute, with a case of two ranks beside it."""
+    data = json.loads(launch(number))
+    shared = synthetic.timed(synthetic.FULL_STEP, phase="full_step", parallel="ddp", world=2, bucket_bytes=2**20)
+    told = {"datetime": f"2030-01-01T00:{number:02}:00+00:00", "commit_info": {"id": commit, "dirty": False}}
+    suite = {**data["suite"], "run": f"journal-{number}"}
+    return encoded({**data, **told, "suite": suite, "benchmarks": [*data["benchmarks"], shared]})
+
+
+def earlier() -> Files:
+    """Enough launches of two commits; the newest is of base."""
+    head = {f"machine/000{n}_head.json": dated(n, "head") for n in (1, 2)}
+    return head | {f"machine/000{n}_base.json": dated(n, "base") for n in range(3, 7)}
+
+
+SETTINGS = Settings(
+    device="cpu", sizes=("tiny",), contexts=(8,), precisions=("fp32",), attentions=("naive",), executions=("eager",),
+    checkpoints=("none",), phases=("forward", "full_step"), head_dims=(), sequence_lengths=(),
+    attention_alone_precisions=(), attention_alone_implementations=(), batch_sizes=(4,),
+    vocab_size=None, warmup_rounds=1, rounds=1, attention_alone_rounds=1, threads=1, seed=1, optimizer="default",
+    memory_budget_bytes=None, model=None, model_arguments=(), passes=(), memory_snapshot=False, nvtx=False,
+)  # fmt: skip
+
+
+def compared(words: list[str]) -> int:
+    """As --benchmark-compare does before the first case of a run, and at its end."""
+    record = json.loads(dated(8, "head"))
+    del record["benchmarks"][1:]
+    run = Run(gone_counts=True, record=record)
+    saving = SavingOptions(Path(words[0]), compare=True)
+    run.baseline = choose_baseline(run, saving, record["machine_info"], rows_by_id(record))
+    hold_against_baseline(run, record, saving, SETTINGS)
+    print(*run.notes, *run.verdict_lines, *comparison_lines(run.rows, 120), sep="\n")
+    return FINE
+
+
+def state() -> bytes:
+    """An expedition with a finding of each kind, a record and a journal."""
+    facts = {"gpu": {"name": "H100", "driver": "1"}, "torch": "2.13", "python": "3.12"}
+    ended = {"slice": "1", "device": "cuda", "exit_code": 0, "seconds": 3.5, "last_line": json.dumps(facts)}
+    files = {"findings/facts.json": encoded(ended), "findings/main.json": encoded({**ended, "last_line": "1 passed"}),
+             "findings/smoke.json": encoded(ended), "storage/main/m/0001_a.json": launch(1),
+             "storage/smoke/m/journal-1.jsonl": journal()}  # fmt: skip
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def expedition_page(words: list[str]) -> int:
+    return expedition.main(["page", "--out", words[0]])
+
+
+def cached_ceilings() -> bytes:
+    device = open_device(device_named("cpu"))
+    content = {"identity": machine_identity(device.torch_device), "ceilings": asdict(CEILINGS)}
+    return encoded(content)
+
+
+CEILINGS = Ceilings("this cpu", {"fp32": 1e11}, 1e10, 1e-5, 1e-5, 1e-5, False, "measured", {"fp32": 1.1e11})
+
+
+def predict(words: list[str]) -> int:
+    """As `predict --gpu here`; measuring takes no time."""
+    before = os.environ.get("XDG_CACHE_HOME")
+    os.environ["XDG_CACHE_HOME"] = words[0]
+    try:
+        with mock.patch.object(machine_ceilings, "measured_ceilings", return_value=CEILINGS):
+            return run_verb(["predict", "--gpu", "here", "--head-dim", "16", "--sequence-length", "64"])
+    finally:
+        os.environ.pop("XDG_CACHE_HOME")
+        if before is not None:
+            os.environ["XDG_CACHE_HOME"] = before
+
+
+RECORD = ("record.json", record, damage.json_damaged)
+READERS: dict[str, Reader] = {
+    "record": Reader("report {file} -o {folder}/out", *RECORD),
+    "record-tables": Reader("tables {file}", *RECORD),
+    "record-flat": Reader("tables {file} --format csv", *RECORD),
+    "record-latex": Reader("tables {file} --format latex", *RECORD),
+    "record-typst": Reader("tables {file} --format typst", *RECORD),
+    "record-json": Reader("tables {file} --json", *RECORD),
+    "record-compare": Reader("compare {file} {folder}/good", *RECORD, beside=lambda: {"good": record()}),
+    "record-compare-now": Reader("compare {folder}/good {file}", *RECORD, beside=lambda: {"good": record()}),
+    "record-kernels": Reader("kernels {file}", *RECORD),
+    "record-audit": Reader("audit {file} --all", *RECORD),
+    "gate": Reader("gate {folder}/base {folder}/head", "base/1.json", lambda: launch(1), damage.json_damaged,
+                   beside=launches),
+    "accepted": Reader("gate {folder}/base {folder}/head --storage {folder}", "accepted.toml", accepted,
+                       damage.toml_damaged, beside=launches),
+    "merge": Reader("merge {file} {folder}/2.json -o {folder}/out", "1.json", lambda: shard(1, 0, 2),
+                    damage.json_damaged, beside=lambda: {"2.json": shard(2, 1)}),
+    "samples": Reader("replay {file}", "run.jsonl", samples, damage.lines_damaged),
+    "samples-gz": Reader("replay {file}", "run.jsonl.gz", samples, damage.lines_damaged, gzip.compress),
+    "csv-timing": Reader("audit {file} --all", "t.csv", table("e2e_timing.csv"), damage.csv_damaged),
+    "csv-attention": Reader("audit {file} --all", "t.csv", table("attention_timing.csv"), damage.csv_damaged),
+    "csv-memory": Reader("audit {file} --all", "t.csv", table("memory.csv"), damage.csv_damaged),
+    "csv-kernels": Reader("audit {file} --all", "t.csv", table("kernels.csv"), damage.csv_damaged),
+    "nsys": Reader("kernels {file}", "n.sqlite", database, damage.sqlite_damaged),
+    "nsys-range": Reader("kernels {file} --range softmax", "n.sqlite", database, damage.sqlite_damaged),
+    "journal": Reader("{folder}", "machine/journal-1.jsonl", journal, damage.lines_damaged, verb=resume,
+                      writes=""),
+    "baseline": Reader("{file}", "machine/0001_a.json", lambda: launch(1), damage.json_damaged, verb=baseline),
+    "stored": Reader("{folder}", "machine/0007_base.json", lambda: dated(7, "base"), damage.json_damaged,
+                     beside=earlier, verb=compared, writes=""),
+    "expedition": Reader("{folder}", "state.tar.xz", state, damage.tar_damaged,
+                         partial(lzma.compress, preset=0), verb=expedition_page,
+                         writes="expedition.md"),
+    "ceilings": Reader("{folder}", "transformer-perf-tests/ceilings-cpu.json", cached_ceilings, damage.json_damaged,
+                       verb=predict, writes="transformer-perf-tests/"),
+    "trace": Reader("kernels {file}", "t.trace.json.gz", trace, damage.json_damaged, gzip.compress),
+}  # fmt: skip

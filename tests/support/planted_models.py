@@ -1,0 +1,390 @@
+"""Models for `--model`: some misbehave at a known place and are else the suite's own Transformer, some are simpler.
+
+A planted fault spares what the suite does before a case: inputs of batch 1, with which it checks a model, and tensors
+without content, on which it counts.
+"""
+
+import errno
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from model.attention import ATTENTION
+from model.sizes import ModelConfig
+from model.transformer import TransformerLM
+from perf_tests.hardware.torch_private import FakeTensor
+
+
+class Healthy(TransformerLM):
+    """Counts the forward passes of real batches."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config, ATTENTION["naive"].build())
+        self.calls = 0
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        if len(tokens_BT) > 1 and not isinstance(tokens_BT, FakeTensor):
+            self.calls += 1
+            self.before_forward()
+        return super().forward(tokens_BT)
+
+    def before_forward(self) -> None:
+        return
+
+
+class DiesAt16(Healthy):
+    """Takes its process along at context 16: by the signal PLANTED_SIGNAL, if there is one."""
+
+    def before_forward(self) -> None:
+        if self.config.context_length == 16 and "PLANTED_SIGNAL" in os.environ:
+            # As in a terminal; a process started in the background ignores Ctrl-C, and its children with it.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            os.kill(os.getpid(), signal.Signals[os.environ["PLANTED_SIGNAL"]])
+
+
+class MisbehavesByContext(Healthy):
+    """From its second pass on, in a way of its own at each context; at 80 sends itself PLANTED_SIGNAL, if it is set."""
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        logits_BTV = super().forward(tokens_BT)
+        if self.calls >= 2 and self.config.context_length == 64:
+            return logits_BTV * float("nan")
+        if self.calls >= 2 and self.config.context_length == 72:
+            tokens_BT.zero_()
+        return logits_BTV
+
+    def before_forward(self) -> None:
+        if self.calls != 2:
+            return
+        match self.config.context_length:
+            case 16:
+                raise RuntimeError("planted")
+            case 24:
+                sys.exit(0)
+            case 32:
+                torch.set_default_dtype(torch.float64)
+            case 40:
+                torch.set_default_device("meta")
+            case 48:
+                torch.set_num_threads(torch.get_num_threads() + 1)
+            case 56:
+                print("planted " * 1000)
+            case 80 if "PLANTED_SIGNAL" in os.environ:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                os.kill(os.getpid(), signal.Signals[os.environ["PLANTED_SIGNAL"]])
+
+
+class EndsTheProcessAt16(Healthy):
+    """At context 8 ignores the signals that end a run, at 16 ends the process as if all were well."""
+
+    def before_forward(self) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if self.config.context_length == 16:
+            os._exit(0)
+
+
+class WaitsAt16(Healthy):
+    """Stands still at context 16 until the file PLANTED_GATE exists, if there is one to wait for."""
+
+    def before_forward(self) -> None:
+        if self.config.context_length == 16 and "PLANTED_GATE" in os.environ:
+            while not Path(os.environ["PLANTED_GATE"]).exists():
+                time.sleep(0.05)
+
+
+class DiskFillsAt16(Healthy):
+    """From context 16 on no file may grow beyond what the journal under PLANTED_STORAGE holds, and a little more."""
+
+    def before_forward(self) -> None:
+        if self.config.context_length == 16 and "PLANTED_STORAGE" in os.environ:
+            (journal,) = Path(os.environ["PLANTED_STORAGE"]).glob("*/journal-*")
+            limit = journal.stat().st_size + 100
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+
+class DiskTurnsReadOnly(Healthy):
+    """Once a batch is seen no file gets a new name, where PLANTED_READ_ONLY says so."""
+
+    def before_forward(self) -> None:
+        if "PLANTED_READ_ONLY" in os.environ:
+            os.link = refuse_to_link
+
+
+def refuse_to_link(*arguments: object, **names: object) -> None:
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+
+class FailsWithoutGraph(Healthy):
+    """Without a graph: at context 16 raises in its third round, at 24 its logits are no numbers. With one: works."""
+
+    def before_forward(self) -> None:
+        if self.config.context_length == 16 and self.calls == 3 and not torch.is_grad_enabled():
+            raise RuntimeError("planted in the third round")
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        is_planted = len(tokens_BT) > 1 and self.config.context_length == 24 and not torch.is_grad_enabled()
+        logits_BTV = super().forward(tokens_BT)
+        return logits_BTV * float("nan") if is_planted else logits_BTV
+
+
+class Everything(FailsWithoutGraph):
+    """At contexts of 32 and more it takes memory too: without a graph until there is none, with one nearly as much.
+
+    What it takes is address space, never touched, so that the machine itself has memory left: 64 MiB a chunk.
+    """
+
+    chunks_until_the_end = 0
+
+    def before_forward(self) -> None:
+        super().before_forward()
+        held: list[Tensor] = []
+        if self.config.context_length >= 32 and torch.is_grad_enabled():
+            torch.empty((self.chunks_until_the_end - 2) * 2**26, dtype=torch.uint8)
+        elif self.config.context_length >= 32:
+            while True:
+                Everything.chunks_until_the_end = len(held)
+                held.append(torch.empty(2**26, dtype=torch.uint8))
+
+
+class OutOfMemoryOnRequest(Healthy):
+    """Asks for more than any machine has, where PLANTED_MEMORY says so."""
+
+    def before_forward(self) -> None:
+        if "PLANTED_MEMORY" in os.environ:
+            torch.empty(2**50, dtype=torch.uint8)
+
+
+class Logged(Healthy):
+    """Writes to the file PLANTED_LOG each build for a case, and in its first forward pass the sum of its weights."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.last_case = ""
+        is_real = not isinstance(next(self.parameters()), FakeTensor)
+        if is_real and "PYTEST_CURRENT_TEST" in os.environ:
+            log("built")
+
+    def before_forward(self) -> None:
+        case = os.environ["PYTEST_CURRENT_TEST"].partition(" ")[0]
+        if case != self.last_case:
+            self.last_case = case
+            weights = [parameter.detach().double().sum().item() for parameter in self.parameters()]
+            log(f"{case} {sum(weights)!r}")
+
+
+class LoggedWithoutReset(Logged):
+    """Its weights cannot be drawn again."""
+
+    reset_parameters: Any = None
+
+
+def log(line: str) -> None:
+    with Path(os.environ["PLANTED_LOG"]).open("a") as file:
+        file.write(line + "\n")
+
+
+class WrongShape(Healthy):
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        return super().forward(tokens_BT)[..., :-1]
+
+
+class Averaging(nn.Module):
+    """No Transformer: logits from the mean of all embeddings so far. It cannot draw its weights again."""
+
+    def __init__(self, config: ModelConfig, width: int = 4) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(config.vocab_size, width)
+        self.head = nn.Linear(width, config.vocab_size)
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        embedded = self.embedding(tokens_BT)
+        counts = torch.arange(1, tokens_BT.shape[1] + 1, device=tokens_BT.device)[:, None]
+        return self.head(embedded.cumsum(1) / counts)
+
+
+class UnusableAt16(Averaging):
+    """Can neither be checked nor measured at context 16."""
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        if tokens_BT.shape[1] == 16:
+            raise ValueError("no sixteen")
+        return super().forward(tokens_BT)
+
+
+class IgnoresContext(Averaging):
+    """Each token predicts the next from itself alone."""
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        return self.head(self.embedding(tokens_BT))
+
+
+class Wrapped(Averaging):
+    """Logits inside a tuple, as some libraries return them."""
+
+    def forward(self, tokens_BT: Tensor) -> tuple[Tensor]:  # type: ignore[override]
+        return (super().forward(tokens_BT),)
+
+
+class OutputObject(Averaging):
+    """Logits inside an object, as transformers returns them."""
+
+    def forward(self, tokens_BT: Tensor) -> Any:
+        return SimpleNamespace(logits=super().forward(tokens_BT))
+
+
+class Tied(Averaging):
+    """Embedding and head share their matrix."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.head = nn.Linear(4, config.vocab_size, bias=False)
+        self.head.weight = self.embedding.weight
+
+
+class GroupedHeads(Averaging):
+    """Fused attention of four heads over one head of keys and values."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config, config.d_model)
+        width = config.d_model // 4
+        self.query, self.key = nn.Linear(config.d_model, config.d_model), nn.Linear(config.d_model, 2 * width)
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        embedded = self.embedding(tokens_BT)
+        query = self.query(embedded).unflatten(-1, (4, -1)).transpose(1, 2)
+        key, value = (part.unsqueeze(1) for part in self.key(embedded).chunk(2, dim=-1))
+        attended = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        return self.head(attended.transpose(1, 2).flatten(2))
+
+
+class WithAnRnn(Averaging):
+    """Its products are inside an operation that no formula knows."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.rnn = nn.Bilinear(4, 4, 4)
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        embedded = self.embedding(tokens_BT)
+        return self.head(self.rnn(embedded, embedded).cumsum(1))
+
+
+class Hoarding(Averaging):
+    """Keeps a tensor for every later model."""
+
+    counts: dict[int, Tensor] = {}  # noqa: RUF012
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        length = tokens_BT.shape[1]
+        counts = self.counts.setdefault(length, torch.arange(1.0, length + 1)[:, None])
+        return self.head(self.embedding(tokens_BT).cumsum(1) / counts)
+
+
+class ReadsAValue(Averaging):
+    """Nothing can play it on tensors without content."""
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        return super().forward(tokens_BT) * (1.0 if tokens_BT.sum().item() >= 0 else 2.0)
+
+
+class ChangesItsTokens(Averaging):
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        logits_BTV = super().forward(tokens_BT)
+        tokens_BT.zero_()
+        return logits_BTV
+
+
+class NotANumber(Averaging):
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        return super().forward(tokens_BT) / 0
+
+
+class Halved(Averaging):
+    """Its output alone is in half precision."""
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        return super().forward(tokens_BT).half()
+
+
+class Unrunnable(Averaging):
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        raise TypeError("an attention mask is missing")
+
+
+def no_module(config: ModelConfig) -> str:
+    return "no module"
+
+
+def raises(config: ModelConfig) -> nn.Module:
+    raise KeyError("hidden_size")
+
+
+def half_parameters(config: ModelConfig) -> nn.Module:
+    return Averaging(config).half()
+
+
+def exits(config: ModelConfig) -> nn.Module:
+    sys.exit(3)
+
+
+def prints(config: ModelConfig) -> nn.Module:
+    print("built")
+    return Averaging(config)
+
+
+def never_returns(config: ModelConfig) -> nn.Module:
+    while True:
+        time.sleep(0.1)
+
+
+def nothing(config: ModelConfig) -> None:
+    return None
+
+
+def a_class(config: ModelConfig) -> type[nn.Module]:
+    return Averaging
+
+
+def changes_the_default_dtype(config: ModelConfig) -> nn.Module:
+    torch.set_default_dtype(torch.float64)
+    return Averaging(config)
+
+
+def changes_the_default_device(config: ModelConfig) -> nn.Module:
+    torch.set_default_device("meta")
+    return Averaging(config)
+
+
+def of_width(*, width: int, vocab_size: int = 10_000) -> nn.Module:
+    """Takes nothing but --model-arg."""
+    return Averaging(ModelConfig(4, 4, 1, 1, vocab_size), width)
+
+
+def runs_out_of_memory(config: ModelConfig) -> nn.Module:
+    raise MemoryError
+
+
+class OfRankOne(Healthy):
+    """On rank 1 misbehaves at context 16 as PLANTED_FAULT says: runs out of memory, raises, hangs or dies."""
+
+    def before_forward(self) -> None:
+        if self.config.context_length != 16 or os.environ.get("RANK") != "1":
+            return
+        match os.environ.get("PLANTED_FAULT"):
+            case "memory":
+                raise MemoryError("planted on rank 1")
+            case "error":
+                raise RuntimeError("planted on rank 1")
+            case "hang":
+                time.sleep(600)
+            case "death":
+                os.kill(os.getpid(), signal.SIGKILL)
