@@ -1,7 +1,8 @@
 """The statistics of the gate, on plain arrays. The unit is the launch pair: one value for each case in each of them.
 
 Every array ends in (..., cases) or (..., cases, pairs); leading dimensions are a batch, with which the simulation
-judges thousands of suites by the code that judges one. NaN is a missing value."""
+judges thousands of suites by the code that judges one. NaN is a missing value.
+"""
 
 import math
 from collections.abc import Sequence
@@ -13,13 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from perf_tests.gate.samples import Clock, GateSamples, Measurement, Rules
+from perf_tests.gate.samples import FEWEST_PAIRS, Clock, GateSamples, Measurement, Rules
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-
-FEWEST_PAIRS = 3
-"""Of which a spread is estimated; that of two values is hardly one."""
 
 
 def hodges_lehmann(values: Floats) -> float:
@@ -56,28 +54,28 @@ class Estimate:
         return cast(Floats, np.sqrt(self.variance / self.count))
 
     def slower_p_values(self, log_ratio: float) -> Floats:
-        """One-sided, of: this case is slower by no more than `log_ratio`."""
+        """One-sided p-values of the hypothesis that a case is slower by no more than `log_ratio`."""
         return cast(Floats, stats.t.sf(self._in_errors(self.mean - log_ratio), self.dof))
 
     def faster_p_values(self, log_ratio: float) -> Floats:
-        """One-sided, of: this case is faster by no more than `log_ratio`."""
+        """One-sided p-values of the hypothesis that a case is faster by no more than `log_ratio`."""
         return cast(Floats, stats.t.cdf(self._in_errors(self.mean + log_ratio), self.dof))
 
     def _in_errors(self, distance: Floats) -> Floats:
-        """How many standard errors; infinitely many where all values are equal."""
+        """`distance` in standard errors; infinitely many where all values are equal."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return distance / self.standard_error
 
     def upper_limits(self, level: float) -> Floats:
-        """Below the true log ratio with probability `level`."""
+        """Limits that lie below the true log ratio with probability `level`."""
         return self.mean + stats.t.isf(level, self.dof) * self.standard_error
 
     def lower_limits(self, level: float) -> Floats:
         return self.mean - stats.t.isf(level, self.dof) * self.standard_error
 
     def half_widths(self) -> Floats:
-        """Of 95 % intervals. A case that scatters more than the suite needs its own, wider one: the suite's variance
-        would cover its truth less often."""
+        """Half of each 95 % interval. A case that scatters more than the suite needs its own, wider one: the suite's
+        variance would cover its truth less often."""
         half = stats.t.isf(0.025, self.dof) * self.standard_error
         return cast(Floats, half if self.own is None else np.fmax(half, self.own.half_widths()))
 
@@ -98,8 +96,8 @@ def estimate(values: Floats) -> Estimate:
 
 
 def moderated(plain: Estimate, prior: Prior) -> Estimate:
-    """The same with each variance drawn towards the suite's: Smyth (2004), "Linear models and empirical Bayes
-    methods for assessing differential expression in microarray experiments", section 4."""
+    """`plain` with each variance drawn towards the suite's: Smyth (2004), "Linear models and empirical Bayes methods
+    for assessing differential expression in microarray experiments", section 4."""
     finite = np.isfinite(prior.dof)
     weight = np.where(finite, prior.dof, 1.0)
     pooled = (weight * prior.variance + plain.dof * plain.variance) / (weight + plain.dof)
@@ -128,9 +126,9 @@ def fit_prior(plain: Estimate) -> Prior:
 
 
 def inverse_trigamma(values: Floats) -> Floats:
-    """Of positive values, by Newton's method on the reciprocal, which is convex: Smyth (2004), appendix.
+    """Solve trigamma(x) = value, by Newton's method on the reciprocal, which is convex: Smyth (2004), appendix.
 
-    Near 0 and infinity, where a step would lose its digits, the leading term of the series.
+    `values` are positive. Near 0 and infinity, where a step would lose its digits, the leading term of the series.
     """
     inner = np.clip(values, 1e-6, 1e7)
     root = 0.5 + 1 / inner
@@ -144,7 +142,7 @@ def inverse_trigamma(values: Floats) -> Floats:
 
 
 def holm(p_values: Floats, level: float | Floats, hypotheses: NDArray[np.int_]) -> Flags:
-    """Which p-values Holm's step-down procedure rejects, (..., cases): Holm (1979).
+    """Flags of the p-values that Holm's step-down procedure rejects, (..., cases): Holm (1979).
 
     `hypotheses` (...) counts the open ones; it may exceed the number of p-values that are not NaN, because a case that
     was cleared early stays in the count.
@@ -213,7 +211,6 @@ def known_medians(values: Floats) -> Floats:
 
 # Pair values, and their clock: wall time, or the CPU time of the process, which a busy neighbour hardly affects.
 
-
 CPU_TIME_ADVANTAGE = 0.8
 """CPU time decides only where its spread is below this fraction of wall time's, because users wait in wall time."""
 
@@ -276,6 +273,6 @@ def decide_clock(samples: GateSamples, rules: Rules, pairs: Sequence[int] | None
 
 
 def _typical_spread(values: Floats) -> float:
-    """The median over the cases; NaN when no case has two values."""
+    """The median of the cases' spreads; NaN when no case has two values."""
     values = values[np.sum(~np.isnan(values), axis=1) >= 2]
     return float(np.median(robust_spread(values))) if len(values) else math.nan
