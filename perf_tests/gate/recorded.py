@@ -14,8 +14,8 @@ from statistics import median
 from typing import get_args
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from perf_tests.gate.samples import ABSENT, Clock, Rules
 from perf_tests.gate.stages import POWER_OF_DETECTION
@@ -234,7 +234,9 @@ def conclude_recorded(
         # Of a typical case, by Holm's first step over all of them.
         error, dof = float(np.nanmedian(chosen.standard_error[enough])), float(np.nanmedian(chosen.dof[enough]))
         levels = rules.alpha / int(np.sum(enough)), 1 - POWER_OF_DETECTION
-        detectable = math.expm1(rules.log_margin + sum(float(stats.t.isf(level, dof)) for level in levels) * error)
+        detectable = math.expm1(
+            rules.log_margin + sum(float(scipy.stats.t.isf(level, dof)) for level in levels) * error
+        )
     return RecordedResult(
         rows,
         clock,
@@ -374,7 +376,7 @@ def contamination(base: Floats, head: Floats, rules: Rules) -> str:
     shift = float(now.mean - before.mean)
     error = math.sqrt(float(before.variance / before.count + now.variance / now.count))
     dof = float(np.minimum(before.dof, now.dof))
-    if not abs(shift) - rules.log_matters > float(stats.t.isf(rules.contamination_level / 2, dof)) * error:
+    if not abs(shift) - rules.log_matters > float(scipy.stats.t.isf(rules.contamination_level / 2, dof)) * error:
         return ""
     return f"the best matrix product takes {math.expm1(shift):+.1%} longer in head's launches, so the machine changed"
 

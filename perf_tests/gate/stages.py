@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from typing import get_args
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from perf_tests.gate.samples import FEWEST_PAIRS, Clock, GateSamples, LeftOut, Rules, Sentinel
 from perf_tests.gate.statistics import (
@@ -469,7 +469,7 @@ def detectable_early(pair_spread: float, cases: int, pairs: int, rules: Rules, d
     for look in interim_analyses(rules):
         if look.pairs <= pairs:
             wider, above_all = (float(np.interp(look.pairs, [*of], [*of.values()])) for of in (WIDER, ABOVE_ALL))
-            errors = float(stats.t.isf(look.level / cases, dof)) * wider + ABOVE_ONE
+            errors = float(scipy.stats.t.isf(look.level / cases, dof)) * wider + ABOVE_ONE
             detected.append(
                 max(
                     look.above + above_all * pair_spread,
@@ -495,16 +495,18 @@ def detectable_slowdown(
     def passes(log_ratio: float) -> float:
         """The probability that stage 1 suspects a case, or finds it too noisy to clear."""
         error = pair_spread / math.sqrt(rules.screen_pairs)
-        suspected = max(float(stats.t.isf(rules.screen_level, dof)) * error, rules.log_screen_above)
-        too_noisy = rules.log_matters - float(stats.t.isf(rules.screen_clearing_level, dof)) * error
-        return float(stats.norm.cdf((log_ratio - min(suspected, too_noisy)) / error))
+        suspected = max(float(scipy.stats.t.isf(rules.screen_level, dof)) * error, rules.log_screen_above)
+        too_noisy = rules.log_matters - float(scipy.stats.t.isf(rules.screen_clearing_level, dof)) * error
+        return float(scipy.stats.norm.cdf((log_ratio - min(suspected, too_noisy)) / error))
 
     error = pair_spread / math.sqrt(pairs)
     level = rules.stage_two_alpha * share / (1 + cases * passes(0.0))
-    shown = rules.log_margin + float(stats.t.isf(level, pairs - 1 + dof)) * error  # from here on the last look calls it
+    shown = (
+        rules.log_margin + float(scipy.stats.t.isf(level, pairs - 1 + dof)) * error
+    )  # from here on the last look calls it
     low, high = rules.log_margin, rules.log_margin + 20 * pair_spread
     for _ in range(40):
         middle = (low + high) / 2
-        power = passes(middle) * float(stats.norm.cdf((middle - shown) / error))
+        power = passes(middle) * float(scipy.stats.norm.cdf((middle - shown) / error))
         low, high = (low, middle) if power >= AIMED_POWER else (middle, high)
     return math.expm1(high)

@@ -2,6 +2,9 @@
 
 Every array ends in (..., cases) or (..., cases, pairs); leading dimensions are a batch, with which the simulation
 judges thousands of suites by the code that judges one. NaN is a missing value.
+
+The room names `scipy.stats` in full: scipy loads a submodule, for half a second, when it is first used, and most runs and
+verbs import a gate without judging anything.
 """
 
 import math
@@ -11,8 +14,8 @@ from functools import lru_cache
 from typing import cast
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special, stats
 
 from perf_tests.gate.samples import FEWEST_PAIRS, Clock, GateSamples, Measurement, Rules
 
@@ -55,11 +58,11 @@ class Estimate:
 
     def slower_p_values(self, log_ratio: float) -> Floats:
         """One-sided p-values of the hypothesis that a case is slower by no more than `log_ratio`."""
-        return cast(Floats, stats.t.sf(self._in_errors(self.mean - log_ratio), self.dof))
+        return cast(Floats, scipy.stats.t.sf(self._in_errors(self.mean - log_ratio), self.dof))
 
     def faster_p_values(self, log_ratio: float) -> Floats:
         """One-sided p-values of the hypothesis that a case is faster by no more than `log_ratio`."""
-        return cast(Floats, stats.t.cdf(self._in_errors(self.mean + log_ratio), self.dof))
+        return cast(Floats, scipy.stats.t.cdf(self._in_errors(self.mean + log_ratio), self.dof))
 
     def _in_errors(self, distance: Floats) -> Floats:
         """`distance` in standard errors; infinitely many where all values are equal."""
@@ -68,15 +71,15 @@ class Estimate:
 
     def upper_limits(self, level: float) -> Floats:
         """Limits that lie below the true log ratio with probability `level`."""
-        return self.mean + stats.t.isf(level, self.dof) * self.standard_error
+        return self.mean + scipy.stats.t.isf(level, self.dof) * self.standard_error
 
     def lower_limits(self, level: float) -> Floats:
-        return self.mean - stats.t.isf(level, self.dof) * self.standard_error
+        return self.mean - scipy.stats.t.isf(level, self.dof) * self.standard_error
 
     def half_widths(self) -> Floats:
         """Half of each 95 % interval. A case that scatters more than the suite needs its own, wider one: the suite's
         variance would cover its truth less often."""
-        half = stats.t.isf(0.025, self.dof) * self.standard_error
+        half = scipy.stats.t.isf(0.025, self.dof) * self.standard_error
         return cast(Floats, half if self.own is None else np.fmax(half, self.own.half_widths()))
 
     def interval(self, place: int) -> tuple[float, float, float]:
@@ -112,16 +115,16 @@ def fit_prior(plain: Estimate) -> Prior:
     """
     dof = np.where(plain.variance > 0, plain.dof, np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.log(plain.variance) - special.digamma(dof / 2) + np.log(dof / 2)
+        logs = np.log(plain.variance) - scipy.special.digamma(dof / 2) + np.log(dof / 2)
     known = np.sum(~np.isnan(logs), axis=-1, keepdims=True)
     enough = known >= 3
     mean = np.nansum(logs, axis=-1, keepdims=True) / np.maximum(known, 1)
     squares = np.nansum((logs - mean) ** 2, axis=-1, keepdims=True) / np.maximum(known - 1, 1)
-    sampling = np.nansum(special.polygamma(1, dof / 2), axis=-1, keepdims=True) / np.maximum(known, 1)
+    sampling = np.nansum(scipy.special.polygamma(1, dof / 2), axis=-1, keepdims=True) / np.maximum(known, 1)
     excess = squares - sampling
     differ = enough & (excess > 0)
     half = inverse_trigamma(np.where(differ, excess, 1.0))
-    variance = np.where(differ, np.exp(mean + special.digamma(half) - np.log(half)), np.exp(mean))
+    variance = np.where(differ, np.exp(mean + scipy.special.digamma(half) - np.log(half)), np.exp(mean))
     return Prior(np.where(enough, np.where(differ, 2 * half, np.inf), 0.0), np.where(enough, variance, 0.0))
 
 
@@ -133,8 +136,8 @@ def inverse_trigamma(values: Floats) -> Floats:
     inner = np.clip(values, 1e-6, 1e7)
     root = 0.5 + 1 / inner
     for _ in range(50):
-        trigamma = special.polygamma(1, root)
-        step = trigamma * (1 - trigamma / inner) / special.polygamma(2, root)
+        trigamma = scipy.special.polygamma(1, root)
+        step = trigamma * (1 - trigamma / inner) / scipy.special.polygamma(2, root)
         root = root + step
         if np.max(-step / root, initial=0.0) < 1e-8:
             break

@@ -29,7 +29,7 @@ from statistics import median
 from typing import get_args
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from perf_tests.gate.samples import (
     ABSENT,
@@ -455,8 +455,8 @@ def launches_needed(
     launches = np.arange(fewest, 1001)
     error = np.sqrt(variance * (1 / base + 1 / launches))
     dof = launches - 1 if base == math.inf else base + launches - 2
-    is_slower = mean - stats.t.isf(slower_level, dof) * error > rules.log_margin
-    is_clear = mean + stats.t.isf(clearing_level, dof) * error < rules.log_matters
+    is_slower = mean - scipy.stats.t.isf(slower_level, dof) * error > rules.log_margin
+    is_clear = mean + scipy.stats.t.isf(clearing_level, dof) * error < rules.log_matters
     enough = launches[is_slower | is_clear]
     return int(enough[0]) if len(enough) else None
 
