@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.interleaved.run import BesideAnotherError, alone
-from perf_tests.interleaved.sides import TREES, TreeError
+from perf_tests.interleaved.run import alone
+from perf_tests.interleaved.sides import TREES, BesideAnotherError, TreeError
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from perf_tests.bench.row import Row
 from perf_tests.hardware.clock import Clock
 from perf_tests.hardware.device import CudaDevice
 from perf_tests.hardware.machine import RoundHealth
-from perf_tests.interleaved.worker import OneRound, ServedMeasure
+from perf_tests.interleaved.on_demand import OneRound, RoundsOnDemand
 from tests.support.example_cases import language_model_case
 from tests.support.fake_device import LoopBenchmark, QueueDevice
 
@@ -80,4 +80,4 @@ def test_a_side_of_the_gate_is_as_warm(device: RampingDevice) -> None:
         assert device.facts() == {"sm_clock_mhz": 1980}
         assert min(warmup_seconds) == pytest.approx(ROUND)
 
-    ServedMeasure(serve, Clock(device), device, 2)(device.work)
+    RoundsOnDemand(serve, Clock(device), device, 2)(device.work)
