@@ -122,7 +122,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Task:
-    """A search as its steps know it; `root` and `clone` are the suite's folders in the user's checkout and the clone."""
+    """A search as its steps know it; `root` and `clone` are the suite's folders in the user's checkout and clone."""
 
     folder: str
     root: str

@@ -1,8 +1,10 @@
 """What is drawn for a launch pair: the order of cases, of their quadruples and of cores; how many quadruples."""
 
-from perf_tests.interleaved.draws import DISTURBED, LONG_QUADRUPLE_SECONDS, MOST_QUADRUPLES
-from perf_tests.interleaved.measuring import (
+from perf_tests.interleaved.draws import (
+    DISTURBED,
     FEWEST_QUADRUPLES,
+    LONG_QUADRUPLE_SECONDS,
+    MOST_QUADRUPLES,
     QUADRUPLES_SECONDS,
     draw_cores,
     draw_order,

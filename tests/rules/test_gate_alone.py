@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.interleaved.run import alone
-from perf_tests.interleaved.sides import TREES, BesideAnotherError, TreeError
+from perf_tests.interleaved.sides import TREES, BesideAnotherError, TreeError, alone
 
 
 @pytest.fixture(autouse=True)

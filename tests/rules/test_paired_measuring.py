@@ -23,14 +23,12 @@ from perf_tests.gate.samples import (
 )
 from perf_tests.gate.statistics import decide_clock
 from perf_tests.interleaved import measuring as measuring_module
-from perf_tests.interleaved.draws import LONG_QUADRUPLE_SECONDS
+from perf_tests.interleaved.draws import FEWEST_QUADRUPLES, LONG_QUADRUPLE_SECONDS, quadruple_count
 from perf_tests.interleaved.measuring import (
-    FEWEST_QUADRUPLES,
     PRIMED_BELOW_SECONDS,
     SETTLING_QUADRUPLES,
     Measuring,
     UnmeasurableError,
-    quadruple_count,
     turns,
 )
 from perf_tests.interleaved.sides import Trees
