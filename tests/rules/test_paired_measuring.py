@@ -41,11 +41,11 @@ CASES = ("one", "two", "three")
 
 
 def tree(folder: Path, behaviour: Json) -> Path:
-    paired = folder / "perf_tests/paired"
+    paired = folder / "perf_tests/interleaved"
     paired.mkdir(parents=True)
     for package in (paired, paired.parent):
         (package / "__init__.py").touch()
-    shutil.copy(Path(__file__).with_name("fake_worker.py"), paired / "worker.py")
+    shutil.copy(Path(fake_worker.__file__), paired / "worker.py")
     cases = {case: {"phase": "forward"} for case in CASES}
     (folder / "behaviour.json").write_text(json.dumps({"cases": cases, **behaviour}))
     return folder
