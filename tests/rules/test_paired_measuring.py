@@ -36,6 +36,7 @@ from perf_tests.interleaved.measuring import (
 from perf_tests.interleaved.sides import Trees
 from perf_tests.records.record import Json
 from perf_tests.user_code.named import Repository
+from tests.support.launch import ROOT
 
 CASES = ("one", "two", "three")
 
@@ -45,7 +46,7 @@ def tree(folder: Path, behaviour: Json) -> Path:
     paired.mkdir(parents=True)
     for package in (paired, paired.parent):
         (package / "__init__.py").touch()
-    shutil.copy(Path(fake_worker.__file__), paired / "worker.py")
+    shutil.copy(ROOT / "tests/support/fake_worker.py", paired / "worker.py")
     cases = {case: {"phase": "forward"} for case in CASES}
     (folder / "behaviour.json").write_text(json.dumps({"cases": cases, **behaviour}))
     return folder
