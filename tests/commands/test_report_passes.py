@@ -8,8 +8,7 @@ import pytest
 
 from perf_tests.__main__ import main
 from perf_tests.records.record import Json
-from tests.commands.test_gate_recorded import launches
-from tests.rules.test_recorded_sides import BASE, HEAD, dated
+from tests.support.recorded_launches import BASE, HEAD, dated, launches
 from tests.support.report_pages import figures, page_over, sections
 from tests.support.synthetic import (
     BACKWARD,
