@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from perf_tests.gate import stages
-from perf_tests.gate.samples import Rules, rules_from_settings
+from perf_tests.gate.samples import Clock, Rules, rules_from_settings
 from perf_tests.gate.stages import InterimAnalysis, detectable_early, interim_analyses, replay_stages, screening_of
 from perf_tests.gate.statistics import Estimate, Floats, Prior
 from perf_tests.gate.verdicts import RunVerdict, Verdict, conclude, next_step
@@ -106,7 +106,7 @@ def test_who_may_be_faster_by_what_matters_is_measured_on() -> None:
 
 @pytest.mark.parametrize(("clock", "kept"), [("wall", 1.0), ("cpu", 1 - RULES.guard_share)])
 def test_the_looks_spend_alpha_less_the_parts_of_the_suite_of_the_early_looks_and_of_the_guard(
-    clock: str, kept: float
+    clock: Clock, kept: float
 ) -> None:
     rules = replace(RULES, clock=clock)
     cases = [SimulatedCase(f"case {place}", pair_spread=0.2, cpu_pair_spread=0.2) for place in range(6)]
