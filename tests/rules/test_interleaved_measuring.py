@@ -1,14 +1,17 @@
 """How launch pairs are measured, with workers that need no torch: turns, cores, progress, and workers that die."""
 
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
+from perf_tests.bench.workers import WorkerProcess, start_worker
 from perf_tests.gate.samples import (
     ExactFinding,
     GateSamples,
@@ -257,6 +260,36 @@ def test_each_pair_has_paths_padding_and_hash_seed_of_its_own_the_same_on_both_s
     assert base[0]["folder"] != base[1]["folder"]
     assert base[0]["PYTHONHASHSEED"] != base[1]["PYTHONHASHSEED"]
     assert base[0]["PERF_TESTS_PADDING"] != base[1]["PERF_TESTS_PADDING"]
+
+
+@pytest.fixture
+def python_handles_ctrl_c() -> Iterator[None]:
+    """Not the suite's plugin, which would end this run."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("python_handles_ctrl_c")
+@pytest.mark.parametrize("place", [1, 2], ids=["the first worker", "the second"])
+def test_a_signal_that_comes_while_a_worker_starts_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    begun: list[WorkerProcess] = []
+
+    def interrupted(*words: Any) -> WorkerProcess:
+        begun.append(start_worker(*words))
+        if len(begun) == place:
+            signal.raise_signal(signal.SIGINT)
+        return begun[-1]
+
+    monkeypatch.setattr(measuring_module, "start_worker", interrupted)
+    with measuring(tmp_path, {}, {}) as run, pytest.raises(KeyboardInterrupt):
+        run.measure_pair(1, 0, [CASES])
+    ended = [worker.process.poll() for worker in begun]
+    for worker in begun:
+        worker.end()
+    assert ended == [-signal.SIGKILL] * place
 
 
 def test_a_quadruple_gives_each_side_two_rounds() -> None:
