@@ -25,8 +25,8 @@ from perf_tests.gate.samples import (
     Sentinel,
     Side,
     Uncounted,
+    exact_events,
 )
-from perf_tests.gate.verdicts import exact_events
 from perf_tests.hardware.machine import keep_on, let_go, processors_for
 from perf_tests.interleaved.draws import (
     FEWEST_QUADRUPLES,

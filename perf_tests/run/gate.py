@@ -10,13 +10,20 @@ import pytest
 from perf_tests.bench.outcomes import Against
 from perf_tests.bench.workbench import AGAINST, CASE, GATE_RULES, REPOSITORY, SAVING, SETTINGS, WORKBENCH
 from perf_tests.gate.samples import Rules
-from perf_tests.gate.verdicts import CaseResult, RunVerdict, Verdict, offer_beside, offer_entries
+from perf_tests.gate.verdicts import CaseResult, RunVerdict, Verdict
 from perf_tests.interleaved.measuring import UnmeasurableError, Watch
 from perf_tests.interleaved.run import GatePlan, GateRun, OtherPythonError, other_python, run_gate
 from perf_tests.interleaved.sides import BesideAnotherError, TreeError, find_commit
 from perf_tests.records.columns import case_name
 from perf_tests.records.store import write_whole
-from perf_tests.report.gate_screens import finding_sentences, limits_to_accept, markdown, report_lines
+from perf_tests.report.gate_screens import (
+    finding_sentences,
+    limits_to_accept,
+    markdown,
+    offer_beside,
+    offer_entries,
+    report_lines,
+)
 from perf_tests.run.before import accepted_slowdowns, machine_info_of, terminal_line
 from perf_tests.run.ends import TIME_LIMIT
 

@@ -19,11 +19,11 @@ from perf_tests.gate.verdicts import (
     conclude,
     effective,
     next_step,
-    offer_entries,
     read_accepted,
     read_accepted_of_base,
 )
 from perf_tests.records.record import Json
+from perf_tests.report.gate_screens import offer_entries
 from tests.support.simulated_gate import NOISY_WALL, QUIET, RULES, accepted_entry, row, screened_run
 from tests.support.simulated_launches import SimulatedCase, gate_run, header, line
 
