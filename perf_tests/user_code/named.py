@@ -273,8 +273,8 @@ def _top_of(path: Path) -> Path | None:
 
 
 def suite_files() -> list[tuple[Path, Path]]:
-    """Of the model and of what measures it, without its tests: the path inside the suite, and the file."""
-    found = (*SUITE.glob("model/**/*.py"), *SUITE.glob("perf_tests/**/*.py"))
+    """Return the files of the model and of what measures it: the path inside the suite, and the file."""
+    found = (*SUITE.glob("model/**/*.py"), *SUITE.glob("perf_tests/**/*.py"), *SUITE.glob("perf_tests/**/*.toml"))
     return sorted((path.relative_to(SUITE), path) for path in found)
 
 
