@@ -7,7 +7,7 @@ from itertools import pairwise
 from perf_tests.audit.physics import RowFacts, raised, suggested_warmup_rounds
 from perf_tests.bench.outcomes import ImpossibleError
 from perf_tests.cases.case import Case
-from perf_tests.predict.step import Expectation, why_impossible
+from perf_tests.predict.expectation import Expectation, why_impossible
 from perf_tests.records.record import Json
 
 

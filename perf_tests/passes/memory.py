@@ -72,7 +72,7 @@ from perf_tests.predict.counting import (
     saved_for_backward,
     take_in,
 )
-from perf_tests.predict.step import expect
+from perf_tests.predict.expectation import expect
 from perf_tests.records.record import Json, thinned
 from perf_tests.records.store import write_whole
 from perf_tests.traces.trace import PHASES, layer_of

@@ -11,7 +11,7 @@ from perf_tests.bench.outcomes import ImpossibleError
 from perf_tests.bench.row import Row
 from perf_tests.hardware.clock import Clock
 from perf_tests.hardware.datasheets import GPUS, libraries_on
-from perf_tests.predict.step import Expectation, expect, why_impossible
+from perf_tests.predict.expectation import Expectation, expect, why_impossible
 from tests.support.example_cases import CEILINGS as A_MACHINE
 from tests.support.example_cases import attention_case, language_model_case
 from tests.support.fake_device import LoopBenchmark, QueueDevice

@@ -17,8 +17,9 @@ from perf_tests.hardware.datasheets import Room
 from perf_tests.hardware.torch_private import FakeTensorMode
 from perf_tests.predict import costs as cuda_rules
 from perf_tests.predict.counters import counters_of, pass_flops, products_outside
+from perf_tests.predict.expectation import expect
 from perf_tests.predict.ledger import own_grid
-from perf_tests.predict.step import TargetMachine, expect, predict_step
+from perf_tests.predict.step import TargetMachine, predict_step
 from perf_tests.user_code.model import OwnModel
 from tests.support.allocator_peak import allocator_peak_bytes
 from tests.support.example_cases import CEILINGS, CPU, SETTINGS, TOY, language_model_case, random_tokens

@@ -33,8 +33,8 @@ from perf_tests.gate.samples import Rules
 from perf_tests.hardware.device import open_device
 from perf_tests.hardware.limits import Ceilings
 from perf_tests.phases import FINE, USAGE
-from perf_tests.predict import step as machine_ceilings
-from perf_tests.predict.step import machine_identity
+from perf_tests.predict import machine as machine_ceilings
+from perf_tests.predict.machine import machine_identity
 from perf_tests.records.record import MOST_BYTES, PUBLISHED, Json, unpacked, why_not_a_record
 from perf_tests.records.store import BaselineError, compare, numbered_baseline, rows_by_id
 from perf_tests.report.screens import comparison_lines
