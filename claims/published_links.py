@@ -16,7 +16,7 @@ from statistics import median
 from claims.verdict import conclude
 from model.sizes import SIZES
 from perf_tests.hardware.limits import Link, ParameterShapes, bus_share, fit_link, step_messages
-from perf_tests.predict.ledger import parameter_shapes
+from perf_tests.predict.ranks import parameter_shapes
 from perf_tests.records.columns import duration, table
 from perf_tests.records.record import PUBLISHED, published_rows
 

@@ -26,8 +26,7 @@ from perf_tests.hardware.limits import (
     slice_bytes,
     working_bytes,
 )
-from perf_tests.predict.ledger import parameter_shapes
-from perf_tests.predict.ranks import RankPrediction, predict_ranks
+from perf_tests.predict.ranks import RankPrediction, parameter_shapes, predict_ranks
 from perf_tests.predict.request import link_rate, requested_machine
 from perf_tests.predict.step import TargetMachine, predict_case
 from tests.support.documents import ROOT
