@@ -155,8 +155,7 @@ def _control_group_bytes() -> tuple[int, int] | None:
 # The heap of this process, made to keep freed memory as a GPU's caching allocator does.
 #
 # Each round then finds the memory of the round before, and no figure depends on what ran earlier. This needs glibc;
-# under
-# another C library the heap stays as it is, and records say so.
+# under another C library the heap stays as it is, and records say so.
 
 
 # malloc.h; the numbers are part of glibc's binary interface.

@@ -235,9 +235,8 @@ def _matmul_efficiency(gpu: Gpu, precision: str) -> float:
 
 # The time of a phase and what bounds it, from its kernels and a machine's ceilings.
 #
-# The host launches kernels while the device runs earlier ones, so the slower of the two sets the time, not their
-# sum. A
-# kernel's own time is the longer of its arithmetic and its memory traffic (Williams et al., "Roofline", 2009).
+# The host launches kernels while the device runs earlier ones, so the slower of the two sets the time, not their sum.
+# A kernel's own time is the longer of its arithmetic and its memory traffic (Williams et al., "Roofline", 2009).
 
 
 LAUNCH, COMPUTE, MEMORY = "launch", "compute", "memory"
@@ -465,8 +464,7 @@ def fit_link(messages: Sequence[tuple[float, float]]) -> Link | None:
 # The ways in which ranks can share a training step: their names, and what follows from each. No torch.
 #
 # `model.parallel` has each as a function, and is imported late: earlier revisions of `model`, which the gate
-# measures,
-# lack it.
+# measures, lack it.
 
 
 VARIANTS = ("ddp-naive", "ddp-flat", "ddp", "zero1", "fsdp2", "fsdp2-bf16")

@@ -71,12 +71,10 @@ def _as_fused(function: AttentionFunction) -> AttentionFunction:
 # How far output and gradients of causal attention may be from float64, element by element, in each precision.
 #
 # Products: gamma_n of the magnitudes, in any order of summation, Higham, ASNA 2e, section 3.5. Softmax: Blanchard,
-# Higham
-# and Higham, IMA JNA 41 (2021); the shift by a row's maximum rounds the gap between them. Each rounding multiplies
-# its
-# quantity by a number from exp(-u) to exp(u), so that a probability with roundings of the sum e is within expm1(e)
-# of
-# itself, to all orders. Gradients: the same through dS = P (dP - D), D being the row sum of dO O, or of P dP.
+# Higham and Higham, IMA JNA 41 (2021); the shift by a row's maximum rounds the gap between them. Each rounding
+# multiplies its quantity by a number from exp(-u) to exp(u), so that a probability with roundings of the sum e is
+# within expm1(e) of itself, to all orders. Gradients: the same through dS = P (dP - D), D being the row sum of dO O,
+# or of P dP.
 #
 # Shapes: (..., T, K); scores, probabilities P and their gradients (..., T, T).
 
