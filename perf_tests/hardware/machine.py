@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from perf_tests.hardware import device as heap
-from perf_tests.hardware import device as host_memory
+from perf_tests.hardware.device import control_group_limit_bytes, is_kept, proc_values, total_bytes
 
 # Cores of this machine and the binding of processes to them (Linux).
 
@@ -293,12 +292,12 @@ def stable_facts(device: torch.device, threads: int) -> dict[str, Any]:
     return {
         "device": device.type,
         "gpu": _gpu_facts(device) if device.type == "cuda" else None,
-        "memory_gib": round(host_memory.total_bytes() / 2**30),
+        "memory_gib": round(total_bytes() / 2**30),
         "torch": torch.__version__,
         "torch_git": torch.version.git_version,
         "cuda": torch.version.cuda,
         "threads": threads,
-        "keeps_freed_memory": heap.is_kept() if device.type == "cpu" else None,
+        "keeps_freed_memory": is_kept() if device.type == "cpu" else None,
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "environment": {name: value for name, value in os.environ.items() if _changes_figures(name)},
     }
@@ -339,7 +338,7 @@ def drifting_facts(device: torch.device, health: GpuHealth | None = None) -> dic
     if device.type == "cuda":
         return {"sm_clock_mhz": None, **({} if health is None else health.facts()), **granted_by_host()}
     one_minute_load, _, _ = os.getloadavg()
-    clocks = [float(value) for value in host_memory.proc_values("cpuinfo", "cpu MHz")]
+    clocks = [float(value) for value in proc_values("cpuinfo", "cpu MHz")]
     return {"cpu_clock_mhz": max(clocks, default=None), "load_average_1min": one_minute_load, **granted_by_host()}
 
 
@@ -353,7 +352,7 @@ def granted_by_host() -> dict[str, Any]:
     return {
         "usable_processors": len(os.sched_getaffinity(0)),
         "processor_quota": processor_quota(),
-        "memory_limit_bytes": host_memory.control_group_limit_bytes(),
+        "memory_limit_bytes": control_group_limit_bytes(),
         "booted_unix_seconds": round(date - boot, 3),
         "suspended_seconds": round(boot - monotonic, 3),
     }
