@@ -102,7 +102,7 @@ class CollectiveCase(CollectiveIdentity, Case):
 
     @property
     def elements_of_a_rank(self) -> int:
-        """Of a message that all ranks share evenly: what does not divide is left out, as in nccl-tests."""
+        """Elements of a message that all ranks share evenly: what does not divide is left out, as in nccl-tests."""
         return self.message_bytes // (FLOAT32_BYTES * self.world)
 
     @property

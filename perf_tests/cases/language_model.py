@@ -74,7 +74,7 @@ class LanguageModelCase(Case):
 
     @classmethod
     def grid(cls, settings: Settings) -> list[tuple[Any, ...]]:
-        """Without attention compiled by itself inside a compiled model; the batch is None where there is only one."""
+        """Leave out attention compiled by itself inside a compiled model; the batch is None where there is only one."""
         compiled = {name for name, attention in ATTENTION.items() if attention.is_compiled}
         if len(settings.batch_sizes) == 1:
             settings = replace(settings, batch_sizes=(None,))  # type: ignore[arg-type]
@@ -125,7 +125,7 @@ class LanguageModelCase(Case):
 
     @property
     def zero_grad_policy(self) -> str | None:
-        """As records spell it."""
+        """The policy as records spell it."""
         return f"set_to_none_{self.zero_grad.replace('-', '_')}" if "zero_grad" in self.row.timed else None
 
     @property

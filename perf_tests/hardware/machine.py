@@ -95,7 +95,7 @@ class OtherProcesses:
         self._start, self._busy_seconds = time.perf_counter(), _busy_seconds()
 
     def cores(self) -> float:
-        """On average since then; the load of the last minute where the kernel counts no time."""
+        """Return their average number since then; the load of the last minute where the kernel counts no time."""
         now = _busy_seconds()
         if now is None or self._busy_seconds is None:
             return os.getloadavg()[0]
@@ -103,7 +103,7 @@ class OtherProcesses:
 
 
 def _busy_seconds() -> float | None:
-    """Of all processors since the start of the machine, without this process; None where /proc does not say.
+    """Return the busy seconds of all processors since boot, without this process; None where /proc does not say.
 
     `man proc_stat`: user, nice, system, idle, iowait, irq, softirq, steal; what follows is contained in user and nice.
     """
@@ -224,7 +224,7 @@ def open_gpu_health(device: torch.device) -> GpuHealth:
 
 
 def _handle_of(nvml: ModuleType, device: torch.device) -> object:
-    """By UUID or bus, never by number: CUDA_VISIBLE_DEVICES renumbers GPUs for CUDA alone."""
+    """Find it by UUID or bus, never by number: CUDA_VISIBLE_DEVICES renumbers GPUs for CUDA alone."""
     properties = torch.cuda.get_device_properties(device)
     uuid = getattr(properties, "uuid", None)
     if uuid is not None:

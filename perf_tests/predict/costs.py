@@ -250,7 +250,7 @@ def _byte_strides(tensor: Tensor) -> Strides:
 
 
 def strides_in(tensor: Tensor, shape: Sequence[int]) -> Strides:
-    """Of `tensor` broadcast to `shape`."""
+    """Return the strides of `tensor` broadcast to `shape`."""
     own = [stride if size > 1 else 0 for size, stride in zip(tensor.shape, _byte_strides(tensor), strict=True)]
     return [0] * (len(shape) - tensor.dim()) + own
 
@@ -372,7 +372,7 @@ def _without_overload(name: str) -> str:
 
 
 def libraries_here(device: torch.device) -> CudaLibraries | None:
-    """Of this GPU; None on a CPU."""
+    """Return the libraries of this GPU; None on a CPU."""
     if device.type != "cuda":
         return None
     major, _ = torch.cuda.get_device_capability(device)

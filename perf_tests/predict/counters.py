@@ -145,7 +145,7 @@ def _parts(case: Case, all_layers: bool) -> list[_Part]:
 
 
 def update_flops(case: Case) -> int:
-    """Of the products in one step of the user's optimizer; 0 without one, and for one that cannot be played."""
+    """Count the FLOPs of products in a step of the user's optimizer; 0 without one or where it cannot be counted."""
     if case.own_optimizer is None:
         return 0
     counters, _ = counters_or_reason(case.in_phase("optimizer"))
@@ -295,7 +295,7 @@ def pass_flops(case: LanguageModelCase) -> dict[str, int]:
 
 
 def products_outside(names: Iterable[str], known: Iterable[str]) -> list[str]:
-    """Of operations by name, those that multiply matrices, or might, and are not `known`."""
+    """Return the operations, by name, that multiply matrices, or might, and are not `known`."""
     return sorted(name for name in set(names) - set(known) if _may_multiply(name))
 
 
@@ -359,7 +359,7 @@ that is counted."""
 
 
 def kept_counters_or_reason(case: Case, libraries: CudaLibraries | None = None) -> tuple[Counters | None, str | None]:
-    """As `counters_or_reason`, read from the cache if it holds the case. One that has no counters is asked again."""
+    """Read the counters from the cache if it holds the case, else count. A case without counters is asked again."""
     if case.own_code:
         return counters_or_reason(case, libraries)
     path = _path(case, libraries)

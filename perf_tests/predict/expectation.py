@@ -38,7 +38,7 @@ MEASURED_AGAIN = 5
 
 @dataclass(frozen=True)
 class Expectation:
-    """Where `counters` is None, `counters_reason` says why. `least_flops` is a lower bound of what is executed."""
+    """A case's counters, or the reason why there are none; `least_flops` is a lower bound of what is executed."""
 
     case: Case
     counters: Counters | None
@@ -68,7 +68,7 @@ class Expectation:
 
     @property
     def model_flops(self) -> int | None:
-        """Of one round; of a model of the user's own only counted ones, and None where they are not known."""
+        """Model FLOPs of one round; of a user's model only counted ones, and None where they are not known."""
         if self.case.own is not None:
             return self.counters.model_flops if self.counters else None
         return self.case.model_flops
@@ -86,7 +86,7 @@ class Expectation:
             return None
 
     def _sustained_teraflops(self) -> float | None:
-        """Of large products in the case's precision under load; `matmul_ceiling_tflops_per_second` is the burst."""
+        """Rate of large products under load in the case's precision; `matmul_ceiling_tflops_per_second` is the burst."""
         rates = self.ceilings.matmul_flops_per_second if self.ceilings else {}
         rate = rates.get(self.case.precision.removesuffix("-unscaled"))
         return None if rate is None else rate / 1e12

@@ -134,7 +134,7 @@ def updates(config: ModelConfig, optimizer: str, scales_loss: bool, device: str,
 
 
 def _refuse_to_guess(counting: Counting, training: Training, own: OwnOptimizer) -> None:
-    """Where the step reads a value or leaves its form to the device, counts would be of another step."""
+    """Refuse a step that reads a value or leaves its form to the device: counts would be of another step."""
     if counting.on_cuda and any(group.get("foreach", False) is None for group in training.optimizer.param_groups):
         raise OwnModelError(f"{own.name} lets PyTorch choose `foreach` by the device; set it to True or False.")
 

@@ -195,7 +195,7 @@ GRID_PRECISIONS = ("fp32", "bf16")
 
 
 def counted_grid() -> dict[str, list[Case]]:
-    """From id to the cases that differ only in their phase and share one count, smallest first."""
+    """Return, by id, the cases that differ only in their phase and share one count, smallest first."""
     sizes = [size for size in SIZES if size not in SIZES_APART]
     grid: dict[str, list[Case]] = {
         LanguageModelCase.id_of(size, context, precision, attention): _cases(

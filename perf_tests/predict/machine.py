@@ -53,7 +53,7 @@ def ceilings_here(device: Device) -> Ceilings:
 
 
 def kept_ceilings(device: Device) -> Ceilings | None:
-    """From the cache; None where it is broken, of another machine, or empty."""
+    """Read the ceilings from the cache; None where it is broken, of another machine, or empty."""
     return read_cached(cache_path(device.torch_device), machine_identity(device.torch_device))
 
 

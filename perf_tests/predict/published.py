@@ -42,7 +42,7 @@ def unsplit_weight_bytes(config: ModelConfig) -> int:
 
 
 def whole_block_bytes(sizes: Iterable[int]) -> int:
-    """Of the blocks that hold tensors of these sizes, made in this order."""
+    """Return the bytes of the blocks that hold tensors of these sizes, made in this order."""
     rests: list[int] = []
     total_bytes = 0
     for size in sizes:

@@ -85,7 +85,7 @@ class RankPrediction:
 
     @property
     def seconds(self) -> tuple[float, float] | None:
-        """Of a step: the range on one device and the exposed communication."""
+        """Seconds of a step: the range on one device and the exposed communication."""
         if self.exposed_seconds is None:
             return None
         return (self.alone.time.low_seconds + self.exposed_seconds[0],
@@ -312,7 +312,7 @@ def _all_reduced(
 
 @cache
 def parameter_shapes(config: ModelConfig) -> ParameterShapes:
-    """Of our model, with the order of gradients as one backward pass gives it: that of one block, for every block."""
+    """Return our model's shapes, gradients in the order of one backward pass: that of one block, for every block."""
     from model.parallel import blocks
 
     with FakeTensorMode(), torch.enable_grad():  # also where a benchmark of inference asks

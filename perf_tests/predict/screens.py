@@ -121,7 +121,7 @@ def _peak_with_held(cell: PredictedCase) -> str:
 
 
 def held_lines(prediction: StepPrediction) -> list[str]:
-    """Where the step fits: the passes alone that do not, beside a former one whose graph no backward pass freed."""
+    """Name, where the step fits, the passes alone that do not, beside a former one whose graph nothing freed."""
     return [
         f"but {name} alone {cell.verdict}: its peak is {_peak_with_held(cell)}"
         for name, cell in prediction.phases.items()
@@ -130,7 +130,7 @@ def held_lines(prediction: StepPrediction) -> list[str]:
 
 
 def first_step_lines(prediction: StepPrediction) -> list[str]:
-    """Where it decides otherwise than every later one: a run that ends in its second step."""
+    """Say where the first step decides otherwise than every later one."""
     first = prediction.first_step
     if first.verdict == prediction.step.verdict:
         return []
@@ -159,7 +159,7 @@ def time_lines(phases: Iterable[tuple[str, PredictedCase]], machine: TargetMachi
 
 
 def rate_lines(cells: Iterable[PredictedCase], machine: TargetMachine) -> list[str]:
-    """Where rates come from, and ranges where they are known."""
+    """Say where rates come from, and ranges where they are known."""
     lines = [f"rates and launches: {machine.ceilings.source}"]
     if any(cell.is_range_known for cell in cells):
         host = "a fast to a typical host" if machine.ceilings.host_spread > 1 else "this host"

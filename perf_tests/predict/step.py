@@ -134,7 +134,7 @@ class CheckpointChoice:
 
     @property
     def fastest_that_fits(self) -> PredictedCase | None:
-        """Of equally fast ones the smallest peak."""
+        """The fastest step that fits; of equally fast ones the smallest peak."""
         fitting = [step for step in self.steps if step.fits]
         return min(fitting, key=lambda step: (step.time.seconds, step.peak_bytes), default=None)
 
@@ -248,7 +248,7 @@ def parts_of(case: Case, counters: Counters) -> list[Part]:
 
 
 def kind_of_launches(case: Case) -> str:
-    """Of a phase with one main part."""
+    """Return the kind of launches of a phase with one main part."""
     if case.row.is_backward:
         return BACKWARD
     return BARE if case.row.family == ATTENTION_ALONE or case.row.main_parts == ("optimizer",) else FORWARD
