@@ -86,7 +86,7 @@ class Expectation:
             return None
 
     def _sustained_teraflops(self) -> float | None:
-        """Rate of large products under load in the case's precision; `matmul_ceiling_tflops_per_second` is the burst."""
+        """Rate of large products under load in this precision; `matmul_ceiling_tflops_per_second` is the burst."""
         rates = self.ceilings.matmul_flops_per_second if self.ceilings else {}
         rate = rates.get(self.case.precision.removesuffix("-unscaled"))
         return None if rate is None else rate / 1e12
