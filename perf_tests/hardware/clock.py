@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from model.precision import PRECISIONS, Precision
 from perf_tests.hardware.device import Device, Event, no_collections
@@ -382,11 +381,15 @@ class CollectiveCounter(TorchDispatchMode):
     """Inside, `seen` grows by each message and its dtype. Raises ValueError for a kind whose bytes it does not know."""
 
     def __init__(self) -> None:
+        # Imported late: distributed tensors take seconds to load, which no run on one device needs.
+        from torch.distributed.tensor import DTensor
+
         super().__init__()  # type: ignore[no-untyped-call]
+        self._distributed = DTensor
         self.seen: list[tuple[Message, torch.dtype]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(issubclass(kind, DTensor) for kind in types):
+        if any(issubclass(kind, self._distributed) for kind in types):
             return NotImplemented  # a distributed tensor issues its collectives on plain ones, which come here again
         name = func.name()
         if func.namespace in ("c10d", "_c10d_functional") and name not in _WITHOUT_BYTES:

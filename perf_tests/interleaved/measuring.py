@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from perf_tests.bench.outcomes import Line
+from perf_tests.bench.recording import Line
 from perf_tests.bench.workers import WorkerEndedError, WorkerProcess, inherited_environment, last_words, start_worker
 from perf_tests.gate.samples import (
     ABSENT,

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 
-from perf_tests.bench.outcomes import Against
-from perf_tests.bench.workers import sent
+from perf_tests.bench.options import Against
+from perf_tests.bench.worker_plugin import sent
 from perf_tests.cases.case import Case
 from perf_tests.cases.settings import Settings
 from perf_tests.gate.samples import PRESENT_ENGINE, SIDES, End, EndReason, LeftOut, Rules, SamplesFile, Side

@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 
 from perf_tests.bench.loop import Measure, Rounds, warm_up
-from perf_tests.bench.workbench import CASE, WORKBENCH, Workbench
-from perf_tests.bench.workers import Channel, ClosedError, WorkerPlugin, channel_of_worker, received
+from perf_tests.bench.session import is_benchmark, noted, session_of
+from perf_tests.bench.workbench import Workbench
+from perf_tests.bench.worker_plugin import WorkerPlugin, received
+from perf_tests.bench.workers import Channel, ClosedError, channel_of_worker
 from perf_tests.cases.case import Case
 from perf_tests.gate.verdicts import COUNTERS
 from perf_tests.hardware.clock import Clock, sentinels
@@ -88,7 +90,7 @@ class ServedMeasure(Measure):
     flush: CacheFlush | None = None
     """Called before each round, outside of its time."""
 
-    def look(self, rounds: Rounds) -> None:
+    def run_rounds(self, rounds: Rounds) -> None:
         spins = self.device.torch_device.type == "cuda"
 
         def one_round() -> tuple[float, float | None]:
@@ -158,7 +160,7 @@ class GatePlugin(WorkerPlugin):
             pytest.exit(f"it imports {file} of the working tree, which would be measured as both sides", returncode=4)
         counting_seconds = workbench.spent_seconds["counting"] - self._counting_before
         serve = partial(self.serve_rounds, item.nodeid, workbench.clock, counting_seconds)
-        case = item.stash[CASE]
+        case = noted(item).case
         return ServedMeasure(
             serve,
             workbench.clock,
@@ -178,15 +180,15 @@ class GatePlugin(WorkerPlugin):
         yield
         if session.testsfailed:
             return
-        by_id = {item.nodeid: item for item in items if CASE in item.stash}
-        self._cases = {case_id: item.stash[CASE] for case_id, item in by_id.items()}
-        config.stash[WORKBENCH].check_attentions(self._cases.values())
-        self._sentinels = sentinels(config.stash[WORKBENCH].device.torch_device)
+        by_id = {item.nodeid: item for item in items if is_benchmark(item)}
+        self._cases = {case_id: noted(item).case for case_id, item in by_id.items()}
+        session_of(config).workbench.check_attentions(self._cases.values())
+        self._sentinels = sentinels(session_of(config).workbench.device.torch_device)
         self.was_ready = True
         self.channel.send({"ready": {case_id: case.identity() for case_id, case in self._cases.items()}})
         task = self.channel.receive()
         items[:] = [by_id[case_id] for case_id in task["order"]]
-        config.stash[WORKBENCH].known_to_fit = frozenset(self._cases[case_id] for case_id in task["measured"])
+        session_of(config).workbench.known_to_fit = frozenset(self._cases[case_id] for case_id in task["measured"])
         _import_what_they_need([self._cases[item.nodeid] for item in items])
         gc.freeze()  # else the collection after each case walks all that was imported
 
@@ -209,12 +211,12 @@ class GatePlugin(WorkerPlugin):
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         self.outcome = None
         self._compiled_before = count_compilations()
-        self._counting_before = item.config.stash[WORKBENCH].spent_seconds["counting"]
+        self._counting_before = session_of(item.config).workbench.spent_seconds["counting"]
         result = yield
         if item.session.shouldstop:
             # Every later case of this process would fail too, so the gate launches both sides again.
             reason = "" if self.outcome is None else self.outcome["reason"]
-            device = item.config.stash[WORKBENCH].device.torch_device
+            device = session_of(item.config).workbench.device.torch_device
             self.channel.send({"ended": f"{device} is unusable after {reason}"})
         else:
             self.channel.send({"done": item.nodeid, "outcome": self.outcome})

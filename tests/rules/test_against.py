@@ -7,7 +7,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.bench.outcomes import OTHER_VALUES, Line, OtherOption
+from perf_tests.bench.options import OTHER_VALUES, OtherOption
+from perf_tests.bench.recording import Line
 from perf_tests.cases.settings import Settings, read_settings
 from perf_tests.interleaved.measuring import Watch
 from perf_tests.phases import LanguageModelIdentity

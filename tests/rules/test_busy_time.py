@@ -5,8 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from perf_tests.bench.loop import TimedMeasure
-from perf_tests.bench.row import Row
+from perf_tests.bench.loop import Row, TimedMeasure
 from perf_tests.hardware.clock import HOLD_SECONDS, OPERATIONS_OF_A_SLICE, Clock, busy_seconds
 from perf_tests.hardware.device import CpuDevice
 from tests.support.example_cases import CPU, language_model_case

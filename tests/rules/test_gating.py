@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.bench.outcomes import Against
+from perf_tests.bench.options import Against
 from perf_tests.bench.workbench import CASE
 from perf_tests.gate.samples import Rules
 from perf_tests.gate.statistics import ClockDecision

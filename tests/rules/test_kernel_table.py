@@ -13,8 +13,8 @@ from model.sizes import SIZES
 from model.training import Training
 from perf_tests.audit.physics import inconsistencies, product_shares_that_do_not_fall
 from perf_tests.bench.loop import Rounds
-from perf_tests.bench.profiler import ProfilerBusyError, trace_rounds
 from perf_tests.hardware.device import CpuDevice
+from perf_tests.passes.kernels import ProfilerBusyError, trace_rounds
 from perf_tests.records.record import Json, without_nan
 from perf_tests.report.screens import detail_lines, kernel_summary_lines
 from perf_tests.traces.kernels import expected_products, kernel_values

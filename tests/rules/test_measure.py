@@ -5,8 +5,7 @@ from collections import Counter
 import pytest
 
 from perf_tests.bench import loop as timed
-from perf_tests.bench.loop import TimedMeasure
-from perf_tests.bench.row import Row
+from perf_tests.bench.loop import Row, TimedMeasure
 from perf_tests.hardware.clock import Clock, product_seconds
 from perf_tests.hardware.device import CpuDevice
 from tests.support.example_cases import CPU, language_model_case

@@ -10,10 +10,10 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from perf_tests.bench.outcomes import SECONDS_BETWEEN_LINES, Log, Progress
+from perf_tests.bench.recording import SECONDS_BETWEEN_LINES, Log, Progress
 from perf_tests.hardware.device import CpuDevice
 from perf_tests.run import ends as pace
-from perf_tests.run.ends import announcement, keep_pace, kept_pace, predicted_here
+from perf_tests.run.ends import eta, keep_pace, kept_pace, predicted_here
 from tests.support.example_cases import SETTINGS, language_model_case
 from tests.support.items import benchmark
 
@@ -81,10 +81,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_next_run_is_as_much_slower_than_predicted_as_the_last_one(cache: Path) -> None:
     predicted = {"a": 60.0, "b": 60.0}
-    assert announcement(predicted, CPU) == "2 cases, about 2 min, by round figures, as no run has ended here yet"
+    assert eta(predicted, CPU) == "2 cases, about 2 min, by round figures, as no run has ended here yet"
     keep_pace(CPU, measured_seconds=300.0, predicted=60.0)
-    assert announcement(predicted, CPU) == "2 cases, about 10 min"
-    assert announcement({"a": 0.5}, CPU) == "1 case, about 2 s"
+    assert eta(predicted, CPU) == "2 cases, about 10 min"
+    assert eta({"a": 0.5}, CPU) == "1 case, about 2 s"
 
 
 @pytest.mark.parametrize("measured, predicted", [(1.0, 1.0), (100.0, 0.0), (1e9, 1.0)])

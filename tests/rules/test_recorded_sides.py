@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.bench.workbench import Run
+from perf_tests.bench.session import Run
 from perf_tests.gate.recorded import RecordedSides, code_of, sides_of
 from perf_tests.gate.verdicts import Acceptance, read_accepted
 from perf_tests.records.record import Json

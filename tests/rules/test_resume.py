@@ -8,8 +8,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.bench.outcomes import MeasuringSession, Outcome, Progress, ResumeError, SavingOptions, open_journal
-from perf_tests.bench.workbench import REPOSITORY, RUN, SAVING, SETTINGS, WORKBENCH, Run, Workbench
+from perf_tests.bench.options import SavingOptions
+from perf_tests.bench.outcomes import Outcome
+from perf_tests.bench.recording import MeasuringSession, Progress, ResumeError, open_journal
+from perf_tests.bench.session import Run
+from perf_tests.bench.workbench import REPOSITORY, RUN, SAVING, SETTINGS, WORKBENCH, Workbench
 from perf_tests.records.journal import Journal, JournalContents, read_journal
 from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord, own_folder, rows_by_id, save_record

@@ -14,9 +14,9 @@ from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-define
 
 from perf_tests.bench.outcomes import Outcome
 from perf_tests.bench.ranks import FINISHED, Groups, Peers
-from perf_tests.bench.workbench import OUTCOME
 from perf_tests.cases.sharing import Launched
-from perf_tests.run.ranks import Together
+from perf_tests.records.columns import OUTCOME
+from perf_tests.run.ranks import RankSync
 from perf_tests.run.termination import TERMINATION, Termination
 
 
@@ -41,7 +41,7 @@ class HeardPeers:
 def test_a_rank_waits_for_rank_0_unless_a_signal_ends_it(came: signal.Signals | None, waits: list[str]) -> None:
     peers, stash = HeardPeers(), pytest.Stash()
     stash[TERMINATION] = Termination(came)
-    together = Together(cast(Peers, peers), cast(pytest.Config, SimpleNamespace(stash=stash)))
+    together = RankSync(cast(Peers, peers), cast(pytest.Config, SimpleNamespace(stash=stash)))
     session: Any = SimpleNamespace(shouldstop=False, exitstatus=0)
     ending = together.pytest_sessionfinish(session)
     next(ending)
@@ -82,7 +82,7 @@ def test_what_rank_0_itself_met_has_its_number_unless_all_ranks_refuse_it(
     told: list[Any] = []
     peers: Any = SimpleNamespace(launched=Launched(0, 2), tell=lambda topic, value: told.append(value))
     item: Any = SimpleNamespace(stash=pytest.Stash())
-    together = Together(peers, cast(pytest.Config, SimpleNamespace()))
+    together = RankSync(peers, cast(pytest.Config, SimpleNamespace()))
     assert together._note_failure(item, "case/call", error) is None
     assert item.stash[OUTCOME] == outcome
     assert [said["is_effect"] for said in told] == [False]

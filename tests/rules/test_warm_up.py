@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from perf_tests.bench.loop import TimedMeasure
-from perf_tests.bench.row import Row
+from perf_tests.bench.loop import Row, TimedMeasure
 from perf_tests.hardware.clock import Clock
 from perf_tests.hardware.device import CudaDevice
 from perf_tests.hardware.machine import RoundHealth

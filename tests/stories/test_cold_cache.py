@@ -10,8 +10,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from perf_tests.bench.loop import TimedMeasure
-from perf_tests.bench.row import Row
+from perf_tests.bench.loop import Row, TimedMeasure
 from perf_tests.bench.workbench import CASE, Workbench
 from perf_tests.cases.case import Case
 from perf_tests.hardware import device as cache_flush

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from model.training import optimizer_that_runs
-from perf_tests.bench.loop import TimedMeasure
+from perf_tests.bench.loop import Row, TimedMeasure
 from perf_tests.bench.outcomes import ImpossibleError
-from perf_tests.bench.row import Row
 from perf_tests.hardware.clock import Clock
 from perf_tests.hardware.datasheets import GPUS, libraries_on
 from perf_tests.predict.expectation import Expectation, expect, why_impossible

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.bench.outcomes import Against, OtherOption
+from perf_tests.bench.options import Against, OtherOption
 from perf_tests.cases.case import Case
 from perf_tests.gate.samples import Rules, read_samples
 from perf_tests.gate.verdicts import GateResult, RunVerdict, Verdict

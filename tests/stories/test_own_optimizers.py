@@ -12,7 +12,7 @@ from torch import nn
 from claims.predicted_cpu_peak import above_standing, rounds
 from model.precision import PRECISIONS
 from model.training import Training
-from perf_tests.bench.models import ModelShelf
+from perf_tests.bench.models import ModelCache
 from perf_tests.cases.language_model import LanguageModelCase, check_update
 from perf_tests.hardware.datasheets import Room
 from perf_tests.hardware.device import CpuDevice
@@ -179,13 +179,13 @@ def test_phases_without_a_step_are_the_same_with_any_optimizer() -> None:
 
 
 @pytest.fixture
-def shelf() -> ModelShelf:
-    return ModelShelf(CpuDevice(CPU), seed=7)
+def shelf() -> ModelCache:
+    return ModelCache(CpuDevice(CPU), seed=7)
 
 
 @pytest.mark.parametrize("changes", [{}, {"model": f"{MODELS}:Averaging", "attention": "own"}])
 def test_a_model_begins_with_its_seeds_weights_after_its_optimizer_was_tried(
-    shelf: ModelShelf, changes: dict[str, str]
+    shelf: ModelCache, changes: dict[str, str]
 ) -> None:
     case = of("healthy", **changes)
     with_own, with_adamw = (
@@ -198,14 +198,14 @@ def test_a_model_begins_with_its_seeds_weights_after_its_optimizer_was_tried(
     assert not any(tensors_in(training.optimizer.state.values()))
 
 
-def test_an_optimizer_is_tried_again_on_each_model_that_it_is_to_train(shelf: ModelShelf) -> None:
+def test_an_optimizer_is_tried_again_on_each_model_that_it_is_to_train(shelf: ModelCache) -> None:
     """Before measuring, a large model was not built."""
     with pytest.raises(OwnModelError, match="changes no parameter"):
         shelf.lend(of("Still"), "default")
     shelf.lend(replace(of("Still"), phase="backward", optimizer=None), f"{PLANTED}:Still")
 
 
-def test_a_compiled_model_gives_its_parameters_the_names_of_the_eager_one(shelf: ModelShelf) -> None:
+def test_a_compiled_model_gives_its_parameters_the_names_of_the_eager_one(shelf: ModelCache) -> None:
     training = shelf.lend(of("by_name", execution="compiled"), "default")
     assert next(iter(training.model.named_parameters()))[0].startswith("_orig_mod")
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from perf_tests.passes.every_pass import EVERY_PASS
 
 from perf_tests.cases.options import PASSES
-from perf_tests.passes.every_pass import EVERY_PASS
 from perf_tests.records.columns import result_lines
 from perf_tests.records.record import Json, identity_of, ids_of, why_not_a_record
 from perf_tests.records.store import compare, latest_baseline, list_records, rows_by_id, save_record

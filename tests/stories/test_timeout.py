@@ -12,10 +12,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.bench.outcomes import MeasuringSession, Progress
-from perf_tests.bench.workbench import OUTCOME, WORKBENCH, Workbench
+from perf_tests.bench.recording import MeasuringSession, Progress
+from perf_tests.bench.workbench import WORKBENCH, Workbench
+from perf_tests.records.columns import OUTCOME
 from perf_tests.records.journal import Journal, read_journal
-from perf_tests.run.ends import TimedOutError, Timeout, without_killers
+from perf_tests.run.ends import TimedOutError, Timeout, quarantine
 from tests.stories.test_runs_memory import worker_in, write_worker
 from tests.support.example_cases import language_model_case
 from tests.support.items import benchmark
@@ -117,7 +118,7 @@ def test_a_process_that_could_not_even_end_itself_tells_the_next_one(tmp_path: P
     assert contents is not None
     assert journal is not None
     session = MeasuringSession(journal, contents, Progress(None))
-    assert without_killers([benchmark(language_model_case(), nodeid=FORWARD)], session) == []
+    assert quarantine([benchmark(language_model_case(), nodeid=FORWARD)], session) == []
     journal.close()
     again = read_journal(path)
     assert again is not None

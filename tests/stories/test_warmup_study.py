@@ -15,12 +15,12 @@ from perf_tests.audit.physics import (
     study_rounds,
     warmup_values,
 )
-from perf_tests.bench.profiler import ROUNDS_BETWEEN
-from perf_tests.bench.workers import WorkerEndedError, WorkerProcess, received, sent, start_worker
+from perf_tests.bench.worker_plugin import received, sent
+from perf_tests.bench.workers import WorkerEndedError, WorkerProcess, start_worker
 from perf_tests.hardware.clock import Clock
 from perf_tests.hardware.device import CpuDevice
 from perf_tests.hardware.machine import ENERGY_LEAST_SECONDS
-from perf_tests.passes.warmup import StudiedMeasure, Study, in_fresh_process
+from perf_tests.passes.warmup import ROUNDS_BETWEEN, Study, WarmupStudyMeasure, in_fresh_process
 from perf_tests.records.record import Json
 from perf_tests.report.screens import warmup_lines, warmup_machine_line
 from tests.support.documents import page
@@ -122,10 +122,10 @@ def test_a_study_is_as_many_rounds_as_it_says() -> None:
     assert study_rounds("backward", 10) == study_rounds("forward", 10) + 15
 
 
-def studied_rounds(study: Study) -> tuple[StudiedMeasure, list[str]]:
+def studied_rounds(study: Study) -> tuple[WarmupStudyMeasure, list[str]]:
     """Run the rounds of a study in this process; the order of set-ups and of what is timed."""
     device, ran = CpuDevice(CPU), list[str]()
-    measure = StudiedMeasure(study, Clock(device), device)
+    measure = WarmupStudyMeasure(study, Clock(device), device)
     measure(lambda: ran.append("timed"), setup=lambda: ran.append("set-up"))
     return measure, ran
 

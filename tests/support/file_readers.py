@@ -19,15 +19,9 @@ import numpy as np
 from claims.expedition import __main__ as expedition
 from model.device import device_named
 from perf_tests.__main__ import main as run_verb
-from perf_tests.bench.outcomes import (
-    MeasuringSession,
-    Progress,
-    ResumeError,
-    SavingOptions,
-    open_journal,
-    show_beside_baseline,
-)
-from perf_tests.bench.workbench import Run
+from perf_tests.bench.options import SavingOptions, show_beside_baseline
+from perf_tests.bench.recording import MeasuringSession, Progress, ResumeError, open_journal
+from perf_tests.bench.session import Run
 from perf_tests.cases.settings import Settings
 from perf_tests.gate.samples import Rules
 from perf_tests.hardware.device import open_device
