@@ -22,7 +22,8 @@ from perf_tests.cases.settings import Settings
 from perf_tests.hardware.device import Device, is_beyond_device, is_out_of_memory, words_of
 from perf_tests.phases import DIMENSIONS, ZERO_GRAD
 from perf_tests.predict.counters import needed_bytes
-from perf_tests.records.columns import case_name, duration
+from perf_tests.records.columns import case_name
+from perf_tests.records.format import duration
 from perf_tests.records.journal import (
     Journal,
     JournalContents,

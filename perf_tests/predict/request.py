@@ -65,7 +65,7 @@ from perf_tests.predict.step import (
     rate,
     worthwhile_checkpoints,
 )
-from perf_tests.records.columns import DASH, duration, duration_range, table
+from perf_tests.records.format import DASH, duration, duration_range, table
 from perf_tests.records.record import Json
 from perf_tests.user_code.model import OwnModel, is_configuration, size_name
 
