@@ -16,7 +16,7 @@ from perf_tests.hardware.limits import FLOAT32_BYTES
 from perf_tests.phases import FIRST_STEP
 from perf_tests.predict.counters import Counters, PartPeak, counters_of
 from perf_tests.predict.counting import WEIGHT_COPIES
-from perf_tests.records.record import published_rows
+from perf_tests.records.published import published_rows
 
 # What PyTorch's caching allocator hands out beyond what is asked for: blocks whose rest is too small to be split
 # off.

@@ -42,7 +42,7 @@ from perf_tests.predict.step import (
     TargetMachine,
     predict_case,
 )
-from perf_tests.records.columns import DASH, duration_range, table
+from perf_tests.records.format import DASH, duration_range, table
 from perf_tests.records.record import Json
 
 if TYPE_CHECKING:

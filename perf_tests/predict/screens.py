@@ -23,7 +23,7 @@ from perf_tests.predict.step import (
     StepPrediction,
     TargetMachine,
 )
-from perf_tests.records.columns import DASH, duration, duration_range, table
+from perf_tests.records.format import DASH, duration, duration_range, table
 from perf_tests.records.record import Json
 
 # A prediction as text for a terminal and as JSON: pure functions of the data.

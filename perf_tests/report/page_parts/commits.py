@@ -12,10 +12,10 @@ from perf_tests.gate.verdicts import LOST, CaseResult, Verdict
 from perf_tests.history.commits import Code, Launch
 from perf_tests.history.series import Era, Series
 from perf_tests.history.steps import LEAST_LAUNCHES
-from perf_tests.records.columns import significant
+from perf_tests.records.format import significant
 from perf_tests.records.record import OUTCOMES, how_many, timing_outcomes
 from perf_tests.records.store import StoredRecord, read_record
-from perf_tests.report.screens import since
+from perf_tests.report.history import since
 
 MOST_JUDGED = 10
 """Pairs of commits; the gate takes a tenth of a second for each."""
