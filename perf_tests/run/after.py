@@ -216,11 +216,11 @@ def judge(run: Run, storage: Path, is_asked: bool) -> None:
         return
     # Imported late: these statistics load scipy, which would slow every other run.
     from perf_tests.gate.recorded import RULES, conclude_recorded
-    from perf_tests.report.gate_screens import recorded_lines, slowdowns_to_accept
+    from perf_tests.report.gate_screens import report_lines, slowdowns_to_accept
 
     known = [entry for entry in run.accepted if entry.is_of(sides.base_name)]
     result = conclude_recorded(sides.base, sides.head, RULES, known)
-    run.verdict_lines = recorded_lines(result, RULES)
+    run.verdict_lines = report_lines(result, {}, RULES)
     run.is_contaminated = bool(result.contaminated)
     if run.is_contaminated:
         return

@@ -87,7 +87,7 @@ def _timed(code: Code) -> list[Launch]:
 
 def _judged(era: Era, base: int, head: int, unreadable: list[str]) -> Pair:
     from perf_tests.gate.recorded import RULES, conclude_recorded, why_incomparable  # loads scipy
-    from perf_tests.report.gate_screens import recorded_conditions, recorded_verdict
+    from perf_tests.report.gate_screens import condition_lines, verdict_sentence
 
     before, now = (_records(era.codes[place], unreadable) for place in (base, head))
     reason = why_incomparable(before, now) if before and now else "its records cannot be read a second time."
@@ -95,7 +95,7 @@ def _judged(era: Era, base: int, head: int, unreadable: list[str]) -> Pair:
         shown = _by_steps(era, base, head)
         return Pair(base, head, shown.changes, [f"No verdict: {reason}", *shown.notes], False, shown.can_tell)
     result = conclude_recorded(before, now, RULES)
-    notes = [recorded_verdict(result), *recorded_conditions(result, RULES)]
+    notes = [verdict_sentence(result), *condition_lines(result, {}, RULES)]
     if result.contaminated:
         shown = _by_steps(era, base, head)
         return Pair(base, head, shown.changes, [*notes, *shown.notes], False, False)
