@@ -25,6 +25,12 @@ def forward() -> Expectation:
     return expect(language_model_case(), CEILINGS, None)
 
 
+def test_the_least_work_of_a_counted_case_is_every_product_as_often_as_it_is_called(forward: Expectation) -> None:
+    assert forward.counters is not None
+    assert max(kernel.calls for kernel in forward.counters.kernels if kernel.flops) > 1
+    assert forward.least_flops == {"fp32": forward.counters.executed_flops}
+
+
 def seconds_at(share_of_rate: float, expectation: Expectation) -> list[float]:
     return [sum(expectation.least_flops.values()) / (share_of_rate * RATE)] * 10
 

@@ -58,6 +58,13 @@ def test_the_backward_pass_of_a_grouped_convolution_is_twice_its_forward_pass(ki
     assert pass_flops(case) == {"forward": head + mixing, "backward": 2 * (head + mixing)}
 
 
+def test_a_convolution_of_what_needs_no_gradient_has_one_product_backward() -> None:
+    name = "tests.support.planted_parts:ConvolvingFrozen"
+    case = language_model_case(TOY, model=name, attention="own")
+    head, mixing = 2 * case.tokens * 8 * TOY.vocab_size, 2 * case.batch_size * TOY.context_length * 8 * 8 * 3
+    assert pass_flops(case) == {"forward": head + mixing, "backward": 2 * head + mixing}
+
+
 def test_our_model_as_ones_own_is_counted_as_ours() -> None:
     for phase in ("inference", "forward", "backward", "full_step"):
         optimizer = "loop" if phase == "full_step" else None
