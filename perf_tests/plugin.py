@@ -292,7 +292,12 @@ def pytest_runtest_makereport(
 def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -> tuple[str, str, str] | None:
     """The progress line shows the figure of each case, so it needs no dot."""
     suite = config.stash.get(SESSION, None)
-    if suite is None or not suite.is_ready or suite.workbench.session is None or suite.workbench.session.progress.line is None:
+    if (
+        suite is None
+        or not suite.is_ready
+        or suite.workbench.session is None
+        or suite.workbench.session.progress.line is None
+    ):
         return None
     return ("passed", "", "measured") if report.when == "call" and report.passed else None
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -12,17 +12,16 @@ from perf_tests.bench.options import SavingOptions
 from perf_tests.bench.outcomes import Outcome
 from perf_tests.bench.recording import MeasuringSession, Progress, ResumeError, open_journal
 from perf_tests.bench.session import Run
-from perf_tests.bench.workbench import REPOSITORY, RUN, SAVING, SETTINGS, WORKBENCH, Workbench
 from perf_tests.records.journal import Journal, JournalContents, read_journal
 from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord, own_folder, rows_by_id, save_record
 from perf_tests.run.after import finish
 from perf_tests.run.before import cases_left, choose_baseline, commit_info_of
-from perf_tests.run.ends import TIME_LIMIT, TimeLimit
+from perf_tests.run.ends import TimeLimit
 from perf_tests.user_code.named import Repository
 from tests.support.example_cases import SETTINGS as TOY_SETTINGS
 from tests.support.example_cases import language_model_case
-from tests.support.items import benchmark
+from tests.support.items import benchmark, stash_of
 from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, TEN_ROUNDS, header, machine, record, timed
 
 
@@ -109,14 +108,12 @@ def test_retry_measures_again_what_ended_in_an_error(measuring: MeasuringSession
 
 def ended(measuring: MeasuringSession, exit_code: int = 0, **saving: Any) -> tuple[int, Run]:
     """A run whose time is up after FORWARD, whose rounds took `TEN_ROUNDS` in the baseline."""
-    stash = pytest.Stash()
     run = Run(gone_counts=True, baseline=StoredRecord(Path("machine/0001_x.json"), record([timed(), timed(BACKWARD)])))
-    stash[RUN] = run
-    stash[SETTINGS] = TOY_SETTINGS
-    stash[SAVING] = SavingOptions(Path("nowhere"), **saving)
-    stash[WORKBENCH] = cast(Workbench, Mock(session=measuring))
-    stash[TIME_LIMIT] = TimeLimit(3, Mock(), Mock(), Mock(), is_reached=True)
-    session: Any = SimpleNamespace(config=SimpleNamespace(stash=stash), exitstatus=exit_code)
+    saved, workbench = SavingOptions(Path("nowhere"), **saving), Mock(session=measuring)
+    stash = stash_of(run=run, settings=TOY_SETTINGS, saving=saved, workbench=workbench)
+    plugins = {"time limit": TimeLimit(3, Mock(), Mock(), Mock(), is_reached=True)}
+    config = SimpleNamespace(stash=stash, pluginmanager=SimpleNamespace(getplugin=plugins.get))
+    session: Any = SimpleNamespace(config=config, exitstatus=exit_code)
     finish(session)
     return int(session.exitstatus), run
 
@@ -152,15 +149,13 @@ def test_a_failed_case_keeps_pytests_exit_code(measuring: MeasuringSession) -> N
 
 def test_the_commit_is_that_of_what_is_under_test_wherever_pytest_was_started(tmp_path: Path) -> None:
     hook = Mock(pytest_benchmark_generate_commit_info=lambda config: {"id": f"the commit of {Path.cwd()}"})
-    stash = pytest.Stash()
-    stash[REPOSITORY] = Repository(tmp_path)
+    stash = stash_of(tmp_path)
     assert commit_info_of(Mock(stash=stash, hook=hook))["id"] == f"the commit of {tmp_path}"
     assert Path.cwd() != tmp_path
 
 
 @pytest.mark.parametrize("files", [(), (Path("new.py"),)])
 def test_a_run_of_a_file_that_git_does_not_track_has_changes(tmp_path: Path, files: tuple[Path, ...]) -> None:
-    stash = pytest.Stash()
-    stash[REPOSITORY] = Repository(tmp_path, files=files)
+    stash = stash_of(repository=Repository(tmp_path, files=files))
     hook = Mock(pytest_benchmark_generate_commit_info=lambda config: {"id": "abc", "dirty": False})
     assert commit_info_of(Mock(stash=stash, hook=hook))["dirty"] is bool(files)

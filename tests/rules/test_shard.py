@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from perf_tests.bench.workbench import CASE
+from perf_tests.bench.session import noted
 from perf_tests.run.before import balanced, places_of_share
 from perf_tests.run.ends import predicted_seconds
 from tests.support.example_cases import SETTINGS, TOY, attention_case, language_model_case
@@ -26,7 +26,7 @@ def test_the_shares_are_disjoint_and_together_the_grid_with_each_model_in_one_of
     parts = [places_of_share(GRID, replace(SETTINGS, shard=(share, shares))) for share in range(1, shares + 1)]
     assert sorted(place for part in parts for place in part) == list(range(len(GRID)))
     assert all(part == sorted(part) for part in parts)
-    models = [{GRID[place].stash[CASE].built_from for place in part} for part in parts]
+    models = [{noted(GRID[place]).case.built_from for place in part} for part in parts]
     assert sum(map(len, models)) == len(set().union(*models)) == 6
 
 

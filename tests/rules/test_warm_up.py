@@ -43,7 +43,7 @@ class RampingDevice(QueueDevice):
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> RampingDevice:
     device = RampingDevice()
-    for module in ("instruments.clock", "measures.warm_up", "measures.served"):
+    for module in ("hardware.clock", "bench.loop", "interleaved.worker"):
         monkeypatch.setattr(f"perf_tests.{module}.time", device)
     monkeypatch.setattr("perf_tests.bench.loop.drifting_facts", lambda torch_device, health: device.facts())
     return device

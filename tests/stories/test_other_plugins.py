@@ -6,14 +6,14 @@ from unittest.mock import Mock
 import pytest
 
 from perf_tests.run.before import read_run_options
+from tests.support.items import stash_of
 from tests.support.launch import ROOT
 
 
 def config(argument: str, **options: object) -> Mock:
     known = SimpleNamespace(retry=False, resume=False, resume_any_driver=False, **options)
-    stash = pytest.Stash()
     return Mock(
-        option=known, args=[argument], invocation_params=Mock(dir=ROOT), stash=stash, getoption=lambda name: None
+        option=known, args=[argument], invocation_params=Mock(dir=ROOT), stash=stash_of(), getoption=lambda name: None
     )
 
 

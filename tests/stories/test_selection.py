@@ -7,7 +7,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.run.before import is_restricted, note_deselected
+from perf_tests import plugin
+from perf_tests.run.before import is_restricted
+from tests.support.items import stash_of
 from tests.support.launch import MODELS, ROOT, Launch, copied, finish, start_command, suite
 
 INFERENCE = ("--context=8,16,24", "--phase=inference")
@@ -58,7 +60,7 @@ def test_a_resumed_run_has_the_cases_of_its_beginning(stopped: Launch, cache: Pa
 def config(*arguments: str, **options: object) -> Any:
     known = {"keyword": "", "markexpr": "", "deselect": None, "ignore": None, "ignore_glob": None, **options}
     place = Mock(dir=ROOT)
-    return Mock(option=SimpleNamespace(**known), args=list(arguments), invocation_params=place, stash=pytest.Stash())
+    return Mock(option=SimpleNamespace(**known), args=list(arguments), invocation_params=place, stash=stash_of())
 
 
 @pytest.mark.parametrize(
@@ -73,9 +75,9 @@ def test_what_chooses_among_the_cases_of_the_axes_restricts_a_run(options: dict[
 
 def test_a_plugin_that_deselects_restricts_a_run() -> None:
     chosen = config("perf_tests")
-    note_deselected([])
+    plugin.pytest_deselected([])
     assert not is_restricted(chosen)
-    note_deselected([Mock(config=chosen)])
+    plugin.pytest_deselected([Mock(config=chosen)])
     assert is_restricted(chosen)
 
 
