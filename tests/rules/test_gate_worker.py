@@ -15,7 +15,6 @@ from perf_tests.hardware.clock import Clock, sentinel_bytes, sentinels
 from perf_tests.hardware.device import CpuDevice, Device
 from perf_tests.interleaved import worker as gate
 from perf_tests.interleaved.worker import GatePlugin, ServedMeasure
-from perf_tests.run.after import note_report
 from tests.support.example_cases import CPU, SETTINGS, attention_case
 from tests.support.fake_device import QueueDevice
 from tests.support.items import benchmark, stash_of
@@ -93,20 +92,6 @@ def item_on(workbench: Workbench) -> Any:
 
 def workbench_on(device: Device, **changes: Any) -> Workbench:
     return Workbench(SETTINGS, device, Mock(spec=Clock), 2**40, **changes)
-
-
-@pytest.mark.parametrize("when", ["setup", "call", "teardown"])
-@pytest.mark.parametrize("is_alive", [True, False])
-def test_a_failure_stops_a_process_without_a_journal_where_the_device_is_lost(when: str, is_alive: bool) -> None:
-    item = item_on(workbench_on(Mock(spec=Device, torch_device=GPU, is_alive=lambda: is_alive)))
-    note_report(item, Mock(when=when, passed=False))
-    assert bool(item.session.shouldstop) is not is_alive
-
-
-def test_a_case_that_was_measured_asks_nothing_of_the_device() -> None:
-    device = Mock(spec=Device)
-    note_report(item_on(workbench_on(device)), Mock(when="call", passed=True))
-    device.is_alive.assert_not_called()
 
 
 @pytest.mark.parametrize("stops, key", [(False, "done"), ("cuda:0 is unusable", "ended")])

@@ -19,7 +19,6 @@ from perf_tests.hardware.device import CacheFlush, CpuDevice, last_level_cache_b
 from perf_tests.interleaved.worker import GatePlugin, ServedMeasure
 from perf_tests.records.columns import cells_of
 from perf_tests.records.store import Status, compare
-from perf_tests.run.before import check_cold_cache
 from tests.support.example_cases import CPU, SETTINGS, attention_case, language_model_case
 from tests.support.fake_device import LoopBenchmark
 from tests.support.items import benchmark
@@ -135,12 +134,6 @@ def test_a_cpu_whose_caches_are_not_listed_gets_a_stated_size(tmp_path: Path, mo
     assert listed_cache_bytes(tmp_path) == 0
     monkeypatch.setattr(cache_flush, "listed_cache_bytes", lambda _: 0)
     assert last_level_cache_bytes(CPU) == 256 * MIB
-
-
-def test_a_run_without_attention_alone_has_nothing_to_flush_for() -> None:
-    check_cold_cache([language_model_case(), COLD])
-    with pytest.raises(pytest.UsageError, match="--cold-cache is for timings of attention alone, and none is selected"):
-        check_cold_cache([language_model_case(), attention_case()])
 
 
 def test_timings_of_attention_alone_are_cold_and_passes_and_models_are_not(cold: Launch) -> None:
