@@ -69,10 +69,8 @@ def get_ready(config: pytest.Config, benchmarks: list[pytest.Item]) -> list[pyte
     is_in_worker = suite.other_measure is not None
     cases = [noted(item).case for item in benchmarks]
     # A worker or a shard may run any part of the selection.
-    if settings.cold_cache and not is_in_worker and settings.shard is None and not any(case.cache for case in cases):
-        raise pytest.UsageError(
-            "--cold-cache is for timings of attention alone, and none is selected; drop it or add test_attention.py."
-        )
+    if settings.cold_cache and not is_in_worker and settings.shard is None:
+        check_cold_cache(cases)
     is_recorded = not (is_gate or suite.saving.disabled or settings.nvtx)
     limit, timeout = read_time_limit(config), None
     if is_recorded and not config.option.usepdb:  # in a debugger a person may take any time
@@ -198,6 +196,13 @@ def refuse_other_ways_to_run(config: pytest.Config) -> None:
         raise pytest.UsageError(
             "pytest-codspeed replaces pytest-benchmark, with which perf_tests measures; drop --codspeed, or"
             " unset CODSPEED_ENV."
+        )
+
+
+def check_cold_cache(cases: Sequence[Case]) -> None:
+    if not any(case.cache for case in cases):
+        raise pytest.UsageError(
+            "--cold-cache is for timings of attention alone, and none is selected; drop it or add test_attention.py."
         )
 
 

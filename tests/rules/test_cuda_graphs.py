@@ -12,7 +12,7 @@ import torch
 from model.compilation import CUDA_GRAPH_MODES, compiled
 from perf_tests.bench import loop as timed
 from perf_tests.bench import models
-from perf_tests.bench import workers as worker_settings
+from perf_tests.bench import worker_plugin as worker_settings
 from perf_tests.bench.loop import Rounds, Row, TimedMeasure
 from perf_tests.bench.models import executed
 from perf_tests.bench.workbench import Workbench

@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from perf_tests.bench.loop import Measure
+from perf_tests.bench.session import noted
 from perf_tests.hardware.clock import Clock
 from perf_tests.hardware.device import CpuDevice
 from perf_tests.passes.kernels import KernelPass, ProfiledMeasure, TracedRounds
-from perf_tests.records.columns import OUTCOME
 from perf_tests.report.screens import kernel_summary_lines
 from tests.support.example_cases import CPU, language_model_case
 from tests.support.fake_device import QueueDevice
+from tests.support.items import benchmark
 from tests.support.synthetic_trace import HandWritten, forward_and_backward
 
 
@@ -34,10 +35,11 @@ def test_the_hosts_operations_never_pass_for_kernels_of_a_gpu(monkeypatch: pytes
     device = QueueDevice()
     device.torch_device = torch.device("cuda", 0)
     workbench: Any = SimpleNamespace(device=device, clock=Clock(device), disabled=True)
-    request: Any = SimpleNamespace(node=SimpleNamespace(nodeid="a case", stash=pytest.Stash()))
+    request: Any = SimpleNamespace(node=benchmark(language_model_case(), "kernels"))
     with pytest.raises(pytest.fail.Exception, match="CUPTI"):
         KernelPass(request, language_model_case(), workbench).examine(timing)
-    outcome = request.node.stash[OUTCOME]
+    outcome = noted(request.node).outcome
+    assert outcome is not None
     assert (outcome.outcome, outcome.reason.count("trace again.")) == ("error", 1)
 
 
