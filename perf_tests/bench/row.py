@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
 
-from perf_tests.audit.physics import RowFacts, raised, suggested_warmup_rounds
+from perf_tests.audit.rounds import RowFacts, raised, suggested_warmup_rounds
 from perf_tests.bench.outcomes import ImpossibleError
 from perf_tests.cases.case import Case
 from perf_tests.predict.step import Expectation, why_impossible

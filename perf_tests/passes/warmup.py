@@ -5,7 +5,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from perf_tests.audit.physics import LEAVING_OUT_ROUNDS, STUDIED_WARMUP_ROUNDS, study_rounds, warmup_values
+from perf_tests.audit.rounds import LEAVING_OUT_ROUNDS, STUDIED_WARMUP_ROUNDS, study_rounds, warmup_values
 from perf_tests.bench.loop import Measure, Rounds
 from perf_tests.bench.profiler import ROUNDS_BETWEEN, TracedCall, traced_call
 from perf_tests.bench.workers import (

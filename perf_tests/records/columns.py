@@ -12,7 +12,7 @@ from functools import cached_property
 from statistics import median
 from typing import Any, TypeVar
 
-from perf_tests.audit.physics import FLAGS
+from perf_tests.audit.rounds import FLAGS
 from perf_tests.phases import (
     FAMILIES,
     OF_A_PHASE,

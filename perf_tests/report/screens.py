@@ -10,7 +10,7 @@ from enum import StrEnum
 from math import log
 from statistics import median
 
-from perf_tests.audit.physics import FLAGS, inconsistencies, product_shares_that_do_not_fall
+from perf_tests.audit.rounds import FLAGS, inconsistencies, product_shares_that_do_not_fall
 from perf_tests.history.series import CounterChange, Era, Point, Series
 from perf_tests.history.steps import LEAST_LAUNCHES, Step
 from perf_tests.phases import is_collective

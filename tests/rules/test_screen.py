@@ -2,7 +2,7 @@
 
 import pytest
 
-from perf_tests.audit.physics import FLAGS
+from perf_tests.audit.rounds import FLAGS
 from perf_tests.records.columns import WIDTH, case_name, duration, result_lines, table, time_line
 from perf_tests.records.record import OUTCOMES
 from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, record, timed, untimed
