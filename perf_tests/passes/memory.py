@@ -24,7 +24,7 @@ import model as model_package
 from model.precision import PRECISIONS
 from model.regions import regions_opened_by
 from model.training import Training
-from perf_tests.audit.physics import CPU_WORKSPACE_BYTES_PER_THREAD, RowFacts, raised
+from perf_tests.audit.rounds import CPU_WORKSPACE_BYTES_PER_THREAD, RowFacts, raised
 from perf_tests.bench.loop import Measure, Rounds
 from perf_tests.bench.outcomes import Outcome
 from perf_tests.bench.session import noted

@@ -19,7 +19,7 @@ from typing import Any
 from torch.autograd.profiler import profile as autograd_profile
 from torch.profiler import record_function
 
-from perf_tests.audit.physics import LEAVING_OUT_ROUNDS, STUDIED_WARMUP_ROUNDS, study_rounds, warmup_values
+from perf_tests.audit.rounds import LEAVING_OUT_ROUNDS, STUDIED_WARMUP_ROUNDS, study_rounds, warmup_values
 from perf_tests.bench.loop import Measure, Rounds
 from perf_tests.bench.worker_plugin import examined, sent_elsewhere
 from perf_tests.bench.workers import WorkerEndedError, channel_of_worker, inherited_environment, start_worker

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from perf_tests.audit.physics import inconsistencies
+from perf_tests.audit.rounds import inconsistencies
 from perf_tests.phases import FINDINGS, FINE, RefusalError, UsageError
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, Columns, column_table, duration, shown, table

@@ -11,7 +11,7 @@ from claims.quick import trace_bytes
 from model.precision import PRECISIONS
 from model.sizes import SIZES
 from model.training import Training
-from perf_tests.audit.physics import inconsistencies, product_shares_that_do_not_fall
+from perf_tests.audit.rounds import inconsistencies, product_shares_that_do_not_fall
 from perf_tests.bench.loop import Rounds
 from perf_tests.hardware.device import CpuDevice
 from perf_tests.passes.kernels import ProfilerBusyError, trace_rounds

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.audit.physics import FLAGS
+from perf_tests.audit.rounds import FLAGS
 from perf_tests.records.columns import lost_lines
 from perf_tests.records.record import OUTCOMES
 from perf_tests.report.page_parts import page

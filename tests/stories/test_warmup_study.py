@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.audit.physics import (
+from perf_tests.audit.rounds import (
     LEAST_EXCESS,
     LEAVING_OUT_ROUNDS,
     LEVEL,
