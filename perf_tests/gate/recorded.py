@@ -40,7 +40,7 @@ from perf_tests.gate.verdicts import (
     slowdowns,
     with_acceptance,
 )
-from perf_tests.records.record import OUTCOMES, Json, how_many, machine_differences, run_of
+from perf_tests.records.record import OUTCOMES, Json, code_of, how_many, machine_differences, run_of
 from perf_tests.records.store import StoredRecord, identity_difference
 
 # The recorded launches behind a run's verdicts: those of the baseline's code, and those of its own, itself
@@ -51,9 +51,6 @@ from perf_tests.records.store import StoredRecord, identity_difference
 
 FEWEST_BASE_LAUNCHES = 5
 FEWEST_HEAD_LAUNCHES = 3
-
-NO_COMMIT = ("", "unknown", "unversioned")
-"""pytest-benchmark's values where git has no commit."""
 
 
 @dataclass(frozen=True)
@@ -101,15 +98,6 @@ def sides_of(
     if not is_asked:
         asked = [asked, *launches, *enough][-1]
     return RecordedSides(launches.get(asked, []), head, asked[:12])
-
-
-def code_of(record: Json) -> str:
-    """The commit of a clean tree; else the digest of the code that ran, or a name that no other record has."""
-    commit = record.get("commit_info") or {}
-    identifier = str(commit.get("id") or "")
-    if identifier not in NO_COMMIT and not commit.get("dirty"):
-        return identifier
-    return str(record["suite"].get("source") or f"the run of {record.get('datetime')}")
 
 
 def _is_same_run(record: Json, now: Json) -> bool:

@@ -40,7 +40,7 @@ from perf_tests.gate.stages import (
     shift_of_the_suite,
 )
 from perf_tests.gate.statistics import FEWEST_PAIRS, ClockDecision, Estimate, estimate, moderated
-from perf_tests.records.record import OUTCOMES, Json, without_path
+from perf_tests.records.record import COUNTERS, OUTCOMES, Json, without_path
 from perf_tests.records.store import write_whole
 
 
@@ -141,19 +141,6 @@ class ExactResult:
 # The exact counters of a case on both sides of a gate, as lines of its samples.
 #
 # They depend on the program alone, so one count of either side is enough and any rise is real.
-
-
-COUNTERS = {
-    "parameters": "parameters",
-    "model_flops": "model_flops",
-    "executed_flops": "executed_flops",
-    "kernel_launches": "kernel_launches",
-    "bytes_touched": "bytes_touched",
-    "saved_bytes": "saved_bytes",
-    "predicted_peak_bytes": "peak_bytes",
-    "host_reads": "host_reads",
-}
-"""What the gate compares: a record's name of each counter to its name among the case's counters."""
 
 
 def exact_events(case: str, answers: Mapping[Side, Json]) -> list[ExactFinding] | list[Uncounted]:

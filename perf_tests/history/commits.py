@@ -7,11 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
-from perf_tests.gate.recorded import NO_COMMIT, code_of
-from perf_tests.gate.verdicts import COUNTERS
 from perf_tests.records.record import (
+    COUNTERS,
+    NO_COMMIT,
     Json,
     Times,
+    code_of,
     grouped,
     identity_of,
     machine_differences,

@@ -41,6 +41,22 @@ OUTCOMES = {
 """Why a selected case has no valid timing, and its words."""
 
 
+NO_COMMIT = ("", "unknown", "unversioned")
+"""pytest-benchmark's values where git has no commit."""
+
+COUNTERS = {
+    "parameters": "parameters",
+    "model_flops": "model_flops",
+    "executed_flops": "executed_flops",
+    "kernel_launches": "kernel_launches",
+    "bytes_touched": "bytes_touched",
+    "saved_bytes": "saved_bytes",
+    "predicted_peak_bytes": "peak_bytes",
+    "host_reads": "host_reads",
+}
+"""The exact counters that gate and history compare: a record's name of each, and its name among a case's counters."""
+
+
 def identity_of(row: Json) -> Json:
     """The identity fields of a benchmark (kept in its `extra_info`) or of an outcome (kept flat)."""
     return identity_in(row.get("extra_info", row))
@@ -67,6 +83,15 @@ def parts_of(record: Json) -> set[str]:
     names, runs = (values if isinstance(values, list) else [] for values in (names, runs))
     known = [name if run is None else run for name, run in zip_longest(names, runs)]
     return {part for part in known if isinstance(part, str)}
+
+
+def code_of(record: Json) -> str:
+    """The commit of a clean tree; else the digest of the code that ran, or a name that no other record has."""
+    commit = record.get("commit_info") or {}
+    identifier = str(commit.get("id") or "")
+    if identifier not in NO_COMMIT and not commit.get("dirty"):
+        return identifier
+    return str(record["suite"].get("source") or f"the run of {record.get('datetime')}")
 
 
 def timing_outcomes(record: Json) -> list[Json]:

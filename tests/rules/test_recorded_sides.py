@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from perf_tests.bench.workbench import Run
-from perf_tests.gate.recorded import RecordedSides, code_of, sides_of
+from perf_tests.gate.recorded import RecordedSides, sides_of
 from perf_tests.gate.verdicts import Acceptance, read_accepted
-from perf_tests.records.record import Json
+from perf_tests.records.record import Json, code_of
 from perf_tests.records.store import StoredRecord, save_record
 from perf_tests.run.after import judge
 from tests.commands.test_gate_recorded import launches, stored
