@@ -4,7 +4,7 @@ Every array ends in (..., cases) or (..., cases, pairs); leading dimensions are 
 judges thousands of suites by the code that judges one. NaN is a missing value.
 
 The room names `scipy.stats` in full: scipy loads a submodule, for half a second, when it is first used, and most runs
-and verbs import a gate without judging anything.
+import a gate without judging anything.
 """
 
 import math

@@ -1,6 +1,6 @@
 """What is drawn for a launch pair: the order of cases, of their quadruples and of cores; how many quadruples."""
 
-from perf_tests.interleaved.measuring import (
+from perf_tests.interleaved.draws import (
     DISTURBED,
     FEWEST_QUADRUPLES,
     LONG_QUADRUPLE_SECONDS,

@@ -6,7 +6,7 @@ import pytest
 
 from perf_tests.gate.samples import End, ExactFinding, GateSamples, LeftOut, Rules
 from perf_tests.gate.verdicts import Verdict, conclude, next_step
-from perf_tests.interleaved.measuring import PairCost, left_out, too_short_sentence
+from perf_tests.interleaved.run import PairCost, left_out, too_short_sentence
 from tests.support.simulated_launches import SimulatedCase, gate_run
 
 RULES = Rules()

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.interleaved.run import BesideAnotherError, alone
-from perf_tests.interleaved.sides import TREES, TreeError
+from perf_tests.interleaved.sides import TREES, BesideAnotherError, TreeError, alone
 
 
 @pytest.fixture(autouse=True)

@@ -23,14 +23,12 @@ from perf_tests.gate.samples import (
 )
 from perf_tests.gate.statistics import decide_clock
 from perf_tests.interleaved import measuring as measuring_module
+from perf_tests.interleaved.draws import FEWEST_QUADRUPLES, LONG_QUADRUPLE_SECONDS, quadruple_count
 from perf_tests.interleaved.measuring import (
-    FEWEST_QUADRUPLES,
-    LONG_QUADRUPLE_SECONDS,
     PRIMED_BELOW_SECONDS,
     SETTLING_QUADRUPLES,
     Measuring,
     UnmeasurableError,
-    quadruple_count,
     turns,
 )
 from perf_tests.interleaved.sides import Trees
@@ -42,11 +40,11 @@ CASES = ("one", "two", "three")
 
 
 def tree(folder: Path, behaviour: Json) -> Path:
-    paired = folder / "perf_tests/interleaved"
-    paired.mkdir(parents=True)
-    for package in (paired, paired.parent):
+    room = folder / "perf_tests/interleaved"
+    room.mkdir(parents=True)
+    for package in (room, room.parent):
         (package / "__init__.py").touch()
-    shutil.copy(ROOT / "tests/support/fake_worker.py", paired / "worker.py")
+    shutil.copy(ROOT / "tests/support/fake_worker.py", room / "worker.py")
     cases = {case: {"phase": "forward"} for case in CASES}
     (folder / "behaviour.json").write_text(json.dumps({"cases": cases, **behaviour}))
     return folder

@@ -245,7 +245,7 @@ def test_a_killed_search_ends_with_its_gate_and_the_next_one_removes_what_it_lef
     add(repository, {"hangs": True}, "bad")
     program = (
         "import sys; from pathlib import Path; from perf_tests.bisect import *; "
-        "from tests import fake_gate; "
+        "from tests.support import fake_gate; "
         f"search(Path({str(repository)!r}), Asked('good', 'main', {CASE!r}, (), 1), print, fake_gate.COMMAND)"
     )
     killed = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})

@@ -16,7 +16,7 @@ from perf_tests.cases.case import Case
 from perf_tests.hardware import device as cache_flush
 from perf_tests.hardware.clock import Clock
 from perf_tests.hardware.device import CacheFlush, CpuDevice, last_level_cache_bytes, listed_cache_bytes
-from perf_tests.interleaved.worker import GatePlugin, ServedMeasure
+from perf_tests.interleaved.on_demand import GatePlugin, RoundsOnDemand
 from perf_tests.records.columns import cells_of
 from perf_tests.records.store import Status, compare
 from tests.support.example_cases import CPU, SETTINGS, attention_case, language_model_case
@@ -92,7 +92,7 @@ def test_the_gate_flushes_before_each_round_that_it_asks_for(clock: SpyClock) ->
         clock.ran.clear()
         one_round()
 
-    ServedMeasure(serve, clock, SpyDevice(CPU), 1, flush=clock.flush)(clock.target, clock.setup)
+    RoundsOnDemand(serve, clock, SpyDevice(CPU), 1, flush=clock.flush)(clock.target, clock.setup)
     assert clock.ran == COLD_ROUND
 
 

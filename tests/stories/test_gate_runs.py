@@ -14,7 +14,7 @@ import pytest
 
 from perf_tests.gate.samples import ExactFinding, GateSamples, Uncounted, read_samples
 from perf_tests.gate.verdicts import OF_TWO_BUILDS
-from perf_tests.interleaved.measuring import build_here
+from perf_tests.interleaved.run import build_here
 from perf_tests.interleaved.sides import TREES
 from tests.support.forked_python import forked_python
 from tests.support.git_repository import commit, git, make_repository

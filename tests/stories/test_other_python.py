@@ -10,7 +10,7 @@ import pytest
 
 from perf_tests.gate.samples import Rules
 from perf_tests.gate.verdicts import RunVerdict, conclude
-from perf_tests.interleaved.measuring import OtherPython, OtherPythonError, build_here, other_python
+from perf_tests.interleaved.run import OtherPython, OtherPythonError, build_here, other_python
 from perf_tests.report.gate_screens import limits_to_accept, report_lines
 from tests.support.forked_python import forked_python
 from tests.support.simulated_launches import SimulatedCase, gate_run
