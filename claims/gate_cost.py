@@ -20,9 +20,8 @@ from claims.gate_simulation import CALM_SPREAD, CLAIMED_CLEARED
 from claims.gate_trials import Plan, Trial, kept_trials, proof_arguments, prove
 from claims.share import Share
 from claims.verdict import conclude
-from perf_tests.gate.samples import PairTime, Rules, rules_from_settings
-from perf_tests.gate.stages import course_of
-from perf_tests.gate.statistics import FEWEST_PAIRS
+from perf_tests.gate.samples import FEWEST_PAIRS, PairTime, Rules, rules_from_settings
+from perf_tests.gate.stages import replay_stages
 from perf_tests.records.format import duration
 
 LIMIT_SECONDS = 180.0
@@ -142,7 +141,7 @@ def screening_seconds(trial: Trial) -> float:
 def cleared_in(trial: Trial) -> int:
     """Benchmarks called OK in screening."""
     assert trial.samples is not None
-    course = course_of(trial.samples, _rules(trial))
+    course = replay_stages(trial.samples, _rules(trial))
     still = course.looks[0].undecided if course.looks else course.screening.candidates
     measured = course.screening.screened.estimate.count >= FEWEST_PAIRS
     is_open = np.asarray([case in still for case in course.screening.cases])

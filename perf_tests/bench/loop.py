@@ -15,7 +15,7 @@ from functools import partial
 from itertools import count, pairwise
 from typing import Any
 
-from perf_tests.audit.physics import RowFacts, raised, suggested_warmup_rounds
+from perf_tests.audit.rounds import RowFacts, raised, suggested_warmup_rounds
 from perf_tests.bench.outcomes import ImpossibleError
 from perf_tests.cases.case import Case
 from perf_tests.hardware.clock import Clock, busy_seconds

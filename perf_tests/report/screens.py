@@ -6,7 +6,7 @@ Plain lines, pure functions of the data.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
-from perf_tests.audit.physics import FLAGS, inconsistencies, product_shares_that_do_not_fall
+from perf_tests.audit.rounds import FLAGS, inconsistencies, product_shares_that_do_not_fall
 from perf_tests.phases import is_collective
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import DASH, Columns, column_table, duration, shown

@@ -11,9 +11,9 @@ from perf_tests.bench.options import Against
 from perf_tests.bench.recording import terminal_line
 from perf_tests.bench.session import is_benchmark, noted, session_of
 from perf_tests.gate.verdicts import CaseResult, RunVerdict, Verdict, offer_beside, offer_entries
-from perf_tests.interleaved.measuring import OtherPython, OtherPythonError, UnmeasurableError, Watch, other_python
-from perf_tests.interleaved.run import BesideAnotherError, GatePlan, GateRun, run_gate
-from perf_tests.interleaved.sides import Commit, TreeError, find_commit
+from perf_tests.interleaved.measuring import UnmeasurableError, Watch
+from perf_tests.interleaved.run import GatePlan, GateRun, OtherPython, OtherPythonError, other_python, run_gate
+from perf_tests.interleaved.sides import BesideAnotherError, Commit, TreeError, find_commit
 from perf_tests.records.columns import case_name
 from perf_tests.records.store import write_whole
 from perf_tests.report.gate_screens import finding_sentences, limits_to_accept, markdown, report_lines

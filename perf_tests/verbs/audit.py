@@ -12,7 +12,7 @@ from perf_tests.audit.tables import WINDOW, Audit, audits_of
 from perf_tests.hardware.datasheets import gpu_named
 from perf_tests.phases import FINDINGS, FINE, RefusalError
 from perf_tests.records.record import how_many
-from perf_tests.verbs.reading import announced
+from perf_tests.records.store import announced
 
 SHOWN_GROUPS = 40
 MOST_REASONS = 30

@@ -14,7 +14,7 @@ from perf_tests.hardware import clock as clock_module
 from perf_tests.hardware.clock import Clock, sentinel_bytes, sentinels
 from perf_tests.hardware.device import CpuDevice, Device
 from perf_tests.interleaved import worker as gate
-from perf_tests.interleaved.worker import GatePlugin, ServedMeasure
+from perf_tests.interleaved.on_demand import GatePlugin, RoundsOnDemand
 from tests.support.example_cases import CPU, SETTINGS, attention_case
 from tests.support.fake_device import QueueDevice
 from tests.support.items import benchmark, stash_of
@@ -48,7 +48,7 @@ def served(monkeypatch: pytest.MonkeyPatch, device: QueueDevice) -> list[tuple[d
     channel = RecordingChannel(turns, device)
     plugin = GatePlugin(settings=SETTINGS, channel=channel)
     plugin._sentinels = {"arithmetic": lambda: device.launch(3.0)}
-    measure = ServedMeasure(lambda *round: plugin.serve_rounds("case", clock, 0.0, *round), clock, device, 1)
+    measure = RoundsOnDemand(lambda *round: plugin.serve_rounds("case", clock, 0.0, *round), clock, device, 1)
     measure(lambda: device.launch(1.0), lambda: device.launch(5.0))
     return channel.sent
 

@@ -13,7 +13,7 @@ from perf_tests.bench.workbench import WORK, Workbench
 from perf_tests.hardware.clock import Clock, product_seconds
 from perf_tests.hardware.device import CpuDevice, CudaDevice
 from perf_tests.hardware.machine import RoundHealth
-from perf_tests.interleaved.worker import OneRound, ServedMeasure
+from perf_tests.interleaved.on_demand import OneRound, RoundsOnDemand
 from tests.support.example_cases import CPU, language_model_case
 from tests.support.fake_device import LoopBenchmark, QueueDevice
 
@@ -135,7 +135,7 @@ class RampingDevice(QueueDevice):
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> RampingDevice:
     device = RampingDevice()
-    for module in ("hardware.clock", "bench.loop", "interleaved.worker"):
+    for module in ("hardware.clock", "bench.loop", "interleaved.on_demand"):
         monkeypatch.setattr(f"perf_tests.{module}.time", device)
     monkeypatch.setattr(loop, "drifting_facts", lambda torch_device, health: device.facts())
     return device
@@ -159,7 +159,7 @@ def test_a_side_of_the_gate_is_as_warm(device: RampingDevice) -> None:
         assert device.facts() == {"sm_clock_mhz": 1980}
         assert min(warmup_seconds) == pytest.approx(ROUND)
 
-    ServedMeasure(serve, Clock(device), device, 2)(device.work)
+    RoundsOnDemand(serve, Clock(device), device, 2)(device.work)
 
 
 def test_work_inside_of_other_work_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perf_tests.audit.physics import FLAGS
+from perf_tests.audit.rounds import FLAGS
 from perf_tests.records.columns import case_name
 from perf_tests.records.format import duration, table
 from perf_tests.records.record import OUTCOMES
