@@ -13,7 +13,7 @@ VERBS = {
     "audit": "perf_tests.verbs.audit", "bisect": "perf_tests.verbs.bisect", "compare": "perf_tests.report.comparison",
     "gate": "perf_tests.verbs.gate", "history": "perf_tests.report.history", "kernels": "perf_tests.verbs.kernels",
     "merge": "perf_tests.verbs.merge", "predict": "perf_tests.verbs.predict", "replay": "perf_tests.verbs.replay",
-    "report": "perf_tests.verbs.report", "run": "perf_tests.verbs.run", "scaling": "perf_tests.report.ranks",
+    "report": "perf_tests.report.page", "run": "perf_tests.verbs.run", "scaling": "perf_tests.report.ranks",
     "tables": "perf_tests.verbs.tables", "writeup": "perf_tests.verbs.writeup",
 }  # fmt: skip
 """The module of each verb, with `add_arguments` and `run`: it lies where what the verb shows is made."""

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from perf_tests.report.cs336_parts.sources import LEDGER, ROOT
-from perf_tests.report.page_parts import page
 from perf_tests.verbs import writeup
 from tests.support.forked_python import close_forked_python, forked_python
 from tests.support.git_repository import git, make_repository
@@ -53,12 +52,6 @@ def clone(repository: Path, tmp_path: Path) -> Path:
 def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """What this process starts as `sys.executable` is forked with torch imported."""
     monkeypatch.setattr(sys, "executable", forked_python())
-
-
-@pytest.fixture
-def no_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its megabyte says nothing about the page that holds them."""
-    monkeypatch.setattr(page, "_plotly", lambda: "/* what draws */")
 
 
 @pytest.fixture
