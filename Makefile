@@ -15,7 +15,7 @@ CPU_INDEX := https://download.pytorch.org/whl/cpu
 # Whether there is an NVIDIA driver. Some virtual machines hide its file.
 NVIDIA := $(or $(wildcard /proc/driver/nvidia/version),$(shell nvidia-smi -L >/dev/null 2>&1 && echo yes))
 
-.PHONY: help how-long perf baseline gate ledger report pictures writeup ranks nsys test test-tools test-suites nightly readers lint proofs trials mutants rank-mutants tool-mutants triton-example clean wheels offline expedition
+.PHONY: help how-long perf baseline gate ledger report pictures writeup ranks nsys test test-tools test-suites nightly readers lint proofs trials mutants tool-mutants triton-example clean wheels offline expedition
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
@@ -142,14 +142,7 @@ mutants: $(INSTALLED)  ## plant faults into every line of model/ that computes; 
 	$(BIN)/pip install --quiet --constraint $(VENV)/constraints.txt --editable ".[mutants]"
 	rm -rf mutants
 	OMP_NUM_THREADS=1 $(BIN)/python -m mutmut run
-	$(BIN)/python -m numerics_tests.mutants
-
-rank-mutants: $(INSTALLED)  ## the same in how ranks share a step, judged by processes of ranks
-	$(BIN)/pip install --quiet --constraint $(VENV)/constraints.txt --editable ".[mutants]"
-	OMP_NUM_THREADS=1 $(BIN)/python -m numerics_tests.rank_mutants
-
-tool-mutants: $(INSTALLED)  ## the listed faults in the tools, each judged by its owner test: make tool-mutants ARGS="--room gate"
-	$(BIN)/python -m tests.faults $(ARGS)
+	$(BIN)/python -m numerics_tests.harness.mutants
 
 # An environment of its own, because the interpreter needs Triton and no GPU; nothing else installs it on a CPU.
 triton-example:  ## the Triton example on this CPU by Triton's interpreter: held to float64, then each benchmark once

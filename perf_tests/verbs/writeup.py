@@ -47,7 +47,7 @@ def _said(error: Exception) -> str:
 
 def _played() -> Played:
     """Steps played and exercises computed, which needs torch."""
-    from numerics_tests import exercises
+    from numerics_tests.harness import exercises
     from perf_tests.report.cs336_parts import writeup_peaks
 
     return Played(

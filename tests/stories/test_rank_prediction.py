@@ -7,7 +7,7 @@ import pytest
 
 from model.parallel import PARALLEL
 from model.sizes import SIZES
-from numerics_tests.rank_pool import POOL, Task
+from numerics_tests.harness.rank_pool import POOL, Task
 from perf_tests.__main__ import main
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.cases.sharing import Sharing

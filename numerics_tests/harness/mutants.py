@@ -1,7 +1,7 @@
 """What survives of the faults that mutmut plants into `model/`; `make mutants` plants them and prints this.
 
 pyproject.toml says where it plants none. Its own rules leave out the tables of a module, functions with a decorator and
-calls without an argument such as `.float()`; `faults/source.py` has faults in those.
+calls without an argument such as `.float()`; `harness/faults/source.py` has faults in those.
 """
 
 import subprocess
@@ -47,6 +47,9 @@ EQUIVALENT = {
     "the name of an architecture holds one underscore, and no X": (
         *swap('kind, _, name = architecture.partition("_")', "partition", "rpartition"),
         *swap('number = name.rstrip("af")', "af", "XXafXX"),
+    ),
+    "no words of torch end in an X": swap(
+        'return str(error).partition("\\n")[0].partition(". Please")[0].rstrip(".")', 'rstrip(".")', 'rstrip("XX.XX")'
     ),
     "typing.cast returns its value": swap(
         "return cast(F, torch.compile(function, dynamic=False, mode=mode))", "cast(F,", "cast(None,"

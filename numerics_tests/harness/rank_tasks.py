@@ -1,6 +1,5 @@
 """What each rank of a test does and sees, in a process of its own, and how a test asks for it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,9 @@ from model.precision import PRECISIONS
 from model.resident import forget_kept_gradients
 from model.sizes import ModelConfig
 from model.training import Training
-from numerics_tests import tiny
-from numerics_tests.rank_pool import POOL, Task
-from perf_tests.hardware.clock import CollectiveCounter
-from perf_tests.hardware.limits import SHARDED
+from numerics_tests.harness import tiny
+from numerics_tests.harness.checks import Watching
+from numerics_tests.harness.rank_pool import POOL, Task
 
 CPU = torch.device("cpu")
 # No width is a power of two, and none but the smallest is a multiple of 3, so that slices are uneven.
@@ -28,9 +26,42 @@ CONFIG = ModelConfig(d_model=20, d_ff=28, num_layers=2, num_heads=2, vocab_size=
 BATCH = 6
 """Sequences; 72 tokens, of which 2 ranks get 36 each and 3 ranks 24."""
 STEPS = 3
+SHARDED = ("fsdp2", "fsdp2-bf16")
+"""Variants in which a rank keeps slices of weights, gradients and moments."""
 
 Named = dict[str, Tensor]
 """Whole tensors by the name of their parameter, even where a rank keeps a slice."""
+
+KINDS = {
+    "c10d::allreduce_": "all_reduce",
+    "c10d::_allgather_base_": "all_gather",
+    "c10d::_reduce_scatter_base_": "reduce_scatter",
+    "c10d::broadcast_": "broadcast",
+    "_c10d_functional::all_reduce": "all_reduce",
+    "_c10d_functional::all_reduce_": "all_reduce",
+}
+"""What an operator sends; its first argument is a tensor of the message's dtype, or a list of such tensors."""
+SEND_NOTHING = ("_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd")
+
+
+class Messages(Watching):
+    """Inside, `seen` grows by the kind and dtype of each message; raises ValueError for an operator of unknown kind."""
+
+    def __init__(self) -> None:
+        super().__init__(self._note_message)
+        self.seen: list[tuple[str, torch.dtype]] = []
+
+    @property
+    def kinds(self) -> list[str]:
+        return [kind for kind, _ in self.seen]
+
+    def _note_message(self, name: str, arguments: tuple[Any, ...]) -> None:
+        if not name.startswith(("c10d::", "_c10d_functional::")) or name in SEND_NOTHING:
+            return
+        if name not in KINDS:
+            raise ValueError(f"what {name} sends is not known; add it to KINDS in {__name__}.")
+        tensors = [arguments[0]] if isinstance(arguments[0], Tensor) else arguments[0]
+        self.seen += [(KINDS[name], tensor.dtype) for tensor in tensors]
 
 
 @dataclass(frozen=True)
@@ -45,9 +76,9 @@ class Seen:
     apart: Named
     """Gradients of a pass without synchronization, after which the others were computed; empty for FSDP2."""
     weights: Named
-    """After three steps."""
+    """The parameters after three steps."""
     kept: dict[str, torch.dtype]
-    """Of parameters, gradients and moments."""
+    """Dtypes of parameters, gradients and moments."""
     moments: int
     """Elements of optimizer state on this rank."""
     sent: list[tuple[str, torch.dtype]]
@@ -68,7 +99,7 @@ def of_ranks(function: str, world: int, *arguments: object) -> list[Any]:
 
 
 def batch() -> Tensor:
-    """Tokens (6, 12)."""
+    """Tokens (6, 12), the same on every rank."""
     generator = torch.Generator().manual_seed(0)
     return torch.randint(CONFIG.vocab_size, (BATCH, CONFIG.context_length), generator=generator)
 
@@ -91,24 +122,24 @@ def see(group: dist.ProcessGroup, variant: str, bucket_mb: float | None, reshard
     training.update()
     clipped = whole(training, "grad")
     for _ in range(STEPS - 1):
-        with CollectiveCounter() as counter:
-            training.step(tokens, targets_of(tokens))
-    moments = [m for state in training.optimizer.state.values() for m in (state["exp_avg"], state["exp_avg_sq"])]
+        with Messages() as messages:
+            training.step(tokens, tiny.targets_of(tokens))
     parameters = list(training.model.parameters())
-    kept: dict[str, Sequence[Tensor]] = {
-        "parameters": parameters,
-        "gradients": [p.grad for p in parameters if p.grad is not None],
-        "moments": moments,
-    }
+    moments = [m for state in training.optimizer.state.values() for m in (state["exp_avg"], state["exp_avg_sq"])]
+    gradients_kept = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    kept = {}
+    for name, tensors in (("parameters", parameters), ("gradients", gradients_kept), ("moments", moments)):
+        (kept[name],) = {tensor.dtype for tensor in tensors}
+    slices = [moment.to_local() if isinstance(moment, DTensor) else moment for moment in moments]
     return Seen(
         own,
         gradients,
         clipped,
         apart,
         whole(training, "data"),
-        {name: the_one_dtype(tensors) for name, tensors in kept.items()},
-        sum(local(moment).numel() for moment in moments),
-        [(message.kind, dtype) for message, dtype in counter.seen],
+        kept,
+        sum(part.numel() for part in slices),
+        messages.seen,
     )
 
 
@@ -145,17 +176,17 @@ def step_alone(group: dist.ProcessGroup, variant: str, reshard: bool) -> Alone:
     training.clear_gradients()
     left, exchanged, exchanges = [], [], []
     for _ in range(3):
+        # Not cleared before: from the second time on it must leave what the last exchange left.
         with without_synchronization(training, *said):
-            training.backward(training.loss(training.forward(tokens), targets_of(tokens)))
+            training.backward(training.loss(training.forward(tokens), tiny.targets_of(tokens)))
         left.append(whole(training, "grad"))
-        training.clear_gradients()
-        with CollectiveCounter() as counter:
-            training.backward(training.loss(training.forward(tokens), targets_of(tokens)))
-        exchanges.append([message.kind for message, _ in counter.seen])
+        with Messages() as messages:
+            tiny.filled_gradients(training, tokens)
+        exchanges.append(messages.kinds)
         exchanged.append(whole(training, "grad"))
-    with without_synchronization(training, *said), CollectiveCounter() as counter:
-        training.step(tokens, targets_of(tokens))
-    return Alone([message.kind for message, _ in counter.seen], left, exchanged, exchanges)
+    with without_synchronization(training, *said), Messages() as messages:
+        training.step(tokens, tiny.targets_of(tokens))
+    return Alone(messages.kinds, left, exchanged, exchanges)
 
 
 def keeps_nothing_without_weights(group: dist.ProcessGroup) -> bool:
@@ -173,25 +204,11 @@ def keeps_nothing_without_weights(group: dist.ProcessGroup) -> bool:
 
 def filled(training: Training, tokens: Tensor) -> Named:
     """The gradients of one backward pass."""
-    training.clear_gradients()
-    training.backward(training.loss(training.forward(tokens), targets_of(tokens)))
+    tiny.filled_gradients(training, tokens)
     return whole(training, "grad")
-
-
-def targets_of(tokens: Tensor) -> Tensor:
-    return tokens.roll(-1, -1)
 
 
 def whole(training: Training, what: str) -> Named:
     """`grad` or `data` of every parameter, as a copy of the whole."""
     tensors = {name.removeprefix("module."): getattr(p, what) for name, p in training.model.named_parameters()}
     return {name: (t.full_tensor() if isinstance(t, DTensor) else t).clone() for name, t in tensors.items()}
-
-
-def local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def the_one_dtype(tensors: Sequence[Tensor]) -> torch.dtype:
-    (dtype,) = {tensor.dtype for tensor in tensors}
-    return dtype

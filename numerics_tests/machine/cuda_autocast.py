@@ -3,19 +3,49 @@
 So the rules of the installed header are carried out on real numbers.
 """
 
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from perf_tests.predict.costs import cuda_lists
-
 RULES = ("cpu", "cuda")
+HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
+POLICIES = {
+    "LOWER_PRECISION_FP": "low",
+    "FP32": "float32",
+    "FP32_SET_OPT_DTYPE": "set dtype",
+    "DIFFERENT_REDISPATCH_SIGNATURE": "append dtype",
+    "PROMOTE": "widest",
+}
+"""What each list of the header, `AT_FORALL_...`, does to the ops in it."""
+
 BANNED = "binary_cross_entropy"
 """Registered by hand in aten/src/ATen/autocast_mode.cpp, so in no list of the header."""
+
+
+def op_lists(header: str) -> dict[str, list[str]]:
+    """Ops with their overload, such as `softmax.int`, by policy; raises ValueError where the header lacks a list."""
+    # A line that ends in a backslash continues in the next.
+    macros = dict(re.findall(r"#define AT_FORALL_(\w+)\(_\)(.*)", header.replace("\\\n", " ")))
+    lists = {}
+    for macro, policy in POLICIES.items():
+        if macro not in macros:
+            raise ValueError(f"{HEADER} defines no AT_FORALL_{macro}; this torch lists its ops in another way.")
+        # The one list whose ops change their signature names them in quotes, the others as _(op) or _(op, overload).
+        is_quoted = policy == "append dtype"
+        found = re.findall(r'"([\w.]+)"()' if is_quoted else r"_\((\w+)(?:,\s*(\w+))?\)", macros[macro])
+        lists[policy] = [f"{op}.{overload}" if overload else op for op, overload in found]
+    return lists
+
+
+def cuda_lists() -> dict[str, list[str]]:
+    """What CUDA's autocast casts each op to, as the installed header says."""
+    return op_lists(HEADER.read_text())
 
 
 def _is_eligible(value: object) -> bool:
@@ -49,38 +79,20 @@ def _kernel(policy: str, op: Any) -> Callable[..., Any]:
                 return op(*_cast(args, dtype), **{name: _cast(value, dtype) for name, value in kwargs.items()})
             if not _is_eligible(args[0]):
                 return op(*args, **kwargs)
-            return (_norm_in_float32 if policy == "append dtype" else _with_float32)(op, args, kwargs)
+            if policy == "append dtype":
+                # norm has overloads without a dtype; CUDA's autocast calls the one with it.
+                x, power, *rest = (*args, *kwargs.values())
+                dims, keepdim = (rest[0], rest[1] if len(rest) > 1 else False) if rest else ([], False)
+                return torch.ops.aten.norm.ScalarOpt_dim_dtype(x, power, dims, keepdim, dtype=torch.float32)
+            if any(isinstance(value, torch.dtype) for value in (*args, *kwargs.values())):
+                return op(*args, **kwargs)  # a dtype that the call names wins
+            return op(*args, **{**kwargs, "dtype": torch.float32})
 
     return run
 
 
-def _with_float32(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`op` with dtype=float32, unless the call names a dtype."""
-    if any(isinstance(value, torch.dtype) for value in (*args, *kwargs.values())):
-        return op(*args, **kwargs)
-    return op(*args, **{**kwargs, "dtype": torch.float32})
-
-
-def _norm_in_float32(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """norm has overloads without a dtype; CUDA's autocast calls the one with it."""
-    x, power, *rest = (*args, *kwargs.values())
-    dims, keepdim = (rest[0], rest[1] if len(rest) > 1 else False) if rest else ([], False)
-    return torch.ops.aten.norm.ScalarOpt_dim_dtype(x, power, dims, keepdim, dtype=torch.float32)
-
-
 def _banned(*args: Any, **kwargs: Any) -> Any:
     raise RuntimeError("binary_cross_entropy is unsafe to autocast; use binary_cross_entropy_with_logits.")
-
-
-def _resolve(name: str) -> Any:
-    packet, _, overload = name.partition(".")
-    return getattr(getattr(torch.ops.aten, packet), overload or "default")
-
-
-def _exists(name: str) -> bool:
-    packet, _, overload = name.partition(".")
-    found = getattr(torch.ops.aten, packet, None)
-    return found is not None and (overload or "default") in found.overloads()
 
 
 @contextmanager
@@ -89,14 +101,17 @@ def on_the_cpu() -> Iterator[None]:
 
     An op that only the CPU lists, such as quantile, keeps the CPU's rule.
     """
-    listed = {name: policy for policy, names in cuda_lists().items() for name in names if _exists(name)}
     library = torch.library.Library("aten", "IMPL")
     try:
         with warnings.catch_warnings():
             # torch warns that one of its kernels is overridden, which is the purpose.
             warnings.filterwarnings("ignore", message="(?s).*[Oo]verriding a previously registered kernel.*")
-            for name, policy in listed.items():
-                library.impl(name, _kernel(policy, _resolve(name)), "AutocastCPU")
+            for policy, names in cuda_lists().items():
+                for name in names:
+                    packet, _, overload = name.partition(".")
+                    op = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+                    if op is not None:  # the header also lists ops that only a build with CUDA has
+                        library.impl(name, _kernel(policy, op), "AutocastCPU")
             library.impl(BANNED, _banned, "AutocastCPU")
         yield
     finally:

@@ -1,7 +1,15 @@
-"""How a claim fails: with error / bound, and where it happened."""
+"""How a claim looks at a result, and how it fails: with error / bound, and where it happened."""
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+# Private, but the only way to see each operator as the dispatcher runs it, the backward pass included;
+# torch.overrides.TorchFunctionMode, the public one, sees Python's calls alone.
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def assert_within(actual: Tensor, exact: Tensor, bound: Tensor | float, source: str) -> None:
@@ -50,9 +58,9 @@ def assert_true(fact: bool, sentence: str) -> None:
 
 
 def assert_at_most_twice(actual: Tensor, baseline: Tensor, exact: Tensor, floor: float) -> None:
-    """The rule of flash-attention's own tests, tests/test_flash_attn.py: no bound is needed where a yardstick is.
+    """Raise AssertionError if the largest error exceeds twice that of the plain computation, `baseline`, and `floor`.
 
-    The largest error may be at most twice that of the plain computation in the same precision, plus `floor`.
+    The rule of flash-attention's own tests, tests/test_flash_attn.py: no bound is needed where a yardstick is.
     """
     __tracebackhide__ = True
     error = float((actual.double() - exact).abs().max())
@@ -66,3 +74,25 @@ def assert_at_most_twice(actual: Tensor, baseline: Tensor, exact: Tensor, floor:
 
 def _index(flat: int, like: Tensor) -> tuple[int, ...]:
     return tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), like.shape))
+
+
+class Watching(TorchDispatchMode):
+    """Inside, `note` is called with each operator that runs, by its name such as `aten::mm`, and its arguments."""
+
+    def __init__(self, note: Callable[[str, tuple[Any, ...]], object]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.note = note
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # a distributed tensor runs its operators on plain ones, which come here again
+        self.note(func.name().partition(".")[0], args)
+        return func(*args, **(kwargs or {}))
+
+
+def operators_of(run: Callable[[], object]) -> list[str]:
+    """Names of the operators that `run` issues, in their order: `aten::mm`."""
+    names: list[str] = []
+    with Watching(lambda name, arguments: names.append(name)):
+        run()
+    return names

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from numerics_tests.formats import FORMAT_OF, U32
+from numerics_tests.machine.formats import FORMAT_OF, U32
 
 ASNA = "Higham, ASNA 2e, section 4.2"
 

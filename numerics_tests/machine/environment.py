@@ -113,7 +113,7 @@ def pinned() -> Iterator[None]:
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """That many threads inside."""
+    """Let PyTorch use that many threads inside."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:

@@ -23,8 +23,8 @@ import torch.distributed as dist
 
 RANKS = 3
 SECONDS = 60
-"""For one task, or for a collective in it: far more than any takes, so that a hang ends."""
-PRELOADED = ["torch.distributed.fsdp", "torch.distributed.optim", "numerics_tests.tiny"]
+"""Limit of one task, and of a collective in it: far more than any takes, so that a hang ends."""
+PRELOADED = ["torch.distributed.fsdp", "torch.distributed.optim", "numerics_tests.harness.tiny"]
 
 
 class RankError(RuntimeError):
@@ -129,27 +129,25 @@ def serve(connection: Connection, rank: int, store: str) -> None:
         except EOFError:
             return
         try:
+            # The left side is still the last task's: Python reads it before the walrus replaces it.
             if loaded != (loaded := (task.folder, task.module)):
                 module = imported(*loaded)
             function: Callable[..., Any] = getattr(module, task.function)
             answer = function(groups[task.world], *task.arguments) if rank >= RANKS - task.world else None
-            reply(connection, False, answer)
+            # Tensors by value: a connection's `send` passes a file descriptor for each, which ends with the process.
+            reply = pickle.dumps((False, answer))
         except Exception:
-            reply(connection, True, format_exc())
-
-
-def reply(connection: Connection, failed: bool, answer: object) -> None:
-    """Tensors by value: a connection's own `send` passes a file descriptor for each, which ends with the process."""
-    connection.send_bytes(pickle.dumps((failed, answer)))
+            reply = pickle.dumps((True, format_exc()))
+        connection.send_bytes(reply)
 
 
 def imported(folder: str, module: str) -> Any:
     """`module` over the `model` in `folder`."""
+    # But not this module, which runs the loop of the process.
     for known in [known for known in sys.modules if known.partition(".")[0] in ("model", "numerics_tests")]:
         if known != __name__:
             del sys.modules[known]
-    root = str(Path(__file__).parents[1])
-    sys.path[:0] = [folder, root]
+    sys.path[:0] = [folder, str(Path(__file__).parents[2])]
     try:
         importlib.invalidate_caches()
         return importlib.import_module(module)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 from torch import Tensor
 
-from numerics_tests.formats import FORMAT_OF, LOW, Format
+from numerics_tests.machine.formats import LOW, Format
 
 ADVERSARIAL = (
     *(0.0, -0.0, 1.0, -1.0),
@@ -94,20 +94,6 @@ def integers(seed: int, largest: int, *shape: int) -> Tensor:
     return torch.randint(-largest, largest + 1, shape, generator=generator).double()
 
 
-def _fields(mantissa_bits: int, exponent_bits: int) -> dict[str, tuple[SearchStrategy[int], SearchStrategy[int]]]:
-    """(exponent field, mantissa field) for each class of number a format of this layout holds."""
-    top, full = 2**exponent_bits - 1, 2**mantissa_bits - 1
-    anything = st.integers(0, full)
-    return {
-        "zero": (st.just(0), st.just(0)),
-        "subnormal": (st.just(0), st.integers(1, full)),
-        "normal": (st.integers(1, top - 1), anything),
-        "largest": (st.just(top - 1), st.just(full)),
-        "infinity": (st.just(top), st.just(0)),
-        "nan": (st.just(top), st.integers(1, full)),
-    }
-
-
 @st.composite
 def float32_patterns(draw: DrawFn, near: Format, length: int = 8) -> Tensor:
     """float32 values by class of bit pattern, so that subnormals, infinities and NaN come as often as numbers.
@@ -115,17 +101,25 @@ def float32_patterns(draw: DrawFn, near: Format, length: int = 8) -> Tensor:
     Two classes more: numbers within the range of `near`, its subnormals included, and numbers beside a midpoint
     between two of its neighbours, where rounding decides.
     """
-    classes = _fields(23, 8)
+    top, full = 2**8 - 1, 2**23 - 1  # the largest exponent and mantissa field of float32
     lowest, highest = max(-126, near.min_exponent - near.precision), min(127, near.max_exponent)
     in_range = st.integers(lowest + 127, highest + 127)
-    classes["in range"] = (in_range, st.integers(0, 2**23 - 1))
     dropped = 24 - near.precision
     midpoints = st.builds(
         lambda kept, off: (kept << dropped) + (1 << (dropped - 1)) + off,
         st.integers(0, 2 ** (near.precision - 1) - 1),
         st.integers(-1, 1),
     )
-    classes["midpoint"] = (in_range, midpoints)
+    classes = {  # (exponent field, mantissa field)
+        "zero": (st.just(0), st.just(0)),
+        "subnormal": (st.just(0), st.integers(1, full)),
+        "normal": (st.integers(1, top - 1), st.integers(0, full)),
+        "largest": (st.just(top - 1), st.just(full)),
+        "infinity": (st.just(top), st.just(0)),
+        "nan": (st.just(top), st.integers(1, full)),
+        "in range": (in_range, st.integers(0, full)),
+        "midpoint": (in_range, midpoints),
+    }
     patterns = []
     for position in range(length):
         exponents, mantissas = classes[draw(st.sampled_from(sorted(classes)), label=f"class {position}")]
@@ -133,12 +127,14 @@ def float32_patterns(draw: DrawFn, near: Format, length: int = 8) -> Tensor:
         exponent = draw(exponents, label=f"exponent {position}")
         patterns.append((sign << 31) | (exponent << 23) | draw(mantissas, label=f"mantissa {position}"))
     unsigned = torch.tensor(patterns, dtype=torch.int64)
+    # Patterns from 2^31 on are the negative ones of an int32.
     return torch.where(unsigned >= 2**31, unsigned - 2**32, unsigned).int().view(torch.float32)
 
 
+SEEDS = st.integers(0, 1000)
+"""Seeds of weights and tokens, for claims that build a model in each example."""
+
+
 def low_dtypes() -> SearchStrategy[torch.dtype]:
+    """float16 or bfloat16."""
     return st.sampled_from([a_format.dtype for a_format in LOW])
-
-
-def format_of(recipe: Recipe) -> Format:
-    return FORMAT_OF[recipe.dtype]

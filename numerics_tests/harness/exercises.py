@@ -3,7 +3,7 @@
 Stanford CS336, assignment 2, sections "Mixed Precision" and "Accumulation".
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 
 import torch
@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model.transformer import RMSNorm
-from numerics_tests import bounds, cuda_autocast, oracles
-from numerics_tests.formats import BF16, FP16, FP32, LOW, Format
-from numerics_tests.strategies import Recipe
-from numerics_tests.summation import running_sums
+from numerics_tests.harness import bounds, oracles
+from numerics_tests.harness.strategies import Recipe
+from numerics_tests.machine import cuda_autocast
+from numerics_tests.machine.formats import BF16, FP16, FP32, LOW, Format
+from numerics_tests.machine.sums import running_sums
 
 Rows = tuple[tuple[str, ...], ...]
 """Texts; the header first."""
@@ -34,19 +35,17 @@ LOOPS = {
 
 
 def thousand_additions(accumulator: torch.dtype, addend: Tensor, device: torch.device) -> float:
-    running = torch.zeros((), dtype=accumulator, device=device)
-    on_device = addend.to(device)
-    for _ in range(ADDITIONS):
-        running += on_device
-    return running.item()
+    """The last of a thousand running sums."""
+    return running_sums(addend.to(device), ADDITIONS, accumulator)[-1]
 
 
 def error_of_the_number(addend: Tensor) -> Fraction:
-    """Of a thousand times 0.01 as it is stored, added exactly."""
+    """The error of a thousand times 0.01 as it is stored, added exactly."""
     return ADDITIONS * (Fraction(addend.item()) - A_HUNDREDTH)
 
 
 def error_of_the_additions(total: float, addend: Tensor) -> Fraction:
+    """What rounding after each addition changes."""
     return Fraction(total) - ADDITIONS * Fraction(addend.item())
 
 
@@ -59,13 +58,10 @@ def accumulation() -> Rows:
     return ("Loop", "total", "error of the number", "error of the additions"), *rows
 
 
-FIRST = 5
-
-
 def partial_sums() -> Rows:
-    """Of 0.01 in float16."""
+    """The first five sums of float16's 0.01, in float16 and in float32."""
     addend = torch.tensor(0.01, dtype=torch.float16)
-    sums = [running_sums(addend, FIRST, dtype) for dtype in (torch.float16, torch.float32)]
+    sums = [running_sums(addend, 5, dtype) for dtype in (torch.float16, torch.float32)]
     rows = [
         (f"{place}", *(f"{total:.10f}" for total in totals)) for place, totals in enumerate(zip(*sums, strict=True), 1)
     ]
@@ -87,7 +83,7 @@ def stops_at(addend: float, precision: int) -> float:
 
     Round to nearest, ties to even: at 2^e the distance to the next number is 2^(e - p + 1), and 2^e is even.
     """
-    total = 2.0**-149
+    total = 2.0**-149  # the smallest float32, so below where any sum stops
     while addend > total * 2.0**-precision:
         total *= 2
     return total
@@ -123,39 +119,26 @@ def cross_entropy(logits_BV: Tensor) -> Tensor:
     return F.cross_entropy(logits_BV, torch.zeros(len(logits_BV), dtype=torch.int64, device=logits_BV.device))
 
 
-def toy_model(norm: str, device: torch.device) -> ToyModel:
-    norms = {"layer": nn.LayerNorm(10), "rms": nn.RMSNorm(10, eps=1e-5)}
-    return ToyModel(norms[norm]).to(device)
-
-
 def toy_dtypes(
     loss: Callable[[Tensor], Tensor], norm: str, low: torch.dtype, device: torch.device
 ) -> dict[str, torch.dtype]:
     """The dtype of each part under autocast, of the loss inside and outside of it, and of weights and gradients."""
     torch.manual_seed(0)
-    model = toy_model(norm, device)
+    model = ToyModel(nn.LayerNorm(10) if norm == "layer" else nn.RMSNorm(10, eps=1e-5)).to(device)
     x = torch.randn(5, 4, device=device)
     with torch.autocast(device.type, dtype=low):
         logits = model(x)
         inside = loss(logits)
     outside = loss(logits)
     gradients = torch.autograd.grad(inside, list(model.parameters()))
-    return {
-        "parameters": _only(parameter.dtype for parameter in model.parameters()),
-        **model.seen,
-        "loss": inside.dtype,
-        "loss outside": outside.dtype,
-        "gradients": _only(gradient.dtype for gradient in gradients),
-    }
-
-
-def _only(dtypes: Iterator[torch.dtype]) -> torch.dtype:
-    (dtype,) = set(dtypes)
-    return dtype
+    (of_parameters,) = {parameter.dtype for parameter in model.parameters()}
+    (of_gradients,) = {gradient.dtype for gradient in gradients}
+    losses = {"loss": inside.dtype, "loss outside": outside.dtype}
+    return {"parameters": of_parameters, **model.seen, **losses, "gradients": of_gradients}
 
 
 def toy_model_dtypes() -> Rows:
-    """With LayerNorm and cross-entropy, by the rules of CUDA and of a CPU."""
+    """The dtypes with LayerNorm and cross-entropy, by the rules of CUDA and of a CPU."""
     columns = {}
     for rules in reversed(cuda_autocast.RULES):
         for a_format in LOW:
@@ -207,18 +190,13 @@ def norms() -> Rows:
         weight = torch.ones(x.shape[-1])
         exact = oracles.rms_norm(x, weight, eps)
         bound = bounds.rms_norm(exact, x.dtype)
-        results = (of(x, weight, eps) for of in (rms_norm_in_its_own_format, model_rms_norm))
-        rows.append((name, *(_beside(result, exact, bound) for result in results)))
+        row = [name]
+        for result in (rms_norm_in_its_own_format(x, weight, eps), model_rms_norm(x, weight, eps)):
+            is_within = bool(((result.double() - exact).abs() <= bound).all())
+            words = "within its bound" if is_within else "beyond its bound"
+            row.append("infinite" if not result.isfinite().all() else words if result.any() else "all zero")
+        rows.append(tuple(row))
     return ("Input", "in its own format", "in float32, as the model"), *rows
-
-
-def _beside(result: Tensor, exact: Tensor, bound: Tensor) -> str:
-    if not result.isfinite().all():
-        return "infinite"
-    if not result.any():
-        return "all zero"
-    is_within = ((result.double() - exact).abs() <= bound).all()
-    return f"{'within' if is_within else 'beyond'} its bound"
 
 
 def tables() -> dict[str, Rows]:

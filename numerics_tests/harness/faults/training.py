@@ -10,12 +10,11 @@ from model.attention import AttentionFunction
 from model.precision import Precision
 from model.training import MAX_GRADIENT_NORM, Mark, Training, ignore_mark
 from model.transformer import RMSNorm, TransformerLM
-from numerics_tests import tiny
-from numerics_tests.claims import Fault
-from numerics_tests.faults.layers import mask_off_by_one, unscaled
-from numerics_tests.test_loss_scaling import _backward
+from numerics_tests.harness import tiny
+from numerics_tests.harness.claims import Fault
+from numerics_tests.harness.faults.layers import mask_off_by_one, unscaled
+from numerics_tests.test_loss_scaling import scaled_backward
 from numerics_tests.test_optimizer import BETAS, DECAY, EPS, RATE, torch_clip
-from numerics_tests.test_training_step import targets_of
 
 ROUND_NOTHING: Callable[[Tensor], Tensor] = lambda x: x  # noqa: E731, a named default
 
@@ -146,9 +145,9 @@ def built(
     return build
 
 
-def change_output(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[TransformerLM], object]:
-    """Applies `change` to the output of the submodule `name`."""
-    return lambda model: model.get_submodule(name).register_forward_hook(lambda module, inputs, output: change(output))
+def with_output(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[torch.device, int], TransformerLM]:
+    """A model builder that applies `change` to the output of the submodule `name`."""
+    return built(lambda model: model.get_submodule(name).register_forward_hook(lambda _, __, output: change(output)))
 
 
 def wrong_eps(model: TransformerLM) -> None:
@@ -175,7 +174,7 @@ def accumulate(
         for tokens in microbatches:
             if clear:
                 training.clear_gradients()
-            loss = training.loss(training.forward(tokens), targets_of(tokens))
+            loss = training.loss(training.forward(tokens), tiny.targets_of(tokens))
             training.backward(loss * weigh(tokens.numel(), total, len(microbatches)))
 
     return fill
@@ -202,6 +201,7 @@ ADAMW, CLIP = "adamw_is_within_its_bound", "clipping_scales_to_the_norm"
 INVISIBLE, OVERFLOW = "scaling_by_a_power_of_two_is_invisible", "overflow_skips_the_step_and_halves_the_scale"
 LOGITS, GRADIENTS = "logits_err_at_most_twice_the_plain_formula", "gradients_err_at_most_twice_the_plain_formula"
 MICROBATCHES = "microbatches_accumulate_to_the_whole_batch"
+SLOPE, LATER = "gradient_is_the_slope_in_a_random_direction", "logits_do_not_depend_on_later_tokens"
 FAULTS = (
     Fault("AdamW without bias correction", ADAMW, adamw(corrected=False)),
     Fault("AdamW with eps inside the root", ADAMW, adamw(eps_inside=True)),
@@ -209,9 +209,7 @@ FAULTS = (
     Fault("AdamW with exchanged betas", ADAMW, adamw(betas=(0.999, 0.9))),
     Fault("AdamW with a bfloat16 second moment", ADAMW, adamw(keep_second=lambda v: v.bfloat16().double())),
     Fault(
-        "first step without bias correction",
-        "first_step_of_adamw_is_the_sign_of_the_gradient",
-        adamw(corrected=False),
+        "first step without bias correction", "first_step_of_adamw_is_the_sign_of_the_gradient", adamw(corrected=False)
     ),
     Fault("decay through the gradient", "adamw_without_gradient_only_decays", adamw(coupled=True)),
     Fault("AdamW in float64", "foreach_is_the_loop_to_the_bit", adamw()),
@@ -226,29 +224,21 @@ FAULTS = (
     Fault(
         "loss scaling lost",
         "scaling_saves_gradients_that_float16_would_lose",
-        lambda x, weight, upstream: _backward(x, weight, upstream, scale=1.0),
+        lambda x, weight, upstream: scaled_backward(x, weight, upstream, scale=1.0),
     ),
-    Fault("head in bfloat16", LOGITS, built(change_output("head", lambda x: x.bfloat16().float()))),
+    Fault("head in bfloat16", LOGITS, with_output("head", lambda x: x.bfloat16().float())),
     Fault("eps of 1e-3 in every norm", LOGITS, built(wrong_eps)),
     Fault("attention without scale in the model", LOGITS, built(nothing, unscaled)),
-    Fault("keys in reverse order", LOGITS, built(change_output("blocks.0.attention.key", lambda x: x.flip(1)))),
-    Fault("attention branch detached", GRADIENTS, built(change_output("blocks.0.attention", half_detached))),
-    Fault("embedding detached by half", GRADIENTS, built(change_output("embedding", half_detached))),
-    Fault(
-        "feed-forward branch detached",
-        "gradient_is_the_slope_in_a_random_direction",
-        built(change_output("blocks.1.feed_forward", half_detached)),
-    ),
-    Fault("mask off by one in the model", "logits_do_not_depend_on_later_tokens", built(nothing, mask_off_by_one)),
-    Fault(
-        "norm over the whole sequence",
-        "logits_do_not_depend_on_later_tokens",
-        built(change_output("norm", lambda x: x - 1e-3 * x.mean(1, keepdim=True))),
-    ),
+    Fault("keys in reverse order", LOGITS, with_output("blocks.0.attention.key", lambda x: x.flip(1))),
+    Fault("attention branch detached", GRADIENTS, with_output("blocks.0.attention", half_detached)),
+    Fault("embedding detached by half", GRADIENTS, with_output("embedding", half_detached)),
+    Fault("feed-forward branch detached", SLOPE, with_output("blocks.1.feed_forward", half_detached)),
+    Fault("mask off by one in the model", LATER, built(nothing, mask_off_by_one)),
+    Fault("norm over the whole sequence", LATER, with_output("norm", lambda x: x - 1e-3 * x.mean(1, keepdim=True))),
     Fault(
         "statistics of the batch",
         "sequence_alone_is_as_exact_as_in_a_batch",
-        built(change_output("norm", lambda x: x - 1e-3 * x.mean(0, keepdim=True) * (len(x) > 1))),
+        with_output("norm", lambda x: x - 1e-3 * x.mean(0, keepdim=True) * (len(x) > 1)),
     ),
     Fault("weights kept in bfloat16", "step_keeps_parameters_gradients_and_moments_in_float32", Weights16),
     Fault("gradients never cleared", "step_forgets_earlier_gradients_and_repeats", NeverClears),

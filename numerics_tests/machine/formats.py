@@ -27,6 +27,7 @@ class Format:
 
     @property
     def max(self) -> float:
+        """The largest finite number: a significand of ones."""
         return (2 - 2 * self.unit_roundoff) * 2.0**self.max_exponent
 
     @property
@@ -36,6 +37,7 @@ class Format:
 
     @property
     def min_subnormal(self) -> float:
+        """The smallest positive number: the last bit of the significand at the smallest exponent."""
         return 2.0 ** (self.min_exponent - self.precision + 1)
 
     @property
@@ -50,7 +52,9 @@ FP32 = Format("fp32", torch.float32, precision=24, min_exponent=-126, max_expone
 FP64 = Format("fp64", torch.float64, precision=53, min_exponent=-1022, max_exponent=1023)
 
 LOW = (FP16, BF16)
+"""The formats of 16 bits: what autocast casts to."""
 FORMATS = (FP16, BF16, FP32, FP64)
 FORMAT_OF = {a_format.dtype: a_format for a_format in FORMATS}
 
 U32 = FP32.unit_roundoff
+"""Unit roundoff of float32, in which every kernel here should accumulate."""
