@@ -22,7 +22,7 @@ from claims.share import Share
 from claims.verdict import conclude
 from perf_tests.gate.samples import FEWEST_PAIRS, PairTime, Rules, rules_from_settings
 from perf_tests.gate.stages import replay_stages
-from perf_tests.records.columns import duration
+from perf_tests.records.format import duration
 
 LIMIT_SECONDS = 180.0
 FEWEST_BENCHMARKS = 20

@@ -33,7 +33,8 @@ from perf_tests.gate.statistics import (
     pair_values,
     robust_spread,
 )
-from perf_tests.records.columns import case_name, table
+from perf_tests.records.columns import case_name
+from perf_tests.records.format import table
 from tests.support.simulated_suites import JudgedSuites, judged, portions
 
 RULES = Rules()

@@ -14,9 +14,8 @@ from model.attention import naive_attention
 from model.parallel import KEEPS_BUFFERS
 from model.training import MAX_GRADIENT_NORM, Training, cross_entropy
 from model.transformer import TransformerLM
-from perf_tests.bench.loop import SharedStepMeasure
 from perf_tests.bench.models import Batch
-from perf_tests.bench.ranks import RankClock
+from perf_tests.bench.ranks import RankClock, SharedStepMeasure
 from perf_tests.bench.workbench import Workbench
 from perf_tests.cases.language_model import LanguageModelCase
 

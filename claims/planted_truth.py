@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from perf_tests.bench.workbench import GATE_RULES
+from perf_tests.bench.session import session_of
 from perf_tests.gate.samples import Rules
 
 VARIABLE = "PLANTED_TRUTH"
@@ -40,7 +40,7 @@ def rules(launch_pairs: int) -> Rules:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[GATE_RULES] = rules(Planted.of_environment().launch_pairs)
+    session_of(config).gate_rules = rules(Planted.of_environment().launch_pairs)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -30,9 +30,8 @@ from model.sizes import SIZES, ModelConfig
 from model.training import Training
 from model.transformer import TransformerLM
 from perf_tests.bench.loop import Rounds
-from perf_tests.bench.profiler import trace_rounds
 from perf_tests.hardware.device import CpuDevice
-from perf_tests.passes.kernels import COMPRESSION_LEVEL
+from perf_tests.passes.kernels import COMPRESSION_LEVEL, trace_rounds
 from perf_tests.predict.counters import counters_of
 from perf_tests.predict.ledger import counted_grid
 from tests.support.launches import ROOT, launch_suite

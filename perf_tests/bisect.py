@@ -31,7 +31,8 @@ from perf_tests.interleaved.sides import (
     environment_without_the_suite,
     find_commit,
 )
-from perf_tests.records.columns import DASH, case_name, printable, table
+from perf_tests.records.columns import case_name
+from perf_tests.records.format import DASH, printable, table
 from perf_tests.records.record import Json, how_many
 from perf_tests.user_code.named import SUITE
 

@@ -32,7 +32,7 @@ from typing import IO, Annotated, Any, ClassVar, Literal, Self, TypeVar, cast, g
 import numpy as np
 from numpy.typing import NDArray
 
-from perf_tests.records.record import OUTCOMES, Json, unpacked, without_nan
+from perf_tests.records.record import COUNTERS, OUTCOMES, Json, unpacked, without_nan
 
 Clock = Literal["wall", "cpu"]
 ClockChoice = Literal["auto", "wall", "cpu"]
@@ -350,18 +350,6 @@ EVENTS: dict[object, type[Event]] = {kind.event: kind for kind in Event.__subcla
 
 
 # Exact counters. They depend on the program alone, so one count of either side is enough and any rise is real.
-
-COUNTERS = {
-    "parameters": "parameters",
-    "model_flops": "model_flops",
-    "executed_flops": "executed_flops",
-    "kernel_launches": "kernel_launches",
-    "bytes_touched": "bytes_touched",
-    "saved_bytes": "saved_bytes",
-    "predicted_peak_bytes": "peak_bytes",
-    "host_reads": "host_reads",
-}
-"""What the gate compares: a record's name of each counter to its name among the case's counters."""
 
 
 def exact_events(case: str, answers: Mapping[Side, Json]) -> list[ExactFinding] | list[Uncounted]:

@@ -30,7 +30,6 @@ import scipy
 
 from perf_tests.gate.samples import (
     ABSENT,
-    COUNTERS,
     FEWEST_PAIRS,
     SIDES,
     Clock,
@@ -55,7 +54,7 @@ from perf_tests.gate.stages import (
     shift_of_the_suite,
 )
 from perf_tests.gate.statistics import ClockDecision, Estimate, estimate, moderated
-from perf_tests.records.record import OUTCOMES, Json, without_path
+from perf_tests.records.record import COUNTERS, OUTCOMES, Json, without_path
 
 
 class Verdict(StrEnum):

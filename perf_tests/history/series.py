@@ -25,7 +25,7 @@ class Point:
 
 @dataclass(frozen=True)
 class CounterChange:
-    """From one commit to the next that was recorded: exact, so any difference is the code's."""
+    """What a counter became from one recorded commit to the next: exact, so any difference is the code's."""
 
     counter: str
     before: int
@@ -54,9 +54,9 @@ class Era:
     machine: Machine
     has_sentinel: bool
     spread_before: float | None
-    """Of a usual case over all commits, with the machine's drift inside; None where too few commits show it."""
+    """The spread of a usual case over all commits, the machine's drift inside; None where too few commits show it."""
     spread_after: float | None
-    """With the sentinel's drift taken out; None without a sentinel."""
+    """The same with the sentinel's drift taken out; None without a sentinel."""
     is_corrected: bool
     """Whether the drift is taken out, which it is where commits then agree better."""
     codes: list[Code]
@@ -64,7 +64,7 @@ class Era:
 
     @property
     def timed_places(self) -> list[int]:
-        """Of the codes that timed a case, or failed to."""
+        """Places of the codes that timed a case, or failed to."""
         return [place for place, code in enumerate(self.codes) if any(one.has_cases for one in code.launches)]
 
     @property
@@ -74,7 +74,7 @@ class Era:
 
 
 def newest_first(machines: Iterable[Machine], log: Log) -> list[Era]:
-    """The eras of every machine."""
+    """The eras of every machine, that of the newest run first."""
     eras = [era for machine in machines for era in eras_of(machine, log)]
     return sorted(eras, key=lambda era: era.newest_run, reverse=True)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from perf_tests.bench.outcomes import Line
+from perf_tests.bench.recording import Line
 from perf_tests.bench.workers import WorkerEndedError, WorkerProcess, start_worker
 from perf_tests.gate.samples import (
     ABSENT,

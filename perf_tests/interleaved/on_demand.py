@@ -11,15 +11,16 @@ from functools import partial
 import pytest
 
 from perf_tests.bench.loop import Measure, Rounds, warm_up
-from perf_tests.bench.workbench import CASE, WORKBENCH, Workbench
-from perf_tests.bench.workers import Channel, ClosedError, WorkerPlugin, received
+from perf_tests.bench.session import is_benchmark, noted, session_of
+from perf_tests.bench.workbench import Workbench
+from perf_tests.bench.worker_plugin import WorkerPlugin, received
+from perf_tests.bench.workers import Channel, ClosedError
 from perf_tests.cases.case import Case
-from perf_tests.gate.samples import COUNTERS
 from perf_tests.hardware.clock import Clock, sentinels
 from perf_tests.hardware.device import CacheFlush, Device, cache_state, count_compilations
 from perf_tests.hardware.torch_private import load_code_generator, load_compiler
 from perf_tests.predict.counters import counters_or_reason
-from perf_tests.records.record import Json
+from perf_tests.records.record import COUNTERS, Json
 from perf_tests.user_code.named import stray
 
 OneRound = Callable[[], tuple[float, float | None]]
@@ -54,7 +55,7 @@ class RoundsOnDemand(Measure):
     flush: CacheFlush | None = None
     """Called before each round, outside of its time."""
 
-    def look(self, rounds: Rounds) -> None:
+    def run_rounds(self, rounds: Rounds) -> None:
         spins = self.device.torch_device.type == "cuda"
 
         @contextmanager
@@ -100,7 +101,7 @@ class GatePlugin(WorkerPlugin):
         if (file := stray()) is not None:
             pytest.exit(f"it imports {file} of the working tree, which would be measured as both sides", returncode=4)
         counting_seconds = workbench.spent_seconds["counting"] - self._counting_before
-        case = item.stash[CASE]
+        case = noted(item).case
         return RoundsOnDemand(
             partial(self.serve_rounds, item.nodeid, workbench.clock, counting_seconds),
             workbench.clock,
@@ -121,9 +122,9 @@ class GatePlugin(WorkerPlugin):
         yield
         if session.testsfailed:
             return
-        workbench = config.stash[WORKBENCH]
-        by_id = {item.nodeid: item for item in items if CASE in item.stash}
-        self._cases = {case_id: item.stash[CASE] for case_id, item in by_id.items()}
+        workbench = session_of(config).workbench
+        by_id = {item.nodeid: item for item in items if is_benchmark(item)}
+        self._cases = {case_id: noted(item).case for case_id, item in by_id.items()}
         workbench.check_attentions(self._cases.values())
         self._sentinels = sentinels(workbench.device.torch_device)
         self.was_ready = True
@@ -154,7 +155,7 @@ class GatePlugin(WorkerPlugin):
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        workbench = item.config.stash[WORKBENCH]
+        workbench = session_of(item.config).workbench
         self.outcome = None
         self._compiled_before = count_compilations()
         self._counting_before = workbench.spent_seconds["counting"]

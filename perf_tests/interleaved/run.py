@@ -18,8 +18,9 @@ from pathlib import Path
 
 import torch
 
-from perf_tests.bench.outcomes import Against
-from perf_tests.bench.workers import last_words, sent
+from perf_tests.bench.options import Against
+from perf_tests.bench.worker_plugin import sent
+from perf_tests.bench.workers import last_words
 from perf_tests.cases.case import Case
 from perf_tests.cases.settings import Settings
 from perf_tests.gate.samples import (

@@ -29,7 +29,8 @@ from perf_tests.gate.verdicts import (
     GateResult,
     Verdict,
 )
-from perf_tests.records.columns import DASH, case_name, duration, in_markdown, pipe_table, printable, table
+from perf_tests.records.columns import case_name
+from perf_tests.records.format import DASH, duration, in_markdown, pipe_table, printable, table
 from perf_tests.records.record import Json, how_many, without_nan
 from perf_tests.records.store import write_whole
 

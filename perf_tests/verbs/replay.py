@@ -5,8 +5,8 @@ from pathlib import Path
 
 from perf_tests.gate.verdicts import RunVerdict, judge
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError
+from perf_tests.records.store import write_named
 from perf_tests.report.gate_screens import as_json, markdown, report_lines
-from perf_tests.verbs.writing import write_named
 
 EXIT_CODES = {RunVerdict.PASSED: FINE, RunVerdict.FAILED: FINDINGS, RunVerdict.UNDECIDED: FINDINGS}
 """All other samples have no verdict on the code and count as input that cannot be compared."""

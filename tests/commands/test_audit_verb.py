@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from perf_tests.__main__ import main
-from perf_tests.audit.tables import Tally, audit_file, audits_of
+from perf_tests.audit.tables import audit_file, audits_of
+from perf_tests.verbs.audit import Tally
 from tests.support.foreign_tables import model_row, model_table, written
 
 
@@ -48,7 +49,7 @@ def test_a_packed_table_is_read_as_the_plain_one(suffix: str, pack: Callable[[by
 def test_a_packed_table_that_would_fill_the_memory_or_is_torn_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perf_tests.audit.tables.MOST_UNPACKED_BYTES", 1000)
+    monkeypatch.setattr("perf_tests.audit.rows.MOST_UNPACKED_BYTES", 1000)
     large, torn = tmp_path / "large.csv.xz", tmp_path / "torn.csv.xz"
     large.write_bytes(lzma.compress(b"0" * 1001))
     assert main(["audit", str(large)]) == 3
@@ -75,7 +76,7 @@ def test_alike_findings_of_many_sources_take_bounded_room(tmp_path: Path) -> Non
     rows = [model_row(mean_ms="90", source=f"source {number}") for number in range(30)]
     tally = Tally()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("perf_tests.audit.tables.MOST_GROUPS", 5)
+        patch.setattr("perf_tests.verbs.audit.MOST_GROUPS", 5)
         for part in audits_of(written(tmp_path, rows)):
             tally.add(part)
     assert len(tally.groups) == 6

@@ -10,7 +10,7 @@ import pytest
 
 from perf_tests.__main__ import VERBS, main
 from perf_tests.records.record import Json
-from perf_tests.verbs.reading import as_typed
+from perf_tests.records.store import as_typed
 from tests.support.file_readers import READERS
 from tests.support.synthetic import BACKWARD, FORWARD, TEN_ROUNDS, record, timed, traced, untimed, write_record
 
@@ -170,12 +170,11 @@ def test_a_reader_that_has_seen_enough_ends_a_verb_without_a_traceback() -> None
 
 
 def test_no_verb_but_report_may_load_the_page() -> None:
-    verbs = [f"perf_tests.verbs.{path.stem}" for path in (ROOT / "perf_tests/verbs").glob("[a-z]*.py")]
-    verbs.remove("perf_tests.verbs.report")
+    verbs = [module for verb, module in VERBS.items() if verb != "report"]
     program = "import sys, importlib; [*map(importlib.import_module, sys.argv[1:])]; print(*sys.modules)"
     ended = subprocess.run([sys.executable, "-c", program, *verbs], cwd=ROOT, capture_output=True, text=True)
     assert set(verbs) <= (loaded := set(ended.stdout.split()))
-    assert "perf_tests.report.page_parts" not in loaded
+    assert "perf_tests.report.page" not in loaded
 
 
 @pytest.mark.parametrize(
@@ -189,7 +188,7 @@ def test_a_verb_does_not_wait_for_what_only_others_take(words: str, stored: Path
     command = [sys.executable, "-c", program, *words.format(file=stored, folder=tmp_path).split()]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     loaded = set(ended.stdout.splitlines()[-1].split())
-    assert f"perf_tests.verbs.{words.partition(' ')[0]}" in loaded
+    assert VERBS[words.partition(" ")[0]] in loaded
     assert not {"scipy", "ruptures", "torch"} & loaded
 
 

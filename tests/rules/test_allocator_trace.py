@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from perf_tests.passes.memory import PART, ROUND, Stretch, read_allocator_trace, read_round
+from perf_tests.passes.memory_watch import PART, ROUND, Stretch, read_allocator_trace, read_round
 
 
 def memory(time: float, count: int, address: int = 1, device_type: int = 0) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.bench.outcomes import regressions, show_beside_baseline
+from perf_tests.bench.options import regressions, show_beside_baseline
 from perf_tests.records.record import OUTCOMES, Json, Times
 from perf_tests.records.store import ComparedCase, Status, compare, ratio_interval
 from tests.support.synthetic import FORWARD, TEN_ROUNDS, record, timed, untimed

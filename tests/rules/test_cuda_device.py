@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from model.device import device_named, why_gpu_cannot_run, why_gpu_is_passed_over
-from perf_tests.bench.models import forget
+from perf_tests.bench.models import free_leftovers
 from perf_tests.bench.workbench import set_up
 from perf_tests.hardware.datasheets import libraries_on
 from perf_tests.hardware.device import CudaDevice, Device
@@ -241,7 +241,7 @@ def test_workspaces_go_back_to_the_allocator_before_its_cache_is_emptied(
     """Or the next case holds what the last one multiplied with, 64 MiB on an H100."""
     clear = "perf_tests.hardware.device.clear_cublas_workspaces"
     monkeypatch.setattr(clear, lambda: cuda.calls.append("clear workspaces"))
-    forget(device)
+    free_leftovers(device)
     assert cuda.calls[-2:] == ["clear workspaces", "empty_cache"]
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from perf_tests.bench.profiler import imports_as_ranges, traced_call
 from perf_tests.hardware.device import CpuDevice, page_faults, seconds_per_page_fault
+from perf_tests.passes.warmup import imports_as_ranges, traced_call
 from perf_tests.records.record import Json
 from perf_tests.traces.kernels import TracedRound, first_round_parts, largest_growth
 from tests.support.example_cases import CPU

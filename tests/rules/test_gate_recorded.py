@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from perf_tests.bench.workbench import Run
+from perf_tests.bench.session import Run
 from perf_tests.gate.recorded import (
     RULES,
     RecordedResult,
     RecordedSides,
-    code_of,
     compared,
     conclude_recorded,
     judged,
@@ -22,7 +21,7 @@ from perf_tests.gate.recorded import (
 )
 from perf_tests.gate.samples import Clock
 from perf_tests.gate.verdicts import Acceptance, CaseResult, Verdict, read_accepted
-from perf_tests.records.record import Json
+from perf_tests.records.record import Json, code_of
 from perf_tests.records.store import StoredRecord, save_record
 from perf_tests.report.gate_screens import case_row, report_lines
 from perf_tests.run.after import judge

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from perf_tests.bench import workbench as workbench_module
-from perf_tests.bench.loop import TimedMeasure
-from perf_tests.bench.row import Row
+from perf_tests.bench.loop import Row, TimedMeasure
 from perf_tests.bench.workbench import set_up
 from perf_tests.hardware import machine as gpu_health
 from perf_tests.hardware.clock import Clock

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from perf_tests.audit.physics import RowFacts, raised
+from perf_tests.audit.rounds import RowFacts, raised
 from perf_tests.hardware.machine import drifting_facts
 
 NOW = {time.CLOCK_REALTIME: 2000.0, time.CLOCK_BOOTTIME: 500.0, time.CLOCK_MONOTONIC: 400.0}

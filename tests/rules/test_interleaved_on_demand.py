@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from perf_tests.bench.workbench import CASE, PASS, WORKBENCH, Workbench
+from perf_tests.bench.workbench import Workbench
 from perf_tests.bench.workers import Channel
 from perf_tests.hardware import clock as clock_module
 from perf_tests.hardware.clock import Clock, sentinel_bytes, sentinels
@@ -17,6 +17,7 @@ from perf_tests.interleaved import on_demand as gate
 from perf_tests.interleaved.on_demand import GatePlugin, RoundsOnDemand
 from tests.support.example_cases import CPU, SETTINGS, attention_case
 from tests.support.fake_device import QueueDevice
+from tests.support.items import benchmark, stash_of
 
 GPU = torch.device("cuda", 0)
 
@@ -82,8 +83,8 @@ def test_what_generating_code_and_counting_took_is_told_apart_from_what_each_lau
 
 
 def item_on(workbench: Workbench) -> Any:
-    config = Mock(stash={WORKBENCH: workbench})
-    return Mock(config=config, stash={CASE: attention_case(), PASS: None}, session=Mock(shouldstop=False), nodeid="a")
+    config = Mock(stash=stash_of(workbench=workbench))
+    return Mock(config=config, stash=benchmark(attention_case()).stash, session=Mock(shouldstop=False), nodeid="a")
 
 
 def workbench_on(device: Device, **changes: Any) -> Workbench:
@@ -138,8 +139,8 @@ def test_a_worker_takes_the_gates_order_and_what_an_earlier_launch_measured(monk
     monkeypatch.setattr(gc, "freeze", lambda: None)  # for good, and this process goes on
     workbench = workbench_on(CpuDevice(CPU))
     cases = {"a": attention_case(), "b": attention_case(head_dim=32)}
-    config = Mock(stash={WORKBENCH: workbench})
-    items: list[Any] = [Mock(stash={CASE: case, PASS: None}, nodeid=name) for name, case in cases.items()]
+    config = Mock(stash=stash_of(workbench=workbench))
+    items: list[Any] = [benchmark(case, nodeid=name) for name, case in cases.items()]
     plugin = GatePlugin(settings=SETTINGS, channel=RecordingChannel([{"order": ["b", "a"], "measured": ["b"]}]))
     collecting = plugin.pytest_collection_modifyitems(Mock(testsfailed=0), config, items)
     next(collecting)

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.bench.outcomes import Against, OtherOption
+from perf_tests.bench.options import Against, OtherOption
 from perf_tests.cases.case import Case
 from perf_tests.gate.samples import End, ExactFinding, GateSamples, LeftOut, Rules, read_samples
 from perf_tests.gate.verdicts import GateResult, RunVerdict, Verdict, conclude, next_step

@@ -11,14 +11,15 @@ from claims.quick import trace_bytes
 from model.precision import PRECISIONS
 from model.sizes import SIZES
 from model.training import Training
-from perf_tests.audit.physics import inconsistencies, product_shares_that_do_not_fall
+from perf_tests.audit.rounds import inconsistencies, product_shares_that_do_not_fall
 from perf_tests.bench.loop import Rounds
-from perf_tests.bench.profiler import ProfilerBusyError, trace_rounds
 from perf_tests.hardware.device import CpuDevice
+from perf_tests.passes.kernels import ProfilerBusyError, trace_rounds
 from perf_tests.records.record import Json, without_nan
-from perf_tests.report.screens import detail_lines, kernel_summary_lines
+from perf_tests.report.screens import kernel_summary_lines
 from perf_tests.traces.kernels import expected_products, kernel_values
 from perf_tests.traces.trace import bytes_of, flops_of, kind_of, read_chrome_trace
+from perf_tests.verbs.kernels import detail_lines
 from tests.support.example_cases import CPU, TOY, build, language_model_case, random_tokens
 from tests.support.synthetic import FORWARD, FULL_STEP, identity, passed
 from tests.support.synthetic_trace import DIV, SGEMM, HandWritten, forward_and_backward, row

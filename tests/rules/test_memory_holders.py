@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from model.regions import region
-from perf_tests.passes.memory import Held, HolderWatch
+from perf_tests.passes.memory_watch import Held, HolderWatch
 from perf_tests.predict.counting import ACTIVATIONS, BACKWARD_PASS, GRADIENTS, PARAMETERS, TEMPORARIES, WEIGHT_COPIES
 
 KIB = 1024

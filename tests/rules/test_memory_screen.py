@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from perf_tests.audit.physics import FLAGS
+from perf_tests.audit.rounds import FLAGS
 from perf_tests.records.record import Json
 from perf_tests.report.screens import megabytes, memory_summary_lines
 from tests.support.synthetic import attention_identity, remembered

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from perf_tests.hardware.torch_private import cuda_memory_history, cuda_memory_snapshot
-from perf_tests.passes import memory as memory_snapshot
-from perf_tests.passes.memory import (
-    PICKLE_PROTOCOL,
+from perf_tests.passes import memory_watch as memory_snapshot
+from perf_tests.passes.memory import PICKLE_PROTOCOL
+from perf_tests.passes.memory_watch import (
     AllocatorEvent,
     Frame,
     Happening,

@@ -11,15 +11,14 @@ from model.precision import PRECISIONS
 from model.training import Training
 from perf_tests.passes.memory import (
     MOST_MOMENTS,
-    Held,
-    HeldMeasure,
-    PartChanges,
+    MemoryMeasure,
     Standing,
     saved_by_part,
     timeline,
     with_prediction,
     workspace_bytes_of,
 )
+from perf_tests.passes.memory_watch import Held, PartChanges
 from perf_tests.predict.counters import counters_of
 from perf_tests.predict.counting import Change, StorageBlock
 from perf_tests.records.record import Json
@@ -112,7 +111,7 @@ def examined(snapshot: Path) -> Json:
     training, tokens = Training(build(), PRECISIONS["fp32"], CPU), random_tokens()
     target, setup = rounds(training, tokens)["backward"]
     case = language_model_case(phase="backward")
-    measure = HeldMeasure(case, CPU, lambda: Standing(training, (tokens,)), snapshot)
+    measure = MemoryMeasure(case, CPU, lambda: Standing(training, (tokens,)), snapshot)
     measure(target, setup=setup)
     return measure.values
 

@@ -7,28 +7,28 @@ from typing import Any
 import pytest
 import torch
 
-from perf_tests.bench.workbench import SETTINGS as SETTINGS_KEY
 from perf_tests.cases.settings import Settings
 from perf_tests.run import ranks as starts
 from tests.support.example_cases import SETTINGS
+from tests.support.items import stash_of
 
 
 class TwoPeers:
     """Seen from rank 0; rank 1 says the same as rank 0 but for `different`."""
 
-    leads, others = True, (1,)
+    is_rank0, others = True, (1,)
 
     def __init__(self, different: dict[str, object]) -> None:
         self.different = different
         self.facts: dict[str, object] = {}
 
-    def share(self, topic: str, value: Any) -> list[Any]:
+    def all_gather(self, topic: str, value: Any) -> list[Any]:
         if topic != "facts":
             return [value, None]
         self.facts = value
         return [value, value | self.different]
 
-    def part(self) -> None:
+    def shutdown(self) -> None:
         pass
 
 
@@ -36,9 +36,9 @@ def compare(settings: Settings, different: dict[str, object]) -> dict[str, objec
     """What rank 0 says of its start."""
     peers: Any = TwoPeers(different)
     config: Any = SimpleNamespace(
-        stash={SETTINGS_KEY: settings}, invocation_params=SimpleNamespace(args=("perf_tests", "--parallel=ddp"))
+        stash=stash_of(settings=settings), invocation_params=SimpleNamespace(args=("perf_tests", "--parallel=ddp"))
     )
-    starts.compare_starts(config, peers, "digest")
+    starts.check_launches(config, peers, "digest")
     told: dict[str, object] = peers.facts
     return told
 

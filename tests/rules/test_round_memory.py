@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 import pytest
 import torch
 
-from perf_tests.passes.memory import OpenPart, live_tensor_bytes, memory_of_round, resident_set_peak_bytes
+from perf_tests.passes.memory_watch import OpenPart, live_tensor_bytes, memory_of_round, resident_set_peak_bytes
 from tests.support.allocator_peak import allocator_peak_bytes
 from tests.support.example_cases import CPU
 

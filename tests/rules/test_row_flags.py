@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from perf_tests.audit.physics import FLAGS, RowFacts, has_trend, raised
+from perf_tests.audit.rounds import FLAGS, RowFacts, has_trend, raised
 
 draw = random.Random(7)
 HONEST = [draw.gauss(1.0, 0.02) for _ in range(10)]

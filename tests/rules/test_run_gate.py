@@ -6,8 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.bench.outcomes import Against
-from perf_tests.bench.workbench import CASE
+from perf_tests.bench.options import Against
 from perf_tests.gate.samples import Rules
 from perf_tests.gate.statistics import ClockDecision
 from perf_tests.gate.verdicts import CaseResult, Effect, ExactResult, GateResult, RunVerdict, Verdict
@@ -15,6 +14,7 @@ from perf_tests.interleaved.measuring import Watch
 from perf_tests.interleaved.run import GatePlan, GateRun
 from perf_tests.run.gate import VERDICT, GatePlugin
 from tests.support.example_cases import attention_case
+from tests.support.items import benchmark
 
 CASE_ID = "perf_tests/test_attention.py::test_attention_forward[d16-seq256-fp32-naive]"
 EFFECT = Effect(0.052, 0.041, 0.063, 10)
@@ -33,10 +33,8 @@ def plugin(row: CaseResult | None, verdict: RunVerdict, summary: Path | None = N
 
 
 def report(found: GatePlugin) -> pytest.TestReport:
-    stash = pytest.Stash()
-    stash[CASE] = attention_case()
     where = ("test_attention.py", 3, "name")
-    item = Mock(nodeid=CASE_ID, location=where, keywords={}, stash=stash, path=Path("x.py"))
+    item = Mock(nodeid=CASE_ID, location=where, keywords={}, stash=benchmark(attention_case()).stash, path=Path("x.py"))
     assert found.pytest_runtest_protocol(item) is True
     made: pytest.TestReport = item.ihook.pytest_runtest_logreport.call_args.kwargs["report"]
     return made

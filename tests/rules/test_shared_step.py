@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from perf_tests import conftest
-from perf_tests.bench.loop import SharedStepMeasure
-from perf_tests.bench.ranks import RankClock
+from perf_tests.bench.ranks import RankClock, SharedStepMeasure
 from perf_tests.cases.sharing import Sharing
 from perf_tests.phases import EXAMINED
 from tests.support.example_cases import CPU, SETTINGS, language_model_case

@@ -6,7 +6,7 @@ import random
 import pytest
 from scipy import stats
 
-from perf_tests.audit.physics import (
+from perf_tests.audit.rounds import (
     FEWEST_REST,
     LEVEL,
     MOST_SLOW,

@@ -14,24 +14,26 @@ from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-define
 
 from perf_tests.bench.outcomes import Outcome
 from perf_tests.bench.ranks import FINISHED, Groups, Peers
-from perf_tests.bench.workbench import OUTCOME
+from perf_tests.bench.session import noted
 from perf_tests.cases.sharing import Launched
-from perf_tests.run.ranks import Together
-from perf_tests.run.termination import TERMINATION, Termination
+from perf_tests.run.ranks import RankSync
+from perf_tests.run.termination import NAME, Termination
+from tests.support.example_cases import language_model_case
+from tests.support.items import benchmark
 
 
 class HeardPeers:
     """Of rank 1: notes what it waits for."""
 
-    leads = False
+    is_rank0 = False
 
     def __init__(self) -> None:
         self.waited_for: list[str] = []
 
-    def hear(self, topic: str, rank: int, seconds: float) -> None:
+    def recv(self, topic: str, rank: int, seconds: float) -> None:
         self.waited_for.append(topic)
 
-    def part(self) -> None:
+    def shutdown(self) -> None:
         pass
 
 
@@ -39,9 +41,9 @@ class HeardPeers:
     "came, waits", [pytest.param(None, [FINISHED], id="none"), pytest.param(signal.SIGTERM, [], id="SIGTERM")]
 )
 def test_a_rank_waits_for_rank_0_unless_a_signal_ends_it(came: signal.Signals | None, waits: list[str]) -> None:
-    peers, stash = HeardPeers(), pytest.Stash()
-    stash[TERMINATION] = Termination(came)
-    together = Together(cast(Peers, peers), cast(pytest.Config, SimpleNamespace(stash=stash)))
+    peers = HeardPeers()
+    plugins = SimpleNamespace(getplugin={NAME: Termination(came)}.get)
+    together = RankSync(cast(Peers, peers), cast(pytest.Config, SimpleNamespace(pluginmanager=plugins)))
     session: Any = SimpleNamespace(shouldstop=False, exitstatus=0)
     ending = together.pytest_sessionfinish(session)
     next(ending)
@@ -54,12 +56,12 @@ def test_groups_are_made_anew_under_another_name(monkeypatch: pytest.MonkeyPatch
     """Under the same one a rank would find the addresses of connections that were dropped."""
     topics, store = [], HashStore()
 
-    def store_of(topic: str) -> PrefixStore:
+    def store_of(topic: str, whole: HashStore) -> PrefixStore:
         topics.append(topic)
-        return PrefixStore(topic, store)
+        return PrefixStore(topic, whole)
 
     peers = Peers(Launched(), store, store)
-    monkeypatch.setattr(peers, "store_of", store_of)
+    monkeypatch.setattr("perf_tests.bench.ranks.PrefixStore", store_of)
     groups = Groups(peers, torch.device("cpu"))
     for _ in range(2):
         groups.make(1)
@@ -80,9 +82,9 @@ def test_what_rank_0_itself_met_has_its_number_unless_all_ranks_refuse_it(
     error: BaseException, outcome: Outcome
 ) -> None:
     told: list[Any] = []
-    peers: Any = SimpleNamespace(launched=Launched(0, 2), tell=lambda topic, value: told.append(value))
-    item: Any = SimpleNamespace(stash=pytest.Stash())
-    together = Together(peers, cast(pytest.Config, SimpleNamespace()))
+    peers: Any = SimpleNamespace(launched=Launched(0, 2), send=lambda topic, value: told.append(value))
+    item = benchmark(language_model_case())
+    together = RankSync(peers, cast(pytest.Config, SimpleNamespace()))
     assert together._note_failure(item, "case/call", error) is None
-    assert item.stash[OUTCOME] == outcome
+    assert noted(item).outcome == outcome
     assert [said["is_effect"] for said in told] == [False]

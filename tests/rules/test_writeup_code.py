@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from model.sizes import SIZES, ModelConfig
-from numerics_tests import exercises
+from numerics_tests.harness import exercises
 from perf_tests.predict.counters import counters_of
 from perf_tests.report.cs336_parts.attention import squares_saved
 from perf_tests.report.cs336_parts.exercises import EXERCISES

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from perf_tests.bench.loop import Measure, TimedMeasure
-from perf_tests.bench.row import Row
+from perf_tests.bench.loop import Measure, Row, TimedMeasure
 from perf_tests.hardware.clock import Clock
 from perf_tests.hardware.device import KEPT_BLOCKS_IN_BUDGET, CpuDevice
 from perf_tests.interleaved.on_demand import OneRound, RoundsOnDemand

@@ -163,7 +163,7 @@ def worker_in(folder: Path) -> Iterator[MemoryWorker]:
 
 
 def write_worker(root: Path, code: str) -> None:
-    folder = root / "perf_tests" / "workers"
+    folder = root / "perf_tests" / "passes"
     folder.mkdir(parents=True)
     for package in (folder.parent, folder):
         (package / "__init__.py").touch()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from perf_tests.passes.memory import traced_allocator
+from perf_tests.passes.memory_watch import traced_allocator
 
 
 def allocator_peak_bytes(function: Callable[[], object]) -> int:

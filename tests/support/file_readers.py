@@ -19,25 +19,20 @@ import numpy as np
 from claims.expedition import __main__ as expedition
 from model.device import device_named
 from perf_tests.__main__ import main as run_verb
-from perf_tests.bench.outcomes import (
-    MeasuringSession,
-    Progress,
-    ResumeError,
-    SavingOptions,
-    open_journal,
-    show_beside_baseline,
-)
-from perf_tests.bench.workbench import Run
+from perf_tests.bench.options import SavingOptions, show_beside_baseline
+from perf_tests.bench.recording import MeasuringSession, Progress, ResumeError, open_journal
+from perf_tests.bench.session import Run
 from perf_tests.cases.settings import Settings
 from perf_tests.gate.samples import Rules
 from perf_tests.hardware.device import open_device
 from perf_tests.hardware.limits import Ceilings
 from perf_tests.phases import FINE, USAGE
-from perf_tests.predict import step as machine_ceilings
-from perf_tests.predict.step import machine_identity
-from perf_tests.records.record import MOST_BYTES, PUBLISHED, Json, unpacked, why_not_a_record
+from perf_tests.predict import machine as machine_ceilings
+from perf_tests.predict.machine import machine_identity
+from perf_tests.records.published import MOST_BYTES, PUBLISHED
+from perf_tests.records.record import Json, unpacked, why_not_a_record
 from perf_tests.records.store import BaselineError, compare, numbered_baseline, rows_by_id
-from perf_tests.report.screens import comparison_lines
+from perf_tests.report.comparison import comparison_lines
 from perf_tests.run.after import hold_against_baseline
 from perf_tests.run.before import choose_baseline
 from tests.support import damage, simulated_launches, synthetic

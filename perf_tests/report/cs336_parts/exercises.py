@@ -16,7 +16,7 @@ def _exercise(name: str) -> Figures:
         header, *rows = sources.played.exercises.get(name, (("",),))
         for label, *texts in rows:
             for head, text in zip(header[1:], texts, strict=True):
-                yield Figure((label,), f"here: {head}", text, "numerics_tests/exercises.py")
+                yield Figure((label,), f"here: {head}", text, "numerics_tests/harness/exercises.py")
 
     return figures
 

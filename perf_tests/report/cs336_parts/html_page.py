@@ -1,10 +1,13 @@
 """The write-up as one HTML file that opens from disk: the report page's style, tables and escaping, and no script."""
 
+from collections.abc import Sequence
 from itertools import groupby
 
+from perf_tests.records.format import Table
+from perf_tests.report.blocks import Rows
 from perf_tests.report.cs336_parts.page import TITLE, UNKNOWN, Entry, entries, introduction, where
 from perf_tests.report.cs336_parts.sources import Sources
-from perf_tests.report.page_parts.markup import STYLE, notes, paragraph, table, text
+from perf_tests.report.page import macros, style
 
 OWN_STYLE = """
 .command { margin: 4px 0; padding: 6px 10px; background: var(--panel); border-radius: 4px; overflow-wrap: anywhere; }
@@ -35,7 +38,7 @@ def html_page(sources: Sources) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f"<title>{TITLE}</title><style>{STYLE.read_text(encoding='utf-8')}{OWN_STYLE}</style></head><body>"
+        f"<title>{TITLE}</title><style>{style()}{OWN_STYLE}</style></head><body>"
         f"<header><h1>{TITLE}</h1><nav>{links}</nav></header><main>{body}</main></body></html>\n"
     )
 
@@ -53,3 +56,19 @@ def _entry(entry: Entry, anchor: str) -> str:
 def _anchor(title: str) -> str:
     """The name of a section in links and in the names of its CSV files."""
     return title.lower().replace(" ", "-")
+
+
+def table(shown: Table, name: str) -> str:
+    return str(macros().table(Rows.of(shown, name)))
+
+
+def paragraph(content: str, kind: str = "") -> str:
+    return str(macros().paragraph(content, kind))
+
+
+def notes(lines: Sequence[str]) -> str:
+    return "".join(paragraph(line, "note") for line in lines)
+
+
+def text(content: str) -> str:
+    return str(macros().cell(content))

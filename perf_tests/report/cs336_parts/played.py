@@ -55,7 +55,7 @@ class Block:
 class Played:
     """Figures that take no measurement: steps played on tensors without content, and exercises computed at once.
 
-    The rows are those of `perf_tests.report.cs336_parts.writeup_peaks` and `numerics_tests.exercises`.
+    The rows are those of `perf_tests.report.cs336_parts.writeup_peaks` and `numerics_tests.harness.exercises`.
     """
 
     peaks: tuple[PeakBeside, ...] = ()
