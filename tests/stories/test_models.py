@@ -49,8 +49,8 @@ def same(first: list[Tensor], second: list[Tensor]) -> bool:
     ],
 )
 def test_cases_that_share_a_model_build_it_once(shelf: ModelCache, other: LanguageModelCase, builds: int) -> None:
-    first = shelf.lend(language_model_case(), "loop").model
-    assert (shelf.lend(other, "loop").model is first) == (builds == 1)
+    first = shelf.get(language_model_case(), "loop").model
+    assert (shelf.get(other, "loop").model is first) == (builds == 1)
     assert shelf.builds == builds
 
 
@@ -65,7 +65,7 @@ def test_after_training_a_model_begins_anew(shelf: ModelCache, case: LanguageMod
     """No gradient, moment or weight is left over from the case before."""
     starts, ends = [], []
     for _ in range(2):
-        training = shelf.lend(case, "loop")
+        training = shelf.get(case, "loop")
         starts.append(weights_of(training))
         training.step(random_tokens(), random_tokens())
         training.release()
@@ -77,7 +77,7 @@ def test_after_training_a_model_begins_anew(shelf: ModelCache, case: LanguageMod
 
 
 def test_the_weights_are_those_of_the_seed() -> None:
-    lent = [ModelCache(CpuDevice(CPU), seed).lend(language_model_case(), "loop") for seed in (7, 7, 8)]
+    lent = [ModelCache(CpuDevice(CPU), seed).get(language_model_case(), "loop") for seed in (7, 7, 8)]
     first, again, other = map(weights_of, lent)
     assert same(first, again)
     assert not same(first, other)
@@ -85,7 +85,7 @@ def test_the_weights_are_those_of_the_seed() -> None:
 
 def test_the_old_model_is_gone_before_the_next_is_built(shelf: ModelCache, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or two of them would have to fit at once."""
-    old = weakref.ref(shelf.lend(language_model_case(), "loop").model)
+    old = weakref.ref(shelf.get(language_model_case(), "loop").model)
     alive_while_building = []
 
     def build(config: ModelConfig, *arguments: Any) -> nn.Module:
@@ -93,12 +93,12 @@ def test_the_old_model_is_gone_before_the_next_is_built(shelf: ModelCache, monke
         return TransformerLM(config, *arguments)
 
     monkeypatch.setattr(models, "TransformerLM", build)
-    shelf.lend(language_model_case(attention="sdpa"), "loop")
+    shelf.get(language_model_case(attention="sdpa"), "loop")
     assert alive_while_building == [False]
 
 
 def test_others_are_left_the_model_and_what_the_heap_keeps(shelf: ModelCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = weakref.ref(shelf.lend(language_model_case(), "loop").model)
+    model = weakref.ref(shelf.get(language_model_case(), "loop").model)
     given_back = []
     monkeypatch.setattr(heap, "give_back", lambda: given_back.append(model() is None))
     shelf.leave_memory_to_others()
@@ -107,21 +107,21 @@ def test_others_are_left_the_model_and_what_the_heap_keeps(shelf: ModelCache, mo
 
 def test_lending_sets_the_precision(shelf: ModelCache) -> None:
     torch.set_float32_matmul_precision("high")
-    shelf.lend(language_model_case(), "loop")
+    shelf.get(language_model_case(), "loop")
     assert torch.get_float32_matmul_precision() == "highest"
 
 
 def test_with_a_single_token_there_is_no_context_to_ignore(shelf: ModelCache) -> None:
-    shelf.lend(language_model_case(TOY.at_context(1), model=f"{MODELS}:IgnoresContext", attention="own"), "loop")
+    shelf.get(language_model_case(TOY.at_context(1), model=f"{MODELS}:IgnoresContext", attention="own"), "loop")
     assert shelf.builds == 1
 
 
 def test_a_model_is_checked_again_when_it_is_lent(shelf: ModelCache) -> None:
     """Before measuring, a large one was only played."""
     with pytest.raises(OwnModelError, match="an attention mask is missing"):
-        shelf.lend(language_model_case(model=f"{MODELS}:Unrunnable", attention="own"), "loop")
+        shelf.get(language_model_case(model=f"{MODELS}:Unrunnable", attention="own"), "loop")
 
 
 def test_a_foreign_model_that_runs_out_of_memory_is_not_refused_for_it(shelf: ModelCache) -> None:
     with pytest.raises(MemoryError):
-        shelf.lend(language_model_case(model=f"{MODELS}:runs_out_of_memory", attention="own"), "loop")
+        shelf.get(language_model_case(model=f"{MODELS}:runs_out_of_memory", attention="own"), "loop")

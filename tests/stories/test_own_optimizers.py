@@ -189,11 +189,11 @@ def test_a_model_begins_with_its_seeds_weights_after_its_optimizer_was_tried(
 ) -> None:
     case = of("healthy", **changes)
     with_own, with_adamw = (
-        [parameter.detach().clone() for parameter in shelf.lend(one, "default").model.parameters()]
+        [parameter.detach().clone() for parameter in shelf.get(one, "default").model.parameters()]
         for one in (case, replace(case, optimizer="loop"))
     )
     assert all(torch.equal(one, other) for one, other in zip(with_own, with_adamw, strict=True))
-    training = shelf.lend(case, "default")
+    training = shelf.get(case, "default")
     assert type(training.optimizer).__name__ == "SGD"
     assert not any(tensors_in(training.optimizer.state.values()))
 
@@ -201,12 +201,12 @@ def test_a_model_begins_with_its_seeds_weights_after_its_optimizer_was_tried(
 def test_an_optimizer_is_tried_again_on_each_model_that_it_is_to_train(shelf: ModelCache) -> None:
     """Before measuring, a large model was not built."""
     with pytest.raises(OwnModelError, match="changes no parameter"):
-        shelf.lend(of("Still"), "default")
-    shelf.lend(replace(of("Still"), phase="backward", optimizer=None), f"{PLANTED}:Still")
+        shelf.get(of("Still"), "default")
+    shelf.get(replace(of("Still"), phase="backward", optimizer=None), f"{PLANTED}:Still")
 
 
 def test_a_compiled_model_gives_its_parameters_the_names_of_the_eager_one(shelf: ModelCache) -> None:
-    training = shelf.lend(of("by_name", execution="compiled"), "default")
+    training = shelf.get(of("by_name", execution="compiled"), "default")
     assert next(iter(training.model.named_parameters()))[0].startswith("_orig_mod")
 
 
