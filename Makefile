@@ -15,7 +15,7 @@ CPU_INDEX := https://download.pytorch.org/whl/cpu
 # Whether there is an NVIDIA driver. Some virtual machines hide its file.
 NVIDIA := $(or $(wildcard /proc/driver/nvidia/version),$(shell nvidia-smi -L >/dev/null 2>&1 && echo yes))
 
-.PHONY: help how-long perf baseline gate ledger report pictures writeup ranks nsys test test-tools-a-to-q test-tools-r-to-z test-suites readers lint proofs trials mutants rank-mutants triton-example clean wheels offline expedition
+.PHONY: help how-long perf baseline gate ledger report pictures writeup ranks nsys test test-tools test-suites nightly readers lint proofs trials mutants rank-mutants tool-mutants triton-example clean wheels offline expedition
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
@@ -73,10 +73,10 @@ nsys: $(INSTALLED)  ## capture one case with Nsight Systems and print where its 
 	$(BIN)/python -m perf_tests kernels $(NSYS_REPORT).sqlite
 
 # Two jobs in parallel, each printed when it is done. Waiting threads do not spin, because either job would starve.
-test: $(INSTALLED) how-long lint  ## all tests: tools, numerics, counters, and every benchmark once on a tiny model
+test: $(INSTALLED) how-long lint  ## all tests but nightly: tools, numerics, counters, every benchmark once on a tiny model
 	@date +%s > $(TEST_START)
 	OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=0 \
-	    $(MAKE) --jobs=2 --output-sync=target test-tools-a-to-q test-tools-r-to-z test-suites
+	    $(MAKE) --jobs=2 --output-sync=target test-tools test-suites
 	@echo "about $$(( ($$(date +%s) - $$(cat $(TEST_START)) + 59) / 60 )) min, as the last time here" > $(TEST_MINUTES)
 
 TEST_START := $(VENV)/.test-start
@@ -85,12 +85,12 @@ TEST_MINUTES := $(VENV)/.test-minutes
 how-long: $(INSTALLED)
 	@echo "make test: $$(cat $(TEST_MINUTES) 2>/dev/null || echo "not timed here yet; the next one says how long it takes")"
 
-# The tests of the tools in two parts, by name. The suites follow the shorter part.
-test-tools-a-to-q: $(INSTALLED)
-	$(BIN)/pytest tests --ignore-glob='*/test_[r-z]*.py'
+# A file goes to the next free worker as a whole, because its tests share launches.
+test-tools: $(INSTALLED)
+	$(BIN)/pytest tests --ignore tests/nightly --numprocesses 2 --dist loadfile
 
-test-tools-r-to-z: $(INSTALLED)
-	$(BIN)/pytest tests --ignore-glob='*/test_[a-q]*.py'
+nightly: $(INSTALLED)  ## the tests that take long: simulations, fuzzing, kills at random moments, a browser
+	$(BIN)/pytest tests/nightly
 
 SMOKE := --size tiny --benchmark-disable
 ifneq ($(NVIDIA),)
@@ -147,6 +147,9 @@ mutants: $(INSTALLED)  ## plant faults into every line of model/ that computes; 
 rank-mutants: $(INSTALLED)  ## the same in how ranks share a step, judged by processes of ranks
 	$(BIN)/pip install --quiet --constraint $(VENV)/constraints.txt --editable ".[mutants]"
 	OMP_NUM_THREADS=1 $(BIN)/python -m numerics_tests.rank_mutants
+
+tool-mutants: $(INSTALLED)  ## the listed faults in the tools, each judged by its owner test: make tool-mutants ARGS="--room gate"
+	$(BIN)/python -m tests.faults $(ARGS)
 
 # An environment of its own, because the interpreter needs Triton and no GPU; nothing else installs it on a CPU.
 triton-example:  ## the Triton example on this CPU by Triton's interpreter: held to float64, then each benchmark once

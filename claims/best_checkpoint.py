@@ -23,7 +23,7 @@ from perf_tests.hardware.machine import physical_cores
 from perf_tests.predict.counters import counters_of
 from perf_tests.predict.request import this_machine
 from perf_tests.predict.step import PredictedCase, TargetMachine, choose_checkpoint, worthwhile_checkpoints
-from perf_tests.records.columns import duration, table
+from perf_tests.records.format import duration, table
 from tests.support.allocator_peak import allocator_peak_bytes
 
 

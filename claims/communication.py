@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from model.sizes import SIZES
 from perf_tests.hardware.limits import sent_bytes, step_messages
-from perf_tests.predict.ledger import NEED_CONTENT, NORM_OF_EACH, counted_messages, parameter_shapes
+from perf_tests.predict.ranks import NEED_CONTENT, NORM_OF_EACH, counted_messages, parameter_shapes
 
 WORLDS = (2, 8, 64)
 MANY = 1024

@@ -10,7 +10,8 @@ from dataclasses import replace
 from claims.verdict import conclude, conditions
 from perf_tests.cases.case import Case
 from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.predict.counters import attention_passes, counters_of, passes, updates
+from perf_tests.predict.counters import counters_of
+from perf_tests.predict.fake_run import attention_passes, passes, updates
 from perf_tests.predict.ledger import counted_grid
 from tests.support.launches import ROOT
 

@@ -19,7 +19,7 @@ import numpy as np
 from claims.verdict import conclude
 from perf_tests.gate.samples import ORDERS, Clock, GateSamples, Measurement, read_samples
 from perf_tests.gate.statistics import pair_value
-from perf_tests.records.columns import table
+from perf_tests.records.format import table
 
 FEW = (2, 4, 6)
 """Quadruples of a launch; even, because the cost of a change of turns cancels between the two orders."""

@@ -23,7 +23,7 @@ from claims.verdict import conclude
 from perf_tests.gate.samples import PairTime, Rules, rules_from_settings
 from perf_tests.gate.stages import course_of
 from perf_tests.gate.statistics import FEWEST_PAIRS
-from perf_tests.records.columns import duration
+from perf_tests.records.format import duration
 
 LIMIT_SECONDS = 180.0
 FEWEST_BENCHMARKS = 20

@@ -7,7 +7,7 @@ from claims.gate_trials import Trial
 from claims.peer_rules import PEERS, VIEWS, Calls, calls_of_peers
 from claims.share import Share
 from perf_tests.gate.verdicts import Verdict
-from perf_tests.records.columns import table
+from perf_tests.records.format import table
 
 GATE = "this gate"
 

@@ -20,7 +20,7 @@ from claims.share import Share
 from claims.verdict import conclude, gravest
 from perf_tests.gate.stages import POWER_OF_DETECTION
 from perf_tests.gate.verdicts import CaseResult, Verdict
-from perf_tests.records.columns import DASH, table
+from perf_tests.records.format import DASH, table
 
 INJECTED = "extra-work"
 

@@ -22,7 +22,7 @@ from claims.gate_simulation import COVERAGE, PAIRS_SHOWN
 from claims.share import Share
 from claims.verdict import conclude
 from perf_tests.gate.samples import Clock, GateSamples, Rules, read_samples
-from perf_tests.gate.stages import EarlyLook, early_looks, spreads_slower
+from perf_tests.gate.stages import InterimAnalysis, interim_analyses, spreads_slower
 from perf_tests.gate.statistics import (
     Flags,
     Floats,
@@ -33,7 +33,8 @@ from perf_tests.gate.statistics import (
     pair_values,
     robust_spread,
 )
-from perf_tests.records.columns import case_name, table
+from perf_tests.records.columns import case_name
+from perf_tests.records.format import table
 from tests.support.simulated_suites import JudgedSuites, judged, portions
 
 RULES = Rules()
@@ -136,7 +137,7 @@ def relabelled(draw: np.random.Generator, values: Floats, suites: int) -> Relabe
 def prints_early_looks(runs: Sequence[GateSamples], clock: Clock) -> bool:
     """Whether no early look at recorded launches in a row calls anything slower, whichever side is head."""
     holds = True
-    for look in early_looks(RULES):
+    for look in interim_analyses(RULES):
         called, spreads = looks_taken(runs, clock, look)
         share = Share(sum(called), len(called))
         print(
@@ -151,7 +152,7 @@ def prints_early_looks(runs: Sequence[GateSamples], clock: Clock) -> bool:
     return holds
 
 
-def looks_taken(runs: Sequence[GateSamples], clock: Clock, look: EarlyLook) -> tuple[list[bool], list[float]]:
+def looks_taken(runs: Sequence[GateSamples], clock: Clock, look: InterimAnalysis) -> tuple[list[bool], list[float]]:
     """Which looks call anything slower, and how many spreads the cases above the limit in every pair are slower."""
     called, spreads = [], []
     for run in runs:

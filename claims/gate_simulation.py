@@ -15,7 +15,7 @@ from claims.verdict import conclude
 from perf_tests.gate.samples import Rules
 from perf_tests.gate.stages import screen_values, stage_two_estimate
 from perf_tests.gate.statistics import Estimate, Floats, estimate, fit_prior, moderated, sign_flip_p_value
-from perf_tests.records.columns import table
+from perf_tests.records.format import table
 from tests.support.simulated_suites import (
     JudgedSuites,
     Machine,

@@ -18,7 +18,7 @@ from perf_tests.predict.published import (
     published_peaks,
     small_attention_peaks,
 )
-from perf_tests.records.columns import table
+from perf_tests.records.format import table
 
 TABLE_OF_TEN = "kbjiang/cs336-assignment2-systems-mine"
 CARD_OF_TABLE = "A100-SXM-80GB"

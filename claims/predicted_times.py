@@ -11,8 +11,8 @@ from statistics import mean, median
 
 from claims.published_times import E2E, Validated, calibrated, comparable_cells
 from claims.verdict import conclude
-from perf_tests.records.columns import table
-from perf_tests.records.record import published_rows
+from perf_tests.records.format import table
+from perf_tests.records.published import published_rows
 
 # The whole table of one source. It names no GPU; 31.8 TFLOP/s in fp32 are beyond every card of its time but the H100.
 TABLE_OF_48 = "charliesabino/cs336-assignment2"

@@ -14,7 +14,7 @@ from perf_tests.cases.attention import AttentionCase
 from perf_tests.hardware.datasheets import gpu_named
 from perf_tests.hardware.limits import Ceilings, KernelGroup, Part, PredictedTime, predicted_time
 from perf_tests.predict.step import kind_of_launches
-from perf_tests.records.record import published_rows
+from perf_tests.records.published import published_rows
 
 TIMES, CONDITIONS = "attention_timing.csv", "attention_conditions.csv"
 

@@ -19,7 +19,7 @@ from perf_tests.hardware.limits import Ceilings, PredictedTime, ceilings_of, pre
 from perf_tests.predict.counters import Counters as CaseCounters
 from perf_tests.predict.counters import counters_of
 from perf_tests.predict.step import parts_of
-from perf_tests.records.record import published_rows
+from perf_tests.records.published import published_rows
 
 E2E = "e2e_timing.csv"
 

@@ -23,7 +23,8 @@ from perf_tests.gate.verdicts import RunVerdict, Verdict, conclude
 from perf_tests.interleaved.measuring import environment_without_the_suite
 from perf_tests.interleaved.run import alone
 from perf_tests.interleaved.sides import LEFT_OUT, MEASURING_CODE, Commit, copy_measuring_code, find_commit
-from perf_tests.records.columns import DASH, case_name, printable, table
+from perf_tests.records.columns import case_name
+from perf_tests.records.format import DASH, printable, table
 from perf_tests.records.record import Json, how_many
 
 # What a search is to find, and what it has found so far: files in its temporary folder.

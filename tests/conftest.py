@@ -1,5 +1,7 @@
-"""Tests of the tools measure nothing, and may share the machine: one thread each."""
+"""Tests of the tools measure nothing, and may share the machine: one thread each. What they start ends with them."""
 
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -9,9 +11,24 @@ import torch
 from perf_tests.report.cs336_parts.sources import LEDGER, ROOT
 from perf_tests.report.page_parts import page
 from perf_tests.verbs import writeup
-from tests.support.forked_python import forked_python
+from tests.support.forked_python import close_forked_python, forked_python
 from tests.support.git_repository import git, make_repository
+from tests.support.orphans import mark, orphans
 from tests.support.writeup_sources import PLAYED
+
+mark(os.environ)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the lane, and end what is left, where a process that a test started outlives all tests."""
+    close_forked_python()
+    left = orphans(str(os.getpid()))
+    for process in left:
+        os.kill(int(process.partition(" ")[0]), signal.SIGKILL)
+    if left:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        print(f"\nLeft running by tests, and ended now: {'; '.join(left)}", file=sys.__stderr__)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,7 +11,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from perf_tests.hardware.limits import AttentionWork, ModelConfig, ModelWork, Work
+from model.sizes import ModelConfig
+from perf_tests.hardware.limits import AttentionWork, ModelWork, Work
 from perf_tests.phases import has_identity, is_attention, is_collective
 from perf_tests.records.record import Json, without_path
 

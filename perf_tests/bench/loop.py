@@ -21,7 +21,7 @@ from perf_tests.cases.case import Case
 from perf_tests.hardware.clock import Clock, busy_seconds
 from perf_tests.hardware.device import CacheFlush, Device, begin_round, cache_state, count_compilations
 from perf_tests.hardware.machine import RoundHealth, drifting_facts
-from perf_tests.predict.step import Expectation, why_impossible
+from perf_tests.predict.expectation import Expectation, why_impossible
 from perf_tests.records.record import Json
 
 SetUp = Callable[[], tuple[Any, ...] | None]

@@ -13,7 +13,8 @@ import pytest
 
 from perf_tests.bench.outcomes import KILLED, Outcome
 from perf_tests.cases.case import Case
-from perf_tests.records.columns import case_name, duration
+from perf_tests.records.columns import case_name
+from perf_tests.records.format import duration
 from perf_tests.records.journal import (
     Journal,
     JournalContents,

@@ -23,10 +23,10 @@ from perf_tests.hardware.datasheets import CudaLibraries, Gpu, gpu_named
 from perf_tests.hardware.device import CacheFlush, Device, is_out_of_memory, open_device, words_of
 from perf_tests.hardware.limits import Ceilings, Rate
 from perf_tests.hardware.machine import GpuHealth, NoHealthError, open_gpu_health
-from perf_tests.predict import step as machine_ceilings
+from perf_tests.predict import machine as machine_ceilings
 from perf_tests.predict.costs import libraries_here
 from perf_tests.predict.counters import kept_counters_or_reason
-from perf_tests.predict.step import Expectation, expect
+from perf_tests.predict.expectation import Expectation, expect
 
 if TYPE_CHECKING:
     from perf_tests.bench.ranks import Groups, Peers

@@ -114,12 +114,12 @@ class Sharing:
 
     @property
     def reduce_dtype(self) -> str:
-        """Of the gradients on their way."""
+        """Dtype of the gradients on their way."""
         return "bfloat16" if self.parallel in IN_BFLOAT16 else "float32"
 
     @property
     def share_of_weights(self) -> float:
-        """Of parameters and gradients that each rank keeps."""
+        """The share of parameters and gradients that each rank keeps."""
         return 1 / self.world if self.parallel in SHARDED else 1.0
 
     @property
@@ -224,7 +224,7 @@ def _peer_access(gpus: int) -> bool:
 
 
 def own_gpu() -> torch.device:
-    """Of the GPUs that this rank sees the one of its number, or, as under Slurm, the only one."""
+    """Return the GPU of this rank's number among those it sees, or, as under Slurm, the only one."""
     return torch.device("cuda", (launched() or Launched()).local_rank % torch.cuda.device_count())
 
 

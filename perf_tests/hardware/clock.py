@@ -185,7 +185,7 @@ def sentinel_bytes(device: torch.device) -> int:
 
 
 def sentinels(device: torch.device) -> dict[str, Callable[[], object]]:
-    """By their bound: arithmetic, memory, interpreter. Each takes a few milliseconds."""
+    """Return the sentinels by their bound: arithmetic, memory, interpreter. Each takes a few milliseconds."""
     source = torch.zeros(_COPY_BYTES[device.type] // 4, device=device)
     target = torch.zeros_like(source)
     return {
@@ -349,7 +349,7 @@ def _batch_seconds(work: Callable[[], object], device: Device) -> float:
 
 
 def _fastest_call_seconds(work: Callable[[], object], device: Device, fast_enough_seconds: float) -> float:
-    """Of a few synchronised calls; the first warms up. Disturbances only slow them down."""
+    """Time a few synchronised calls, of which the first warms up. Disturbances only slow them down."""
     best = float("inf")
     for _ in range(_ROUNDS + 1):
         device.synchronize()

@@ -60,7 +60,7 @@ from perf_tests.phases import ATTENTION_ALONE, label_of
 from perf_tests.predict.costs import tensors_in
 from perf_tests.predict.counters import Counters
 from perf_tests.predict.counting import GRADIENTS, INPUTS, OPTIMIZER_STATE, PARAMETERS
-from perf_tests.predict.step import expect
+from perf_tests.predict.expectation import expect
 from perf_tests.records.record import Json, thinned
 from perf_tests.records.store import write_whole
 from perf_tests.traces.trace import PHASES, layer_of

@@ -1,8 +1,6 @@
 """The record of one run: pytest-benchmark's JSON, with the cases without a timing beside its `benchmarks`."""
 
-import csv
 import gzip
-import io
 import lzma
 import math
 import os
@@ -432,22 +430,6 @@ def unpacked(path: Path, most_bytes: int) -> bytes:
     if len(content) > most_bytes:
         raise ValueError(f"{path} cannot be used: it is larger than {most_bytes} bytes, the most that is read.")
     return content
-
-
-# Tables of figures that others published: CSV files in one folder, the largest packed with xz.
-
-
-PUBLISHED = Path(__file__).parents[2] / "published"
-MOST_BYTES = 10_000_000
-
-
-def published_rows(name: str, folder: Path = PUBLISHED) -> list[dict[str, str]]:
-    """Of `memory_outliers.csv` or `flash_attention.csv.xz`, each row by column.
-
-    Raises ValueError with one sentence for a table that is missing or cannot be read.
-    """
-    text = unpacked(folder / name, MOST_BYTES).decode()
-    return list(csv.DictReader(io.StringIO(text, newline="")))
 
 
 # Where the suite keeps what it would otherwise find out again in every run; removing the folder loses only time.

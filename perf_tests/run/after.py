@@ -23,19 +23,12 @@ from perf_tests.cases.settings import Settings
 from perf_tests.gate.recorded import sides_of
 from perf_tests.gate.verdicts import offer_among, offer_entries
 from perf_tests.hardware.machine import seconds_since_process_start
-from perf_tests.records.columns import case_name, result_lines, time_line
+from perf_tests.records.columns import case_name
 from perf_tests.records.record import Json, how_many, identity_of, ids_of
-from perf_tests.records.store import (
-    DIRTY,
-    StoredRecord,
-    compare,
-    encoded,
-    links_of,
-    list_records,
-    scalings,
-    write_whole,
-)
-from perf_tests.report.screens import collective_lines, comparison_lines, pass_lines, rank_lines, width
+from perf_tests.records.store import DIRTY, StoredRecord, compare, encoded, list_records, write_whole
+from perf_tests.report.comparison import comparison_lines, width
+from perf_tests.report.ranks import collective_lines, links_of, rank_lines, scalings
+from perf_tests.report.screens import pass_lines, result_lines, time_line
 from perf_tests.run.ends import TimeLimit, keep_pace
 from perf_tests.run.termination import termination_of
 
@@ -223,11 +216,11 @@ def judge(run: Run, storage: Path, is_asked: bool) -> None:
         return
     # Imported late: these statistics load scipy, which would slow every other run.
     from perf_tests.gate.recorded import RULES, conclude_recorded
-    from perf_tests.report.gate_screens import recorded_lines, slowdowns_to_accept
+    from perf_tests.report.gate_screens import report_lines, slowdowns_to_accept
 
     known = [entry for entry in run.accepted if entry.is_of(sides.base_name)]
     result = conclude_recorded(sides.base, sides.head, RULES, known)
-    run.verdict_lines = recorded_lines(result, RULES)
+    run.verdict_lines = report_lines(result, {}, RULES)
     run.is_contaminated = bool(result.contaminated)
     if run.is_contaminated:
         return

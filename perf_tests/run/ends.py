@@ -32,7 +32,7 @@ from perf_tests.hardware.machine import seconds_since_process_start
 from perf_tests.passes.extra_pass import pass_named
 from perf_tests.phases import FORWARD_PASSES
 from perf_tests.predict.counters import update_flops
-from perf_tests.predict.step import kept_ceilings, machine_identity
+from perf_tests.predict.machine import kept_ceilings, machine_identity
 from perf_tests.records.columns import case_name
 from perf_tests.records.record import cache_folder, how_many
 from perf_tests.records.store import write_whole

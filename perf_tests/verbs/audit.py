@@ -9,7 +9,7 @@ from pathlib import Path
 from perf_tests.audit.tables import WINDOW, Audit, Tally, audits_of
 from perf_tests.hardware.datasheets import gpu_named
 from perf_tests.phases import FINDINGS, FINE, RefusalError
-from perf_tests.verbs.reading import announced
+from perf_tests.records.store import announced
 
 SHOWN_GROUPS = 40
 

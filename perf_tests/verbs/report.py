@@ -7,11 +7,9 @@ from pathlib import Path
 from perf_tests.history.commits import machines_of, read_log
 from perf_tests.history.series import newest_first
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError
-from perf_tests.records.store import chosen_paths, each_readable
+from perf_tests.records.store import announced, chosen_paths, each_readable, tell_left_out, write_named
 from perf_tests.report.page_parts.page import page_of
 from perf_tests.report.page_parts.run import in_full, numbered, run_of
-from perf_tests.verbs.reading import announced, tell_left_out
-from perf_tests.verbs.writing import write_named
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

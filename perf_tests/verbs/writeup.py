@@ -6,11 +6,10 @@ from pathlib import Path
 
 from perf_tests.phases import FINDINGS, FINE, RefusalError, UsageError
 from perf_tests.records.record import without_path
+from perf_tests.records.store import check_folder, tell_left_out, write_named
 from perf_tests.report.cs336_parts.page import as_data, markdown_page
 from perf_tests.report.cs336_parts.played import Played
 from perf_tests.report.cs336_parts.sources import ROOT, Sources
-from perf_tests.verbs.reading import tell_left_out
-from perf_tests.verbs.writing import check_folder, write_named
 
 SUFFIXES = (".md", ".html")
 

@@ -14,7 +14,7 @@ from perf_tests.gate.samples import Clock
 from perf_tests.gate.verdicts import Acceptance, CaseResult, Verdict
 from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord
-from perf_tests.report.gate_screens import case_row, recorded_lines
+from perf_tests.report.gate_screens import case_row, report_lines
 from perf_tests.verbs.gate import records_of
 from tests.support.synthetic import machine, record, timed, untimed
 
@@ -135,7 +135,7 @@ def test_cpu_time_decides_where_it_scatters_less_and_wall_time_guards() -> None:
     assert found.effect is not None
     assert found.effect.low > 5
     assert {row.verdict for row in result.cases[1:]} == {Verdict.OK}
-    (sentence, *_), (row,) = recorded_lines(result, RULES), [*map(case_row, [found])]
+    (sentence, *_), (row,) = report_lines(result, {}, RULES), [*map(case_row, [found])]
     assert "slower by wall time, checked beside CPU time (+" in sentence
     assert row[2] == "wall (guard)"
     for clock in get_args(Clock):

@@ -8,8 +8,7 @@ import pytest
 from perf_tests.__main__ import main
 from perf_tests.cases.sharing import Sharing
 from perf_tests.records.record import Json
-from perf_tests.records.store import scalings
-from perf_tests.report.screens import message_lines, rank_lines
+from perf_tests.report.ranks import message_lines, rank_lines, scalings
 from tests.support.example_cases import language_model_case
 from tests.support.synthetic import record
 

@@ -9,8 +9,9 @@ from perf_tests.__main__ import main
 from perf_tests.audit.figures import IMPOSSIBLE, TILED, Kernel, Memory, Timing
 from perf_tests.audit.tables import audit_file, read_table
 from perf_tests.hardware.limits import AttentionWork
+from perf_tests.records.published import flat_figures
 from perf_tests.records.record import Json
-from perf_tests.report.tables import FLAT_COLUMNS, as_csv, flat_figures
+from perf_tests.verbs.tables import exported
 from tests.support.foreign_tables import Row, model_row, written
 from tests.support.synthetic import record, timed, timed_attention
 
@@ -266,7 +267,7 @@ def test_our_own_table_tells_its_implementations_apart(kind: str, make: Callable
     """By the columns that others lack: a pass that fuses is no second measurement of the one that compiles."""
     rows = [make(attention=name) for name in ("naive", "compiled", "sdpa")]
     path = tmp_path / "ours.csv"
-    path.write_text(as_csv(flat_figures(record(rows), "ours")[kind], FLAT_COLUMNS[kind]))
+    path.write_bytes(exported(flat_figures(record(rows), "ours")[kind], "csv"))
     figures = [figure for figure in read_table(path)[1] if isinstance(figure, Timing)]
     assert [figure.implementation for figure in figures] == ["eager", "compiled", "sdpa eager"]
 

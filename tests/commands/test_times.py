@@ -10,8 +10,7 @@ import pytest
 
 from perf_tests.__main__ import main
 from perf_tests.records.record import FEWEST_FOR_PERCENTILES, PERCENTILES, Json, Times
-from perf_tests.records.store import compare, encoded, write_whole
-from perf_tests.verbs import reading
+from perf_tests.records.store import announced, compare, encoded, write_whole
 from tests.support.synthetic import BACKWARD, FORWARD, TEN_ROUNDS, record, timed
 
 MOST_PASSES = 6
@@ -96,8 +95,8 @@ def test_a_large_file_is_named_before_it_is_read(
 ) -> None:
     path = tmp_path / "0001_many.json"
     write_whole(path, encoded(many()))
-    assert list(reading.announced([path, tmp_path / "missing"])) == [path, tmp_path / "missing"]
+    assert list(announced([path, tmp_path / "missing"])) == [path, tmp_path / "missing"]
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(reading, "LARGE_BYTES", 1000)
-    json.loads(next(reading.announced([path])).read_bytes())
+    monkeypatch.setattr("perf_tests.records.store.LARGE_BYTES", 1000)
+    json.loads(next(announced([path])).read_bytes())
     assert capsys.readouterr().err == f"Reading {path}, 0 MB ...\n"

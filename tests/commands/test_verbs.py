@@ -10,7 +10,7 @@ import pytest
 
 from perf_tests.__main__ import VERBS, main
 from perf_tests.records.record import Json
-from perf_tests.verbs.reading import as_typed
+from perf_tests.records.store import as_typed
 from tests.support.file_readers import READERS
 from tests.support.synthetic import BACKWARD, FORWARD, TEN_ROUNDS, record, timed, traced, untimed, write_record
 

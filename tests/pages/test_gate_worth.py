@@ -19,7 +19,7 @@ from claims.gate_simulation import COVERAGE, PAIRS_SHOWN
 from claims.gate_trials import Trial
 from perf_tests.__main__ import main
 from perf_tests.gate.samples import PRESENT_ENGINE, Clock, PairTime, read_samples
-from perf_tests.gate.stages import early_looks
+from perf_tests.gate.stages import interim_analyses
 from perf_tests.gate.statistics import Floats, decide_clock, pair_values
 from perf_tests.gate.verdicts import Verdict
 from tests.support.documents import README, ROOT, block, indented, page
@@ -50,7 +50,7 @@ def test_the_page_says_how_many_relabelled_runs_raise_an_alarm(trials: TrialsByP
 def test_early_looks_at_the_kept_launches_are_far_from_calling_anything_slower(
     trials: TrialsByProof, clock: Clock
 ) -> None:
-    runs, (first, second) = unchanged_runs(trials), early_looks(RULES)
+    runs, (first, second) = unchanged_runs(trials), interim_analyses(RULES)
     called, farthest = looks_taken(runs, clock, first)
     assert len(called) >= 300
     assert not any(called)

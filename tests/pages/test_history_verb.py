@@ -11,7 +11,7 @@ import pytest
 
 from perf_tests.__main__ import main
 from perf_tests.records.record import Json
-from perf_tests.report.tables import EXPORTS, asv, github_action_benchmark, otava
+from perf_tests.report.history import EXPORTS, asv, github_action_benchmark, otava
 from tests.support.documents import block, output, page
 from tests.support.launches_over_commits import COUNT, NOISE, START, history, launch, with_step
 from tests.support.synthetic import BACKWARD, record, timed, timed_collective, write_record

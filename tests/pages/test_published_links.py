@@ -7,7 +7,7 @@ import pytest
 
 from claims import published_links
 from claims.published_links import CLAIMS, errors, sizes_left_out, steps_left_out, tables, worst_source
-from perf_tests.records.record import PUBLISHED
+from perf_tests.records.published import PUBLISHED
 from tests.support.documents import page
 
 HEADS = ("the time of an all-reduce", "an all-reduce of 100 MB", "the exchange of a DDP step", "1 GB between two GPUs")

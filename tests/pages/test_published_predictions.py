@@ -41,7 +41,7 @@ from perf_tests.predict.published import (
     unsplit_weight_bytes,
     whole_block_bytes,
 )
-from perf_tests.records.record import published_rows
+from perf_tests.records.published import published_rows
 from tests.support.documents import page
 
 PEAKS = published_peaks()

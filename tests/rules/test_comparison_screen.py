@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from perf_tests.records.store import ComparedCase, Status, compare
-from perf_tests.report.screens import (
+from perf_tests.report.comparison import (
     NARROWEST,
     STRIP_COLUMNS,
     Reading,

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from perf_tests.gate.samples import End, Rules, rules_from_settings
-from perf_tests.gate.stages import EarlyLook, course_of, detectable_early, early_looks
+from perf_tests.gate.stages import InterimAnalysis, detectable_early, interim_analyses, replay_stages
 from perf_tests.gate.verdicts import Verdict, conclude, next_step
 from tests.support.simulated_launches import SimulatedCase, gate_run
 
 RULES = Rules()
-FIRST, SECOND = early_looks(RULES)
+FIRST, SECOND = interim_analyses(RULES)
 QUIET = [SimulatedCase(f"quiet {place}", pair_spread=0.005) for place in range(8)]
 FAR = SimulatedCase("far", slowdown=0.9, pair_spread=0.01)
 
@@ -107,9 +107,9 @@ def test_samples_without_early_looks_are_judged_without_them() -> None:
     settings = dict(samples.header["settings"])
     del settings["first_look"], settings["second_share"]
     rules = rules_from_settings(settings)
-    assert early_looks(rules) == []
+    assert interim_analyses(rules) == []
     assert len(samples.pairs(1)) == rules.screen_pairs
-    assert course_of(samples, rules).screening.slower_early_by == {}
+    assert replay_stages(samples, rules).screening.slower_early_by == {}
 
 
 def test_a_far_slowdown_of_cpu_time_stays_one_where_wall_time_decides_later() -> None:
@@ -133,7 +133,7 @@ def test_a_run_that_ended_after_three_pairs_says_what_it_could_detect() -> None:
 
 @pytest.mark.parametrize("look", [FIRST, SECOND], ids=lambda look: f"{look.pairs} pairs")
 @pytest.mark.parametrize("spread", [0.005, 0.02, 0.05])
-def test_the_slowdown_that_a_look_detects_is_found_four_times_in_five(look: EarlyLook, spread: float) -> None:
+def test_the_slowdown_that_a_look_detects_is_found_four_times_in_five(look: InterimAnalysis, spread: float) -> None:
     draw = np.random.default_rng(3)
     rules = RULES if look is FIRST else replace(RULES, first_look=None)
     detectable = detectable_early(spread, 20, look.pairs, rules)

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from perf_tests.audit.tables import audit_file
+from perf_tests.records.published import FLAT_COLUMNS, flat_figures
 from perf_tests.records.record import Json
-from perf_tests.report.tables import FLAT_COLUMNS, as_csv, as_jsonl, flat_figures
+from perf_tests.verbs.tables import exported
 from tests.support.synthetic import (
     BACKWARD,
     attention_identity,
@@ -37,7 +38,7 @@ PUBLISHED = {
 
 
 def rows(data: Json, kind: str) -> list[dict[str, str]]:
-    text = as_csv(flat_figures(data, "machine/0001_run")[kind], FLAT_COLUMNS[kind])
+    text = exported(flat_figures(data, "machine/0001_run")[kind], "csv").decode()
     return list(csv.DictReader(io.StringIO(text)))
 
 
@@ -101,7 +102,7 @@ def test_running_out_of_memory_is_a_row_of_the_memory_table_too_and_a_reason_is_
 
 
 def test_json_lines_say_null_for_what_is_not_known() -> None:
-    (line,) = as_jsonl(flat_figures(record([], [untimed()]), "run")["timing"]).splitlines()
+    (line,) = exported(flat_figures(record([], [untimed()]), "run")["timing"], "jsonl").splitlines()
     assert json.loads(line)["mean_ms"] is None
 
 
@@ -131,6 +132,6 @@ def test_a_memory_pass_has_its_peak_and_what_is_held_before_the_backward_pass() 
 def test_the_audit_reads_what_a_pass_wrote(kind: str, read_as: str, tmp_path: Path) -> None:
     data = with_passes(record([timed()]), traced(), remembered(), warmed())
     path = tmp_path / f"{kind}.csv"
-    path.write_text(as_csv(flat_figures(data, "run")[kind], FLAT_COLUMNS[kind]))
+    path.write_bytes(exported(flat_figures(data, "run")[kind], "csv"))
     audit = audit_file(path)
     assert (audit.kind, len(audit.places)) == (read_as, len(flat_figures(data, "run")[kind]))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from perf_tests.gate.samples import End, GateSamples, Rules, rules_from_settings
-from perf_tests.gate.stages import course_of, screening_of, shift_of_the_suite
+from perf_tests.gate.stages import replay_stages, screening_of, shift_of_the_suite
 from perf_tests.gate.verdicts import GateResult, RunVerdict, Verdict, conclude, next_step
 from perf_tests.records.record import Json
 from tests.support.simulated_gate import NOISY_WALL, QUIET, RULES, accepted_entry, row, screened_run
@@ -47,7 +47,7 @@ def test_only_suspects_are_launched_again() -> None:
 
 def test_a_decided_case_is_launched_no_more() -> None:
     samples = gate_run([*QUIET, SLOW], RULES, seed=1)
-    course = course_of(samples, RULES)
+    course = replay_stages(samples, RULES)
     *_, last = course.looks
     assert (course.screening.names(course.confirmed.slower), last.undecided, last.pairs) == (("slow",), (), 10)
     assert next_step(samples, RULES) is None
@@ -208,7 +208,7 @@ def test_more_sentinels_are_each_held_to_a_stricter_level() -> None:
 def test_stage_two_is_judged_by_its_own_launches_alone() -> None:
     """Launches of stage 1 under the numbers of stage 2 change nothing: each line says whose it is."""
     samples = gate_run([*QUIET, SLOW], RULES, seed=1)
-    course = course_of(samples, RULES)
+    course = replay_stages(samples, RULES)
     assert course.by_clock["wall"].shape[1] == len(samples.pairs(2)) == RULES.confirm_looks[1]
     quiet = samples.cases.index("quiet 0")
     assert np.isnan(course.by_clock["wall"][quiet]).all()

@@ -7,7 +7,7 @@ import pytest
 
 from perf_tests.gate import stages as decisions
 from perf_tests.gate.samples import Rules
-from perf_tests.gate.stages import course_of
+from perf_tests.gate.stages import replay_stages
 from perf_tests.gate.statistics import Estimate, Floats, Prior
 from tests.support.simulated_launches import SimulatedCase, gate_run
 
@@ -112,7 +112,7 @@ def test_who_may_be_faster_by_what_matters_is_measured_on() -> None:
 
 
 def spent(cases: list[SimulatedCase], rules: Rules) -> float:
-    return sum(look.level for look in course_of(gate_run(cases, rules, 1), rules).looks)
+    return sum(look.level for look in replay_stages(gate_run(cases, rules, 1), rules).looks)
 
 
 LEFT = 1 - RULES.suite_share - RULES.first_share - RULES.second_share

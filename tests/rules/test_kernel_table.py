@@ -16,9 +16,10 @@ from perf_tests.bench.loop import Rounds
 from perf_tests.hardware.device import CpuDevice
 from perf_tests.passes.kernels import ProfilerBusyError, trace_rounds
 from perf_tests.records.record import Json, without_nan
-from perf_tests.report.screens import detail_lines, kernel_summary_lines
+from perf_tests.report.screens import kernel_summary_lines
 from perf_tests.traces.kernels import expected_products, kernel_values
 from perf_tests.traces.trace import bytes_of, flops_of, kind_of, read_chrome_trace
+from perf_tests.verbs.kernels import detail_lines
 from tests.support.example_cases import CPU, TOY, build, language_model_case, random_tokens
 from tests.support.synthetic import FORWARD, FULL_STEP, identity, passed
 from tests.support.synthetic_trace import DIV, SGEMM, HandWritten, forward_and_backward, row

@@ -6,8 +6,7 @@ import pytest
 
 from perf_tests.hardware.limits import fit_link
 from perf_tests.records.record import Json
-from perf_tests.records.store import links_of
-from perf_tests.report.screens import collective_lines
+from perf_tests.report.ranks import collective_lines, links_of
 from tests.support.example_cases import language_model_case
 
 LATENCY, RATE = 2e-4, 5e8

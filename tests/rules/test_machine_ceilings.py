@@ -19,8 +19,8 @@ from perf_tests.hardware import clock as roofline
 from perf_tests.hardware.device import CpuDevice
 from perf_tests.hardware.limits import Ceilings, Rate
 from perf_tests.hardware.machine import OtherProcesses
-from perf_tests.predict import step as machine_ceilings
-from perf_tests.predict.step import cache_path, ceilings_here
+from perf_tests.predict import machine as machine_ceilings
+from perf_tests.predict.machine import cache_path, ceilings_here
 from tests.support.example_cases import CEILINGS
 from tests.support.fake_device import QueueDevice
 

@@ -12,7 +12,7 @@ from claims import against_llama, steady_memory
 from claims.paired_ratio import means_outside, paired_ratio, paired_ratio_of_turns
 from claims.quick import Claim, narrow, parsed_time_line, trace_bytes
 from claims.verdict import conclude
-from perf_tests.records.columns import time_line
+from perf_tests.report.screens import time_line
 from tests.support.example_cases import TOY
 from tests.support.launches import LaunchError, launch_suite
 

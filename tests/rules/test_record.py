@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from perf_tests.bench.options import show_beside_baseline
 from perf_tests.records.record import Json, build_record, identity_of, ids_of, machine_differences, why_not_a_record
 from perf_tests.records.store import compare, encoded
-from perf_tests.report.screens import comparison_lines
+from perf_tests.report.comparison import comparison_lines
 from tests.support.synthetic import BACKWARD, header, identity, machine, record, timed, untimed
 
 

@@ -3,8 +3,10 @@
 import pytest
 
 from perf_tests.audit.physics import FLAGS
-from perf_tests.records.columns import WIDTH, case_name, duration, result_lines, table, time_line
+from perf_tests.records.columns import case_name
+from perf_tests.records.format import duration, table
 from perf_tests.records.record import OUTCOMES
+from perf_tests.report.screens import WIDTH, result_lines, time_line
 from tests.support.synthetic import BACKWARD, FORWARD, FULL_STEP, record, timed, untimed
 
 

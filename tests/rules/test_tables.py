@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from perf_tests.records.columns import Table, latex, markdown, ratio_spread, typst, with_spread
+from perf_tests.records.format import Table, latex, markdown, ratio_spread, typst, with_spread
+from perf_tests.records.published import flat_figures
 from perf_tests.records.record import OUTCOMES, Json
-from perf_tests.report.tables import flat_figures, tables_of
+from perf_tests.report.tables import tables_of
 from tests.support.synthetic import attention_identity, record, timed, timed_attention, traced, untimed
 
 HOSTILE = 'a|b & 50% $x_1$ #show {\\input} <script>alert(1)</script> [c] "d" \n@e ~^ é \ud800'
@@ -133,7 +134,7 @@ def test_a_case_of_a_hundred_rounds_has_its_percentiles_and_one_of_fewer_has_non
     data = record([timed_attention(rounds[1:], sequence_length=512), timed_attention(rounds[2:], sequence_length=256)])
     found = table(data, "percentiles")
     assert [(row[1], *row[5:]) for row in found.rows] == [("512", "50.50", "95.05", "99.01")]
-    (flat,) = [row for row in flat_figures(data, "run")["attention"] if row["p95_ms"] != ""]
+    (flat,) = [row for row in flat_figures(data, "run")["attention"] if row["p95_ms"] is not None]
     assert (flat["median_ms"], flat["p95_ms"], flat["p99_ms"]) == pytest.approx((50.5, 95.05, 99.01))
 
 

@@ -10,9 +10,9 @@ import torch
 from model.device import device_named
 from perf_tests.hardware.device import CudaDevice
 from perf_tests.hardware.machine import OtherProcesses, open_gpu_health, stable_facts
-from perf_tests.predict import step as machine_ceilings
+from perf_tests.predict import machine as machine_ceilings
 from perf_tests.predict.costs import libraries_here
-from perf_tests.predict.step import ceilings_here
+from perf_tests.predict.machine import ceilings_here
 from perf_tests.records.record import machine_differences
 from tests.rules.test_cuda_device import FakeCuda
 from tests.support.example_cases import CEILINGS

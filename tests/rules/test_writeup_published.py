@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from perf_tests.records.record import MOST_BYTES, PUBLISHED, unpacked
+from perf_tests.records.published import MOST_BYTES, PUBLISHED
+from perf_tests.records.record import unpacked
 from perf_tests.report.cs336_parts import published
 from perf_tests.report.cs336_parts.page import Entry, entries
 from perf_tests.report.cs336_parts.sources import ROOT, Sources

@@ -23,7 +23,7 @@ from claims.gate_slowdowns import METHODS, OTHER_SLOWDOWNS, REAL_SLOWDOWNS, SHAP
 from model.attention import naive_attention
 from model.precision import PRECISIONS
 from perf_tests.gate.samples import ENGINES, PRESENT_ENGINE, Rules
-from perf_tests.gate.stages import early_looks, screen_values
+from perf_tests.gate.stages import interim_analyses, screen_values
 from tests.support.finished_trials import FINISHED, trial
 from tests.support.git_repository import make_repository
 from tests.support.launch import ROOT
@@ -102,7 +102,7 @@ def test_planted_work_in_a_benchmark_that_is_not_there_ends_the_trial(tmp_path: 
 
 def test_launches_that_show_the_truth_of_planted_work_decide_nothing_and_are_never_stopped() -> None:
     rules = planted_truth.rules(5)
-    assert early_looks(rules) == []
+    assert interim_analyses(rules) == []
     slowed = np.random.default_rng(1).normal(0.1, 0.005, (12, 5))
     assert not screen_values(slowed, rules).candidates.any()
     assert screen_values(slowed, Rules(screen_pairs=5)).candidates.all()

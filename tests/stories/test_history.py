@@ -7,7 +7,7 @@ import pytest
 from perf_tests.__main__ import main
 from perf_tests.history.commits import read_log
 from perf_tests.history.series import new_slowdowns
-from perf_tests.report.screens import history_lines
+from perf_tests.report.history import history_lines
 from tests.support.git_repository import git
 from tests.support.launches_over_commits import COUNT, NO_LOG, NOISE, START, history, launch, name_of, with_step
 from tests.support.synthetic import record, write_record

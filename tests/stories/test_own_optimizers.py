@@ -19,7 +19,7 @@ from perf_tests.hardware.device import CpuDevice
 from perf_tests.predict.costs import tensors_in
 from perf_tests.predict.counters import counters_of, counters_or_reason, needed_bytes, update_flops
 from perf_tests.predict.counting import OPTIMIZER_STATE
-from perf_tests.predict.request import step_lines
+from perf_tests.predict.screens import step_lines
 from perf_tests.predict.step import TargetMachine, predict_step
 from perf_tests.user_code.guard import OwnModelError
 from perf_tests.user_code.model import OwnModel, check_optimizer_before_measuring

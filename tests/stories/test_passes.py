@@ -6,10 +6,9 @@ import pytest
 
 from perf_tests.cases.options import PASSES
 from perf_tests.passes.extra_pass import pass_named
-from perf_tests.records.columns import result_lines
 from perf_tests.records.record import Json, identity_of, ids_of, why_not_a_record
 from perf_tests.records.store import compare, latest_baseline, list_records, rows_by_id, save_record
-from perf_tests.report.screens import PASS_LINES, pass_lines
+from perf_tests.report.screens import PASS_LINES, pass_lines, result_lines
 from tests.support.launch import Launch, launch, short
 from tests.support.synthetic import BACKWARD, FORWARD, passed, record, timed, untimed, with_passes
 

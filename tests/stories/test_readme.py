@@ -43,9 +43,9 @@ from perf_tests.hardware import limits as ceilings
 from perf_tests.hardware.datasheets import gpu_named
 from perf_tests.interleaved.measuring import DISTURBED, FEWEST_QUADRUPLES, LONG_QUADRUPLE_SECONDS
 from perf_tests.interleaved.worker import FEWEST_ROUNDS
-from perf_tests.records.columns import result_lines
 from perf_tests.records.store import read_record
 from perf_tests.report.gate_screens import report_lines
+from perf_tests.report.screens import result_lines
 from tests.support.documents import (
     OMITTED,
     PAGES,

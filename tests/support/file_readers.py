@@ -27,11 +27,12 @@ from perf_tests.gate.samples import Rules
 from perf_tests.hardware.device import open_device
 from perf_tests.hardware.limits import Ceilings
 from perf_tests.phases import FINE, USAGE
-from perf_tests.predict import step as machine_ceilings
-from perf_tests.predict.step import machine_identity
-from perf_tests.records.record import MOST_BYTES, PUBLISHED, Json, unpacked, why_not_a_record
+from perf_tests.predict import machine as machine_ceilings
+from perf_tests.predict.machine import machine_identity
+from perf_tests.records.published import MOST_BYTES, PUBLISHED
+from perf_tests.records.record import Json, unpacked, why_not_a_record
 from perf_tests.records.store import BaselineError, compare, numbered_baseline, rows_by_id
-from perf_tests.report.screens import comparison_lines
+from perf_tests.report.comparison import comparison_lines
 from perf_tests.run.after import hold_against_baseline
 from perf_tests.run.before import choose_baseline
 from tests.support import damage, simulated_launches, synthetic

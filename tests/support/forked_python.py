@@ -52,12 +52,23 @@ def forked_python() -> str:
         env={**environment, **OF_THE_SERVER},
         stdin=subprocess.PIPE,  # until it closes, with this process
     )
-    atexit.register(shutil.rmtree, folder)
-    atexit.register(server.communicate)
+    _started.append((server, folder))
+    atexit.register(close_forked_python)
     while not (folder / "socket").exists():
         assert server.poll() is None, "the server of forked processes did not start"
         time.sleep(0.01)
     return str(executable)
+
+
+_started: list[tuple[subprocess.Popen[bytes], Path]] = []
+
+
+def close_forked_python() -> None:
+    """End the server of this process, and with it what it forked and still runs."""
+    while _started:
+        server, folder = _started.pop()
+        server.communicate()
+        shutil.rmtree(folder)
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from perf_tests.records.columns import DASH, Table, distinct
+from perf_tests.records.format import DASH, Table, distinct
 from perf_tests.report.cs336_parts.sources import SIZES, Sources
 
 NOT_RECORDED = "not recorded"

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, pairwise
 
 from perf_tests.hardware.limits import FLOAT32_BYTES
-from perf_tests.records.columns import GIB, Cell, significant
+from perf_tests.records.columns import Cell
+from perf_tests.records.format import GIB, significant
 from perf_tests.report.cs336_parts import published
 from perf_tests.report.cs336_parts.answer import Figure, Figures, Labels, Question
 from perf_tests.report.cs336_parts.counted import mebibytes, of_ledger

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 
-from perf_tests.records.columns import GIB, MIB, significant
+from perf_tests.records.format import GIB, MIB, significant
 from perf_tests.report.cs336_parts.answer import Figure, Figures, Labels
 from perf_tests.report.cs336_parts.sources import CONTEXTS, SIZES, Shape, Sources
 

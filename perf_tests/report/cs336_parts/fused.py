@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from statistics import median
 
-from perf_tests.records.columns import MIB, Cell, significant
+from perf_tests.records.columns import Cell
+from perf_tests.records.format import MIB, significant
 from perf_tests.report.cs336_parts import published
 from perf_tests.report.cs336_parts.answer import Figure, Figures, Labels, Question
 from perf_tests.report.cs336_parts.attention import GRID, LENGTHS, alone, command, unit_of

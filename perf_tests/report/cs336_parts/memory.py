@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
-from perf_tests.records.columns import GIB, MIB, SHORT_OUTCOMES, Cell, inside
+from perf_tests.records.columns import SHORT_OUTCOMES, Cell, inside
+from perf_tests.records.format import GIB, MIB
 from perf_tests.records.record import Json
 from perf_tests.report.cs336_parts.answer import Figure, Figures, Labels, Question
 from perf_tests.report.cs336_parts.counted import MODEL_CASE, gibibytes, of_ledger

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from perf_tests.records.columns import Table, in_markdown, pipe_table
+from perf_tests.records.format import Table, in_markdown, pipe_table
 from perf_tests.records.record import Json
 from perf_tests.report.cs336_parts import (
     attention,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from perf_tests.records.columns import significant
+from perf_tests.records.format import significant
 from perf_tests.report.cs336_parts import published
 from perf_tests.report.cs336_parts.answer import Figure, Figures, Labels, Question
 from perf_tests.report.cs336_parts.counted import MODEL_CASE

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from perf_tests.records.columns import Cell, finite, inside, rows_in
+from perf_tests.records.columns import Cell, inside, rows_in
+from perf_tests.records.format import finite
 from perf_tests.records.record import Json
 from perf_tests.report.cs336_parts import published
 from perf_tests.report.cs336_parts.answer import HERE, Figure, Figures, Labels, Question

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from perf_tests.records.columns import significant, with_spread
+from perf_tests.records.format import significant, with_spread
 from perf_tests.report.cs336_parts.answer import Figure, Figures, Labels
 from perf_tests.report.cs336_parts.sources import Sources
 

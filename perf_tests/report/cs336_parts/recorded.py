@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from perf_tests.records.columns import Cell, finite, significant
+from perf_tests.records.columns import Cell
+from perf_tests.records.format import finite, significant
 from perf_tests.records.record import Json
 from perf_tests.report.cs336_parts.answer import Figure, Figures, Labels
 from perf_tests.report.cs336_parts.sources import Found, Sources

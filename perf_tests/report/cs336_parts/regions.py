@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from perf_tests.records.columns import Cell, finite, inside, rows_in
+from perf_tests.records.columns import Cell, inside, rows_in
+from perf_tests.records.format import finite
 from perf_tests.records.record import Json
 from perf_tests.report.cs336_parts.answer import Question
 from perf_tests.report.cs336_parts.profile import command, first_traced, share_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from perf_tests.predict.ledger import LedgerKey, read_ledger
 from perf_tests.records.columns import Cell, cells_of, machine_line, pairs_along, pass_cells
-from perf_tests.records.record import published_rows
+from perf_tests.records.published import published_rows
 from perf_tests.records.store import StoredRecord, each_readable
 from perf_tests.report.cs336_parts.played import Played
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator
 from statistics import median
 
-from perf_tests.records.columns import Cell, inside, significant
+from perf_tests.records.columns import Cell, inside, seconds_of
+from perf_tests.records.format import significant
 from perf_tests.report.cs336_parts import published
 from perf_tests.report.cs336_parts.answer import Figure, Labels, Question
 from perf_tests.report.cs336_parts.counted import SHAPES, gibibytes, of_ledger
@@ -11,7 +12,6 @@ from perf_tests.report.cs336_parts.published import E2E, is_warm_time, of_table,
 from perf_tests.report.cs336_parts.recorded import of_cases, of_ratios, place, plain, timed
 from perf_tests.report.cs336_parts.sources import Sources
 from perf_tests.report.cs336_parts.timing import PLACE, fp32
-from perf_tests.report.tables import seconds_of
 
 TITLE = "Parts of a step"
 STEP = "pytest perf_tests/test_full_step.py --phase full_step --precision fp32"

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator, Mapping
 from operator import itemgetter
 
 from perf_tests.hardware.limits import FLOAT32_BYTES
-from perf_tests.records.columns import MIB, Cell, finite, rows_in, significant
+from perf_tests.records.columns import Cell, rows_in
+from perf_tests.records.format import MIB, finite, significant
 from perf_tests.records.record import Json
 from perf_tests.report.cs336_parts.answer import Figure, Figures, Labels, Question
 from perf_tests.report.cs336_parts.counted import SHAPES, mebibytes, of_shapes

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import groupby
 
-from perf_tests.records.columns import Cell, significant
+from perf_tests.records.columns import Cell
+from perf_tests.records.format import significant
 from perf_tests.report.cs336_parts import published
 from perf_tests.report.cs336_parts.answer import Figure, Labels, Question
 from perf_tests.report.cs336_parts.published import E2E, Row, is_warm, is_warm_time, of_ratios, of_table, time_text

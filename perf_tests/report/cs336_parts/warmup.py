@@ -5,14 +5,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from statistics import fmean, median, stdev
 
-from perf_tests.records.columns import Cell, labels_of, rows_in, significant, with_spread
+from perf_tests.records.columns import Cell, labels_of, rows_in, seconds_of
+from perf_tests.records.format import significant, with_spread
 from perf_tests.records.record import Json
 from perf_tests.report.cs336_parts import published
 from perf_tests.report.cs336_parts.answer import Figure, Labels, Question
 from perf_tests.report.cs336_parts.published import E2E, of_answers, of_table, time_text
 from perf_tests.report.cs336_parts.recorded import Row, of_rows, passed
 from perf_tests.report.cs336_parts.sources import Sources
-from perf_tests.report.tables import first_round_parts, part_name, seconds_of, series_name
+from perf_tests.report.tables import first_round_parts, part_name, series_name
 
 TITLE = "Warm-up"
 COMMAND = (

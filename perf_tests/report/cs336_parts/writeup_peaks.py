@@ -9,9 +9,10 @@ from model.transformer import Block as ModelBlock
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.hardware.limits import FLOAT32_BYTES
 from perf_tests.phases import ZERO_GRAD
-from perf_tests.predict.counters import counters_of, passes
+from perf_tests.predict.counters import counters_of
+from perf_tests.predict.fake_run import passes
 from perf_tests.predict.published import CHECKPOINT, TABLE, predicted_bytes, published_peaks
-from perf_tests.records.record import published_rows
+from perf_tests.records.published import published_rows
 from perf_tests.report.cs336_parts.played import Block, FirstStep, OrderPeak, PeakBeside
 from perf_tests.report.cs336_parts.published import is_write_up, name_of
 

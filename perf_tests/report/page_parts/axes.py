@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from perf_tests.records.columns import Cell, order
+from perf_tests.records.columns import Cell
+from perf_tests.records.format import order
 from perf_tests.records.record import Json
 from perf_tests.report.page_parts.markup import text
 from perf_tests.report.tables import BATCH, CONTEXT, HEAD_DIM, IMPLEMENTATION, PHASE, PRECISION, SEQUENCE, SIZE, Label

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from perf_tests.records.columns import DASH, Cell
+from perf_tests.records.columns import Cell
+from perf_tests.records.format import DASH
 from perf_tests.records.record import OUTCOMES
 from perf_tests.report.page_parts.markup import Html, Row, rows_table, text
 from perf_tests.report.tables import CONTEXT, HEAD_DIM, IMPLEMENTATION, PHASE, PRECISION, SEQUENCE, SIZE, Label

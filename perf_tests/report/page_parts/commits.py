@@ -12,10 +12,10 @@ from perf_tests.gate.verdicts import LOST, CaseResult, Verdict
 from perf_tests.history.commits import Code, Launch
 from perf_tests.history.series import Era, Series
 from perf_tests.history.steps import LEAST_LAUNCHES
-from perf_tests.records.columns import significant
+from perf_tests.records.format import significant
 from perf_tests.records.record import OUTCOMES, how_many, timing_outcomes
 from perf_tests.records.store import StoredRecord, read_record
-from perf_tests.report.screens import since
+from perf_tests.report.history import since
 
 MOST_JUDGED = 10
 """Pairs of commits; the gate takes a tenth of a second for each."""
@@ -87,7 +87,7 @@ def _timed(code: Code) -> list[Launch]:
 
 def _judged(era: Era, base: int, head: int, unreadable: list[str]) -> Pair:
     from perf_tests.gate.recorded import RULES, conclude_recorded, why_incomparable  # loads scipy
-    from perf_tests.report.gate_screens import recorded_conditions, recorded_verdict
+    from perf_tests.report.gate_screens import condition_lines, verdict_sentence
 
     before, now = (_records(era.codes[place], unreadable) for place in (base, head))
     reason = why_incomparable(before, now) if before and now else "its records cannot be read a second time."
@@ -95,7 +95,7 @@ def _judged(era: Era, base: int, head: int, unreadable: list[str]) -> Pair:
         shown = _by_steps(era, base, head)
         return Pair(base, head, shown.changes, [f"No verdict: {reason}", *shown.notes], False, shown.can_tell)
     result = conclude_recorded(before, now, RULES)
-    notes = [recorded_verdict(result), *recorded_conditions(result, RULES)]
+    notes = [verdict_sentence(result), *condition_lines(result, {}, RULES)]
     if result.contaminated:
         shown = _by_steps(era, base, head)
         return Pair(base, head, shown.changes, [*notes, *shown.notes], False, False)

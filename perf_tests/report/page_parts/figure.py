@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from perf_tests.records.columns import Cell, labels_of, printable, without_phase
+from perf_tests.records.columns import Cell, labels_of, without_phase
+from perf_tests.records.format import printable
 from perf_tests.records.record import Json
 from perf_tests.report.page_parts.axes import Tags, tags_of
 

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from perf_tests.history.series import Era
-from perf_tests.records.columns import DASH, Cell, case_name, significant
+from perf_tests.records.columns import Cell, case_name
+from perf_tests.records.format import DASH, significant
 from perf_tests.records.record import OUTCOMES, how_many
 from perf_tests.report.page_parts.changed import NUMBERS, WORST, counts_of, sentence, worst_table, worst_words
 from perf_tests.report.page_parts.commits import Kind, Pair

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from perf_tests.records.columns import MIB, Cell, case_name, distinct, rounds_line, significant
+from perf_tests.records.columns import Cell, case_name, rounds_line
+from perf_tests.records.format import MIB, distinct, significant
 from perf_tests.report.page_parts.axes import tags_of, tags_with
 from perf_tests.report.page_parts.cases import LABELS, Column, case_rows, number
 from perf_tests.report.page_parts.figure import SYMBOLS, Figure, Point, Series

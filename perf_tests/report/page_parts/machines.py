@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 
-from perf_tests.records.columns import DASH, Table, case_name, order, shown, significant
+from perf_tests.records.columns import case_name
+from perf_tests.records.format import DASH, Table, order, shown, significant
 from perf_tests.records.record import Json
 from perf_tests.records.store import ComparedCase, Status, compare
+from perf_tests.report.comparison import why_without_ratio
 from perf_tests.report.page_parts.axes import tags_of
 from perf_tests.report.page_parts.figure import Figure, Point, markers
 from perf_tests.report.page_parts.run import RecordedRun
-from perf_tests.report.screens import why_without_ratio
 
 NO_VERDICT = "two machines, builds or settings: ratios without a verdict"
 

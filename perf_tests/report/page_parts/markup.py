@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from perf_tests.records.columns import Table, printable
+from perf_tests.records.format import Table, printable
 
 STYLE = Path(__file__).with_name("page.css")
 

@@ -6,11 +6,8 @@ from math import inf
 
 from perf_tests.phases import FIRST_STEP
 from perf_tests.records.columns import (
-    MIB,
     Cell,
     case_name,
-    distinct,
-    finite,
     inside,
     last_phases,
     name_of,
@@ -19,6 +16,7 @@ from perf_tests.records.columns import (
     rows_in,
     without_phase,
 )
+from perf_tests.records.format import MIB, distinct, finite
 from perf_tests.records.record import Json, thinned
 from perf_tests.report.page_parts.axes import tags_of
 from perf_tests.report.page_parts.figure import Figure, Point, Series, bars, place_of

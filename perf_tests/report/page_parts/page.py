@@ -8,7 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from perf_tests.history.series import Era
-from perf_tests.records.columns import Cell, Table, case_name, date_of, lost_lines, machine_line, machine_name
+from perf_tests.records.columns import Cell, case_name, date_of, lost_lines, machine_line, machine_name
+from perf_tests.records.format import Table
 from perf_tests.records.record import Json, how_many, without_nan
 from perf_tests.report import tables
 from perf_tests.report import tables as kernel_tables

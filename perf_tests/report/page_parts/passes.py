@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from perf_tests.records.columns import Cell, distinct, finite, last_phases, name_of, phase_order, rows_in
+from perf_tests.records.columns import Cell, last_phases, name_of, phase_order, rows_in, seconds_of
+from perf_tests.records.format import distinct, finite
 from perf_tests.report.page_parts.axes import tags_of
 from perf_tests.report.page_parts.figure import Figure, Point, Series, markers
 from perf_tests.report.page_parts.run import RecordedRun
@@ -13,7 +14,6 @@ from perf_tests.report.tables import (
     WARMUP_NOTE,
     first_round_parts,
     part_name,
-    seconds_of,
     series_name,
 )
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from perf_tests.records.columns import Cell, Table, case_name, distinct, pairs_along, rounds_line
+from perf_tests.records.columns import Cell, case_name, pairs_along, rounds_line
+from perf_tests.records.format import Table, distinct
 from perf_tests.records.store import ratio_interval
 from perf_tests.report.page_parts.axes import tags_of
 from perf_tests.report.page_parts.figure import Figure, Point, markers, place_of

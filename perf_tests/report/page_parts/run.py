@@ -6,16 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from perf_tests.history.commits import Launch, Machine, moment
-from perf_tests.records.columns import (
-    PASSES,
-    Cell,
-    cells_of,
-    collectives_of,
-    distinct,
-    machine_line,
-    pass_cells,
-    phase_order,
-)
+from perf_tests.records.columns import PASSES, Cell, cells_of, collectives_of, machine_line, pass_cells, phase_order
+from perf_tests.records.format import distinct
 from perf_tests.records.record import Json
 from perf_tests.records.store import StoredRecord
 from perf_tests.report.page_parts.figure import Figure, Series, bars

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 
-from perf_tests.records.columns import MIB, Cell, case_name, distinct, lost_lines, phase_order, rounds_line
+from perf_tests.records.columns import Cell, case_name, lost_lines, phase_order, rounds_line
+from perf_tests.records.format import MIB, distinct
 from perf_tests.records.record import OUTCOMES
 from perf_tests.report.page_parts.axes import tags_of
 from perf_tests.report.page_parts.figure import Figure, Point, Series

@@ -4,14 +4,15 @@ from collections.abc import Mapping, Sequence
 
 from perf_tests.history.commits import Code
 from perf_tests.history.series import Era, Series
-from perf_tests.records.columns import DASH, Cell, Columns, T, case_name, significant
+from perf_tests.records.columns import Cell, case_name
+from perf_tests.records.format import DASH, Columns, T, significant
 from perf_tests.records.record import Json, how_many
+from perf_tests.report.history import COUNTER_COLUMNS, STEP_COLUMNS, conditions, counter_changes_in, since, steps_in
 from perf_tests.report.page_parts.axes import Tags, tags_of
 from perf_tests.report.page_parts.commits import Change, Pair, cells_of_change, lost_words
 from perf_tests.report.page_parts.figure import rounded
 from perf_tests.report.page_parts.markup import Html, Row, link, paragraph, rows_table, text
 from perf_tests.report.page_parts.sparkline import sparkline
-from perf_tests.report.screens import COUNTER_COLUMNS, STEP_COLUMNS, conditions, counter_changes_in, since, steps_in
 
 POINT_NOTE = (
     "a commit's figure is the median over its launches; an interval (95 %, by order statistics) needs six of them"

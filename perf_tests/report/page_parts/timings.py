@@ -1,7 +1,8 @@
 """Every case of a run on a line: its figures and their spread, or why it has none."""
 
 from perf_tests.audit.physics import FLAGS
-from perf_tests.records.columns import Cell, rounds_line, significant
+from perf_tests.records.columns import Cell, rounds_line
+from perf_tests.records.format import significant
 from perf_tests.report.page_parts.cases import LABELS, Column, case_rows, number
 from perf_tests.report.page_parts.run import RecordedRun
 from perf_tests.report.tables import SPREAD_NOTE, milliseconds

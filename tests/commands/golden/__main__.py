@@ -1,0 +1,248 @@
+"""What users see, command by command, and how it is compared with what they saw.
+
+`python -m tests.commands.golden [NAME...]` makes the expected values anew and prints what changed.
+Everything a command reads lies in this folder, so that neither the checkout's records nor its history decide anything.
+"""
+
+import gzip
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.support.forked_python import forked_python
+
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parents[2]
+EXPECTED = FOLDER / "expected.json"
+
+MOST_SECONDS = 120
+"""The slowest takes two on a quiet machine; only one that hangs reaches this."""
+
+LEFT_OUT = {"identity", "largest_allocations", "likely_cause", "machine_info", "reason", "series", "why"}
+"""Keys of JSON that repeat what was asked for, name lines of the model's source or the machine, or are sentences."""
+
+NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:[.,]\d+)*%?")
+
+
+@dataclass(frozen=True)
+class Command:
+    """Words for `python -m`, and what of its answer is kept.
+
+    `{in}` in the words is this folder, `{out}` an empty one that holds only `trace.json.gz`.
+    """
+
+    words: str
+    kind: str
+    """json: its values; text: its lines, blanks folded; numbers: those of a screen; ids: cases collected; page: numbers
+    and sections of `{out}/page.html`; refused: whether it names `value`, without a traceback."""
+    value: str = ""
+
+
+def _predict(words: str) -> Command:
+    return Command(f"perf_tests predict --json {words}", "json")
+
+
+COLLECT = "pytest perf_tests -p no:cacheprovider --collect-only -q --device cpu"
+BEFORE, AFTER, HISTORY = "{in}/before.json", "{in}/after.json", "{in}/history"
+SOME_COLUMNS = (
+    "id,phase,size,precision,attention,median_seconds,median_high_seconds,kernel_launches,bound,flags,outcome"
+)
+
+COMMANDS = {
+    "predict-default": _predict("--size tiny --context 64 --gpu A100-80GB"),
+    "predict-bf16-sdpa": _predict(
+        "--size tiny --context 128 --precision bf16 --attention sdpa --optimizer fused --gpu H100"
+    ),
+    "predict-checkpoints": _predict("--size tiny --context 64 --checkpoint all --gpu T4"),
+    "predict-own-shape-own-gpu": _predict(
+        "--size wide=192x768x3x4 --vocab-size 503 --batch-size 9 --context 32 --zero-grad after-forward "
+        "--gpu memory=24GiB,bandwidth=300GB/s,fp32=30.3,tf32=60,bf16=121,fp16=121"
+    ),
+    "predict-ranks": _predict("--size tiny --context 64 --precision bf16 --parallel fsdp2 --world 8 --gpu H100"),
+    "predict-own-optimizer": _predict("--size tiny --context 32 --optimizer examples/muon.py:build --gpu L4"),
+    "predict-attention": _predict("--head-dim 16,128 --sequence-length 256,16384 --gpu H100"),
+    "predict-screen": Command("perf_tests predict --size tiny --context 64 --precision fp16 --gpu T4", "numbers"),
+    **{
+        f"audit-{name}": Command(f"perf_tests audit --json --all {{in}}/{name}", "json")
+        for name in ("steps.csv", "attention.csv", "memory.csv", "kernels.csv", "before.json")
+    },
+    "audit-screen": Command("perf_tests audit {in}/steps.csv", "numbers"),
+    "compare": Command(f"perf_tests compare --json {BEFORE} {AFTER}", "json"),
+    "compare-screen": Command(f"perf_tests compare {BEFORE} {AFTER}", "numbers"),
+    "history": Command(f"perf_tests history --json --storage {HISTORY}", "json"),
+    "history-otava": Command(f"perf_tests history --export otava --storage {HISTORY}", "text"),
+    "history-github": Command(f"perf_tests history --export github-action-benchmark --storage {HISTORY}", "json"),
+    "tables-markdown": Command(f"perf_tests tables --format markdown {BEFORE}", "text"),
+    "tables-latex": Command(f"perf_tests tables --format latex --only timing {BEFORE}", "text"),
+    "tables-cases": Command(f"perf_tests tables --format csv --only cases --where phase=full_step {BEFORE}", "text"),
+    "tables-outcomes": Command(
+        f"perf_tests tables --format jsonl --only cases --columns {SOME_COLUMNS} {AFTER}", "text"
+    ),
+    "tables-query": Command(
+        "perf_tests tables --format csv --only cases --columns id,median_seconds --sort=-median_seconds "
+        f"--where head_dim=64 --against-axis attention=naive {BEFORE}",
+        "text",
+    ),
+    "kernels-record": Command(f"perf_tests kernels --json --case attention_backward {BEFORE}", "json"),
+    "kernels-trace": Command("perf_tests kernels --json {out}/trace.json.gz", "json"),
+    "kernels-screen": Command("perf_tests kernels {out}/trace.json.gz", "text"),
+    "replay": Command("perf_tests replay --json {in}/gate.jsonl.xz", "json"),
+    "replay-screen": Command("perf_tests replay {in}/gate.jsonl.xz", "numbers"),
+    "gate-recorded": Command(f"perf_tests gate --json --storage {{out}} {HISTORY}/base {HISTORY}/head", "json"),
+    "scaling": Command(f"perf_tests scaling {BEFORE}", "text"),
+    "report": Command(f"perf_tests report {BEFORE} {AFTER} -o {{out}}/page.html", "page"),
+    "ids-default": Command(f"{COLLECT} --precision fp32,bf16", "ids"),
+    "ids-axes": Command(
+        f"{COLLECT} --size all --precision bf16 --execution all --checkpoint all --phase full_step", "ids"
+    ),
+    "ids-own-shape": Command(
+        f"{COLLECT} --size wide=192x768x3x4,tiny --batch-size 2,4 --precision fp32 --phase all", "ids"
+    ),
+    "ids-passes": Command(
+        f"{COLLECT} --size tiny --precision fp32 --kernels --memory --warmup-study --sequence-length 256", "ids"
+    ),
+    **{
+        f"refused {words}": Command(f"{COLLECT} {words}", "refused", value)
+        for words, value in {
+            "--size nosuch": "nosuch",
+            "--context 0": "0",
+            "--checkpoint 999 --size tiny": "999",
+            "--memory-budget lots": "lots",
+            "--shard 3/2": "3/2",
+            "--precision fp7": "fp7",
+            "--threads 0": "--threads",
+            "--zero-grad never": "never",
+            "--benchmark-min-rounds 3": "--benchmark-min-rounds",
+        }.items()
+    },
+    **{
+        f"refused {words}": Command(f"perf_tests {words}", "refused", value)
+        for words, value in {
+            "predict --size tiny --gpu nosuch": "nosuch",
+            "predict --size tiny --gpu memory=1": "memory=1",
+            "compare nosuch.json nosuch.json": "nosuch.json",
+            "audit README.md": "README.md",
+            "kernels README.md": "README.md",
+            "replay README.md": "README.md",
+            "history --storage nosuch": "nosuch",
+            "tables --only nosuch": "nosuch",
+            f"tables --only cases --columns nosuch {BEFORE}": "nosuch",
+            f"merge {BEFORE} {AFTER}": "before",
+            "nosuchverb": "nosuchverb",
+        }.items()
+    },
+}
+
+
+def seen(command: Command, python: str) -> dict[str, Any]:
+    """The exit code of the command and what its kind keeps, in a process of `python` that ends with this call.
+
+    Raises subprocess.TimeoutExpired after killing one that hangs.
+    """
+    with tempfile.TemporaryDirectory() as out:
+        (Path(out) / "trace.json.gz").write_bytes(gzip.compress((FOLDER / "trace.json").read_bytes()))
+        words = [word.replace("{in}", str(FOLDER)).replace("{out}", out) for word in command.words.split()]
+        ended = subprocess.run(
+            [python, "-m", *words],
+            cwd=ROOT, env={**os.environ, "COLUMNS": "200"}, capture_output=True, text=True, timeout=MOST_SECONDS,
+        )  # fmt: skip
+        page = Path(out) / "page.html"
+        text = page.read_text() if page.exists() else ended.stdout
+        return {"exit_code": ended.returncode, **_kept(command, text.replace(str(FOLDER), "IN"), ended.stderr)}
+
+
+def _kept(command: Command, text: str, errors: str) -> dict[str, Any]:
+    match command.kind:
+        case "json":
+            return {"json": _without(json.loads(text))}
+        case "text":
+            return {"lines": [" ".join(line.split()) for line in text.splitlines() if line.strip()]}
+        case "numbers":
+            return {"numbers": sorted(NUMBER.findall(text))}
+        case "ids":
+            return {"ids": sorted(line for line in text.splitlines() if "::" in line)}
+        case "page":
+            body = re.sub(r"<[^>]+>", " ", re.sub(r"<(script|style).*?</\1>", " ", text, flags=re.DOTALL))
+            return {
+                "sections": sorted(re.findall(r'<section id="([^"]+)"', text)),
+                "plots": len(re.findall(r'class="plot"', text)),
+                "numbers": sorted(set(NUMBER.findall(body))),
+            }
+        case "refused":
+            both = text + errors
+            return {"names_its_value": command.value in both, "traceback": "Traceback" in both}
+    raise ValueError(f"{command.kind!r} is no kind of command.")
+
+
+def _without(value: Any) -> Any:
+    """The JSON without what `LEFT_OUT` names and without nulls, which say nothing and are most of an identity."""
+    if isinstance(value, dict):
+        return {key: _without(each) for key, each in value.items() if key not in LEFT_OUT and each is not None}
+    return [_without(each) for each in value] if isinstance(value, list) else value
+
+
+def differences(expected: Any, found: Any, place: str = "") -> Iterator[str]:
+    """One line for each value that is gone, new or another; numbers are the same within 1e-6 of their size."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        for key in sorted(expected.keys() | found.keys()):
+            if key not in found or key not in expected:
+                yield f"{place}/{key} is {'new' if key in found else 'gone'}"
+            else:
+                yield from differences(expected[key], found[key], f"{place}/{key}")
+    elif isinstance(expected, list) and isinstance(found, list):
+        if len(expected) == len(found) and not any(isinstance(each, str) for each in expected):
+            for index, (before, now) in enumerate(zip(expected, found, strict=True)):
+                yield from differences(before, now, f"{place}[{index}]")
+        elif expected != found:
+            gone, new = _beyond(expected, found), _beyond(found, expected)
+            yield f"{place}: {len(gone)} gone {gone[:5]}, {len(new)} new {new[:5]}, or another order"
+    elif not _same(expected, found):
+        yield f"{place}: {str(expected)[:200]} -> {str(found)[:200]}"
+
+
+def _same(expected: Any, found: Any) -> bool:
+    if isinstance(expected, bool) or isinstance(found, bool) or isinstance(expected, str | None):
+        return type(expected) is type(found) and bool(expected == found)
+    return isinstance(found, int | float) and math.isclose(expected, found, rel_tol=1e-6, abs_tol=1e-12)
+
+
+def _beyond(some: list[Any], others: list[Any]) -> list[Any]:
+    """What `some` holds more often than `others`."""
+    left, beyond = list(others), []
+    for each in some:
+        if each in left:
+            left.remove(each)
+        else:
+            beyond.append(each)
+    return beyond
+
+
+def _as_text(kept: dict[str, Any]) -> str:
+    """JSON with what holds no other list or object on one line, to be short and yet show a change line by line."""
+    text = json.dumps(kept, indent=1, sort_keys=True)
+    simple = re.compile(r'([\[{])\n\s*((?:[^\[\]{}"]|"(?:[^"\\]|\\.)*")*?)\n\s*([\]}])')
+    return simple.sub(lambda found: found[1] + re.sub(r",\n\s*", ", ", found[2]) + found[3], text) + "\n"
+
+
+def main(names: list[str]) -> None:
+    expected = json.loads(EXPECTED.read_text()) if EXPECTED.exists() else {}
+    kept = {name: values for name, values in expected.items() if name in COMMANDS}
+    for name in names or COMMANDS:
+        kept[name] = seen(COMMANDS[name], forked_python())
+        for line in differences(expected.get(name, {}), kept[name]):
+            print(f"{name}: {line}")
+    for name in expected.keys() - kept.keys():
+        print(f"{name}: is gone")
+    EXPECTED.write_text(_as_text(kept))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

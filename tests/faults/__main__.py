@@ -1,0 +1,263 @@
+"""Plants faults into the tools, one at a time, and runs the test that owns each: `python -m tests.faults`.
+
+A fault is an entry of a `ROOM.toml` beside this file:
+
+    [[fault]]
+    file = "perf_tests/gate/verdicts.py"
+    old = "text that stands there exactly once"
+    new = "text that stands there instead"
+    owner = "tests/rules/test_verdicts.py::test_the_rule"   # a node id or a file; may be missing where caught is false
+    caught = true
+    why = "where caught is false: what keeps the owner from seeing it"
+
+Faults stand in a copy of the tree, so that processes that the owner starts have them too and nothing here is written.
+The copy has no history: an owner that asks git of this repository fails there without a fault, and is told so.
+Exits with 1 where a fault marked as caught is not, or an entry is stale; with 2 for a wrong entry or option.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from tests.support.forked_python import forked_python
+
+ROOT = Path(__file__).parents[2]
+FOLDER = "tests/faults"
+
+CPU_SECONDS = 20
+"""An owner that needs more is too slow to be run for every fault; its own processes may take as much each."""
+
+WALL_SECONDS = 180
+"""Ends an owner that waits instead of computing; long enough for `CPU_SECONDS` on a machine with other work."""
+
+NOT_COPIED = (".git", ".venv*", "__pycache__", ".*_cache", ".hypothesis", "mutants", "wheels", "expedition")
+
+RUN_PYTEST = """
+import resource, runpy, sys
+limit, python = int(sys.argv.pop(1)), sys.argv.pop(1)
+resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+forked, sys.executable = sys.executable, python
+try:
+    import tests.support.forked_python as support
+    support.forked_python = lambda: forked
+except ImportError:
+    pass
+runpy.run_module("pytest", run_name="__main__", alter_sys=True)
+"""
+"""Run in a fork. A stand-in takes `-m` and `-c` alone and starts no server of its own: owners get a whole Python as
+`sys.executable`, and the stand-in where they ask for one."""
+
+PR_SET_CHILD_SUBREAPER = 36
+"""Of linux/prctl.h: what an owner leaves running becomes a child of this process, whatever its group or session."""
+
+CAUGHT, SURVIVED, SLOW, BROKEN = "caught", "SURVIVED", "slow", "owner fails"
+STALE, UNOWNED = "stale", "no owner"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One entry. `name` is its room and its number there, as `gate:3`."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    caught: bool
+    owner: str = ""
+    why: str = ""
+
+    def planted(self, tree: Path) -> str:
+        """The file's text with the fault. Raises ValueError with the reason where the entry is stale."""
+        path = tree / self.file
+        if not path.is_file():
+            raise ValueError("there is no such file")
+        text = path.read_text()
+        if text.count(self.old) != 1:
+            raise ValueError(f"old stands there {text.count(self.old)} times")
+        changed = text.replace(self.old, self.new)
+        if path.suffix == ".py":
+            try:
+                compile(changed, self.file, "exec")
+            except SyntaxError as error:
+                raise ValueError(f"new makes line {error.lineno} no Python: {error.msg}") from error
+        return changed
+
+
+def read_faults(folder: Path) -> list[Fault]:
+    """Every entry of the folder, rooms by name. Raises ValueError with one sentence for one that is wrong."""
+    faults = []
+    for path in sorted(folder.glob("*.toml")):
+        try:
+            entries = tomllib.loads(path.read_text())
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"{path} is no TOML: {error}.") from error
+        if entries.keys() - {"fault"}:
+            raise ValueError(f"{path} holds {', '.join(sorted(entries))}; only [[fault]] is known.")
+        faults += [_fault(f"{path.stem}:{number}", entry) for number, entry in enumerate(entries.get("fault", []), 1)]
+    return faults
+
+
+def _fault(name: str, entry: dict[str, object]) -> Fault:
+    known = {each.name for each in fields(Fault)} - {"name"}
+    missing = {"file", "old", "new", "caught"} - entry.keys()
+    if entry.keys() - known or missing:
+        raise ValueError(f"{name} lacks {sorted(missing)} or has keys besides {sorted(known)}: {sorted(entry)}.")
+    for key, value in entry.items():
+        if not isinstance(value, bool if key == "caught" else str):
+            raise ValueError(f"{name}: {key} = {value!r} has the wrong type.")
+    fault = Fault(name, **entry)  # type: ignore[arg-type]
+    if fault.old == fault.new or not fault.old:
+        raise ValueError(f"{name}: old and new must be different texts, and old not empty.")
+    if not (fault.owner if fault.caught else fault.why):
+        raise ValueError(f"{name}: a caught fault names its owner, another one says why it is not caught.")
+    return fault
+
+
+@dataclass
+class Planter:
+    """A copy of the tree, in which one fault at a time is planted. Closing it deletes the copy."""
+
+    root: Path
+    tree: Path = field(init=False)
+    _clean: dict[str, bool] = field(default_factory=dict)
+    """By owner: whether it passes without a fault, once that was asked."""
+    _plants: int = 0
+    _kept: set[int] = field(default_factory=set)
+    """Child processes that are not an owner's."""
+
+    def __enter__(self) -> "Planter":
+        self.tree = Path(tempfile.mkdtemp(prefix="faults-")) / "tree"
+        shutil.copytree(self.root, self.tree, symlinks=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
+        forked_python()
+        self._kept = _children()
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end_orphans()
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0)
+        shutil.rmtree(self.tree.parent)
+
+    def verdict(self, fault: Fault) -> str:
+        """What the owner makes of the fault, which is gone afterwards. Raises ValueError where the entry is stale."""
+        changed = fault.planted(self.tree)
+        if not fault.owner:
+            return UNOWNED
+        path = self.tree / fault.file
+        original, when = path.read_bytes(), path.stat().st_mtime
+        self._plants += 1
+        try:
+            path.write_text(changed)
+            # Compiled files are told apart by size and whole seconds: each plant gets seconds of its own.
+            os.utime(path, (when + self._plants, when + self._plants))
+            ended = self._run(fault.owner)
+        finally:
+            path.write_bytes(original)
+            os.utime(path, (when, when))
+        if ended != CAUGHT:
+            return ended
+        if fault.owner not in self._clean:
+            self._clean[fault.owner] = self._run(fault.owner) == SURVIVED
+        return CAUGHT if self._clean[fault.owner] else BROKEN
+
+    def _run(self, owner: str) -> str:
+        """SURVIVED where all its tests pass; CAUGHT for anything else but SLOW, a test that cannot start included."""
+        options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--hypothesis-seed=0"]
+        process = subprocess.Popen(
+            [forked_python(), "-c", RUN_PYTEST, str(CPU_SECONDS), sys.executable, *options, owner],
+            cwd=self.tree,
+            env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            process_group=0,
+        )
+        try:
+            exit_code = process.wait(WALL_SECONDS)
+        except subprocess.TimeoutExpired:
+            exit_code = -signal.SIGXCPU
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            self._end_orphans()
+        if exit_code in (-signal.SIGXCPU, -signal.SIGKILL):
+            return SLOW
+        return SURVIVED if exit_code == 0 else CAUGHT
+
+    def _end_orphans(self) -> None:
+        for process in _children() - self._kept:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(process, signal.SIGKILL)
+                os.waitpid(process, 0)
+
+
+def _children() -> set[int]:
+    tasks = Path("/proc/self/task").iterdir()
+    return {int(process) for task in tasks for process in (task / "children").read_text().split()}
+
+
+def chosen(faults: Sequence[Fault], options: argparse.Namespace) -> list[Fault]:
+    """Those asked for. Raises ValueError where there is none of that name."""
+    if options.only:
+        faults = [fault for fault in faults if fault.name == options.only]
+    if options.room:
+        faults = [fault for fault in faults if fault.name.split(":")[0] == options.room]
+    if not faults:
+        raise ValueError(f"No fault is listed for {options.only or options.room or 'any room'}.")
+    if options.draw is None:
+        return list(faults)
+    caught = [fault for fault in faults if fault.caught]
+    if not caught:
+        raise ValueError("No fault is marked as caught, so there is none to draw.")
+    return random.Random(options.seed).sample(caught, min(options.draw, len(caught)))
+
+
+def main(words: Sequence[str] | None = None, root: Path = ROOT) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--room", help="only faults of this file")
+    parser.add_argument("--only", metavar="ROOM:NUMBER", help="only this fault")
+    parser.add_argument("--draw", type=int, metavar="N", help="N at random among those marked as caught")
+    parser.add_argument("--seed", type=int, default=random.randrange(2**32), help="of --draw, to draw the same again")
+    options = parser.parse_args(words)
+    try:
+        faults = chosen(read_faults(root / FOLDER), options)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if options.draw is not None:
+        print(f"{len(faults)} faults drawn with --seed {options.seed}")
+    verdicts: Counter[str] = Counter()
+    failed = 0
+    with Planter(root) as planter:
+        for fault in faults:
+            started = time.monotonic()
+            note = "" if fault.caught else f"; listed as not caught: {fault.why}"
+            try:
+                verdict = planter.verdict(fault)
+            except ValueError as error:
+                verdict, note = STALE, f"; {error}"
+            failed += verdict == STALE or (fault.caught and verdict != CAUGHT)
+            seconds = time.monotonic() - started
+            print(f"{verdict:11} {fault.name:12} {seconds:5.1f} s  {fault.file}  {fault.owner}{note}", flush=True)
+            verdicts[verdict] += 1
+    others = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common() if verdict != CAUGHT)
+    print(f"{verdicts[CAUGHT]} of {len(faults)} faults caught" + (f": {others}" if others else ""))
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
