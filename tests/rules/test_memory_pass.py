@@ -22,7 +22,7 @@ from perf_tests.passes.memory_watch import Held, PartChanges
 from perf_tests.predict.counters import counters_of
 from perf_tests.predict.counting import Change, StorageBlock
 from perf_tests.records.record import Json
-from tests.rules.test_memory_snapshot import assert_consistent, assert_opens
+from tests.rules.test_memory_watch import assert_consistent, assert_opens
 from tests.support.example_cases import CPU, attention_case, build, language_model_case, random_tokens
 from tests.support.traced_rounds import rounds
 
