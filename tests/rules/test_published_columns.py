@@ -1,4 +1,4 @@
-"""Figures one to a line: the published columns first, every case there, and exactly the record's values."""
+"""Figures in the columns of published collections: those first, every case there, and exactly the record's values."""
 
 import csv
 import io
