@@ -141,11 +141,16 @@ def test_no_text_moves_a_cursor_or_becomes_a_formula(text: str) -> None:
     assert printable(text).isprintable()
     assert len(printable(text)) == len(text)
     assert one_line(text) == " ".join(one_line(text).split())
-    assert not str(no_formula(text)).startswith(("=", "+", "@", "\t", "\r"))
     assert no_formula(DASH) == DASH
     written = io.StringIO()
     csv.writer(written).writerow([no_formula(text), -1.5])
     assert [row[-1] for row in csv.reader(io.StringIO(written.getvalue(), newline=""))][-1] == "-1.5"
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])
+def test_what_a_spreadsheet_takes_for_a_formula_is_quoted(start: str) -> None:
+    assert no_formula(f"{start}1") == f"'{start}1"
+    assert no_formula(f"1{start}") == f"1{start}"
 
 
 def unescaped(text: str) -> str:
