@@ -184,11 +184,18 @@ def test_a_verb_does_not_wait_for_what_only_others_take(words: str, stored: Path
     assert not {"scipy", "ruptures", "torch"} & loaded
 
 
+def test_help_loads_no_verb() -> None:
+    program = "import sys; from perf_tests.__main__ import main\ntry: main(['--help'])\nfinally: print(*sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    loaded = set(ended.stdout.splitlines()[-1].split())
+    assert not {"torch", "scipy", "perf_tests.records.record", *VERBS.values()} & loaded
+
+
 def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     shown = capsys.readouterr().out
-    assert all(f"    {verb} " in shown for verb in VERBS)
+    assert all(re.search(rf"^    {verb} +`{verb} ?.*`: ", shown, re.M) for verb in VERBS)
     files = {f"perf_tests.verbs.{path.stem}" for path in (ROOT / "perf_tests/verbs").glob("[a-z]*.py")}
     assert files - set(VERBS.values()) == {"perf_tests.verbs.output"}, "each file is a verb's"
 
