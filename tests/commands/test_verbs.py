@@ -14,7 +14,6 @@ from tests.support.file_readers import READERS
 from tests.support.synthetic import BACKWARD, FORWARD, TEN_ROUNDS, record, timed, traced, untimed, write_record
 
 ROOT = Path(__file__).parents[2]
-KEPT = "--storage=.benchmarks"
 SLOWER = [1.1 * seconds for seconds in TEN_ROUNDS]
 
 
@@ -51,13 +50,6 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The only record of the storage below the working folder."""
     monkeypatch.chdir(tmp_path)
     return write_record(tmp_path / ".benchmarks/machine/0001_x.json", record([timed()]))
-
-
-@pytest.mark.parametrize("words", [["tables"], ["report", "--output=page.html"]])
-def test_a_record_is_not_changed_by_looking_at_it(words: list[str], stored: Path) -> None:
-    before = (stored.read_bytes(), stored.stat().st_mtime_ns)
-    assert main([*words, KEPT]) == 0
-    assert (stored.read_bytes(), stored.stat().st_mtime_ns) == before
 
 
 REFUSED = {
@@ -130,17 +122,6 @@ def test_a_folder_in_the_place_of_a_file_is_named_once(
     said = "".join(capsys.readouterr())
     assert "it is a folder, not a file" in said
     assert said.count(str(stored.parent)) == 1
-
-
-@pytest.mark.parametrize(
-    "words", ["compare {file} {file}", "replay {file}", "kernels {file}", "report {file}", "tables {file}"]
-)
-def test_a_file_that_is_no_record_is_named(words: str, stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stored.write_text("{}\n")
-    assert main(words.format(file=stored).split()) == 3
-    said = "".join(capsys.readouterr())
-    assert f"{stored} cannot be" in said
-    assert said.count(str(stored)) == 1
 
 
 @pytest.mark.parametrize("words", [[], ["compare"], ["unknown"], ["predict", "--size=tiny"]])
