@@ -123,7 +123,7 @@ Rows = list[tuple[Code, list[Figure]]]
 
 
 def _figures(codes: Sequence[Code]) -> dict[tuple[str, Identity], Rows]:
-    """By case and identity, the figures of each code that measured it; cases of the newest code come first."""
+    """The figures of each code that measured a case, by case and identity; cases of the newest code come first."""
     found: dict[tuple[str, Identity], Rows] = {}
     for code in reversed(codes):
         of_code: dict[tuple[str, Identity], list[Figure]] = {}

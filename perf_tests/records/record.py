@@ -449,7 +449,7 @@ def unpacked(path: Path, most_bytes: int) -> bytes:
 
 
 def cache_folder() -> Path:
-    """Where the suite keeps what it would otherwise find out again in every run; removing it loses only time.
+    """The folder of what the suite would otherwise find out again in every run; removing it loses only time.
 
     It lies in `$XDG_CACHE_HOME`, or `~/.cache` (XDG Base Directory Specification). Raises OSError without a home.
     """

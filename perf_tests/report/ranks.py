@@ -150,7 +150,7 @@ def _rate_of_a_rank(row: Json) -> float:
 
 
 def rank_lines(rows: Sequence[Json]) -> list[str]:
-    """Which rank was slowest, what the exchange adds, how well more ranks help; nothing without a row of several ranks.
+    """The slowest rank of each row, what the exchange adds, how well more ranks help; nothing without several ranks.
 
     All rows must be of one machine.
     """
