@@ -28,7 +28,7 @@ from perf_tests.gate.verdicts import GateResult, RunVerdict, Verdict, conclude
 from perf_tests.records.columns import case_name
 from perf_tests.records.store import write_whole
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 
 QUICK_SUITE = (
     "--device=cpu", "--threads=1", "--size=tiny", "--context=32", "--batch-size=1", "--precision=fp32",

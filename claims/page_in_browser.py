@@ -20,7 +20,7 @@ from perf_tests.records.record import Json
 from tests.support.browser import chromium, first_paint_seconds
 from tests.support.synthetic import record, timed, write_record
 
-RECORD = Path(__file__).parents[2] / ".benchmarks/epyc-2core/0001_9e03909d2d18.json"
+RECORD = Path(__file__).parents[1] / ".benchmarks/epyc-2core/0001_9e03909d2d18.json"
 COMMITS, LAUNCHES, CASES = 400, 5, 30
 MOST_MB, MOST_MB_OF_MANY, MOST_SECONDS = 1.8, 12.0, 1.0
 OPENINGS = 5

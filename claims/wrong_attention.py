@@ -21,7 +21,7 @@ from model.precision import PRECISIONS
 from perf_tests.user_code.attention import IncorrectError, Use, attention_named, check_attention
 from perf_tests.user_code.guard import OwnModelError
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "flash_attention.py"
+EXAMPLE = Path(__file__).parents[1] / "examples" / "flash_attention.py"
 CORRECT = ("naive", "sdpa", "compiled", f"{EXAMPLE}:flash_attention")
 SEEDS = 20
 USES = ((16, True), (64, False))

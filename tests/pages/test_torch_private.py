@@ -10,8 +10,12 @@ import torch
 from perf_tests.hardware.torch_private import compiler_counters, profiler_is_active
 from tests.support.documents import ROOT
 
-THE_ONE_FILE = ROOT / "perf_tests" / "instruments" / "torch_private.py"
-FILES = [path for folder in ("model", "perf_tests", "numerics_tests") for path in (ROOT / folder).rglob("*.py")]
+THE_ONE_FILE = ROOT / "perf_tests" / "hardware" / "torch_private.py"
+FILES = [
+    path
+    for folder in ("model", "perf_tests", "numerics_tests", "tests", "claims")
+    for path in (ROOT / folder).rglob("*.py")
+]
 
 PRIVATE = re.compile(r"torch(\.\w+)*\._(?!_)\w+(\.\w+)*")
 
@@ -70,7 +74,7 @@ NAMING = (
 NOT_NAMING = (
     "import torch\ntorch.autograd.graph.__file__, torch.__version__",
     "import torch\nself._device = torch.device('cpu')",
-    "from perf_tests.instruments import torch_private\ntorch_private.operator('_to_copy')",
+    "from perf_tests.hardware import torch_private\ntorch_private.operator('_to_copy')",
 )
 
 

@@ -89,7 +89,7 @@ def test_forgetting_drops_the_rounds_of_the_last_case(device: QueueDevice) -> No
 
 ROUNDS_OF_A_BENCHMARK = """
 import pytest
-from perf_tests.instruments import clock as clock_module
+from perf_tests.hardware import clock as clock_module
 from tests.support.fake_device import QueueDevice
 
 device = QueueDevice({deaf_to})

@@ -148,7 +148,7 @@ def test_a_block_is_named_by_the_line_that_made_it() -> None:
     line = forward_and_backward.__code__.co_firstlineno + 1
     made = counted(forward_and_backward, inputs=[x]).allocations
     places = {operator: place for _, operator, place in made}
-    assert places["aten.exp"] == f"meta_tests/test_counting.py:{line}"
+    assert places["aten.exp"] == f"rules/test_counting.py:{line}"
     assert places["aten.mul"] == counters.BACKWARD_PASS
 
 

@@ -66,7 +66,7 @@ def test_a_block_that_is_saved_twice_and_a_parameter_count_once_and_never() -> N
 def test_a_large_block_has_the_line_that_made_it_and_a_bounded_stack() -> None:
     found = held(lambda: torch.zeros(KIB))
     (block,) = found.allocations()
-    assert block.place.startswith("meta_tests/test_memory_holders.py:")
+    assert block.place.startswith("rules/test_memory_holders.py:")
     frames = found.frames[id(block)]
     assert frames[0].filename == __file__
     assert len(frames) <= 32

@@ -215,7 +215,7 @@ def functions(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 def test_a_function_that_fails_is_an_outcome(
     functions: Callable[[str], str], name: str, outcome: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention_check, "LONGEST_SECONDS", 0.2)
+    monkeypatch.setattr(attention_check, "LONGEST_CHECK_SECONDS", 0.2)
     (found,) = refusals([attention_case(attention=functions(name))], CPU).values()
     assert (found.outcome, words in found.reason) == (outcome, True), found.reason
 

@@ -36,16 +36,17 @@ from perf_tests.interleaved.measuring import (
 from perf_tests.interleaved.sides import Trees
 from perf_tests.records.record import Json
 from perf_tests.user_code.named import Repository
+from tests.support.launch import ROOT
 
 CASES = ("one", "two", "three")
 
 
 def tree(folder: Path, behaviour: Json) -> Path:
-    paired = folder / "perf_tests/paired"
+    paired = folder / "perf_tests/interleaved"
     paired.mkdir(parents=True)
     for package in (paired, paired.parent):
         (package / "__init__.py").touch()
-    shutil.copy(Path(__file__).with_name("fake_worker.py"), paired / "worker.py")
+    shutil.copy(ROOT / "tests/support/fake_worker.py", paired / "worker.py")
     cases = {case: {"phase": "forward"} for case in CASES}
     (folder / "behaviour.json").write_text(json.dumps({"cases": cases, **behaviour}))
     return folder

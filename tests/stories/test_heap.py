@@ -26,7 +26,7 @@ BEGINNING = """
 import json, sys
 from statistics import median_low
 import torch
-from perf_tests.instruments import heap
+from perf_tests.hardware import device as heap
 from perf_tests.hardware.device import CpuDevice
 from perf_tests.hardware.machine import stable_facts
 from perf_tests.hardware.device import page_faults

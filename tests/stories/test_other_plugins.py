@@ -30,7 +30,7 @@ def test_a_plugin_that_runs_benchmarks_in_another_way_is_refused(
         read_run_options(config(argument, **options))
 
 
-@pytest.mark.parametrize("argument", ["numerics_tests", "perf_tests/meta_tests", "tests/rules/test_gate.py"])
+@pytest.mark.parametrize("argument", ["numerics_tests", "tests", "tests/rules/test_gate.py"])
 def test_tests_that_time_nothing_may_run_side_by_side(argument: str) -> None:
     read_run_options(config(argument, dist="load", codspeed=False))
 

@@ -67,8 +67,8 @@ def test_what_an_option_names_is_in_both_trees_with_its_folder(clone: Path) -> N
     file = Path("tests/support/llama.py")
     with planted(Repository(clone, files=(file,)), find_commit(clone, "HEAD")) as found:
         for tree in (found.base, found.head):
-            assert {"tests/support/llama.py", "perf_tests/proofs/__init__.py"} <= snapshot(tree).keys()
-            assert not (tree / "perf_tests/meta_tests").exists()
+            assert {"tests/support/llama.py", "tests/support/__init__.py"} <= snapshot(tree).keys()
+            assert not (tree / "tests/rules").exists()
 
 
 def test_accepted_regressions_and_files_beside_the_model_are_in_both_trees_and_records_in_neither(clone: Path) -> None:
@@ -107,8 +107,7 @@ def defines(source: str, name: str) -> bool:
 def test_what_the_suite_takes_from_model_as_it_loads_the_earliest_base_has() -> None:
     """Both sides measure with head's `perf_tests`; what is newer in `model` is imported late."""
     commit_of(ROOT, EARLIEST_BASE)
-    later = {"launching", "meta_tests", "proofs"}
-    files = [path for path in (ROOT / "perf_tests").rglob("*.py") if not later & {*path.parts}]
+    files = [*(ROOT / "perf_tests").rglob("*.py")]
     taken = set().union(*(names_taken_from_model(path.read_text()) for path in files))
     assert ("model.attention", "ATTENTION") in taken
     paths = {module: f"{module.replace('.', '/')}.py" for module, _ in taken}

@@ -9,9 +9,9 @@ from tests.support.launch import ROOT
 
 def copy_suite(folder: Path) -> None:
     """The suite as it is."""
-    for name in ("model", "perf_tests"):
+    for name in ("model", "perf_tests", "tests/support"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("conftest.py", "pyproject.toml", ".gitignore"):
+    for name in ("conftest.py", "pyproject.toml", ".gitignore", "tests/__init__.py"):
         shutil.copy(ROOT / name, folder / name)
 
 
