@@ -5,9 +5,6 @@ import random
 import pytest
 
 from perf_tests.hardware.limits import fit_link
-from perf_tests.records.record import Json
-from perf_tests.report.ranks import collective_lines, links_of
-from tests.support.example_cases import language_model_case
 
 LATENCY, RATE = 2e-4, 5e8
 SIZES = (64_000, 1_000_000, 4_000_000, 16_000_000, 64_000_000)
@@ -15,20 +12,6 @@ SIZES = (64_000, 1_000_000, 4_000_000, 16_000_000, 64_000_000)
 
 def seconds(size: float) -> float:
     return LATENCY + size / RATE
-
-
-def row(collective: str, world: int, exchanged_bytes: int, median_seconds: float) -> Json:
-    """Of a message that was cut by 3 bytes."""
-    info = {
-        "collective": collective, "world": world, "backend": "gloo", "message_bytes": exchanged_bytes + 3,
-        "exchanged_bytes": exchanged_bytes, "algorithm_bytes_per_second": 1.0, "bus_bytes_per_second": 1.0,
-    }  # fmt: skip
-    name = f"test.py::test_collective[{collective}-{exchanged_bytes}B-world{world}]"
-    return {
-        "fullname": name,
-        "extra_info": info,
-        "stats": {"data": [median_seconds], "median": median_seconds, "iqr": 0.0},
-    }
 
 
 def test_exact_times_give_back_latency_and_rate() -> None:
@@ -74,31 +57,3 @@ def test_a_latency_below_nothing_is_nothing() -> None:
 @pytest.mark.parametrize("messages", [[], [(1e6, 1e-3)], [(1e6, 1e-3), (1e6, 2e-3)], [(1e6, 2e-3), (2e6, 1e-9)]])
 def test_what_shows_no_rate_has_no_link(messages: list[tuple[float, float]]) -> None:
     assert fit_link(messages) is None
-
-
-def test_each_collective_and_number_of_ranks_has_the_link_of_the_bytes_that_were_exchanged() -> None:
-    """A message that ranks cannot divide is cut; a model's row and one rank alone are of no link."""
-    rows = [
-        row(name, world, size, world * seconds(size))
-        for name in ("all_reduce", "all_gather") for world in (1, 2, 3) for size in SIZES
-    ]  # fmt: skip
-    model = {"extra_info": language_model_case().identity(), "stats": {"data": [1.0]}}
-    links = {(link.collective, link.world): link for link in links_of([*rows, model])}
-    assert links.keys() == {(name, world) for name in ("all_reduce", "all_gather") for world in (2, 3)}
-    for (name, world), found in links.items():
-        assert found.sizes == len(SIZES)
-        assert found.link.bytes_per_second == pytest.approx(RATE / world)
-        assert found.link.latency_seconds == pytest.approx(LATENCY * world)
-        share = (2 if name == "all_reduce" else 1) * (world - 1) / world
-        assert found.bus_bytes_per_second == pytest.approx(share * RATE / world)
-
-
-def test_the_screen_says_which_links_the_sizes_do_not_show_and_what_to_do() -> None:
-    """One rank alone sends nothing, so of it nothing is missing."""
-    shrinking = [row("all_reduce", world, size, 1 / size) for world in (1, 2) for size in SIZES]
-    lonely = [row("all_gather", 3, SIZES[0], 1.0)]
-    growing = [row("reduce_scatter", 2, size, seconds(size)) for size in SIZES]
-    *_, line = collective_lines([*shrinking, *lonely, *growing])
-    assert line.startswith("no latency and rate for all_reduce world2, all_gather world3: it takes two sizes whose")
-    assert line.endswith("measure more or larger ones with --message-size")
-    assert "no latency" not in "\n".join(collective_lines(growing))

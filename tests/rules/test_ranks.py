@@ -1,4 +1,4 @@
-"""Scaling efficiency: to which row it is relative, and no figure across machines."""
+"""What ranks share: to which row an efficiency is relative, the links of messages, and nothing across machines."""
 
 import json
 from pathlib import Path
@@ -8,9 +8,30 @@ import pytest
 from perf_tests.__main__ import main
 from perf_tests.cases.sharing import Sharing
 from perf_tests.records.record import Json
-from perf_tests.report.ranks import message_lines, rank_lines, scalings
+from perf_tests.report.ranks import collective_lines, links_of, message_lines, rank_lines, scalings
 from tests.support.example_cases import language_model_case
 from tests.support.synthetic import record
+
+LATENCY, RATE = 2e-4, 5e8
+SIZES = (64_000, 1_000_000, 4_000_000, 16_000_000, 64_000_000)
+
+
+def seconds(size: float) -> float:
+    return LATENCY + size / RATE
+
+
+def message(collective: str, world: int, exchanged_bytes: int, median_seconds: float) -> Json:
+    """Of a message that was cut by 3 bytes."""
+    info = {
+        "collective": collective, "world": world, "backend": "gloo", "message_bytes": exchanged_bytes + 3,
+        "exchanged_bytes": exchanged_bytes, "algorithm_bytes_per_second": 1.0, "bus_bytes_per_second": 1.0,
+    }  # fmt: skip
+    name = f"test.py::test_collective[{collective}-{exchanged_bytes}B-world{world}]"
+    return {
+        "fullname": name,
+        "extra_info": info,
+        "stats": {"data": [median_seconds], "median": median_seconds, "iqr": 0.0},
+    }
 
 
 def row(label: str | None, tokens_per_second: float) -> Json:
@@ -82,6 +103,34 @@ def test_messages_are_listed_by_part_beside_the_predicted_ones() -> None:
     shared["extra_info"]["predicted_sent_by_part"] = {"backward": sent}
     assert message_lines([shared])[1].count("2 all_reduce: 12,345 B") == 2
     assert message_lines([row(None, 100.0)]) == []
+
+
+def test_each_collective_and_number_of_ranks_has_the_link_of_the_bytes_that_were_exchanged() -> None:
+    """A message that ranks cannot divide is cut; a model's row and one rank alone are of no link."""
+    rows = [
+        message(name, world, size, world * seconds(size))
+        for name in ("all_reduce", "all_gather") for world in (1, 2, 3) for size in SIZES
+    ]  # fmt: skip
+    model = {"extra_info": language_model_case().identity(), "stats": {"data": [1.0]}}
+    links = {(link.collective, link.world): link for link in links_of([*rows, model])}
+    assert links.keys() == {(name, world) for name in ("all_reduce", "all_gather") for world in (2, 3)}
+    for (name, world), found in links.items():
+        assert found.sizes == len(SIZES)
+        assert found.link.bytes_per_second == pytest.approx(RATE / world)
+        assert found.link.latency_seconds == pytest.approx(LATENCY * world)
+        share = (2 if name == "all_reduce" else 1) * (world - 1) / world
+        assert found.bus_bytes_per_second == pytest.approx(share * RATE / world)
+
+
+def test_the_screen_says_which_links_the_sizes_do_not_show_and_what_to_do() -> None:
+    """One rank alone sends nothing, so of it nothing is missing."""
+    shrinking = [message("all_reduce", world, size, 1 / size) for world in (1, 2) for size in SIZES]
+    lonely = [message("all_gather", 3, SIZES[0], 1.0)]
+    growing = [message("reduce_scatter", 2, size, seconds(size)) for size in SIZES]
+    *_, line = collective_lines([*shrinking, *lonely, *growing])
+    assert line.startswith("no latency and rate for all_reduce world2, all_gather world3: it takes two sizes whose")
+    assert line.endswith("measure more or larger ones with --message-size")
+    assert "no latency" not in "\n".join(collective_lines(growing))
 
 
 def test_no_efficiency_relates_two_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Figures one to a line: the published columns first, every case there, and exactly the record's values."""
+"""Figures in the columns of published collections: those first, every case there, and exactly the record's values."""
 
 import csv
 import io
@@ -109,8 +109,8 @@ def test_json_lines_say_null_for_what_is_not_known() -> None:
 def test_a_kernel_is_a_row_in_the_published_units() -> None:
     first, _ = rows(with_passes(record([timed()]), traced()), "kernels")
     assert (first["kernel"], first["scope"], first["calls"], first["context"]) == ("gemm<float>", "forward", "10", "8")
-    figures = [float(first[name]) for name in ("total_ms", "avg_us", "pct_of_gpu_time")]
-    assert figures == pytest.approx([7.5, 750.0, 75.0])
+    figures = [float(first[name]) for name in ("total_ms", "avg_us", "std_us", "pct_of_gpu_time")]
+    assert figures == pytest.approx([7.5, 750.0, 75.0, 75.0])
 
 
 def test_a_process_of_a_warm_up_study_is_a_row() -> None:

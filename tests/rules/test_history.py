@@ -1,5 +1,6 @@
-"""A history over commits: steps named at the commit that starts them, and nothing else."""
+"""A history over commits: steps and counters named at the commit that starts them, and nothing else."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from perf_tests.__main__ import main
 from perf_tests.history.commits import read_log
 from perf_tests.history.series import new_slowdowns
+from perf_tests.records.record import Json
 from perf_tests.report.history import history_lines
 from tests.support.git_repository import git
 from tests.support.launches_over_commits import COUNT, NO_LOG, NOISE, START, history, launch, name_of, with_step
@@ -67,11 +69,23 @@ def test_a_run_that_was_saved_twice_is_one_launch() -> None:
     assert era.series[0].points[0].launches == 1
 
 
+def changes_of(records: Sequence[Json]) -> list[tuple[int, int, str | None]]:
+    (era,) = history(records)
+    return [(change.before, change.after, change.code.commit) for change in era.series[0].counter_changes]
+
+
 def test_a_counter_has_the_commit_that_changed_it() -> None:
     records = [launch(place, 1.0, kernel_launches=560 if place < START else 562) for place in range(COUNT)]
-    (era,) = history(records)
-    (change,) = era.series[0].counter_changes
-    assert (change.before, change.after, change.code.commit) == (560, 562, name_of(START))
+    assert changes_of(records) == [(560, 562, name_of(START))]
+
+
+def test_a_counter_on_which_two_launches_of_one_code_differ_is_no_change() -> None:
+    """It is no property of the code; the next code is compared with the last one that agreed with itself."""
+    one, two = name_of(1), name_of(2)
+    counted = [(one, 560), (two, 562), (two, 560), (name_of(3), 560)]
+    records = [launch(place, 1.0, commit, kernel_launches=count) for place, (commit, count) in enumerate(counted)]
+    assert changes_of(records) == []
+    assert changes_of([*records, launch(9, 1.0, name_of(4), kernel_launches=561)]) == [(560, 561, name_of(4))]
 
 
 def test_a_slowdown_is_new_only_with_the_launches_that_first_show_it() -> None:
