@@ -7,12 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
+from perf_tests.gate.recorded import NO_COMMIT, code_of
+from perf_tests.gate.samples import COUNTERS
 from perf_tests.records.record import (
-    COUNTERS,
-    NO_COMMIT,
     Json,
     Times,
-    code_of,
     grouped,
     identity_of,
     machine_differences,
@@ -32,7 +31,7 @@ class Figure:
     identity: Identity
     seconds: float
     sentinel_seconds: float | None
-    """The time of the product that no change of the code affects, around this case; None in older records."""
+    """Of the product that no change of the code affects, around this case; None in older records."""
     counters: dict[str, int]
 
 
@@ -50,7 +49,7 @@ class Launch:
     committed: str
     figures: dict[str, Figure] = field(repr=False)
     outcomes: dict[str, str] = field(default_factory=dict)
-    """The outcome of each case that has no timing here, by its id."""
+    """Of each case that has no timing here, by its id."""
     path: Path = Path()
 
     @property
@@ -113,16 +112,17 @@ def _launch_of(record: StoredRecord, identities: dict[Identity, Identity]) -> La
 
 def _figure_of(row: Json, identities: dict[Identity, Identity]) -> Figure:
     info = row["extra_info"]
-    identity = tuple(
-        (name, value if value is None or isinstance(value, str | int | float) else str(value))  # a list has no hash
-        for name, value in identity_of(row).items()
-    )
+    identity = tuple((name, _hashable(value)) for name, value in identity_of(row).items())
     values = info.get("sentinel_seconds")
     around = [s for s in values if isinstance(s, float) and s > 0] if isinstance(values, list) else []
     counters = {name: info[name] for name in COUNTERS if isinstance(info.get(name), int)}
     sentinel_seconds = median(around) if around else None
     seconds = Times(row["stats"]["data"]).median
     return Figure(identities.setdefault(identity, identity), seconds, sentinel_seconds, counters)
+
+
+def _hashable(value: object) -> object:
+    return value if value is None or isinstance(value, str | int | float) else str(value)
 
 
 # Codes in the order in which they came to be, with date and subject out of git where it knows them.
@@ -175,11 +175,7 @@ def read_log(folder: Path) -> Log:
 def in_order(launches: Sequence[Launch], log: Log) -> list[Code]:
     """One entry for each code: commits as git orders them, others by their date among them."""
     codes = [_code_of(found, log) for found in grouped(launches, lambda launch: launch.code).values()]
-
-    def place(code: Code) -> tuple[float, int, float]:
-        return moment(code.date), log.places.get(code.commit or "", len(log.places)), moment(code.launches[0].written)
-
-    return sorted(codes, key=place)
+    return sorted(codes, key=lambda code: _place(code, log))
 
 
 def _code_of(launches: Sequence[Launch], log: Log) -> Code:
@@ -188,10 +184,17 @@ def _code_of(launches: Sequence[Launch], log: Log) -> Code:
     name = (first.commit or first.code)[:12] + (" with changes" if first.is_dirty and first.commit else "")
     subject = "" if first.is_dirty else log.subjects.get(first.commit or "", "")
     is_missing = bool(log.places) and first.commit is not None and first.commit not in log.places
-    date = log.dates.get(first.commit or "", first.committed)
-    if first.is_dirty or not date:  # a tree with changes is as old as its first run, at least as old as its commit
-        date = max(date, first.written, key=moment)
-    return Code(name, first.commit, date, subject, ordered, is_missing)
+    return Code(name, first.commit, _date_of(first, log), subject, ordered, is_missing)
+
+
+def _date_of(launch: Launch, log: Log) -> str:
+    """A tree with changes is as old as its first run, at least as old as its commit."""
+    committed = log.dates.get(launch.commit or "", launch.committed)
+    return max(committed, launch.written, key=moment) if launch.is_dirty or not committed else committed
+
+
+def _place(code: Code, log: Log) -> tuple[float, int, float]:
+    return moment(code.date), log.places.get(code.commit or "", len(log.places)), moment(code.launches[0].written)
 
 
 def moment(date: str) -> float:

@@ -16,7 +16,7 @@ from perf_tests.bench.workbench import Workbench
 from perf_tests.bench.worker_plugin import WorkerPlugin, received
 from perf_tests.bench.workers import Channel, ClosedError
 from perf_tests.cases.case import Case
-from perf_tests.gate.verdicts import COUNTERS
+from perf_tests.gate.samples import COUNTERS
 from perf_tests.hardware.clock import Clock, sentinels
 from perf_tests.hardware.device import CacheFlush, Device, cache_state, count_compilations
 from perf_tests.hardware.torch_private import load_code_generator, load_compiler

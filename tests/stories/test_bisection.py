@@ -20,9 +20,8 @@ from perf_tests.gate.verdicts import next_step
 from perf_tests.interleaved.sides import TreeError
 from perf_tests.records.record import Json
 from perf_tests.verbs import bisect
-from tests.stories.test_gate_runs import workers_in
-from tests.stories.test_paired_trees import snapshot
 from tests.support import fake_gate
+from tests.support.fake_sides import snapshot, workers_in
 from tests.support.git_repository import git
 from tests.support.launch import ROOT
 from tests.support.simulated_launches import SimulatedCase, header, line

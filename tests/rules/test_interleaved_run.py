@@ -1,4 +1,7 @@
-"""A whole gate run, from its first launch pair to its exit code, with workers that need no torch and make up times."""
+"""A whole gate run, from its first launch pair to its exit code, with workers that need no torch and make up times.
+
+Too little time for all cases is known after the first launch pair, and fewer are measured well.
+"""
 
 import json
 from collections.abc import Mapping
@@ -11,18 +14,19 @@ import pytest
 
 from perf_tests.bench.options import Against, OtherOption
 from perf_tests.cases.case import Case
-from perf_tests.gate.samples import Rules, read_samples
-from perf_tests.gate.verdicts import GateResult, RunVerdict, Verdict
+from perf_tests.gate.samples import End, ExactFinding, GateSamples, LeftOut, Rules, read_samples
+from perf_tests.gate.verdicts import GateResult, RunVerdict, Verdict, conclude, next_step
 from perf_tests.interleaved import run as run_module
 from perf_tests.interleaved.measuring import Watch
-from perf_tests.interleaved.run import GatePlan, GateRun, run_gate
+from perf_tests.interleaved.run import GatePlan, GateRun, PairCost, left_out, run_gate, too_short_sentence
 from perf_tests.interleaved.sides import find_commit
 from perf_tests.report.gate_screens import report_lines
 from perf_tests.run.gate import GatePlugin
 from perf_tests.user_code.named import Repository
-from tests.rules.test_paired_measuring import tree
 from tests.support.example_cases import SETTINGS, attention_case
+from tests.support.fake_sides import tree
 from tests.support.git_repository import commit, git
+from tests.support.simulated_launches import SimulatedCase, gate_run
 
 CASE_ID = "perf_tests/test_attention.py::test_attention_forward[d16-seq{}-fp32-naive]"
 CASES: Mapping[str, Case] = {CASE_ID.format(n): attention_case(sequence_length=n) for n in (64, 128, 256)}
@@ -184,3 +188,48 @@ def test_both_sides_share_cores_on_a_cpu_that_lets_them(
     lines = [json.loads(line) for line in run.paths[0].read_text().splitlines()]
     assert {line["cores"] is not None for line in lines if "orders" in line} == {shares_cores}
     assert any("binding processes to cores" in note for note in run.notes) == is_told
+
+
+# Too little time for all cases.
+
+RULES = Rules()
+SIMULATED = [SimulatedCase(f"a::{place}", pair_spread=0.003) for place in range(6)]
+COST = PairCost(5.0, {case.id: 10.0 - place for place, case in enumerate(SIMULATED)})
+FOR_ALL = COST.needed_seconds(COST.case_seconds, RULES)
+
+
+@pytest.fixture
+def samples() -> GateSamples:
+    """After the first launch pair, which found that the change moves counters of the first, dearest case alone."""
+    first = replace(gate_run(SIMULATED, RULES, seed=1, most_pairs=1), events=[])
+    first.events += [ExactFinding(case.id, "saved_bytes", 8, 8) for case in SIMULATED[1:]]
+    first.events.append(ExactFinding(SIMULATED[0].id, "saved_bytes", 9, 8))
+    return first
+
+
+@pytest.mark.parametrize("kept", [[0], [0, 5], [0, 3, 4, 5], [0, 1, 2, 3, 4, 5]])
+def test_what_the_change_touches_is_measured_first_then_the_cheapest_and_one_case_always(
+    samples: GateSamples, kept: list[int]
+) -> None:
+    names = [f"a::{place}" for place in kept]
+    for seconds in (COST.needed_seconds(names, RULES), *([1.0] if len(kept) == 1 else [])):
+        left = left_out(samples, COST, RULES, seconds)
+        assert [case.id for case in SIMULATED if case.id not in left] == names
+
+
+def test_what_is_left_out_is_measured_no_further_and_undecided(samples: GateSamples) -> None:
+    samples.events += [LeftOut("a::0"), LeftOut("a::1")]
+    step = next_step(samples, RULES)
+    assert step is not None
+    assert set(step.cases) == {"a::2", "a::3", "a::4", "a::5"}
+    result = conclude(replace(samples, events=[*samples.events, End("finished")]), RULES)
+    assert {row.id: row.verdict for row in result.cases}["a::0"] == Verdict.UNDECIDED
+
+
+def test_the_sentence_says_how_many_minutes_all_cases_need() -> None:
+    said = too_short_sentence(["a::0", "a::1"], COST, RULES, 300)
+    assert said.startswith(f"5 min are too short for 6 cases, which need about {FOR_ALL / 60:.0f} min (--gate-minutes)")
+    assert (
+        "the time goes to 4 of them, those with changed counters first, then the cheapest; the rest is left UNDECIDED."
+        in said
+    )

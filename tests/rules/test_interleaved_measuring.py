@@ -1,15 +1,17 @@
-"""How launch pairs are measured, with workers that need no torch: turns, chances, and workers that die or hang."""
+"""How launch pairs are measured, with workers that need no torch: turns, cores, progress, and workers that die."""
 
 import json
-import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
+from perf_tests.bench.workers import WorkerProcess, start_worker
 from perf_tests.gate.samples import (
     ExactFinding,
     GateSamples,
@@ -29,25 +31,13 @@ from perf_tests.interleaved.measuring import (
     SETTLING_QUADRUPLES,
     Measuring,
     UnmeasurableError,
+    Watch,
     turns,
 )
 from perf_tests.interleaved.sides import Trees
 from perf_tests.records.record import Json
 from perf_tests.user_code.named import Repository
-from tests.support.launch import ROOT
-
-CASES = ("one", "two", "three")
-
-
-def tree(folder: Path, behaviour: Json) -> Path:
-    room = folder / "perf_tests/interleaved"
-    room.mkdir(parents=True)
-    for package in (room, room.parent):
-        (package / "__init__.py").touch()
-    shutil.copy(ROOT / "tests/support/fake_worker.py", room / "worker.py")
-    cases = {case: {"phase": "forward"} for case in CASES}
-    (folder / "behaviour.json").write_text(json.dumps({"cases": cases, **behaviour}))
-    return folder
+from tests.support.fake_sides import CASES, tree
 
 
 @contextmanager
@@ -57,6 +47,7 @@ def measuring(tmp_path: Path, base: Json, head: Json, threads: int | None = None
         "base": {"label": "base"}, "head": {"label": "head"}, "machine_info": {}, "settings": {},
         "cases": [{"id": case, "identity": fields} for case in CASES],
     }  # fmt: skip
+    tmp_path.mkdir(exist_ok=True)
     with closing(SamplesFile(tmp_path / "samples.jsonl", header)) as samples_file:
         yield Measuring(
             trees=Trees(
@@ -104,30 +95,23 @@ def test_every_case_is_measured_on_both_sides_and_kept_with_its_raw_rounds(tmp_p
     }
 
 
-@pytest.mark.parametrize("side", ["base", "head"])
-def test_the_second_launch_pair_knows_that_what_the_first_measured_fits_in_memory(tmp_path: Path, side: str) -> None:
+def test_the_second_launch_pair_knows_that_what_the_first_measured_fits_in_memory(tmp_path: Path) -> None:
     with measuring(tmp_path, {}, {"faults": {"two": "out of memory"}}) as run:
         run.measure_pair(1, 0, [("one", "two")])
         run.measure_pair(1, 1, [CASES])
-    tasks = (getattr(run.trees, side) / "tasks.jsonl").read_text().splitlines()
-    assert [sorted(json.loads(task)["measured"]) for task in tasks] == [[], ["one"]]
+    for side in (run.trees.base, run.trees.head):
+        tasks = (side / "tasks.jsonl").read_text().splitlines()
+        assert [sorted(json.loads(task)["measured"]) for task in tasks] == [[], ["one"]]
 
 
-def test_what_a_pair_takes_beside_its_cases_is_counted_without_them(tmp_path: Path) -> None:
-    with measuring(tmp_path, {}, {}) as run:
-        seconds = run.measure_pair(1, 0, [CASES])
-    of_cases = sum(run.case_seconds.values())
-    assert set(run.case_seconds) == set(CASES)
-    assert of_cases > 0
-    assert run.launch_seconds == pytest.approx(seconds - of_cases)
-
-
-def test_code_that_later_launches_find_in_the_compilers_cache_is_no_part_of_what_a_pair_takes(tmp_path: Path) -> None:
+def test_what_a_pair_takes_is_told_apart_for_its_cases_and_for_what_only_the_first_launch_does(tmp_path: Path) -> None:
+    """Later launches find their code in the compiler's cache."""
     compiles = {"faults": {"two": "compiles once"}}
     with measuring(tmp_path, compiles, compiles) as run:
         seconds = run.measure_pair(1, 0, [CASES])
     assert run.once_seconds == 1.0
-    assert run.launch_seconds + sum(run.case_seconds.values()) == pytest.approx(seconds - 1.0)
+    assert set(run.case_seconds) == set(CASES)
+    assert 0 < sum(run.case_seconds.values()) == pytest.approx(seconds - 1.0 - run.launch_seconds)
     assert max(run.case_seconds.values()) < 1.0
 
 
@@ -155,67 +139,43 @@ def test_where_the_waiting_thread_spins_no_cpu_time_is_kept_and_wall_time_decide
         decide_clock(samples, Rules(clock="cpu"))
 
 
-Asked = list[tuple[str, int, tuple[int, ...]]]
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """What was asked of the cores, in order."""
-    asked: Asked = []
+def test_both_sides_work_through_a_case_on_the_same_cores_and_are_let_go_whatever_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, int, tuple[int, ...]]] = []
     monkeypatch.setattr(measuring_module, "processors_for", lambda threads: [3, 5])
     monkeypatch.setattr(measuring_module, "keep_on", lambda pid, cores: asked.append(("keep", pid, tuple(cores))))
     monkeypatch.setattr(measuring_module, "let_go", lambda pid: asked.append(("let go", pid, ())))
-    return asked
-
-
-def test_both_sides_work_through_a_case_on_the_same_cores(tmp_path: Path, asked: Asked) -> None:
-    measured(tmp_path, threads=1)
-    for place in range(0, 4 * len(CASES), 4):
+    measured(tmp_path / "elsewhere")
+    assert asked == [], "workers that compute elsewhere are left to the scheduler"
+    measured(tmp_path / "here", head={"faults": {"two": "hangs"}}, threads=1)
+    for place in range(0, len(asked), 4):
         what, process_ids, cores = zip(*asked[place : place + 4], strict=True)
         assert what == ("keep", "keep", "let go", "let go")
         assert len(set(process_ids)) == 2
         assert process_ids[:2] == process_ids[2:]
         assert cores[0] == cores[1]
         assert cores[0] in ((3,), (5,))
-    assert len(asked) == 4 * len(CASES)
+    assert len(asked) >= 4 * len(CASES)
 
 
-def test_workers_that_compute_elsewhere_are_left_to_the_scheduler(tmp_path: Path, asked: Asked) -> None:
-    measured(tmp_path)
-    assert asked == []
-
-
-def test_a_worker_that_hangs_in_a_case_does_not_keep_the_other_bound(tmp_path: Path, asked: Asked) -> None:
-    measured(tmp_path, head={"faults": {"two": "hangs"}}, threads=1)
-    kept, freed = ([pid for what, pid, _ in asked if what == word] for word in ("keep", "let go"))
-    assert sorted(kept) == sorted(freed)
-
-
-def test_exact_counters_of_both_sides_are_kept_once(tmp_path: Path) -> None:
-    samples = measured(tmp_path, {"counters": {"kernel_launches": 7}}, {"counters": {"kernel_launches": 9}}, pairs=2)
-    assert sorted(row.case for row in samples.of(ExactFinding)) == sorted(CASES)
+def test_exact_counters_of_both_sides_are_kept_once_but_of_a_case_that_one_side_lacks(tmp_path: Path) -> None:
+    base = {"counters": {"kernel_launches": 7}, "absent": ["one"]}
+    samples = measured(tmp_path, base, {"counters": {"kernel_launches": 9}}, pairs=2)
+    assert [row.case for row in samples.of(ExactFinding)] == [*dict.fromkeys(m.case for m in samples.measurements)]
     assert {(row.counter, row.old, row.new) for row in samples.of(ExactFinding)} == {("kernel_launches", 7, 9)}
-    assert len(samples.measurements) == 6
+    assert (len(samples.measurements), samples.of(Uncounted)) == (4, [])
 
 
-def test_a_side_without_counters_is_kept_with_its_reason(tmp_path: Path) -> None:
-    samples = measured(tmp_path, {"counters": None}, pairs=2)
+def test_a_side_without_counters_is_kept_with_its_reason_and_takes_no_case_its_time(tmp_path: Path) -> None:
+    samples = measured(tmp_path / "none", {"counters": None}, pairs=2)
     assert {(row.side, row.reason) for row in samples.of(Uncounted)} == {("base", "it is compiled.")}
     assert samples.of(ExactFinding) == []
-
-
-def test_a_worker_that_dies_counting_takes_no_case_its_time(tmp_path: Path) -> None:
-    samples = measured(tmp_path, head={"faults": {"two": "dies counting"}}, pairs=2)
-    assert len(samples.measurements) == 6
-    assert samples.of(NoTiming) == []
+    samples = measured(tmp_path / "dies", head={"faults": {"two": "dies counting"}}, pairs=2)
+    assert (len(samples.measurements), samples.of(NoTiming)) == (6, [])
     uncounted = {row.case for row in samples.of(Uncounted)}
     assert "two" in uncounted
     assert {row.case for row in samples.of(ExactFinding)} | uncounted == set(CASES)
-
-
-def test_a_case_that_one_side_lacks_is_not_counted(tmp_path: Path) -> None:
-    samples = measured(tmp_path, {"absent": ["one"]}, pairs=2)
-    assert "one" not in {row.case for row in samples.of(ExactFinding)} | {row.case for row in samples.of(Uncounted)}
 
 
 def test_only_one_side_works_at_a_time_and_in_the_order_drawn(tmp_path: Path) -> None:
@@ -302,6 +262,36 @@ def test_each_pair_has_paths_padding_and_hash_seed_of_its_own_the_same_on_both_s
     assert base[0]["PERF_TESTS_PADDING"] != base[1]["PERF_TESTS_PADDING"]
 
 
+@pytest.fixture
+def python_handles_ctrl_c() -> Iterator[None]:
+    """Not the suite's plugin, which would end this run."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("python_handles_ctrl_c")
+@pytest.mark.parametrize("place", [1, 2], ids=["the first worker", "the second"])
+def test_a_signal_that_comes_while_a_worker_starts_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    begun: list[WorkerProcess] = []
+
+    def interrupted(*words: Any) -> WorkerProcess:
+        begun.append(start_worker(*words))
+        if len(begun) == place:
+            signal.raise_signal(signal.SIGINT)
+        return begun[-1]
+
+    monkeypatch.setattr(measuring_module, "start_worker", interrupted)
+    with measuring(tmp_path, {}, {}) as run, pytest.raises(KeyboardInterrupt):
+        run.measure_pair(1, 0, [CASES])
+    ended = [worker.process.poll() for worker in begun]
+    for worker in begun:
+        worker.end()
+    assert ended == [-signal.SIGKILL] * place
+
+
 def test_a_quadruple_gives_each_side_two_rounds() -> None:
     assert turns("ABBA") == [("base", 1), ("head", 2), ("base", 1)]
     assert turns("BAAB") == [("head", 1), ("base", 2), ("head", 1)]
@@ -333,3 +323,24 @@ def test_a_long_round_that_is_disturbed_is_measured_as_often_as_shorter_ones(
     assert {len(line.orders) for line in lines} == {quadruples}
     assert {line.orders[0] for line in lines} == {"ABBA", "BAAB"}
     assert all(line.head_seconds.shape == (quadruples, 2) for line in lines)
+
+
+def written(method: Mock) -> list[str]:
+    return [call.args[0] for call in method.call_args_list]
+
+
+def test_who_watches_sees_pair_case_and_time_left_and_a_log_has_a_line_for_each_pair() -> None:
+    for line, terminal in ((Mock(), Mock()), (None, Mock())):
+        watch = Watch(terminal, line, screen_pairs=6, seconds=900)
+        watch.pair_begins(1, 1, 30)
+        watch.case_begins("perf_tests/test_forward.py::test_forward[tiny-ctx8-fp32-naive]", 4)
+        watch.pair_begins(2, 8, 1)
+        watch.ends()
+        if line is not None:
+            first, *_, last = written(line.rewrite)
+            assert first == "launch pair 2 of 6  case 5 of 30  at most 15 min left  forward tiny-ctx8-fp32-naive"
+            assert (last, terminal.mock_calls) == ("", [])
+    assert written(terminal.write_line) == [
+        "launch pair 2 of 6: 30 cases, 0 s so far",
+        "launch pair 3 of the undecided cases: 1 case, 0 s so far",
+    ]

@@ -1,6 +1,7 @@
-"""The two trees of the gate: what is in them, what is left behind, and what is said when they cannot be had."""
+"""The two trees of the gate: what is in them and left behind, what is said when they cannot be had, one at a time."""
 
 import ast
+import os
 import re
 import shutil
 import tempfile
@@ -9,14 +10,21 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.interleaved.sides import LEFT_OUT, Commit, TreeError, find_commit, planted, state_of_head
+from perf_tests.interleaved.sides import (
+    LEFT_OUT,
+    TREES,
+    BesideAnotherError,
+    Commit,
+    TreeError,
+    alone,
+    find_commit,
+    planted,
+    state_of_head,
+)
 from perf_tests.user_code.named import Repository
+from tests.support.fake_sides import snapshot
 from tests.support.git_repository import commit, git
 from tests.support.launch import ROOT
-
-
-def snapshot(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def test_base_is_the_revision_and_head_the_working_tree_as_it_is(clone: Path) -> None:
@@ -194,15 +202,17 @@ def test_a_branch_that_only_the_remote_has_is_named(clone: Path) -> None:
         find_commit(clone, "main")
 
 
-def test_a_folder_without_git_is_told(tmp_path: Path) -> None:
-    with pytest.raises(TreeError, match="needs a git repository"):
+def test_a_folder_a_repository_and_a_machine_without_what_a_base_needs_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(TreeError, match=r"needs a git repository, and .* is in none"):
         find_commit(tmp_path, "main")
-
-
-def test_a_machine_without_git_is_told(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git(tmp_path, "init", "-q")
+    with pytest.raises(TreeError, match="has no commit yet; commit one"):
+        find_commit(tmp_path, "main")
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(TreeError, match="needs git, and there is none on the PATH"):
-        find_commit(clone, "main")
+        find_commit(tmp_path, "main")
 
 
 def test_a_full_disk_is_told_before_any_copy(clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,3 +237,36 @@ def test_a_checkout_of_another_user_which_git_does_not_read_is_told_with_the_way
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
     with pytest.raises(TreeError, match=rf"belongs to another user; allow it with .*safe\.directory {clone}`\.$"):
         find_commit(clone, "HEAD")
+
+
+# One gate at a time on a machine, and nothing stays of one that was killed.
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_gate_beside_a_gate_is_refused_with_the_process_of_the_other(temporary: Path) -> None:
+    with alone():
+        (trees := temporary / f"{TREES}running").mkdir()
+        with pytest.raises(BesideAnotherError, match=rf"^Another gate, process {os.getpid()}, is measuring"), alone():
+            pass
+        assert trees.exists()
+
+
+def test_the_next_gate_removes_the_trees_of_one_that_was_killed_and_no_other_folder(temporary: Path) -> None:
+    for name in (f"{TREES}dead", "perf-tests", "gate-of-another-program"):
+        (temporary / name / "model").mkdir(parents=True)
+    with alone():
+        pass
+    with alone():
+        assert {path.name for path in temporary.iterdir() if path.is_dir()} == {"perf-tests", "gate-of-another-program"}
+
+
+def test_a_temporary_folder_that_takes_no_lock_is_said_in_one_sentence(temporary: Path) -> None:
+    (temporary / "perf-tests-gate.lock").symlink_to(temporary / "elsewhere")
+    with pytest.raises(TreeError, match=r"^The gate cannot lock the machine: .*; set TMPDIR to a folder"), alone():
+        pass
+    assert not (temporary / "elsewhere").exists()
