@@ -186,7 +186,7 @@ def kind_of(kernel: str, operator: str = "", dtypes: tuple[str, ...] = ()) -> st
 
 
 def tensors_of(dims: list[Any], dtypes: list[str]) -> list[tuple[tuple[int, ...], str]]:
-    """Shape and dtype of each tensor among the inputs; numbers, lists, and sizes that no address reaches are left out."""
+    """Shape and dtype of each tensor among the inputs; numbers, lists and sizes that no address has are left out."""
     return [
         (tuple(shape), dtype)
         for shape, dtype in zip(dims, dtypes, strict=False)
