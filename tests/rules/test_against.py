@@ -12,7 +12,7 @@ from perf_tests.bench.recording import Line
 from perf_tests.cases.settings import Settings, read_settings
 from perf_tests.interleaved.measuring import Watch
 from perf_tests.phases import LanguageModelIdentity
-from tests.rules.test_cuda_device import FakeCuda
+from tests.support.fake_cuda import FakeCuda
 
 
 def settings(**typed: str) -> Settings:
