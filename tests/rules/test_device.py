@@ -1,64 +1,25 @@
-"""Choosing a GPU, and asking one for its memory and its health, against fakes of torch.cuda."""
+"""Choosing a device, its memory and its health, against fakes of torch.cuda; which fused kernel runs on a CPU."""
 
 import warnings
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 
+from model.attention import ATTENTION, naive_attention, sdpa_attention
 from model.device import device_named, why_gpu_cannot_run, why_gpu_is_passed_over
 from perf_tests.bench.models import free_leftovers
 from perf_tests.bench.workbench import set_up
 from perf_tests.hardware.datasheets import libraries_on
-from perf_tests.hardware.device import CudaDevice, Device
+from perf_tests.hardware.device import CudaDevice, Device, sdpa_backend
 from perf_tests.predict.costs import libraries_here
-from tests.support.example_cases import SETTINGS, attention_case
-
-WHEEL = ["sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
-TOTAL_BYTES = 80 * 2**30
-GPU = torch.device("cuda", 0)
-
-
-class FakeCuda:
-    """One GPU, as far as torch.cuda tells of it; `calls` holds the names of the functions called."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.calls: list[str] = []
-        self._monkeypatch = monkeypatch
-        self.sees()
-        self._replace("get_device_properties", SimpleNamespace(total_memory=TOTAL_BYTES))
-        self._replace("mem_get_info", (TOTAL_BYTES // 2, TOTAL_BYTES))
-        self._replace("max_memory_allocated", 300)
-        self._replace("max_memory_reserved", 500)
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        for name in ("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats"):
-            self._replace(name, None)
-        self.limit = Mock()
-        monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", self.limit)
-
-    def sees(self, capability: tuple[int, int] = (9, 0), built_for: list[str] = WHEEL, count: int = 1) -> None:
-        """A second GPU is of 2007."""
-        capabilities: dict[object, tuple[int, int]] = {0: capability, GPU: capability, 1: (1, 0)}
-        self._replace("is_available", count > 0)
-        self._replace("device_count", count)
-        self._monkeypatch.setattr(torch.cuda, "get_device_capability", capabilities.__getitem__)
-        names: dict[object, str] = {0: "NVIDIA Example", GPU: "NVIDIA Example", 1: "NVIDIA Relic"}
-        self._monkeypatch.setattr(torch.cuda, "get_device_name", names.__getitem__)
-        self._replace("get_arch_list", built_for)
-        self.does_not_start("No CUDA GPUs are available")
-
-    def does_not_start(self, words: str) -> None:
-        """What `torch.cuda.init` raises where no GPU is available."""
-        self._monkeypatch.setattr(torch.cuda, "init", Mock(side_effect=RuntimeError(words)))
-
-    def _replace(self, name: str, answer: object) -> None:
-        def fake(*_: object) -> object:
-            self.calls.append(name)
-            return answer
-
-        self._monkeypatch.setattr(torch.cuda, name, fake)
+from tests.support.example_cases import CPU, SETTINGS, attention_case
+from tests.support.fake_cuda import GPU, TOTAL_BYTES, WHEEL, FakeCuda
 
 
 @pytest.fixture
@@ -68,20 +29,18 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 
 @pytest.fixture
 def device(cuda: FakeCuda) -> CudaDevice:
-    return CudaDevice(torch.device("cuda", 0))
+    return CudaDevice(GPU)
 
 
 def test_a_device_says_what_memory_it_has_and_limits_it() -> None:
     with pytest.raises(TypeError, match=r"available_bytes'?, '?limit_memory"):
-        Device(torch.device("cpu"))  # type: ignore[abstract]
+        Device(CPU)  # type: ignore[abstract]
 
 
-@pytest.mark.parametrize("text, name", [("auto", "cuda:0"), ("cuda", "cuda:0"), ("cuda:0", "cuda:0"), ("cpu", "cpu")])
-def test_a_name_becomes_a_device(cuda: FakeCuda, text: str, name: str) -> None:
-    assert str(device_named(text)) == name
-
-
-def test_auto_is_the_cpu_where_the_build_has_no_kernels_for_the_gpu(cuda: FakeCuda) -> None:
+def test_a_name_becomes_a_device_and_auto_the_gpu_that_can_run(cuda: FakeCuda) -> None:
+    names = {"auto": "cuda:0", "cuda": "cuda:0", "cuda:0": "cuda:0", "cpu": "cpu"}
+    assert {text: str(device_named(text)) for text in names} == names
+    assert why_gpu_is_passed_over("cpu") is None
     cuda.sees(capability=(6, 1))
     assert str(device_named("auto")) == "cpu"
     assert "6.1" in (why_gpu_is_passed_over("cpu") or "")
@@ -90,21 +49,13 @@ def test_auto_is_the_cpu_where_the_build_has_no_kernels_for_the_gpu(cuda: FakeCu
     assert why_gpu_is_passed_over("cpu") is None
 
 
-def test_no_gpu_is_passed_over_that_could_run(cuda: FakeCuda) -> None:
-    assert why_gpu_is_passed_over("cpu") is None
-
-
-def test_it_is_the_named_gpu_that_must_run(cuda: FakeCuda) -> None:
-    cuda.sees(count=2)
-    with pytest.raises(ValueError, match=r"compute capability 1\.0"):
-        device_named("cuda:1")
-
-
 @pytest.mark.parametrize(
     "text, count, words",
     [
         ("cuda:9", 1, "'cuda:9' does not exist"),
         ("cuda:1", 1, "'cuda:1' does not exist"),
+        ("cuda:2", 2, r"cuda:0 \(NVIDIA Example\), cuda:1 \(NVIDIA Relic\)\.$"),
+        ("cuda:1", 2, r"compute capability 1\.0"),  # the named one must run
         ("cuda", 0, "needs an NVIDIA GPU"),
         ("gpu", 1, "'gpu' is unknown"),
         ("cuda:", 1, "'cuda:' is unknown"),
@@ -167,46 +118,38 @@ def test_torchs_own_warning_of_an_old_driver_is_no_error(cuda: FakeCuda, monkeyp
     assert str(device_named("auto")) == "cpu"
 
 
-def test_a_number_beyond_the_last_gpu_is_refused_with_the_gpus_there_are(cuda: FakeCuda) -> None:
-    cuda.sees(count=2)
-    with pytest.raises(ValueError, match=r"cuda:0 \(NVIDIA Example\), cuda:1 \(NVIDIA Relic\)\.$"):
-        device_named("cuda:2")
-
-
 def test_a_gpu_without_kernels_is_refused_with_what_to_install(cuda: FakeCuda) -> None:
     cuda.sees(capability=(6, 1))
     with pytest.raises(ValueError, match=r"NVIDIA Example has compute capability 6\.1.*sm_70 .*install the wheel"):
         device_named("cuda")
 
 
-@pytest.mark.parametrize(
-    "capability, built_for, runs",
-    [
-        ((8, 0), ["sm_80"], True),
-        ((8, 9), ["sm_86"], True),  # a later minor revision
-        ((8, 0), ["sm_86"], False),  # an earlier one
-        ((9, 0), ["sm_80", "sm_86"], False),  # machine code stays within its major revision
-        ((9, 0), ["sm_90a"], True),
-        ((10, 0), ["sm_100a"], True),
-        ((10, 3), ["sm_100a"], False),  # code of one architecture runs on that one
-        ((10, 3), ["sm_100f"], True),  # code of a family runs on its later members
-        ((12, 0), ["sm_100f"], False),
-        ((9, 0), ["compute_80"], True),  # PTX is translated for later ones
-        ((8, 0), ["compute_80"], True),
-        ((12, 0), ["compute_100f"], False),
-        ((12, 1), ["sm_75", "compute_120"], True),
-        ((7, 5), ["compute_80"], False),
-        ((10, 0), ["compute_90a"], False),
-        ((6, 1), WHEEL, False),
-        ((12, 0), ["sm_90", "sm_120"], True),
-        ((9, 0), [], False),
-    ],
-)
-def test_a_build_serves_the_gpus_that_cuda_says_it_does(
-    cuda: FakeCuda, capability: tuple[int, int], built_for: list[str], runs: bool
-) -> None:
-    cuda.sees(capability, built_for)
-    assert (why_gpu_cannot_run(0) is None) == runs
+BUILDS: list[tuple[tuple[int, int], list[str], bool]] = [
+    ((8, 0), ["sm_80"], True),
+    ((8, 9), ["sm_86"], True),  # a later minor revision
+    ((8, 0), ["sm_86"], False),  # an earlier one
+    ((9, 0), ["sm_80", "sm_86"], False),  # machine code stays within its major revision
+    ((9, 0), ["sm_90a"], True),
+    ((10, 0), ["sm_100a"], True),
+    ((10, 3), ["sm_100a"], False),  # code of one architecture runs on that one
+    ((10, 3), ["sm_100f"], True),  # code of a family runs on its later members
+    ((12, 0), ["sm_100f"], False),
+    ((9, 0), ["compute_80"], True),  # PTX is translated for later ones
+    ((8, 0), ["compute_80"], True),
+    ((12, 0), ["compute_100f"], False),
+    ((12, 1), ["sm_75", "compute_120"], True),
+    ((7, 5), ["compute_80"], False),
+    ((10, 0), ["compute_90a"], False),
+    ((6, 1), WHEEL, False),
+    ((12, 0), ["sm_90", "sm_120"], True),
+    ((9, 0), [], False),
+]
+
+
+def test_a_build_serves_the_gpus_that_cuda_says_it_does(cuda: FakeCuda) -> None:
+    for capability, built_for, runs in BUILDS:
+        cuda.sees(capability, built_for)
+        assert (why_gpu_cannot_run(0) is None) == runs, (capability, built_for)
 
 
 @pytest.mark.parametrize(
@@ -227,12 +170,10 @@ def test_only_an_error_other_than_out_of_memory_means_that_the_gpu_is_gone(
     assert device.is_alive() is alive
 
 
-@pytest.mark.parametrize("budget, fraction", [(TOTAL_BYTES // 4, 0.25), (TOTAL_BYTES, 1.0), (3 * TOTAL_BYTES, 1.0)])
-def test_a_budget_is_a_share_of_the_gpu_and_never_more_than_all(
-    cuda: FakeCuda, device: CudaDevice, budget: int, fraction: float
-) -> None:
-    device.limit_memory(budget)
-    assert cuda.limit.call_args.args[0] == fraction
+def test_a_budget_is_a_share_of_the_gpu_and_never_more_than_all(cuda: FakeCuda, device: CudaDevice) -> None:
+    for budget, fraction in ((TOTAL_BYTES // 4, 0.25), (TOTAL_BYTES, 1.0), (3 * TOTAL_BYTES, 1.0)):
+        device.limit_memory(budget)
+        assert cuda.limit.call_args.args[0] == fraction
 
 
 def test_workspaces_go_back_to_the_allocator_before_its_cache_is_emptied(
@@ -246,38 +187,27 @@ def test_workspaces_go_back_to_the_allocator_before_its_cache_is_emptied(
 
 
 def test_the_libraries_rules_are_those_of_the_gpu_that_is_here(cuda: FakeCuda) -> None:
-    cuda.sees(capability=(9, 0))
-    here, on_ampere = libraries_here(torch.device("cuda", 0)), libraries_on(8, torch.__version__, {})
+    here, on_ampere = libraries_here(GPU), libraries_on(8, torch.__version__, {})
     assert here is not None
     assert here.workspace_bytes > on_ampere.workspace_bytes
-    assert libraries_here(torch.device("cpu")) is None
+    assert libraries_here(CPU) is None
 
 
-def test_opening_a_gpu_makes_it_the_current_one(cuda: FakeCuda) -> None:
-    """Events are recorded on the current device's stream."""
-    CudaDevice(torch.device("cuda", 0))
-    assert cuda.calls == ["set_device"]
+def test_what_the_suite_asks_reaches_the_driver(cuda: FakeCuda) -> None:
+    """Opening a GPU makes it the current one: events are recorded on the current device's stream."""
+    device = CudaDevice(GPU)
+    device.synchronize()
+    device.start_peaks()
+    assert cuda.calls == ["set_device", "synchronize", "reset_peak_memory_stats"]
+    device.release_memory()
+    assert cuda.calls[-1] == "empty_cache"
 
 
-@pytest.mark.parametrize(
-    "method, called",
-    [("synchronize", "synchronize"), ("release_memory", "empty_cache"), ("start_peaks", "reset_peak_memory_stats")],
-)
-def test_what_the_suite_asks_reaches_the_driver(cuda: FakeCuda, device: CudaDevice, method: str, called: str) -> None:
-    cuda.calls.clear()
-    getattr(device, method)()
-    assert cuda.calls == [called]
-
-
-def test_memory_is_read_off_the_allocator(device: CudaDevice) -> None:
+def test_memory_is_read_off_the_allocator(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     assert device.available_bytes() == TOTAL_BYTES // 2 - 2 * 2**30
-    assert device.peak_allocated_bytes() == 300
-    assert device.peak_reserved_bytes() == 500
-
-
-def test_a_gpu_that_others_have_filled_has_nothing_left(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (device.peak_allocated_bytes(), device.peak_reserved_bytes()) == (300, 500)
     monkeypatch.setattr(torch.cuda, "mem_get_info", Mock(return_value=(2**30, TOTAL_BYTES)))
-    assert device.available_bytes() == 0
+    assert device.available_bytes() == 0, "others have filled it"
     assert device.memory_in_words() == "NVIDIA Example has 80.0 GiB: 1.0 GiB free, 79.0 GiB used"
 
 
@@ -347,3 +277,25 @@ def test_a_queue_is_held_for_at_least_its_time_at_any_clock_rate(
     device.hold(0.05)
     (cycles,) = spin.call_args.args
     assert cycles / 2.9e9 >= 0.05
+
+
+SHAPE = (2, 64, 16)
+
+
+def test_a_call_without_a_head_dimension_takes_the_math_path() -> None:
+    """The reason for the extra dimension in `sdpa_attention`; if this fails, drop it there."""
+    without = partial(scaled_dot_product_attention, is_causal=True)
+    assert sdpa_backend(without, SHAPE, torch.float32, CPU, records_graph=True) == "math"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("records_graph", [False, True])
+@pytest.mark.parametrize("shape", [SHAPE, (2, 4, 64, 16)], ids=["alone", "heads"])
+def test_our_call_takes_a_fused_kernel(shape: tuple[int, ...], records_graph: bool, dtype: torch.dtype) -> None:
+    assert sdpa_backend(ATTENTION["sdpa"].build(), shape, dtype, CPU, records_graph) == "flash"
+
+
+def test_a_forced_math_path_is_reported_as_math_and_attention_without_the_call_has_no_backend() -> None:
+    with sdpa_kernel(SDPBackend.MATH):
+        assert sdpa_backend(sdpa_attention, SHAPE, torch.float32, CPU, records_graph=True) == "math"
+    assert sdpa_backend(naive_attention, SHAPE, torch.float32, CPU, records_graph=False) is None
