@@ -6,7 +6,7 @@ from pathlib import Path
 from perf_tests.gate.recorded import RULES, code_of, conclude_recorded, why_incomparable
 from perf_tests.gate.verdicts import FILE_NAME, read_accepted
 from perf_tests.phases import FINDINGS, FINE, UNREADABLE, RefusalError
-from perf_tests.records.store import DIRTY, StoredRecord, each_run_once, read_record
+from perf_tests.records.store import DIRTY, StoredRecord, each_run_once, read_record, write_named
 from perf_tests.report.gate_screens import (
     as_json,
     markdown,
@@ -15,7 +15,6 @@ from perf_tests.report.gate_screens import (
     report_lines,
     slowdowns_to_accept,
 )
-from perf_tests.verbs.writing import write_named
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from perf_tests.bench.outcomes import OTHER_VALUES, OtherOption
+from perf_tests.bench.options import OTHER_VALUES, OtherOption
 from perf_tests.cases.settings import Settings, read_settings
 from perf_tests.phases import LanguageModelIdentity
 from tests.support.fake_cuda import FakeCuda

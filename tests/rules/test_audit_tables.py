@@ -14,8 +14,9 @@ from perf_tests.audit.rows import bytes_in, half_digit, number_in, seconds_in
 from perf_tests.audit.tables import audit_file, audits_of, read_table
 from perf_tests.hardware.datasheets import gpu_named
 from perf_tests.hardware.limits import AttentionWork
+from perf_tests.records.published import FLAT_COLUMNS, flat_figures
 from perf_tests.records.record import Json
-from perf_tests.report.tables import FLAT_COLUMNS, as_csv, flat_figures
+from perf_tests.report.tables import as_csv
 from tests.support.audited_tables import Row, attention_row, audited, model_row, model_table, rules, without, written
 from tests.support.synthetic import record, timed, timed_attention
 

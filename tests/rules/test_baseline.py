@@ -5,8 +5,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from perf_tests.bench.outcomes import SavingOptions, regressions, show_beside_baseline
-from perf_tests.bench.workbench import Run
+from perf_tests.bench.options import SavingOptions, regressions, show_beside_baseline
+from perf_tests.bench.session import Run
 from perf_tests.cases.selected import is_inside
 from perf_tests.records.record import Json
 from perf_tests.records.store import BaselineError, own_folder, rows_by_id, save_record

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from perf_tests.bench.workbench import Run
+from perf_tests.bench.session import Run
 from perf_tests.gate.recorded import (
     RULES,
     RecordedResult,

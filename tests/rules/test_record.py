@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perf_tests.bench.outcomes import show_beside_baseline
+from perf_tests.bench.options import show_beside_baseline
 from perf_tests.records.record import (
     AMOUNT,
     FEWEST_FOR_PERCENTILES,

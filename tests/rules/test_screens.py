@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from perf_tests.audit.physics import FLAGS
+from perf_tests.audit.rounds import FLAGS
 from perf_tests.records.columns import case_name
 from perf_tests.records.record import OUTCOMES, Json
 from perf_tests.report.screens import WIDTH, megabytes, memory_summary_lines, result_lines, time_line
