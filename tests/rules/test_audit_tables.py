@@ -14,9 +14,9 @@ from perf_tests.audit.rows import bytes_in, half_digit, number_in, seconds_in
 from perf_tests.audit.tables import audit_file, audits_of, read_table
 from perf_tests.hardware.datasheets import gpu_named
 from perf_tests.hardware.limits import AttentionWork
-from perf_tests.records.published import FLAT_COLUMNS, flat_figures
+from perf_tests.records.published import flat_figures
 from perf_tests.records.record import Json
-from perf_tests.report.tables import as_csv
+from perf_tests.verbs.tables import exported
 from tests.support.audited_tables import Row, attention_row, audited, model_row, model_table, rules, without, written
 from tests.support.synthetic import record, timed, timed_attention
 
@@ -273,7 +273,7 @@ def test_our_own_table_tells_its_implementations_apart(kind: str, make: Callable
     """By the columns that others lack: a pass that fuses is no second measurement of the one that compiles."""
     rows = [make(attention=name) for name in ("naive", "compiled", "sdpa")]
     path = tmp_path / "ours.csv"
-    path.write_text(as_csv(flat_figures(record(rows), "ours")[kind], FLAT_COLUMNS[kind]))
+    path.write_bytes(exported(flat_figures(record(rows), "ours")[kind], "csv"))
     figures = [figure for figure in read_table(path)[1] if isinstance(figure, Timing)]
     assert [figure.implementation for figure in figures] == ["eager", "compiled", "sdpa eager"]
 

@@ -1,12 +1,10 @@
-"""The write-up's sources in a test: the repository's tables beside records that are made up."""
+"""What answers the course's questions in a test: the repository's tables beside records that are made up."""
 
 from pathlib import Path
 
 from perf_tests.records.record import Json
-from perf_tests.report.cs336_parts.answer import table_of
-from perf_tests.report.cs336_parts.page import SECTIONS, Entry
-from perf_tests.report.cs336_parts.played import Block, FirstStep, OrderPeak, PeakBeside, Played
-from perf_tests.report.cs336_parts.sources import Sources
+from perf_tests.report.cs336 import Entry, questions
+from perf_tests.report.cs336_sources import LEDGER, ROOT, Counted, Figure, PeakBeside, Sources
 from tests.support.synthetic import (
     BACKWARD,
     FORWARD,
@@ -20,34 +18,42 @@ from tests.support.synthetic import (
     write_record,
 )
 
-QUESTIONS = [question for of in SECTIONS.values() for question in of]
 TIMES = (1.0, 1.1, 1.2, 1.3, 1.4, 1.5)
-PLAYED = Played(
-    peaks=(PeakBeside("write-up 003", "2.7B", 128, "fp32", "full_step_peak", "60.0", "GB", 60.25),),
-    first_steps=(FirstStep("medium", 128, 2, "fp32", 7 * 10**9, 8 * 10**9),),
-    orders=(OrderPeak(128, "before-step", 27 * 10**9),),
-    blocks=(Block("2.7B", 128, 2**20, 3, "model/transformer.py:100", True),),
-    exercises={"norms": (("Input", "low", "high"), ("about 1000", "all zero", "within"))},
+COUNTED = Counted(
+    {
+        "first_steps": [Figure(("medium", "128", "fp32"), "here: batch 2, first (GB)", "7.0")],
+        "orders_of_clearing": [Figure(("2.7B", "128"), "here: before-step (GB)", "27.0")],
+        "lines_of_the_residual_stream": [Figure(("2.7B", "128", "model/transformer.py:100"), "here: made", "3")],
+        "norms": [Figure(("about 1000",), "here: low", "all zero"), Figure(("about 1000",), "here: high", "within")],
+    },
+    [PeakBeside("write-up 003", "2.7B", 128, "fp32", "full_step_peak", "60.0", "GB", 60.25)],
 )
 
 
+def checkout(root: Path) -> Path:
+    """Link the repository's tables into an empty folder, which has no records then."""
+    for name in ("published", LEDGER):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).symlink_to(ROOT / name)
+    return root
+
+
 def with_record(root: Path, data: Json, machine: str = "some-machine", number: int = 1) -> Sources:
-    """The tables beside one record, or beside one more."""
+    """Lay a record beside the tables, and beside others with another number."""
     write_record(root / ".benchmarks" / machine / f"{number:04}_run.json", data)
-    return Sources(root, PLAYED)
+    return Sources(root, COUNTED)
 
 
 def entry(sources: Sources, words: str) -> Entry:
-    """Of the one question with these words."""
-    ((section, asked),) = [(title, one) for title, of in SECTIONS.items() for one in of if words in one.asked]
-    answer = asked.answer(sources)
-    return Entry(section, asked, answer, table_of(answer))
+    """Answer the one question with these words."""
+    (asked,) = (one for one in questions() if words in one.asked)
+    return asked.entry(sources)
 
 
 def here(sources: Sources, words: str) -> dict[tuple[str, ...], dict[str, str]]:
-    """Our figures by row and column."""
+    """Our figures in that answer, by row and column."""
     found: dict[tuple[str, ...], dict[str, str]] = {}
-    for figure in entry(sources, words).answer.here:
+    for figure in entry(sources, words).here:
         found.setdefault(figure.row, {})[figure.column] = figure.text
     return found
 
