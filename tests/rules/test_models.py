@@ -1,4 +1,4 @@
-"""The shelf builds a model once, lends it in the same state every time, and refuses what is no language model."""
+"""The cache builds a model once, gives it in the same state every time, and refuses what is no language model."""
 
 import weakref
 from dataclasses import replace
@@ -24,7 +24,7 @@ FOREIGN = language_model_case(model=f"{MODELS}:Averaging", attention="own")
 
 
 @pytest.fixture
-def shelf() -> ModelCache:
+def cache() -> ModelCache:
     return ModelCache(CpuDevice(CPU), seed=7)
 
 
@@ -48,10 +48,10 @@ def same(first: list[Tensor], second: list[Tensor]) -> bool:
         pytest.param(FOREIGN, 2, id="model"),
     ],
 )
-def test_cases_that_share_a_model_build_it_once(shelf: ModelCache, other: LanguageModelCase, builds: int) -> None:
-    first = shelf.get(language_model_case(), "loop").model
-    assert (shelf.get(other, "loop").model is first) == (builds == 1)
-    assert shelf.builds == builds
+def test_cases_that_share_a_model_build_it_once(cache: ModelCache, other: LanguageModelCase, builds: int) -> None:
+    first = cache.get(language_model_case(), "loop").model
+    assert (cache.get(other, "loop").model is first) == (builds == 1)
+    assert cache.builds == builds
 
 
 @pytest.mark.parametrize(
@@ -61,11 +61,11 @@ def test_cases_that_share_a_model_build_it_once(shelf: ModelCache, other: Langua
         pytest.param(replace(FOREIGN, phase="full_step", optimizer="loop"), 2, id="built again, where it cannot draw"),
     ],
 )
-def test_after_training_a_model_begins_anew(shelf: ModelCache, case: LanguageModelCase, builds: int) -> None:
+def test_after_training_a_model_begins_anew(cache: ModelCache, case: LanguageModelCase, builds: int) -> None:
     """No gradient, moment or weight is left over from the case before."""
     starts, ends = [], []
     for _ in range(2):
-        training = shelf.get(case, "loop")
+        training = cache.get(case, "loop")
         starts.append(weights_of(training))
         training.step(random_tokens(), random_tokens())
         training.release()
@@ -73,7 +73,7 @@ def test_after_training_a_model_begins_anew(shelf: ModelCache, case: LanguageMod
     assert same(*starts)
     assert same(*ends)
     assert not same(starts[0], ends[0])
-    assert shelf.builds == builds
+    assert cache.builds == builds
 
 
 def test_the_weights_are_those_of_the_seed() -> None:
@@ -83,9 +83,9 @@ def test_the_weights_are_those_of_the_seed() -> None:
     assert not same(first, other)
 
 
-def test_the_old_model_is_gone_before_the_next_is_built(shelf: ModelCache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_old_model_is_gone_before_the_next_is_built(cache: ModelCache, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or two of them would have to fit at once."""
-    old = weakref.ref(shelf.get(language_model_case(), "loop").model)
+    old = weakref.ref(cache.get(language_model_case(), "loop").model)
     alive_while_building = []
 
     def build(config: ModelConfig, *arguments: Any) -> nn.Module:
@@ -93,35 +93,35 @@ def test_the_old_model_is_gone_before_the_next_is_built(shelf: ModelCache, monke
         return TransformerLM(config, *arguments)
 
     monkeypatch.setattr(models, "TransformerLM", build)
-    shelf.get(language_model_case(attention="sdpa"), "loop")
+    cache.get(language_model_case(attention="sdpa"), "loop")
     assert alive_while_building == [False]
 
 
-def test_others_are_left_the_model_and_what_the_heap_keeps(shelf: ModelCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = weakref.ref(shelf.get(language_model_case(), "loop").model)
+def test_others_are_left_the_model_and_what_the_heap_keeps(cache: ModelCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = weakref.ref(cache.get(language_model_case(), "loop").model)
     given_back = []
     monkeypatch.setattr(heap, "give_back", lambda: given_back.append(model() is None))
-    shelf.leave_memory_to_others()
+    cache.leave_memory_to_others()
     assert given_back == [True]
 
 
-def test_lending_sets_the_precision(shelf: ModelCache) -> None:
+def test_getting_a_model_sets_the_precision(cache: ModelCache) -> None:
     torch.set_float32_matmul_precision("high")
-    shelf.get(language_model_case(), "loop")
+    cache.get(language_model_case(), "loop")
     assert torch.get_float32_matmul_precision() == "highest"
 
 
-def test_with_a_single_token_there_is_no_context_to_ignore(shelf: ModelCache) -> None:
-    shelf.get(language_model_case(TOY.at_context(1), model=f"{MODELS}:IgnoresContext", attention="own"), "loop")
-    assert shelf.builds == 1
+def test_with_a_single_token_there_is_no_context_to_ignore(cache: ModelCache) -> None:
+    cache.get(language_model_case(TOY.at_context(1), model=f"{MODELS}:IgnoresContext", attention="own"), "loop")
+    assert cache.builds == 1
 
 
-def test_a_model_is_checked_again_when_it_is_lent(shelf: ModelCache) -> None:
+def test_a_model_is_checked_again_when_it_is_lent(cache: ModelCache) -> None:
     """Before measuring, a large one was only played."""
     with pytest.raises(OwnModelError, match="an attention mask is missing"):
-        shelf.get(language_model_case(model=f"{MODELS}:Unrunnable", attention="own"), "loop")
+        cache.get(language_model_case(model=f"{MODELS}:Unrunnable", attention="own"), "loop")
 
 
-def test_a_foreign_model_that_runs_out_of_memory_is_not_refused_for_it(shelf: ModelCache) -> None:
+def test_a_foreign_model_that_runs_out_of_memory_is_not_refused_for_it(cache: ModelCache) -> None:
     with pytest.raises(MemoryError):
-        shelf.get(language_model_case(model=f"{MODELS}:runs_out_of_memory", attention="own"), "loop")
+        cache.get(language_model_case(model=f"{MODELS}:runs_out_of_memory", attention="own"), "loop")
