@@ -57,10 +57,7 @@ def test_a_turn_ends_once_the_device_is_idle(monkeypatch: pytest.MonkeyPatch) ->
     answers = served(monkeypatch, QueueDevice())
     assert [list(answer["seconds"]) for answer, _ in answers[1:]] == [[1.0, 1.0], [3.0]]
     assert all(is_idle for _, is_idle in answers)
-
-
-def test_a_clock_that_does_not_wait_would_leave_work_to_the_other_sides_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each round waits twice; the second wait of the last round is the one that frees the device."""
+    # Each round waits twice; without the second wait of the last round, work is left to the other side's turn.
     assert not all(is_idle for _, is_idle in served(monkeypatch, QueueDevice(deaf_to=8)))
 
 

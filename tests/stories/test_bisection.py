@@ -164,6 +164,10 @@ def test_a_commit_that_changes_no_code_takes_the_verdict_of_the_same_code(reposi
     found = found_in(repository)
     assert found.suspects == [slow]
     assert {run["commit"] for run in asked_of_the_gate(repository)} == {slow}
+    same = found_in(repository, bad="c")
+    good = git(repository, "rev-parse", "good")[:12]
+    assert bisect.exit_code(same) == 0
+    assert f": the same code as {good}; there is nothing to search." in found_lines(same, asked())[-1]
 
 
 @pytest.mark.parametrize(
@@ -183,14 +187,6 @@ def test_without_a_slowdown_at_bad_nothing_is_searched(
     assert [step.state for step in found.steps] == [state]
     assert bisect.exit_code(found) == exit_code
     assert words in found_lines(found, asked())[-1]
-
-
-def test_a_bad_with_the_code_of_good_is_said_to_have_it(repository: Path) -> None:
-    git(repository, "commit", "-q", "--allow-empty", "-m", "nothing")
-    found = found_in(repository)
-    good = git(repository, "rev-parse", "good")[:12]
-    assert bisect.exit_code(found) == 0
-    assert f": the same code as {good}; there is nothing to search." in found_lines(found, asked())[-1]
 
 
 def test_an_undecided_commit_is_measured_once_more_for_twice_as_long(repository: Path) -> None:
