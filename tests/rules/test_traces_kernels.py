@@ -118,6 +118,13 @@ def test_a_part_whose_device_waits_longer_than_it_works_is_bound_by_launches(lat
     assert parts[0]["bound"] == bound
 
 
+def test_overlapping_work_is_busy_once() -> None:
+    trace = forward_and_backward()
+    trace.kernel("beside", 510, 525, 540)  # while another runs from 520 to 545
+    values = kernel_values(read_chrome_trace(trace.text()), {})
+    assert (values["kernel_seconds"], values["busy_share"]) == pytest.approx((185e-6, 175 / 900))
+
+
 def test_a_round_without_kernels_is_an_error_and_no_table_of_zeros() -> None:
     trace = HandWritten()
     trace.annotation("round", 0, 100)

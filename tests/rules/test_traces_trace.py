@@ -284,6 +284,15 @@ def test_a_range_that_nothing_matches_is_an_error_that_lists_the_known(report: P
         read_sqlite(report, name)
 
 
+def test_a_range_of_the_warm_up_is_left_out(path: Path) -> None:
+    with one_round(path) as export:
+        for start in (10_000, 150_000):
+            export.range("loss", start, start + 9000)
+            export.kernel(EXP, start + 1000, start + 2000, start + 5000)
+    trace = read_sqlite(path, "loss")
+    assert [(span.start_us, span.us) for span in trace.rounds] == [(12.0, 3.0)]
+
+
 def test_a_range_without_kernels_is_an_error_and_no_table_of_zeros(path: Path) -> None:
     with one_round(path) as export:
         export.range("loss", 1000, 2000)
