@@ -86,6 +86,7 @@ QUIET: dict[str, list[Row]] = {
     ],
     "another optimizer": optimizer_rows("50", "35", optimizer="a new idea"),
     "AdamW within a tenth": optimizer_rows("50", "54"),
+    "a step of less than four times its forward pass": [model_row(), model_row(phase="fwd_bwd", mean_ms="1050")],
     "one label within a fourth": [model_row(), model_row(mean_ms="340")],
 }
 

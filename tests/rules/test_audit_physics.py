@@ -210,6 +210,10 @@ MISTAKES: dict[str, tuple[list[Row], set[tuple[str, str]]]] = {
     "more than the card holds": ([memory_row(value="90")], {(IMPOSSIBLE, "card memory")}),
     "a negative amount": ([memory_row(value="-1")], {(IMPOSSIBLE, "amount")}),
     "less than the weights": ([memory_row(value="9", mode="forward_peak")], {(IMPOSSIBLE, "weights")}),
+    "half weights under autocast": (
+        [memory_row(precision="bf16 autocast", mode="forward_peak", value="8")],
+        {(IMPOSSIBLE, "weights")},
+    ),
     "no optimizer state": ([memory_row(value="26", unit="GB")], {(SUSPICIOUS, "optimizer state")}),
     "too little saved": ([memory_row(value="51.4")], {(SUSPICIOUS, "saved tensors")}),
     "more than two squares": ([attention_memory("3.06")], {(SUSPICIOUS, "saved squares")}),
@@ -257,6 +261,7 @@ HONEST: dict[str, list[Row]] = {
                                           memory_row(checkpoint="block", context="1024", value="51.4")],
     "attention computed again": [attention_memory("0.06", checkpoint="attention")],
     "a compiled step": [memory_row(checkpoint="No", compiled="yes", value="51.4")],
+    "half weights": [memory_row(precision="bf16", mode="forward_peak", value="8")],
     "an optimizer without moments": [memory_row(optimizer="SGD", value="26", unit="GB"),
                                      memory_row(optimizer="adamw", value="65.5")],
 }  # fmt: skip

@@ -77,11 +77,18 @@ def test_a_row_that_cannot_be_read_is_unjudged_and_counted(changes: Row, reason:
     assert audit.not_judged[0].sentence().startswith(reason)
 
 
-def test_a_line_of_another_length_spoils_no_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("only,three,values", "the line has another number of values than the header"),
+        ('"quoted" badly,1', "the line is no CSV"),
+    ],
+)
+def test_a_damaged_line_spoils_no_other(line: str, reason: str, tmp_path: Path) -> None:
     path = written(tmp_path, [model_row(), TOO_FAST])
-    path.write_text(path.read_text().replace("\n", "\nonly,three,values\n", 1))
+    path.write_text(path.read_text().replace("\n", f"\n{line}\n", 1))
     audit = audit_file(path)
-    assert audit.reasons() == {"the line has another number of values than the header": 1}
+    assert audit.reasons() == {reason: 1}
     assert audit.findings_of(IMPOSSIBLE)[0].places == ("line 4",)
 
 

@@ -1,4 +1,4 @@
-"""`python -m perf_tests kernels` on what Nsight Systems exports: device time projected on ranges, in any version."""
+"""`python -m perf_tests kernels`: captures of Nsight Systems, traces of a kernel pass, records; what it refuses."""
 
 import gzip
 import json
@@ -10,10 +10,11 @@ import pytest
 from perf_tests.__main__ import main
 from perf_tests.records.columns import case_name
 from perf_tests.records.record import Json
+from perf_tests.report.screens import detail_lines, kernel_summary_lines
 from perf_tests.traces.kernels import kernel_values
-from perf_tests.traces.trace import RangeError, read_sqlite
+from perf_tests.traces.trace import read_chrome_trace, read_sqlite
 from tests.support.synthetic import FORWARD, passed, record, with_passes
-from tests.support.synthetic_nsys import AUTOGRAD, COPY, EXP, OTHERS, SGEMM, one_layer, one_round, without_table
+from tests.support.synthetic_nsys import EXP, SGEMM, one_layer, one_round, without_table
 from tests.support.synthetic_trace import forward_and_backward, row
 
 
@@ -46,77 +47,13 @@ def kernels(capsys: pytest.CaptureFixture[str]) -> Verb:
     return run
 
 
-def test_only_the_measured_rounds_count_and_delays_from_launch_to_start_are_those_of_the_queue(values: Json) -> None:
-    assert (values["rounds"], values["launches"]) == (1, 5)
-    assert (values["wall_seconds"], values["kernel_seconds"]) == pytest.approx((900e-6, 240e-6))
-    assert values["launch_to_start"]["max_seconds"] == pytest.approx(240e-6)
-
-
-def test_a_range_has_the_time_of_its_kernels_and_not_the_hosts(values: Json) -> None:
-    """The range lasts for 15 us on the host; its kernel runs for 60 us, 190 us later."""
-    softmax = row(values["regions"], region="attention / softmax")
-    assert softmax["seconds"] == pytest.approx(60e-6)
-    assert row(values["attention"]["forward"]["parts"], part="softmax")["host_seconds"] == pytest.approx(15e-6)
-
-
-def test_kernels_of_autograds_thread_belong_to_the_backward_pass(values: Json) -> None:
-    back = row(values["regions"], is_backward=True)
-    assert (back["region"], back["launches"], back["share_of_direction"]) == ("elsewhere", 2, 1.0)
-
-
-def test_autograds_own_ranges_give_backward_kernels_back_to_their_module(path: Path) -> None:
-    with one_round(path) as export:
-        export.range("softmax", 1000, 10_000)
-        export.range("aten::exp, seq = 17, op_id = 4", 2000, 9000, domain=OTHERS)
-        export.kernel(EXP, 3000, 4000, 5000)
-        node = "autograd::engine::evaluate_function: ExpBackward0, seq = 17, op_id = 9"
-        export.range(node, 20_000, 40_000, AUTOGRAD, OTHERS)
-        export.kernel(COPY, 25_000, 26_000, 30_000, AUTOGRAD)
-    regions = kernel_values(read_sqlite(path), {})["regions"]
-    assert row(regions, is_backward=True)["region"] == "softmax"
-
-
-def test_ranges_of_other_domains_are_left_out(report: Path) -> None:
-    assert all("somebody else's" not in kernel.regions for kernel in read_sqlite(report).kernels)
-
-
-def test_one_range_can_be_looked_at_alone(report: Path) -> None:
-    attention = kernel_values(read_sqlite(report, "attention"), {})
-    assert attention["launches"] == 3
-    assert attention["wall_seconds"] == pytest.approx(140e-6)  # from the first kernel's start to the last one's end
-    assert attention["busy_share"] == pytest.approx(1)
-
-
-@pytest.mark.parametrize("name", ["sofmax", "somebody else's"])
-def test_a_range_that_nothing_matches_is_an_error_that_lists_the_known(report: Path, name: str) -> None:
-    with pytest.raises(RangeError, match=r"no range is named .* the report has attention, backward, block 0"):
-        read_sqlite(report, name)
-
-
-def test_a_range_without_kernels_is_an_error_and_no_table_of_zeros(path: Path) -> None:
-    with one_round(path) as export:
-        export.range("loss", 1000, 2000)
-        export.kernel(EXP, 3000, 4000, 5000)
-    with pytest.raises(RangeError, match="no kernel was launched in a range named 'loss'"):
-        read_sqlite(path, "loss")
-
-
-def test_an_export_of_an_older_version_says_the_same(path: Path, values: Json) -> None:
-    """Kernels with their names as text, and without their process."""
-    assert kernel_values(read_sqlite(one_layer(path, old=True)), {}) == values
-
-
-def test_a_report_of_another_program_without_ranges_is_one_round(path: Path) -> None:
-    whole = kernel_values(read_sqlite(without_table(one_layer(path), "NVTX_EVENTS")), {})
-    assert (whole["launches"], whole["rounds"]) == (6, 1)
-    assert {row["region"] for row in whole["regions"]} == {"elsewhere"}
-
-
-def test_a_range_that_never_ended_is_passed_over(path: Path) -> None:
-    with one_round(path) as export:
-        export.range("forward", 1000, None)
-        export.kernel(EXP, 3000, 4000, 5000)
-    assert read_sqlite(path).kernels[0].regions == ()
+def test_the_tables_show_each_figure_to_a_person() -> None:
+    values = kernel_values(read_chrome_trace(forward_and_backward().text()), {"phase": "forward_backward"}, 700e-6)
+    shown = "\n".join(detail_lines(values))
+    for words in (SGEMM, "matrix product", "attention / softmax, backward", "value_product", "idle between kernels"):
+        assert words in shown
+    summary = kernel_summary_lines([passed(FORWARD, values=values)])[1]
+    assert summary.split()[:4] == ["forward", "tiny-ctx8-fp32-naive", "9", "4"]
 
 
 def test_a_copy_to_the_device_in_a_round_is_a_finding(path: Path, kernels: Verb) -> None:
