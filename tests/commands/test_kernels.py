@@ -10,9 +10,10 @@ import pytest
 from perf_tests.__main__ import main
 from perf_tests.records.columns import case_name
 from perf_tests.records.record import Json
-from perf_tests.report.screens import detail_lines, kernel_summary_lines
+from perf_tests.report.screens import kernel_summary_lines
 from perf_tests.traces.kernels import kernel_values
 from perf_tests.traces.trace import read_chrome_trace, read_sqlite
+from perf_tests.verbs.kernels import detail_lines
 from tests.support.synthetic import FORWARD, passed, record, with_passes
 from tests.support.synthetic_nsys import EXP, SGEMM, one_layer, one_round, without_table
 from tests.support.synthetic_trace import forward_and_backward, row

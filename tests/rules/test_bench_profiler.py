@@ -16,8 +16,9 @@ from model.sizes import SIZES
 from model.training import Training
 from perf_tests.audit.rounds import inconsistencies
 from perf_tests.bench.loop import Rounds
-from perf_tests.bench.profiler import ProfilerBusyError, imports_as_ranges, trace_rounds, traced_call
 from perf_tests.hardware.device import CpuDevice, page_faults, seconds_per_page_fault
+from perf_tests.passes.kernels import ProfilerBusyError, trace_rounds
+from perf_tests.passes.warmup import imports_as_ranges, traced_call
 from perf_tests.phases import LANGUAGE_MODEL, PHASES, phases_of
 from perf_tests.predict.counters import counters_of
 from perf_tests.records.record import Json, without_nan
