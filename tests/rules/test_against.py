@@ -9,7 +9,7 @@ import pytest
 from perf_tests.bench.options import OTHER_VALUES, OtherOption
 from perf_tests.cases.settings import Settings, read_settings
 from perf_tests.phases import LanguageModelIdentity
-from tests.rules.test_cuda_device import FakeCuda
+from tests.support.fake_cuda import FakeCuda
 
 
 def settings(**typed: str) -> Settings:
