@@ -352,8 +352,8 @@ SAME = (0.98, 1.02)
 
 SQUARE_PASSES = 10
 """Passes over the T x T square that fusion saves at most, going forward: scale and mask read and write it, and a
-softmax written out as maximum, difference, exponential, sum and quotient reads or writes it eight times; one kernel instead
-reads and writes it once (14 with those of the two products, which stay, against 4)."""
+softmax written out as maximum, difference, exponential, sum and quotient reads or writes it eight times; one kernel
+instead reads and writes it once (14 with those of the two products, which stay, against 4)."""
 WIDTH_PASSES = 50
 """The same over (tokens, width of the model), in a block: two norms, two rotations, two residual sums."""
 FEED_FORWARD_PASSES = 8

@@ -22,7 +22,8 @@ TREND_LEAST_CHANGE = 0.05
 CLOCK_STEP_SECONDS = 0.1
 CPU_WORKSPACE_BYTES_PER_THREAD = 2 * 2**20
 """Workspace of the CPU's fused attention and 16-bit products, from the same allocator: repacked factors, and a block
-of scores (PyTorch, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp: at most 256 x 512 numbers, twice in the backward pass)."""
+of scores (PyTorch, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp: at most 256 x 512 numbers, twice in the backward
+pass)."""
 
 
 @dataclass(frozen=True)
