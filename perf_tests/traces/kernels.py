@@ -398,7 +398,7 @@ def _typical_us(groups: Iterable[Kernels]) -> float:
 
 
 def _idle_us(kernels: Kernels) -> float:
-    """From the first start to the last end, less what was busy; kernels of one part run one after the other."""
+    """Time from the first start to the last end, less what was busy; kernels of one part run one after the other."""
     span_us = max(kernel.end_us for kernel in kernels) - min(kernel.start_us for kernel in kernels)
     return max(span_us - total_us(kernels), 0.0)
 
@@ -463,7 +463,7 @@ CALLS = {
 }
 LARGEST = 5
 TICK_SECONDS = 0.01
-"""Of the clock that tells the kernel's share of CPU time (proc(5), sysconf(_SC_CLK_TCK) on Linux)."""
+"""Tick of the clock that tells the kernel's share of CPU time (proc(5), sysconf(_SC_CLK_TCK) on Linux)."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from perf_tests.records.record import AMOUNT, ANYTHING, KEY, NUMBER, TEXT, Json,
 
 PHASES = ("full_step", "forward", "backward")
 ELSEWHERE = "elsewhere"
-"""In no region but a phase."""
+"""Label of kernels in no region but a phase."""
 
 
 @dataclass(frozen=True)
@@ -327,7 +327,7 @@ class _Reader:
         stack.append(frame)
 
     def _around(self, moment_us: float) -> _Frame:
-        """For a thread without regions, such as autograd's: the regions in which the thread of the rounds waits."""
+        """The frame of a thread without regions, such as autograd's: the regions in which the rounds' thread waits."""
         frames = self.stacks.get(self.thread_of_rounds, [])
         innermost = next((frame for frame in reversed(frames) if frame.end_us > moment_us), _Frame(0.0))
         return _Frame(float("inf"), innermost.regions, innermost.is_backward)

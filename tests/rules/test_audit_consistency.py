@@ -84,6 +84,9 @@ QUIET: dict[str, list[Row]] = {
         {**model_row(), "optimizer": name, "phase": "optimizer", "mean_ms": time}
         for name, time in (("loop", "80"), ("fused", "20"))
     ],
+    "two kernels of AdamW in two precisions": [
+        {**row, "optimizer": name} for row, name in zip(optimizer_rows("80", "20"), ("loop", "fused"), strict=True)
+    ],
     "another optimizer": optimizer_rows("50", "35", optimizer="a new idea"),
     "AdamW within a tenth": optimizer_rows("50", "54"),
     "a step of less than four times its forward pass": [model_row(), model_row(phase="fwd_bwd", mean_ms="1050")],
