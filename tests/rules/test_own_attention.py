@@ -19,7 +19,7 @@ from perf_tests.cases.options import attentions
 from perf_tests.cases.selected import is_inside
 from perf_tests.predict.counters import NotCountedError, counters_of
 from perf_tests.user_code import attention as attention_check
-from perf_tests.user_code.attention import Use, attention_named, check_attention, label
+from perf_tests.user_code.attention import Arithmetic, Use, attention_named, check_attention, exact_and_bounds, label
 from perf_tests.user_code.guard import OwnModelError
 from perf_tests.user_code.named import from_its_repository
 from tests.support.example_cases import CPU, SETTINGS, TOY, attention_case, language_model_case
@@ -171,6 +171,14 @@ def needs_a_gpu(q, k, v):
 def half(q, k, v):
     return fused(q, k, v, is_causal=True).half()
 
+def scribbles(q, k, v):
+    output = fused(q.clone(), k, v, is_causal=True)
+    q.data.zero_()
+    return output
+
+def detached(q, k, v):
+    return fused(q, k, v, is_causal=True).detach()
+
 def flat(q, k, v):
     return fused(q, k, v, is_causal=True).flatten(0, 1)
 
@@ -209,6 +217,8 @@ def functions(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
         ("needs_a_gpu", "unsupported", "0 active drivers"),
         ("half", "incorrect", "it returns torch.float16, not torch.float32"),
         ("flat", "incorrect", "it returns (128, 16), not (2, 64, 16)"),
+        ("scribbles", "incorrect", "it changes q in place"),
+        ("detached", "incorrect", "it records no graph for a backward pass"),
         ("nothing", "incorrect", "it returns a NoneType, not a tensor"),
     ],
 )
@@ -339,3 +349,16 @@ def test_the_seed_of_the_process_is_left_alone() -> None:
 def test_a_worker_whose_tree_lacks_the_file_collects_none_of_its_cases(tmp_path: Path) -> None:
     own = replace(SETTINGS, attentions=("naive", f"{tmp_path}/added.py:attend"))
     assert received(sent(own)).attentions == ("naive",)
+
+
+def test_bounds_are_those_worked_out_for_equal_scores() -> None:
+    """Of key t of t + 1: 8 roundings of 4 units in the last place each, 3 t + 3 of blocks, and the sum's."""
+    tokens, u = 4, 2.0**-24
+    k = torch.randn(1, tokens, 8, generator=torch.Generator().manual_seed(0))
+    ones = torch.ones_like(k)
+    exact, allowed = exact_and_bounds(0 * k, k, ones, ones, Arithmetic.of(torch.float32))
+    count = torch.arange(1, tokens + 1, dtype=torch.float64)[:, None].expand(-1, 8)
+    probabilities = torch.expm1((8 * 4 + 3 * count) * u)
+    wanted = (1 + u) * (probabilities + (count + 3) * u) + u
+    torch.testing.assert_close(exact.output[0], torch.ones_like(count))
+    torch.testing.assert_close(allowed.output[0], wanted, rtol=1e-6, atol=0)

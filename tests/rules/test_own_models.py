@@ -1,6 +1,7 @@
 """A model of one's own is known by itself, and what cannot be measured is refused in a sentence before measuring."""
 
 import json
+import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,8 +15,15 @@ from model.sizes import ModelConfig
 from perf_tests.cases.selected import is_inside
 from perf_tests.user_code import guard
 from perf_tests.user_code import model as hugging_face
-from perf_tests.user_code.guard import OwnModelError
-from perf_tests.user_code.model import OwnModel, argument, check_before_measuring, check_values_of, facts_of
+from perf_tests.user_code.guard import ChangedDefaultsError, OwnModelError, process_kept, torch_defaults_kept
+from perf_tests.user_code.model import (
+    OwnModel,
+    argument,
+    check_before_measuring,
+    check_values_of,
+    configured_shape,
+    facts_of,
+)
 from perf_tests.user_code.named import absolute, check_name, load
 from tests.support.example_cases import CPU, SETTINGS, TOY, language_model_case
 from tests.support.launch import MODELS
@@ -259,3 +267,49 @@ def test_a_row_is_inside_the_axes_wherever_its_model_was_typed(configured: OwnMo
         patch.chdir(tmp_path)
         assert is_inside(identity, typed_elsewhere)
     assert not is_inside(identity, replace(typed_elsewhere, model="other:build"))
+
+
+def test_the_longest_context_of_a_configuration_is_allowed_and_no_longer_one(configured: OwnModel) -> None:
+    assert configured_shape(configured, 16).context_length == 16
+    with pytest.raises(OwnModelError, match=r"--context is 17, and .* takes at most 16 tokens"):
+        configured_shape(configured, 17)
+
+
+def test_what_a_case_changed_is_put_back_also_where_it_failed() -> None:
+    def change() -> None:
+        torch.set_default_dtype(torch.float64)
+        torch.set_default_device("meta")
+        torch.set_num_threads(threads + 1)
+
+    def change_and_fail() -> None:
+        change()
+        torch.ones(1).item()
+
+    threads = torch.get_num_threads()
+    with (
+        pytest.raises(ChangedDefaultsError, match=r"dtype .* and .* device .* and .* threads from"),
+        torch_defaults_kept(),
+    ):
+        change()
+    with pytest.raises(RuntimeError, match="meta"), torch_defaults_kept():
+        change_and_fail()
+    assert (torch.get_default_dtype(), torch.get_num_threads()) == (torch.float32, threads)
+    assert torch.ones(1).device.type == "cpu"
+
+
+def test_a_process_forked_by_a_case_ends_as_it_says() -> None:
+    with process_kept():
+        pid = os.fork()
+        if pid == 0:
+            os._exit(7)
+        _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 7
+
+
+def test_handlers_that_a_case_installs_for_the_signals_that_end_a_run_are_put_back() -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    with process_kept():
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+    assert [signal.getsignal(number) for number in numbers] == before
