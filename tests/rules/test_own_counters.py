@@ -210,7 +210,7 @@ TENSORS = 2
 """Of the head, each with a step count in float32."""
 
 
-def frozen(phase: str, **changes: object) -> LanguageModelCase:
+def with_frozen(phase: str, **changes: object) -> LanguageModelCase:
     optimizer = "loop" if phase in ("optimizer", "full_step") else None
     changes = {"model": FROZEN, "attention": "own", "optimizer": optimizer, **changes}
     return language_model_case(TOY, phase=phase, **changes)
@@ -225,18 +225,22 @@ def test_what_is_held_at_the_peak_of_a_full_step_is_what_pytorch_keeps() -> None
     training.create_optimizer_state()
     state = sum(tensor.nbytes for tensor in tensors_in(training.optimizer.state.values()))
     assert state == 4 * (2 * TRAINABLE + TENSORS)
-    held = counters_of(frozen("full_step")).parts[-1].bytes_by_category
+    held = counters_of(with_frozen("full_step")).parts[-1].bytes_by_category
     assert (held[PARAMETERS], held[GRADIENTS], held[OPTIMIZER_STATE]) == (4 * ALL, 4 * TRAINABLE, state)
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward", "optimizer", "full_step"])
 def test_every_counter_is_that_of_a_model_where_they_are_buffers(phase: str) -> None:
-    frozen, buffered = (counters_of(frozen(phase, model=f"{PARTS}:{name}Embedding")) for name in ("Frozen", "Buffered"))
+    frozen, buffered = (
+        counters_of(with_frozen(phase, model=f"{PARTS}:{name}Embedding")) for name in ("Frozen", "Buffered")
+    )
     assert replace(frozen, parameters=buffered.parameters) == buffered
 
 
 def test_what_certainly_exists_are_weights_and_three_numbers_for_each_that_trains() -> None:
-    predicted = predict_step(frozen("full_step"), TargetMachine("planted", "cpu", Room(10, "planted"), CEILINGS, False))
+    predicted = predict_step(
+        with_frozen("full_step"), TargetMachine("planted", "cpu", Room(10, "planted"), CEILINGS, False)
+    )
     assert predicted.unavoidable_bytes == 4 * (ALL + 3 * TRAINABLE)
-    case = frozen("full_step")
+    case = with_frozen("full_step")
     assert case.least_bytes == 4 * (ALL + 3 * TRAINABLE + case.tokens * TOY.vocab_size)
