@@ -15,15 +15,11 @@ from claims.published_times import (
     comparable_cells,
     everything,
     launches_otherwise,
-    rounding_seconds,
 )
 from claims.sources_left_out import (
     HELD_OF_THE_REFERENCE,
     SHIPPED,
-    conclude_shipped,
-    fast_launches,
     predicted_by,
-    start_of_range,
 )
 from model.sizes import SIZES
 from perf_tests.hardware.datasheets import libraries_on
@@ -32,7 +28,6 @@ from perf_tests.predict.published import (
     OUTLIERS,
     TORCH_THEN,
     ComparedPeak,
-    Outlier,
     PublishedPeak,
     compared,
     left_out_sources,
@@ -222,17 +217,6 @@ def test_a_cell_that_its_log_contradicts_is_predicted_as_the_log_has_it(source: 
     assert abs(cell.predicted_bytes / known.recorded_bytes - 1) <= 0.01
 
 
-def test_an_outlier_without_a_condition_or_off_what_was_recorded_is_not_explained(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (cell,) = compared([peak("LINYUNLinYun", "forward_peak(no_grad)", 1024)])
-    assert predicted_memory.print_explained(cell)
-    for known in (Outlier("the same again", cell.cell.bytes), None):
-        monkeypatch.setattr(predicted_memory, "outlier", lambda _, known=known: known)
-        assert not predicted_memory.print_explained(cell)
-    assert capsys.readouterr().out.splitlines()[-1].endswith("not explained")
-
-
 def test_cells_of_the_table_of_48_are_predicted_within_five_percent_and_those_that_calibrate_validate_nothing() -> None:
     assert len(table_of_48()) == 48
     small = [cell for cell in table_of_48() if cell.case.precision == "fp32" and cell.case.context_length in (128, 512)]
@@ -241,14 +225,6 @@ def test_cells_of_the_table_of_48_are_predicted_within_five_percent_and_those_th
     assert mean(abs(cell.error) for cell in validated) <= predicted_times.MEAN_ERROR_LIMIT
     assert {cell.cell.name for cell in calibrating}.isdisjoint(cell.cell.name for cell in validated)
     assert all(cell.error == pytest.approx(0) for cell in calibrating)
-
-
-def test_what_was_measured_without_waiting_or_warming_up_is_left_out() -> None:
-    (row,) = [r for r in times() if predicted_times.TABLE_OF_48 in r["source"] and r["context"]][:1]
-    assert comparable_cells([row], "H100-SXM")
-    for change in ({"sync": "no"}, {"warmup": "0"}, {"compiled": "yes"}, {"context_basis": "inferred"}):
-        assert not comparable_cells([{**row, **change}], "H100-SXM")
-    assert not comparable_cells([row])  # its GPU is inferred
 
 
 def test_of_everything_published_only_what_is_wrong_unsteady_or_on_an_unknown_card_is_left_out() -> None:
@@ -269,43 +245,6 @@ def test_a_model_that_launches_other_kernels_is_counted_with_the_others_and_apar
     for bound, words in ((LAUNCH, "of the other"), (LAUNCH_ON_A_TYPICAL_HOST, "lie in their range on a typical host")):
         held, of = HELD_OF_THE_REFERENCE[bound]
         assert f"{held} of {of} {words}" in " ".join(page("predict").split())
-
-
-def test_a_printed_time_is_known_to_half_of_its_sources_finest_digit() -> None:
-    rows = [{"source": "a", "mean_ms": "78"}, {"source": "a", "mean_ms": "82.4"}, {"source": "b", "mean_ms": "78"}]
-    assert rounding_seconds(rows) == {"a": pytest.approx(0.05e-3), "b": pytest.approx(0.5e-3)}
-    found = predicted_by(SHIPPED, table_of_48()[0])
-    for seconds, off in ((found.predicted.high_seconds, 0.04e-3), (found.predicted.low_seconds, -0.04e-3)):
-        beyond = replace(table_of_48()[0], seconds=seconds + off)
-        assert not replace(found, cell=beyond).is_held
-        assert replace(found, cell=replace(beyond, rounding_seconds=0.05e-3)).is_held
-
-
-def test_constants_in_use_are_those_that_were_tried(capsys: pytest.CaptureFixture[str]) -> None:
-    assert conclude_shipped(SHIPPED) == 0
-    fitted_otherwise = {kind: 1.06 * seconds for kind, seconds in SHIPPED.launch_seconds.items()}
-    assert conclude_shipped(replace(SHIPPED, launch_seconds=fitted_otherwise)) == 1
-    assert "within 5% of what all sources give: does not hold" in capsys.readouterr().out
-
-
-def test_a_range_starts_at_the_fastest_launch_that_nearly_all_groups_share() -> None:
-    groups = [[30e-6, 40e-6], [31e-6], [45e-6], [60e-6], [200e-6]]
-    assert start_of_range(groups) == pytest.approx(24e-6)
-    assert start_of_range([*groups, [200e-6] * 50]) == pytest.approx(24e-6), "a group counts once"
-
-
-@pytest.mark.parametrize("left_out", ["", "brandon-snider"])
-def test_what_is_fitted_without_a_source_does_not_know_it(left_out: str) -> None:
-    short = next(cell for cell in all_attention()[0] if cell.case.sequence_length == 256)
-    cells: list[PublishedTime | PublishedAttention] = [
-        PublishedTime(source, "H100-SXM", replace(table_of_48()[0].case, phase=phase), seconds)
-        for source, seconds in (("brandon-snider/a", 0.02), ("damek/b", 0.08))
-        for phase in ("forward", "backward")
-    ]
-    cells += [replace(short, author="damek", seconds=1e-3)]
-    found = fast_launches(predicted_by(SHIPPED, cell) for cell in cells if cell.author != left_out)
-    slow = fast_launches(predicted_by(SHIPPED, cell) for cell in cells[2:])
-    assert (found["forward"] < slow["forward"]) is (not left_out)
 
 
 @pytest.mark.parametrize("author, gpu", [("yyin-dev", "H100-SXM"), ("damek", "A100-SXM-80GB"), ("MarkMrLi", "H20")])

@@ -6,7 +6,7 @@ import pytest
 
 from perf_tests.cases.attention import AttentionCase
 from perf_tests.cases.language_model import LanguageModelCase
-from perf_tests.cases.options import attentions, byte_count, minutes, share, sizes
+from perf_tests.cases.options import attentions, byte_count, entries, minutes, share, sizes, whole_number
 from perf_tests.cases.selected import chosen_phases, is_inside
 from tests.support.example_cases import SETTINGS, attention_case
 
@@ -29,7 +29,8 @@ def test_amounts_of_memory_are_decimal_or_binary_as_they_are_written() -> None:
     assert {text: byte_count("--memory-budget", text) for text in typed} == typed
 
 
-def test_minutes_and_shares_are_numbers() -> None:
+def test_numbers_minutes_and_shares() -> None:
+    assert (whole_number("--seed", "7"), entries("--context", "8, 16")) == (7, ["8", "16"])
     assert [minutes("--time-limit", text) for text in ("3", "0.01")] == [3.0, 0.01]
     assert [share("--shard", text) for text in ("1/1", "2/3", " 3/3 ")] == [(1, 1), (2, 3), (3, 3)]
 
@@ -43,6 +44,11 @@ REFUSED = [
     (byte_count, "0GiB", "is less than a byte"),
     (byte_count, "0.5B", "is less than a byte"),
     (byte_count, "99999999999GiB", "is more than any machine has"),
+    (whole_number, "0", "--option is 0; it must be at least 1"),
+    (whole_number, "-8", "--option is -8; it must be at least 1"),
+    (whole_number, "lots", "'lots' is not a whole number"),
+    (whole_number, "9" * 20, "is too large"),
+    (entries, "8,,16", "has an empty entry"),
     *((minutes, text, "is not a positive number of minutes") for text in ("0", "-1", "nan", "inf", "soon")),
     *((share, text, "write K/N with K from 1 to N") for text in ("0/2", "3/2", "a/b", "1", f"1/{'9' * 5000}")),
     (attentions, "nave", "choose from naive, compiled, sdpa, flex, all, FILE.py:FUNCTION or MODULE:FUNCTION"),
