@@ -20,6 +20,7 @@ from perf_tests.hardware.limits import (
     HELD,
     HOST_SPREAD,
     WHOLE_GRADIENTS,
+    AttentionWork,
     Ceilings,
     KernelGroup,
     Message,
@@ -55,6 +56,9 @@ def test_a_causal_kernel_may_leave_out_half_of_the_square_and_nothing_else() -> 
     half = whole - TOY.forward_attention_flops(2, 8) // 2
     for phase, times in (("forward", 1), ("backward", 2), ("full_step", 3)):
         assert [work.least_flops(phase, leaves_half) for leaves_half in (False, True)] == [times * whole, times * half]
+    alone = AttentionWork(8, 256, 16)
+    square = 2 * 2 * 8 * 256 * 256 * 16
+    assert [alone.least_flops("attention_forward", half) for half in (False, True)] == [square, square // 2]
 
 
 MACHINE = replace(

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -229,20 +229,17 @@ def sees(monkeypatch: pytest.MonkeyPatch, **properties: object) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(**properties))
 
 
-def test_a_reading_has_every_figure_in_its_unit(nvml: FakeNvml) -> None:
-    assert open_gpu_health(GPU).facts() == {
-        "sm_clock_mhz": 1980, "memory_clock_mhz": 2619, "temperature_celsius": 41, "power_watts": 71.5,
-        "clock_events": ["idle"],
-    }  # fmt: skip
-
-
-FACTS = {
-    "name": "NVIDIA H200", "total_memory": 2**37, "major": 9, "minor": 0, "multi_processor_count": 132, "uuid": "2222",
-}  # fmt: skip
+def test_a_reading_has_every_figure_in_its_unit_and_null_for_what_a_card_does_not_tell(nvml: FakeNvml) -> None:
+    reading = {"sm_clock_mhz": 1980, "memory_clock_mhz": 2619, "temperature_celsius": 41, "power_watts": 71.5,
+               "clock_events": ["idle"]}  # fmt: skip
+    health = open_gpu_health(GPU)
+    assert (health.facts(), health.energy_joules()) == (reading, 5.0)
+    nvml.lacking = dict.fromkeys(("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage"), "Not Supported")
+    assert (health.facts(), health.energy_joules()) == (reading | {"power_watts": None}, None)
 
 
 def test_a_machine_is_known_by_what_its_administrator_set(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    sees(monkeypatch, **FACTS)
+    sees(monkeypatch, name="NVIDIA H200", total_memory=2**37, major=9, minor=0, multi_processor_count=132, uuid="2222")
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91_002)
     nvml.lacking = {"nvmlDeviceGetMaxClockInfo": "Not Supported"}
     gpu = stable_facts(GPU, 1)["gpu"]
@@ -264,27 +261,25 @@ def test_variables_that_choose_kernels_are_facts_of_the_machine_where_they_are_s
 
 
 def test_a_card_is_found_by_what_it_is_and_not_by_its_number(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under CUDA_VISIBLE_DEVICES=1 the card that CUDA calls 0 is the second one of NVML."""
+    """Under CUDA_VISIBLE_DEVICES=1 the card that CUDA calls 0 is the second one of NVML; a slice has its own UUID."""
     open_gpu_health(GPU)
-    assert nvml.asked == ["GPU-2222"]
     sees(monkeypatch, pci_domain_id=0, pci_bus_id=0x3B, pci_device_id=0)
     open_gpu_health(GPU)
-    assert nvml.asked[-1] == "00000000:3B:00.0"
-
-
-def test_a_slice_of_a_card_keeps_the_kind_of_its_uuid(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     sees(monkeypatch, uuid="MIG-2222")
     with pytest.raises(NoHealthError, match="Not Found; check that nvidia-smi lists the GPU"):
         open_gpu_health(GPU)
-    assert nvml.asked == ["MIG-2222"]
+    assert nvml.asked == ["GPU-2222", "00000000:3B:00.0", "MIG-2222"]
 
 
-def test_what_a_card_does_not_tell_is_null_and_the_rest_is_read(nvml: FakeNvml) -> None:
-    nvml.lacking = dict.fromkeys(("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage"), "Not Supported")
-    health = open_gpu_health(GPU)
-    assert health.energy_joules() is None
-    assert health.facts()["power_watts"] is None
-    assert health.facts()["temperature_celsius"] == 41
+def test_a_gpu_without_uuid_or_bus_or_driver_is_refused_with_the_reason(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sees(monkeypatch)
+    with pytest.raises(NoHealthError, match="reports neither the UUID nor the PCI bus of cuda:0"):
+        open_gpu_health(GPU)
+    nvml.lacking = {"nvmlInit": "Driver Not Loaded"}
+    with pytest.raises(NoHealthError, match="Driver Not Loaded"):
+        open_gpu_health(GPU)
 
 
 def test_an_older_package_is_asked_by_the_older_name(nvml: FakeNvml) -> None:
@@ -293,41 +288,11 @@ def test_an_older_package_is_asked_by_the_older_name(nvml: FakeNvml) -> None:
     assert open_gpu_health(GPU).facts()["clock_events"] == ["power cap"]
 
 
-@pytest.mark.parametrize("bits, is_throttled", [
-    (0x000, False), (0x001, False), (0x002, False), (0x010, False), (0x100, False),
-    (0x004, True), (0x008, True), (0x020, True), (0x040, True), (0x080, True), (0x005, True),
-])  # fmt: skip
-def test_power_and_heat_throttle_and_idling_does_not(nvml: FakeNvml, bits: int, is_throttled: bool) -> None:
-    nvml.bits = bits
-    assert open_gpu_health(GPU).is_throttled() is is_throttled
-
-
-def test_without_a_driver_the_reason_is_the_drivers_own(nvml: FakeNvml) -> None:
-    nvml.lacking = {"nvmlInit": "Driver Not Loaded"}
-    with pytest.raises(NoHealthError, match="Driver Not Loaded"):
-        open_gpu_health(GPU)
-
-
-def test_a_gpu_without_uuid_or_bus_is_refused(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    sees(monkeypatch)
-    with pytest.raises(NoHealthError, match="reports neither the UUID nor the PCI bus of cuda:0"):
-        open_gpu_health(GPU)
-
-
-def test_a_cpu_never_imports_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    monkeypatch.setattr(workbench_module, "open_device", lambda device: UncappedDevice(device))
-    bench = set_up(SETTINGS)
-    assert (bench.health, bench.why_no_health) == (None, None)
-
-
-def test_a_gpu_without_the_package_is_measured_with_a_note(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    monkeypatch.setattr(workbench_module, "open_device", lambda device: UncappedDevice(GPU))
-    bench = set_up(SETTINGS)
-    assert bench.health is None
-    assert re.search("nvidia-ml-py is not installed.*run `pip install nvidia-ml-py`", bench.why_no_health or "")
-    assert drifting_facts(GPU, bench.health) == {"sm_clock_mhz": None, **granted_by_host()}
+def test_power_and_heat_throttle_and_idling_does_not(nvml: FakeNvml) -> None:
+    throttled = []
+    for nvml.bits in (0x000, 0x001, 0x002, 0x010, 0x100, 0x004, 0x008, 0x020, 0x040, 0x080, 0x005):
+        throttled.append(open_gpu_health(GPU).is_throttled())
+    assert throttled == [False] * 5 + [True] * 6
 
 
 class UncappedDevice(CpuDevice):
@@ -335,6 +300,20 @@ class UncappedDevice(CpuDevice):
 
     def limit_memory(self, budget_bytes: int) -> None:
         return
+
+
+def test_a_cpu_never_imports_the_package_and_a_gpu_without_it_is_measured_with_a_note(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr(workbench_module, "open_device", lambda device: UncappedDevice(device))
+    bench = set_up(SETTINGS)
+    assert (bench.health, bench.why_no_health) == (None, None)
+    monkeypatch.setattr(workbench_module, "open_device", lambda device: UncappedDevice(GPU))
+    bench = set_up(SETTINGS)
+    assert bench.health is None
+    assert re.search("nvidia-ml-py is not installed.*run `pip install nvidia-ml-py`", bench.why_no_health or "")
+    assert drifting_facts(GPU, bench.health) == {"sm_clock_mhz": None, **granted_by_host()}
 
 
 @pytest.mark.parametrize("seconds_of_a_round, joules", [(1.0, 300.0), (0.1, None)])
@@ -354,18 +333,15 @@ def test_energy_is_that_of_one_round_and_none_where_its_counter_is_too_coarse(
 
 def measured(nvml: FakeNvml, throttled: range) -> dict[str, Any]:
     """`extra_info` of two warm-up and three measured rounds, and how many ran; `throttled` are numbers from 1."""
-    health = GpuHealth(nvml, "card")
-    device, benchmark = CpuDevice(CPU), LoopBenchmark()
-    done = 0
+    device, benchmark, done = CpuDevice(CPU), LoopBenchmark(), 0
 
     def target() -> None:
         nonlocal done
         done += 1
         nvml.bits = POWER_CAP if done in throttled else IDLE
 
-    row = Row(language_model_case())
-    measure = TimedMeasure(benchmark, Clock(device), device, 3, 2, row, health=RoundHealth(health))
-    measure(target)
+    row, health = Row(language_model_case()), RoundHealth(GpuHealth(nvml, "card"))
+    TimedMeasure(benchmark, Clock(device), device, 3, 2, row, health=health)(target)
     return {**benchmark.extra_info, "rounds_run": done}
 
 
@@ -376,16 +352,17 @@ def measured(nvml: FakeNvml, throttled: range) -> dict[str, Any]:
 )
 def test_throttled_rounds_are_flagged_by_number_and_kept(nvml: FakeNvml, throttled: range, numbers: list[int]) -> None:
     info = measured(nvml, throttled)
-    assert info["throttled_rounds"] == numbers
+    assert (info["throttled_rounds"], info["rounds_run"]) == (numbers, 5)
     assert ("throttled" in info["flags"]) == bool(numbers)
-    assert info["rounds_run"] == 5
 
 
 def test_on_a_cpu_health_is_null() -> None:
     device, benchmark = CpuDevice(CPU), LoopBenchmark()
     TimedMeasure(benchmark, Clock(device), device, 3, 0, Row(language_model_case()))(lambda: None)
-    assert benchmark.extra_info["throttled_rounds"] is None
-    assert benchmark.extra_info["energy_joules_per_round"] is None
+    assert benchmark.extra_info["throttled_rounds"] is benchmark.extra_info["energy_joules_per_round"] is None
+
+
+# Two GPUs of different kinds in one machine: each is measured, predicted and compared as itself.
 
 
 KINDS = {
@@ -396,41 +373,19 @@ KINDS = {
 }  # fmt: skip
 
 
-class TwoCards(ModuleType):
-    """NVML, which counts by the bus and finds a card by its UUID."""
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self) -> None:
-        super().__init__("pynvml")
-
-    def nvmlInit(self) -> None:  # noqa: N802 -- NVML's name
-        pass
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> SimpleNamespace:  # noqa: N802
-        return next(kind for kind in KINDS.values() if uuid == f"GPU-{kind.uuid}")
-
-    def nvmlDeviceGetPowerManagementLimit(self, kind: SimpleNamespace) -> float:  # noqa: N802
-        return float(kind.power_watts * 1000)
-
-    def __getattr__(self, name: str) -> object:
-        if name.startswith("NVML_"):
-            return 0
-        return self.does_not_tell
-
-    def does_not_tell(self, *_: object) -> None:
-        raise self.NVMLError("Not Supported")
-
-
 def kind_of(device: torch.device | int) -> SimpleNamespace:
     return KINDS[device if isinstance(device, int) else device.index or 0]
 
 
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML counts by the bus and finds a card by its UUID."""
     FakeCuda(monkeypatch).sees(count=2)
-    monkeypatch.setitem(sys.modules, "pynvml", TwoCards())
+    nvml = FakeNvml()
+    by_uuid = {f"GPU-{kind.uuid}": kind for kind in KINDS.values()}
+    nvml.answers["nvmlDeviceGetHandleByUUID"] = by_uuid.__getitem__
+    nvml.answers["nvmlDeviceGetPowerManagementLimit"] = lambda kind: kind.power_watts * 1000
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
     monkeypatch.setattr(torch.cuda, "get_device_properties", kind_of)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: kind_of(device).name)
     monkeypatch.setattr(
@@ -444,8 +399,7 @@ def test_the_facts_of_each_are_its_own(two_gpus: None) -> None:
         device = device_named(f"cuda:{place}")
         facts = stable_facts(device, 1)["gpu"]
         assert (facts["name"], facts["memory_bytes"]) == (kind.name, kind.total_memory)
-        assert facts["power_limit_watts"] == kind.power_watts
-        assert open_gpu_health(device).limits()["power_limit_watts"] == kind.power_watts
+        assert facts["power_limit_watts"] == open_gpu_health(device).limits()["power_limit_watts"] == kind.power_watts
         assert CudaDevice(device).available_bytes() == kind.total_memory - CudaDevice.kept_free_bytes
 
 
@@ -464,10 +418,10 @@ def test_times_of_one_are_not_compared_with_those_of_the_other(two_gpus: None) -
 def test_what_one_can_do_is_not_taken_for_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_gpus: None
 ) -> None:
-    measured: list[str] = []
+    asked: list[str] = []
 
     def measure(device: CudaDevice) -> object:
-        measured.append(kind_of(device.torch_device).name)
+        asked.append(kind_of(device.torch_device).name)
         return CEILINGS
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -475,7 +429,7 @@ def test_what_one_can_do_is_not_taken_for_the_other(
     monkeypatch.setattr(OtherProcesses, "cores", lambda _: 0.0)
     for place in (0, 0, 1, 1):
         ceilings_here(CudaDevice(device_named(f"cuda:{place}")))
-    assert measured == [kind.name for kind in KINDS.values()]
+    assert asked == [kind.name for kind in KINDS.values()]
 
 
 def test_a_third_is_refused_with_the_names_of_the_two(two_gpus: None) -> None:

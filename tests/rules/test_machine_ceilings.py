@@ -141,12 +141,6 @@ def test_what_the_measurements_hold_is_given_back_after_the_last_of_them(monkeyp
     assert (found.matmul_flops_per_second["fp32"], found.burst_flops_per_second["fp32"]) == (1.0, 2.0)
 
 
-def test_what_was_measured_in_a_run_raises_both_rates_and_lowers_none() -> None:
-    ceilings = CEILINGS.with_rate("fp32", Rate(burst=2e11, sustained=5e10))
-    assert ceilings.matmul_flops_per_second == {"fp32": 1e11}
-    assert ceilings.highest_flops_per_second == {"fp32": 2e11}
-
-
 def test_the_instruments_find_ceilings_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes that take no time; the figures are real, and only their signs are certain."""
     monkeypatch.setattr(roofline, "_ROUNDS", 2)

@@ -1,143 +1,186 @@
-"""What ranks share: to which row an efficiency is relative, the links of messages, and nothing across machines."""
+"""One rank's share of a step: what it keeps, sends and waits for, how many ranks fit; messages of imagined ranks."""
 
-import json
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
+import torch
+import torch.distributed as dist
 
-from perf_tests.__main__ import main
+from model.parallel import PARALLEL
+from model.sizes import SIZES, ModelConfig
+from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.cases.sharing import Sharing
-from perf_tests.records.record import Json
-from perf_tests.report.ranks import collective_lines, links_of, message_lines, rank_lines, scalings
-from tests.support.example_cases import language_model_case
-from tests.support.synthetic import record
-
-LATENCY, RATE = 2e-4, 5e8
-SIZES = (64_000, 1_000_000, 4_000_000, 16_000_000, 64_000_000)
-
-
-def seconds(size: float) -> float:
-    return LATENCY + size / RATE
-
-
-def message(collective: str, world: int, exchanged_bytes: int, median_seconds: float) -> Json:
-    """Of a message that was cut by 3 bytes."""
-    info = {
-        "collective": collective, "world": world, "backend": "gloo", "message_bytes": exchanged_bytes + 3,
-        "exchanged_bytes": exchanged_bytes, "algorithm_bytes_per_second": 1.0, "bus_bytes_per_second": 1.0,
-    }  # fmt: skip
-    name = f"test.py::test_collective[{collective}-{exchanged_bytes}B-world{world}]"
-    return {
-        "fullname": name,
-        "extra_info": info,
-        "stats": {"data": [median_seconds], "median": median_seconds, "iqr": 0.0},
-    }
-
-
-def row(label: str | None, tokens_per_second: float) -> Json:
-    sharing = None if label is None else Sharing.of(label)
-    identity = language_model_case(batch_size=4, sharing=sharing).identity()
-    more = {"tokens_per_second": tokens_per_second, "rank_seconds": [[1.0, 1.0], [2.0, 2.0]], "slowest_ranks": [1, 1]}
-    stats = dict.fromkeys(("min", "max", "mean", "median", "iqr", "stddev"), 1.0) | {"data": [1.0, 1.0]}
-    return {"fullname": f"test.py::test_forward[{label}]", "extra_info": {**identity, **more}, "stats": stats}
-
-
-def relative(*rows: Json) -> dict[str, tuple[float, str]]:
-    return {
-        shared["fullname"]: (scaling.efficiency, scaling.relative_to.partition("[")[2].rstrip("]"))
-        for shared, scaling in scalings(rows)
-    }
-
-
-@pytest.mark.parametrize(
-    "others, base",
-    [
-        pytest.param(["ddp-world1", None, "ddp-world2"], "ddp-world1", id="the same way on one rank first"),
-        pytest.param(["zero1-world1", None, "ddp-world2"], "None", id="then one device"),
-        pytest.param(["zero1-world1", "ddp-world2", "ddp-world3"], "ddp-world2", id="then the fewest ranks"),
-    ],
+from perf_tests.hardware.clock import CollectiveCounter
+from perf_tests.hardware.datasheets import FITS, Room
+from perf_tests.hardware.limits import (
+    BUCKETS,
+    Message,
+    bucket_bytes,
+    float32_bytes,
+    sent_bytes,
+    slice_bytes,
+    step_messages,
 )
-def test_a_row_is_relative_to(others: list[str | None], base: str) -> None:
-    found = relative(row("ddp-world4", 300.0), *(row(label, 100.0) for label in others))
-    ranks = {"ddp-world2": 2}.get(base, 1)
-    assert found["test.py::test_forward[ddp-world4]"] == (300 / 4 / (100 / ranks), base)
+from perf_tests.predict.ranks import (
+    NORM_OF_EACH,
+    RankPrediction,
+    counted_messages,
+    imagined_ranks,
+    parameter_shapes,
+    predict_ranks,
+)
+from perf_tests.predict.request import requested_machine
+from perf_tests.predict.step import TargetMachine, predict_case
+
+TINY = SIZES["tiny"]
+UNEVEN = ModelConfig(d_model=36, d_ff=52, num_layers=3, num_heads=2, vocab_size=101)
+"""No dimension is a multiple of 8."""
+SMALLEST = ModelConfig(d_model=20, d_ff=28, num_layers=1, num_heads=2, vocab_size=2000)
+WAYS = [
+    *((variant, None, True) for variant in PARALLEL),
+    *((variant, bucket_mb, True) for variant in ("ddp", "zero1") for bucket_mb in (0.01, 1.0, 4.0)),
+    *((variant, None, False) for variant in ("fsdp2", "fsdp2-bf16")),
+]
+HIDDEN = [variant for variant in PARALLEL if not variant.startswith("ddp-")]
+"""The others send when nothing is left to compute."""
 
 
-def test_weak_scaling_is_relative_to_one_rank_and_never_to_strong_scaling_of_several() -> None:
-    assert relative(row("ddp-world4-weak", 300.0), row("ddp-world2", 100.0)) == {}
-    found = relative(row("ddp-world4-weak", 300.0), row("ddp-world1", 100.0))
-    assert found == {"test.py::test_forward[ddp-world4-weak]": (0.75, "ddp-world1")}
+@pytest.mark.parametrize("variant, bucket_mb, reshard", WAYS)
+@pytest.mark.parametrize(
+    "config, world", [(TINY, 2), (UNEVEN, 8), (UNEVEN, 64)], ids=["tiny-2", "uneven-8", "uneven-64"]
+)
+def test_the_closed_form_is_what_imagined_ranks_count(
+    variant: str, bucket_mb: float | None, reshard: bool, config: ModelConfig, world: int
+) -> None:
+    counted = counted_messages(variant, config, world, bucket_mb, reshard)
+    formed = step_messages(variant, parameter_shapes(config), world, bucket_mb, reshard, NORM_OF_EACH)
+    assert sorted(formed) == sorted(counted)
 
 
-def test_the_screen_names_the_slowest_rank_and_the_base() -> None:
-    _, line, _ = rank_lines([row(None, 100.0), row("ddp-world2", 150.0)])
-    assert "rank 1, +33.3%" in line
-    assert "75.0%" in line
-    assert line.endswith("forward None")
-    assert rank_lines([row(None, 100.0)]) == []
+def test_a_thousand_imagined_ranks_count_the_same() -> None:
+    formed = step_messages("fsdp2", parameter_shapes(SMALLEST), 1024, norm_of_each=NORM_OF_EACH)
+    assert sorted(counted_messages("fsdp2", SMALLEST, 1024)) == sorted(formed)
 
 
-def test_the_screen_shows_the_interval_of_what_is_exposed_and_the_peaks_of_ranks_where_they_are_known() -> None:
-    shared = row("ddp-world2", 150.0)
-    assert "peaks" not in rank_lines([shared])[0]
-    shared["extra_info"] |= {"exposed_communication_seconds": 0.02, "exposed_communication_interval": [-0.01, 0.05]}
-    shared["extra_info"]["rank_peak_allocated_bytes"] = [2**30, 2**31]
-    header, line, _ = rank_lines([shared])
-    assert "20 ms (0 to 50 ms)" in line
-    assert "few rounds" not in line
-    assert "peaks" in header
-    assert line.endswith("1,024 to 2,048 MiB")
+def test_no_ranks_are_imagined_among_real_ones() -> None:
+    with imagined_ranks(4):  # stands for a run by ranks
+        with pytest.raises(ValueError, match="without torchrun"), imagined_ranks(2):
+            pass
+        assert dist.get_world_size() == 4
+    assert not dist.is_initialized()
 
 
-def test_the_screen_says_where_too_few_rounds_give_what_is_exposed_no_interval() -> None:
-    shared = row("ddp-world2", 150.0)
-    shared["extra_info"] |= {"exposed_communication_seconds": 0.02, "exposed_communication_interval": None}
-    assert "20 ms (few rounds)" in rank_lines([shared])[1]
+def test_a_collective_of_unknown_bytes_is_named() -> None:
+    with imagined_ranks(2), CollectiveCounter(), pytest.raises(ValueError, match="c10d::alltoall_base_ are not known"):
+        dist.all_to_all_single(torch.zeros(2), torch.zeros(2))
 
 
-def test_messages_are_listed_by_part_beside_the_predicted_ones() -> None:
-    shared, sent = row("ddp-world2", 150.0), {"collectives": {"all_reduce": 2}, "sent_bytes": 12345}
-    shared["extra_info"] |= {"sent_by_part": {"backward": sent, "loss": {"collectives": {}, "sent_bytes": 0}}}
-    _, line = message_lines([row(None, 100.0), shared])
-    assert line.split("backward")[1].split() == ["2", "all_reduce:", "12,345", "B", "-"]
-    shared["extra_info"]["predicted_sent_by_part"] = {"backward": sent}
-    assert message_lines([shared])[1].count("2 all_reduce: 12,345 B") == 2
-    assert message_lines([row(None, 100.0)]) == []
+CASE = LanguageModelCase(
+    phase="full_step", size="tiny", config=TINY.at_context(16), context_length=16, batch_size=1,
+    precision="fp32", attention="naive", execution="eager", checkpoint="none", optimizer="foreach", device="cuda",
+    model="ours",
+)  # fmt: skip
 
 
-def test_each_collective_and_number_of_ranks_has_the_link_of_the_bytes_that_were_exchanged() -> None:
-    """A message that ranks cannot divide is cut; a model's row and one rank alone are of no link."""
-    rows = [
-        message(name, world, size, world * seconds(size))
-        for name in ("all_reduce", "all_gather") for world in (1, 2, 3) for size in SIZES
-    ]  # fmt: skip
-    model = {"extra_info": language_model_case().identity(), "stats": {"data": [1.0]}}
-    links = {(link.collective, link.world): link for link in links_of([*rows, model])}
-    assert links.keys() == {(name, world) for name in ("all_reduce", "all_gather") for world in (2, 3)}
-    for (name, world), found in links.items():
-        assert found.sizes == len(SIZES)
-        assert found.link.bytes_per_second == pytest.approx(RATE / world)
-        assert found.link.latency_seconds == pytest.approx(LATENCY * world)
-        share = (2 if name == "all_reduce" else 1) * (world - 1) / world
-        assert found.bus_bytes_per_second == pytest.approx(share * RATE / world)
+def machine(room_bytes: int | None = None) -> TargetMachine:
+    card = requested_machine("H100")
+    return card if room_bytes is None else replace(card, room=Room(room_bytes, "as the test says"))
 
 
-def test_the_screen_says_which_links_the_sizes_do_not_show_and_what_to_do() -> None:
-    """One rank alone sends nothing, so of it nothing is missing."""
-    shrinking = [message("all_reduce", world, size, 1 / size) for world in (1, 2) for size in SIZES]
-    lonely = [message("all_gather", 3, SIZES[0], 1.0)]
-    growing = [message("reduce_scatter", 2, size, seconds(size)) for size in SIZES]
-    *_, line = collective_lines([*shrinking, *lonely, *growing])
-    assert line.startswith("no latency and rate for all_reduce world2, all_gather world3: it takes two sizes whose")
-    assert line.endswith("measure more or larger ones with --message-size")
-    assert "no latency" not in "\n".join(collective_lines(growing))
+def predicted(variant: str, world: int, room_bytes: int | None = None, bytes_per_second: float = 1e9) -> RankPrediction:
+    return predict_ranks(CASE, machine(room_bytes), Sharing(variant, world, "weak"), bytes_per_second)
 
 
-def test_no_efficiency_relates_two_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    here, there = (record([row(label, 100.0)]) for label in (None, "ddp-world2"))
-    there["machine_info"]["torch"] = {**here["machine_info"]["torch"], "threads": 1}
-    paths = [tmp_path / name for name in ("0001_a.json", "0002_b.json")]
-    for path, data in zip(paths, (here, there), strict=True):
-        path.write_text(json.dumps(data))
-    assert main(["scaling", *map(str, paths)]) == 3
-    assert "no efficiency relates them: threads: 4 here, 1 there" in capsys.readouterr().err
+def test_without_resharding_deep_models_need_more_memory_and_more_ranks() -> None:
+    deep = replace(CASE, config=replace(CASE.config, num_layers=12))
+    again, kept = (Sharing("fsdp2", 8, "weak", keeps_gathered=keeps) for keeps in (False, True))
+    block = sum(map(float32_bytes, parameter_shapes(deep.config).blocks[0]))
+    resharded, whole = (predict_ranks(deep, machine(), sharing) for sharing in (again, kept))
+    assert whole.peak_bytes - resharded.peak_bytes == (12 + 1 - 3) * block
+    room = predict_ranks(deep, machine(), replace(kept, world=4)).peak_bytes
+    fewest, more = (predict_ranks(deep, machine(room), sharing).smallest_world for sharing in (again, kept))
+    assert fewest is not None
+    assert more is not None
+    assert fewest < more
+
+
+def test_only_buckets_stay_while_the_optimizer_steps_and_its_copies_shrink_with_its_moments() -> None:
+    """At this shape the optimizer's part is the largest of ddp-naive, ddp and zero1."""
+    naive, bucketed, sharded = (predicted(variant, 2) for variant in ("ddp-naive", "ddp", "zero1"))
+    assert naive.peak_part == bucketed.peak_part == sharded.peak_part == "optimizer"
+    weights = bucketed.bytes_by_category[BUCKETS]
+    assert bucketed.bytes_by_category == naive.bytes_by_category | {BUCKETS: weights}
+    assert weights == sharded.bytes_by_category[BUCKETS] == 4 * SIZES["tiny"].parameters
+    share = sharded.bytes_by_category["optimizer state"] / (2 * weights)
+    assert share < 0.6
+    alone = naive.alone.bytes_by_category["temporaries"]
+    assert sharded.bytes_by_category["temporaries"] == pytest.approx(share * alone, rel=1e-6)
+    assert predicted("ddp-flat", 2).peak_part == "backward"
+
+
+def test_more_ranks_keep_less_and_send_more() -> None:
+    predictions = [predicted("fsdp2", world) for world in (1, 2, 8, 64)]
+    peaks, sent = [one.peak_bytes for one in predictions], [one.sent_bytes for one in predictions]
+    assert peaks == sorted(set(peaks), reverse=True)
+    assert sent == sorted(set(sent))
+    assert sent[0] == 0
+
+
+def test_the_fewest_ranks_that_fit_fit_and_one_less_does_not() -> None:
+    room = int((predicted("fsdp2", 1).peak_bytes + predicted("fsdp2", 64).peak_bytes) / 2)
+    fewest = predicted("fsdp2", 1, room).smallest_world
+    assert fewest is not None
+    assert fewest > 1
+    assert predicted("fsdp2", fewest, room).verdict == FITS
+    assert predicted("fsdp2", fewest - 1, room).verdict != FITS
+
+
+def test_copies_of_a_model_that_does_not_fit_fit_on_no_number_of_ranks() -> None:
+    room = predicted("ddp", 2).peak_bytes - 1
+    assert predicted("ddp", 2, room).smallest_world is None
+
+
+@pytest.mark.parametrize("variant", PARALLEL)
+def test_a_step_waits_for_no_more_than_it_sends_and_no_less_than_its_last_message(variant: str) -> None:
+    prediction = predicted(variant, 8)
+    assert prediction.exposed_seconds is not None
+    low, high = prediction.exposed_seconds
+    assert high == pytest.approx(float(sent_bytes(prediction.messages, 8)) / 1e9)
+    assert 0 < low <= high
+    assert (low == high) == variant.startswith("ddp-")  # which send when nothing is left to compute
+
+
+@pytest.mark.parametrize("variant", HIDDEN)
+def test_a_slow_exchange_hides_behind_the_backward_pass_and_gathers_behind_the_forward_pass_too(variant: str) -> None:
+    passes = ("forward", "backward") if variant.startswith("fsdp2") else ("backward",)
+    hidden = sum(predict_case(replace(CASE, phase=phase), machine()).time.low_seconds for phase in passes)
+    exposed = predicted(variant, 8, bytes_per_second=1e8).exposed_seconds
+    assert exposed is not None
+    assert exposed[1] - exposed[0] == pytest.approx(hidden)
+
+
+@pytest.mark.parametrize("variant", HIDDEN)
+def test_a_fast_exchange_still_waits_for_its_last_message(variant: str) -> None:
+    """DDP's last bucket, and zero1's weights; FSDP2's first gather, its last reduction and the norm for clipping."""
+    shapes, rate_of_link = parameter_shapes(CASE.config), 1e15
+    rest = 8 * slice_bytes(shapes.rest, 8)
+    last = Message("all_reduce", bucket_bytes(shapes.by_gradient)[-1])
+    waits = {
+        "ddp": [last],
+        "zero1": [last, Message("broadcast", shapes.bytes)],
+        "fsdp2": [Message("all_gather", rest), Message("reduce_scatter", rest)],
+        "fsdp2-bf16": [Message("all_gather", rest), Message("reduce_scatter", rest // 2)],
+    }[variant]
+    if variant.startswith("fsdp2"):
+        waits.append(Message("all_reduce", 4 * len(shapes.all)))
+    exposed = predicted(variant, 8, bytes_per_second=rate_of_link).exposed_seconds
+    assert exposed is not None
+    assert exposed[0] * rate_of_link == pytest.approx(float(sent_bytes(waits, 8)))
+
+
+def test_a_step_that_waits_adds_to_the_step_on_one_device() -> None:
+    prediction = predicted("ddp", 8)
+    assert prediction.seconds is not None
+    assert prediction.exposed_seconds is not None
+    assert prediction.seconds[0] == prediction.alone.time.low_seconds + prediction.exposed_seconds[0]
+    assert prediction.seconds[1] == prediction.alone.time.high_seconds + prediction.exposed_seconds[1]

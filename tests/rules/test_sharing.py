@@ -57,14 +57,13 @@ def test_an_option_that_changes_nothing_of_the_chosen_ways_is_refused(typed: dic
         settings.read_settings(cast(pytest.Config, SimpleNamespace(getoption=options.get)))
 
 
-@pytest.mark.parametrize("label", [label for label in WAYS if label is not None])
-def test_a_label_is_read_back_from_itself_and_from_the_identity_of_its_case(label: str) -> None:
-    assert Sharing.of(label).label == label
-    assert Sharing.label_in(language_model_case(batch_size=4, sharing=Sharing.of(label)).identity()) == label
-
-
-def test_a_case_on_one_device_has_no_label_and_the_id_it_always_had() -> None:
-    assert Sharing.label_in(language_model_case().identity()) is None
+def test_a_label_is_read_back_from_itself_and_from_the_identity_of_its_case() -> None:
+    for label in WAYS:
+        if label is not None:
+            assert Sharing.of(label).label == label
+        sharing = None if label is None else Sharing.of(label)
+        assert Sharing.label_in(language_model_case(batch_size=4, sharing=sharing).identity()) == label
+    assert Sharing.of("ddp-world2-weak").scaling == "weak"
 
 
 @pytest.mark.parametrize("odd", ["x", [1], 2.5])

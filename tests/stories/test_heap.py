@@ -143,3 +143,20 @@ def test_a_block_that_takes_a_large_part_of_the_budget_goes_back_when_it_is_free
     assert min(faults["within 64 MiB"]) >= PAGES_OF_8_MiB
     assert min(faults["within 1 GiB"]) == 0
     assert f"above 1/{KEPT_BLOCKS_IN_BUDGET} of the memory budget" in page("method")
+
+
+TWO_THREADS_IN_A_SMALL_BUDGET = """
+import torch
+from perf_tests.hardware.device import CpuDevice
+
+torch.set_num_threads(2)
+CpuDevice(torch.device("cpu")).limit_memory(4 * 2**20)
+assert torch.zeros(2**17).add_(1).max() == 1
+print("two threads have worked")
+"""
+
+
+def test_threads_are_there_before_a_budget_leaves_no_room_for_their_stacks() -> None:
+    code = [sys.executable, "-c", TWO_THREADS_IN_A_SMALL_BUDGET]
+    ended = subprocess.run(code, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stdout) == (0, "two threads have worked\n"), ended.stderr

@@ -1,13 +1,10 @@
 """A model that misbehaves costs its own case, never another one, nor the conditions that others are measured under."""
 
-import os
 import signal
 from pathlib import Path
 
 import pytest
-import torch
 
-from perf_tests.user_code.guard import ChangedDefaultsError, process_kept, torch_defaults_kept
 from tests.support.launch import MODELS, Launch, copied, finished, launch, launched_once
 
 MISBEHAVES = (
@@ -47,28 +44,6 @@ def test_a_signal_after_every_fault_costs_the_case_in_flight_alone(sent: str, ex
     assert resumed.journals == []
 
 
-def test_what_a_case_changed_is_put_back_also_where_it_failed() -> None:
-    def change() -> None:
-        torch.set_default_dtype(torch.float64)
-        torch.set_default_device("meta")
-        torch.set_num_threads(threads + 1)
-
-    def change_and_fail() -> None:
-        change()
-        torch.ones(1).item()
-
-    threads = torch.get_num_threads()
-    with (
-        pytest.raises(ChangedDefaultsError, match=r"dtype .* and .* device .* and .* threads from"),
-        torch_defaults_kept(),
-    ):
-        change()
-    with pytest.raises(RuntimeError, match="meta"), torch_defaults_kept():
-        change_and_fail()
-    assert (torch.get_default_dtype(), torch.get_num_threads()) == (torch.float32, threads)
-    assert torch.ones(1).device.type == "cpu"
-
-
 def test_a_model_that_one_context_makes_unusable_is_measured_at_the_others(tmp_path: Path) -> None:
     ended = launch(
         tmp_path, f"--model={MODELS}:UnusableAt16", "--context=8,16,24", "--phase=forward", "-k=not attention"
@@ -89,19 +64,13 @@ def test_a_model_that_ends_the_process_as_if_all_were_well_fails_the_run(tmp_pat
     assert finished(ended) == cases(8)
 
 
-def test_a_process_forked_by_a_case_ends_as_it_says() -> None:
-    with process_kept():
-        pid = os.fork()
-        if pid == 0:
-            os._exit(7)
-        _, status = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 7
-
-
-def test_handlers_that_a_case_installs_for_the_signals_that_end_a_run_are_put_back() -> None:
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.getsignal(number) for number in numbers]
-    with process_kept():
-        for number in numbers:
-            signal.signal(number, signal.SIG_IGN)
-    assert [signal.getsignal(number) for number in numbers] == before
+def test_of_a_model_that_trains_its_head_alone_every_phase_is_measured(tmp_path: Path) -> None:
+    ran = launch(
+        tmp_path,
+        "--model=tests.support.planted_parts:FrozenEmbedding",
+        "--phase=backward,optimizer,full_step",
+        "-k",
+        "not attention",
+    )
+    assert ran.exit_code == 0, ran.output
+    assert len(ran.measured) == 3

@@ -143,3 +143,14 @@ def by_name(named_parameters: Named) -> Optimizer:
     """Refuses names that only a compiled module gives its parameters."""
     assert all(not name.startswith("_orig_mod") for name, _ in named_parameters)
     return healthy(named_parameters)
+
+
+def one_group_without_a_learning_rate(named_parameters: Named) -> Optimizer:
+    optimizer = healthy(named_parameters[1:])
+    optimizer.param_groups.append({**optimizer.param_groups[0], "params": [named_parameters[0][1]]})
+    del optimizer.param_groups[1]["lr"]
+    return optimizer
+
+
+def of_what_trains(named_parameters: Named) -> Optimizer:
+    return healthy([(name, parameter) for name, parameter in named_parameters if parameter.requires_grad])

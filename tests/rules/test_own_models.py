@@ -1,6 +1,7 @@
 """A model of one's own is known by itself, and what cannot be measured is refused in a sentence before measuring."""
 
 import json
+import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,8 +15,15 @@ from model.sizes import ModelConfig
 from perf_tests.cases.selected import is_inside
 from perf_tests.user_code import guard
 from perf_tests.user_code import model as hugging_face
-from perf_tests.user_code.guard import OwnModelError
-from perf_tests.user_code.model import OwnModel, argument, check_before_measuring, check_values_of, facts_of
+from perf_tests.user_code.guard import ChangedDefaultsError, OwnModelError, process_kept, torch_defaults_kept
+from perf_tests.user_code.model import (
+    OwnModel,
+    argument,
+    check_before_measuring,
+    check_values_of,
+    configured_shape,
+    facts_of,
+)
 from perf_tests.user_code.named import absolute, check_name, load
 from tests.support.example_cases import CPU, SETTINGS, TOY, language_model_case
 from tests.support.launch import MODELS
@@ -70,20 +78,17 @@ def test_dropout_neither_hides_that_context_is_ignored_nor_passes_for_it() -> No
     check_values_of("DroppingOfAll", OwnModel(f"{planted}:DroppingOfAll").build(TOY), TOY, CPU)
 
 
-def test_running_out_of_memory_is_no_reason_to_refuse() -> None:
+def test_running_out_of_memory_is_no_reason_to_refuse_and_shared_parameters_count_once() -> None:
     check_before_measuring(own("runs_out_of_memory"), [TOY], CPU)
-    assert facts_of(own("runs_out_of_memory"), TOY).parameters is None
-
-
-def test_shared_parameters_count_once() -> None:
-    assert facts_of(own("Tied"), TOY).parameters == TOY.vocab_size * 4
+    parameters = [facts_of(own(factory), TOY).parameters for factory in ("runs_out_of_memory", "Tied")]
+    assert parameters == [None, TOY.vocab_size * 4]
 
 
 def test_the_identity_holds_only_what_the_factory_took() -> None:
     """One that ignores the widths it is asked for has others, which nobody knows."""
+    widths = ("d_model", "d_ff", "num_layers", "num_heads")
     taken, ignored = (language_model_case(model=f"{MODELS}:{name}").identity() for name in ("Healthy", "Averaging"))
-    assert [taken[name] for name in ("d_model", "d_ff", "num_layers", "num_heads")] == [16, 24, 2, 2]
-    assert [ignored[name] for name in ("d_model", "d_ff", "num_layers", "num_heads")] == [None] * 4
+    assert [[identity[name] for name in widths] for identity in (taken, ignored)] == [[16, 24, 2, 2], [None] * 4]
     assert ignored["vocab_size"] == TOY.vocab_size
 
 
@@ -124,19 +129,17 @@ def test_a_name_is_made_absolute_where_it_is_a_path(tmp_path: Path, monkeypatch:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "text, words",
-    [
-        ("/tmp:build", "/tmp is a folder, not a file; name the file as path/file.py:build"),
+def test_a_name_that_leads_nowhere_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    for text, words in (
+        (f"{tmp_path}:build", "is a folder, not a file; name the file as path/file.py:build"),
         ("nowhere.py:build", "there is no file nowhere.py"),
         ("nowhere:build", "there is no module 'nowhere' on the path; add its folder to PYTHONPATH"),
+        ("no.where:build", "'no.where:build'"),
         ("torch", "names nothing to load"),
         ("torch:", "names nothing to load"),
-    ],
-)
-def test_a_name_that_leads_nowhere_is_refused_before_anything_runs(text: str, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        check_name("--model", text)
+    ):
+        with pytest.raises(ValueError, match=words):
+            check_name("--model", text)
 
 
 CONFIGURATIONS = {
@@ -148,22 +151,18 @@ CONFIGURATIONS = {
 }
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_a_configuration_that_is_none_or_names_code_is_refused(name: str, tmp_path: Path) -> None:
-    text, words = CONFIGURATIONS[name]
-    (tmp_path / "config.json").write_text(text)
-    with pytest.raises(ValueError, match=words):
-        hugging_face.check_configuration("--model", f"hf:{tmp_path}/config.json")
-
-
-def test_a_folder_is_no_configuration(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is a folder, not a file; name the config"):
-        hugging_face.check_configuration("--model", f"hf:{tmp_path}")
-
-
-def test_a_configuration_that_is_not_there_is_refused() -> None:
-    with pytest.raises(ValueError, match="cannot be read: No such file"):
-        hugging_face.check_configuration("--model", "hf:nowhere.json")
+def test_a_configuration_that_is_none_or_names_code_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    for text, words in CONFIGURATIONS.values():
+        path.write_text(text)
+        with pytest.raises(ValueError, match=words):
+            hugging_face.check_configuration("--model", f"hf:{path}")
+    for place, words in (
+        (tmp_path, "is a folder, not a file; name the config"),
+        ("no.json", "cannot be read: No such"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            hugging_face.check_configuration("--model", f"hf:{place}")
 
 
 class StubConfig:
@@ -216,19 +215,15 @@ def test_a_configuration_gives_shape_and_digest_and_takes_arguments(configured: 
     check_before_measuring(configured, [TOY], CPU)
 
 
-@pytest.mark.parametrize(
-    "arguments, words",
-    [(("widht=8",), "--model-arg widht is no value of a stub configuration"),
-     (("attn_implementation=somebody/kernel",), "must be one of eager, sdpa")],
-)  # fmt: skip
-def test_an_argument_that_a_configuration_lacks_is_refused(
-    configured: OwnModel, arguments: tuple[str, ...], words: str
+def test_what_a_configuration_lacks_or_transformers_does_not_know_is_refused(
+    configured: OwnModel, tmp_path: Path
 ) -> None:
-    with pytest.raises(OwnModelError, match=words):
-        OwnModel(configured.name, arguments).build(TOY)
-
-
-def test_an_unknown_architecture_is_refused(configured: OwnModel, tmp_path: Path) -> None:
+    for argument_, words in (
+        ("widht=8", "--model-arg widht is no value of a stub configuration"),
+        ("attn_implementation=somebody/kernel", "must be one of eager, sdpa"),
+    ):
+        with pytest.raises(OwnModelError, match=words):
+            OwnModel(configured.name, (argument_,)).build(TOY)
     (tmp_path / "three.json").write_text('{"model_type": "unheard-of"}')
     with pytest.raises(OwnModelError, match="names the architecture 'unheard-of', which transformers does not know"):
         configured.build(TOY)
@@ -240,22 +235,60 @@ def test_the_time_limit_ends_with_the_call() -> None:
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
-@pytest.mark.parametrize("place, known", [
-    ("{0}/nets/gpt.py:build", "nets/gpt.py:build"), ("hf:{0}/three.json", "hf:three.json"),
-])  # fmt: skip
-def test_a_model_is_known_by_its_path_in_the_repository(
-    configured: OwnModel, tmp_path: Path, place: str, known: str
+def test_a_model_is_known_by_its_path_in_the_repository_wherever_it_was_typed(
+    configured: OwnModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / ".git").mkdir()
-    assert OwnModel(place.format(tmp_path)).in_identity["model"] == known
-
-
-def test_a_row_is_inside_the_axes_wherever_its_model_was_typed(configured: OwnModel, tmp_path: Path) -> None:
-    (tmp_path / ".git").mkdir()
+    assert OwnModel(f"{tmp_path}/nets/gpt.py:build").in_identity["model"] == "nets/gpt.py:build"
     identity = language_model_case(model=configured.name, size="tiny").identity()
-    typed_elsewhere = replace(SETTINGS, model="hf:./three.json", batch_sizes=(2,))
     assert identity["model"] == "hf:three.json"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path)
-        assert is_inside(identity, typed_elsewhere)
+    typed_elsewhere = replace(SETTINGS, model="hf:./three.json", batch_sizes=(2,))
+    monkeypatch.chdir(tmp_path)
+    assert is_inside(identity, typed_elsewhere)
     assert not is_inside(identity, replace(typed_elsewhere, model="other:build"))
+
+
+def test_the_longest_context_of_a_configuration_is_allowed_and_no_longer_one(configured: OwnModel) -> None:
+    assert configured_shape(configured, 16).context_length == 16
+    with pytest.raises(OwnModelError, match=r"--context is 17, and .* takes at most 16 tokens"):
+        configured_shape(configured, 17)
+
+
+def test_what_a_case_changed_is_put_back_also_where_it_failed() -> None:
+    def change() -> None:
+        torch.set_default_dtype(torch.float64)
+        torch.set_default_device("meta")
+        torch.set_num_threads(threads + 1)
+
+    def change_and_fail() -> None:
+        change()
+        torch.ones(1).item()
+
+    threads = torch.get_num_threads()
+    with (
+        pytest.raises(ChangedDefaultsError, match=r"dtype .* and .* device .* and .* threads from"),
+        torch_defaults_kept(),
+    ):
+        change()
+    with pytest.raises(RuntimeError, match="meta"), torch_defaults_kept():
+        change_and_fail()
+    assert (torch.get_default_dtype(), torch.get_num_threads()) == (torch.float32, threads)
+    assert torch.ones(1).device.type == "cpu"
+
+
+def test_a_process_forked_by_a_case_ends_as_it_says() -> None:
+    with process_kept():
+        pid = os.fork()
+        if pid == 0:
+            os._exit(7)
+        _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 7
+
+
+def test_handlers_that_a_case_installs_for_the_signals_that_end_a_run_are_put_back() -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    with process_kept():
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+    assert [signal.getsignal(number) for number in numbers] == before

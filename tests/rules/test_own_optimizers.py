@@ -1,6 +1,5 @@
 """An optimizer of one's own is counted as it is, and one that does not train is refused before measuring."""
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from claims.predicted_cpu_peak import above_standing, rounds
 from model.precision import PRECISIONS
 from model.training import Training
 from perf_tests.bench.models import ModelCache
@@ -17,15 +15,12 @@ from perf_tests.cases.language_model import LanguageModelCase, check_update
 from perf_tests.hardware.datasheets import Room
 from perf_tests.hardware.device import CpuDevice
 from perf_tests.predict.costs import tensors_in
-from perf_tests.predict.counters import counters_of, counters_or_reason, needed_bytes, update_flops
-from perf_tests.predict.counting import OPTIMIZER_STATE
 from perf_tests.predict.screens import step_lines
 from perf_tests.predict.step import TargetMachine, predict_step
 from perf_tests.user_code.guard import OwnModelError
 from perf_tests.user_code.model import OwnModel, check_optimizer_before_measuring
 from perf_tests.user_code.named import load
 from perf_tests.user_code.optimizer import OwnOptimizer
-from tests.support.allocator_peak import allocator_peak_bytes
 from tests.support.example_cases import CEILINGS, CPU, SETTINGS, TOY, build, language_model_case, random_tokens
 from tests.support.launch import MODELS, ROOT
 
@@ -44,6 +39,7 @@ REFUSED = {
     "holds_one_twice": "holds embedding.weight_VD twice",
     "holds_a_stranger": "holds a tensor that is no parameter of the model",
     "without_a_learning_rate": "has a group without `lr`",
+    "one_group_without_a_learning_rate": "has a group without `lr`",
     "needs_a_closure": "fails at zero gradients: TypeError: .*closure",
     "Still": "changes no parameter in a step on random gradients",
     "Normalised": "turns zero gradients, of which its state is made, into weights that are not finite",
@@ -92,73 +88,6 @@ def test_before_measuring_a_large_model_is_not_built(monkeypatch: pytest.MonkeyP
     check_optimizer_before_measuring(OwnOptimizer(f"{PLANTED}:Still"), large, TOY, CPU)
     with pytest.raises(OwnModelError, match="leaves out 1 of 3 parameters, the first embedding"):
         check_optimizer_before_measuring(OwnOptimizer(f"{PLANTED}:leaves_one_out"), large, TOY, CPU)
-
-
-@pytest.mark.parametrize("optimizer", [MUON, "Nested", "torch.optim:Adagrad", "torch.optim:SGD"])
-def test_state_and_peak_are_the_real_ones(optimizer: str) -> None:
-    case = of(optimizer)
-    training, counters = training_of(case), counters_of(case)
-    training.create_optimizer_state()
-    play = rounds(training, random_tokens())["full_step"]
-    play()
-    training.clear_gradients()
-    state = sum(tensor.nbytes for tensor in tensors_in(training.optimizer.state.values()))
-    assert counters.parts[-1].bytes_by_category.get(OPTIMIZER_STATE, 0) == state
-    assert above_standing(counters) == pytest.approx(allocator_peak_bytes(play), rel=0.01, abs=64)
-
-
-def test_the_first_step_makes_the_state_that_later_ones_find() -> None:
-    first, later = (counters_of(of(MUON, phase)) for phase in ("first_step", "full_step"))
-    assert first.kernel_launches > later.kernel_launches
-    assert first.parts[0].bytes_by_category.get(OPTIMIZER_STATE, 0) == 0
-
-
-def test_products_of_the_step_are_executed_flops_and_no_model_flops() -> None:
-    """Newton-Schulz: of a matrix (M, N), M at most N, two products of M M N and one of M M M, five times."""
-    counters = counters_of(of(MUON, "optimizer"))
-    d, f = TOY.d_model, TOY.d_ff
-    pairs = TOY.num_layers * [(d, d)] * 4 + TOY.num_layers * [(d, f)] * 3
-    assert counters.executed_flops == sum(5 * 2 * (2 * m * m * n + m**3) for m, n in pairs)
-    assert update_flops(of(MUON, "full_step")) == counters.executed_flops
-    assert counters.model_flops is None
-    full, ours = counters_of(of(MUON)), counters_of(language_model_case(phase="full_step", optimizer="loop"))
-    assert full.model_flops == ours.model_flops
-
-
-def test_adamw_as_ones_own_is_counted_as_adamw() -> None:
-    """With torch's own arguments; the learning rate is not counted."""
-    for phase in ("optimizer", "full_step"):
-        assert counters_of(of("torch.optim:AdamW", phase)) == counters_of(
-            language_model_case(phase=phase, optimizer="loop")
-        )
-
-
-def test_a_scaler_that_reads_its_overflow_hides_no_counter() -> None:
-    assert counters_of(of("Descent", precision="fp16")).kernel_launches > 0
-
-
-@pytest.mark.parametrize(
-    "optimizer, device, words",
-    [
-        ("ReadsAValue", "cpu", "cannot be played on tensors without content: it reads a value of one."),
-        ("EverySecondStep", "cpu", "the second and the third step of .* differ"),
-        ("torch.optim:SGD", "cuda", "lets PyTorch choose `foreach` by the device"),
-    ],
-)
-def test_where_the_step_cannot_be_counted_its_phases_are_null_with_the_reason(
-    optimizer: str, device: str, words: str
-) -> None:
-    for phase in ("optimizer", "full_step"):
-        counters, reason = counters_or_reason(of(optimizer, phase, device=device))
-        assert counters is None
-        assert re.search(words, reason or "")
-    assert counters_or_reason(replace(of(optimizer, device=device), phase="backward", optimizer=None))[1] is None
-
-
-def test_an_uncounted_case_is_not_refused_for_moments_that_it_may_not_have() -> None:
-    uncounted, parameters = of("ReadsAValue"), TOY.parameters
-    logits = uncounted.tokens * TOY.vocab_size
-    assert needed_bytes(uncounted) == 4 * (2 * parameters + logits)
 
 
 def test_the_identity_names_the_file_as_its_repository_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,3 +198,10 @@ def test_muon_leaves_embedding_head_and_vectors_to_adamw() -> None:
     optimizer = OwnOptimizer(MUON).build(build())
     hidden, rest = (len(group["params"]) for group in optimizer.param_groups)
     assert (hidden, rest) == (7 * TOY.num_layers, 2 + 2 * TOY.num_layers + 1)
+
+
+def test_what_is_frozen_may_be_left_out_and_gets_no_gradient() -> None:
+    """As an adapter's optimizer leaves out the model below it."""
+    frozen = OwnModel("tests.support.planted_parts:FrozenEmbedding")
+    for optimizer in (f"{PLANTED}:of_what_trains", "tests.support.planted_parts:RefusesFrozen"):
+        check_optimizer_before_measuring(OwnOptimizer(optimizer), frozen, TOY, CPU)

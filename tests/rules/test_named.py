@@ -1,4 +1,4 @@
-"""What is under test belongs to the git repository around it; the gate finds it inside each side's copy alone."""
+"""What is under test belongs to the git repository around it and is part of its source; the gate finds it in a copy."""
 
 import sys
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from perf_tests.bench.workers import inherited_environment
+from perf_tests.run.before import names_untracked, source_digest
 from perf_tests.user_code import named
 from perf_tests.user_code.named import (
     SUITE,
@@ -20,6 +21,7 @@ from perf_tests.user_code.named import (
     take_files_from,
     why_not_there,
 )
+from tests.support.git_repository import git
 from tests.support.launch import MODELS
 
 
@@ -128,3 +130,24 @@ def test_a_worker_that_starts_elsewhere_imports_from_where_the_user_was(
     assert inherited_environment()["PYTHONPATH"] == f"{tmp_path}/src:/elsewhere"
     monkeypatch.syspath_prepend("")
     assert inherited_environment()["PYTHONPATH"] == f"{tmp_path}/src:/elsewhere:{tmp_path}"
+
+
+def test_a_kernel_beside_the_suite_is_part_of_its_source(tmp_path: Path) -> None:
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text("def attend(q, k, v): return v\n")
+    named = Repository(tmp_path, holds_suite=True, files=(Path("kernel.py"),))
+    before = source_digest(named)
+    assert before != source_digest(Repository(tmp_path))
+    kernel.write_text("def attend(q, k, v): return q\n")
+    assert source_digest(named) != before
+
+
+def test_a_file_that_git_does_not_track_is_an_uncommitted_change(tmp_path: Path) -> None:
+    (tmp_path / "kernel.py").touch()
+    named = Repository(tmp_path, holds_suite=False, files=(Path("kernel.py"),))
+    assert names_untracked(named), "no repository at all"
+    git(tmp_path, "init", "-q")
+    assert names_untracked(named)
+    git(tmp_path, "add", "kernel.py")
+    assert not names_untracked(named)
+    assert not names_untracked(Repository(tmp_path))
