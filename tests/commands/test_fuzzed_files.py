@@ -1,4 +1,4 @@
-"""Damaged files: every reader ends in one sentence and its exit code. `proofs.fuzzed_files` tries thousands of them."""
+"""Damaged files: every reader ends in one sentence and its exit code. A nightly test tries thousands."""
 
 import gzip
 import io
@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from claims.expedition.files import STATE, load_state
-from claims.fuzzed_files import Tally, fuzz, take
 from perf_tests.__main__ import main
 from perf_tests.phases import FINDINGS, FINE
 from perf_tests.records.record import unpacked
 from tests.support.file_readers import READERS, Reader, record
+from tests.support.fuzzing import Tally, fuzz, take
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from claims.quick import trace_bytes
+from claims.cost import trace_bytes
 from model.precision import PRECISIONS
 from model.sizes import SIZES
 from model.training import Training

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from claims.predicted_cpu_peak import above_standing, rounds
 from model.precision import PRECISIONS
 from model.training import Training
 from perf_tests.cases.language_model import LanguageModelCase
@@ -16,7 +15,7 @@ from perf_tests.predict.counting import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from perf_tests.predict.step import TargetMachine, predict_step
 from perf_tests.user_code.model import OwnModel, check_optimizer_before_measuring
 from perf_tests.user_code.optimizer import OwnOptimizer
-from tests.support.allocator_peak import allocator_peak_bytes
+from tests.support.allocator_peak import above_standing, allocator_peak_bytes, rounds
 from tests.support.example_cases import CEILINGS, CPU, TOY, language_model_case, random_tokens
 from tests.support.launch import launch
 

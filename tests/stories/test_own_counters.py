@@ -8,7 +8,6 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from claims.predicted_cpu_peak import above_standing, rounds
 from model.precision import PRECISIONS
 from model.training import Training, cross_entropy
 from perf_tests.__main__ import main
@@ -20,7 +19,7 @@ from perf_tests.predict.counters import counters_of, pass_flops, products_outsid
 from perf_tests.predict.ledger import own_grid
 from perf_tests.predict.step import TargetMachine, expect, predict_step
 from perf_tests.user_code.model import OwnModel
-from tests.support.allocator_peak import allocator_peak_bytes
+from tests.support.allocator_peak import above_standing, allocator_peak_bytes, rounds
 from tests.support.example_cases import CEILINGS, CPU, SETTINGS, TOY, language_model_case, random_tokens
 from tests.support.launch import MODELS
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from claims.predicted_cpu_peak import above_standing, rounds
 from model.precision import PRECISIONS
 from model.training import Training
 from perf_tests.bench.models import ModelShelf
@@ -25,7 +24,7 @@ from perf_tests.user_code.guard import OwnModelError
 from perf_tests.user_code.model import OwnModel, check_optimizer_before_measuring
 from perf_tests.user_code.named import load
 from perf_tests.user_code.optimizer import OwnOptimizer
-from tests.support.allocator_peak import allocator_peak_bytes
+from tests.support.allocator_peak import above_standing, allocator_peak_bytes, rounds
 from tests.support.example_cases import CEILINGS, CPU, SETTINGS, TOY, build, language_model_case, random_tokens
 from tests.support.launch import MODELS, ROOT
 
