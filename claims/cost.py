@@ -1,7 +1,6 @@
 """What the tools cost: seconds, bytes, and what an extra pass does to the timings beside it."""
 
 import gc
-import gzip
 import json
 import math
 import os
@@ -12,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 
@@ -21,15 +19,9 @@ import torch
 
 from claims.statistics import paired_ratio, paired_ratio_of_turns
 from model.attention import ATTENTION
-from model.precision import PRECISIONS
 from model.regions import region, regions_opened_by
-from model.sizes import SIZES, ModelConfig
-from model.training import Training
+from model.sizes import SIZES
 from model.transformer import TransformerLM
-from perf_tests.bench.loop import Rounds
-from perf_tests.bench.profiler import trace_rounds
-from perf_tests.hardware.device import CpuDevice
-from perf_tests.passes.kernels import COMPRESSION_LEVEL
 from perf_tests.predict.counters import counters_of
 from perf_tests.predict.ledger import counted_grid
 from perf_tests.records.record import Json
@@ -178,33 +170,6 @@ def regions_of(work: Callable[[], object]) -> list[str]:
     return names
 
 
-def trace_of_large() -> dict[str, float]:
-    """MB of the traced full steps.
-
-    A trace has its events by operation, not by element. So `large` is traced with all its layers and heads and a
-    fraction of its width, which takes little memory; what narrow shapes leave out, digits, is the ratio of the trace of
-    `small` to that of `small` made as narrow. A GPU's trace has its kernels and calls besides.
-    """
-    small, large = (SIZES[size].at_context(128) for size in ("small", "large"))
-    narrow_bytes, whole_bytes = trace_bytes(narrow(small)), trace_bytes(small)
-    return {"MB": trace_bytes(narrow(large)) * whole_bytes / narrow_bytes / 1e6}
-
-
-def narrow(config: ModelConfig) -> ModelConfig:
-    """The same layers and heads, two elements to a head."""
-    return replace(config, d_model=2 * config.num_heads, d_ff=8 * config.num_heads)
-
-
-def trace_bytes(config: ModelConfig) -> int:
-    """Bytes of the traced rounds of a full step, compressed as the kernel pass does."""
-    torch.manual_seed(0)
-    training = Training(TransformerLM(config, ATTENTION["naive"].build()), PRECISIONS["fp32"], CPU)
-    tokens_BT = torch.randint(config.vocab_size, (4, config.context_length))
-    training.create_optimizer_state()
-    traced = trace_rounds(Rounds(lambda: training.step(tokens_BT, tokens_BT)).play, CpuDevice(CPU))
-    return len(gzip.compress(traced.trace, COMPRESSION_LEVEL))
-
-
 PAIRS_OF_LAUNCHES = 24
 """Two launches of a side in each: launches differ by more than their rounds do."""
 
@@ -264,11 +229,7 @@ def page_in_browser() -> dict[str, float]:
         page, many = folder / "page.html", folder / "many.html"
         ended(["-m", "perf_tests", "report", str(RECORD), f"--output={page}"])
         ended(["-m", "perf_tests", "report", f"--storage={folder / 'records'}", f"--output={many}"])
-        paints, of_many = (
-            [first_paint_seconds(path, folder / f"{path.stem}{number}") for number in range(OPENINGS)]
-            for path in (page, many)
-        )
-        print(f"first paint of the page of many runs after {median(of_many):.2f} s")
+        paints = [first_paint_seconds(page, folder / f"profile{number}") for number in range(OPENINGS)]
         sizes = page.stat().st_size / 1e6, many.stat().st_size / 1e6
     return {"MB of one run": sizes[0], "MB of 2000 runs": sizes[1], "first paint of one run, s": median(paints)}
 

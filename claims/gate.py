@@ -38,16 +38,7 @@ from typing import Any
 
 import numpy as np
 
-from claims.planted import (
-    LAUNCH_PAIRS_OF_TRUTH,
-    NO_OP_CHANGES,
-    REAL_SLOWDOWNS,
-    VARIABLE,
-    Change,
-    TrialError,
-    rules_of_truth,
-    slowed,
-)
+from claims.planted import NO_OP_CHANGES, REAL_SLOWDOWNS, RULES_OF_TRUTH, VARIABLE, Change, TrialError, slowed
 from perf_tests.gate.samples import (
     MOST_BYTES,
     PRESENT_ENGINE,
@@ -220,21 +211,21 @@ def run_trial(folder: Path, plan: Plan, minutes: str) -> Trial:
     return read_trial(kept)
 
 
-def measured_shares(clone: Path, planted: Iterable[str], launch_pairs: int = LAUNCH_PAIRS_OF_TRUTH) -> dict[str, float]:
+def measured_shares(clone: Path, planted: Iterable[str]) -> dict[str, float]:
     """What the extra work of each planted benchmark of a changed clone takes, by launches of its own.
 
     Raises TrialError.
     """
     with tempfile.TemporaryDirectory(prefix="truth-") as temporary:
         file = Path(temporary, "planted.json")
-        file.write_text(json.dumps({"benchmarks": list(planted), "launch_pairs": launch_pairs}))
+        file.write_text(json.dumps(list(planted)))
         arguments = [*QUICK_SUITE, "-p", "claims.planted", f"--gate-minutes={MINUTES_OF_TRUTH}"]
         written = _gate_run(clone, Path(temporary, "storage"), arguments, {VARIABLE: str(file)})
         samples = read_samples(written)
-    screening = screening_of(samples, rules_of_truth(launch_pairs))
+    screening = screening_of(samples, RULES_OF_TRUTH)
     shares = np.expm1(screening.screened.estimate.mean)
-    if np.any(screening.screened.estimate.count < launch_pairs):
-        raise TrialError(f"the planted work of {clone} was not measured in {launch_pairs} launch pairs")
+    if np.any(screening.screened.estimate.count < RULES_OF_TRUTH.screen_pairs):
+        raise TrialError(f"the planted work of {clone} was not measured in all launch pairs")
     return {case.rpartition("::")[2]: float(share) for case, share in zip(screening.cases, shares, strict=True)}
 
 

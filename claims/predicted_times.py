@@ -7,16 +7,16 @@ kernels, the last wave of tiles, an empty kernel, and how wide the ranges are.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, median, median_low
 
 from claims.published_times import (
     E2E,
     LONG,
+    Compared,
     PublishedAttention,
     PublishedTime,
-    Validated,
     calibrated,
     comparable_cells,
     everything,
@@ -39,7 +39,6 @@ from perf_tests.hardware.limits import (
     LAUNCH_ON_A_TYPICAL_HOST,
     MEMORY,
     Ceilings,
-    PredictedTime,
     has_64_lanes,
 )
 from perf_tests.phases import label_of
@@ -89,65 +88,19 @@ SHIPPED = Fit(
 )
 
 
-@dataclass(frozen=True)
-class Compared:
-    """A published time beside its prediction."""
-
-    cell: PublishedTime | PublishedAttention
-    predicted: PredictedTime
-
-    @property
-    def error(self) -> float:
-        return self.predicted.seconds / self.cell.seconds - 1
-
-    @property
-    def is_held(self) -> bool:
-        """Whether what was measured may lie in the range, as far as the digits printed say."""
-        low, high = self.predicted.low_seconds, self.predicted.high_seconds
-        return low - self.cell.rounding_seconds <= self.cell.seconds <= high + self.cell.rounding_seconds
-
-
 def known_hosts() -> dict[str, float]:
     """Print the table of 48 and every other synchronised eager source; their errors, and the share in range."""
     rows = published_rows(E2E)
     cells = comparable_cells((row for row in rows if TABLE_OF_48 in row["source"]), GPU_OF_TABLE)
     of_48 = calibrated(cells)
-    print(f"{TABLE_OF_48}: {len(cells)} cells; times in ms")
-    for title, found in zip(("calibrates the host's launches", "never used for fitting"), of_48, strict=True):
-        lines = [
-            (cell.cell.name, f"{cell.cell.seconds * 1e3:.1f}", f"{cell.predicted.seconds * 1e3:.1f}",
-             f"{cell.error:+.1%}", cell.predicted.bound)
-            for cell in found
-        ]  # fmt: skip
-        print("\n".join(table((title, "measured", "predicted", "error", "bound"), lines)), end="\n\n")
-    calibrating, validated = calibrated(comparable_cells(row for row in rows if TABLE_OF_48 not in row["source"]))
-    print("Other synchronised eager sources with a stated GPU")
-    _print_hosts(calibrating, validated)
-    held = [one.predicted.low_seconds <= one.cell.seconds <= one.predicted.high_seconds for one in validated]
+    print_groups((TABLE_OF_48, "GPU", "phase", "precision"), of_48[1], lambda one: one.cell.host)
+    _, validated = calibrated(comparable_cells(row for row in rows if TABLE_OF_48 not in row["source"]))
+    print_groups(("source", "GPU", "phase", "precision"), validated, lambda one: one.cell.host)
     return {
-        "mean error of the table of 48": mean(abs(cell.error) for found in of_48 for cell in found),
-        "median error of the others": median(abs(cell.error) for cell in validated),
-        "others in their range": mean(held),
+        "mean error of the table of 48": mean(abs(one.error) for found in of_48 for one in found),
+        "median error of the others": median_error(validated),
+        "others in their range": mean(one.is_held for one in validated),
     }
-
-
-def _print_hosts(calibrating: Sequence[Validated], validated: Sequence[Validated]) -> None:
-    by_host: dict[tuple[str, ...], list[Validated]] = defaultdict(list)
-    for cell in validated:
-        by_host[cell.cell.host].append(cell)
-    header = ("source, GPU, phase, precision", "us a launch", "cells", "median error", "largest")
-    lines = [
-        (
-            ", ".join([cell.cell.source[:60], *cell.cell.host[1:]]),
-            f"{cell.launch_seconds * 1e6:.0f}",
-            str(len(others)),
-            f"{median(abs(one.error) for one in others):.1%}" if others else "-",
-            f"{max(abs(one.error) for one in others):.1%}" if others else "-",
-        )
-        for cell in calibrating
-        for others in [by_host[cell.cell.host]]
-    ]
-    print("\n".join(table(header, lines)))
 
 
 def left_out() -> dict[str, float]:
@@ -162,14 +115,14 @@ def left_out() -> dict[str, float]:
     print_by_bound([predicted_by(fits[""], cell) for cell in models])
     print("\neach source left out")
     found = [predicted_by(fits[cell.author], cell) for cell in models]
-    print_by_author(found)
+    print_groups(("left out", "bound by"), found, lambda one: (one.cell.author, one.predicted.bound))
     held = print_by_bound(found)
     print("\nof these, without models known to launch other kernels than the reference")
     of_the_reference = [one for one, cell in zip(found, models, strict=True) if not launches_otherwise(cell.source)]
     stated = (held, HELD), (print_by_bound(of_the_reference), HELD_OF_THE_REFERENCE)
     updates = [predicted_by(fits[cell.author], cell) for cell in loops]
     attention = [predicted_by(fits[cell.author], cell) for cell in alone]
-    _print_attention(attention)
+    print_groups(("left out", "GPU", "attention alone", "tokens"), attention, lambda one: one.cell.host)
     device = [one for one in found if one.predicted.bound in (COMPUTE, MEMORY)]
     host = [one for one in found if one.predicted.bound in (LAUNCH, LAUNCH_ON_A_TYPICAL_HOST)]
     return {
@@ -272,14 +225,13 @@ def predicted_by(fit: Fit, cell: PublishedTime | PublishedAttention) -> Compared
     return Compared(cell, predicted(cell.case, ceilings))
 
 
-def print_by_author(found: Sequence[Compared]) -> None:
-    groups: dict[tuple[str, str], list[Compared]] = defaultdict(list)
+def print_groups(names: Sequence[str], found: Iterable[Compared], key: Callable[[Compared], tuple[str, ...]]) -> None:
+    """Print a line for each key: its cells, their median error, and how many lie in their range."""
+    groups: dict[tuple[str, ...], list[Compared]] = defaultdict(list)
     for one in found:
-        groups[one.cell.author, one.predicted.bound].append(one)
-    rows = [
-        (author, bound, *_row(group)) for (author, bound), group in sorted(groups.items(), key=lambda item: item[0])
-    ]
-    print("\n".join(table(("left out", "bound by", "cells", "median error", "in range"), rows, left=("bound by",))))
+        groups[key(one)].append(one)
+    rows = [(*group, *_row(groups[group])) for group in sorted(groups)]
+    print("\n".join(table((*names, "cells", "median error", "in range"), rows, left=names[1:])))
 
 
 def print_by_bound(found: Sequence[Compared]) -> dict[str, tuple[int, int]]:
@@ -296,14 +248,3 @@ def print_by_bound(found: Sequence[Compared]) -> dict[str, tuple[int, int]]:
 def _row(group: Sequence[Compared]) -> tuple[str, str, str]:
     held = sum(one.is_held for one in group)
     return str(len(group)), f"{median(abs(one.error) for one in group):.0%}", f"{held} of {len(group)}"
-
-
-def _print_attention(found: Sequence[Compared]) -> None:
-    print("\nattention alone")
-    groups: dict[tuple[str, str, str, str], list[Compared]] = defaultdict(list)
-    for one in found:
-        assert isinstance(one.cell, PublishedAttention)
-        name = f"from {LONG}" if one.cell.is_long else f"below {LONG}"
-        groups[one.cell.author, one.cell.gpu, label_of(one.cell.case.phase), name].append(one)
-    rows = [(*group, *_row(of_group)) for group, of_group in groups.items()]
-    print("\n".join(table(("left out", "GPU", "pass", "tokens", "cells", "median error", "in range"), rows)))

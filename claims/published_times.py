@@ -21,6 +21,7 @@ from perf_tests.cases.case import Case
 from perf_tests.cases.language_model import LanguageModelCase
 from perf_tests.hardware.datasheets import gpu_named
 from perf_tests.hardware.limits import Ceilings, KernelGroup, Part, PredictedTime, ceilings_of, predicted_time
+from perf_tests.phases import label_of
 from perf_tests.predict.counters import Counters as CaseCounters
 from perf_tests.predict.counters import counters_of
 from perf_tests.predict.step import kind_of_launches, parts_of
@@ -78,17 +79,46 @@ class PublishedTime:
 
 
 @dataclass(frozen=True)
-class Validated:
-    """A cell beside what was predicted of it."""
+class PublishedAttention:
+    """One published time, and what its source's code does."""
 
-    cell: PublishedTime
+    author: str
+    gpu: str
+    case: AttentionCase
+    seconds: float
+    has_mask: bool
+    backward: str
+    """`alone`, `with forward` or `with forward of query`."""
+    rounding_seconds: float = 0.0
+
+    @property
+    def host(self) -> tuple[str, str, str, str]:
+        """Author, GPU, part and length of attention alone."""
+        tokens = f"from {LONG} tokens" if self.is_long else f"below {LONG} tokens"
+        return self.author, self.gpu, label_of(self.case.phase), tokens
+
+    @property
+    def is_long(self) -> bool:
+        return self.case.sequence_length >= LONG
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A published time beside its prediction."""
+
+    cell: PublishedTime | PublishedAttention
     predicted: PredictedTime
-    launch_seconds: float
 
     @property
     def error(self) -> float:
         """Predicted over measured, less 1."""
         return self.predicted.seconds / self.cell.seconds - 1
+
+    @property
+    def is_held(self) -> bool:
+        """Whether what was measured may lie in the range, as far as the digits printed say."""
+        low, high = self.predicted.low_seconds, self.predicted.high_seconds
+        return low - self.cell.rounding_seconds <= self.cell.seconds <= high + self.cell.rounding_seconds
 
 
 def comparable_cells(rows: Iterable[Row], gpu: str | None = None) -> list[PublishedTime]:
@@ -205,7 +235,7 @@ def work_of(case: Case) -> CaseCounters:
     return counters_of(case)
 
 
-def calibrated(cells: Iterable[PublishedTime]) -> tuple[list[Validated], list[Validated]]:
+def calibrated(cells: Iterable[PublishedTime]) -> tuple[list[Compared], list[Compared]]:
     """The cells that calibrate a launch, and all others predicted with it."""
     by_host: dict[tuple[str, str, str, str], list[PublishedTime]] = defaultdict(list)
     for cell in cells:
@@ -219,13 +249,11 @@ def calibrated(cells: Iterable[PublishedTime]) -> tuple[list[Validated], list[Va
     return calibrating, validated
 
 
-def predicted_cell(cell: PublishedTime, launch_seconds: float | None) -> Validated:
-    """With launches that take `launch_seconds`, or those of a fast to a typical host."""
-    ceilings = ceilings_of(gpu_named(cell.gpu))
-    if launch_seconds is not None:
-        host = {"launch_seconds": launch_seconds, "backward_launch_seconds": launch_seconds, "host_spread": 1.0}
-        ceilings = replace(ceilings, **host)  # type: ignore[arg-type]
-    return Validated(cell, predicted(cell.case, ceilings), ceilings.launch_seconds)
+def predicted_cell(cell: PublishedTime, launch_seconds: float) -> Compared:
+    """The prediction where every launch takes so long."""
+    host = {"launch_seconds": launch_seconds, "backward_launch_seconds": launch_seconds, "host_spread": 1.0}
+    ceilings = replace(ceilings_of(gpu_named(cell.gpu)), **host)  # type: ignore[arg-type]
+    return Compared(cell, predicted(cell.case, ceilings))
 
 
 def predicted(case: Case, ceilings: Ceilings) -> PredictedTime:
@@ -248,24 +276,6 @@ ATTENTION_PRECISIONS = {"fp32": "fp32", "tf32": "tf32", "tf32?": "tf32"}
 OF_THE_MASK = ("aten.arange", "aten.ge", "aten.where", "aten.scalar_tensor")
 OF_KEY_AND_VALUE = 2
 """Products, of the four backward: the gradients of key and value."""
-
-
-@dataclass(frozen=True)
-class PublishedAttention:
-    """One published time, and what its source's code does."""
-
-    author: str
-    gpu: str
-    case: AttentionCase
-    seconds: float
-    has_mask: bool
-    backward: str
-    """`alone`, `with forward` or `with forward of query`."""
-    rounding_seconds: float = 0.0
-
-    @property
-    def is_long(self) -> bool:
-        return self.case.sequence_length >= LONG
 
 
 def published_attention() -> tuple[list[PublishedAttention], Counter[str]]:

@@ -31,15 +31,12 @@ class Share:
         missed = self.of - self.count
         return float(beta.isf(1 - CONFIDENCE, self.count + 1, missed)) if missed else 1.0
 
-    def words(self, digits: int = 0) -> str:
-        """`8 of 20, 40% (19% to 64%)`, with so many digits after the point."""
-        if not self.of:
-            return "0 of 0"
-        low, high = self.limits
-        return f"{self.count} of {self.of}, {self.count / self.of:.{digits}%} ({low:.{digits}%} to {high:.{digits}%})"
-
     def __str__(self) -> str:
-        return self.words()
+        """`8 of 20, 40% (19% to 64%)`."""
+        low, high = self.limits
+        return (
+            f"{self.count} of {self.of}, {self.count / self.of:.0%} ({low:.0%} to {high:.0%})" if self.of else "0 of 0"
+        )
 
 
 FEWEST_PAIRS = 6
@@ -54,10 +51,6 @@ class PairedRatio:
     low: float
     high: float
     pairs: int
-
-    def is_within(self, low: float, high: float) -> bool:
-        """Whether the whole interval lies between the limits."""
-        return low <= self.low and self.high <= high
 
     def __str__(self) -> str:
         return f"{self.ratio:.3f} ({self.low:.3f} to {self.high:.3f})"

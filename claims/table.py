@@ -4,25 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from claims.against_loop import ddp_step, llama, model_of_transformers, phases, rank_clock
-from claims.audit_score import audit
-from claims.cost import (
-    collecting_over_importing,
-    ledger,
-    memory_pass,
-    outside_rounds,
-    page_in_browser,
-    page_of_many_runs,
-    page_of_one_run,
-    prediction,
-    share_of_regions,
-    timings_beside_the_kernel_pass,
-    trace_of_large,
-)
-from claims.gate_elsewhere import bisect, elsewhere
-from claims.gate_worth import worth
-from claims.predicted_memory import published_memory
-from claims.predicted_times import known_hosts, left_out
+from claims import against_loop, audit_score, cost, gate_elsewhere, gate_worth, predicted_times
 
 Figures = Mapping[str, float]
 """What was measured, by name; a figure that cannot be had on this machine is not in it."""
@@ -83,21 +65,7 @@ CLAIMS = {
             "correct cells accused": NONE,
             "correct cells suspected, worst table": at_most(0.02),
         },
-        audit, 0.1, needs_quiet_clock=False,
-    ),
-    "memory": Claim(
-        "published peaks of memory are predicted, and what is off has a recorded condition",
-        {
-            "table of ten, worst cell": at_most(0.01),
-            "its empty cells that would fit": NONE,
-            "other cells, median error": at_most(0.02),
-            "cells without a condition": NONE,
-            "full steps of a stated order, worst": at_most(0.01),
-            "small peaks of attention, median error": at_most(0.02),
-            "the same without cuBLAS's workspaces": at_least(0.02),
-            "worst small peak": at_most(0.1),
-        },
-        published_memory, 2, needs_quiet_clock=False,
+        audit_score.audit, 0.1, needs_quiet_clock=False,
     ),
     "times": Claim(
         "published times are predicted on hosts whose launches are known",
@@ -106,7 +74,7 @@ CLAIMS = {
             "median error of the others": at_most(0.15),
             "others in their range": at_least(0.8),
         },
-        known_hosts, 1, needs_quiet_clock=False,
+        predicted_times.known_hosts, 1, needs_quiet_clock=False,
     ),
     "times-left-out": Claim(
         "and of each source by constants that are fitted to the others alone",
@@ -122,7 +90,7 @@ CLAIMS = {
             "attention alone forward from 4096 tokens, median error": at_most(0.2),
             "attention alone backward from 4096 tokens, median error": at_most(0.2),
         },
-        left_out, 2, needs_quiet_clock=False,
+        predicted_times.left_out, 2, needs_quiet_clock=False,
     ),
     "gate": Claim(
         "by its kept runs, the gate's false alarms are rare, and it finds slowdowns of 3 % and 5 %, unbiased and soon",
@@ -137,59 +105,56 @@ CLAIMS = {
             "seconds of screening": at_most(180),
             "cleared by screening": at_least(0.95),
         },
-        worth, 0.5, needs_quiet_clock=False,
+        gate_worth.worth, 0.5, needs_quiet_clock=False,
     ),
     "collecting": Claim(
         "collecting the whole grid takes little more than importing torch and pytest",
-        {"collecting over importing, upper end": at_most(1.5)}, collecting_over_importing, 2,
+        {"collecting over importing, upper end": at_most(1.5)}, cost.collecting_over_importing, 2,
     ),
     "rounds": Claim(
         "a run spends its time in warm-up and measured rounds with their set-up",
-        {"share outside of rounds": at_most(0.2)}, outside_rounds, 7,
+        {"share outside of rounds": at_most(0.2)}, cost.outside_rounds, 7,
     ),
-    "prediction": Claim("one prediction is quick", {"seconds": at_most(5)}, prediction, 0.5),
-    "memory-pass": Claim("so is the memory pass of the default grid", {"seconds": at_most(180)}, memory_pass, 3),
-    "ledger": Claim("and the count of the whole ledger", {"seconds": at_most(180)}, ledger, 3),
+    "prediction": Claim("one prediction is quick", {"seconds": at_most(5)}, cost.prediction, 0.5),
+    "memory-pass": Claim("so is the memory pass of the default grid", {"seconds": at_most(180)}, cost.memory_pass, 3),
+    "ledger": Claim("and the count of the whole ledger", {"seconds": at_most(180)}, cost.ledger, 3),
     "page": Claim(
         "a page over 300 cases, each with every extra pass, is quick and small",
-        {"seconds": at_most(10), "MB": at_most(8)}, page_of_one_run, 0.5,
+        {"seconds": at_most(10), "MB": at_most(8)}, cost.page_of_one_run, 0.5,
     ),
     "pages": Claim(
         "a page over 200 runs is quick and takes little memory",
-        {"seconds": at_most(30), "GiB": at_most(1)}, page_of_many_runs, 1,
+        {"seconds": at_most(30), "GiB": at_most(1)}, cost.page_of_many_runs, 1,
     ),
     "browser": Claim(
         "a browser shows the page of one run at once, and that of 2000 runs stays small",
         {"MB of one run": at_most(1.8), "MB of 2000 runs": at_most(12), "first paint of one run, s": at_most(1)},
-        page_in_browser, 3,
+        cost.page_in_browser, 3,
     ),
     "regions": Claim(
-        "unobserved regions cost nearly nothing", {"share of a pass": at_most(0.01)}, share_of_regions, 0.1
-    ),
-    "trace": Claim(
-        "the trace of the kernel pass of a full step of large is small", {"MB": at_most(20)}, trace_of_large, 1,
-        needs_quiet_clock=False,
+        "unobserved regions cost nearly nothing", {"share of a pass": at_most(0.01)}, cost.share_of_regions, 0.1
     ),
     "loop": Claim(
         "a phase's time is a hand-written loop's, and a round costs little beside it",
-        {**BESIDE_THE_LOOP, "own cost of a round, us": at_most(50)}, phases, 4,
+        {**BESIDE_THE_LOOP, "own cost of a round, us": at_most(50)}, against_loop.phases, 4,
     ),
     "loop-hf": Claim(
-        "so is that of a model of transformers: needs '.[hf]'", BESIDE_THE_LOOP, model_of_transformers, 2
+        "so is that of a model of transformers: needs '.[hf]'", BESIDE_THE_LOOP, against_loop.model_of_transformers, 2
     ),
-    "loop-ddp": Claim("and that of a DDP step on two ranks", THE_LOOPS, ddp_step, 3),
+    "loop-ddp": Claim("and that of a DDP step on two ranks", THE_LOOPS, against_loop.ddp_step, 3),
     "rank-clock": Claim(
-        "the clock of several ranks adds little to a figure", {"added to a figure, us": at_most(10)}, rank_clock, 0.2
+        "the clock of several ranks adds little to a figure",
+        {"added to a figure, us": at_most(10)}, against_loop.rank_clock, 0.2,
     ),
     "llama": Claim(
         # "No slower" is shown up to a margin: Piaggio et al., "Reporting of noninferiority trials", JAMA, 2012.
         "sdpa is no slower than transformers' Llama of the same shape: needs '.[hf]'",
-        {"ours over Llama, upper end": at_most(1.02)}, llama, 10,
+        {"ours over Llama, upper end": at_most(1.02)}, against_loop.llama, 10,
     ),
     "kernels-beside-timing": Claim(
         "timings with and without the kernel pass agree",
         {"with over without, lower end": at_least(0.98), "with over without, upper end": at_most(1.02)},
-        timings_beside_the_kernel_pass, 20,
+        cost.timings_beside_the_kernel_pass, 20,
     ),
     "gate-elsewhere": Claim(
         "in another repository unchanged code passes, and a tenth more work is found by counters and by time",
@@ -198,11 +163,11 @@ CLAIMS = {
             "cases in which counters miss more work": NONE,
             "cases in which time misses more work": NONE,
         },
-        elsewhere, 20,
+        gate_elsewhere.elsewhere, 20,
     ),
     "bisect": Claim(
         "of 16 commits, bisect names the one that is 10 % slower",
-        {"searches that name another commit": NONE}, bisect, 120,
+        {"searches that name another commit": NONE}, gate_elsewhere.bisect, 120,
     ),
 }  # fmt: skip
 """By name; first what measures no time, then what is soon tried."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from claims.expedition.files import STATE, load_state
+from claims.expedition.__main__ import STATE, load_state
 from perf_tests.__main__ import main
 from perf_tests.phases import FINDINGS, FINE
 from perf_tests.records.record import unpacked

@@ -6,9 +6,9 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from claims.gate import KEPT, Trial, trials_under
 from scipy import stats
 
+from claims.gate import KEPT, Trial, trials_under
 from claims.statistics import Share
 from perf_tests.gate.samples import Clock, GateSamples
 from perf_tests.gate.stages import early_looks

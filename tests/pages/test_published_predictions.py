@@ -1,11 +1,10 @@
 """A few published cells, so that the proofs over all of them cannot rot, and how they are told apart."""
 
 from dataclasses import replace
-from statistics import mean
+from statistics import mean, median
 
 import pytest
 
-from claims.predicted_memory import TABLE_OF_TEN, median_errors
 from claims.predicted_times import (
     GPU_OF_TABLE,
     HELD_OF_THE_REFERENCE,
@@ -58,7 +57,7 @@ def peak(source: str, mode: str, context: int, precision: str = "fp32") -> Publi
     return found
 
 
-TABLE, OF_TABLE, ELSEWHERE = TABLE_OF_TEN, 0.01, 0.02
+TABLE, OF_TABLE, ELSEWHERE = "kbjiang/cs336-assignment2-systems-mine", 0.01, 0.02
 """One per cent in the table of ten; two where the same step was measured under other conditions."""
 
 
@@ -153,7 +152,8 @@ def test_a_small_peak_of_attention_is_mostly_cublas(gpu: str) -> None:
 
 def test_the_page_says_how_far_off_small_peaks_are_with_workspaces_and_without() -> None:
     peaks = small_attention_peaks()
-    without, with_them = (f"{error:.1%}".replace("%", " %") for error in median_errors(peaks))
+    errors = [abs(one.error_without) for one in peaks], [abs(one.error_with) for one in peaks]
+    without, with_them = (f"{median(found):.1%}".replace("%", " %") for found in errors)
     said = f"{len(peaks)} small published peaks of attention alone are predicted within {with_them} in the median "
     assert f"{said}with them, {without} without" in " ".join(page("predict").split())
 
@@ -205,7 +205,7 @@ def test_cells_of_the_table_of_48_are_predicted_within_five_percent_and_those_th
     calibrating, validated = calibrated(small)
     assert (len(calibrating), len(validated)) == (2, 10)
     assert mean(abs(cell.error) for cell in validated) <= 0.05
-    assert {cell.cell.name for cell in calibrating}.isdisjoint(cell.cell.name for cell in validated)
+    assert not {cell.cell for cell in calibrating} & {cell.cell for cell in validated}
     assert all(cell.error == pytest.approx(0) for cell in calibrating)
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from claims.cost import trace_bytes
 from model.precision import PRECISIONS
 from model.sizes import SIZES
 from model.training import Training
@@ -22,7 +21,7 @@ from perf_tests.traces.trace import bytes_of, flops_of, kind_of, read_chrome_tra
 from tests.support.example_cases import CPU, TOY, build, language_model_case, random_tokens
 from tests.support.synthetic import FORWARD, FULL_STEP, identity, passed
 from tests.support.synthetic_trace import DIV, SGEMM, HandWritten, forward_and_backward, row
-from tests.support.traced_rounds import rounds, traced_values
+from tests.support.traced_rounds import rounds, trace_bytes, traced_values
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
-"""Checks of the instruments on a device: `python -m claims.expedition.checks NAME` prints one line of JSON.
+"""What steps run on the device: checks, `python -m claims.expedition.on_device NAME`, and models that plant faults.
 
-A figure that a device has no way to take is null, with `reason` beside it.
+A check prints one line of JSON; a figure that a device has no way to take is null, with `reason` beside it. The models,
+for `--model`, are the suite's own Transformer but for what they plant, which the expedition looks for.
 """
 
 import argparse
@@ -14,9 +15,13 @@ from dataclasses import asdict
 from statistics import median
 
 import torch
+from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+from model.attention import ATTENTION
 from model.device import device_named
+from model.sizes import ModelConfig
+from model.transformer import TransformerLM
 from perf_tests.hardware.device import Device, open_device
 from perf_tests.hardware.limits import Ceilings
 from perf_tests.hardware.machine import NoHealthError, drifting_facts, open_gpu_health, stable_facts
@@ -122,11 +127,40 @@ def event_seconds(work: Callable[[], None], device: Device, before: Callable[[],
     return median(seconds)
 
 
+SLEEP_SECONDS = 0.02
+"""As long as a pass of small takes on a large GPU, and shorter than a queue of work is held."""
+
+
+class Unknown(TransformerLM):
+    """The suite's model, of which no closed form says beforehand that it will not fit."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config, ATTENTION["naive"].build())
+
+
+class Sleeps(Unknown):
+    """The host sleeps before each pass over a batch, while the device has nothing to do."""
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        if len(tokens_BT) > 1:  # not while the suite checks the model, on a batch of 1
+            time.sleep(SLEEP_SECONDS)
+        return super().forward(tokens_BT)
+
+
+class AssertsAt256(Unknown):
+    """At context 256 an index on the GPU is out of range, which makes the device unusable for this process."""
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        if tokens_BT.is_cuda and len(tokens_BT) > 1 and self.config.context_length == 256:
+            tokens_BT = tokens_BT + torch.full_like(tokens_BT, self.config.vocab_size)
+        return super().forward(tokens_BT)
+
+
 CHECKS: dict[str, Callable[[Device], Json]] = {"facts": facts, "queue": queue}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m claims.expedition.checks", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m claims.expedition.on_device", description=__doc__)
     parser.add_argument("name", choices=CHECKS)
     parser.add_argument("--device", default="auto")
     asked = parser.parse_args()
