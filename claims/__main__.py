@@ -22,7 +22,7 @@ EVIDENCE = Path(__file__).with_name("evidence.md")
 
 HOLDS, FAILS, NOT_TRIED = "holds", "does not hold", "cannot be tried here"
 EXIT_CODES = {HOLDS: 0, NOT_TRIED: 2, FAILS: 1}
-"""By verdict, the gravest last."""
+"""Exit code by verdict, the gravest last."""
 
 HEAD = """# Evidence
 

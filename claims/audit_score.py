@@ -19,7 +19,7 @@ from perf_tests.records.record import PUBLISHED, published_rows
 TABLES = ("e2e_timing", "attention_timing", "attention_timing_as_written", "memory", "kernels")
 
 AS_WRITTEN = ("attention_timing_as_written",)
-"""In units that are wrong throughout, so that no cell is right."""
+"""Tables in units that are wrong throughout, so that no cell is right."""
 
 HELD_OUT = ("flash_attention", "compiled_attention")
 """Tables judged by `held_out_attention`, without the audit's code; no rule was tuned on the second."""
@@ -72,7 +72,7 @@ def cells(name: str) -> list[Cell]:
 
 
 def table_path(name: str) -> Path:
-    """Of `memory`, its file: a large table is packed."""
+    """The file of a table; a large one is packed."""
     (path,) = PUBLISHED.glob(f"{name}.csv*")
     return path
 
@@ -98,7 +98,7 @@ def score(name: str, audit: Audit, table: Sequence[Cell], judged: Sequence[Cell]
 
 
 def held_out_score(name: str, audit: Audit, table: Sequence[Cell]) -> Score:
-    """Of a table of attention without judgements by hand: every cell with a time either breaks physics or is right."""
+    """Score attention without judgements by hand: each cell with a time either breaks physics or is right."""
     place = {f"line {number}": cell for number, cell in enumerate(table, start=2) if cell["mean_ms"]}
     breaking = {line for line, cell in place.items() if breaks_physics(cell)}
     right, causes = place.keys() - breaking, _causes(audit)
@@ -108,7 +108,7 @@ def held_out_score(name: str, audit: Audit, table: Sequence[Cell]) -> Score:
 
 
 def whole_score(name: str, audit: Audit, table: Sequence[Cell]) -> Score:
-    """Of a table without cells that break physics: every cell with a figure is right, except the known mistakes."""
+    """Score a table without cells that break physics: all but the known mistakes are right."""
     known = {case["line"] for case in cells("known_cases") if case["file"] == f"{name}.csv"}
     place = {f"line {number}": cell for number, cell in enumerate(table, start=2) if str(number) not in known}
     accused = place.keys() & _under(audit, ACCUSING)
@@ -116,7 +116,7 @@ def whole_score(name: str, audit: Audit, table: Sequence[Cell]) -> Score:
 
 
 def _causes(audit: Audit) -> dict[str, str]:
-    """Of the impossible figures: all that is said of each."""
+    """All that is said of each impossible figure."""
     causes: dict[str, str] = {}
     for finding in audit.findings_of(IMPOSSIBLE):
         for place in finding.places:
@@ -129,7 +129,7 @@ def _under(audit: Audit, verdicts: Iterable[str]) -> set[str]:
 
 
 def _suspected(name: str, audit: Audit, place: dict[str, Cell], right: Iterable[str]) -> set[str]:
-    """Without those whose suspicion was judged right."""
+    """Suspected lines but those whose suspicion was judged right."""
     deserved = {(cell["source"], cell["rule"]) for cell in cells("judged_suspicions") if cell["file"] == f"{name}.csv"}
     suspected = {
         line

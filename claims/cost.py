@@ -196,7 +196,7 @@ def timings_beside_the_kernel_pass() -> dict[str, float]:
 
 
 def typical_seconds(*options: str) -> dict[str, float]:
-    """By each clock, the geometric mean of the cases' medians in one launch of the suite, in one thread."""
+    """Geometric mean of the cases' medians by clock, in one launch of the suite in one thread."""
     words = (
         "perf_tests", "-k", "not attention", "--device", "cpu", "--threads", "1", "--size", "tiny", "--context", "64",
         "--precision", "fp32", "--phase", "forward,backward", "--rounds", "40",

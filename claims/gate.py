@@ -92,7 +92,7 @@ KIND = "gate-trial"
 FILE = "trials.jsonl.xz"
 PROOFS = ("false-alarms", "power", "cost")
 DECIMALS = 10
-"""Of a log ratio, and of seconds: the median of two counts of nanoseconds is exact."""
+"""Digits of a log ratio and of seconds: the median of two counts of nanoseconds is exact."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,13 +108,13 @@ class Trial:
 
     @property
     def engine(self) -> int:
-        """Which of `ENGINES` measured it."""
+        """Number in `ENGINES` of what measured it."""
         carried = self.samples.header.get("engine")
         return sum(start <= self.name for start in FIRST_TRIALS) if carried is None else int(carried)
 
     @property
     def pair_spread(self) -> float:
-        """By how much launch pairs scatter by the clock that decides."""
+        """Scatter of launch pairs by the clock that decides."""
         clock = self.result.clock
         return clock.wall_spread if clock.clock == "wall" or clock.cpu_spread is None else clock.cpu_spread
 
@@ -352,7 +352,7 @@ def line_of(proof: str, trial: Trial, raw: bytes) -> Json:
 
 
 def _clock_values(samples: GateSamples, clock: Clock) -> dict[str, Json | None]:
-    """By case; None where the clock was never read."""
+    """Median round and log ratios by case; None where the clock was never read."""
     ratios = np.concatenate([pair_values(samples, stage, samples.pairs(stage), clock) for stage in (1, 2)], axis=1)
     found: dict[str, Json | None] = {}
     for place, case in enumerate(samples.cases):

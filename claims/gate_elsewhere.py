@@ -20,8 +20,7 @@ from perf_tests.user_code.named import SUITE
 from tests.support.git_repository import commit, git
 from tests.support.launches import ROOT, LaunchError
 
-LAYERS, WIDTH, SLOWER = 20, 256, 0.1
-GATE_MINUTES = 10
+LAYERS, WIDTH, SLOWER, GATE_MINUTES = 20, 256, 0.1, 10
 
 OPTIONS = (
     "--device=cpu", "--threads=1", "--size=tiny", "--vocab-size=100", "--context=128", "--precision=fp32",
@@ -130,7 +129,7 @@ BISECTED = (
 
 
 def bisect() -> dict[str, float]:
-    """In how many searches `bisect` did not name the slower commit, which is drawn for each. Raises LaunchError."""
+    """Count searches in which `bisect` did not name the slower commit, drawn for each. Raises LaunchError."""
     wrong = 0
     for number in range(TRIES):
         slower = random.Random(f"planted {number}").randrange(1, COMMITS + 1)

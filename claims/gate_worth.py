@@ -90,7 +90,7 @@ def figures(present: TrialsByProof) -> dict[str, float]:
         and suite.cleared(CALM_SPREAD).of
     ]
     if suites:
-        found["seconds of screening"] = max(max(suite.screening) for suite in suites)
+        found["seconds of screening"] = max(screening_seconds(trial) for suite in suites for trial in suite.trials)
         cleared = [suite.cleared(CALM_SPREAD) for suite in suites]
         found["cleared by screening"] = min(share.count / share.of for share in cleared)
     return found
@@ -222,7 +222,7 @@ def is_caught_by_counters(trial: Trial) -> bool | None:
 
 
 def two_by_two(trials: Sequence[Trial]) -> list[str]:
-    """Which changes were caught by time, by counters, by both, by neither; below, those that counted nothing."""
+    """Table the changes that time caught, counters, both or neither; below, those that counted nothing."""
     names: dict[tuple[bool, bool | None], list[str]] = {}
     for trial in trials:
         kind = is_caught_by_time(trial), is_caught_by_counters(trial)
@@ -254,18 +254,13 @@ class SuiteRuns:
         rows = [row for trial in self.trials for row in trial.result.cases]
         return median(row.base_seconds for row in rows if row.base_seconds is not None)
 
-    @property
-    def screening(self) -> list[float]:
-        """Seconds of each run."""
-        return [screening_seconds(trial) for trial in self.trials]
-
     def cleared(self, pair_spread: float) -> Share:
         """Benchmarks cleared in the runs whose launch pairs scatter by at most so much."""
         calm = [trial for trial in self.trials if trial.pair_spread <= pair_spread]
         return Share(sum(map(cleared_in, calm)), self.benchmarks * len(calm))
 
     def __str__(self) -> str:
-        seconds = self.screening
+        seconds = list(map(screening_seconds, self.trials))
         return (
             f"{self.benchmarks} benchmarks, median round {duration(self.round_seconds)}, {len(self.trials)} runs: "
             f"screened in {min(seconds):.0f} to {max(seconds):.0f} s, median {median(seconds):.0f} s; "

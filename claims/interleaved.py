@@ -24,6 +24,9 @@ from perf_tests.bench.ranks import RankClock
 from perf_tests.bench.workbench import Workbench
 from perf_tests.cases.language_model import LanguageModelCase
 
+pytest_plugins = ("perf_tests.conftest",)
+"""The fixtures of a benchmark, which this file does not stand beside."""
+
 Target = Callable[..., Any]
 SetUp = Callable[[], tuple[Any, ...]]
 

@@ -27,7 +27,7 @@ OTHER_SLOWDOWNS = (0.02, 0.10)
 """Planted in some, for the curve."""
 
 METHODS = {"forward": "forward", "backward": "backward", "full_step": "step"}
-"""By phase of the model, what `Training` calls it."""
+"""The method of `Training` by phase."""
 SHAPES = ((16, 64), (16, 128), (32, 64), (32, 128))
 """Head width and sequence length of the attention benchmarks."""
 

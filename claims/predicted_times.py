@@ -41,16 +41,15 @@ from perf_tests.hardware.limits import (
     Ceilings,
     has_64_lanes,
 )
-from perf_tests.phases import label_of
 from perf_tests.records.columns import table
 from perf_tests.records.record import published_rows
 
 LAUNCH_KINDS = {"forward": FORWARD, "backward": BACKWARD, "attention_forward": BARE}
-"""By phase; a pass there and back has launches of two kinds and decides neither, and of loops over the parameters the
-device bounds most."""
+"""The kind of launches by phase. A pass there and back has launches of two kinds and decides neither, and the device
+bounds most of a loop over the parameters."""
 
 HELD_OF_THE_REFERENCE = {LAUNCH: (102, 116), LAUNCH_ON_A_TYPICAL_HOST: (86, 97), COMPUTE: (102, 102), MEMORY: (28, 30)}
-"""As `HELD`, of sources whose models are not known to launch other kernels than the reference."""
+"""`HELD` of sources whose models are not known to launch other kernels than the reference."""
 
 CLEARLY = 1.35
 """A host decides the time of a case that takes this many times as long as its kernels."""
@@ -66,9 +65,9 @@ class Fit:
     """What some sources say."""
 
     fp32_shares: Mapping[bool, float]
-    """Of the datasheet's peak, by whether a multiprocessor has 64 FP32 lanes."""
+    """Shares of the datasheet's peak, by whether a multiprocessor has 64 FP32 lanes."""
     launch_seconds: Mapping[str, float]
-    """On a fast host, by kind."""
+    """Seconds on a fast host, by kind."""
 
     def ceilings_of(self, gpu_name: str) -> Ceilings:
         gpu = gpu_named(gpu_name)
@@ -136,7 +135,7 @@ def left_out() -> dict[str, float]:
         "updates by a loop, median error": median_error(updates),
         **{
             f"attention alone {part} from {LONG} tokens, median error": median_error(
-                one for one in attention if is_long(one, part)
+                one for one in attention if one.cell.host[2:] == (part, f"from {LONG} tokens")
             )
             for part in ("forward", "backward")
         },
@@ -147,11 +146,6 @@ def median_error(found: Iterable[Compared]) -> float:
     return median(abs(one.error) for one in found)
 
 
-def is_long(one: Compared, part: str) -> bool:
-    """Whether this is attention alone of that part at a length whose time is traffic."""
-    return isinstance(one.cell, PublishedAttention) and one.cell.is_long and label_of(one.cell.case.phase) == part
-
-
 def furthest_constant(fit: Fit) -> float:
     """How far the constants that the suite predicts with are from what all sources give, as a share."""
     in_use, of_all = ([*one.fp32_shares.values(), *one.launch_seconds.values()] for one in (SHIPPED, fit))
@@ -159,7 +153,7 @@ def furthest_constant(fit: Fit) -> float:
 
 
 def _print_fits(cells: Sequence[PublishedTime | PublishedAttention]) -> dict[str, Fit]:
-    """By the author left out; "" is nobody."""
+    """Fits by the author left out; "" is nobody."""
     authors = sorted({cell.author for cell in cells})
     fits = {out: fitted([cell for cell in cells if cell.author != out]) for out in ("", *authors)}
     rows = [
@@ -193,7 +187,7 @@ def _fp32_share(found: Iterable[Compared], with_64_lanes: bool) -> float:
 
 
 def fast_launches(found: Iterable[Compared]) -> dict[str, float]:
-    """Of a forward pass as `start_of_range` says; of the other kinds as much less as where one author shows both."""
+    """Seconds of a forward pass as `start_of_range` says; other kinds are as much less as where one author shows both."""
     launches: dict[str, dict[str, list[float]]] = {kind: defaultdict(list) for kind in LAUNCH_KINDS.values()}
     for one in found:
         kind = LAUNCH_KINDS.get(one.cell.case.phase)

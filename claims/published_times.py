@@ -61,7 +61,7 @@ class PublishedTime:
     case: LanguageModelCase
     seconds: float
     rounding_seconds: float = 0.0
-    """At most so much lies between what was measured and what is printed."""
+    """The most that lies between what was measured and what is printed."""
 
     @property
     def host(self) -> tuple[str, str, str, str]:
@@ -70,12 +70,8 @@ class PublishedTime:
 
     @property
     def author(self) -> str:
-        """Whose measurement it is: tables of one repository share code and machine."""
+        """Owner of the repository, whose tables share code and machine."""
         return re.sub(r"^write-up \d+ \(?", "", self.source).partition("/")[0]
-
-    @property
-    def name(self) -> str:
-        return f"{self.case.phase} {self.case.size}-ctx{self.case.context_length}-{self.case.precision}"
 
 
 @dataclass(frozen=True)
@@ -126,14 +122,17 @@ def comparable_cells(rows: Iterable[Row], gpu: str | None = None) -> list[Publis
     return [
         _cell(row, PHASES[row["phase"]], gpu or gpu_named(row["gpu"]).name)
         for row in rows
-        if _is_measured_well(row) and row["phase"] in PHASES and (gpu is not None or _states_its_gpu(row))
+        if _is_measured_well(row)
+        and row["phase"] in PHASES
+        and (gpu is not None or (row["gpu_basis"].startswith("stated") and _has_a_gpu(row)))
     ]
 
 
 def everything(rows: Sequence[Row]) -> tuple[list[PublishedTime], Counter[str]]:
     """Comparable cells of every source, an inferred GPU or context included, and how many are left out for what."""
     cells, left_out = [], Counter[str]()
-    wrong, rounding = _judged_wrong(), rounding_seconds(rows)
+    wrong = {tuple(row[name] for name in _JUDGED_BY) for row in published_rows(JUDGED)}
+    rounding = rounding_seconds(rows)
     for row in rows:
         if not (_is_measured_well(row, ("stated", "script default")) and row["phase"] in PHASES):
             continue
@@ -150,7 +149,7 @@ def everything(rows: Sequence[Row]) -> tuple[list[PublishedTime], Counter[str]]:
 
 
 def rounding_seconds(rows: Iterable[Row]) -> dict[str, float]:
-    """By source, half of the finest digit among its times in ms: 78 beside 82.4 is 78.0."""
+    """Half of the finest digit among the times of a source in ms, by source: 78 beside 82.4 is 78.0."""
     decimals: Counter[str] = Counter()
     for row in rows:
         decimals[row["source"]] = max(decimals[row["source"]], len(row["mean_ms"].partition(".")[2]))
@@ -177,16 +176,7 @@ def _configuration(row: Row) -> tuple[str, ...]:
 
 def launches_otherwise(source: str) -> bool:
     """Whether the code of this source is known to launch other kernels than the reference model."""
-    return source.startswith(_launching_otherwise())
-
-
-@cache
-def _launching_otherwise() -> tuple[str, ...]:
-    return tuple(row["source"] for row in published_rows(CONDITIONS))
-
-
-def _judged_wrong() -> set[tuple[str, ...]]:
-    return {tuple(row[name] for name in _JUDGED_BY) for row in published_rows(JUDGED)}
+    return any(source.startswith(row["source"]) for row in published_rows(CONDITIONS))
 
 
 def _is_measured_well(row: Row, contexts: tuple[str, ...] = ("stated",)) -> bool:
@@ -195,16 +185,8 @@ def _is_measured_well(row: Row, contexts: tuple[str, ...] = ("stated",)) -> bool
         and row["context_basis"] in contexts
         and row["precision_that_ran"] in PRECISIONS
         and int(row["warmup"] or 0) >= WARMUP_ROUNDS_AT_LEAST
-        and _names_a_shape(row)
+        and all(row[name].isdecimal() for name in ("d_model", "d_ff", "n_layers", "n_heads", "vocab", "batch"))
     )
-
-
-def _names_a_shape(row: Row) -> bool:
-    return all(row[name].isdecimal() for name in ("d_model", "d_ff", "n_layers", "n_heads", "vocab", "batch"))
-
-
-def _states_its_gpu(row: Row) -> bool:
-    return row["gpu_basis"].startswith("stated") and _has_a_gpu(row)
 
 
 def _has_a_gpu(row: Row) -> bool:

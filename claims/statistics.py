@@ -40,7 +40,7 @@ class Share:
 
 
 FEWEST_PAIRS = 6
-"""With fewer, even pairs that all agree leave 2 / 2 ** n > 5 % to chance, and no 95 % interval exists."""
+"""Even pairs that all agree leave 2 / 2 ** n > 5 % to chance where there are fewer: no 95 % interval exists."""
 
 
 @dataclass(frozen=True)

@@ -170,4 +170,4 @@ CLAIMS = {
         {"searches that name another commit": NONE}, gate_elsewhere.bisect, 120,
     ),
 }  # fmt: skip
-"""By name; first what measures no time, then what is soon tried."""
+"""Claims by name: first what measures no time, then what is soon tried."""

@@ -31,7 +31,7 @@ from perf_tests.records.store import write_whole
 from tests.support.launches import ROOT
 
 LEAST_SECONDS = 30.0
-"""With less left of the slice no step begins."""
+"""No step begins with less left of the slice."""
 
 GRACE_SECONDS = 30.0
 """A step that outlasts the slice by this is ended."""
@@ -40,7 +40,7 @@ PAGE = "expedition.md"
 
 STATE = "state.tar.xz"
 MOST_BYTES = 1 << 29
-"""Of the archive, unpacked: records and logs, without traces."""
+"""The most of an unpacked archive: records and logs, without traces."""
 FINDING = {"slice": TEXT, "device": TEXT, "exit_code": OrNull(NUMBER), "seconds": NUMBER, "last_line": TEXT}
 """How a step ended."""
 TAR_BYTES = 1024 + 10240
@@ -53,7 +53,7 @@ class StateTooLargeError(Exception):
 
 @dataclass(frozen=True)
 class FolderLimits:
-    """Of the folder that leaves the machine."""
+    """Limits of the folder that leaves the machine."""
 
     files: int
     bytes_per_file: int
@@ -177,7 +177,7 @@ def load_state(state: Path, *folders: Path) -> None:
 
 
 def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, state: Path) -> None:
-    """As a plain file or folder. Python before 3.11.4 has no filter for what leads elsewhere."""
+    """Extract a plain file or folder. Python before 3.11.4 has no filter for what leads elsewhere."""
     path = (state / member.name.lstrip("/")).resolve()
     if not path.is_relative_to(state.resolve()):
         raise ValueError(f"{member.name!r:.60} in it leads out of its folder")

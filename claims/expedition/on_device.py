@@ -128,7 +128,7 @@ def event_seconds(work: Callable[[], None], device: Device, before: Callable[[],
 
 
 SLEEP_SECONDS = 0.02
-"""As long as a pass of small takes on a large GPU, and shorter than a queue of work is held."""
+"""Seconds that a pass of small takes on a large GPU, and shorter than a queue of work is held."""
 
 
 class Unknown(TransformerLM):
@@ -148,7 +148,7 @@ class Sleeps(Unknown):
 
 
 class AssertsAt256(Unknown):
-    """At context 256 an index on the GPU is out of range, which makes the device unusable for this process."""
+    """An index on the GPU is out of range at context 256, which makes the device unusable for this process."""
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         if tokens_BT.is_cuda and len(tokens_BT) > 1 and self.config.context_length == 256:

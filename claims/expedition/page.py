@@ -157,8 +157,8 @@ def same_case(row: Json) -> tuple[tuple[str, object], ...]:
 
 
 REACHED_ELSEWHERE = {"H200": (788e12, 4.3e12), "H100": (798e12, 3.0e12)}
-"""By a word of the card's name: FLOP/s of a bf16 product of two 8192 x 8192 matrices of random numbers, and bytes per
-second, read and written, of a copy on the device. Measured with PyTorch 2.11, one card of each."""
+"""Rates by a word of the card's name: FLOP/s of a bf16 product of two 8192 x 8192 matrices of random numbers, and bytes
+per second, read and written, of a copy on the device. Measured with PyTorch 2.11, one card of each."""
 
 TOO_LARGE = ("out_of_memory", "would_not_fit")
 

@@ -78,7 +78,7 @@ CONFIGURATIONS: dict[str, dict[str, object]] = {
         "num_attention_heads": HEADS, "max_position_embeddings": 256, "dropout": 0.0,
     },
 }  # fmt: skip
-"""Without dropout, which PyTorch's formula of fused attention would show as another kernel."""
+"""Models have no dropout, which PyTorch's formula of fused attention would show as another kernel."""
 
 
 @pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs the extra hf")

@@ -106,7 +106,7 @@ class Place:
 
     @property
     def rounds_on_disk(self) -> dict[str, list[list[float]]]:
-        """By case its raw rounds, in every record and journal."""
+        """Raw rounds by case, in every record and journal."""
         found: dict[str, list[list[float]]] = {}
         contents = [contents for path in self.journals if (contents := read_journal(path)) is not None]
         of_journals = [contents.benchmarks for contents in contents]

@@ -112,7 +112,7 @@ def _listing(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def fuzz(reader: Reader, examples: int, number: int = 0, most_seconds: float = float("inf")) -> Tally:
-    """At most so many damaged files, the same ones for the same number of the seed."""
+    """Give the verb at most so many damaged files, the same ones for the same number of the seed."""
     tally, end = Tally(), time.monotonic() + most_seconds
 
     @seed(number)

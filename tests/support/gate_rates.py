@@ -50,11 +50,11 @@ UNCHANGED = {
 SPREADS = (0.005, 0.01, 0.02, 0.03)
 SLOWDOWNS = (0.01, 0.02, 0.03, 0.05, 0.10)
 SIMULATED_POWER = {0.02: 0.75, 0.03: 0.95, 0.05: 0.99}
-"""By slowdown, where launch pairs scatter by the claimed spread at most."""
+"""Power by slowdown, where launch pairs scatter by the claimed spread at most."""
 CLAIMED_SPREAD = 0.02
 CLAIMED_BIAS = 0.005
 CLAIMED_CLEARED = 0.95
-"""Of unchanged cases, what is cleared by the first look of stage 2 where no case scatters by more than this."""
+"""Share of unchanged cases that is cleared by the first look of stage 2 where no case scatters by more than this."""
 CALM_SPREAD = 0.01
 
 
@@ -166,7 +166,7 @@ def relabelled(draw: np.random.Generator, values: Floats, suites: int) -> Relabe
 
 
 def looks_taken(runs: Sequence[GateSamples], clock: Clock, look: EarlyLook) -> tuple[list[bool], list[float]]:
-    """Which looks call anything slower, and how many spreads the cases above the limit in every pair are slower."""
+    """Say which looks call anything slower, and how many spreads the cases above the limit in every pair are slower."""
     called, spreads = [], []
     for run in runs:
         values = pair_values(run, 1, run.pairs(1), clock)
@@ -178,7 +178,7 @@ def looks_taken(runs: Sequence[GateSamples], clock: Clock, look: EarlyLook) -> t
 
 
 def recorded_coverage(values: Floats, pairs: int) -> Share:
-    """Of the intervals of so many launch pairs in a row, each pair used once, from pair values (pairs, cases)."""
+    """Intervals that cover 0, of so many launch pairs in a row, each used once, from pair values (pairs, cases)."""
     runs = values[: len(values) // pairs * pairs].reshape(-1, pairs, values.shape[1]).swapaxes(1, 2)
     alone = estimate(runs)
     shown = moderated(alone, fit_prior(alone))

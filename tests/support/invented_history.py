@@ -21,7 +21,7 @@ APART, NEAR = 10, 3
 """Commits between two steps of a case, and between a step and the commit that is named."""
 SCATTER, SENTINEL_SCATTER, DRIFT, DISTURBED = 0.02, 0.005, 0.003, 0.03
 ORDERS = 200
-"""In which recorded launches are drawn."""
+"""Orders in which recorded launches are drawn."""
 
 NO_LOG = Log({}, {}, {})
 
@@ -58,7 +58,7 @@ def _drawn_steps(random: np.random.Generator, commits: int, cases: int, planted:
 
 
 def _era(seconds: np.ndarray, sentinel_seconds: np.ndarray) -> Era:
-    """By case and commit; one launch of each commit."""
+    """The era of seconds by case and commit, one launch of each commit."""
     of = tuple(identity().items())
     launches = [
         Launch(f"{place:04}", f"{place:040}", f"{place:040}", False, f"{2000 + place}-01-01", f"{2000 + place}-01-01",

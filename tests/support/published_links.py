@@ -17,7 +17,7 @@ from perf_tests.records.record import PUBLISHED, published_rows
 
 WAYS = {"naive": "ddp-naive", "flat": "ddp-flat"}
 FEWEST_TIMES_LONGER = 10
-"""That a thousand times the bytes must take: what hardly grows was read before the device had finished."""
+"""Times longer that a thousand times the bytes must take: what hardly grows was read before the device had finished."""
 LONG_BYTES = 1e8
 
 Series = tuple[str, str, str, int]
@@ -39,7 +39,7 @@ class Held:
 
     @property
     def source(self) -> str:
-        """Whose figure it is; names start with it."""
+        """The source of the figure, with which names start."""
         return self.name.partition(",")[0]
 
 
@@ -130,7 +130,7 @@ def card(gpu: str) -> str:
 
 
 def shapes_of(row: Mapping[str, str]) -> ParameterShapes:
-    """Of the model of a DDP table, whose label starts with its size."""
+    """Parameters of the model of a DDP table, whose label starts with its size."""
     return parameter_shapes(SIZES[re.split(r"\W", row["model"])[0]])
 
 

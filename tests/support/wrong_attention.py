@@ -91,7 +91,7 @@ FAULTS = {
     ),
     "gradient of sequences from the third on": Fault("return dq.to", "dq[2:] = 0\n        return dq.to"),
 }  # fmt: skip
-"""By what is wrong."""
+"""Faults by what is wrong."""
 
 
 def refusal_of_fault(name: str, device: torch.device) -> str | None:
