@@ -88,7 +88,7 @@ def llama() -> dict[str, float]:
     if not has_transformers():
         return {}
     words = (
-        "claims/interleaved.py", "-k=llama", "--model=tests.support.llama:build", "--device=cpu", "--size=small",
+        "claims/interleaved.py", "-k=test_llama", "--model=tests.support.llama:build", "--device=cpu", "--size=small",
         "--context=128", "--precision=fp32", "--phase=forward,backward,full_step", "--warmup-rounds=2", "--rounds=60",
     )  # fmt: skip
     rows = launch_suite(words).benchmarks
@@ -105,7 +105,7 @@ def has_transformers() -> bool:
 def ddp_step() -> dict[str, float]:
     """A DDP step on two ranks over a step written by hand in the same processes."""
     words = (
-        "claims/interleaved.py", "-k=ddp", "--device=cpu", "--threads=1", "--precision=fp32", "--parallel=ddp",
+        "claims/interleaved.py", "-k=test_ddp", "--device=cpu", "--threads=1", "--precision=fp32", "--parallel=ddp",
         "--phase=full_step", "--size=tiny", "--context=64", "--optimizer=loop", f"--warmup-rounds={WARMUP_ROUNDS}",
         "--rounds=600",
     )  # fmt: skip

@@ -187,7 +187,7 @@ def _fp32_share(found: Iterable[Compared], with_64_lanes: bool) -> float:
 
 
 def fast_launches(found: Iterable[Compared]) -> dict[str, float]:
-    """Seconds of a forward pass as `start_of_range` says; other kinds are as much less as where one author shows both."""
+    """Seconds of a forward pass by `start_of_range`; other kinds are as much less as where one author shows both."""
     launches: dict[str, dict[str, list[float]]] = {kind: defaultdict(list) for kind in LAUNCH_KINDS.values()}
     for one in found:
         kind = LAUNCH_KINDS.get(one.cell.case.phase)
